@@ -135,9 +135,14 @@ impl Etcd {
 
     /// The file of a node. The node's own data is in `directory`.
     pub fn node(&self, directory: &TempDir) -> String {
-        let hosts = serde_json::to_string(&self.endpoints()).expect("texts");
         let directory = directory.path().display();
-        format!("worker_processes: 1\n{}data_dir: {directory}\nstore: {{ etcd: {{ hosts: {hosts} }} }}\n", file())
+        format!("worker_processes: 1\n{}data_dir: {directory}\n{}", file(), self.settings())
+    }
+
+    /// The setting of a node that keeps its resources here.
+    pub fn settings(&self) -> String {
+        let hosts = serde_json::to_string(&self.endpoints()).expect("texts");
+        format!("store: {{ etcd: {{ hosts: {hosts} }} }}\n")
     }
 }
 

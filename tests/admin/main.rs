@@ -3,6 +3,7 @@
 mod adc;
 mod api;
 mod audit;
+mod checks;
 mod churn;
 mod commands;
 mod durability;
@@ -12,6 +13,7 @@ mod etcd;
 mod mcp;
 mod membership;
 mod migration;
+mod outside;
 mod own_addresses;
 mod resource_access;
 mod samples;

@@ -12,11 +12,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir_testkit::{Answer, Client, Gateway, eventually, is_full, scaled};
+use weir_testkit::{Answer, Client, Gateway, eventually, eventually_some, is_full, scaled};
 
 use crate::api::{Api, EDITOR, admin_addr, json};
 use crate::peers::{HubNode, Subscriber, TOPIC, encoded, is_signed};
-use crate::real_kafka::Kafka;
+use crate::real_kafka::{Kafka, change_topic};
 use crate::receivers::{Receivers, content, lock};
 
 /// More time than any step takes on a busy machine.
@@ -320,6 +320,29 @@ fn a_node_whose_copy_of_the_events_fails_opens_the_hub_again() {
     let of_all = || subscriber.deliveries();
     eventually("the last one is delivered", SETTLED, || of_all().iter().any(|delivery| delivery.body == b"last"));
     assert!(of_all().len() >= taken, "{taken} were acknowledged");
+}
+
+#[test]
+fn a_hub_whose_topic_refuses_events_for_good_says_so_and_goes_on_once_the_topic_takes_them() {
+    let Some(kafka) = Kafka::start() else { return };
+    let [node] = start_nodes(&hub(&kafka, "refusing"));
+    let subscriber = Subscriber::start();
+    let form = [("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &subscriber.url("/"))];
+    assert_eq!(node.form(&form).status, 202);
+    subscribed(std::slice::from_ref(&node), 1);
+    let change = |setting: &str| change_topic(kafka.java(), kafka.port, "refusing", ("set", setting));
+    let target = format!("/hub?hub.mode=publish&hub.topic={}", encoded(TOPIC));
+    // A compacted topic takes no message without a key.
+    change("cleanup.policy=compact");
+    let refused = eventually_some("an event is refused", SETTLED, || {
+        Some(node.post(&target, "text/plain", b"first")).filter(|answer| answer.status == 503)
+    });
+    assert!(refused.text().contains("INVALID_RECORD"), "{}", refused.text());
+    change("cleanup.policy=delete");
+    eventually("events are taken again", SETTLED, || node.post(&target, "text/plain", b"last").status == 202);
+    eventually("the last one is delivered", SETTLED, || {
+        subscriber.deliveries().iter().any(|delivery| delivery.body == b"last")
+    });
 }
 
 /// The directory of this name, wherever it is below another one.

@@ -56,8 +56,7 @@ fn main() {
         let value = route(number, write + 2);
         let edit = ResourceEdit::Put { key, value, expires_ms: None };
         let plan = Box::new(move |_: &ResourceView| Ok(vec![edit.clone()]));
-        let request =
-            WriteRequest { plan, author: Author::default(), forced: false, dry_run: false, requests: Vec::new() };
+        let request = WriteRequest { plan, author: Author::default(), forced: false, pattern_bytes: 1 << 20 };
         let began = Instant::now();
         let outcome = runtime.block_on(writer.write(request));
         times.push(began.elapsed());

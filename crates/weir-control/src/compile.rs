@@ -26,14 +26,14 @@ use weir_plugin::{ExchangePhase, Expression, Registry};
 use crate::acme::{AcmeTerms, Challenges};
 use crate::document::{Challenge, Document, Reference, ResourceOrigin};
 use crate::hubs::{HubTerms, Hubs};
-use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::read::join;
 use crate::text::tree::TextPosition;
 use weir_plugin::suggest::{closest, meant};
 
 use built::Sets;
 pub use certificates::CertificateEnd;
-pub(crate) use certificates::DocumentCertificates;
+pub(crate) use certificates::{DocumentCertificates, ServedCertificates};
 use chains::Chains;
 use dependencies::{Dependencies, Surroundings, Unchanged};
 pub use parts::Parts;
@@ -284,7 +284,10 @@ impl<'a> Compiler<'a> {
                 Some(known) => format!("did you mean `{known}`?"),
                 None => format!("add it to `{list}`"),
             };
-            self.report(&join(&origin.path, key), *place, format!("`{list}` has no `{id}`"), Some(advice));
+            let fault = Diagnostic::at_place(&self.document.source, *place, format!("`{list}` has no `{id}`"));
+            let path = join(&origin.path, key);
+            let cause = FaultCause::missing(list, id);
+            self.faults.add(Diagnostic { path, cause, ..fault.advise(advice) });
         }
         found
     }

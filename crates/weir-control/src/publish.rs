@@ -11,7 +11,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::compile::{CertificateEnd, Compiled, DocumentCertificates, NodeServices, Parts, compile_for};
+use crate::compile::{CertificateEnd, Compiled, NodeServices, Parts, ServedCertificates, compile_for};
 use crate::document::{Document, NodeSettings};
 use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, outcome};
 use crate::hubs::{HubTerms, Hubs};
@@ -97,6 +97,12 @@ fn unix_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::
 /// Makes a change durable, or returns why it cannot. Returns the revision that the store assigned, if any.
 pub(crate) type Commit<'a> = dyn FnMut() -> Result<Option<u64>, Vec<Diagnostic>> + 'a;
 
+/// What is known of a document that was compiled and not published.
+pub(crate) struct CheckedDocument {
+    pub(crate) warnings: Vec<Diagnostic>,
+    pub(crate) outcomes: Vec<Result<RoutingOutcome, String>>,
+}
+
 /// Publishes every snapshot to the workers.
 pub struct Publisher {
     registry: Registry,
@@ -105,14 +111,21 @@ pub struct Publisher {
     status: ArcSwap<ConfigStatus>,
     /// Held during a publication, so that revisions arrive in order.
     state: Mutex<PublisherState>,
+    /// Held only to copy it: documents are also compiled beside publications.
+    served: Mutex<ServedParts>,
 }
 
 #[derive(Default)]
 struct PublisherState {
     /// The settings at the start of the node: some of them cannot change later.
     started_with: Option<Arc<NodeSettings>>,
+}
+
+/// What a document is compiled against.
+#[derive(Clone, Default)]
+struct ServedParts {
     /// The certificates in use.
-    presented: DocumentCertificates,
+    certificates: ServedCertificates,
     /// The compiled parts of the configuration in use, for reuse.
     parts: Option<Parts>,
 }
@@ -136,7 +149,14 @@ impl Publisher {
             store: None,
         };
         let status = ArcSwap::from_pointee(status);
-        Publisher { registry, subscriber, node: NodeServices::default(), status, state: Mutex::default() }
+        Publisher {
+            registry,
+            subscriber,
+            node: NodeServices::default(),
+            status,
+            state: Mutex::default(),
+            served: Mutex::default(),
+        }
     }
 
     /// The responses to open challenges of ACME authorities. All snapshots use them.
@@ -183,30 +203,35 @@ impl Publisher {
         self.attempt(&mut self.lock(), document, hash, warnings, commit)
     }
 
-    /// How a document would handle requests; it is compiled and not published. Malformed requests have the reason why they are.
+    /// Compiles a document that is not published, and does not wait for one that is. Returns how it would handle these requests;
+    /// malformed ones have the reason why they are. The warnings are those of publishing it.
     ///
     /// # Errors
-    /// The problems of the document.
-    pub(crate) fn outcomes(
+    /// The problems for which it would not be published.
+    pub(crate) fn check(
         &self,
         document: &Document,
         requests: &[RequestDescription],
-    ) -> Result<Vec<Result<RoutingOutcome, String>>, Vec<Diagnostic>> {
-        let Compiled { snapshot, .. } = self.compiled(&mut self.lock(), document)?;
+    ) -> Result<CheckedDocument, Vec<Diagnostic>> {
+        let Compiled { snapshot, warnings, .. } = self.compiled(document)?;
         let resources = ResourceIndex::new(document);
-        Ok(requests.iter().map(|request| outcome(&snapshot, &resources, &self.registry, request)).collect())
+        let outcomes = requests.iter().map(|request| outcome(&snapshot, &resources, &self.registry, request));
+        Ok(CheckedDocument { warnings, outcomes: outcomes.collect() })
     }
 
     /// Compiles a document. A panic counts as a problem: the last snapshot stays in use, and the next change is tried.
-    fn compiled(&self, state: &mut PublisherState, document: &Document) -> Result<Compiled, Vec<Diagnostic>> {
-        let compiling = || compile_for(document, &self.registry, state.parts.as_ref(), &self.node);
-        catch_unwind(AssertUnwindSafe(compiling)).unwrap_or_else(|_| {
+    fn compiled(&self, document: &Document) -> Result<Compiled, Vec<Diagnostic>> {
+        let ServedParts { certificates, parts } = self.served().clone();
+        let compiling = || compile_for(document, &self.registry, parts.as_ref(), &self.node);
+        let compiled = catch_unwind(AssertUnwindSafe(compiling)).unwrap_or_else(|_| {
             // The next document is compiled from scratch.
-            state.parts = None;
+            self.served().parts = None;
             let problem = "internal error: the configuration could not be compiled";
             let advice = "please report the configuration and what the error log says of it";
             Err(vec![Diagnostic::of_source(&self.status().source, problem).advise(advice)])
-        })
+        })?;
+        let against = compiled.presented.against(&certificates);
+        if against.is_empty() { Ok(compiled) } else { Err(against) }
     }
 
     fn attempt(
@@ -218,14 +243,9 @@ impl Publisher {
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
         let begin = Instant::now();
-        let compiled = self.compiled(state, document)?;
+        let compiled = self.compiled(document)?;
         let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } = compiled;
         let status = self.status();
-        // A node that has published nothing yet starts with the certificates that are usable.
-        let against = if status.revision == 0 { Vec::new() } else { presented.against(&state.presented) };
-        if !against.is_empty() {
-            return Err(against);
-        }
         let is_answered = commit.is_some();
         let committed = commit.map_or(Ok(None), |commit| commit())?;
         snapshot.revision = status.revision + 1;
@@ -245,8 +265,8 @@ impl Publisher {
             is_answered,
         };
         let certificates = presented.ends().into();
-        state.presented = presented;
-        let parts_before = state.parts.replace(parts);
+        let served = ServedParts { certificates: presented.served(), parts: Some(parts) };
+        let parts_before = std::mem::replace(&mut *self.served(), served).parts;
         self.subscriber.published(&publication);
         publication.snapshot.start_plugins(parts_before.as_ref().map(Parts::routes));
         self.status.store(Arc::new(ConfigStatus {
@@ -305,6 +325,10 @@ impl Publisher {
             last_error: Some(RefusedChange { at: SystemTime::now(), diagnostics }),
             ..(*status).clone()
         }));
+    }
+
+    fn served(&self) -> MutexGuard<'_, ServedParts> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lock is poisoned if a subscriber has panicked; the state is consistent at any time.

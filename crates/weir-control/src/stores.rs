@@ -9,7 +9,9 @@
 //! `ResourceWriter`: planned, compiled, committed and published, in this order.
 
 mod beside;
+pub mod checker;
 mod consul;
+mod data_directory;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
@@ -30,20 +32,25 @@ pub mod resources;
 mod secret_cipher;
 mod secrets;
 mod seen;
+mod served_form;
+mod settle;
 pub mod shared;
 pub mod source;
 pub mod store;
 mod transfer;
+mod trial;
 mod trusted;
+mod wake;
 pub mod watch;
 pub mod writes;
 
+pub use checker::{ChangeCheck, ResourceChecker};
+pub use data_directory::{data_directory, store_path};
 pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use live::{LiveResources, ResourceEdit};
 pub use loader::{DocumentLoader, LoadedDocument};
 pub use names::NameLookups;
-pub use open::{data_directory, store_path};
 pub use source::{Source, SourceDocument, SourceVersion, Wake};
 pub use transfer::{export_store, import_into_store};
 pub use trusted::http_client;

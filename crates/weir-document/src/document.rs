@@ -46,7 +46,7 @@ use std::time::SystemTime;
 
 use weir_net::tls::CertificateDer;
 
-use crate::text::diagnostic::{Diagnostic, Faults};
+use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, join};
 use crate::text::substitute::VariableLookup;
@@ -55,7 +55,7 @@ use crate::text::yaml::{self, Parsed, SourceText, TextLimits};
 
 use include::DocumentText;
 use lists::{LongLists, ReferringResource};
-use references::ReferringText;
+use references::{PlacedReference, ReferringText};
 use resource_access::{RESOURCE_FILES, ResourceAccess};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
@@ -116,11 +116,9 @@ pub struct Document {
     /// The managers of the secrets that options of plugins refer to.
     managers: Vec<SecretManager>,
     /// The references to secrets, each with its position.
-    secrets: Vec<(SecretReference, TextPosition)>,
+    secrets: Vec<PlacedReference>,
     /// The resources of long lists that refer to secrets, if the document comes from a store.
     referring: Vec<Arc<ReferringResource>>,
-    /// Set by [`Document::with_secrets`]: the references have been replaced by their values.
-    has_secrets: bool,
     /// APISIX's list `plugins`: if present, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// The names to look up, collected on first use.
@@ -227,13 +225,6 @@ impl Document {
         Document::of_parts(source, tree, Some(lists), faults, Some(access))
     }
 
-    /// Like [`Document::of_tree`], for lists of resources that are to be checked and not served: variables have no values.
-    pub fn of_lists(source: Arc<str>, mut tree: TreeNode, access: Arc<ResourceAccess>) -> Document {
-        let faults =
-            references::resolve(&source, &mut tree, &|_| Some(String::new()), ReferringText::Document(Some(&access)));
-        Document::of_parts(source, tree, None, faults, Some(access))
-    }
-
     fn of_parts(
         source: Arc<str>,
         mut tree: TreeNode,
@@ -249,7 +240,7 @@ impl Document {
         document.secrets = secrets;
         document.access = access;
         let of_lists = referring.iter().flat_map(|one| &one.secrets);
-        document.secrets.extend(of_lists.map(|secret| (secret.clone(), TextPosition::default())));
+        document.secrets.extend(of_lists.cloned());
         document.referring = referring;
         document.with_references = with_references;
         faults.append(&mut document.faults);
@@ -274,7 +265,7 @@ impl Document {
 
     /// The references to secrets, each with the manager that keeps the secret.
     pub fn secrets(&self) -> impl Iterator<Item = (&SecretManager, &SecretReference)> {
-        self.secrets.iter().filter_map(|(secret, _)| Some((self.manager(secret)?, secret)))
+        self.secrets.iter().filter_map(|found| Some((self.manager(&found.secret)?, &found.secret)))
     }
 
     /// The same document with references replaced by the values of the secrets. A secret that cannot be read is a fault.
@@ -283,7 +274,7 @@ impl Document {
         value: impl Fn(&SecretManager, &SecretReference) -> Result<String, String>,
     ) -> Document {
         let Some(mut tree) = self.with_references.take() else {
-            return Document { has_secrets: true, ..self };
+            return self;
         };
         let lists = self.store_revision.is_some().then(|| self.take_lists());
         let Document { source, text, managers, secrets, store_revision, access, .. } = self;
@@ -301,16 +292,15 @@ impl Document {
         document.secrets = secrets;
         document.store_revision = store_revision;
         document.access = access;
-        document.has_secrets = true;
         document.text = text;
         document.faults.extend(faults);
         document
     }
 
-    /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none). Such a value
-    /// is not a fault of the options.
+    /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none), or cannot be read,
+    /// which is a fault of its own. Such a value is not a fault of the options.
     pub fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
-        !self.has_secrets && !self.secrets.is_empty() && references::is_secret(options, path)
+        !self.secrets.is_empty() && references::is_secret(options, path)
     }
 
     fn manager(&self, secret: &SecretReference) -> Option<&SecretManager> {
@@ -318,10 +308,12 @@ impl Document {
     }
 
     fn without_manager(&self) -> impl Iterator<Item = Diagnostic> {
-        let unknown = self.secrets.iter().filter(|(secret, _)| self.manager(secret).is_none());
-        unknown.map(|(secret, place)| {
+        let unknown = self.secrets.iter().filter(|found| self.manager(&found.secret).is_none());
+        unknown.map(|PlacedReference { secret, path, place }| {
             let problem = format!("there is no secrets manager `{}`", secret.manager);
-            Diagnostic::at_place(&self.source, *place, problem).advise("add it to the list `secrets`")
+            let fault = Diagnostic::at_place(&self.source, *place, problem).advise("add it to the list `secrets`");
+            let cause = FaultCause::missing("secrets", &secret.manager);
+            Diagnostic { path: path.clone(), cause, ..fault }
         })
     }
 
@@ -412,7 +404,6 @@ impl Document {
             managers: Vec::new(),
             secrets: Vec::new(),
             referring: Vec::new(),
-            has_secrets: false,
             enabled_plugins: None,
             queries: OnceLock::new(),
             found: ResolvedNames::new(),
@@ -561,7 +552,8 @@ impl Document {
                 Err(reason) => {
                     let problem = format!("the file `{path}` cannot be read: {reason}");
                     let fault = Diagnostic::at_place(&self.source, place, problem);
-                    self.faults.push(Diagnostic { path: at, ..fault });
+                    let cause = FaultCause::of_unread_file(&reason);
+                    self.faults.push(Diagnostic { path: at, cause, ..fault });
                     continue;
                 }
             };
@@ -571,7 +563,7 @@ impl Document {
                 // It is a fault of the resource, which is set aside.
                 let fault =
                     Diagnostic::at_place(&self.source, place, format!("the file `{path}` has a fault: {fault}"));
-                self.faults.push(Diagnostic { path: at, ..fault });
+                self.faults.push(Diagnostic { path: at, ..fault }.outside());
             }
         }
     }

@@ -24,6 +24,11 @@ pub struct AllowedFolders {
 }
 
 impl AllowedFolders {
+    /// Whether the message of an error says that a file may not be used, and not only that it cannot be.
+    pub fn is_refusal(message: &str) -> bool {
+        message.starts_with(REFUSAL)
+    }
+
     /// Whether a path is in an allowed directory by its name. Opens nothing: to report a configuration that cannot work.
     pub fn may_name(&self, path: &Path) -> bool {
         let is_plain = path.components().all(|part| part != Component::ParentDir);
@@ -107,10 +112,12 @@ impl AllowedFolders {
     }
 }
 
+/// How the message of a refusal begins.
+const REFUSAL: &str = "a resource of the store may not use this file";
 const OWN_FILE: &str = "it is a file of the node itself";
 
 fn refusal(problem: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, format!("a resource of the store may not use this file: {problem}"))
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("{REFUSAL}: {problem}"))
 }
 
 fn open(options: &OpenOptions, flags: OFlags, path: &Path) -> io::Result<File> {
@@ -230,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_nodes_own_is_refused_in_an_allowed_directory_as_well() {
+    fn files_of_the_node_itself_are_refused_in_an_allowed_directory_as_well() {
         let node = NodeDirectory::new();
         node.refuses("logs/data/store.redb");
         node.refuses("logs/audit.log");

@@ -14,6 +14,7 @@ pub mod held;
 pub mod messages;
 mod option_error;
 pub mod options;
+pub mod pattern_budget;
 pub mod plugin;
 pub mod publishing;
 mod reply_head;

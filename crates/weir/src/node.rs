@@ -230,10 +230,11 @@ impl GatewayNode {
         // Watches from the state that was loaded above, so that no change since then is missed.
         let live = loader.live().map(Arc::clone);
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
-        let resources = live.map(|live| NodeResources {
+        let resources = live.zip(watch.checker()).map(|(live, checker)| NodeResources {
             live,
             hubs: Arc::clone(&hubs),
             writer: watch.writer(),
+            checker,
             audit: audit_log.as_ref().map(LogWriter::lines),
             tally: Arc::clone(&state.servers.admin),
         });

@@ -90,6 +90,23 @@ pub(super) fn failed(failure: &StoreFailure) -> AdminResponse {
     json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": failure.to_string() }))
 }
 
+/// The response to a change with patterns that are too large together.
+pub(super) fn too_costly(bytes: usize) -> AdminResponse {
+    let problem = format!(
+        "the regular expressions of this request take more than {} MiB when they are compiled; simplify them, or send the \
+         resources in several requests",
+        bytes >> 20
+    );
+    json_of(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "error_msg": problem }))
+}
+
+/// Adds what is probably not intended in a change that was made or checked, or does not work at the moment.
+pub(super) fn warn(body: &mut Value, warnings: &[Diagnostic]) {
+    if !warnings.is_empty() {
+        body["warnings"] = warnings.iter().map(diagnostic).collect();
+    }
+}
+
 /// A response with all faults; the first one is also in `error_msg`, where clients of APISIX look.
 pub(super) fn invalid(diagnostics: &[Diagnostic]) -> AdminResponse {
     let first = diagnostics.first().map_or_else(|| "invalid configuration".to_owned(), message);

@@ -1,5 +1,6 @@
 //! The Admin API: from a request to its response. Start reading at [`AdminApi::answer`].
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +15,24 @@ use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, StatusCode};
 use serde_json::json;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
-use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneState, check_wait};
+use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
+use super::lanes::{ClientPresence, RequestLanes};
 use super::query::{Query, decoded_path};
-use super::request::{AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_check, unreadable};
+use super::request::{
+    AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
+};
 use super::tokens::{AcceptedTokens, TokenFault};
 use super::{configs, history, hubs, kinds, nodes, plugins, resources, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
+use crate::stores::checker::ResourceChecker;
 use crate::stores::live::LiveResources;
 use crate::stores::writes::ResourceWriter;
 
@@ -47,6 +52,7 @@ pub struct AdminParts {
     pub live: Arc<LiveResources>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
+    pub checker: Arc<ResourceChecker>,
     pub registry: Registry,
     pub keys: AdminKeys,
     /// Tokens that are accepted in place of keys.
@@ -72,8 +78,8 @@ struct AdminTarget {
 
 /// Responds to requests.
 pub struct AdminApi {
-    context: AdminContext,
-    hubs: Arc<Hubs>,
+    handlers: Arc<AdminHandlers>,
+    lanes: RequestLanes,
     keys: AdminKeys,
     tokens: Option<AcceptedTokens>,
     hosts: Vec<Box<str>>,
@@ -81,13 +87,22 @@ pub struct AdminApi {
     audit: Option<AuditSink>,
 }
 
+/// Answers requests whose senders are known.
+struct AdminHandlers {
+    context: AdminContext,
+    hubs: Arc<Hubs>,
+}
+
 impl AdminApi {
-    pub fn new(parts: AdminParts) -> AdminApi {
-        let AdminParts { live, hubs, writer, registry, keys, tokens, hosts, origins, is_standalone, served, audit } =
-            parts;
-        let standalone = is_standalone.then(|| Mutex::new(StandaloneState::default()));
-        let context = AdminContext { live, writer, registry, served, standalone, waits: Semaphore::new(MOST_WAITS) };
-        AdminApi { context, hubs, keys, tokens, hosts, origins, audit }
+    /// # Errors
+    /// If no threads can be started.
+    pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
+        let AdminParts { live, hubs, writer, checker, registry, keys, tokens, hosts, origins, .. } = parts;
+        let standalone = parts.is_standalone.then(StandaloneResources::default);
+        let waits = Semaphore::new(MOST_WAITS);
+        let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone, waits };
+        let handlers = Arc::new(AdminHandlers { context, hubs });
+        Ok(AdminApi { handlers, lanes: RequestLanes::start()?, keys, tokens, hosts, origins, audit: parts.audit })
     }
 
     /// Checks a request in the order of Apache APISIX; the first failed check determines the response. `read` reads at most the
@@ -96,6 +111,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
+        client: ClientPresence,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let origin = head.headers.get(ORIGIN).cloned();
@@ -103,7 +119,7 @@ impl AdminApi {
         let audited = self.audit.as_ref().map(|sink| (sink, AuditedRequest::of(&head, peer)));
         let mut answer = match self.refusal_of_origin(&head, peer, origin.as_ref()) {
             Some(refusal) => refusal,
-            None => self.answer_own(head, peer, read).await,
+            None => self.answer_own(head, peer, client, read).await,
         };
         if let Some((sink, request)) = audited
             && let Some(line) = request.line(&mut answer)
@@ -156,6 +172,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
+        client: ClientPresence,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let below = |base: &str| {
@@ -179,7 +196,7 @@ impl AdminApi {
         };
         let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
         let target = AdminTarget { is_own, path, query };
-        let mut answer = self.answer_known(head, target, caller, peer, read).await;
+        let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client }, read).await;
         answer.extensions_mut().insert(audited);
         answer
     }
@@ -208,11 +225,11 @@ impl AdminApi {
         &self,
         head: Parts,
         target: AdminTarget,
-        caller: Caller,
-        peer: AdminPeer,
+        sender: KnownSender,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let AdminTarget { is_own, path, query } = target;
+        let KnownSender { caller, peer, client } = sender;
         if caller.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
             return unauthorized("invalid method for role viewer");
         }
@@ -221,18 +238,44 @@ impl AdminApi {
         {
             return *refusal;
         }
-        let limit = if path == ["configs"] { MAX_CONFIGURATION } else { MAX_BODY };
+        let lane = self.lanes.of(caller.role, is_change(&head.method, &path, &query));
+        // Before the body is read, so that bodies are bounded as well.
+        let place = match lane.place(&caller) {
+            Ok(place) => place,
+            Err(refusal) => return *refusal,
+        };
+        let limit = match head.method {
+            // Clients of APISIX may send a body with these, which means nothing.
+            Method::GET | Method::HEAD => MAX_BODY,
+            _ if path == ["configs"] => MAX_CONFIGURATION,
+            _ => MAX_BODY,
+        };
         let body = match read(limit).await {
             Ok(body) => body,
             Err(fault) => return unreadable(fault, limit),
         };
-        let request = AdminRequest { method: head.method, path, query, headers: head.headers, body, caller, peer };
-        match is_own {
-            true => self.route_own(&request).await,
-            false => self.route(&request).await,
-        }
+        let Parts { method, headers, .. } = head;
+        let (room, presence) = (lane.room().clone(), client.clone());
+        let request = AdminRequest { method, path, query, headers, body, caller, peer, client, room };
+        let handlers = Arc::clone(&self.handlers);
+        let answering = async move {
+            match is_own {
+                true => handlers.route_own(&request).await,
+                false => handlers.route(&request).await,
+            }
+        };
+        lane.answer(place, presence, answering).await
     }
+}
 
+/// The sender of a request, who was authenticated.
+struct KnownSender {
+    caller: Caller,
+    peer: AdminPeer,
+    client: ClientPresence,
+}
+
+impl AdminHandlers {
     async fn route_own(&self, request: &AdminRequest) -> AdminResponse {
         if let Err(refusal) = request.caller.needs_all("the state of hubs") {
             return *refusal;

@@ -27,13 +27,23 @@ pub(super) struct AuditedCaller {
 /// The change that was made or, in a dry run, would have been, passed in an extension of the response.
 #[derive(Clone)]
 pub(super) struct AuditedChange {
-    pub(super) record: RevisionRecord,
-    pub(super) dry_run: bool,
+    revision: u64,
+    message: String,
+    /// The effects on resources, without values.
+    changes: Value,
+    dry_run: bool,
 }
 
 /// Passes a change on for the audit log.
 pub(super) fn audit_change(answer: &mut AdminResponse, record: &RevisionRecord, dry_run: bool) {
-    answer.extensions_mut().insert(AuditedChange { record: record.clone(), dry_run });
+    let RevisionRecord { revision, author, changes, .. } = record;
+    let changes = changes.iter().map(told).collect();
+    answer.extensions_mut().insert(AuditedChange {
+        revision: *revision,
+        message: author.message.clone(),
+        changes,
+        dry_run,
+    });
 }
 
 /// The facts of a request that are known before it is processed.
@@ -95,14 +105,14 @@ impl AuditedRequest {
             "message": message,
         });
         match change {
-            Some(AuditedChange { record, dry_run }) => {
+            Some(AuditedChange { revision, message, changes, dry_run }) => {
                 if !dry_run {
-                    line["revision"] = record.revision.into();
+                    line["revision"] = revision.into();
                 }
-                if !record.author.message.is_empty() {
-                    line["message"] = record.author.message.into();
+                if !message.is_empty() {
+                    line["message"] = message.into();
                 }
-                line["changes"] = record.changes.iter().map(told).collect();
+                line["changes"] = changes;
             }
             None if outcome != "accepted" => line["reason"] = reason(answer),
             None => {}
@@ -190,7 +200,7 @@ mod tests {
         let author = Author { message: "renewed".to_owned(), ..Author::default() };
         let record = RevisionRecord { revision: 7, at_ms: 5, author, changes: vec![change] };
         let mut answer = Response::new(bytes::Bytes::new());
-        answer.extensions_mut().insert(AuditedChange { record, dry_run: false });
+        audit_change(&mut answer, &record, false);
         let line = line_of("PUT", "/apisix/admin/ssls/1?api_key=abc", answer, Some("ed")).expect("a line");
         assert_eq!(
             (&line["who"], &line["role"], &line["address"]),

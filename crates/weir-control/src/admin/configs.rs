@@ -1,30 +1,31 @@
 //! `/apisix/admin/configs`: many resources at once. PATCH is a transaction; GET, HEAD and PUT are those of API-driven standalone
 //! mode, where one request replaces the whole configuration.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::{Map, Value, json};
-use tokio::sync::Mutex;
 
 use super::answer::{self, AdminResponse, Refused, json_of, refuse, text};
-use super::context::{AdminContext, StandaloneState};
+use super::context::{AdminContext, StandaloneResources, StandaloneState, WantedChange};
 use super::difference::difference;
 use super::dry_run;
 use super::kinds;
 use super::plans::now_seconds;
 use super::redact::{redact, unmask};
-use super::references::id_text;
 use super::request::AdminRequest;
+use super::resources::{PIECE, pause};
 use super::scopes::within;
+use super::sent_lists::{self, key_of};
 use super::transaction::Transaction;
-use super::validate;
 use crate::document::{AdminRole, RESOURCE_LISTS};
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
-use crate::stores::writes::{PlanRefusal, WriteOutcome, WriteReceipt, WriteRequest};
+use crate::stores::writes::{Plan, PlanRefusal, WriteReceipt};
 
 const DIGEST: HeaderName = HeaderName::from_static("x-digest");
 const LAST_MODIFIED: HeaderName = HeaderName::from_static("x-last-modified");
@@ -42,10 +43,10 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> Re
             let problem = json!({ "error_msg": "Unsupported resource type: configs" });
             Ok(json_of(StatusCode::NOT_FOUND, &problem))
         }
-        (Some(state), &Method::GET) => Ok(whole(&*state.lock().await, request)),
+        (Some(state), &Method::GET) => whole(&state.current(), request).await,
         (Some(state), &Method::HEAD) => {
             let mut answer = text(StatusCode::OK, "");
-            mark(&mut answer, &*state.lock().await);
+            mark(&mut answer, &state.current());
             Ok(answer)
         }
         (Some(state), &Method::PUT) => replace(context, request, state).await,
@@ -58,61 +59,76 @@ async fn transaction(context: &AdminContext, request: &AdminRequest) -> Refused<
     let transaction = Transaction::of(&body, request)?;
     let mut author = request.author();
     author.message = transaction.message.clone().unwrap_or(author.message);
-    let dry_run = request.query.is_true("dry_run");
     if request.query.is_true("force") {
         request.caller.needs_all("`force=true`, which affects resources of others,")?;
     }
     let plan = within(&request.caller, Box::new(move |view| transaction.plan(view)));
     let requests = dry_run::requests(request, body.get("requests"))?;
-    let write = WriteRequest { plan, author, forced: request.query.is_true("force"), dry_run, requests };
-    Ok(match context.writer.write(write).await {
-        WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
-        WriteOutcome::Applied(receipt) => {
-            let answer = changed(&receipt, request);
-            context.after_wait(request, &receipt, answer).await
-        }
-        WriteOutcome::Refused(refusal) => answer::refused(&refusal),
-        WriteOutcome::Invalid(diagnostics) => answer::invalid(&diagnostics),
-        WriteOutcome::Failed(failure) => answer::failed(&failure),
-    })
+    let wanted = WantedChange { plan, author, forced: request.query.is_true("force"), requests };
+    let answered = async |receipt: WriteReceipt| {
+        let answer = changed(&receipt, request);
+        context.after_wait(request, &receipt, answer).await
+    };
+    Ok(context.change(request, wanted, answered).await)
 }
 
 fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
     let record = &receipt.record;
     let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
-    let mut answer = json_of(StatusCode::OK, &json!({ "revision": record.revision, "changes": changes }));
+    let mut body = json!({ "revision": record.revision, "changes": changes });
+    answer::warn(&mut body, &receipt.warnings);
+    let mut answer = json_of(StatusCode::OK, &body);
     answer::at_revision(&mut answer, record.revision);
     answer
 }
 
 /// The configuration as it was sent, with its versions. An admin, who sends it, gets it whole; others get no secret that other end
 /// points do not show them.
-fn whole(state: &StandaloneState, request: &AdminRequest) -> AdminResponse {
-    let mut body = Map::new();
+async fn whole(state: &StandaloneState, request: &AdminRequest) -> Refused<AdminResponse> {
     let role = request.caller.role;
+    let permit = request.room.take(state.bytes).await?;
+    let mut body = b"{".to_vec();
+    let name = |body: &mut Vec<u8>, name: &str| {
+        let separator = if body.len() > 1 { "," } else { "" };
+        body.extend(format!("{separator}\"{name}\":").as_bytes());
+    };
     for (list, items) in &state.lists {
-        let mut items = items.clone();
-        if role != AdminRole::Admin {
-            items.as_array_mut().into_iter().flatten().for_each(|item| redact(list, item, role));
+        name(&mut body, list);
+        body.push(b'[');
+        for (index, item) in items.as_array().into_iter().flatten().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            let mut shown = Cow::Borrowed(item);
+            if role != AdminRole::Admin {
+                redact(list, shown.to_mut(), role);
+            }
+            body.extend(shown.to_string().as_bytes());
+            if index % PIECE == 0 {
+                pause(request).await?;
+            }
         }
-        body.insert((*list).to_owned(), items);
+        body.push(b']');
     }
     for list in versioned_lists() {
-        let version = state.versions.get(list).copied().unwrap_or_default();
-        body.insert(format!("{list}_conf_version"), version.into());
+        name(&mut body, &format!("{list}_conf_version"));
+        body.extend(state.versions.get(list).copied().unwrap_or_default().to_string().as_bytes());
     }
     if let Some(digest) = &state.digest {
-        body.insert("X-Last-Modified".to_owned(), state.last_modified.into());
-        body.insert("X-Digest".to_owned(), digest.as_str().into());
+        name(&mut body, "X-Last-Modified");
+        body.extend(state.last_modified.to_string().as_bytes());
+        name(&mut body, "X-Digest");
+        body.extend(Value::from(digest.as_str()).to_string().as_bytes());
     }
-    let mut answer = json_of(StatusCode::OK, &Value::Object(body));
+    body.push(b'}');
+    let mut answer = text(StatusCode::OK, permit.hold(body));
     mark(&mut answer, state);
     let accepted = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     if accepted.is_some_and(|accepted| accepted.starts_with("application/yaml")) {
         // JSON is valid YAML.
         answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
     }
-    answer
+    Ok(answer)
 }
 
 fn versioned_lists() -> impl Iterator<Item = &'static str> {
@@ -126,45 +142,67 @@ fn mark(answer: &mut AdminResponse, state: &StandaloneState) {
     }
 }
 
+/// A configuration that was sent, and the change that replaces the present one by it.
+pub(super) struct WholeConfiguration {
+    next: StandaloneState,
+    pub(super) plan: Box<Plan>,
+}
+
+impl WholeConfiguration {
+    /// Reads the lists; faults that show only with other resources and plugins are found when the change is tried.
+    pub(super) fn of(state: &StandaloneState, lists: &Map<String, Value>) -> Refused<WholeConfiguration> {
+        let mut next = next_state(state, lists)?;
+        let wanted = resources_of(&next.lists)?;
+        next.bytes = wanted.values().map(|value| value.to_string().len()).sum();
+        Ok(WholeConfiguration { next, plan: Box::new(move |view| Ok(edits(view, &wanted))) })
+    }
+}
+
 async fn replace(
     context: &AdminContext,
     request: &AdminRequest,
-    state: &Mutex<StandaloneState>,
+    resources: &StandaloneResources,
 ) -> Refused<AdminResponse> {
     let Some(digest) = request.headers.get(DIGEST).and_then(|value| value.to_str().ok()) else {
         return refuse("missing digest header");
     };
-    let lists = validate::body(request)?;
-    let mut state = state.lock().await;
+    let lists = sent_lists::body(request)?;
+    let dry_run = request.query.is_true("dry_run");
+    // A dry run replaces nothing, and waits for nobody.
+    let _replacing = if dry_run { None } else { Some(resources.replacing.lock().await) };
+    let state = resources.current();
     if state.digest.as_deref() == Some(digest) {
         let mut answer = text(StatusCode::NO_CONTENT, Bytes::new());
         answer.headers_mut().remove(CONTENT_TYPE);
         return Ok(answer);
     }
-    if let Some(error) = validate::errors(context, &lists).first() {
+    if let Some(error) = sent_lists::malformed(&lists).first() {
         return refuse(error.problem.clone());
     }
-    let mut next = next_state(&state, &lists)?;
-    let wanted = resources_of(&next.lists)?;
-    let plan = within(&request.caller, Box::new(move |view| Ok(edits(view, &wanted))));
-    let (dry_run, requests) = (request.query.is_true("dry_run"), dry_run::requests(request, None)?);
-    let write = WriteRequest { plan, author: request.author(), forced: false, dry_run, requests };
-    let receipt = match context.writer.write(write).await {
-        WriteOutcome::Applied(receipt) if dry_run => return Ok(dry_run::tried(request, &receipt)),
-        WriteOutcome::Applied(receipt) => receipt,
-        WriteOutcome::Refused(refusal) => return Ok(answer::refused(&refusal)),
-        WriteOutcome::Invalid(diagnostics) => return Ok(answer::invalid(&diagnostics)),
-        WriteOutcome::Failed(failure) => return Ok(answer::failed(&failure)),
+    let WholeConfiguration { mut next, plan } = WholeConfiguration::of(&state, &lists)?;
+    let requests = dry_run::requests(request, None)?;
+    let plan = within(&request.caller, plan);
+    let wanted = WantedChange { plan, author: request.author(), forced: false, requests };
+    let answered = async |receipt: WriteReceipt| {
+        next.digest = Some(digest.to_owned());
+        // Increases with each change, even within one second.
+        next.last_modified = now_seconds().max(state.last_modified + 1);
+        let next = Arc::new(next);
+        resources.replace(Arc::clone(&next));
+        // With `?wait=`, all workers serve the change when the response is sent; APISIX has status 200 for that.
+        let status = if request.query.get("wait").is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
+        let mut answer = match receipt.warnings.is_empty() {
+            true => text(status, ""),
+            false => {
+                let mut body = json!({});
+                answer::warn(&mut body, &receipt.warnings);
+                json_of(status, &body)
+            }
+        };
+        mark(&mut answer, &next);
+        context.after_wait(request, &receipt, answer).await
     };
-    next.digest = Some(digest.to_owned());
-    // Increases with each change, even within one second.
-    next.last_modified = now_seconds().max(state.last_modified + 1);
-    *state = next;
-    // With `?wait=`, all workers serve the change when the response is sent; APISIX has status 200 for that.
-    let status = if request.query.get("wait").is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let mut answer = text(status, "");
-    mark(&mut answer, &state);
-    Ok(context.after_wait(request, &receipt, answer).await)
+    Ok(context.change(request, wanted, answered).await)
 }
 
 /// The lists and versions after this request.
@@ -209,16 +247,14 @@ fn resources_of(lists: &BTreeMap<&'static str, Value>) -> Refused<WantedResource
             _ => {}
         }
         for (index, item) in items.as_array().into_iter().flatten().enumerate() {
-            let own = item.get("id").and_then(id_text);
-            let name = item.get("username").and_then(id_text).filter(|_| *list == "consumers");
-            let id = name.or(own).unwrap_or_else(|| format!("arr_{}", index + 1));
+            let key = key_of(list, index, item);
             let mut item = item.clone();
-            validate::without_index(&mut item);
+            sent_lists::without_index(&mut item);
             // The whole configuration is sent, with its secrets.
             if let Err(PlanRefusal::Wrong(problem)) = unmask(list, &mut item, None) {
                 return refuse(format!("{list}[{index}]: {problem}"));
             }
-            wanted.insert(ResourceKey::new(list, &id), item);
+            wanted.insert(key, item);
         }
     }
     Ok(wanted)

@@ -1,7 +1,7 @@
 //! The state shared by the handlers of the Admin API.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use http::{HeaderValue, StatusCode};
@@ -13,12 +13,17 @@ use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::audit::audit_change;
+use super::dry_run;
 use super::query::Query;
 use super::request::AdminRequest;
+use crate::explain::RequestDescription;
+use crate::stores::checker::{ChangeCheck, ResourceChecker};
 use crate::stores::live::LiveResources;
+use crate::stores::resources::Author;
 use crate::stores::shared::NodeReport;
 use crate::stores::store::StoreFailure;
-use crate::stores::writes::{ResourceWriter, WriteReceipt};
+use crate::stores::writes::{Plan, ResourceWriter, WriteOutcome, WriteReceipt, WriteRequest};
+use crate::text::diagnostic::Diagnostic;
 
 /// Returns the revision of the snapshot that each worker serves.
 pub type ServedRevisions = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
@@ -26,12 +31,31 @@ pub type ServedRevisions = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
 pub(super) struct AdminContext {
     pub(super) live: Arc<LiveResources>,
     pub(super) writer: ResourceWriter,
+    pub(super) checker: Arc<ResourceChecker>,
     pub(super) registry: Registry,
     pub(super) served: ServedRevisions,
     /// The configuration of the last `PUT /apisix/admin/configs`; `None` if resources are changed individually.
-    pub(super) standalone: Option<Mutex<StandaloneState>>,
+    pub(super) standalone: Option<StandaloneResources>,
     /// The right to wait, of which there are [`MOST_WAITS`].
     pub(super) waits: Semaphore,
+}
+
+/// The configuration of API-driven standalone mode, which is replaced as a whole.
+#[derive(Default)]
+pub(super) struct StandaloneResources {
+    current: RwLock<Arc<StandaloneState>>,
+    /// Held while the configuration is being replaced.
+    pub(super) replacing: Mutex<()>,
+}
+
+impl StandaloneResources {
+    pub(super) fn current(&self) -> Arc<StandaloneState> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn replace(&self, state: Arc<StandaloneState>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = state;
+    }
 }
 
 /// The whole configuration, with the versions that its author gives it (API-driven standalone mode).
@@ -42,6 +66,8 @@ pub(super) struct StandaloneState {
     pub(super) versions: BTreeMap<&'static str, u64>,
     /// The lists as they were sent.
     pub(super) lists: BTreeMap<&'static str, Value>,
+    /// The length of all resources as texts.
+    pub(super) bytes: usize,
 }
 
 /// How often workers are polled while a request waits for their revision.
@@ -52,7 +78,47 @@ const MOST_WAIT: Duration = Duration::from_secs(60);
 /// The most requests that wait at a time. Each of them has a connection meanwhile, of which there are to be enough for others.
 pub const MOST_WAITS: usize = 32;
 
+/// A change as an author wants it.
+pub(super) struct WantedChange {
+    pub(super) plan: Box<Plan>,
+    pub(super) author: Author,
+    pub(super) forced: bool,
+    /// The requests that a dry run compares.
+    pub(super) requests: Vec<RequestDescription>,
+}
+
 impl AdminContext {
+    /// Makes a change and answers with `changed`; in a dry run, answers what it would do.
+    pub(super) async fn change(
+        &self,
+        request: &AdminRequest,
+        wanted: WantedChange,
+        changed: impl AsyncFnOnce(WriteReceipt) -> AdminResponse,
+    ) -> AdminResponse {
+        let WantedChange { plan, author, forced, requests } = wanted;
+        let pattern_bytes = request.pattern_bytes();
+        let dry_run = request.query.is_true("dry_run");
+        let outcome = match dry_run {
+            true => self.checker.check(&ChangeCheck {
+                plan,
+                author,
+                forced,
+                requests,
+                asks_for_secrets: true,
+                pattern_bytes,
+            }),
+            false => self.writer.write(WriteRequest { plan, author, forced, pattern_bytes }).await,
+        };
+        match outcome {
+            WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
+            WriteOutcome::Applied(receipt) => changed(receipt).await,
+            WriteOutcome::Refused(refusal) => answer::refused(&refusal),
+            WriteOutcome::Invalid(diagnostics) => answer::invalid(&diagnostics),
+            WriteOutcome::TooCostly(bytes) => answer::too_costly(bytes),
+            WriteOutcome::Failed(failure) => answer::failed(&failure),
+        }
+    }
+
     /// The response to a change, once every worker serves it, or after the time-out of `?wait=`: the status is then 202, and the
     /// body lists the workers or nodes that are behind.
     pub(super) async fn after_wait(
@@ -63,7 +129,8 @@ impl AdminContext {
     ) -> AdminResponse {
         audit_change(&mut answer, &receipt.record, false);
         if !receipt.set_aside.is_empty() {
-            let keys: Vec<&str> = receipt.set_aside.iter().map(|fault| fault.path.as_str()).collect();
+            let key = |fault: &Diagnostic| fault.path.split_once(": ").map_or(&*fault.path, |(key, _)| key).to_owned();
+            let keys: Vec<String> = receipt.set_aside.iter().map(key).collect();
             if let Ok(value) = HeaderValue::from_str(&keys.join(", ")) {
                 answer.headers_mut().insert("x-weir-set-aside", value);
             }

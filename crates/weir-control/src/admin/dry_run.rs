@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::answer::{AdminResponse, Refused, json_of, refuse};
+use super::answer::{self, AdminResponse, Refused, json_of, refuse};
 use super::audit::audit_change;
 use super::difference::difference;
 use super::request::AdminRequest;
@@ -94,9 +94,10 @@ fn fields(members: &Map<String, Value>) -> Result<Vec<String>, String> {
 
 /// The response to a dry run.
 pub(super) fn tried(request: &AdminRequest, receipt: &WriteReceipt) -> AdminResponse {
-    let WriteReceipt { record, compared, .. } = receipt;
+    let WriteReceipt { record, compared, warnings, .. } = receipt;
     let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
     let mut body = json!({ "dry_run": true, "revision": record.revision, "changes": changes });
+    answer::warn(&mut body, warnings);
     if !compared.is_empty() {
         body["requests"] = told(compared);
     }

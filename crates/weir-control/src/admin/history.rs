@@ -6,24 +6,27 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
-use super::context::AdminContext;
+use super::context::{AdminContext, WantedChange};
 use super::difference::difference;
 use super::dry_run;
 use super::keys::Caller;
 use super::request::AdminRequest;
+use super::resources::{PIECE, pause};
 use super::scopes::within;
 use crate::document::AdminRole;
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
-use crate::stores::writes::{WriteOutcome, WriteRequest};
+use crate::stores::writes::WriteReceipt;
 
 const DEFAULT_COUNT: usize = 50;
 const MOST_COUNT: usize = 1_000;
+/// A page ends with the revision that takes it beyond this many bytes.
+const MOST_PAGE: usize = 8 << 20;
 
 /// Responds to requests below `/history`.
 pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, path: &[&str]) -> Refused<AdminResponse> {
     match (path, &request.method) {
-        ([], &Method::GET) => list(context, request),
+        ([], &Method::GET) => list(context, request).await,
         ([revision], &Method::GET) => one(context, request, number(revision)?),
         ([revision, "rollback"], &Method::POST) => rollback(context, request, number(revision)?).await,
         _ => Ok(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" }))),
@@ -35,21 +38,34 @@ fn number(text: &str) -> Refused<u64> {
 }
 
 /// The latest revision first; `?before=` continues after a page, `?key=` selects one resource.
-fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
+async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
     let before = request.query.get("before").map_or(Ok(u64::MAX), number)?;
     let count = request.query.get("count").map_or(Ok(DEFAULT_COUNT as u64), number)?;
     let count = usize::try_from(count).unwrap_or(MOST_COUNT).clamp(1, MOST_COUNT);
     let key = request.query.get("key");
-    let looked_at = if key.is_some() || !request.caller.scopes.is_empty() { usize::MAX } else { count };
-    let records =
-        context.live.store().history(before, looked_at).map_err(|failure| Box::new(answer::failed(&failure)))?;
     let concerned =
         |record: &RevisionRecord| key.is_none_or(|key| record.changes.iter().any(|change| change.key.as_str() == key));
-    let role = request.caller.role;
-    let seen = records.into_iter().filter_map(|record| seen(context, &request.caller, record));
-    let list: Vec<Value> = seen.filter(concerned).take(count).map(|record| told(&record, role)).collect();
     let revision = context.live.committed().revision;
-    let mut answer = answer::json_of(StatusCode::OK, &json!({ "revision": revision, "list": list }));
+    let (mut list, mut listed, mut before) = (Vec::new(), 0, before);
+    let permit = request.room.take(MOST_PAGE).await?;
+    while listed < count && list.len() < MOST_PAGE {
+        let records =
+            context.live.store().history(before, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
+        let Some(last) = records.last().map(|record| record.revision) else { break };
+        for record in records {
+            let Some(record) = seen(context, &request.caller, record).filter(concerned) else { continue };
+            if listed == count || list.len() >= MOST_PAGE {
+                break;
+            }
+            let text = told(&record, request.caller.role).to_string();
+            list.extend([if listed == 0 { "" } else { "," }.as_bytes(), text.as_bytes()].concat());
+            listed += 1;
+        }
+        before = last;
+        pause(request).await?;
+    }
+    let body = [format!("{{\"revision\":{revision},\"list\":[").as_bytes(), &list, b"]}"].concat();
+    let mut answer = answer::text(StatusCode::OK, permit.hold(body));
     answer::at_revision(&mut answer, revision);
     Ok(answer)
 }
@@ -113,20 +129,16 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     if author.message.is_empty() {
         author.message = format!("rollback to revision {to}");
     }
-    let dry_run = request.query.is_true("dry_run");
     let plan = within(&request.caller, Box::new(plan));
-    let write = WriteRequest { plan, author, forced: false, dry_run, requests: dry_run::requests(request, None)? };
-    Ok(match context.writer.write(write).await {
-        WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
-        WriteOutcome::Applied(receipt) => {
-            let mut answer = answer::json_of(StatusCode::OK, &told(&receipt.record, request.caller.role));
-            answer::at_revision(&mut answer, receipt.record.revision);
-            context.after_wait(request, &receipt, answer).await
-        }
-        WriteOutcome::Refused(refusal) => answer::refused(&refusal),
-        WriteOutcome::Invalid(diagnostics) => answer::invalid(&diagnostics),
-        WriteOutcome::Failed(failure) => answer::failed(&failure),
-    })
+    let wanted = WantedChange { plan, author, forced: false, requests: dry_run::requests(request, None)? };
+    let answered = async |receipt: WriteReceipt| {
+        let mut body = told(&receipt.record, request.caller.role);
+        answer::warn(&mut body, &receipt.warnings);
+        let mut answer = answer::json_of(StatusCode::OK, &body);
+        answer::at_revision(&mut answer, receipt.record.revision);
+        context.after_wait(request, &receipt, answer).await
+    };
+    Ok(context.change(request, wanted, answered).await)
 }
 
 /// The state at revision `to` of every resource that has changed since.

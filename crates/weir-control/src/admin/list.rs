@@ -1,13 +1,15 @@
 //! Lists of resources: filters, order and pages.
 
-use regex::Regex;
-use serde_json::{Value, json};
+use regex::{Regex, RegexBuilder};
+use serde_json::Value;
 
 use super::answer::{Refused, refuse, text};
 use super::query::Query;
 use super::references::id_text;
 use crate::stores::resources::{ResourceKey, StoredResource};
 
+/// The most bytes of a compiled pattern.
+const MAX_PATTERN: usize = 1 << 20;
 const PAGE_SIZES: std::ops::RangeInclusive<u64> = 10..=500;
 
 /// The filters and page of a list request.
@@ -24,7 +26,8 @@ pub(super) struct ListQuery {
 
 impl ListQuery {
     pub(super) fn of(list: &str, query: &Query) -> Refused<ListQuery> {
-        let pattern = |name: &str| match query.get(name).map(Regex::new) {
+        let compiled = |text: &str| RegexBuilder::new(text).size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN).build();
+        let pattern = |name: &str| match query.get(name).map(compiled) {
             None => Ok(None),
             Some(Ok(pattern)) => Ok(Some(pattern)),
             Some(Err(error)) => refuse(format!("invalid argument {name}: {error}")),
@@ -53,7 +56,12 @@ impl ListQuery {
         self.name.is_none() && self.uri.is_none() && self.label.is_none() && self.members.is_empty()
     }
 
-    fn takes(&self, value: &Value) -> bool {
+    /// Whether a resource is in the list.
+    pub(super) fn takes(&self, resource: &StoredResource) -> bool {
+        self.takes_all() || self.takes_value(&resource.value())
+    }
+
+    fn takes_value(&self, value: &Value) -> bool {
         let named = |pattern: &Regex| value["name"].as_str().is_some_and(|name| pattern.is_match(name));
         let at_uri = |pattern: &Regex| {
             let more = value["uris"].as_array().into_iter().flatten();
@@ -65,29 +73,22 @@ impl ListQuery {
             && self.members.iter().all(|(name, wanted)| value.get(name).and_then(id_text).as_ref() == Some(wanted))
     }
 
-    /// The list for the response. `show` returns the visible part of a resource.
-    pub(super) fn answer(
+    /// The resources of the page that was asked for.
+    pub(super) fn page<'r>(
         &self,
-        found: Vec<(&ResourceKey, &StoredResource)>,
-        show: impl Fn(&ResourceKey, &StoredResource) -> Value,
-    ) -> Value {
-        let mut found = match self.takes_all() {
-            true => found,
-            false => found.into_iter().filter(|(_, resource)| self.takes(&resource.value())).collect(),
-        };
-        let total = found.len();
-        if let Some((page, size)) = self.page {
-            found.sort_by_key(|(_, resource)| resource.created);
-            let skipped = usize::try_from((page - 1).saturating_mul(size)).unwrap_or(usize::MAX);
-            found = found.into_iter().skip(skipped).take(size as usize).collect();
-        }
-        let items: Vec<Value> = found.into_iter().map(|(key, resource)| show(key, resource)).collect();
-        json!({ "total": total, "list": items })
+        mut found: Vec<(&'r ResourceKey, &'r StoredResource)>,
+    ) -> Vec<(&'r ResourceKey, &'r StoredResource)> {
+        let Some((page, size)) = self.page else { return found };
+        found.sort_by_key(|(_, resource)| resource.created);
+        let skipped = usize::try_from((page - 1).saturating_mul(size)).unwrap_or(usize::MAX);
+        found.into_iter().skip(skipped).take(size as usize).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn listed(query: &str) -> Vec<String> {
@@ -106,9 +107,8 @@ mod tests {
         let mut sorted: Vec<_> = all.iter().map(|(key, resource)| (key, resource)).collect();
         sorted.sort_by_key(|(key, _)| *key);
         let wanted = ListQuery::of("routes", &Query::parse(query)).expect("a good query");
-        let answer = wanted.answer(sorted, |key, _| key.id().into());
-        assert!(answer["total"].as_u64() >= answer["list"].as_array().map(|list| list.len() as u64));
-        answer["list"].as_array().expect("a list").iter().map(|id| id.as_str().expect("an id").to_owned()).collect()
+        let found = sorted.into_iter().filter(|(_, resource)| wanted.takes(resource)).collect();
+        wanted.page(found).into_iter().map(|(key, _)| key.id().to_owned()).collect()
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Refused, json_of, refuse};
 use super::keys::Caller;
+use super::lanes::{AnswerRoom, ClientPresence};
 use super::query::Query;
 use crate::stores::live::now_ms;
 use crate::stores::resources::Author;
@@ -17,6 +18,10 @@ use crate::text::json;
 
 /// The most bytes of a body, as in Apache APISIX.
 pub(super) const MAX_BODY: usize = 1_572_864;
+/// The most bytes that the patterns of a request may take when they are compiled, all together. This is about a second.
+const MAX_PATTERNS: usize = 32 << 20;
+/// The same for a whole configuration.
+const MAX_PATTERNS_OF_CONFIGURATION: usize = 256 << 20;
 /// The most bytes of a body with a whole configuration, which APISIX does not limit.
 pub(super) const MAX_CONFIGURATION: usize = 64 << 20;
 
@@ -71,6 +76,8 @@ pub(super) struct AdminRequest {
     pub(super) body: Bytes,
     pub(super) caller: Caller,
     pub(super) peer: AdminPeer,
+    pub(super) client: ClientPresence,
+    pub(super) room: AnswerRoom,
 }
 
 impl AdminRequest {
@@ -88,6 +95,10 @@ impl AdminRequest {
             let problem = format!("invalid request body: {error}");
             Box::new(json_of(StatusCode::BAD_REQUEST, &json!({ "req_body": body, "error_msg": problem })))
         })
+    }
+
+    pub(super) fn pattern_bytes(&self) -> usize {
+        if self.path == ["configs"] { MAX_PATTERNS_OF_CONFIGURATION } else { MAX_PATTERNS }
     }
 
     pub(super) fn is_yaml(&self) -> bool {
@@ -117,6 +128,11 @@ impl AdminRequest {
             Err(_) => refuse("invalid argument ttl: should be a number"),
         }
     }
+}
+
+/// Whether a request is to change something.
+pub(super) fn is_change(method: &Method, path: &[String], query: &Query) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD) && !is_check(path) && !query.is_true("dry_run")
 }
 
 /// Whether the path is one of a check, which changes nothing.

@@ -2,9 +2,10 @@
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::task::yield_now;
 
 use super::answer::{self, AdminResponse, Refused, refuse};
-use super::context::AdminContext;
+use super::context::{AdminContext, WantedChange};
 use super::dry_run;
 use super::keys::may_write;
 use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
@@ -15,7 +16,7 @@ use super::references::id_text;
 use super::request::AdminRequest;
 use super::scopes::within;
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
-use crate::stores::writes::{Plan, WriteOutcome, WriteReceipt, WriteRequest};
+use crate::stores::writes::{Plan, WriteReceipt};
 
 /// The prefix of keys in responses.
 const PREFIX: &str = "/apisix";
@@ -145,7 +146,7 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
         ));
     }
     let plan: Box<Plan> = match request.method {
-        Method::GET => return read(context, request, &target),
+        Method::GET => return read(context, request, &target).await,
         Method::PUT => {
             let value = checked(body, kind)?;
             let key = target.key_of_put(&value)?;
@@ -208,8 +209,8 @@ fn checked(body: Option<Value>, kind: &ResourceKind) -> Refused<Value> {
     Ok(value)
 }
 
-fn read(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget) -> Refused<AdminResponse> {
-    let Some(id) = &target.id else { return list(context, request, target) };
+async fn read(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget) -> Refused<AdminResponse> {
+    let Some(id) = &target.id else { return list(context, request, target).await };
     let Some(key) = target.key(id) else { return Ok(answer::key_not_found()) };
     let set = context.live.committed();
     let nothing = PendingResources::new();
@@ -222,24 +223,53 @@ fn read(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget)
     Ok(answer)
 }
 
-fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget) -> Refused<AdminResponse> {
+async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceTarget) -> Refused<AdminResponse> {
     let wanted = ListQuery::of(target.kind.list, &request.query)?;
     let set = context.live.committed();
     let nothing = PendingResources::new();
     let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
     let is_credential = std::ptr::eq(target.kind, &CREDENTIAL);
-    let mut found = view.below(&target.list);
-    found.retain(|(key, _)| is_credential || key.consumer_of_credential().is_none());
-    found.retain(|(key, resource)| request.caller.sees(&view, key, resource));
+    let mut all = view.below(&target.list);
+    all.retain(|(key, _)| is_credential || key.consumer_of_credential().is_none());
+    let mut found = Vec::new();
+    for piece in all.chunks(PIECE) {
+        let seen = piece.iter().copied().filter(|(key, resource)| request.caller.sees(&view, key, resource));
+        found.extend(seen.filter(|(_, resource)| wanted.takes(resource)));
+        pause(request).await?;
+    }
     // APISIX stores no such list, so an empty one is reported as not found.
     if is_credential && found.is_empty() {
         return Ok(answer::key_not_found());
     }
-    let body = wanted.answer(found, |key, resource| shown(key, resource, request));
-    let mut answer = answer::json_of(StatusCode::OK, &body);
+    let total = found.len();
+    let page = wanted.page(found);
+    let mut items = Vec::new();
+    let permit =
+        request.room.take(page.iter().map(|(key, resource)| resource.json.len() + 2 * key.as_str().len()).sum());
+    let permit = permit.await?;
+    for (index, piece) in page.chunks(PIECE).enumerate() {
+        for (at, (key, resource)) in piece.iter().enumerate() {
+            if index + at > 0 {
+                items.push(b',');
+            }
+            items.extend(shown(key, resource, request).to_string().as_bytes());
+        }
+        pause(request).await?;
+    }
+    let body = [format!("{{\"total\":{total},\"list\":[").as_bytes(), &items, b"]}"].concat();
+    let mut answer = answer::text(StatusCode::OK, permit.hold(body));
     answer::tag(&mut answer, set.revision);
     answer::at_revision(&mut answer, set.revision);
     Ok(answer)
+}
+
+/// The number of resources between two pauses of a request that reads many.
+pub(super) const PIECE: usize = 64;
+
+/// Lets other requests of the lane go on, and ends this one if its client has left.
+pub(super) async fn pause(request: &AdminRequest) -> Refused<()> {
+    yield_now().await;
+    request.client.check()
 }
 
 /// A resource as shown in responses to reads.
@@ -263,22 +293,16 @@ pub(super) fn shown(key: &ResourceKey, resource: &StoredResource, request: &Admi
 /// Makes a change, and responds with the first changed resource.
 async fn write(context: &AdminContext, request: &AdminRequest, plan: Box<Plan>) -> AdminResponse {
     let forced = request.query.is_true("force");
-    let dry_run = request.query.is_true("dry_run");
     let requests = match dry_run::requests(request, None) {
         Ok(requests) => requests,
         Err(refusal) => return *refusal,
     };
-    let write = WriteRequest { plan, author: request.author(), forced, dry_run, requests };
-    match context.writer.write(write).await {
-        WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
-        WriteOutcome::Applied(receipt) => {
-            let answer = changed(&receipt, request);
-            context.after_wait(request, &receipt, answer).await
-        }
-        WriteOutcome::Refused(refusal) => answer::refused(&refusal),
-        WriteOutcome::Invalid(diagnostics) => answer::invalid(&diagnostics),
-        WriteOutcome::Failed(failure) => answer::failed(&failure),
-    }
+    let wanted = WantedChange { plan, author: request.author(), forced, requests };
+    let answered = async |receipt: WriteReceipt| {
+        let answer = changed(&receipt, request);
+        context.after_wait(request, &receipt, answer).await
+    };
+    context.change(request, wanted, answered).await
 }
 
 fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
@@ -291,7 +315,9 @@ fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
             let mut value = resource.value();
             redact(change.key.list(), &mut value, request.caller.role);
             let status = if change.before.is_some() { StatusCode::OK } else { StatusCode::CREATED };
-            let mut answer = answer::json_of(status, &json!({ "key": key, "value": value }));
+            let mut body = json!({ "key": key, "value": value });
+            answer::warn(&mut body, &receipt.warnings);
+            let mut answer = answer::json_of(status, &body);
             answer::tag(&mut answer, resource.modified);
             answer
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Refused, json_of};
 use super::keys::{Caller, may_write};
-use crate::document::AdminScope;
+use crate::document::{AdminRole, AdminScope};
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceChange, ResourceKey, ResourceView, StoredResource};
 use crate::stores::writes::{Plan, PlanRefusal};
@@ -70,16 +70,32 @@ fn value_of(view: &ResourceView, key: &ResourceKey) -> Option<Value> {
 /// Wraps a plan so that it is refused if the caller may not make it: every change of resources passes through here. The scopes have
 /// to cover each resource before and after the change.
 pub(super) fn within(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
-    let (role, scopes) = (caller.role, Arc::clone(&caller.scopes));
+    let role = caller.role;
+    let plan = within_scopes(caller, plan);
     Box::new(move |view| {
         let edits = plan(view)?;
-        let of_others = edits.iter().map(edited).find(|key| !may_write(role, key.list()));
-        if let Some(key) = of_others {
-            return Err(PlanRefusal::NotOfRole(role.name(), key.clone()));
+        match edits.iter().map(edited).find(|key| !may_write(role, key.list())) {
+            Some(key) => Err(PlanRefusal::NotOfRole(role.name(), key.clone())),
+            None => Ok(edits),
         }
-        if scopes.is_empty() {
-            return Ok(edits);
-        }
+    })
+}
+
+/// Like [`within`], for a check: a viewer may check what only others may change.
+pub(super) fn within_for_check(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+    match caller.role {
+        AdminRole::Viewer => within_scopes(caller, plan),
+        _ => within(caller, plan),
+    }
+}
+
+fn within_scopes(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+    if caller.scopes.is_empty() {
+        return plan;
+    }
+    let scopes = Arc::clone(&caller.scopes);
+    Box::new(move |view| {
+        let edits = plan(view)?;
         // The consumer of a credential may be created by the same plan.
         let consumer = |wanted: &ResourceKey| {
             let made = edits.iter().find_map(|edit| match edit {
@@ -111,7 +127,6 @@ fn edited(edit: &ResourceEdit) -> &ResourceKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::AdminRole;
     use crate::stores::resources::{PendingResources, ResourceSet};
 
     fn scope(kinds: &[&'static str], id_prefix: &str, labels: &[(&str, &str)]) -> AdminScope {

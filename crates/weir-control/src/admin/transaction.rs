@@ -1,6 +1,6 @@
 //! Transactions: changes of several resources, applied all or none.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::answer::{Refused, refuse};
 use super::keys::may_write;
@@ -11,6 +11,8 @@ use super::redact::unmask;
 use super::references::id_text;
 use super::request::AdminRequest;
 use super::resources::is_id;
+use super::sent_lists::{ListError, key_of, without_index};
+use crate::document::RESOURCE_LISTS;
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
@@ -76,6 +78,25 @@ impl Transaction {
         Ok(Transaction { operations, if_revision, message })
     }
 
+    /// Puts of all items of lists of resources, and what is wrong with the keys of others.
+    pub(super) fn of_lists(lists: &Map<String, Value>) -> (Transaction, Vec<ListError>) {
+        let (mut operations, mut errors) = (Vec::new(), Vec::new());
+        for list in RESOURCE_LISTS.iter().copied() {
+            for (index, item) in lists.get(list).and_then(Value::as_array).into_iter().flatten().enumerate() {
+                let key = key_of(list, index, item);
+                match put_kind(&key) {
+                    Ok(kind) => {
+                        let mut value = item.clone();
+                        without_index(&mut value);
+                        operations.push(Operation { kind, key, action: Action::Put(value) });
+                    }
+                    Err(problem) => errors.push(ListError { list, index: Some(index), problem }),
+                }
+            }
+        }
+        (Transaction { operations, if_revision: None, message: None }, errors)
+    }
+
     pub(super) fn plan(&self, view: &ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> {
         if self.if_revision.is_some_and(|seen| seen != view.revision) {
             return Err(PlanRefusal::MovedOn(Some(view.revision)));
@@ -114,6 +135,21 @@ impl Transaction {
             edits.set(key, new);
         }
         Ok(edits.into_edits())
+    }
+}
+
+/// The kind of a resource that is put under this key.
+fn put_kind(key: &ResourceKey) -> Result<&'static ResourceKind, String> {
+    let kind = kinds::find(key.list()).ok_or_else(|| format!("`{key}` is not the key of a resource"))?;
+    let kind = if key.consumer_of_credential().is_some() { &CREDENTIAL } else { kind };
+    let is_deep = key.id().contains('/') && kind.id != IdRule::Manager && key.consumer_of_credential().is_none();
+    match kind.list {
+        "stream_routes" => Err(kinds::NO_STREAM_ROUTES.to_owned()),
+        "protos" => Err(kinds::NO_PROTOS.to_owned()),
+        _ if is_deep || !key.id().split('/').all(is_id) => {
+            Err(format!("`{key}` is not the key of a resource: use letters, digits, `-`, `_` and `.` in ids"))
+        }
+        _ => Ok(kind),
     }
 }
 

@@ -8,12 +8,13 @@ use std::time::UNIX_EPOCH;
 use regex::bytes::RegexSetBuilder;
 use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificate};
 use weir_net::tls::{self, CertificateDer, CertificateFacts, CertifiedKey, ClientTerms, KeyError, Server, ServerTerms};
+use weir_plugin::pattern_budget;
 use weir_plugin::secret_name::may_be_secret;
 
 use super::Compiler;
 use crate::document::resource_access::RESOURCE_FILES;
 use crate::document::{Pem, PemSource, ServerName, Ssl};
-use crate::text::diagnostic::Diagnostic;
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::read::shortened;
 
 /// The protocols offered by ALPN.
@@ -26,11 +27,24 @@ const PATTERN_SIZE: usize = 1 << 20;
 #[derive(Default)]
 pub(crate) struct DocumentCertificates {
     all: RefCell<HashSet<String>>,
-    /// The expired and the not yet valid ones, with their warnings.
-    untimely: RefCell<Vec<(String, Diagnostic)>>,
+    /// The expired and the not yet valid ones.
+    untimely: RefCell<Vec<UntimelyCertificate>>,
+    /// The server names whose certificates are valid now.
+    valid: RefCell<HashSet<String>>,
     /// The earliest expiry of the certificates of each name, in seconds since 1970.
     ends: RefCell<BTreeMap<String, i64>>,
 }
+
+/// A certificate that is not valid now.
+struct UntimelyCertificate {
+    fingerprint: String,
+    names: Vec<String>,
+    told: Diagnostic,
+}
+
+/// The certificates in use, as far as their successors are compared with them.
+#[derive(Clone, Default)]
+pub(crate) struct ServedCertificates(Arc<(HashSet<String>, HashSet<String>)>);
 
 /// When a certificate expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +56,20 @@ pub struct CertificateEnd {
 }
 
 impl DocumentCertificates {
-    /// The reasons to refuse these certificates as the successors of `served`: invalid dates in certificates that are not served
-    /// yet. A certificate that expires while it is served does not block other changes.
-    pub(crate) fn against(&self, served: &DocumentCertificates) -> Vec<Diagnostic> {
-        let served = served.all.borrow();
+    /// The reasons to refuse these certificates as the successors of `served`: a certificate with invalid dates does not replace a
+    /// valid one. Where there is none to keep, it is only a warning; and a certificate that expires while it is served does not
+    /// block other changes.
+    pub(crate) fn against(&self, served: &ServedCertificates) -> Vec<Diagnostic> {
+        let (fingerprints, valid) = &*served.0;
         let untimely = self.untimely.borrow();
-        untimely.iter().filter(|(fingerprint, _)| !served.contains(fingerprint)).map(|(_, told)| told.clone()).collect()
+        let replaces = |one: &&UntimelyCertificate| {
+            !fingerprints.contains(&one.fingerprint) && one.names.iter().any(|name| valid.contains(name))
+        };
+        untimely.iter().filter(replaces).map(|one| one.told.clone().outside()).collect()
+    }
+
+    pub(crate) fn served(&self) -> ServedCertificates {
+        ServedCertificates(Arc::new((self.all.borrow().clone(), self.valid.borrow().clone())))
     }
 
     /// The expiries, earliest first.
@@ -87,7 +109,8 @@ impl Compiler<'_> {
             None => None,
             Some(except) => {
                 let patterns = except.iter().map(|(pattern, _)| pattern);
-                let built = RegexSetBuilder::new(patterns).size_limit(PATTERN_SIZE).build();
+                let build = |size| RegexSetBuilder::new(patterns.clone()).size_limit(size).build();
+                let built = pattern_budget::compile(PATTERN_SIZE, build);
                 let complain = |error: regex::Error| {
                     let (pattern, origin) = except
                         .iter()
@@ -135,7 +158,7 @@ impl Compiler<'_> {
         let facts = CertificateFacts::of(&chain[0]).map_err(|error| self.report_pem(cert, &error)).ok()?;
         let certified = tls::certified(chain, &text);
         let certified = certified.map_err(|error| self.report_pem(key, &error)).ok()?;
-        self.present(cert, &facts);
+        self.present(names, cert, &facts);
         for name in names.iter().filter(|name| &*name.name != "*" && !facts.is_good_for(&name.name)) {
             let problem = format!("the certificate is not for `{}`; it is for {}", name.name, facts.names.join(", "));
             self.warnings.report_text(&name.origin.path, name.origin.place, problem, None);
@@ -144,7 +167,7 @@ impl Compiler<'_> {
     }
 
     /// Warns of a certificate that is not valid now; whether it is refused depends on what is served already.
-    fn present(&self, cert: &Pem, facts: &CertificateFacts) {
+    fn present(&self, names: &[ServerName], cert: &Pem, facts: &CertificateFacts) {
         let now = self.document.read_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let wrong = match (facts.since > now, facts.until < now) {
@@ -158,7 +181,11 @@ impl Compiler<'_> {
             let told = Diagnostic::at_place(&self.document.source, cert.place(), problem);
             let told = self.document.located(Diagnostic { path: cert.origin.path.to_string(), ..told.advise(advice) });
             self.warnings.add(told.clone());
-            self.presented.untimely.borrow_mut().push((facts.fingerprint.clone(), told));
+            let names = names.iter().map(|name| name.name.to_string()).collect();
+            let untimely = UntimelyCertificate { fingerprint: facts.fingerprint.clone(), names, told };
+            self.presented.untimely.borrow_mut().push(untimely);
+        } else {
+            self.presented.valid.borrow_mut().extend(names.iter().map(|name| name.name.to_string()));
         }
         self.presented.all.borrow_mut().insert(facts.fingerprint.clone());
         let name = facts.names.first().unwrap_or(&facts.subject).clone();
@@ -180,7 +207,13 @@ impl Compiler<'_> {
         };
         let (problem, advice) = match self.document.files.get(name) {
             Some(Ok(text)) => return Some(Arc::clone(text)),
-            Some(Err(reason)) => (format!("{} cannot be read: {reason}", named(pem, name)), None),
+            Some(Err(reason)) => {
+                let problem = format!("{} cannot be read: {reason}", named(pem, name));
+                let fault = Diagnostic::at_place(&self.document.source, pem.place(), problem);
+                let cause = FaultCause::of_unread_file(reason);
+                self.faults.add(Diagnostic { path: pem.origin.path.to_string(), cause, ..fault });
+                return None;
+            }
             // It may not be read, which was reported with the reference.
             None if name.starts_with("$env://") && self.document.access.is_some() => return None,
             None if self.document.access.is_some() => {
@@ -211,7 +244,10 @@ impl Compiler<'_> {
             KeyError::Damaged(_) => "copy the text again, including its first and last line",
             KeyError::Unusable(_) => "use ECDSA with P-256 or P-384, Ed25519, or RSA with 2048 bits or more",
         };
-        self.report(&pem.origin.path, pem.place(), problem, Some(advice.into()));
+        let fault = Diagnostic::at_place(&self.document.source, pem.place(), problem).advise(advice);
+        let fault = Diagnostic { path: pem.origin.path.to_string(), ..fault };
+        // The content of a file may change, and that of a resource stays.
+        self.faults.add(if pem.elsewhere().is_some() { fault.outside() } else { fault });
     }
 
     /// Warns of TLS addresses without a certificate, and of certificates without a TLS address.

@@ -1,5 +1,6 @@
 //! Files that a configuration refers to: certificates, keys, lists of nodes.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use weir_plugin::AllowedFolders;
 
 use super::file_access::{self, FileAccess, FileStall, Unreadable};
 use super::seen::SeenFiles;
-use crate::document::Files;
+use crate::document::{Document, Files};
 use crate::text::substitute::process_environment;
 
 /// The most bytes of a file.
@@ -20,6 +21,36 @@ pub(super) struct FilesBeside {
     pub(super) content: Files,
     /// The state of the files from before they were read, so that a write meanwhile counts as a change.
     pub(super) seen: SeenFiles,
+}
+
+/// Reads the files that a document names; those that only resources of a store name, in the folders that they may use. In a change,
+/// a file system that does not answer makes its files unreadable, and is no error.
+pub(super) fn of_document(
+    document: &Document,
+    directory: &Path,
+    access: &FileAccess,
+    is_change: bool,
+) -> Result<FilesBeside, FileStall> {
+    let to_come: Vec<String> = document.files_to_come().collect();
+    let mut own = document.files_of_settings();
+    own.extend(to_come.iter().map(String::as_str));
+    let others: BTreeSet<&str> = document.files_of_resources().difference(&own).copied().collect();
+    let folders = document.access.as_ref().map(|access| Arc::clone(&access.readable));
+    let read = |names: &BTreeSet<&str>, folders| match read(names.iter().copied(), directory, access, folders) {
+        Err(stall) if is_change => Ok(unread(names, &stall)),
+        read => read,
+    };
+    let mut files = read(&own, None)?;
+    let of_resources = read(&others, folders)?;
+    files.content.extend(of_resources.content);
+    files.seen.append(of_resources.seen);
+    Ok(files)
+}
+
+/// Files that cannot be read, all for the same reason.
+fn unread(names: &BTreeSet<&str>, reason: &FileStall) -> FilesBeside {
+    let content = names.iter().map(|name| ((*name).into(), Err(reason.to_string()))).collect();
+    FilesBeside { content, seen: SeenFiles::default() }
 }
 
 /// Reads each of `names`: files, relative to `directory`, and `$env://NAME`. With `folders`, files are read only there.

@@ -12,6 +12,7 @@ use super::file_access::{FileAccess, FileStall, Unreadable, read};
 use super::include::IncludeReader;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
+use super::trial::ChangeTrial;
 use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
@@ -99,7 +100,7 @@ impl Source for FileSource {
         seen.map(|seen| SourceVersion::of(&seen)).map_err(|stall| self.stalled(&stall))
     }
 
-    fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>> {
+    fn read(&mut self, _: Option<&mut ChangeTrial>) -> Result<SourceDocument, Vec<Diagnostic>> {
         let version = self.version().map_err(|fault| vec![fault])?;
         let text = self.text().map_err(|fault| vec![fault])?;
         let variables = RefCell::new(BTreeSet::new());

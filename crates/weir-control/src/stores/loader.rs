@@ -1,37 +1,69 @@
 //! Completes a source's document with secrets, files and the results of name lookups, so that compiling needs no I/O.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_client::HttpClient;
+use weir_plugin::AllowedFolders;
 
-use super::beside;
+use super::beside::{self, FilesBeside};
 use super::file::FileSource;
 use super::file_access::{FileAccess, FileStall};
 use super::live::LiveResources;
 use super::names::{FollowedNames, NameLookups};
+use super::resource_source::AcceptedSettings;
 use super::secrets::Secrets;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceVersion, Wake};
+use super::trial::ChangeTrial;
 use super::trusted;
-use crate::document::{Document, NameQuery};
+use crate::document::{Document, Files, NameQuery};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::yaml::TextLimits;
 
 /// Loads documents of one source.
 pub struct DocumentLoader {
-    source: Box<dyn Source>,
+    pub(super) source: Box<dyn Source>,
     files: FileAccess,
-    limits: TextLimits,
-    names: FollowedNames,
-    secrets: Secrets,
+    pub(super) limits: TextLimits,
+    pub(super) names: FollowedNames,
+    pub(super) secrets: Secrets,
     /// The client for requests to registries, with the settings of the last document.
     http: HttpClient,
     /// The resources of its store; `None` if they come from the file.
     live: Option<Arc<LiveResources>>,
+    /// The settings of the document that is served, if there is a store.
+    pub(super) accepted: AcceptedSettings,
     /// The files of the document loaded last.
     files_read: SeenFiles,
+    /// The contents of the files of the document loaded last, and of the one that is served.
+    contents_read: Files,
+    pub(super) contents_served: ServedFiles,
+}
+
+/// The contents of the files of the document that is served. A change of resources goes on with them if a file cannot be read at
+/// the moment: it is not the change's fault.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServedFiles(Arc<Mutex<Files>>);
+
+impl ServedFiles {
+    /// Puts the content that is served in place of each that could not be read. Returns the names of these.
+    pub(super) fn complete(&self, files: &mut Files) -> Vec<Box<str>> {
+        let served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut completed = Vec::new();
+        for (name, content) in files.iter_mut() {
+            // What may not be read is not completed.
+            if content.as_ref().map_or_else(|reason| AllowedFolders::is_refusal(reason), |_| true) {
+                continue;
+            }
+            if let Some(Ok(known)) = served.get(name) {
+                *content = Ok(Arc::clone(known));
+                completed.push(name.clone());
+            }
+        }
+        completed
+    }
 }
 
 /// A document with everything that is needed to compile it.
@@ -42,6 +74,8 @@ pub struct LoadedDocument {
     pub revision: String,
     /// Nodes without an endpoint for now, and secrets that may be out of date.
     pub warnings: Vec<Diagnostic>,
+    /// The resources that it was made of; `None` if they come from the file, or are those of a change.
+    pub(super) trial: Option<ChangeTrial>,
     /// The warnings about secrets.
     pub(super) old_secrets: Vec<Diagnostic>,
     pub(super) incomplete: Option<Diagnostic>,
@@ -49,7 +83,7 @@ pub struct LoadedDocument {
 }
 
 /// The inputs of a document, to detect changes: the version of the source, and the files read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DocumentInputs {
     version: SourceVersion,
     files: SeenFiles,
@@ -77,16 +111,15 @@ impl DocumentLoader {
             secrets: Secrets::default(),
             http: HttpClient::default(),
             live: None,
+            accepted: AcceptedSettings::default(),
             files_read: SeenFiles::default(),
+            contents_read: Files::default(),
+            contents_served: ServedFiles::default(),
         }
     }
 
-    fn has_set_aside(&self) -> bool {
-        self.live.as_ref().is_some_and(|live| live.has_set_aside())
-    }
-
-    pub(super) fn with_live(self, live: Arc<LiveResources>) -> DocumentLoader {
-        DocumentLoader { live: Some(live), ..self }
+    pub(super) fn with_live(self, live: Arc<LiveResources>, accepted: AcceptedSettings) -> DocumentLoader {
+        DocumentLoader { live: Some(live), accepted, ..self }
     }
 
     /// The resources of its store; `None` if they come from the file.
@@ -126,6 +159,8 @@ impl DocumentLoader {
     pub(super) fn accepted(&mut self) {
         self.source.accepted();
         self.names.accept();
+        let contents = std::mem::take(&mut self.contents_read);
+        *self.contents_served.0.lock().unwrap_or_else(PoisonError::into_inner) = contents;
     }
 
     /// Called when the document loaded last may have been refused: the names of the served one are kept up to date.
@@ -138,7 +173,13 @@ impl DocumentLoader {
     /// # Errors
     /// If there is no document that can be parsed.
     pub fn read(&mut self) -> Result<LoadedDocument, Vec<Diagnostic>> {
-        self.read_with(|_, document| Ok((document, Vec::new())))
+        let mut trial = self.live.as_ref().map(LiveResources::begin);
+        self.read_trial(trial.as_mut())
+    }
+
+    /// Like [`DocumentLoader::read`], with the resources of a trial.
+    pub(super) fn read_trial(&mut self, trial: Option<&mut ChangeTrial>) -> Result<LoadedDocument, Vec<Diagnostic>> {
+        self.read_with(trial, |_, document| Ok((document, Vec::new())))
     }
 
     /// Reads the document, fetches the secrets it refers to, and resolves the names of its nodes.
@@ -146,12 +187,24 @@ impl DocumentLoader {
     /// # Errors
     /// As [`DocumentLoader::read`].
     pub fn load(&mut self) -> Result<LoadedDocument, Vec<Diagnostic>> {
-        let mut loaded = self.read_with(|loader, document| {
+        let mut trial = self.live.as_ref().map(LiveResources::begin);
+        let loaded = self.load_trial(trial.as_mut())?;
+        Ok(LoadedDocument { trial, ..loaded })
+    }
+
+    /// Like [`DocumentLoader::load`], with the resources of a trial.
+    pub(super) fn load_trial(&mut self, trial: Option<&mut ChangeTrial>) -> Result<LoadedDocument, Vec<Diagnostic>> {
+        let is_change = trial.as_ref().is_some_and(|trial| trial.is_change());
+        let has_set_aside = trial.as_ref().is_some_and(|trial| !trial.set_aside().is_empty());
+        let mut loaded = self.read_with(trial, |loader, document| {
             let directory = loader.source.directory();
-            let http = trusted::http_client(&document.settings, directory, &loader.files)?;
-            loader.http = http.clone();
-            let has_set_aside = loader.has_set_aside();
-            Ok(loader.secrets.put_into(document, http, has_set_aside))
+            match trusted::http_client(&document.settings, directory, &loader.files) {
+                Ok(http) => loader.http = http,
+                // The one in use stays.
+                Err(_) if is_change => {}
+                Err(stall) => return Err(stall),
+            }
+            Ok(loader.secrets.put_into(document, loader.http.clone(), has_set_aside))
         })?;
         let queries = loaded.document.queries().clone();
         self.names.follow(queries, &loaded.document.settings, self.http.clone()).map_err(|error| {
@@ -163,50 +216,58 @@ impl DocumentLoader {
 
     fn read_with(
         &mut self,
+        mut trial: Option<&mut ChangeTrial>,
         fetch: impl FnOnce(&mut Self, Document) -> Result<(Document, Vec<String>), FileStall>,
     ) -> Result<LoadedDocument, Vec<Diagnostic>> {
-        let read = self.source.read()?;
+        let read = self.source.read(trial.as_deref_mut())?;
         let (mut document, mut problems) = (read.document, Vec::new());
         // A document with faults is refused, so its secrets are not needed.
         if document.faults.is_empty() {
             (document, problems) = fetch(self, document).map_err(|stall| vec![self.stalled(&stall)])?;
         }
         let directory = self.source.directory().to_owned();
-        let mut files = self.put_files_into(&mut document, &directory).map_err(|stall| vec![self.stalled(&stall)])?;
+        let is_change = trial.as_ref().is_some_and(|trial| trial.is_change());
+        let put = self.put_files_into(&mut document, &directory, is_change);
+        let mut files = put.map_err(|stall| vec![self.stalled(&stall)])?;
         files.append(read.included);
-        if self.has_set_aside() {
+        if trial.is_some_and(|trial| !trial.set_aside().is_empty()) {
             // The files of resources that are set aside may be the reason, so they are watched, too.
             files.add_missing(&self.files_read);
         }
         self.files_read.clone_from(&files);
+        self.contents_read.clone_from(&document.files);
         document.directory = directory;
         document.read_nodes(&process_environment, self.limits);
         Ok(LoadedDocument {
             document,
             revision: read.revision,
             warnings: Vec::new(),
+            trial: None,
             old_secrets: self.complaints(problems),
             incomplete: read.incomplete,
             inputs: DocumentInputs { version: read.version, files },
         })
     }
 
-    fn put_files_into(&self, document: &mut Document, directory: &Path) -> Result<SeenFiles, FileStall> {
-        let to_come: Vec<String> = document.files_to_come().collect();
-        let mut own = document.files_of_settings();
-        own.extend(to_come.iter().map(String::as_str));
-        let of_resources = document.files_of_resources();
-        let others = of_resources.difference(&own).copied();
-        let folders = document.access.as_ref().map(|access| Arc::clone(&access.readable));
-        let mut read = beside::read(own.iter().copied(), directory, &self.files, None)?;
-        let of_resources = beside::read(others, directory, &self.files, folders)?;
-        read.content.extend(of_resources.content);
-        read.seen.append(of_resources.seen);
-        document.files = read.content;
+    /// In a change, what cannot be read stays as it is served.
+    fn put_files_into(
+        &self,
+        document: &mut Document,
+        directory: &Path,
+        is_change: bool,
+    ) -> Result<SeenFiles, FileStall> {
+        let files = beside::of_document(document, directory, &self.files, is_change)?;
+        let FilesBeside { content, mut seen } = files;
+        document.files = content;
+        if is_change {
+            let completed = self.contents_served.complete(&mut document.files);
+            // So that the watch finds out that they have changed.
+            seen.keep(&self.files_read, &completed.iter().map(|name| directory.join(&**name)).collect());
+        }
         if document.needs_system_roots() {
             document.system_roots = self.files.run(beside::system_roots)?;
         }
-        Ok(read.seen)
+        Ok(seen)
     }
 
     fn stalled(&self, stall: &FileStall) -> Diagnostic {
@@ -258,6 +319,11 @@ impl DocumentLoader {
     pub(super) fn refresh_secrets(&mut self) -> (bool, Vec<Diagnostic>) {
         let (changed, problems) = self.secrets.refresh();
         (changed, self.complaints(problems))
+    }
+
+    /// Makes the next load ask again for secrets that could not be read.
+    pub(super) fn retry_secrets(&mut self) {
+        self.secrets.retry();
     }
 
     /// Makes the next load fetch all secrets again.

@@ -96,6 +96,13 @@ impl NameLookups {
         self.0.known().values().filter(|name| name.failure.is_some()).count()
     }
 
+    /// What is known of these names. Nothing is asked.
+    pub(super) fn known(&self, queries: &BTreeSet<NameQuery>) -> ResolvedNames {
+        let known = self.0.known();
+        let found = |query: &NameQuery| Some((query.clone(), known.get(query)?.meaning.clone()?));
+        queries.iter().filter_map(found).collect()
+    }
+
     /// The registries that were asked, each with whether it answered the last time.
     pub fn registries(&self) -> BTreeMap<&'static str, bool> {
         self.0.registries().clone()

@@ -1,9 +1,10 @@
 //! Opens a loader for a configuration file, with the store that it configures.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use super::data_directory::{data_directory, store_path};
 use super::embedded::EmbeddedStore;
 use super::encrypted::EncryptedStore;
 use super::etcd::EtcdStore;
@@ -12,29 +13,13 @@ use super::file_access::FileAccess;
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
-use super::resource_source::ResourceSource;
+use super::resource_source::{AcceptedSettings, ResourceSource};
 use super::secret_cipher::{CipherForm, SecretCipher};
 use super::store::{ResourceStore, StoreFailure};
 use crate::document::{NodeSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
 
-/// The default name of the data directory, beside the configuration file.
-const DATA: &str = "weir-data";
-const STORE: &str = "store.redb";
 const NODE_NAME: &str = "node-name";
-
-/// The directory for files that a node writes: `data_dir`, the directory given by systemd, or one beside the configuration file.
-pub fn data_directory(settings: &NodeSettings, beside: &Path) -> PathBuf {
-    match &settings.data_dir {
-        Some(directory) => beside.join(&**directory),
-        None => std::env::var_os("STATE_DIRECTORY").map_or_else(|| beside.join(DATA), PathBuf::from),
-    }
-}
-
-/// The file of an embedded store.
-pub fn store_path(settings: &NodeSettings, path: Option<&str>, beside: &Path) -> PathBuf {
-    path.map_or_else(|| data_directory(settings, beside).join(STORE), |path| beside.join(path))
-}
 
 impl DocumentLoader {
     /// A loader for a process that serves traffic, with the resources of the configured store, if there is one.
@@ -77,8 +62,9 @@ pub(super) fn with_store(
     let beside = path.parent().unwrap_or(Path::new(""));
     let store = open_store(&document.settings, store, beside, files.serves(), told).map_err(failed)?;
     let live = Arc::new(LiveResources::of_store(store).map_err(failed)?);
-    let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live));
-    Ok(Some(DocumentLoader::new(source, files).with_live(live)))
+    let accepted = AcceptedSettings::default();
+    let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live), accepted.clone());
+    Ok(Some(DocumentLoader::new(source, files).with_live(live, accepted)))
 }
 
 fn open_store(

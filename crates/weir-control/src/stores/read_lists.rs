@@ -12,7 +12,7 @@ use crate::text::substitute::process_environment;
 use crate::text::tree::TreeNode;
 
 /// The lists, with the faults and secret references of their resources.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct ReadLists {
     lists: LongLists,
     /// What the resources may use of the node.
@@ -34,11 +34,6 @@ impl ReadLists {
             self.access = Arc::clone(access);
         }
         changed
-    }
-
-    /// What the resources may use of the node.
-    pub(super) fn access(&self) -> &Arc<ResourceAccess> {
-        &self.access
     }
 
     /// Parses a resource of a long list and puts it there under its id; `None` removes it.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::data_directory::data_directory;
 use super::file::FileSource;
-use super::live::{DocumentLists, LiveResources};
-use super::open::data_directory;
+use super::live::LiveResources;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
+use super::trial::{ChangeTrial, DocumentLists};
 use crate::document::resource_access::{NodeOwned, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
@@ -21,12 +22,16 @@ pub(super) struct ResourceSource {
     live: Arc<LiveResources>,
     /// The file as last read, and as it was in the last accepted document.
     read: Option<SettingsFile>,
-    accepted: Option<SettingsFile>,
+    accepted: AcceptedSettings,
 }
 
+/// The node's file as it was in the last accepted document.
+#[derive(Clone, Default)]
+pub(super) struct AcceptedSettings(Arc<Mutex<Option<SettingsFile>>>);
+
 #[derive(Clone)]
-struct SettingsFile {
-    tree: TreeNode,
+pub(super) struct SettingsFile {
+    tree: Arc<TreeNode>,
     version: SourceVersion,
     revision: String,
     incomplete: Option<Diagnostic>,
@@ -35,24 +40,22 @@ struct SettingsFile {
 }
 
 impl ResourceSource {
-    pub(super) fn new(settings: FileSource, live: Arc<LiveResources>) -> ResourceSource {
-        ResourceSource { settings, live, read: None, accepted: None }
+    pub(super) fn new(settings: FileSource, live: Arc<LiveResources>, accepted: AcceptedSettings) -> ResourceSource {
+        ResourceSource { settings, live, read: None, accepted }
     }
 
     /// While a change of resources is compiled, the last accepted version of the file is used: a half-written file must not block
     /// changes of resources.
-    fn settings_file(&mut self) -> Result<SettingsFile, Vec<Diagnostic>> {
-        if self.live.is_trying()
-            && let Some(accepted) = &self.accepted
-        {
-            return Ok(accepted.clone());
+    fn settings_file(&mut self, is_change: bool) -> Result<SettingsFile, Vec<Diagnostic>> {
+        if let Some(accepted) = self.accepted.get().filter(|_| is_change) {
+            return Ok(accepted);
         }
-        let SourceDocument { document, version, revision, incomplete, variables, .. } = self.settings.read()?;
+        let SourceDocument { document, version, revision, incomplete, variables, .. } = self.settings.read(None)?;
         if !document.faults.is_empty() {
             return Err(document.faults);
         }
         let access = Arc::new(self.access_by(&document, variables));
-        let file = SettingsFile { tree: self.settings.tree()?, version, revision, incomplete, access };
+        let file = SettingsFile { tree: Arc::new(self.settings.tree()?), version, revision, incomplete, access };
         self.read = Some(file.clone());
         Ok(file)
     }
@@ -72,6 +75,39 @@ impl ResourceSource {
     }
 }
 
+impl AcceptedSettings {
+    pub(super) fn get(&self) -> Option<SettingsFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, file: Option<SettingsFile>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    }
+}
+
+impl SettingsFile {
+    /// The document of these settings with the resources of a trial.
+    pub(super) fn document(&self, name: &Arc<str>, trial: &mut ChangeTrial) -> Document {
+        let mut entries = match &self.tree.kind {
+            NodeKind::Map(entries) => entries.clone(),
+            _ => Vec::new(),
+        };
+        let DocumentLists { short, long } = trial.lists(name, &self.access);
+        // The file may contain these lists, if they are empty.
+        entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
+        entries.extend(short);
+        let tree = TreeNode::unplaced(NodeKind::Map(entries));
+        let mut document =
+            Document::of_resources(Arc::clone(name), tree, long, &process_environment, Arc::clone(&self.access));
+        document.store_revision = Some(trial.revision());
+        document
+    }
+
+    pub(super) fn revision(&self) -> &str {
+        &self.revision
+    }
+}
+
 impl Source for ResourceSource {
     fn name(&self) -> &Arc<str> {
         self.settings.name()
@@ -86,20 +122,12 @@ impl Source for ResourceSource {
         self.settings.version()
     }
 
-    fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>> {
-        let SettingsFile { tree, version, revision, incomplete, access } = self.settings_file()?;
-        let mut entries = match tree.kind {
-            NodeKind::Map(entries) => entries,
-            _ => Vec::new(),
-        };
-        let name = Arc::clone(self.settings.name());
-        let DocumentLists { short, long } = self.live.lists(&name, &access);
-        // The file may contain these lists, if they are empty.
-        entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
-        entries.extend(short);
-        let tree = TreeNode::unplaced(NodeKind::Map(entries));
-        let mut document = Document::of_resources(name, tree, long, &process_environment, access);
-        document.store_revision = Some(self.live.revision());
+    fn read(&mut self, trial: Option<&mut ChangeTrial>) -> Result<SourceDocument, Vec<Diagnostic>> {
+        let mut own = None;
+        let trial = trial.unwrap_or_else(|| own.insert(self.live.begin()));
+        let settings = self.settings_file(trial.is_change())?;
+        let document = settings.document(self.settings.name(), trial);
+        let SettingsFile { version, revision, incomplete, .. } = settings;
         let included = SeenFiles::default();
         Ok(SourceDocument { document, version, included, revision, incomplete, variables: BTreeSet::new() })
     }
@@ -114,7 +142,7 @@ impl Source for ResourceSource {
     fn accepted(&mut self) {
         self.settings.accepted();
         if self.read.is_some() {
-            self.accepted.clone_from(&self.read);
+            self.accepted.set(self.read.clone());
         }
     }
 }

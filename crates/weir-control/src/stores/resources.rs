@@ -14,7 +14,7 @@ const NOT_UTF8: char = char::REPLACEMENT_CHARACTER;
 /// The unique key of a resource: `routes/r1`, `consumers/jack/credentials/one`, `secrets/vault/1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct ResourceKey(Box<str>);
+pub struct ResourceKey(Arc<str>);
 
 impl ResourceKey {
     pub fn new(list: &str, id: &str) -> ResourceKey {

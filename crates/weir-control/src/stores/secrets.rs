@@ -3,7 +3,9 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,6 +20,8 @@ use crate::document::{Document, SecretManager, SecretReference};
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a secret that could not be read is asked for again.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long a change waits for the answer when secrets are asked for again that could not be read.
+const RETRY_WAIT: Duration = Duration::from_millis(250);
 /// The most requests at a time.
 const MOST_AT_ONCE: usize = 32;
 
@@ -28,13 +32,56 @@ type SecretContent = Map<String, Value>;
 /// The secrets fetched so far.
 #[derive(Debug, Default)]
 pub(super) struct Secrets {
-    kept: HashMap<SecretPath, CachedSecret>,
+    kept: KnownSecrets,
     /// The client for requests to managers, with the settings of the last document.
     http: HttpClient,
     /// If set, all secrets are fetched again for the next document.
     distrusted: bool,
-    /// The thread that fetches secrets again, and when it was started.
-    renewing: Option<(Instant, JoinHandle<Vec<FetchedSecret>>)>,
+    /// If set, the next load asks again for secrets that could not be read.
+    retries: bool,
+    /// The results of the thread that fetches secrets again, and when it was started.
+    renewing: Option<(Instant, Receiver<Vec<FetchedSecret>>)>,
+}
+
+/// The secrets fetched so far, which any thread may read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownSecrets(Arc<Mutex<HashMap<SecretPath, CachedSecret>>>);
+
+impl KnownSecrets {
+    fn all(&self) -> MutexGuard<'_, HashMap<SecretPath, CachedSecret>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts secrets into a document that is only checked. Those that are not known are asked for with `http`; without it, they
+    /// count as not readable. What is learnt is not kept.
+    pub(super) fn put_into(&self, document: Document, http: Option<&HttpClient>) -> Document {
+        let mut values: HashMap<SecretPath, Result<SecretContent, SecretFailure>> = HashMap::new();
+        let known = self.all();
+        let (mut missing, mut seen) = (Vec::new(), HashSet::new());
+        for place in paths(&document).filter(|place| seen.insert(place.clone())) {
+            match known.get(&place) {
+                Some(kept) if kept.content.is_ok() => drop(values.insert(place, kept.content.clone())),
+                _ => missing.push(place),
+            }
+        }
+        drop(known);
+        match http {
+            Some(http) => values.extend(fetched(http, missing)),
+            None => {
+                let unknown = |place| (place, Err("it is asked for when the change is made".into()));
+                values.extend(missing.into_iter().map(unknown));
+            }
+        }
+        document.with_secrets(|manager, secret| {
+            let content = &values[&(manager.clone(), secret.path.clone())];
+            content.as_ref().map_err(|failure| failure.problem.clone()).and_then(|content| secret.of(content))
+        })
+    }
+}
+
+/// The paths that a document refers to; some of them several times.
+fn paths(document: &Document) -> impl Iterator<Item = SecretPath> {
+    document.secrets().map(|(manager, secret)| (manager.clone(), secret.path.clone()))
 }
 
 #[derive(Debug)]
@@ -67,34 +114,92 @@ impl Secrets {
         keeps_failed: bool,
     ) -> (Document, Vec<String>) {
         self.http = http;
-        let mut before = std::mem::take(&mut self.kept);
+        let mut complaints = Vec::new();
+        if std::mem::take(&mut self.retries) {
+            self.renew_failed(&mut complaints);
+        }
+        let missing = self.missing(&document, keeps_failed);
+        for (place, content) in fetched(&self.http, missing) {
+            self.renew(place, content, &mut complaints);
+        }
+        let kept = self.kept.all();
+        let value = |manager: &SecretManager, secret: &SecretReference| {
+            let kept = kept.get(&(manager.clone(), secret.path.clone())).expect("it was fetched above");
+            kept.content.as_ref().map_err(|failure| failure.problem.clone()).and_then(|content| secret.of(content))
+        };
+        (document.with_secrets(value), complaints)
+    }
+
+    /// The paths that a document refers to and that have to be asked for. Drops what it does not refer to.
+    fn missing(&mut self, document: &Document, keeps_failed: bool) -> Vec<SecretPath> {
         let distrusted = std::mem::take(&mut self.distrusted);
-        let (mut complaints, mut missing, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
-        for (manager, secret) in document.secrets() {
-            let place = (manager.clone(), secret.path.clone());
-            if !seen.insert(place.clone()) {
-                continue;
-            }
+        let mut kept = self.kept.all();
+        let mut before = std::mem::take(&mut *kept);
+        let (mut missing, mut seen) = (Vec::new(), HashSet::new());
+        for place in paths(document).filter(|place| seen.insert(place.clone())) {
             match before.remove(&place) {
-                Some(known) if !distrusted && known.is_usable() => drop(self.kept.insert(place, known)),
+                Some(known) if !distrusted && known.is_usable() => drop(kept.insert(place, known)),
                 Some(known) => {
                     missing.push(place.clone());
-                    self.kept.insert(place, known);
+                    kept.insert(place, known);
                 }
                 None => missing.push(place),
             }
         }
         if keeps_failed {
-            self.kept.extend(before.into_iter().filter(|(_, known)| known.content.is_err()));
+            kept.extend(before.into_iter().filter(|(_, known)| known.content.is_err()));
         }
-        for (place, content) in fetched(&self.http, missing) {
-            self.renew(place, content, &mut complaints);
+        missing
+    }
+
+    /// The secrets fetched so far, for other threads.
+    pub(super) fn known(&self) -> KnownSecrets {
+        self.kept.clone()
+    }
+
+    /// Makes the next load ask at once for secrets that could not be read, however short ago that was.
+    pub(super) fn retry(&mut self) {
+        self.retries = true;
+    }
+
+    /// Asks again for secrets that could not be read, and waits a moment. What arrives later is taken by [`Secrets::refresh`].
+    fn renew_failed(&mut self, complaints: &mut Vec<String>) {
+        let failed = |(place, kept): (&SecretPath, &CachedSecret)| kept.content.is_err().then(|| place.clone());
+        let failed: Vec<SecretPath> = self.kept.all().iter().filter_map(failed).collect();
+        if failed.is_empty() {
+            return;
         }
-        let value = |manager: &SecretManager, secret: &SecretReference| {
-            let kept = self.kept.get(&(manager.clone(), secret.path.clone())).expect("it was fetched above");
-            kept.content.as_ref().map_err(|failure| failure.problem.clone()).and_then(|content| secret.of(content))
-        };
-        (document.with_secrets(value), complaints)
+        if self.renewing.is_none() {
+            self.start_renewing(failed);
+        }
+        if let Some((since, renewing)) = self.renewing.take() {
+            match renewing.recv_timeout(RETRY_WAIT) {
+                Ok(fetched) => drop(self.take_renewed(since, fetched, complaints)),
+                Err(RecvTimeoutError::Timeout) => self.renewing = Some((since, renewing)),
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    fn start_renewing(&mut self, places: Vec<SecretPath>) {
+        let (http, (send, renewing)) = (self.http.clone(), channel());
+        let asking = move || drop(send.send(fetched(&http, places)));
+        let thread = thread::Builder::new().name("weir-secrets".to_owned()).spawn(asking);
+        // If there is no thread to be had, the next call tries it again.
+        self.renewing = thread.ok().map(|_| (Instant::now(), renewing));
+    }
+
+    /// Takes what was asked for at `since`. Returns whether any secret has changed.
+    fn take_renewed(&mut self, since: Instant, fetched: Vec<FetchedSecret>, complaints: &mut Vec<String>) -> bool {
+        let mut changed = false;
+        for (place, content) in fetched {
+            // It may have been dropped or fetched meanwhile.
+            let is_wanted = self.kept.all().get(&place).is_some_and(|kept| kept.at <= since);
+            if is_wanted {
+                changed |= self.renew(place, content, complaints);
+            }
+        }
+        changed
     }
 
     /// Makes the next load fetch all secrets again, on the operator's request.
@@ -106,24 +211,19 @@ impl Secrets {
     /// has the results. Returns whether any has changed, and the failures.
     pub(super) fn refresh(&mut self) -> (bool, Vec<String>) {
         let (mut changed, mut complaints) = (false, Vec::new());
-        if let Some((since, renewing)) = self.renewing.take_if(|(_, renewing)| renewing.is_finished()) {
-            // A panic of the thread is like no answer: it is asked again.
-            for (place, content) in renewing.join().unwrap_or_default() {
-                // It may have been dropped or fetched meanwhile.
-                if self.kept.get(&place).is_some_and(|kept| kept.at <= since) {
-                    changed |= self.renew(place, content, &mut complaints);
-                }
+        if let Some((since, renewing)) = self.renewing.take() {
+            match renewing.try_recv() {
+                Ok(fetched) => changed = self.take_renewed(since, fetched, &mut complaints),
+                Err(TryRecvError::Empty) => self.renewing = Some((since, renewing)),
+                // A panic of the thread is like no answer: it is asked again.
+                Err(TryRecvError::Disconnected) => {}
             }
         }
         if self.renewing.is_none() {
-            let due = self.kept.iter().filter(|(place, kept)| kept.at.elapsed() >= kept.lifetime(place.0.ttl));
-            let due: Vec<SecretPath> = due.map(|(place, _)| place.clone()).collect();
+            let is_due = |(place, kept): &(&SecretPath, &CachedSecret)| kept.at.elapsed() >= kept.lifetime(place.0.ttl);
+            let due: Vec<SecretPath> = self.kept.all().iter().filter(is_due).map(|(place, _)| place.clone()).collect();
             if !due.is_empty() {
-                let http = self.http.clone();
-                let asking = move || fetched(&http, due);
-                let thread = thread::Builder::new().name("weir-secrets".to_owned()).spawn(asking);
-                // If there is no thread to be had, the next call tries it again.
-                self.renewing = thread.ok().map(|thread| (Instant::now(), thread));
+                self.start_renewing(due);
             }
         }
         (changed, complaints)
@@ -137,7 +237,8 @@ impl Secrets {
         complaints: &mut Vec<String>,
     ) -> bool {
         let at = Instant::now();
-        let known = self.kept.get_mut(&place).map(|kept| {
+        let mut kept = self.kept.all();
+        let known = kept.get_mut(&place).map(|kept| {
             kept.at = at;
             &mut kept.content
         });
@@ -156,7 +257,7 @@ impl Secrets {
                 is_new
             }
             (content, None) => {
-                self.kept.insert(place, CachedSecret { content, at });
+                kept.insert(place, CachedSecret { content, at });
                 true
             }
         }
@@ -294,11 +395,11 @@ mod tests {
         let (none, _) = secrets.put_into(document("routes: []"), HttpClient::default(), true);
         assert!(none.faults.is_empty());
         assert_eq!(
-            secrets.kept.len(),
+            secrets.kept.all().len(),
             100,
             "they are asked for again, since the resources that need them are set aside"
         );
         secrets.put_into(document("routes: []"), HttpClient::default(), false);
-        assert!(secrets.kept.is_empty());
+        assert!(secrets.kept.all().is_empty());
     }
 }

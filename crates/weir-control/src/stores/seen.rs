@@ -26,6 +26,15 @@ impl SeenFiles {
         self.0.extend(missing);
     }
 
+    /// Takes these files back to what they were before: their present state is not used.
+    pub(super) fn keep(&mut self, before: &SeenFiles, paths: &HashSet<PathBuf>) {
+        for (path, identity) in self.0.iter_mut().filter(|(path, _)| paths.contains(path)) {
+            if let Some((_, was)) = before.0.iter().find(|(known, _)| known == path) {
+                *identity = *was;
+            }
+        }
+    }
+
     pub(super) fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> SeenFiles {
         let mut seen = SeenFiles::default();
         paths.into_iter().for_each(|path| seen.add(path));

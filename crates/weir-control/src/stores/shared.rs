@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::StoreFailure;
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
-use super::source::Wake;
+use super::wake::Wake;
 
 /// A change that another node has made.
 #[derive(Clone, Debug, PartialEq)]

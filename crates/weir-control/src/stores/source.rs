@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::seen::SeenFiles;
+use super::trial::ChangeTrial;
+pub use super::wake::Wake;
 use crate::document::Document;
 use crate::text::diagnostic::Diagnostic;
 
@@ -27,11 +29,11 @@ pub trait Source: Send {
     /// If the source does not respond.
     fn version(&mut self) -> Result<SourceVersion, Diagnostic>;
 
-    /// The current document.
+    /// The current document. If its resources are in a store, they are those of `trial`.
     ///
     /// # Errors
     /// If there is no document that can be parsed. Other faults are in the document.
-    fn read(&mut self) -> Result<SourceDocument, Vec<Diagnostic>>;
+    fn read(&mut self, trial: Option<&mut ChangeTrial>) -> Result<SourceDocument, Vec<Diagnostic>>;
 
     /// Registers `wake`, which is called when something may have changed. `version` is called every second in any case.
     fn notify(&mut self, wake: Wake);
@@ -39,9 +41,6 @@ pub trait Source: Send {
     /// Called when the document that was read last has been published.
     fn accepted(&mut self);
 }
-
-/// Wakes the watch, to check for changes.
-pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// A document as read from a source.
 #[derive(Debug)]
@@ -60,7 +59,7 @@ pub struct SourceDocument {
 }
 
 /// The version of a source. Equal versions mean an unchanged document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceVersion(u64);
 
 impl SourceVersion {

@@ -54,7 +54,9 @@ pub fn import_into_store(
     let (mut loader, live) = opened(file)?;
     // Resources encrypted with an old key are written again.
     let outdated = live.store().outdated();
-    let edits = live.view(|view| {
+    let mut trial = live.begin();
+    let edits = {
+        let view = trial.view();
         let mut edits: Vec<ResourceEdit> = Vec::new();
         for (key, value) in &resources {
             if outdated.contains(key) || view.get(key).is_none_or(|stored| *stored.json != *value.to_string()) {
@@ -65,14 +67,14 @@ pub fn import_into_store(
         let gone = view.set.all.keys().filter(|key| !resources.contains_key(*key));
         edits.extend(gone.map(|key| ResourceEdit::Delete { key: key.clone() }));
         edits
-    });
+    };
     if edits.is_empty() {
-        return Ok((0, live.revision()));
+        return Ok((0, trial.revision()));
     }
     let author = Author { name: "weir store import".to_owned(), ..Author::default() };
-    let record = live.stage(edits.clone(), author);
-    let loaded = loader.read()?;
-    compile(&loaded.document, registry, None).map_err(|faults| live.sort(&faults).into_all())?;
+    let record = trial.stage(edits.clone(), author);
+    let loaded = loader.read_trial(Some(&mut trial))?;
+    compile(&loaded.document, registry, None).map_err(|faults| trial.sort(&faults).into_all())?;
     let failed = |failure| match failure {
         CommitFailure::Failed(failure) => vec![told(loader.source_name(), failure)],
         CommitFailure::MovedOn => {
@@ -81,12 +83,12 @@ pub fn import_into_store(
         }
     };
     let Some(shared) = live.store().shared() else {
-        live.commit().map_err(failed)?;
+        trial.commit().map_err(failed)?;
         return Ok((record.changes.len(), record.revision));
     };
     // A transaction of a shared store is limited, so there are several; nodes may serve the states in between. Nothing is written
     // unless all of them fit.
-    live.drop_trial();
+    drop(trial);
     let mut transactions = Vec::new();
     for some in edits.chunks(AT_A_TIME) {
         split(&live, shared, some, &record.author, &mut transactions)
@@ -94,22 +96,22 @@ pub fn import_into_store(
     }
     let mut revision = 0;
     for some in transactions {
-        live.stage(some.to_vec(), record.author.clone());
-        revision = live.commit().map_err(failed)?.unwrap_or(revision);
+        let mut trial = live.begin();
+        trial.stage(some.to_vec(), record.author.clone());
+        revision = trial.commit().map_err(failed)?.unwrap_or(revision);
     }
     Ok((record.changes.len(), revision))
 }
 
 /// Splits edits into transactions that the store accepts.
 fn split<'e>(
-    live: &LiveResources,
+    live: &Arc<LiveResources>,
     shared: &dyn SharedStore,
     edits: &'e [ResourceEdit],
     author: &Author,
     into: &mut Vec<&'e [ResourceEdit]>,
 ) -> Result<(), StoreFailure> {
-    let record = live.stage(edits.to_vec(), author.clone());
-    live.drop_trial();
+    let record = live.begin().stage(edits.to_vec(), author.clone());
     match (shared.fits(&record), &record.changes[..]) {
         (Ok(()), _) => into.push(edits),
         (Err(failure), [only]) => {

@@ -4,13 +4,15 @@
 mod changes;
 mod expiry;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::checker::ResourceChecker;
+use super::live::LiveResources;
 use super::loader::{DocumentInputs, DocumentLoader, LoadedDocument};
 use super::shared::StoreState;
 use super::source::Wake;
@@ -36,6 +38,7 @@ const LEND_LIMIT: Duration = Duration::from_secs(30);
 /// A watched source. Dropping it ends the watch.
 pub struct ConfigWatch {
     commands: Sender<WatchCommand>,
+    checker: Option<Arc<ResourceChecker>>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
 }
@@ -56,6 +59,11 @@ impl ConfigWatch {
     pub fn writer(&self) -> ResourceWriter {
         let commands = self.commands.clone();
         ResourceWriter::new(move |write| commands.send(WatchCommand::Write(write)).is_ok())
+    }
+
+    /// Checks changes of the store's resources; `None` if they are in the file.
+    pub fn checker(&self) -> Option<Arc<ResourceChecker>> {
+        self.checker.clone()
     }
 
     /// Releases the store for another process, or takes it back. While it is released, nothing can be written.
@@ -100,6 +108,7 @@ pub fn watch(
     if let Some(live) = loader.live() {
         live.served();
     }
+    let checker = ResourceChecker::beside(&loader, &publisher).map(Arc::new);
     let inputs = loaded.inputs.clone();
     let serving = with_names(loaded);
     let (alive, ended) = channel();
@@ -121,7 +130,7 @@ pub fn watch(
         let _alive = alive;
         watching.run();
     })?;
-    Ok(ConfigWatch { commands, ended })
+    Ok(ConfigWatch { commands, checker, ended })
 }
 
 /// Queues a command to look, unless one is queued already.
@@ -264,33 +273,23 @@ impl Watching {
 
     /// Loads the document. Resources that are set aside are tried again: what they lacked (a secret, a file) may be there now.
     fn load(&mut self, asked_for: bool) {
-        let live = self.loader.live().map(Arc::clone);
-        let aside = live.as_ref().map(|live| live.set_aside()).unwrap_or_default();
-        if let Some(live) = live.as_ref().filter(|_| !aside.is_empty()) {
-            live.put_aside(BTreeMap::new());
-        }
-        if !self.try_load(asked_for)
-            && let Some(live) = live
-        {
-            live.put_aside(aside);
-        }
-    }
-
-    /// Returns whether a document was published.
-    fn try_load(&mut self, asked_for: bool) -> bool {
         let before = self.loader.inputs_now(&self.inputs);
         if asked_for {
             self.loader.distrust_secrets();
         }
-        let loaded = match self.loader.load() {
-            Ok(loaded) => loaded,
+        let mut trial = self.loader.live().map(LiveResources::begin);
+        if let Some(trial) = &mut trial {
+            trial.retry_set_aside();
+        }
+        let loaded = match self.loader.load_trial(trial.as_mut()) {
+            Ok(loaded) => LoadedDocument { trial, ..loaded },
             Err(diagnostics) => {
                 // It is loaded again when it changes, or when a source that did not respond responds again.
                 if let Ok(before) = before {
                     self.inputs = before;
                 }
                 self.publisher.refuse(diagnostics);
-                return false;
+                return;
             }
         };
         self.inputs.clone_from(&loaded.inputs);
@@ -298,15 +297,11 @@ impl Watching {
             && !asked_for
         {
             self.publisher.refuse(vec![incomplete.clone()]);
-            return false;
+            return;
         }
-        match publish_first(&mut self.loader, loaded, &self.publisher) {
-            Ok((loaded, _)) => {
-                self.inputs.clone_from(&loaded.inputs);
-                self.accept(loaded);
-                true
-            }
-            Err(_) => false,
+        if let Ok((loaded, _)) = publish_first(&mut self.loader, loaded, &self.publisher) {
+            self.inputs.clone_from(&loaded.inputs);
+            self.accept(loaded);
         }
     }
 

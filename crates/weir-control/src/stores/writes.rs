@@ -20,10 +20,8 @@ pub struct WriteRequest {
     pub author: Author,
     /// Resources that refer to deleted ones are set aside.
     pub forced: bool,
-    /// Nothing is changed; only the effect is reported.
-    pub dry_run: bool,
-    /// The requests whose handling a dry run compares.
-    pub requests: Vec<RequestDescription>,
+    /// The most bytes of compiled patterns.
+    pub pattern_bytes: usize,
 }
 
 /// Why a plan is refused.
@@ -51,6 +49,8 @@ pub enum WriteOutcome {
     Refused(PlanRefusal),
     /// The resulting configuration cannot be served.
     Invalid(Vec<Diagnostic>),
+    /// The patterns in it take more than this many bytes when they are compiled.
+    TooCostly(usize),
     /// Nothing was changed.
     Failed(StoreFailure),
 }
@@ -61,9 +61,12 @@ pub struct WriteReceipt {
     pub record: RevisionRecord,
     /// The revision of the first snapshot that contains it.
     pub publication: u64,
-    /// Resources that a forced change has set aside.
+    /// The resources of the change that are set aside, since they lack something outside of the configuration; of a forced change
+    /// all that are.
     pub set_aside: Vec<Diagnostic>,
-    /// How the requests of a dry run are handled without and with the change, in their order.
+    /// What is accepted in the resources of the change and probably not intended, or does not work at the moment.
+    pub warnings: Vec<Diagnostic>,
+    /// How the requests of a check are handled without and with the change, in their order.
     pub compared: Vec<ComparedRequest>,
 }
 
@@ -77,9 +80,9 @@ pub(super) struct QueuedWrite {
 }
 
 impl QueuedWrite {
-    /// Whether it must not be made together with other changes.
+    /// Whether it must not be made together with other changes, which must not get its right to break resources.
     pub(super) fn is_alone(&self) -> bool {
-        self.request.dry_run || self.request.forced
+        self.request.forced
     }
 
     pub(super) fn answer(self, outcome: WriteOutcome) {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ops::Index;
 use std::sync::Arc;
 
-use super::references::{self, ReferringText, SecretReference};
+use super::references::{self, PlacedReference, ReferringText};
 use super::resource;
 use super::resource_access::ResourceAccess;
 use super::shared_list::SharedList;
@@ -197,7 +197,7 @@ pub struct ReferringResource {
     list: &'static str,
     id: Box<str>,
     tree: TreeNode,
-    pub(super) secrets: Vec<SecretReference>,
+    pub(super) secrets: Vec<PlacedReference>,
 }
 
 impl ReferringResource {
@@ -236,12 +236,12 @@ impl<T: ListedSpec> ReadResource<T> {
         let key = format!("{}/{id}", T::LIST);
         let of = ReferringText::Resource(&key, access);
         let mut faults = references::resolve(source, &mut tree, lookup, of);
-        let (secrets, wrong) = references::secrets(source, &mut tree, of);
+        let (mut secrets, wrong) = references::secrets(source, &mut tree, of);
         faults.extend(wrong);
         let mut faults = in_its_place(T::LIST, id, faults);
         let (spec, found) = read_one(source, id, &tree);
         faults.extend(found);
-        let secrets: Vec<SecretReference> = secrets.into_iter().map(|(secret, _)| secret).collect();
+        secrets.iter_mut().for_each(|found| found.path = format!("{}[{id}].{}", T::LIST, found.path));
         let referring = ReferringResource { list: T::LIST, id: id.into(), tree, secrets };
         let referring = (!referring.secrets.is_empty()).then(|| Arc::new(referring));
         ReadResource { spec, faults, referring }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::RESOURCE_LISTS;
 use super::data_encryption::{UNREADABLE, unreadable};
 use super::resource_access::ResourceAccess;
-use crate::text::diagnostic::Diagnostic;
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 
@@ -49,22 +49,25 @@ pub struct SecretReference {
     pub key: Box<str>,
 }
 
-/// The references to secrets in options, with their positions. One that is incomplete is a fault, and so is one that its author may
-/// not use.
-pub fn secrets(
-    source: &Arc<str>,
-    tree: &mut TreeNode,
-    of: ReferringText,
-) -> (Vec<(SecretReference, TextPosition)>, Vec<Diagnostic>) {
+/// A reference to a secret, with its place.
+#[derive(Clone, Debug)]
+pub struct PlacedReference {
+    pub secret: SecretReference,
+    pub path: String,
+    pub place: TextPosition,
+}
+
+/// The references to secrets in options. One that is incomplete is a fault, and so is one that its author may not use.
+pub fn secrets(source: &Arc<str>, tree: &mut TreeNode, of: ReferringText) -> (Vec<PlacedReference>, Vec<Diagnostic>) {
     let mut found = Vec::new();
-    let faults = replace(source, tree, of, &mut |text, place, referrer| {
+    let faults = replace(source, tree, of, &mut |text, (path, place), referrer| {
         let allowed = |secret| referrer.may_use(&secret).map(|()| secret);
         match SecretReference::parse(text)?.and_then(allowed) {
             Ok(secret) => {
-                found.push((secret, place));
+                found.push(PlacedReference { secret, path: path.to_string(), place });
                 None
             }
-            Err(fault) => Some(Err(fault)),
+            Err(fault) => Some(Err(fault.into())),
         }
     });
     (found, faults)
@@ -90,14 +93,29 @@ pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretL
     let of = ReferringText::Document(None);
     replace(source, tree, of, &mut |text, _, _| match SecretReference::parse(text)? {
         Ok(secret) => Some(value(&secret).map_err(|problem| {
-            (format!("the secret `{}/{}` cannot be read: {problem}", secret.path, secret.key), String::new())
+            let problem = format!("the secret `{}/{}` cannot be read: {problem}", secret.path, secret.key);
+            Unresolved::Outside((problem, String::new()))
         })),
-        Err(fault) => Some(Err(fault)),
+        Err(fault) => Some(Err(fault.into())),
     })
 }
 
 /// A problem and an advice.
 pub(super) type ReferenceFault = (String, String);
+
+/// Why a reference has no value.
+enum Unresolved {
+    /// The reference is wrong, or not allowed.
+    Text(ReferenceFault),
+    /// What it refers to is not there, or cannot be read.
+    Outside(ReferenceFault),
+}
+
+impl From<ReferenceFault> for Unresolved {
+    fn from(fault: ReferenceFault) -> Unresolved {
+        Unresolved::Text(fault)
+    }
+}
 
 impl SecretReference {
     /// `None` if the text is not a reference to a secret.
@@ -135,9 +153,9 @@ fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
 
 /// The value of a reference to the environment; `None` if the text is no such reference. Ciphertext is refused here as well, so
 /// that it does not become the password.
-fn variable(text: &str, lookup: VariableLookup, referrer: Referrer<'_>) -> Option<Result<String, ReferenceFault>> {
+fn variable(text: &str, lookup: VariableLookup, referrer: Referrer<'_>) -> Option<Result<String, Unresolved>> {
     if text.starts_with(UNREADABLE) {
-        return Some(Err(unreadable()));
+        return Some(Err(unreadable().into()));
     }
     let reference = after(text, "$env://")?;
     let (name, member) = match reference.split_once('/') {
@@ -145,20 +163,21 @@ fn variable(text: &str, lookup: VariableLookup, referrer: Referrer<'_>) -> Optio
         None => (reference, None),
     };
     if let Err(fault) = referrer.may_read(name) {
-        return Some(Err(fault));
+        return Some(Err(fault.into()));
     }
     let Some(value) = lookup(name) else {
-        return Some(Err((format!("the environment variable `{name}` is not set"), "set it".to_owned())));
+        let problem = format!("the environment variable `{name}` is not set");
+        return Some(Err(Unresolved::Outside((problem, "set it".to_owned()))));
     };
     let Some(member) = member else { return Some(Ok(value)) };
     let json: Value = serde_json::from_str(&value).unwrap_or_default();
     Some(match member.split('/').try_fold(&json, |json, step| json.get(step)) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(found) if !found.is_object() && !found.is_array() && !found.is_null() => Ok(found.to_string()),
-        _ => Err((
+        _ => Err(Unresolved::Outside((
             format!("the environment variable `{name}` is not JSON with a text `{member}`"),
             format!("write `$env://{name}` for the whole value"),
-        )),
+        ))),
     })
 }
 
@@ -180,7 +199,7 @@ impl Referrer<'_> {
 
 /// Returns the value that a text refers to, or a fault; `None` leaves the text as it is.
 type ReferenceMeaning<'a> =
-    &'a mut dyn FnMut(&str, TextPosition, Referrer<'_>) -> Option<Result<String, ReferenceFault>>;
+    &'a mut dyn FnMut(&str, (&TreePath<'_>, TextPosition), Referrer<'_>) -> Option<Result<String, Unresolved>>;
 
 fn replace(source: &Arc<str>, tree: &mut TreeNode, of: ReferringText, meaning: ReferenceMeaning) -> Vec<Diagnostic> {
     let mut resolver = ReferenceResolver { source, meaning, faults: Vec::new() };
@@ -238,7 +257,7 @@ impl ReferenceResolver<'_> {
 
     fn node(&mut self, node: &mut TreeNode, path: &TreePath<'_>, in_options: bool, referrer: Referrer<'_>) {
         match &mut node.kind {
-            NodeKind::Text(text) if in_options => match (self.meaning)(text, node.place, referrer) {
+            NodeKind::Text(text) if in_options => match (self.meaning)(text, (path, node.place), referrer) {
                 None => {}
                 Some(Ok(value)) => *text = value.into(),
                 Some(Err(fault)) => self.report(node.place, path, fault),
@@ -246,7 +265,7 @@ impl ReferenceResolver<'_> {
             // Outside of options, the name of a certificate or a key, which is read later.
             NodeKind::Text(text) => {
                 if let Some(Err(fault)) = after(text, "$env://").map(|name| referrer.may_read(name)) {
-                    self.report(node.place, path, fault);
+                    self.report(node.place, path, fault.into());
                 }
             }
             NodeKind::List(items) => {
@@ -266,10 +285,14 @@ impl ReferenceResolver<'_> {
         }
     }
 
-    fn report(&mut self, place: TextPosition, path: &TreePath<'_>, (problem, advice): ReferenceFault) {
+    fn report(&mut self, place: TextPosition, path: &TreePath<'_>, reason: Unresolved) {
+        let (cause, (problem, advice)) = match reason {
+            Unresolved::Text(fault) => (FaultCause::Text, fault),
+            Unresolved::Outside(fault) => (FaultCause::Outside, fault),
+        };
         let fault = Diagnostic::at_place(self.source, place, problem);
         let fault = if advice.is_empty() { fault } else { fault.advise(advice) };
-        self.faults.push(Diagnostic { path: path.to_string(), ..fault });
+        self.faults.push(Diagnostic { path: path.to_string(), cause, ..fault });
     }
 }
 
@@ -316,7 +339,8 @@ mod tests {
         let mut tree = TreeNode::from(options);
         let (found, faults) = secrets(&source, &mut tree, ReferringText::Document(None));
         let secret = SecretReference { manager: "vault/1".into(), path: "jack/auth".into(), key: "key".into() };
-        assert_eq!(found, [(secret.clone(), TextPosition::default())]);
+        let found: Vec<_> = found.iter().map(|found| (&found.secret, &*found.path)).collect();
+        assert_eq!(found, [(&secret, "plugins.a[0]")]);
         let faults: Vec<String> = faults.iter().map(Diagnostic::to_string).collect();
         assert_eq!(faults, ["f: plugins.a[1]: is not a reference to a secret; write as `$secret://vault/1/path/key`"]);
         let mut tree =

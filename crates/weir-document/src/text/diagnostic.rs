@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+use weir_plugin::AllowedFolders;
 
 use crate::text::tree::{TextPosition, TreePath};
 
@@ -26,6 +27,38 @@ pub struct Diagnostic {
     pub problem: String,
     /// How to correct it, if known.
     pub advice: Option<String>,
+    #[serde(skip)]
+    pub cause: FaultCause,
+}
+
+/// Where the cause of a fault is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FaultCause {
+    /// In the text of the configuration.
+    #[default]
+    Text,
+    /// Outside: a secret, a file, a variable of the environment, the time. The same text may be right at another time or on
+    /// another machine.
+    Outside,
+    /// It refers to another resource, by its key in a store such as `upstreams/u`, that is not there or not served.
+    Missing(Box<MissingResource>),
+}
+
+/// A resource that another one refers to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MissingResource {
+    pub key: Box<str>,
+}
+
+impl FaultCause {
+    pub fn missing(list: &str, id: &str) -> FaultCause {
+        FaultCause::Missing(Box::new(MissingResource { key: format!("{list}/{id}").into() }))
+    }
+
+    /// That of a file which cannot be read: it is outside, unless the resource may not name the file at all.
+    pub fn of_unread_file(reason: &str) -> FaultCause {
+        if AllowedFolders::is_refusal(reason) { FaultCause::Text } else { FaultCause::Outside }
+    }
 }
 
 impl Diagnostic {
@@ -38,7 +71,15 @@ impl Diagnostic {
             column: None,
             problem: problem.into(),
             advice: None,
+            cause: FaultCause::Text,
         }
+    }
+
+    /// Marks the fault as caused by something outside of the configuration.
+    #[must_use]
+    pub fn outside(mut self) -> Self {
+        self.cause = FaultCause::Outside;
+        self
     }
 
     pub fn at_place(source: &Arc<str>, place: TextPosition, problem: impl Into<String>) -> Self {

@@ -7,6 +7,7 @@ use super::condition::{Condition, Constant, Relation, Set, Test};
 use super::network::parse_network;
 use super::number::number;
 use super::{Error, Node};
+use crate::pattern_budget;
 use crate::variable::Variable;
 
 /// Limit of the nesting of rules, and so of the recursion of compiling and evaluating.
@@ -267,12 +268,14 @@ impl ExpressionCompiler {
             return Err(self.error("invalid expression", help));
         }
         let build = |unicode| {
-            RegexBuilder::new(text)
-                .case_insensitive(ignore_case)
-                .unicode(unicode)
-                .size_limit(MAX_REGEX_SIZE)
-                .dfa_size_limit(MAX_REGEX_SIZE)
-                .build()
+            pattern_budget::compile(MAX_REGEX_SIZE, |size| {
+                RegexBuilder::new(text)
+                    .case_insensitive(ignore_case)
+                    .unicode(unicode)
+                    .size_limit(size)
+                    .dfa_size_limit(MAX_REGEX_SIZE)
+                    .build()
+            })
         };
         // As in PCRE, \w and \d are ASCII only, which also keeps the automaton small. Non-ASCII text needs the Unicode mode.
         let built = if text.is_ascii() { build(false).or_else(|_| build(true)) } else { build(true) };

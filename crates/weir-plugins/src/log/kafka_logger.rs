@@ -28,8 +28,8 @@ use producer::{ProduceError, Producer, ProducerOptions};
 /// moment, or if the leader of its partition fails at that moment and there is no other for a minute: then another
 /// partition gets the records. Duplicates have the same `record_id`. A record that the broker refuses for good
 /// (`INVALID_TIMESTAMP`, `INVALID_RECORD`, `CORRUPT_MESSAGE`, `MESSAGE_TOO_LARGE`) is rejected, and the others of its
-/// batch are sent without it. After other errors the records wait and are sent again. `/records` and the metric `weir_log_records_total` report the outcome
-/// of every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
+/// batch are sent without it. After other errors the records wait and are sent again. `/records` and the metric
+/// `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaLogger {

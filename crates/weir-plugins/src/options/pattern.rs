@@ -1,7 +1,7 @@
 //! Regular expressions in plugin options: linear-time, bounded in size, with ASCII classes unless the text needs Unicode.
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
-use weir_plugin::ConfigError;
+use weir_plugin::{ConfigError, pattern_budget};
 
 /// The longest text of an expression, in bytes.
 const MAX_TEXT: usize = 16 << 10;
@@ -20,9 +20,11 @@ pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Re
         compile(text, ignore_case, &format!("{path}[{index}]"))?;
     }
     let build = |unicode| {
-        let mut builder = RegexSetBuilder::new(texts);
-        builder.case_insensitive(ignore_case).unicode(unicode).size_limit(MAX_COMPILED).dfa_size_limit(MAX_COMPILED);
-        builder.build()
+        pattern_budget::compile(MAX_COMPILED, |size| {
+            let mut builder = RegexSetBuilder::new(texts);
+            builder.case_insensitive(ignore_case).unicode(unicode).size_limit(size).dfa_size_limit(MAX_COMPILED);
+            builder.build()
+        })
     };
     let is_ascii = texts.iter().all(|text| text.is_ascii());
     let built = if is_ascii { build(false).or_else(|_| build(true)) } else { build(true) };
@@ -38,12 +40,14 @@ pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, Confi
         return Err(ConfigError::new(path, problem));
     }
     let build = |unicode| {
-        RegexBuilder::new(text)
-            .case_insensitive(ignore_case)
-            .unicode(unicode)
-            .size_limit(MAX_COMPILED)
-            .dfa_size_limit(MAX_COMPILED)
-            .build()
+        pattern_budget::compile(MAX_COMPILED, |size| {
+            RegexBuilder::new(text)
+                .case_insensitive(ignore_case)
+                .unicode(unicode)
+                .size_limit(size)
+                .dfa_size_limit(MAX_COMPILED)
+                .build()
+        })
     };
     // As in PCRE, \w and \d mean ASCII, which also keeps them small. Other alphabets need the Unicode mode.
     let built = if text.is_ascii() { build(false).or_else(|_| build(true)) } else { build(true) };

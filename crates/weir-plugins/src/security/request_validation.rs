@@ -12,7 +12,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use weir_plugin::proto::{Framing, Head};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form};
+use weir_plugin::{
+    Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form, pattern_budget,
+};
 
 use crate::content::coding::{self, Opaque};
 use crate::content::content_type;
@@ -134,6 +136,9 @@ impl Definition for RequestValidation {
 }
 
 fn compile(schema: Map<String, Value>, path: &str) -> Result<Validator, ConfigError> {
+    if !pattern_budget::spend(schema.values().map(pattern_bytes).sum()) {
+        return Err(ConfigError::new(path, "has too many regular expressions"));
+    }
     let mut options = jsonschema::options()
         .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN));
     if !schema.contains_key("$schema") {
@@ -146,6 +151,23 @@ fn compile(schema: Map<String, Value>, path: &str) -> Result<Validator, ConfigEr
         });
         ConfigError::new(place, format!("is not a JSON Schema: {error}"))
     })
+}
+
+/// The most bytes that the patterns of a schema may take when they are compiled, by the length of their texts: what repeats a part of
+/// itself takes much more than its text.
+fn pattern_bytes(schema: &Value) -> usize {
+    match schema {
+        Value::Object(members) => {
+            let of_pattern = members.get("pattern").and_then(Value::as_str).into_iter();
+            let named = members.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+            let of_text =
+                |text: &str| if text.contains('{') { MAX_PATTERN } else { (text.len() << 8).min(MAX_PATTERN) };
+            let own: usize = of_pattern.chain(named.map(String::as_str)).map(of_text).sum();
+            own + members.values().map(pattern_bytes).sum::<usize>()
+        }
+        Value::Array(items) => items.iter().map(pattern_bytes).sum(),
+        _ => 0,
+    }
 }
 
 /// The names of fields in the schema, as spelled there.

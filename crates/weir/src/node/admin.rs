@@ -14,9 +14,11 @@ use std::sync::Arc;
 use hyper::{Response, StatusCode};
 use tokio_rustls::TlsAcceptor;
 use weir_control::Hubs;
-use weir_control::admin::{AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, generated_key};
+use weir_control::admin::{
+    AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, PresentClient, generated_key,
+};
 use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
-use weir_control::stores::{LiveResources, ResourceWriter, data_directory};
+use weir_control::stores::{LiveResources, ResourceChecker, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
@@ -69,6 +71,7 @@ pub struct NodeResources {
     pub live: Arc<LiveResources>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
+    pub checker: Arc<ResourceChecker>,
     pub audit: Option<LineSender>,
     pub tally: Arc<ServerTally>,
 }
@@ -105,6 +108,7 @@ pub fn start(
         live: resources.live,
         hubs: resources.hubs,
         writer: resources.writer,
+        checker: resources.checker,
         registry: PLUGINS,
         keys: AdminKeys::new(keys),
         tokens,
@@ -114,7 +118,7 @@ pub fn start(
         audit: resources.audit.map(|log| Box::new(move |line| log.line(line)) as AuditSink),
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
-    let server = AdminServer::start(sockets, api, tls, resources.tally);
+    let server = api.and_then(|api| AdminServer::start(sockets, api, tls, resources.tally));
     server.map(Some).map_err(|error| failed(format!("a thread or its async runtime cannot be started: {error}")))
 }
 
@@ -172,7 +176,7 @@ fn admin_peer(peer: ServerPeer) -> AdminPeer {
 }
 
 /// Runs in a task of its own, which goes on if the client disconnects: a change that is being made is to be in the audit log as well,
-/// and in the state of standalone mode.
+/// and in the state of standalone mode. What changes nothing ends.
 async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<ServerAnswer> {
     let ServerRequest { head, body, peer, progress } = request;
     let read = async move |limit: usize| {
@@ -183,9 +187,10 @@ async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<ServerAn
             ReceivedBodyFault::NoRoom => BodyFault::NoRoom,
         })
     };
+    let (_waiting, client) = PresentClient::new();
     let answering = tokio::spawn(async move {
         let _progress = progress;
-        api.answer(head, admin_peer(peer), read).await
+        api.answer(head, admin_peer(peer), client, read).await
     });
     match answering.await {
         Ok(answer) => whole(answer),

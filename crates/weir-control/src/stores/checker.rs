@@ -1,0 +1,188 @@
+//! Checks of changes: what a change would do, found out beside the thread that makes changes and without a wait for it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use weir_plugin::pattern_budget;
+
+use super::beside;
+use super::file_access::{FileAccess, FileStall};
+use super::live::LiveResources;
+use super::loader::{DocumentInputs, DocumentLoader, LoadedDocument, ServedFiles};
+use super::names::NameLookups;
+use super::resource_source::AcceptedSettings;
+use super::resources::Author;
+use super::secrets::KnownSecrets;
+use super::settle::{SettlePolicy, receipt_warnings, settle};
+use super::trial::ChangeTrial;
+use super::trusted;
+use super::writes::{ComparedRequest, Plan, WriteOutcome, WriteReceipt};
+use crate::document::Document;
+use crate::explain::{RequestDescription, RoutingComparison, RoutingOutcome};
+use crate::publish::{CheckedDocument, Publisher};
+use crate::text::diagnostic::Diagnostic;
+use crate::text::substitute::process_environment;
+use crate::text::yaml::TextLimits;
+
+/// A change to be checked.
+pub struct ChangeCheck {
+    pub plan: Box<Plan>,
+    pub author: Author,
+    /// Resources that refer to deleted ones are set aside.
+    pub forced: bool,
+    /// The requests whose handling is compared without and with the change.
+    pub requests: Vec<RequestDescription>,
+    /// Whether secrets that are not known may be asked for. The addresses of managers may be part of the change.
+    pub asks_for_secrets: bool,
+    /// The most bytes of compiled patterns.
+    pub pattern_bytes: usize,
+}
+
+/// How requests would be handled; malformed ones have the reason why they are.
+type RoutingOutcomes = Vec<Result<RoutingOutcome, String>>;
+
+/// Checks changes on any thread.
+pub struct ResourceChecker {
+    live: Arc<LiveResources>,
+    publisher: Arc<Publisher>,
+    loader: CheckLoader,
+}
+
+/// Loads documents that are only checked. It shares what is known with the loader of the documents that are served.
+struct CheckLoader {
+    name: Arc<str>,
+    directory: PathBuf,
+    settings: AcceptedSettings,
+    limits: TextLimits,
+    secrets: KnownSecrets,
+    contents: ServedFiles,
+    names: NameLookups,
+}
+
+impl ResourceChecker {
+    /// A checker of the resources of this loader; `None` if they come from the file.
+    pub(super) fn beside(loader: &DocumentLoader, publisher: &Arc<Publisher>) -> Option<ResourceChecker> {
+        let live = Arc::clone(loader.live()?);
+        Some(ResourceChecker { live, publisher: Arc::clone(publisher), loader: CheckLoader::beside(loader) })
+    }
+
+    /// What making this change would answer. Nothing is changed, and the publication is 0. May take long, and block.
+    pub fn check(&self, request: &ChangeCheck) -> WriteOutcome {
+        let mut trial = self.live.begin();
+        let edits = match (request.plan)(&trial.view()) {
+            Ok(edits) => edits,
+            Err(refusal) => return WriteOutcome::Refused(refusal),
+        };
+        let policy = SettlePolicy::of_change(&trial, request.forced);
+        let record = trial.stage(edits, request.author.clone());
+        trial.retry_set_aside();
+        let (checked, is_spent) =
+            pattern_budget::within(request.pattern_bytes, || self.settled(&mut trial, &policy, request));
+        let (warnings, after) = match checked {
+            _ if is_spent => return WriteOutcome::TooCostly(request.pattern_bytes),
+            Ok(checked) => checked,
+            Err(faults) => return WriteOutcome::Invalid(faults),
+        };
+        let compared = match self.compared(&request.requests, after) {
+            Ok(compared) => compared,
+            Err(faults) => return WriteOutcome::Invalid(faults),
+        };
+        let set_aside = trial.set_aside().clone();
+        let warnings = receipt_warnings(&trial, &record, &set_aside, &warnings);
+        let set_aside = set_aside.into_iter().filter(|(key, _)| request.forced || trial.touches(key));
+        let set_aside = set_aside.map(|(_, fault)| fault).collect();
+        WriteOutcome::Applied(WriteReceipt { record, publication: 0, set_aside, warnings, compared })
+    }
+
+    /// The warnings about a trial, and how it would handle the requests.
+    fn settled(
+        &self,
+        trial: &mut ChangeTrial,
+        policy: &SettlePolicy,
+        request: &ChangeCheck,
+    ) -> Result<(Vec<Diagnostic>, RoutingOutcomes), Vec<Diagnostic>> {
+        let load = |trial: &mut ChangeTrial| self.loader.load(trial, request.asks_for_secrets);
+        let (_, CheckedDocument { warnings, outcomes }) =
+            settle(trial, policy, load, |_, loaded, _| self.publisher.check(&loaded.document, &request.requests))?;
+        Ok((warnings, outcomes))
+    }
+
+    /// Compares how requests are handled now with `after`, how they would be handled.
+    fn compared(
+        &self,
+        requests: &[RequestDescription],
+        after: RoutingOutcomes,
+    ) -> Result<Vec<ComparedRequest>, Vec<Diagnostic>> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = self.loader.load(&mut self.live.begin(), false)?;
+        let before = self.publisher.check(&now.document, requests)?.outcomes;
+        let both = requests.iter().zip(before).zip(after);
+        Ok(both
+            .map(|((request, before), after)| {
+                let malformed = |problem: String| (request.clone(), problem);
+                let (before, after) = (before.map_err(malformed)?, after.map_err(malformed)?);
+                Ok(RoutingComparison { request: request.clone(), before, after })
+            })
+            .collect())
+    }
+}
+
+impl CheckLoader {
+    fn beside(loader: &DocumentLoader) -> CheckLoader {
+        CheckLoader {
+            name: Arc::clone(loader.source.name()),
+            directory: loader.source.directory().to_owned(),
+            settings: loader.accepted.clone(),
+            limits: loader.limits,
+            secrets: loader.secrets.known(),
+            contents: loader.contents_served.clone(),
+            names: loader.names.lookups(),
+        }
+    }
+
+    /// The document of the settings in use with the resources of a trial.
+    fn load(&self, trial: &mut ChangeTrial, asks_for_secrets: bool) -> Result<LoadedDocument, Vec<Diagnostic>> {
+        let Some(settings) = self.settings.get() else {
+            return Err(vec![Diagnostic::of_source(&self.name, "no configuration is served yet")]);
+        };
+        let stalled = |stall: &dyn std::fmt::Display| vec![Diagnostic::of_source(&self.name, stall.to_string())];
+        // A thread of its own: a file that is named by what is checked must not delay those that are served.
+        let files = FileAccess::limited();
+        let mut document = settings.document(&self.name, trial);
+        if document.faults.is_empty() && document.secrets().next().is_some() {
+            let http = trusted::http_client(&document.settings, &self.directory, &files);
+            let http = http.map_err(|stall| stalled(&stall))?;
+            document = self.secrets.put_into(document, asks_for_secrets.then_some(&http));
+        }
+        self.put_files_into(&mut document, &files).map_err(|stall| stalled(&stall))?;
+        document.directory.clone_from(&self.directory);
+        document.read_nodes(&process_environment, self.limits);
+        document.found = self.names.known(document.queries());
+        Ok(LoadedDocument::of_check(document, settings.revision()))
+    }
+
+    fn put_files_into(&self, document: &mut Document, files: &FileAccess) -> Result<(), FileStall> {
+        document.files = beside::of_document(document, &self.directory, files, true)?.content;
+        self.contents.complete(&mut document.files);
+        if document.needs_system_roots() {
+            document.system_roots = files.run(beside::system_roots)?;
+        }
+        Ok(())
+    }
+}
+
+impl LoadedDocument {
+    fn of_check(document: Document, revision: &str) -> LoadedDocument {
+        LoadedDocument {
+            document,
+            revision: revision.to_owned(),
+            warnings: Vec::new(),
+            trial: None,
+            old_secrets: Vec::new(),
+            incomplete: None,
+            inputs: DocumentInputs::default(),
+        }
+    }
+}

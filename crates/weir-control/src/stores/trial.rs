@@ -1,0 +1,324 @@
+//! A change that is tried: the resources as they would be. Beginning one copies nothing that is long, so that any thread can try a
+//! change while others are made. A trial ends with [`ChangeTrial::commit`], on the thread that makes changes, or is dropped without a
+//! trace.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::live::{LiveResources, LiveState, ResourceEdit, exchanged, now_ms};
+use super::read_lists::is_long;
+use super::resources::{
+    Author, PendingResources, ResourceChange, ResourceKey, ResourceSet, ResourceView, RevisionRecord, StoredResource,
+};
+use super::served_form::ServedForm;
+use super::store::CommitFailure;
+use crate::document::RESOURCE_LISTS;
+use crate::document::lists::LongLists;
+use crate::document::resource_access::ResourceAccess;
+use crate::text::diagnostic::Diagnostic;
+use crate::text::json;
+use crate::text::tree::{MapEntry, NodeKind, TreeNode};
+
+/// The resources of a store with a change that is not committed.
+pub struct ChangeTrial {
+    live: Arc<LiveResources>,
+    set: Arc<ResourceSet>,
+    pending: PendingResources,
+    records: Vec<RevisionRecord>,
+    form: ServedForm,
+    /// Whether changes of other nodes are being published.
+    follows: bool,
+    /// The keys of the items of each short list in the last document, in order.
+    order: BTreeMap<&'static str, Vec<ResourceKey>>,
+}
+
+/// The lists of resources for a document.
+pub(super) struct DocumentLists {
+    /// The short lists, as entries of the document's tree.
+    pub(super) short: Vec<MapEntry>,
+    pub(super) long: LongLists,
+}
+
+/// The faults of a candidate, by resource.
+#[derive(Debug, Default)]
+pub struct SortedFaults {
+    /// The faults of resources, by key.
+    pub resources: BTreeMap<ResourceKey, Vec<Diagnostic>>,
+    /// All other faults.
+    pub other: Vec<Diagnostic>,
+}
+
+impl LiveResources {
+    /// Begins a trial on the committed resources.
+    pub(super) fn begin(self: &Arc<Self>) -> ChangeTrial {
+        let state = self.state();
+        ChangeTrial {
+            live: Arc::clone(self),
+            set: Arc::clone(&state.set),
+            pending: PendingResources::new(),
+            records: Vec::new(),
+            form: state.form.clone(),
+            follows: state.follows,
+            order: BTreeMap::new(),
+        }
+    }
+}
+
+impl ChangeTrial {
+    /// The revision that the trial would create, or the committed one if it changes nothing.
+    pub(super) fn revision(&self) -> u64 {
+        self.records.last().map_or(self.set.revision, |record| record.revision)
+    }
+
+    /// Whether resources are changed, by this node or by others.
+    pub(super) fn is_change(&self) -> bool {
+        self.follows || !self.records.is_empty()
+    }
+
+    /// Whether a resource is among those changed.
+    pub(super) fn touches(&self, key: &ResourceKey) -> bool {
+        self.pending.contains_key(key)
+    }
+
+    /// The resources, including the changes of the trial.
+    pub(super) fn view(&self) -> ResourceView<'_> {
+        ResourceView { set: &self.set, pending: &self.pending, revision: self.revision() }
+    }
+
+    pub(super) fn set_aside(&self) -> &BTreeMap<ResourceKey, Diagnostic> {
+        &self.form.set_aside
+    }
+
+    /// Adds a revision. Edits that change nothing except times count as well, since they were requested.
+    pub(super) fn stage(&mut self, edits: Vec<ResourceEdit>, author: Author) -> RevisionRecord {
+        let revision = self.revision() + 1;
+        let mut changes = Vec::new();
+        for edit in edits {
+            let (ResourceEdit::Put { key, .. } | ResourceEdit::Delete { key }) = &edit;
+            let before = self.view().get(key).cloned();
+            let after = match &edit {
+                ResourceEdit::Put { value, expires_ms, .. } => Some(StoredResource {
+                    json: value.to_string().into(),
+                    // 0 if the store has lost it.
+                    created: before.as_ref().map(|before| before.created).filter(|at| *at > 0).unwrap_or(revision),
+                    modified: revision,
+                    expires_ms: *expires_ms,
+                }),
+                ResourceEdit::Delete { .. } => None,
+            };
+            self.form.note_last_good(key, before.as_ref());
+            self.pending.insert(key.clone(), after.clone());
+            self.form.unread.insert(key.clone());
+            changes.push(ResourceChange { key: key.clone(), before, after });
+        }
+        let record = RevisionRecord { revision, at_ms: now_ms(), author, changes };
+        self.records.push(record.clone());
+        record
+    }
+
+    /// Tries resources again that are set aside: the change, or something outside, may have added what they lacked.
+    pub(super) fn retry_set_aside(&mut self) {
+        let ServedForm { set_aside, instead, unread, last_good, .. } = &mut self.form;
+        for key in std::mem::take(set_aside).into_keys() {
+            if let Some(instead) = instead.remove(&key) {
+                last_good.entry(key.clone()).or_insert(instead);
+            }
+            unread.insert(key);
+        }
+    }
+
+    /// Sets these resources aside: the texts last served are used instead, or nothing if these are faulty as well.
+    pub(super) fn leave_out(&mut self, faulty: BTreeMap<ResourceKey, Diagnostic>) {
+        for (key, fault) in faulty {
+            let ServedForm { set_aside, instead, unread, last_good, .. } = &mut self.form;
+            unread.insert(key.clone());
+            if set_aside.contains_key(&key) {
+                instead.remove(&key);
+                continue;
+            }
+            if let Some(good) = last_good.get(&key).filter(|_| self.set.all.contains_key(&key)) {
+                instead.insert(key.clone(), Arc::clone(good));
+            }
+            set_aside.insert(key, fault);
+        }
+    }
+
+    /// Commits the changes to the store, if there are any, and what is served and set aside to the live resources. Returns the
+    /// revision that the store has given the change. Only the thread that makes changes calls this.
+    pub(super) fn commit(&mut self) -> Result<Option<u64>, CommitFailure> {
+        let revision = match self.records.last().map(|record| record.revision) {
+            None => None,
+            Some(last) => Some((last, self.live.store().commit(&self.records)?)),
+        };
+        self.records.clear();
+        // Otherwise the write below would copy the set.
+        self.set = Arc::default();
+        let mut state = self.live.state_mut();
+        if let Some((last, revision)) = revision {
+            state.take_committed(
+                std::mem::take(&mut self.pending),
+                last,
+                revision,
+                self.live.store().shared().is_some(),
+            );
+        }
+        self.form.last_good.clear();
+        state.form = std::mem::take(&mut self.form);
+        state.follows = false;
+        self.set = Arc::clone(&state.set);
+        Ok(revision.map(|(_, revision)| revision))
+    }
+
+    /// The lists for a document, without the resources that are set aside. Of long lists, only resources that may have changed
+    /// are read again.
+    pub(super) fn lists(&mut self, source: &Arc<str>, access: &Arc<ResourceAccess>) -> DocumentLists {
+        let ServedForm { set_aside, instead, read, unread, .. } = &mut self.form;
+        if read.set_access(access) {
+            unread.extend(self.set.all.keys().chain(self.pending.keys()).cloned());
+        }
+        let view = ResourceView { set: &self.set, pending: &self.pending, revision: self.set.revision };
+        for key in std::mem::take(unread).iter().filter(|key| is_long(key.list())) {
+            let json = if set_aside.contains_key(key) {
+                instead.get(key)
+            } else {
+                view.get(key).map(|resource| &resource.json)
+            };
+            read.set(source, key, json.map(|json| item(key, json)));
+        }
+        self.order.clear();
+        let mut short = Vec::new();
+        for list in RESOURCE_LISTS.iter().copied().filter(|list| !is_long(list)) {
+            let all = view.list(list).into_iter();
+            let served: Vec<_> = all
+                .filter_map(|(key, resource)| match set_aside.contains_key(key) {
+                    true => Some((key, instead.get(key)?)),
+                    false => Some((key, &resource.json)),
+                })
+                .collect();
+            if served.is_empty() {
+                continue;
+            }
+            let items = served.iter().map(|(key, json)| item(key, json)).collect();
+            self.order.insert(list, served.into_iter().map(|(key, _)| key.clone()).collect());
+            let value = TreeNode::unplaced(NodeKind::List(items));
+            short.push(MapEntry::unplaced(list, value));
+        }
+        DocumentLists { short, long: read.lists() }
+    }
+
+    /// Assigns faults to resources: `routes[r1].uri` of the document is `uri` of `routes/r1`.
+    pub(super) fn sort(&self, faults: &[Diagnostic]) -> SortedFaults {
+        let mut sorted = SortedFaults::default();
+        for fault in faults {
+            match self.resource_of(&fault.path) {
+                Some((key, rest)) => {
+                    let path = match rest.trim_start_matches('.') {
+                        "" => key.to_string(),
+                        rest => format!("{key}: {rest}"),
+                    };
+                    let fault = Diagnostic { path, line: None, column: None, ..fault.clone() };
+                    let known = sorted.resources.entry(key.clone()).or_default();
+                    match self.view().get(&key).and_then(StoredResource::fault) {
+                        // This is the reason for all other faults of the resource.
+                        Some(problem) => {
+                            let advice = Some("write the resource as a JSON object".to_owned());
+                            *known = vec![Diagnostic { path: key.to_string(), problem, advice, ..fault }];
+                        }
+                        None => known.push(fault),
+                    }
+                }
+                None => sorted.other.push(fault.clone()),
+            }
+        }
+        sorted
+    }
+
+    /// The resource at the start of a path of the document, and the rest of the path. Long lists have ids in place of indices.
+    fn resource_of<'p>(&self, path: &'p str) -> Option<(ResourceKey, &'p str)> {
+        let (list, rest) = path.split_once('[')?;
+        if !is_long(list) {
+            let (index, rest) = rest.split_once(']')?;
+            return Some((self.order.get(list)?.get(index.parse::<usize>().ok()?)?.clone(), rest));
+        }
+        // Other writers of a shared store may use any id, even with brackets.
+        let mut ends = rest.match_indices(']').map(|(end, _)| (ResourceKey::new(list, &rest[..end]), &rest[end + 1..]));
+        ends.find(|(key, _)| self.view().get(key).is_some())
+    }
+}
+
+impl std::fmt::Debug for ChangeTrial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.pending.keys()).finish()
+    }
+}
+
+impl LiveState {
+    /// Takes changes over that were committed as `revision`; `last` is the number that the trial gave it.
+    fn take_committed(&mut self, pending: PendingResources, last: u64, revision: u64, is_shared: bool) {
+        let set = Arc::make_mut(&mut self.set);
+        set.revision = revision;
+        let number = |of_trial: &mut u64| {
+            if *of_trial == last {
+                *of_trial = revision;
+            }
+        };
+        for (key, mut pending) in pending {
+            if let Some(resource) = &mut pending {
+                number(&mut resource.created);
+                number(&mut resource.modified);
+                // A shared store deletes expired resources itself.
+                resource.expires_ms = resource.expires_ms.filter(|_| !is_shared);
+            }
+            let before = set.all.get(&key).map(|resource| resource.modified);
+            self.content = exchanged(self.content, &key, before, pending.as_ref().map(|resource| resource.modified));
+            match pending.as_ref().and_then(|resource| resource.expires_ms) {
+                Some(at) => drop(self.expiring.insert(key.clone(), at)),
+                None => drop(self.expiring.remove(&key)),
+            }
+            match pending {
+                Some(resource) => drop(set.all.insert(key, resource)),
+                None => drop(set.all.remove(&key)),
+            }
+        }
+    }
+}
+
+impl SortedFaults {
+    /// All faults, those of resources first.
+    pub fn into_all(self) -> Vec<Diagnostic> {
+        self.resources.into_values().flatten().chain(self.other).collect()
+    }
+
+    /// Whether there are no faults but those of these resources.
+    pub(super) fn are_only(&self, resources: &BTreeMap<ResourceKey, Diagnostic>) -> bool {
+        self.other.is_empty() && self.resources.keys().all(|key| resources.contains_key(key))
+    }
+
+    /// All faults except those of these resources; all faults if there are no others.
+    pub(super) fn into_all_but(mut self, resources: &BTreeMap<ResourceKey, Diagnostic>) -> Vec<Diagnostic> {
+        if !self.are_only(resources) {
+            self.resources.retain(|key, _| !resources.contains_key(key));
+        }
+        self.into_all()
+    }
+}
+
+/// A resource as an item of a document, with its id.
+fn item(key: &ResourceKey, text: &str) -> TreeNode {
+    // A text that is not JSON is refused as a resource that is no map, and [`ChangeTrial::sort`] says why.
+    let mut tree = json::tree(text).unwrap_or(TreeNode::unplaced(NodeKind::Null));
+    let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
+    if let NodeKind::Map(entries) = &mut tree.kind
+        && has_id
+    {
+        let value = TreeNode::unplaced(NodeKind::Text(key.id().into()));
+        match entries.iter_mut().find(|entry| &*entry.key == "id") {
+            Some(entry) => entry.value = value,
+            None => entries.push(MapEntry::unplaced("id", value)),
+        }
+    }
+    tree
+}
+
+#[cfg(test)]
+mod tests;

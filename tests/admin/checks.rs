@@ -1,0 +1,245 @@
+//! Checks and reads beside changes: what they cost the changes of others, and what is left of them when their clients leave.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use weir_testkit::{Client, DEADLINE, Gateway, eventually, is_full, scaled};
+
+use crate::api::{ADMIN, Api, EDITOR, VIEWER, admin_addr, file};
+use crate::weir;
+
+/// What an admin's change may take at the 99th percentile where nothing else runs on the machine.
+const MOST_PUT: Duration = Duration::from_millis(250);
+/// Clients that check or read at a time.
+const CLIENTS: usize = 4;
+
+fn route(id: usize) -> String {
+    json!({"uri": format!("/{id}"), "plugins": {"mocking": {"response_example": id.to_string()}}}).to_string()
+}
+
+/// Lists of routes with this many expressions, each of which takes some KiB when it is compiled.
+fn expressions(count: usize) -> String {
+    let mut routes = String::new();
+    for first in (0..count).step_by(50) {
+        let rules: Vec<String> = (first..count.min(first + 50))
+            .map(|number| format!(r#"["arg_a","~~","^(a{number}|[b-y]{{1,40}}z?){{2}}[0-9a-f]{{8,64}}x{number}y$"]"#))
+            .collect();
+        let _ = write!(
+            routes,
+            r#"{}{{"id":"v{first}","uri":"/v{first}","plugins":{{}},"vars":[{}]}}"#,
+            if first == 0 { "" } else { "," },
+            rules.join(",")
+        );
+    }
+    format!(r#"{{"routes":[{routes}]}}"#)
+}
+
+/// A node with routes, put in transactions.
+fn with_routes(count: usize, settings: &str) -> Gateway {
+    let gateway = weir().start(&format!("{}{settings}", file()));
+    let mut api = Api::of(&gateway);
+    for first in (0..count).step_by(5_000) {
+        let operation = |id: usize| format!(r#"{{"put":"routes/{id:06}","value":{}}}"#, route(id));
+        let operations: Vec<String> = (first..count.min(first + 5_000)).map(operation).collect();
+        let body = format!(r#"{{"operations":[{}]}}"#, operations.join(","));
+        let answer = api.ask("PATCH", "configs", "", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    gateway
+}
+
+/// Ends the flood, also when a check fails.
+struct EndOfFlood<'a>(&'a AtomicBool);
+
+impl Drop for EndOfFlood<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// A request, with the key that it brings.
+#[derive(Clone, Copy)]
+struct Asked<'a>(&'static str, &'a str, &'a str, &'a str);
+
+/// Makes changes as an admin while clients send this request again and again, and reads as another client of the gateway.
+fn changes_beside(gateway: &Gateway, Asked(key, method, path, body): Asked<'_>) {
+    let address = admin_addr(gateway);
+    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let asking = || {
+        let mut api = Api::with_key(address, key);
+        while !stop.load(Relaxed) {
+            let answer = api.ask(method, path, "", body);
+            let is_told = matches!(answer.status, 200 | 413 | 429 | 503);
+            assert!(is_told, "{method} {path}: {} {}", answer.status, answer.text());
+            answered.fetch_add(1, Relaxed);
+        }
+    };
+    let percentile = |mut took: Vec<Duration>| {
+        took.sort();
+        took[took.len() * 99 / 100]
+    };
+    thread::scope(|scope| {
+        (0..CLIENTS).for_each(|_| _ = scope.spawn(asking));
+        let _end = EndOfFlood(&stop);
+        eventually("they are under way", 4 * DEADLINE, || answered.load(Relaxed) >= 1);
+        let (mut admin, mut client) = (Api::with_key(address, ADMIN), gateway.client());
+        let put = |id: usize| {
+            let began = Instant::now();
+            let answer = admin.ask("PUT", "routes/changed", "", &route(id));
+            assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
+            began.elapsed()
+        };
+        let puts = percentile((0..scaled(5, 100)).map(put).collect());
+        let get = |_| {
+            let began = Instant::now();
+            assert_eq!(client.get("/changed-by-nobody").expect("an answer").status, 404);
+            began.elapsed()
+        };
+        let gets = percentile((0..scaled(20, 3_000)).map(get).collect());
+        println!("beside {method} {path} of {key}: p99 of an admin's PUT {puts:?}, of a client's GET {gets:?}");
+        if is_full() {
+            assert!(puts <= MOST_PUT, "{method} {path}: a change takes {puts:?}");
+            assert!(gets <= Duration::from_millis(10), "{method} {path}: a request takes {gets:?}");
+        }
+    });
+}
+
+#[test]
+fn checks_and_reads_of_others_do_not_hold_a_change() {
+    let gateway = with_routes(scaled(1_000, 20_000), "");
+    let (small, large) = (expressions(20), expressions(scaled(200, 1_500)));
+    let dry = r#"{"operations":[{"put":"routes/d","value":{"uri":"/d","plugins":{}}}]}"#;
+    for asked in [
+        Asked(VIEWER, "POST", "configs/validate", &large),
+        Asked(VIEWER, "POST", "configs/validate", &small),
+        Asked(VIEWER, "POST", "schema/validate/routes", &route(1)),
+        Asked(VIEWER, "GET", "routes", ""),
+        Asked(VIEWER, "GET", "routes?uri=%5E/1%5B0-9%5D*9%24", ""),
+        Asked(VIEWER, "GET", "routes?page=3&page_size=500", ""),
+        Asked(VIEWER, "GET", "history?count=1000", ""),
+        Asked(VIEWER, "GET", "history?key=routes/none", ""),
+        Asked(VIEWER, "GET", "plugins?all=true", ""),
+        Asked(VIEWER, "GET", "schema/route", ""),
+        Asked(VIEWER, "GET", "/weir/v1/hubs", ""),
+        Asked(EDITOR, "PATCH", "configs?dry_run=true&request=GET%20http://a/1", dry),
+        Asked(EDITOR, "POST", "configs/validate", &large),
+        Asked(ADMIN, "POST", "configs/validate", &large),
+        Asked(ADMIN, "GET", "routes", ""),
+    ] {
+        changes_beside(&gateway, asked);
+    }
+}
+
+#[test]
+fn a_change_is_made_while_checks_of_a_viewer_wait() {
+    let gateway = with_routes(1, "");
+    let address = admin_addr(&gateway);
+    let (body, answered) = (expressions(scaled(400, 1_500)), AtomicUsize::new(0));
+    let rounds = 6;
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut api = Api::with_key(address, VIEWER);
+                for _ in 0..rounds {
+                    assert_eq!(api.ask("POST", "configs/validate", "", &body).status, 200);
+                    answered.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        eventually("one is answered", 4 * DEADLINE, || answered.load(Relaxed) >= 1);
+        Api::with_key(address, ADMIN).put("routes/r", &route(7));
+        assert_eq!(Api::with_key(address, ADMIN).ask("POST", "configs/validate", "", &expressions(1)).status, 200);
+        let before = answered.load(Relaxed);
+        assert!(before < CLIENTS * rounds, "the change and the check of the admin waited for all {before} checks");
+    });
+}
+
+#[test]
+fn expressions_of_a_request_are_bounded_together() {
+    let gateway = with_routes(1, "");
+    let mut api = Api::of(&gateway);
+    let large = expressions(4_000);
+    assert!(large.len() < 1 << 20, "{}", large.len());
+    assert_eq!(api.ask("POST", "configs/validate", "", &expressions(50)).status, 200);
+    let one = serde_json::from_str::<serde_json::Value>(&expressions(50)).expect("JSON")["routes"][0].to_string();
+    assert_eq!(api.ask("PUT", "routes/v0", "", &one).status, 201);
+    let mut regexes: Vec<String> = Vec::new();
+    for number in 0..100 {
+        regexes.push(format!("[a-z]{{9000}}{number}"));
+    }
+    let blocker = json!({"uri": "/b", "plugins": {"response-rewrite": {"filters": regexes
+        .iter()
+        .map(|regex| json!({"regex": regex, "replace": "x", "scope": "global"}))
+        .collect::<Vec<_>>()}, "mocking": {"response_example": "x"}}});
+    for (method, path, body) in [
+        ("POST", "configs/validate", large.as_str()),
+        ("POST", "configs/validate", &json!({"routes": [blocker]}).to_string()),
+        ("PUT", "routes/b", &blocker.to_string()),
+        ("PUT", "routes/b?dry_run=true", &blocker.to_string()),
+    ] {
+        let answer = api.ask(method, path, "", body);
+        assert_eq!(answer.status, 413, "{method} {path}: {}", answer.text());
+        assert!(answer.text().contains("regular expressions of this request"), "{}", answer.text());
+    }
+    assert_eq!(api.ask("GET", "routes/b", "", "").status, 404);
+    api.put("routes/r", &route(7));
+}
+
+#[test]
+fn lists_for_clients_that_have_left_hold_nobody() {
+    let gateway = with_routes(scaled(2_000, 20_000), "");
+    let address = admin_addr(&gateway);
+    let request = format!("GET /apisix/admin/routes HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-KEY: {VIEWER}\r\n\r\n");
+    for _ in 0..500 {
+        let mut client = Client::connect(address);
+        client.send(&request);
+        client.reset();
+    }
+    let began = Instant::now();
+    Api::with_key(address, ADMIN).put("routes/r", &route(7));
+    let put = began.elapsed();
+    eventually("another viewer is answered", DEADLINE, || {
+        Api::with_key(address, VIEWER).ask("GET", "routes/r", "", "").status == 200
+    });
+    let all = began.elapsed();
+    println!("after 500 reads that nobody waits for: a PUT {put:?}, a viewer's GET {all:?}");
+    if is_full() {
+        assert!(put <= MOST_PUT, "{put:?}");
+        assert!(all <= Duration::from_secs(2), "{all:?}");
+    }
+}
+
+#[test]
+fn reads_of_a_standalone_configuration_do_not_hold_its_replacement() {
+    let gateway = weir().start(&format!("{}store: standalone\n", file()));
+    let mut api = Api::of(&gateway);
+    let items = |name: &str| {
+        let item = |id: usize| format!(r#"{{"id":"{id}","name":"{name}","uri":"/{id}","plugins":{{}}}}"#);
+        format!(r#"{{"routes":[{}]}}"#, (0..scaled(2_000, 20_000)).map(item).collect::<Vec<_>>().join(","))
+    };
+    assert_eq!(api.ask("PUT", "configs", "X-Digest: d\r\n", &items("a")).status, 202);
+    let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut api = Api::with_key(admin_addr(&gateway), VIEWER);
+                while !stop.load(Relaxed) {
+                    let list = api.get("configs");
+                    assert_eq!(list["routes"].as_array().map(Vec::len), Some(scaled(2_000, 20_000)));
+                    answered.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        let _end = EndOfFlood(&stop);
+        eventually("they are under way", 4 * DEADLINE, || answered.load(Relaxed) >= 1);
+        for name in ["b", "c", "d"] {
+            let began = Instant::now();
+            let digest = format!("X-Digest: {name}\r\n");
+            assert_eq!(api.ask("PUT", "configs", &digest, &items(name)).status, 202);
+            println!("a replacement beside reads takes {:?}", began.elapsed());
+        }
+    });
+}
