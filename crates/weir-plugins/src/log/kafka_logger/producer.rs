@@ -293,7 +293,10 @@ impl Producer {
                     continue;
                 }
             };
-            let metadata = read_metadata(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
+            let Ok(metadata) = read_metadata(&mut AnswerBytes(&answer)) else {
+                failure = cut_short(&broker);
+                continue;
+            };
             let target = |leader: &i32| metadata.broker(*leader, &self.options.tls);
             let partitions = &metadata.partitions;
             let leaders: Vec<_> =
@@ -311,24 +314,40 @@ impl Producer {
         Err(failure)
     }
 
-    /// The producer id, which any broker of the cluster can assign.
+    /// The producer id, which any broker of the cluster can assign: the leaders are asked, then the bootstrap brokers.
     async fn identity(&mut self) -> Result<ProducerIdentity, String> {
         if let Some(identity) = self.identity {
             return Ok(identity);
         }
-        let broker = self.topic().await?.leaders[0].1.clone();
+        let mut brokers: Vec<_> = self.topic().await?.leaders.iter().map(|(_, leader)| leader.clone()).collect();
+        brokers.extend(self.options.bootstrap.iter().cloned());
+        let (mut asked, mut failure) = (HashSet::new(), String::new());
+        for broker in brokers {
+            if !asked.insert(broker.name()) {
+                continue;
+            }
+            match self.identity_from(&broker).await {
+                Ok(identity) => {
+                    self.identity = Some(identity);
+                    return Ok(identity);
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn identity_from(&mut self, broker: &StreamTarget) -> Result<ProducerIdentity, String> {
         let answer = self
-            .ask(&broker, INIT_PRODUCER_ID, |request| {
+            .ask(broker, INIT_PRODUCER_ID, |request| {
                 request.text(None);
                 request.i32(0);
             })
             .await?;
-        let (error, identity) = read_identity(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
-        if error != 0 {
-            return Err(format!("{}: did not assign a producer id: {}", broker.name(), describe_code(error)));
+        match read_identity(&mut AnswerBytes(&answer)).map_err(|_| cut_short(broker))? {
+            (0, identity) => Ok(identity),
+            (error, _) => Err(format!("{}: did not assign a producer id: {}", broker.name(), describe_code(error))),
         }
-        self.identity = Some(identity);
-        Ok(identity)
     }
 
     /// Sends a request on the connection to a broker, which is kept only if that succeeds.
