@@ -29,7 +29,8 @@ impl Pair {
         let controller = free_port();
         let brokers = [1, 2].map(|number| {
             let file = format!("{number}.properties");
-            directory.write(&file, pair_properties(&directory, number, (ports[number - 1], told[number - 1]), controller));
+            directory
+                .write(&file, pair_properties(&directory, number, (ports[number - 1], told[number - 1]), controller));
             let mut format = java(&jars, &directory);
             format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", &file]);
             assert!(format.status().expect("Java starts").success(), "its storage cannot be made");

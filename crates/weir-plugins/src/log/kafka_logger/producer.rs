@@ -84,6 +84,8 @@ pub enum ProduceError {
     TooLarge(String),
     /// The broker refuses a message of the batch for good.
     Invalid(String),
+    /// The broker refuses the time of a message, or of all.
+    Time(String),
     /// The batch may be stored later, or its outcome is unknown.
     Failed(String),
 }
@@ -170,12 +172,13 @@ impl Producer {
         let (verdict, error) = self.produce(partition, &bytes).await;
         match verdict {
             ProduceVerdict::Stored => self.stored(partition, messages, is_again),
-            ProduceVerdict::TooLarge | ProduceVerdict::Message => {
+            ProduceVerdict::TooLarge | ProduceVerdict::Message | ProduceVerdict::Time => {
                 self.unresolved = None;
                 return match verdict {
                     // The error concerns the batch that was sent again, not the current one.
                     _ if is_again => Ok(()),
                     ProduceVerdict::TooLarge => Err(ProduceError::TooLarge(error)),
+                    ProduceVerdict::Time => Err(ProduceError::Time(error)),
                     _ => Err(ProduceError::Invalid(error)),
                 };
             }
