@@ -23,8 +23,9 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::sync::oneshot;
@@ -39,7 +40,7 @@ use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
-use places::{EndOrder, ServerPlace, ServerPlaces};
+use places::{EndOrder, RequestRefusal, ServerPlace, ServerPlaces};
 pub use stream::AnswerStream;
 
 /// How often the poller is asked, in polls of tasks: often, so that what clients have sent is seen before the next few
@@ -207,7 +208,7 @@ impl SharedServer {
         };
         if order == Ok(EndOrder::Gently) {
             connection.as_mut().graceful_shutdown();
-            let _ = timeout(FAREWELL, connection).await;
+            while timeout(FAREWELL, connection.as_mut()).await.is_err() && place.is_worked_for() {}
         }
     }
 
@@ -247,7 +248,11 @@ impl SharedServer {
     ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + Send + use<> {
         let (service, progress) = (Arc::clone(&self.service), place.begin().map(Arc::new));
         async move {
-            let Some(progress) = progress else { return Ok(refused(TOO_MANY)) };
+            let progress = match progress {
+                Ok(progress) => progress,
+                Err(RequestRefusal::TooMany) => return Ok(refused(TOO_MANY)),
+                Err(RequestRefusal::Ending) => return Ok(ending(request.version())),
+            };
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
             let answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
@@ -259,6 +264,17 @@ impl SharedServer {
 /// HTTP/1 has one request at a time, and HTTP/2 has its limit of streams; more are only those that a client has reset while the node
 /// still works for them.
 const TOO_MANY: &str = "requests that you have cancelled are still in progress; try again later\n";
+
+/// Over HTTP/1, these requests were pipelined.
+const ENDING: &str = "this connection ends to make room for others; send the request again on a new one\n";
+
+fn ending(version: Version) -> Response<AnswerBody> {
+    let mut answer = refused(ENDING);
+    if version < Version::HTTP_2 {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
 
 /// A response with a whole body.
 pub fn whole(answer: Response<Bytes>) -> Response<ServerAnswer> {
