@@ -374,7 +374,7 @@ fn u05_streams_of_http2_that_nobody_reads_end() {
         client.send([&[0, 0, block.len() as u8, 1, 5][..], &stream.to_be_bytes(), block].concat());
     }
     // A client that answers no PING would lose its connection for that.
-    let answering = thread::spawn(move || answer_pings(client));
+    let answering = thread::spawn(move || until_reset(client, 0));
     eventually("they are open", DEADLINE, || site.server("weir_server_streams", "status") == 8.0);
     let mut traffic = site.gateway.client();
     let long = format!("/r?{}", "a".repeat(4_000));
@@ -387,23 +387,51 @@ fn u05_streams_of_http2_that_nobody_reads_end() {
     });
     eventually("their connection is closed", 2 * DEADLINE, || site.server("weir_server_streams", "status") == 0.0);
     eventually("nothing is left of it", DEADLINE, || site.server("weir_server_connections", "status") <= 1.0);
-    answering.join().expect("it ends with its connection");
+    assert!(answering.join().expect("it ends with its connection").is_none());
 }
 
-/// Reads frames of HTTP/2 and gives the server no room for more content, until the server closes the connection.
-fn answer_pings(mut client: Client) {
+#[test]
+fn u05_a_stream_of_http2_that_is_not_read_is_reset_alone() {
+    let site = Site::start(Mode::Clear, 1);
+    site.serves("nobody");
+    let mut client = Client::connect(site.status());
+    client.send(PREFACE);
+    for stream in [1_u32, 3] {
+        let block = b"\x82\x86\x04\x05/tail\x41\x01t";
+        client.send([&[0, 0, block.len() as u8, 1, 5][..], &stream.to_be_bytes(), block].concat());
+    }
+    // The windows of the connection and of the second stream.
+    for stream in [0_u32, 3] {
+        client.send([b"\0\0\x04\x08\0", &stream.to_be_bytes()[..], b"\x3f\xff\0\0"].concat());
+    }
+    let reading = thread::spawn(move || until_reset(client, 1));
+    let mut traffic = site.gateway.client();
+    let long = format!("/r?{}", "a".repeat(4_000));
+    eventually("the first stream is reset", 3 * DEADLINE, || {
+        for _ in 0..100 {
+            assert_eq!(traffic.get(&long).expect("an answer").status, 200);
+        }
+        reading.is_finished()
+    });
+    let _client = reading.join().expect("no panic").expect("the connection is open");
+    eventually("the other stream is left", DEADLINE, || site.server("weir_server_streams", "status") == 1.0);
+    assert_eq!(site.gateway.metrics().sum("weir_server_connections_closed_total", &["why=\"untaken\""]), 0.0);
+}
+
+/// Reads frames of HTTP/2, and gives the server no room for more content, until the server resets a stream; `None` if it closes the
+/// connection before.
+fn until_reset(mut client: Client, stream: u32) -> Option<Client> {
     client.set_deadline(6 * DEADLINE);
     while let Ok(head) = client.exact(9) {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-        let Ok(payload) = client.exact(length.into()) else { return };
-        let (kind, flags) = (head[3], head[4]);
-        if kind == 6
-            && flags == 0
-            && client.try_send([b"\0\0\x08\x06\x01\0\0\0\0", payload.as_slice()].concat()).is_err()
-        {
-            return;
+        let payload = client.exact(length.into()).ok()?;
+        match (head[3], head[4]) {
+            (3, _) if head[5..9] == stream.to_be_bytes() => return Some(client),
+            (6, 0) => client.try_send([b"\0\0\x08\x06\x01\0\0\0\0", payload.as_slice()].concat()).ok()?,
+            _ => {}
         }
     }
+    None
 }
 
 #[test]

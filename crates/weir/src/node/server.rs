@@ -4,6 +4,7 @@
 //! Each server has a thread of its own, so that it responds however busy the workers are, and delays none of them.
 
 pub mod bounds;
+mod executor;
 mod listening;
 mod message;
 mod peer;
@@ -26,7 +27,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
@@ -36,6 +37,7 @@ use tracing::warn;
 
 use super::server_tally::ServerTally;
 use bounds::{ACCEPT_PAUSE, FAREWELL, ServerBounds};
+use executor::{StreamExecutor, StreamReset};
 use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
@@ -77,7 +79,7 @@ struct SharedServer {
     tally: Arc<ServerTally>,
     places: Arc<ServerPlaces>,
     service: ServerService,
-    http: auto::Builder<TokioExecutor>,
+    http: auto::Builder<StreamExecutor>,
     failed_handshakes: SeldomLogged,
     refused: SeldomLogged,
     accept_errors: SeldomLogged,
@@ -136,8 +138,8 @@ impl Drop for NodeServer {
 
 /// HTTP/1.1 and HTTP/2 with all their bounds. Those of time that hyper has as well are left to [`ServerPlaces`], which has one
 /// set for all protocols and knows which connections are idle.
-fn http() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn http() -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(StreamExecutor);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -253,6 +255,7 @@ impl SharedServer {
                 Err(RequestRefusal::TooMany) => return Ok(refused(TOO_MANY)),
                 Err(RequestRefusal::Ending) => return Ok(ending(request.version())),
             };
+            progress.set_reset(StreamReset::current());
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
             let answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;

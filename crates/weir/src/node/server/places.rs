@@ -9,6 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::bounds::{HELD_BYTES, LOOK, REQUESTS, ServerBounds, WAIT, WAITING, share};
+use super::executor::StreamReset;
 use super::peer::ServerClient;
 use super::progress::{ConnectionProgress, RequestPhase};
 use crate::node::server_tally::{ConnectionEnd, ServerTally};
@@ -183,9 +184,12 @@ impl ServerPlaces {
             let how = if why == ConnectionEnd::Idle { EndOrder::Gently } else { EndOrder::AtOnce };
             self.end(&mut table, id, why, how);
         }
+        let resets = |entry: &mut PlaceEntry| entry.progress.take_resets(now);
+        let resets: Vec<StreamReset> = table.entries.values_mut().flat_map(resets).collect();
         let unread: Vec<_> =
             table.entries.values().flat_map(|entry| entry.progress.unread_streams(now)).cloned().collect();
         drop(table);
+        resets.iter().for_each(StreamReset::reset);
         let ended = unread.iter().filter(|stream| stream.end()).count();
         self.tally.streams_unread.fetch_add(ended as u64, Relaxed);
     }
@@ -349,6 +353,11 @@ impl RequestProgress {
 
     pub fn set_wanted(&self, is_wanted: bool) {
         self.place.note(|progress, now| progress.set_wanted(self.number, is_wanted, now));
+    }
+
+    /// Notes how the stream of the request can be reset.
+    pub fn set_reset(&self, reset: Option<StreamReset>) {
+        self.place.note(|progress, _| progress.set_reset(self.number, reset));
     }
 
     pub fn taken(&self) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::bounds::{ANSWER, FIRST_BYTE, HANDSHAKE, HEAD, IDLE, LAST_WORDS, SILENT, UNREAD, YOUNG};
+use super::executor::StreamReset;
 use super::stream::SharedStream;
 use crate::node::server_tally::ConnectionEnd;
 
@@ -27,6 +28,20 @@ struct RequestState {
     since: Instant,
     /// When the client last took a part of the response.
     taken: Instant,
+    /// How its stream of HTTP/2 can be reset; `None` over HTTP/1, and once it has been.
+    reset: Option<StreamReset>,
+}
+
+impl RequestState {
+    /// Whether the client has taken nothing of the response for too long.
+    fn is_untaken(&self, now: Instant) -> bool {
+        let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
+        match self.phase {
+            RequestPhase::Sending => is_past(self.taken, ANSWER),
+            RequestPhase::Streaming { is_wanted: false, .. } => is_past(self.since, UNREAD + LAST_WORDS),
+            _ => false,
+        }
+    }
 }
 
 /// The requests of a connection, and the times of what has happened on it.
@@ -109,13 +124,20 @@ impl ConnectionProgress {
     /// Begins a request. Returns its number.
     pub fn begin(&mut self, now: Instant) -> u64 {
         self.begun += 1;
-        self.requests.insert(self.begun, RequestState { phase: RequestPhase::Working, since: now, taken: now });
+        self.requests
+            .insert(self.begun, RequestState { phase: RequestPhase::Working, since: now, taken: now, reset: None });
         self.begun
     }
 
     pub fn set_phase(&mut self, request: u64, phase: RequestPhase, now: Instant) {
         if let Some(state) = self.requests.get_mut(&request) {
-            *state = RequestState { phase, since: now, taken: now };
+            (state.phase, state.since, state.taken) = (phase, now, now);
+        }
+    }
+
+    pub fn set_reset(&mut self, request: u64, reset: Option<StreamReset>) {
+        if let Some(state) = self.requests.get_mut(&request) {
+            state.reset = reset;
         }
     }
 
@@ -148,12 +170,10 @@ impl ConnectionProgress {
     pub fn overdue(&self, now: Instant) -> Option<ConnectionEnd> {
         let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
         if !self.requests.is_empty() {
-            let is_untaken = self.requests.values().any(|state| match state.phase {
-                RequestPhase::Sending => is_past(state.taken, ANSWER),
-                RequestPhase::Streaming { is_wanted: false, .. } => is_past(state.since, UNREAD + LAST_WORDS),
-                _ => false,
-            });
-            return is_untaken.then_some(ConnectionEnd::Untaken);
+            let untaken = || self.requests.values().filter(|state| state.is_untaken(now));
+            let cannot_reset = untaken().any(|state| state.reset.is_none());
+            let is_end = cannot_reset || untaken().count() == self.requests.len();
+            return is_end.then_some(ConnectionEnd::Untaken);
         }
         if let Some(since) = self.idle_since {
             return is_past(since, IDLE).then_some(ConnectionEnd::Idle);
@@ -163,6 +183,15 @@ impl ConnectionProgress {
             (Some(_), None) => is_past(self.accepted, HANDSHAKE).then_some(ConnectionEnd::Handshake),
             (Some(first), Some(secured)) => is_past(first.max(secured), HEAD).then_some(ConnectionEnd::Head),
         }
+    }
+
+    /// The resets of the streams of HTTP/2 that are not read while other requests of the connection are in progress.
+    pub fn take_resets(&mut self, now: Instant) -> Vec<StreamReset> {
+        if self.requests.values().all(|state| state.is_untaken(now)) {
+            return Vec::new();
+        }
+        let untaken = self.requests.values_mut().filter(|state| state.is_untaken(now));
+        untaken.filter_map(|state| state.reset.take()).collect()
     }
 
     /// The streams whose client has taken nothing for too long.
@@ -250,6 +279,26 @@ mod tests {
         assert!(connection.finish(request, start + 20 * MS));
         connection.received(start + 30 * MS);
         ends(&connection, start + 20 * MS + IDLE, ConnectionEnd::Idle);
+    }
+
+    #[test]
+    fn a_response_that_is_not_read_ends_its_stream_and_the_connection_only_if_it_is_alone() {
+        let (mut connection, start) = accepted(false);
+        let [unread, other] = [connection.begin(start), connection.begin(start)];
+        connection.set_reset(unread, Some(StreamReset::default()));
+        connection.set_phase(unread, RequestPhase::Sending, start);
+        assert_eq!(connection.take_resets(start + ANSWER - MS).len(), 0);
+        assert_eq!(connection.overdue(start + ANSWER), None);
+        assert_eq!(connection.take_resets(start + ANSWER).len(), 1);
+        assert_eq!(
+            connection.overdue(start + ANSWER),
+            Some(ConnectionEnd::Untaken),
+            "it is still there, in spite of that"
+        );
+        connection.set_reset(unread, Some(StreamReset::default()));
+        connection.finish(other, start);
+        ends(&connection, start + ANSWER, ConnectionEnd::Untaken);
+        assert_eq!(connection.take_resets(start + ANSWER).len(), 0, "it is alone");
     }
 
     struct NoPieces;
