@@ -7,7 +7,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use weir_control::text::yaml::TextLimits;
+use weir_control::document::file_schema;
+use weir_control::text::yaml::{self, TextLimits};
 use weir_control::{Diagnostic, Document, check_document};
 
 fn environment(name: &str) -> Option<String> {
@@ -64,4 +65,23 @@ fn documents_have_the_expected_outcome() {
         }
     }
     assert!(differing.is_empty(), "{differing}");
+}
+
+/// Editors and forms must not call wrong what is accepted.
+#[test]
+fn accepted_documents_match_the_schema_of_files() {
+    let schema = jsonschema::validator_for(&file_schema()).expect("it is a schema");
+    let mut refused = String::new();
+    for path in documents() {
+        let text = fs::read_to_string(&path).expect("the document can be read");
+        if !outcome("f", &text).starts_with("accepted") {
+            continue;
+        }
+        let parsed = yaml::parse(&"f".into(), &text, &environment, TextLimits::default()).expect("it is YAML");
+        for error in schema.iter_errors(&parsed.tree.to_json()) {
+            writeln!(refused, "{}: {}: {error}", path.display(), error.instance_path())
+                .expect("a String takes everything");
+        }
+    }
+    assert!(refused.is_empty(), "{refused}");
 }

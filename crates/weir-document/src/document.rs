@@ -15,6 +15,7 @@ mod consumer;
 mod cpu_list;
 mod data_encryption;
 mod discovery;
+mod file_schema;
 mod hub;
 mod hub_log;
 mod include;
@@ -32,6 +33,7 @@ pub mod resource_access;
 mod route;
 mod scheme;
 mod secret_fields;
+mod secret_reference;
 mod secrets;
 pub mod settings;
 mod shared_list;
@@ -69,6 +71,7 @@ pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
 pub use data_encryption::{DataEncryption, EncryptionKey, UNREADABLE, all_unreadable};
 pub use discovery::{ConsulSettings, DiscoverySettings, EurekaServer, EurekaSettings};
+pub use file_schema::file_schema;
 pub use hub::HubSpec;
 pub use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use kinds::RESOURCE_LISTS;
@@ -78,7 +81,7 @@ pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
 pub use persistence::PersistenceSpec;
 pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
-pub use references::SecretReference;
+pub use secret_reference::SecretReference;
 pub use resource::{Reference, ResourceOrigin};
 pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
@@ -208,7 +211,7 @@ impl Document {
         of_files.extend(of_merge);
         if !of_files.is_empty() {
             // With an incomplete tree, other checks would report missing resources, so the document stays empty.
-            let nothing = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(Vec::new()) };
+            let nothing = TreeNode::unplaced(NodeKind::Map(Vec::new()));
             return Ok(Document::of_tree(source, nothing, of_files, lookup));
         }
         let mut document = Document::of_tree(source, tree, faults, lookup);
@@ -374,8 +377,10 @@ impl Document {
         let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
         let root = NodeReader::root(&tree, &faults);
         let settings = settings::SETTINGS.iter().map(|(name, _)| *name);
-        let known: Vec<&str> =
-            settings.chain(["acme", "include", "plugins"]).chain(kinds::KINDS.iter().map(|kind| kind.list)).collect();
+        let known: Vec<&str> = settings
+            .chain(file_schema::FURTHER.iter().copied())
+            .chain(kinds::KINDS.iter().map(|kind| kind.list))
+            .collect();
         if let Some(fields) = root.fields(&known) {
             document.settings = settings::read(&fields);
             document.acme = fields.get("acme").and_then(|at| acme::read(&at));

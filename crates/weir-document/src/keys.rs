@@ -76,13 +76,13 @@ impl AboutKey {
 
 /// A key of a map, with the kind of its value.
 #[derive(Debug)]
-pub struct Key<K> {
+pub struct DeclaredKey<K> {
     about: AboutKey,
     kind: K,
 }
 
-impl<K> Key<K> {
-    pub(crate) const fn new(name: &'static str, lines: &'static [&'static str], kind: K) -> Key<K> {
+impl<K> DeclaredKey<K> {
+    pub(crate) const fn new(name: &'static str, lines: &'static [&'static str], kind: K) -> DeclaredKey<K> {
         let about = AboutKey {
             name: without_prefix(name),
             lines,
@@ -97,53 +97,53 @@ impl<K> Key<K> {
             guide: None,
             only_if: None,
         };
-        Key { about, kind }
+        DeclaredKey { about, kind }
     }
 
     /// Not in APISIX.
-    pub(crate) const fn own(mut self) -> Key<K> {
+    pub(crate) const fn own(mut self) -> DeclaredKey<K> {
         self.about.origin = KeyOrigin::Own;
         self
     }
 
     /// The key must be there; `advice` is how to add it.
-    pub(crate) const fn required(mut self, advice: &'static str) -> Key<K> {
+    pub(crate) const fn required(mut self, advice: &'static str) -> DeclaredKey<K> {
         self.about.required = Some(advice);
         self
     }
 
-    pub(crate) const fn secret(mut self) -> Key<K> {
+    pub(crate) const fn secret(mut self) -> DeclaredKey<K> {
         self.about.is_secret = true;
         self
     }
 
     /// A secret that is a private key in PEM.
-    pub(crate) const fn secret_pem(mut self) -> Key<K> {
+    pub(crate) const fn secret_pem(mut self) -> DeclaredKey<K> {
         self.about.is_pem = true;
         self.secret()
     }
 
-    pub(crate) const fn unit(mut self, unit: &'static str) -> Key<K> {
+    pub(crate) const fn unit(mut self, unit: &'static str) -> DeclaredKey<K> {
         self.about.unit = Some(unit);
         self
     }
 
-    pub(crate) const fn absent(mut self, text: &'static str) -> Key<K> {
+    pub(crate) const fn absent(mut self, text: &'static str) -> DeclaredKey<K> {
         self.about.absent = Some(text);
         self
     }
 
-    pub(crate) const fn example(mut self, yaml: &'static str) -> Key<K> {
+    pub(crate) const fn example(mut self, yaml: &'static str) -> DeclaredKey<K> {
         self.about.example = Some(yaml);
         self
     }
 
-    pub(crate) const fn guide(mut self, section: &'static str) -> Key<K> {
+    pub(crate) const fn guide(mut self, section: &'static str) -> DeclaredKey<K> {
         self.about.guide = Some(section);
         self
     }
 
-    pub(crate) const fn only_if(mut self, key: &'static str, words: &'static [&'static str]) -> Key<K> {
+    pub(crate) const fn only_if(mut self, key: &'static str, words: &'static [&'static str]) -> DeclaredKey<K> {
         self.about.only_if = Some((key, words));
         self
     }
@@ -191,7 +191,7 @@ pub trait AnyKey: Sync {
     fn words(&self) -> Vec<&'static str>;
 }
 
-impl<K: Kind> AnyKey for Key<K> {
+impl<K: Kind> AnyKey for DeclaredKey<K> {
     fn about(&self) -> &AboutKey {
         &self.about
     }
@@ -272,7 +272,7 @@ impl KeyTable {
 }
 
 /// The struct that [`keys!`] makes for a map.
-pub(crate) trait Keys: Sync {
+pub(crate) trait MapKeys: Sync {
     fn table(&self) -> &'static KeyTable;
 }
 
@@ -290,23 +290,23 @@ macro_rules! keys {
         })?
     ) => {
         $visibility struct $Keys {
-            $($visibility $key: $crate::keys::Key<$Kind>,)*
+            $($visibility $key: $crate::keys::DeclaredKey<$Kind>,)*
         }
 
         $visibility static $NAME: $Keys = $Keys {
-            $($key: $crate::keys::Key::new(stringify!($key), &[$($line),+], $kind) $(.$said($($what),*))*,)*
+            $($key: $crate::keys::DeclaredKey::new(stringify!($key), &[$($line),+], $kind) $(.$said($($what),*))*,)*
         };
 
-        impl $crate::keys::Keys for $Keys {
+        impl $crate::keys::MapKeys for $Keys {
             fn table(&self) -> &'static $crate::keys::KeyTable {
                 static TABLE: $crate::keys::KeyTable = $crate::keys::KeyTable::new(
                     $name,
                     &[$($about),+],
                     // Made again, not referred to: so the compiler sees which fields of the struct are never read.
                     &[$(
-                        &$crate::keys::Key::new(stringify!($key), &[$($line),+], $kind) $(.$said($($what),*))*,
+                        &$crate::keys::DeclaredKey::new(stringify!($key), &[$($line),+], $kind) $(.$said($($what),*))*,
                     )*
-                    $($(&$crate::keys::Key::new(stringify!($refused), &[], $why),)*)?],
+                    $($(&$crate::keys::DeclaredKey::new(stringify!($refused), &[], $why),)*)?],
                     keys!(@shared $($shared)?),
                     keys!(@rules $($rules)?),
                 );
@@ -315,7 +315,7 @@ macro_rules! keys {
         }
     };
     (@shared) => { None };
-    (@shared $shared:ident) => { Some(|| $crate::keys::Keys::table(&$shared)) };
+    (@shared $shared:ident) => { Some(|| $crate::keys::MapKeys::table(&$shared)) };
     (@rules) => { &[] };
     (@rules $rules:expr) => { $rules };
 }

@@ -81,6 +81,9 @@ impl AllowedFolders {
         if !metadata.is_file() {
             return Err(refusal("it is not a regular file"));
         }
+        if metadata.nlink() > 1 {
+            return Err(refusal("it has a second name (a hard link), which may be anywhere"));
+        }
         self.check(&real, &metadata)?;
         Ok(file)
     }
@@ -242,6 +245,15 @@ mod tests {
         node.refuses("logs/dangling");
         assert!(!node.0.join("data/new").exists(), "a link is not followed to create its target");
         assert!(!node.0.join("data/x").exists());
+    }
+
+    #[test]
+    fn files_with_a_second_name_are_not_appended_to() {
+        let node = NodeDirectory::new();
+        fs::write(node.0.join("data/store"), "").expect("a directory of our own");
+        fs::hard_link(node.0.join("data/store"), node.0.join("logs/store")).expect("a link");
+        let refused = node.folders().open_to_append(&node.0.join("logs/store")).expect_err("a hard link");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]

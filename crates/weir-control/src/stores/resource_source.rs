@@ -14,7 +14,7 @@ use crate::document::resource_access::{NodeOwned, OwnFiles, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
-use crate::text::tree::{NodeKind, TextPosition, TreeNode};
+use crate::text::tree::{NodeKind, TreeNode};
 
 /// A file with settings, and a store with resources.
 pub(super) struct ResourceSource {
@@ -100,7 +100,7 @@ impl SettingsFile {
         // The file may contain these lists, if they are empty.
         entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
         entries.extend(short);
-        let tree = TreeNode { place: TextPosition::default(), kind: NodeKind::Map(entries) };
+        let tree = TreeNode::unplaced(NodeKind::Map(entries));
         let mut document =
             Document::of_resources(Arc::clone(name), tree, long, &process_environment, Arc::clone(&self.access));
         document.store_revision = Some(trial.revision());

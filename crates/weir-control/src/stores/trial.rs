@@ -17,7 +17,7 @@ use crate::document::lists::LongLists;
 use crate::document::resource_access::ResourceAccess;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::json;
-use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
+use crate::text::tree::{MapEntry, NodeKind, TreeNode};
 
 /// The resources of a store with a change that is not committed.
 pub struct ChangeTrial {
@@ -200,8 +200,8 @@ impl ChangeTrial {
             }
             let items = served.iter().map(|(key, json)| item(key, json)).collect();
             self.order.insert(list, served.into_iter().map(|(key, _)| key.clone()).collect());
-            let value = TreeNode { place: TextPosition::default(), kind: NodeKind::List(items) };
-            short.push(MapEntry { key: list.into(), key_place: TextPosition::default(), value });
+            let value = TreeNode::unplaced(NodeKind::List(items));
+            short.push(MapEntry::unplaced(list, value));
         }
         DocumentLists { short, long: read.lists() }
     }
@@ -306,15 +306,15 @@ impl SortedFaults {
 /// A resource as an item of a document, with its id.
 fn item(key: &ResourceKey, text: &str) -> TreeNode {
     // A text that is not JSON is refused as a resource that is no map, and [`ChangeTrial::sort`] says why.
-    let mut tree = json::tree(text).unwrap_or(TreeNode { place: TextPosition::default(), kind: NodeKind::Null });
+    let mut tree = json::tree(text).unwrap_or(TreeNode::unplaced(NodeKind::Null));
     let has_id = key.list() != "consumers" || key.consumer_of_credential().is_some();
     if let NodeKind::Map(entries) = &mut tree.kind
         && has_id
     {
-        let value = TreeNode { place: TextPosition::default(), kind: NodeKind::Text(key.id().into()) };
+        let value = TreeNode::unplaced(NodeKind::Text(key.id().into()));
         match entries.iter_mut().find(|entry| &*entry.key == "id") {
             Some(entry) => entry.value = value,
-            None => entries.push(MapEntry { key: "id".into(), key_place: TextPosition::default(), value }),
+            None => entries.push(MapEntry::unplaced("id", value)),
         }
     }
     tree

@@ -8,7 +8,7 @@ use weir_net::tls::Versions;
 use super::data_encryption::{UNREADABLE, unreadable};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, id_of};
 use crate::keys::kinds::{
-    Anything, Custom, Flag, List, Or, Parsed, Section, Whole, Words, anything, custom, flag, list, section, text,
+    Anything, Custom, Flag, List, Or, ParsedText, SubMap, Whole, Words, anything, custom, flag, list, section, text,
     whole, words,
 };
 use crate::keys::schema::Definitions;
@@ -116,9 +116,9 @@ keys! {
     /// For `server`, the certificate is shown to clients; for `client`, to upstreams that refer to it by `tls.client_cert_id`.
     r#type: Or<Words<SslType>> = words(TYPES).or(SslType::Server);
     /// The host name: `example.com`, `*.example.com` (one label), or `*` for all that no other entry has and for clients that send none.
-    sni: Parsed<ServerName> = NAME, example("www.example.com");
+    sni: ParsedText<ServerName> = NAME, example("www.example.com");
     /// Several host names.
-    snis: List<Parsed<ServerName>> = list(NAME).not_empty("add a host name, or `*` for all other names"),
+    snis: List<ParsedText<ServerName>> = list(NAME).not_empty("add a host name, or `*` for all other names"),
         example("[example.com, \"*.example.com\"]");
     /// A certificate chain: PEM text, the name of a file, or `$env://NAME`. File names are relative to the configuration file.
     cert: Custom<Pem> = PEM, required("add PEM text, or the name of a PEM file"), example("example.crt");
@@ -129,7 +129,7 @@ keys! {
     /// The keys of `certs`, in the same order.
     keys: List<Custom<Pem>> = list(PEM), secret_pem();
     /// Clients must present a certificate.
-    client: Section<ClientVerification> = section(&SSL_CLIENT, clients), guide("tls.md#client-certificates");
+    client: SubMap<ClientVerification> = section(&SSL_CLIENT, clients), guide("tls.md#client-certificates");
     /// 0 disables the entry.
     status: Or<Whole<u32>> = whole(0, 1).or(1);
     /// The versions of TLS that are allowed.
@@ -150,7 +150,7 @@ keys! {
     /// The most intermediate certificates between that of a client and a CA certificate.
     depth: Or<Whole<u32>> = whole(0, MOST_DEPTH).or(1);
     /// Regular expressions for paths that need no certificate.
-    skip_mtls_uri_regex: List<Parsed<(String, ResourceOrigin)>> = list(text(1, MOST_PATTERN).parsed(pattern)),
+    skip_mtls_uri_regex: List<ParsedText<(String, ResourceOrigin)>> = list(text(1, MOST_PATTERN).parsed(pattern)),
         example("[\"^/health$\"]");
 }
 
@@ -162,7 +162,7 @@ pub(super) enum SslType {
 }
 
 const TYPES: &[(&str, SslType)] = &[("server", SslType::Server), ("client", SslType::Client)];
-const NAME: Parsed<ServerName> = text(1, 253).pattern(r"^(\*|(\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]*)$").parsed(name);
+const NAME: ParsedText<ServerName> = text(1, 253).pattern(r"^(\*|(\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]*)$").parsed(name);
 
 pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
     let fields = at.keys(&SSL)?;

@@ -10,8 +10,8 @@ use super::resource::host;
 use super::scheme::Scheme;
 use crate::keys::keys;
 use crate::keys::kinds::{
-    Flag, List, Or, Parsed, Section, Set, Text, Time, Whole, Words, any_text, flag, list, section, set, text, time,
-    whole, words,
+    DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text, flag, list, section, set,
+    text, time, whole, words,
 };
 use crate::text::read::{KeyName, MapReader, NodeReader};
 
@@ -121,9 +121,9 @@ keys! {
     pub(super) static CHECKS: ChecksKeys = "checks";
 
     /// Requests that Weir sends to endpoints.
-    active: Section<ActiveChecksSpec> = section(&ACTIVE, active);
+    active: SubMap<ActiveChecksSpec> = section(&ACTIVE, active);
     /// The results of ordinary traffic. Without active checks, an endpoint that was taken out is tried again after 10 seconds.
-    passive: Section<PassiveChecks> = section(&PASSIVE, passive);
+    passive: SubMap<PassiveChecks> = section(&PASSIVE, passive);
 }
 
 keys! {
@@ -138,26 +138,26 @@ keys! {
     /// The most endpoints of the upstream that are checked at the same time.
     concurrency: Or<Whole<u32>> = whole(1, 1_000).or(10);
     /// The `Host` of the request.
-    host: Parsed<String> = host(), absent("the name of the node"), example("api.example.com");
+    host: ParsedText<String> = host(), absent("the name of the node"), example("api.example.com");
     /// The port to check.
     port: Whole<u16> = whole(1, 65_535), absent("that of the node");
     /// The method of the request.
     http_method: Or<Words<&'static str>> = words(METHODS).or("GET"), own();
     /// The path of the request.
-    http_path: Parsed<Box<str>> = any_text().pattern("^/").parsed(path), absent("`/`"), example("/health");
+    http_path: ParsedText<Box<str>> = any_text().pattern("^/").parsed(path), absent("`/`"), example("/health");
     /// The content of the request.
     http_req_body: Or<Text> = any_text().or(""), own();
     /// Header fields of the request.
-    req_headers: Set<Parsed<Box<str>>> = set(any_text().pattern("^[^:]+:").parsed(header)), example("[\"X-Check: weir\"]");
+    req_headers: DistinctList<ParsedText<Box<str>>> = set(any_text().pattern("^[^:]+:").parsed(header)), example("[\"X-Check: weir\"]");
     /// Whether the certificate of an endpoint is verified.
     https_verify_certificate: Flag = flag(), absent("as `tls.verify` says");
     /// The service of the endpoint whose health is asked for.
     grpc_service: Text = text(1, 1_024), own(), only_if("type", &["grpc", "grpcs"]), absent("the server as a whole"),
         example("orders.v1.Orders");
     /// When an endpoint that is out of rotation returns.
-    healthy: Section<HealthySpec> = section(&ACTIVE_HEALTHY, active_healthy);
+    healthy: SubMap<HealthySpec> = section(&ACTIVE_HEALTHY, active_healthy);
     /// When an endpoint is taken out of rotation.
-    unhealthy: Section<UnhealthySpec> = section(&ACTIVE_UNHEALTHY, active_unhealthy);
+    unhealthy: SubMap<UnhealthySpec> = section(&ACTIVE_UNHEALTHY, active_unhealthy);
 }
 
 keys! {
@@ -195,9 +195,9 @@ keys! {
     /// Without effect; APISIX requires it.
     r#type: Words<CheckType> = words(PASSIVE_TYPES);
     /// When an endpoint that is out of rotation returns.
-    healthy: Section<HealthySpec> = section(&PASSIVE_HEALTHY, passive_healthy);
+    healthy: SubMap<HealthySpec> = section(&PASSIVE_HEALTHY, passive_healthy);
     /// When an endpoint is taken out of rotation.
-    unhealthy: Section<UnhealthySpec> = section(&PASSIVE_UNHEALTHY, passive_unhealthy);
+    unhealthy: SubMap<UnhealthySpec> = section(&PASSIVE_UNHEALTHY, passive_unhealthy);
 }
 
 keys! {

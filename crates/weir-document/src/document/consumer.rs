@@ -5,7 +5,7 @@ use serde_json::json;
 use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, IdOf, RESOURCE, Reference, ResourceOrigin, id_of};
 use crate::keys::keys;
-use crate::keys::kinds::{Custom, Form, Parsed, form, text};
+use crate::keys::kinds::{Custom, Form, ParsedText, form, text};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};
 
@@ -60,7 +60,7 @@ keys! {
     /// plugin.
     plugins: Custom<PluginSpecs> = PLUGINS, example("{ key-auth: { key: jack-key } }");
     /// The name of the consumer, which upstreams get.
-    username: Parsed<Box<str>> = text(1, 256).pattern("^[a-zA-Z0-9_-]+$").parsed(username), example("jack");
+    username: ParsedText<Box<str>> = text(1, 256).pattern("^[a-zA-Z0-9_-]+$").parsed(username), example("jack");
     /// The group of the consumer, whose plugins apply to its requests.
     group_id: IdOf = id_of("consumer_groups");
 }

@@ -14,11 +14,11 @@ use weir_plugin::vars::parse_network;
 use super::hub_log;
 use super::resource::{self, COMMON, ResourceOrigin};
 use crate::keys::kinds::{
-    Custom, Flag, Form, List, Or, Parsed, Section, Set, Size, Text, Time, Whole, Words, any_text, custom, flag, form,
-    list, section, set, size, text, time, whole, words,
+    ByteSize, Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text,
+    custom, flag, form, list, section, set, size, text, time, whole, words,
 };
 use crate::keys::schema::Definitions;
-use crate::keys::{Keys, keys};
+use crate::keys::{MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// A W3C WebSub hub.
@@ -34,20 +34,20 @@ keys! {
     pub(super) static HUB: HubKeys = "hub", shared COMMON;
 
     /// The URL at which subscribers find the hub: `rel="hub"` of every delivery.
-    url: Parsed<Box<str>> = text(1, 2048).pattern("^https?://").parsed(http_url), own(),
+    url: ParsedText<Box<str>> = text(1, 2048).pattern("^https?://").parsed(http_url), own(),
         required("add the public URL of the hub: `url: https://api.example.com/hub`"), example("https://api.example.com/hub");
     /// The URLs of topics. A URL with `*` at its end stands for all with that prefix.
-    topics: Set<Parsed<String>> = TOPICS, own(), required(ADD_TOPICS), example("[\"https://api.example.com/orders/*\"]");
+    topics: DistinctList<ParsedText<String>> = TOPICS, own(), required(ADD_TOPICS), example("[\"https://api.example.com/orders/*\"]");
     /// Further conditions for some topics. The first entry that has a topic applies to it.
     rights: Form = form("list: maps", rights_schema).with(&RIGHTS), own(), absent("none"), guide("hub.md#rights");
     /// Who may publish what.
-    publish: Section<PublishSettings> = section(&PUBLISH, publish), own();
+    publish: SubMap<PublishSettings> = section(&PUBLISH, publish), own();
     /// Who may subscribe, and how.
-    subscribe: Section<SubscribeSettings> = section(&SUBSCRIBE, subscribe), own();
+    subscribe: SubMap<SubscribeSettings> = section(&SUBSCRIBE, subscribe), own();
     /// How events are delivered.
-    delivery: Section<DeliverySettings> = section(&DELIVERY, delivery), own();
+    delivery: SubMap<DeliverySettings> = section(&DELIVERY, delivery), own();
     /// How long events are kept.
-    retention: Section<RetentionSettings> = section(&RETENTION, retention), own();
+    retention: SubMap<RetentionSettings> = section(&RETENTION, retention), own();
     /// Where events and subscriptions are kept: on the node (`local`), or in Kafka.
     log: Custom<LogSettings> = custom("`local`, or a map with `kafka`", hub_log::schema, hub_log::read)
         .with(&hub_log::HUB_LOG), own(), absent("`local`"), guide("hub.md#several-nodes");
@@ -58,13 +58,13 @@ keys! {
     static CALLERS: CallersKeys = "callers";
 
     /// Consumers that have it.
-    consumers: Set<Text> = set(text(1, 256)), own(), example("[shop]");
+    consumers: DistinctList<Text> = set(text(1, 256)), own(), example("[shop]");
     /// Consumer groups whose consumers have it.
-    groups: Set<Text> = set(text(1, 256)), own(), example("[partners]");
+    groups: DistinctList<Text> = set(text(1, 256)), own(), example("[partners]");
     /// Scopes one of which the token of the caller must have.
-    scopes: Set<Parsed<Box<str>>> = set(text(1, 256).parsed(scope)), own(), example("[\"orders:write\"]");
+    scopes: DistinctList<ParsedText<Box<str>>> = set(text(1, 256).parsed(scope)), own(), example("[\"orders:write\"]");
     /// The claim of the caller's token that must cover the topic: its name, or a JSON Pointer to it.
-    topic_claim: Parsed<Box<str>> = text(1, 256).parsed(topic_claim), own(), example("/mercure/publish");
+    topic_claim: ParsedText<Box<str>> = text(1, 256).parsed(topic_claim), own(), example("/mercure/publish");
 }
 
 keys! {
@@ -72,11 +72,11 @@ keys! {
     static RIGHTS: RightsKeys = "hub_rights";
 
     /// The topics, written as in `topics` of the hub.
-    topics: Set<Parsed<String>> = TOPICS, own(), required(ADD_TOPICS), example("[\"https://api.example.com/orders/*\"]");
+    topics: DistinctList<ParsedText<String>> = TOPICS, own(), required(ADD_TOPICS), example("[\"https://api.example.com/orders/*\"]");
     /// Who may publish.
-    publish: Section<PermittedCallers> = section(&CALLERS, permitted), own();
+    publish: SubMap<PermittedCallers> = section(&CALLERS, permitted), own();
     /// Who may subscribe.
-    subscribe: Section<PermittedCallers> = section(&CALLERS, permitted), own();
+    subscribe: SubMap<PermittedCallers> = section(&CALLERS, permitted), own();
 }
 
 keys! {
@@ -88,12 +88,12 @@ keys! {
     /// Any client may publish content that is signed with this secret.
     secret: Text = text(1, 199), own(), secret();
     /// The header of a request that has the signature of the publisher.
-    signature_header: Parsed<Box<str>> = text(1, 256).pattern("^[A-Za-z0-9_-]+$").parsed(header), own(),
+    signature_header: ParsedText<Box<str>> = text(1, 256).pattern("^[A-Za-z0-9_-]+$").parsed(header), own(),
         absent("`X-Hub-Signature`");
     /// The largest event. The limit follows from that of a journal's record, which is 64 MiB.
-    max_bytes: Or<Size> = size(1, 32 << 20).or(1 << 20), own();
+    max_bytes: Or<ByteSize> = size(1, 32 << 20).or(1 << 20), own();
     /// Origins from which the hub may fetch a topic after a ping.
-    fetch: Set<Parsed<Box<str>>> = set(text(1, 2048).parsed(origin)), own(), absent("none"),
+    fetch: DistinctList<ParsedText<Box<str>>> = set(text(1, 2048).parsed(origin)), own(), absent("none"),
         example("[\"https://orders.internal:8443\"]");
 }
 
@@ -102,9 +102,9 @@ keys! {
     static SUBSCRIBE: SubscribeKeys = "hub_subscribe", shared CALLERS;
 
     /// To which addresses deliveries may go.
-    callbacks: Section<CallbackSettings> = section(&CALLBACKS, callbacks), own();
+    callbacks: SubMap<CallbackSettings> = section(&CALLBACKS, callbacks), own();
     /// How long subscriptions last.
-    lease: Section<LeaseSettings> = section(&LEASE, lease), own();
+    lease: SubMap<LeaseSettings> = section(&LEASE, lease), own();
     /// The signature algorithm of deliveries.
     signature: Or<Words<SignatureMethod>> = words(&SignatureMethod::ALL).or(SignatureMethod::Sha256), own();
     /// Whether deliveries also have the headers of Standard Webhooks.
@@ -122,7 +122,7 @@ keys! {
     static CALLBACKS: CallbacksKeys = "hub_callbacks";
 
     /// Networks that are not public and may contain callbacks.
-    allow: List<Parsed<IpNet>> = list(any_text().parsed(network)), own(), absent("none"), example("[10.0.0.0/8]");
+    allow: List<ParsedText<IpNet>> = list(any_text().parsed(network)), own(), absent("none"), example("[10.0.0.0/8]");
     /// Whether callbacks must be `https` URLs.
     require_https: Or<Flag> = flag().or(false), own();
 }
@@ -164,13 +164,13 @@ keys! {
     static RETENTION: RetentionKeys = "hub_retention";
 
     /// The size of all events that are kept. An event counts with its content, its topic and 256 bytes.
-    bytes: Or<Size> = size(1 << 20, u64::MAX).or(1 << 30), own();
+    bytes: Or<ByteSize> = size(1 << 20, u64::MAX).or(1 << 30), own();
     /// The age up to which an event is kept.
     age: Or<Time> = time().or(Duration::from_secs(7 * 86_400)), own();
 }
 
 const ADD_TOPICS: &str = "add the URLs of the topics: `topics: [\"https://api.example.com/orders/*\"]`";
-const TOPICS: Set<Parsed<String>> = set(text(1, 2048).parsed(topic));
+const TOPICS: DistinctList<ParsedText<String>> = set(text(1, 2048).parsed(topic));
 
 pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
     let fields = at.keys(&HUB)?;

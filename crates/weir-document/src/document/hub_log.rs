@@ -4,9 +4,11 @@ use serde_json::{Value, json};
 use weir_hub::{KafkaLogSettings, KafkaTlsSettings, LogSettings};
 use weir_kafka::{SaslLogin, SaslMechanism, is_topic_name};
 
-use crate::keys::kinds::{Flag, Or, Parsed, Section, Set, Text, Whole, Words, flag, section, set, text, whole, words};
+use crate::keys::kinds::{
+    DistinctList, Flag, Or, ParsedText, SubMap, Text, Whole, Words, flag, section, set, text, whole, words,
+};
 use crate::keys::schema::Definitions;
-use crate::keys::{Keys, keys};
+use crate::keys::{MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 keys! {
@@ -14,7 +16,7 @@ keys! {
     pub(super) static HUB_LOG: HubLogKeys = "hub_log";
 
     /// A topic of Kafka.
-    kafka: Section<KafkaLogSettings> = section(&HUB_KAFKA, read_kafka), own();
+    kafka: SubMap<KafkaLogSettings> = section(&HUB_KAFKA, read_kafka), own();
 }
 
 keys! {
@@ -22,19 +24,19 @@ keys! {
     static HUB_KAFKA: HubKafkaKeys = "hub_kafka";
 
     /// Brokers as `host:port`. One that answers is enough.
-    brokers: Set<Parsed<(Box<str>, u16)>> = set(text(1, 300).pattern(":[0-9]+$").parsed(broker)), own(),
+    brokers: DistinctList<ParsedText<(Box<str>, u16)>> = set(text(1, 300).pattern(":[0-9]+$").parsed(broker)), own(),
         required("add the brokers: `brokers: [\"kafka1.internal:9092\"]`"), example("[\"kafka1.internal:9092\"]");
     /// A topic of this hub alone.
-    topic: Parsed<Box<str>> = text(1, 249).pattern("^[A-Za-z0-9._-]+$").parsed(topic), own(),
+    topic: ParsedText<Box<str>> = text(1, 249).pattern("^[A-Za-z0-9._-]+$").parsed(topic), own(),
         required("add a Kafka topic of the hub's own: `topic: weir-orders`"), example("weir-orders");
     /// The number of parts into which the subscriptions are divided, if the hub creates the topic. At most so many nodes deliver.
     partitions: Or<Whole<u32>> = whole(1, 1_024).or(8), own();
     /// The number of copies of the topic, if the hub creates it.
     replication_factor: Whole<i16> = whole(1, 64), own(), absent("that of the brokers");
     /// Use TLS to the brokers.
-    tls: Section<KafkaTlsSettings> = section(&HUB_KAFKA_TLS, tls), own(), absent("no TLS");
+    tls: SubMap<KafkaTlsSettings> = section(&HUB_KAFKA_TLS, tls), own(), absent("no TLS");
     /// The login at the brokers.
-    sasl: Section<SaslLogin> = section(&HUB_KAFKA_SASL, login), own(), absent("none");
+    sasl: SubMap<SaslLogin> = section(&HUB_KAFKA_SASL, login), own(), absent("none");
 }
 
 keys! {

@@ -136,8 +136,9 @@ fn append(tree: &mut TreeNode, added: TreeNode) -> Vec<(Box<str>, usize)> {
             }
             Some(_) => 0,
             None => {
-                let value = TreeNode { place: entry.value.place, kind: NodeKind::List(items) };
-                entries.push(MapEntry { key: entry.key.clone(), key_place: entry.key_place, value });
+                let value = TreeNode { kind: NodeKind::List(items), ..entry.value };
+                let MapEntry { ref key, key_place, key_end, .. } = entry;
+                entries.push(MapEntry { key: key.clone(), key_place, key_end, value });
                 0
             }
         };
@@ -148,12 +149,16 @@ fn append(tree: &mut TreeNode, added: TreeNode) -> Vec<(Box<str>, usize)> {
 
 /// Moves all positions down by this many lines.
 fn shift(node: &mut TreeNode, lines: u32) {
-    node.place.line = node.place.line.saturating_add(lines);
+    for place in [&mut node.place, &mut node.end] {
+        place.line = place.line.saturating_add(lines);
+    }
     match &mut node.kind {
         NodeKind::List(items) => items.iter_mut().for_each(|item| shift(item, lines)),
         NodeKind::Map(entries) => {
-            for MapEntry { key_place, value, .. } in entries {
-                key_place.line = key_place.line.saturating_add(lines);
+            for MapEntry { key_place, key_end, value, .. } in entries {
+                for place in [key_place, key_end] {
+                    place.line = place.line.saturating_add(lines);
+                }
                 shift(value, lines);
             }
         }
@@ -194,7 +199,7 @@ impl Merger {
             let problem = "expected a map with lists of resources".to_owned();
             return self.report(name, String::new(), tree.place, problem, "write as `routes: [...]`".to_owned());
         };
-        for MapEntry { key, key_place, value } in entries.iter().filter(|entry| &*entry.key != "include") {
+        for MapEntry { key, key_place, value, .. } in entries.iter().filter(|entry| &*entry.key != "include") {
             if !is_list_of_resources(key) {
                 let shown = shortened(key);
                 let problem = format!("`{shown}` is not a list of resources, and an included file has nothing else");

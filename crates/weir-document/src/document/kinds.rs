@@ -9,7 +9,7 @@ use super::plugin_set::{GLOBAL_RULE, PLUGIN_SET};
 use super::route::{ROUTE, SERVICE};
 use super::secrets::SECRET_MANAGER;
 use super::upstream::UPSTREAM;
-use crate::keys::{KeyTable, Keys};
+use crate::keys::{KeyTable, MapKeys};
 
 /// How the id of a resource is given in the Admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +44,10 @@ pub struct ResourceKind {
     /// Whether this version serves it. The list of one that it does not serve must be empty.
     pub is_served: bool,
     /// Its keys. `None`: any, which are not known here.
-    keys: Option<&'static dyn Keys>,
+    keys: Option<&'static dyn MapKeys>,
 }
 
-const fn kind(list: &'static str, name: &'static str, id: IdRule, keys: Option<&'static dyn Keys>) -> ResourceKind {
+const fn kind(list: &'static str, name: &'static str, id: IdRule, keys: Option<&'static dyn MapKeys>) -> ResourceKind {
     ResourceKind { list, name, id, patch: false, timed: true, is_long: false, is_stored: true, is_served: true, keys }
 }
 
@@ -72,7 +72,7 @@ impl ResourceKind {
 
     /// The keys that one may have; `None` if that is not known here.
     pub fn table(&self) -> Option<&'static KeyTable> {
-        self.keys.map(Keys::table)
+        self.keys.map(MapKeys::table)
     }
 
     /// The name of its schema: `stream_route`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_gateway::snapshot::{Endpoint, WhenEndpointGone};
 
 use crate::keys::keys;
-use crate::keys::kinds::{Flag, Or, Parsed, Text, Time, Words, any_text, flag, text, time, words};
+use crate::keys::kinds::{Flag, Or, ParsedText, Text, Time, Words, any_text, flag, text, time, words};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// Session persistence: how clients stay with their endpoint, as written.
@@ -75,12 +75,12 @@ keys! {
     /// By the address of the client (`client_ip`), by a cookie that Weir sets (`cookie`), or by one of the application (`app_cookie`).
     r#type: Words<PersistenceType> = words(TYPES), own(), required("add `type: cookie`");
     /// The name of the cookie. For `app_cookie` there is no default.
-    name: Parsed<Box<str>> = any_text().pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$").parsed(cookie_name), own(),
+    name: ParsedText<Box<str>> = any_text().pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$").parsed(cookie_name), own(),
         only_if("type", BOTH), absent("`weir_endpoint`"), example("JSESSIONID");
     /// The attribute `Path` of the cookie.
-    path: Parsed<Box<str>> = any_text().parsed(attribute), own(), only_if("type", COOKIE), absent("`/`");
+    path: ParsedText<Box<str>> = any_text().parsed(attribute), own(), only_if("type", COOKIE), absent("`/`");
     /// The attribute `Domain` of the cookie.
-    domain: Parsed<Box<str>> = any_text().parsed(attribute), own(), only_if("type", COOKIE), absent("none"),
+    domain: ParsedText<Box<str>> = any_text().parsed(attribute), own(), only_if("type", COOKIE), absent("none"),
         example("example.com");
     /// How long browsers keep the cookie.
     max_age: Time = time(), own(), only_if("type", COOKIE), absent("until the browser is closed"), example("1d");

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use crate::keys::keys;
-use crate::keys::kinds::{AnyWhole, Kind, MapOf, Parsed, Text, any_text, any_whole, map_of, text};
+use crate::keys::kinds::{AnyWhole, Kind, MapOf, ParsedText, Text, any_text, any_whole, map_of, text};
 use crate::keys::schema::Definitions;
 use crate::text::diagnostic::Faults;
 use crate::text::fingerprint::Fingerprint;
@@ -229,7 +229,7 @@ pub(super) fn common(fields: &MapReader) -> Box<str> {
 const HOST: &str = r"^\*?[0-9a-zA-Z._:\[\]-]*$";
 
 /// A host name, address or pattern with a leading `*`.
-pub(super) const fn host() -> Parsed<String> {
+pub(super) const fn host() -> ParsedText<String> {
     any_text().pattern(HOST).parsed(host_pattern)
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use weir_plugin::AllowedFolders;
 
-use super::references::{ReferenceFault, SecretReference};
+use super::secret_reference::{ReferenceFault, SecretReference};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// What to do if a resource of a store may not name a file.

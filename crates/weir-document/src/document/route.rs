@@ -11,8 +11,8 @@ use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, host, id_of};
 use super::upstream::{self, TIMEOUT, UPSTREAM, UpstreamSpec};
 use crate::keys::kinds::{
-    AnyWhole, Custom, Flag, Or, Parsed, Refused, Section, Set, Whole, Words, any_text, any_whole, custom, flag,
-    refused, section, set, text, whole, words,
+    AnyWhole, Custom, DistinctList, Flag, Or, ParsedText, RefusedKey, SubMap, Whole, Words, any_text, any_whole,
+    custom, flag, refused, section, set, text, whole, words,
 };
 use crate::keys::{KeyRule, keys};
 use crate::text::fingerprint::Fingerprint;
@@ -96,20 +96,20 @@ keys! {
 
     /// The path: `/orders` matches only this one, `/orders/*` every one below it, `/orders/:id` any single segment in place of `:id`, and
     /// `*` every path.
-    uri: Parsed<String> = URI, example("/orders/*");
+    uri: ParsedText<String> = URI, example("/orders/*");
     /// Several paths.
-    uris: Set<Parsed<String>> = set(URI), example("[/orders, /orders/*]");
+    uris: DistinctList<ParsedText<String>> = set(URI), example("[/orders, /orders/*]");
     /// The host name, or a wildcard such as `*.example.com`.
-    host: Parsed<String> = host(), absent("the hosts of the service, or any"), example("api.example.com");
+    host: ParsedText<String> = host(), absent("the hosts of the service, or any"), example("api.example.com");
     /// Several hosts.
-    hosts: Set<Parsed<String>> = set(host()), absent("the hosts of the service, or any"),
+    hosts: DistinctList<ParsedText<String>> = set(host()), absent("the hosts of the service, or any"),
         example("[api.example.com, \"*.example.org\"]");
     /// The methods. An empty list stands for all.
-    methods: Set<Words<&'static str>> = set(words(METHODS)).may_be_empty(), absent("any"), example("[GET, POST]");
+    methods: DistinctList<Words<&'static str>> = set(words(METHODS)).may_be_empty(), absent("any"), example("[GET, POST]");
     /// The address of the client, or a range of addresses.
-    remote_addr: Parsed<String> = NETWORK, absent("any"), example("10.0.0.0/8");
+    remote_addr: ParsedText<String> = NETWORK, absent("any"), example("10.0.0.0/8");
     /// Several addresses and ranges.
-    remote_addrs: Set<Parsed<String>> = set(NETWORK), absent("any"), example("[10.0.0.0/8, \"fd00::/8\"]");
+    remote_addrs: DistinctList<ParsedText<String>> = set(NETWORK), absent("any"), example("[10.0.0.0/8, \"fd00::/8\"]");
     /// Among routes with the same path, the one with the higher priority is tried first.
     priority: Or<AnyWhole> = any_whole().or(0);
     /// Conditions on variables, all of which must hold.
@@ -121,7 +121,7 @@ keys! {
     /// The `plugin_configs` entry whose plugins are applied.
     plugin_config_id: IdOf = id_of("plugin_configs");
     /// The upstream that requests are sent to.
-    upstream: Section<UpstreamSpec> = section(&UPSTREAM, upstream::of_fields);
+    upstream: SubMap<UpstreamSpec> = section(&UPSTREAM, upstream::of_fields);
     /// The same by its id.
     upstream_id: IdOf = id_of("upstreams");
     /// The service that provides what the route does not say.
@@ -129,7 +129,7 @@ keys! {
     /// The hub that answers requests, in place of an upstream.
     hub_id: IdOf = id_of("hubs"), own(), guide("hub.md");
     /// How long steps of an exchange may take, in place of the upstream's `timeout`.
-    timeout: Section<Timeouts> = section(&TIMEOUT, upstream::timeouts), absent("that of the upstream");
+    timeout: SubMap<Timeouts> = section(&TIMEOUT, upstream::timeouts), absent("that of the upstream");
     /// Whether WebSockets are passed on. With `false`, the upstream gets requests without `Upgrade`. In APISIX the default is `false`.
     enable_websocket: Flag = flag(), absent("as the service says, or `true`"), guide("websocket.md");
     /// 0 disables the route.
@@ -149,22 +149,22 @@ keys! {
     /// The plugins that are applied, each with its options.
     plugins: Custom<PluginSpecs> = PLUGINS;
     /// The upstream that requests are sent to.
-    upstream: Section<UpstreamSpec> = section(&UPSTREAM, upstream::of_fields);
+    upstream: SubMap<UpstreamSpec> = section(&UPSTREAM, upstream::of_fields);
     /// The same by its id.
     upstream_id: IdOf = id_of("upstreams");
     /// Whether WebSockets are passed on. With `false`, the upstream gets requests without `Upgrade`. In APISIX the default is `false`.
     enable_websocket: Flag = flag(), absent("`true`"), guide("websocket.md");
     /// Hosts for routes that have none.
-    hosts: Set<Parsed<String>> = set(host()), absent("any"), example("[api.example.com]");
+    hosts: DistinctList<ParsedText<String>> = set(host()), absent("any"), example("[api.example.com]");
 
     refused {
         script: LUA;
     }
 }
 
-const LUA: Refused = refused("is Lua code, which Weir does not run", "use `vars` or a plugin instead");
-const URI: Parsed<String> = text(1, 4096).pattern(r"^(/[^?#]*|\*)$").parsed(uri);
-const NETWORK: Parsed<String> = any_text().parsed(network);
+const LUA: RefusedKey = refused("is Lua code, which Weir does not run", "use `vars` or a plugin instead");
+const URI: ParsedText<String> = text(1, 4096).pattern(r"^(/[^?#]*|\*)$").parsed(uri);
+const NETWORK: ParsedText<String> = any_text().parsed(network);
 
 pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
     let fields = at.keys(&ROUTE)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::resource::{self, RESOURCE};
 use crate::keys::keys;
-use crate::keys::kinds::{Or, Parsed, Text, Time, text, time};
+use crate::keys::kinds::{Or, ParsedText, Text, Time, text, time};
 use crate::text::read::NodeReader;
 
 /// APISIX's cache time for fetched secrets.
@@ -48,7 +48,7 @@ keys! {
     /// How long a value is used before it is fetched again.
     ttl: Or<Time> = time().or(TTL), own();
     /// The kind of the manager and its number: `vault/1`.
-    id: Parsed<Box<str>> = text(1, 256).pattern("^vault/[^/]+$").parsed(id), required("add `id: vault/1`"), example("vault/1");
+    id: ParsedText<Box<str>> = text(1, 256).pattern("^vault/[^/]+$").parsed(id), required("add `id: vault/1`"), example("vault/1");
 }
 
 pub(super) fn read(at: &NodeReader, _: usize) -> Option<SecretManager> {

@@ -20,7 +20,7 @@ use super::names::NameQuery;
 use super::persistence::PersistenceSpec;
 use super::resource::{self, COMMON, ResourceOrigin};
 use super::scheme::Scheme;
-use crate::keys::Keys;
+use crate::keys::MapKeys;
 use crate::keys::schema::Definitions;
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{MapReader, NodeReader, shortened};

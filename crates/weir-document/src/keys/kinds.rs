@@ -11,10 +11,10 @@ use super::KeyTable;
 use super::schema::Definitions;
 use crate::text::read::NodeReader;
 
-pub(crate) use collections::{List, MapOf, Section, Set, list, map_of, section, set};
-pub(crate) use numbers::{AnyWhole, Flag, Size, Time, Whole, any_time, any_whole, flag, size, time, whole};
-pub(crate) use special::{Anything, Custom, Form, Refused, anything, custom, form, refused};
-pub(crate) use texts::{Parsed, Text, Words, any_text, text, words};
+pub(crate) use collections::{DistinctList, List, MapOf, SubMap, list, map_of, section, set};
+pub(crate) use numbers::{AnyWhole, ByteSize, Flag, Time, Whole, any_time, any_whole, flag, size, time, whole};
+pub(crate) use special::{Anything, Custom, Form, RefusedKey, anything, custom, form, refused};
+pub(crate) use texts::{ParsedText, Text, Words, any_text, text, words};
 
 /// The kind of a value.
 pub(crate) trait Kind: Sync {

@@ -1,11 +1,11 @@
 //! Reads maps by the declarations of their keys.
 
-use super::kinds::{Kind, Or, Section, WithDefault};
-use super::{AnyKey, Key, KeyRule, KeyTable, Keys};
+use super::kinds::{Kind, Or, SubMap, WithDefault};
+use super::{AnyKey, DeclaredKey, KeyRule, KeyTable, MapKeys};
 use crate::text::read::{KeyName, MapReader, NodeReader};
 use crate::text::tree::NodeKind;
 
-impl<K> KeyName for Key<K> {
+impl<K> KeyName for DeclaredKey<K> {
     fn name(&self) -> &str {
         self.about.name
     }
@@ -13,7 +13,7 @@ impl<K> KeyName for Key<K> {
 
 impl<'a> NodeReader<'a> {
     /// The fields of a map with these keys. Unknown and refused keys, missing ones and broken rules are reported.
-    pub(crate) fn keys(&'a self, keys: &impl Keys) -> Option<MapReader<'a>> {
+    pub(crate) fn keys(&'a self, keys: &impl MapKeys) -> Option<MapReader<'a>> {
         self.map_of(keys.table())
     }
 
@@ -75,18 +75,18 @@ fn check(rule: &KeyRule, fields: &MapReader) {
 
 impl MapReader<'_> {
     /// The value of a key; `None` if it is absent or wrong.
-    pub(crate) fn read<K: Kind>(&self, key: &Key<K>) -> Option<K::Value> {
+    pub(crate) fn read<K: Kind>(&self, key: &DeclaredKey<K>) -> Option<K::Value> {
         key.kind.read(&self.get(key)?)
     }
 
     /// The value of a section. An absent one is read as an empty map, so that the defaults in it apply.
-    pub(crate) fn section<T>(&self, key: &Key<Section<T>>) -> Option<T> {
+    pub(crate) fn section<T>(&self, key: &DeclaredKey<SubMap<T>>) -> Option<T> {
         let found = self.read(key);
         found.or_else(|| key.kind.of_map(&self.at().empty_map()))
     }
 
     /// The value of a key, or its default.
-    pub(crate) fn value<K: WithDefault>(&self, key: &Key<Or<K>>) -> K::Value {
+    pub(crate) fn value<K: WithDefault>(&self, key: &DeclaredKey<Or<K>>) -> K::Value {
         key.kind.or_default(self.read(key))
     }
 }

@@ -29,10 +29,14 @@ impl Definitions {
 
 /// The schema of a map, with those of all maps in it under `$defs`.
 pub fn of(table: &'static KeyTable) -> Value {
+    with_definitions(|definitions| object(table, definitions))
+}
+
+/// A schema with those that it refers to.
+pub(crate) fn with_definitions(root: impl FnOnce(&mut Definitions) -> Map<String, Value>) -> Value {
     let mut definitions = Definitions::default();
     let mut schema = json!({ "$schema": DIALECT });
-    let root = object(table, &mut definitions);
-    schema.as_object_mut().expect("it is a map").extend(root);
+    schema.as_object_mut().expect("it is a map").extend(root(&mut definitions));
     let mut defined = Map::new();
     while let Some(table) = definitions.tables.get(defined.len()).copied() {
         let part = object(table, &mut definitions);

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
+use super::tree::{MapEntry, NodeKind, TreeNode};
 
 /// The most levels of nested lists and maps.
 const MAX_DEPTH: usize = 64;
@@ -126,7 +126,7 @@ pub fn tree(text: &str) -> Result<TreeNode, serde_json::Error> {
 struct TreeSeed;
 
 fn node<E>(kind: NodeKind) -> Result<TreeNode, E> {
-    Ok(TreeNode { place: TextPosition::default(), kind })
+    Ok(TreeNode::unplaced(kind))
 }
 
 impl<'de> DeserializeSeed<'de> for TreeSeed {
@@ -180,7 +180,7 @@ impl<'de> Visitor<'de> for TreeSeed {
         let mut map = Vec::new();
         while let Some(key) = entries.next_key::<Box<str>>()? {
             let value = entries.next_value_seed(self)?;
-            map.push(MapEntry { key, key_place: TextPosition::default(), value });
+            map.push(MapEntry::unplaced(key, value));
         }
         node(NodeKind::Map(map))
     }

@@ -456,25 +456,6 @@ impl<'a> MapReader<'a> {
     }
 }
 
-/// The keys that readers have asked for, each with the table that declares it.
-#[cfg(test)]
-pub(crate) mod asked {
-    use std::cell::RefCell;
-    use std::collections::BTreeSet;
-
-    thread_local! {
-        static ASKED: RefCell<BTreeSet<(&'static str, String)>> = RefCell::default();
-    }
-
-    pub(super) fn note(table: &'static str, key: &str) {
-        ASKED.with_borrow_mut(|asked| asked.insert((table, key.to_owned())));
-    }
-
-    pub(crate) fn take() -> BTreeSet<(&'static str, String)> {
-        ASKED.take()
-    }
-}
-
 /// `10.0` counts as a whole number, as in APISIX, whose numbers are all floating-point.
 fn as_whole(number: &Number) -> Option<i64> {
     let exact = |value: &f64| value.fract() == 0.0 && value.abs() < 2_f64.powi(53);
@@ -507,6 +488,25 @@ pub fn join(outer: &str, inner: &str) -> String {
 fn scalar_text(node: &TreeNode) -> String {
     match &node.kind {
         NodeKind::Text(text) => shortened(text),
-        kind => TreeNode { place: node.place, kind: kind.clone() }.to_json().to_string(),
+        kind => TreeNode::unplaced(kind.clone()).to_json().to_string(),
+    }
+}
+
+/// The keys that readers have asked for, each with the table that declares it.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static ASKED: RefCell<BTreeSet<(&'static str, String)>> = RefCell::default();
+    }
+
+    pub(super) fn note(table: &'static str, key: &str) {
+        ASKED.with_borrow_mut(|asked| asked.insert((table, key.to_owned())));
+    }
+
+    pub(crate) fn take() -> BTreeSet<(&'static str, String)> {
+        ASKED.take()
     }
 }

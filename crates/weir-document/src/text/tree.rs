@@ -21,7 +21,10 @@ impl TextPosition {
 /// A value and its position. The value of an alias keeps the position of its anchor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TreeNode {
+    /// Where it begins.
     pub place: TextPosition,
+    /// Where it ends: the position after its last character.
+    pub end: TextPosition,
     pub kind: NodeKind,
 }
 
@@ -40,10 +43,25 @@ pub enum NodeKind {
 pub struct MapEntry {
     pub key: Box<str>,
     pub key_place: TextPosition,
+    /// The position after the last character of the key.
+    pub key_end: TextPosition,
     pub value: TreeNode,
 }
 
+impl MapEntry {
+    /// An entry that stands in no text.
+    pub fn unplaced(key: impl Into<Box<str>>, value: TreeNode) -> MapEntry {
+        let nowhere = TextPosition::default();
+        MapEntry { key: key.into(), key_place: nowhere, key_end: nowhere, value }
+    }
+}
+
 impl TreeNode {
+    /// A value that stands in no text.
+    pub fn unplaced(kind: NodeKind) -> TreeNode {
+        TreeNode { place: TextPosition::default(), end: TextPosition::default(), kind }
+    }
+
     /// The entry of a map; `None` if this is not a map.
     pub fn entry(&self, key: &str) -> Option<&MapEntry> {
         match &self.kind {
@@ -124,17 +142,11 @@ impl From<Value> for TreeNode {
             Value::Number(value) => NodeKind::Number(value),
             Value::String(value) => NodeKind::Text(value.into()),
             Value::Array(items) => NodeKind::List(items.into_iter().map(TreeNode::from).collect()),
-            Value::Object(map) => NodeKind::Map(
-                map.into_iter()
-                    .map(|(key, value)| MapEntry {
-                        key: key.into(),
-                        key_place: TextPosition::default(),
-                        value: value.into(),
-                    })
-                    .collect(),
-            ),
+            Value::Object(map) => {
+                NodeKind::Map(map.into_iter().map(|(key, value)| MapEntry::unplaced(key, value.into())).collect())
+            }
         };
-        TreeNode { place: TextPosition::default(), kind }
+        TreeNode::unplaced(kind)
     }
 }
 

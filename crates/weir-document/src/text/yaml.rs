@@ -133,9 +133,31 @@ struct OpenCollection {
     content: CollectionContent,
 }
 
+impl CollectionContent {
+    /// The end of the last value, so far.
+    fn end(&self) -> Option<TextPosition> {
+        match self {
+            CollectionContent::List(items) => Some(items.last()?.end),
+            CollectionContent::Map { entries, merges, .. } => {
+                let ends =
+                    entries.last().map(|entry| entry.value.end).into_iter().chain(merges.last().map(|one| one.end));
+                ends.max_by_key(|end| (end.line, end.column))
+            }
+        }
+    }
+}
+
+/// A key whose value is not yet complete.
+struct OpenKey {
+    text: Box<str>,
+    place: TextPosition,
+    end: TextPosition,
+    is_merge: bool,
+}
+
 enum CollectionContent {
     List(Vec<TreeNode>),
-    Map { entries: Vec<MapEntry>, merges: Vec<TreeNode>, key: Option<(Box<str>, TextPosition, bool)> },
+    Map { entries: Vec<MapEntry>, merges: Vec<TreeNode>, key: Option<OpenKey> },
 }
 
 impl Builder<'_> {
@@ -146,10 +168,12 @@ impl Builder<'_> {
         while let Some(event) = parser.next_event() {
             let (event, span) = event.map_err(|error| self.syntax(error.marker(), error.info()))?;
             let place = self.place(&span.start);
+            // A collection without brackets ends with what follows it, which may be far below.
+            let end = (span.end.index() > span.start.index()).then(|| self.place(&span.end));
             if root.is_some() && matches!(event, Event::DocumentStart(_)) {
                 return Err(self.fault(place, "a second document begins").advise("keep one document per file"));
             }
-            let Some((node, anchor)) = self.completed(event, place, &mut open)? else { continue };
+            let Some((node, anchor)) = self.completed(event, place, end, &mut open)? else { continue };
             if anchor > 0 {
                 self.anchors.insert(anchor, YamlAnchor { size: node.size(), node: node.clone() });
             }
@@ -172,6 +196,7 @@ impl Builder<'_> {
         &mut self,
         event: Event<'_>,
         place: TextPosition,
+        end: Option<TextPosition>,
         open: &mut Vec<OpenCollection>,
     ) -> Result<Option<(TreeNode, usize)>, Diagnostic> {
         Ok(match event {
@@ -187,40 +212,51 @@ impl Builder<'_> {
                 None
             }
             Event::SequenceEnd | Event::MappingEnd => {
+                // The event of a bracket reaches to the end of its line.
+                let bracket = end.map(|_| TextPosition { column: place.column + 1, ..place });
                 let OpenCollection { anchor, place, content } = open.pop().expect("the parser ends only what it began");
-                let kind = match content {
-                    CollectionContent::List(mut items) => {
-                        items.shrink_to_fit();
-                        NodeKind::List(items)
-                    }
-                    CollectionContent::Map { entries, merges, .. } => {
-                        let entries = self.unique(entries, open);
-                        let mut entries = self.merged(entries, merges)?;
-                        // Most lists and maps are small, and would keep spare capacity.
-                        entries.shrink_to_fit();
-                        NodeKind::Map(entries)
-                    }
-                };
-                Some((TreeNode { place, kind }, anchor))
+                let end = bracket.or_else(|| content.end()).unwrap_or(place);
+                let kind = self.collected(content, open)?;
+                Some((TreeNode { place, end, kind }, anchor))
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(1, place)?;
+                let end = end.unwrap_or(place);
                 match open.last_mut().map(|open| &mut open.content) {
                     Some(CollectionContent::Map { key: key @ None, .. }) => {
                         // Keys are text: `80` and `yes` stay as written.
                         let merge = &*text == "<<" && style == ScalarStyle::Plain;
                         if anchor > 0 {
                             let kind = NodeKind::Text((*text).into());
-                            self.anchors.insert(anchor, YamlAnchor { node: TreeNode { place, kind }, size: 1 });
+                            self.anchors.insert(anchor, YamlAnchor { node: TreeNode { place, end, kind }, size: 1 });
                         }
-                        *key = Some((text.into(), place, merge));
+                        *key = Some(OpenKey { text: text.into(), place, end, is_merge: merge });
                         None
                     }
-                    _ => Some((TreeNode { place, kind: self.scalar(&text, style, tag.as_deref(), place)? }, anchor)),
+                    _ => {
+                        Some((TreeNode { place, end, kind: self.scalar(&text, style, tag.as_deref(), place)? }, anchor))
+                    }
                 }
             }
             Event::Alias(anchor) => Some((self.alias(anchor, place, open.len())?, 0)),
             _ => None,
+        })
+    }
+
+    /// The value of a list or map that is complete, inside of those in `open`.
+    fn collected(&self, content: CollectionContent, open: &[OpenCollection]) -> Result<NodeKind, Diagnostic> {
+        Ok(match content {
+            CollectionContent::List(mut items) => {
+                items.shrink_to_fit();
+                NodeKind::List(items)
+            }
+            CollectionContent::Map { entries, merges, .. } => {
+                let entries = self.unique(entries, open);
+                let mut entries = self.merged(entries, merges)?;
+                // Most lists and maps are small, and would keep spare capacity.
+                entries.shrink_to_fit();
+                NodeKind::Map(entries)
+            }
         })
     }
 
@@ -242,13 +278,15 @@ impl Builder<'_> {
         match content {
             CollectionContent::List(items) => items.push(node),
             CollectionContent::Map { entries, merges, key } => match (key.take(), node.kind) {
-                (None, NodeKind::Text(text)) => *key = Some((text, node.place, false)),
+                (None, NodeKind::Text(text)) => {
+                    *key = Some(OpenKey { text, place: node.place, end: node.end, is_merge: false });
+                }
                 (None, _) => {
                     return Err(self.fault(node.place, "a key is not text").advise("use a plain word as the key"));
                 }
-                (Some((_, _, true)), kind) => merges.push(TreeNode { kind, ..node }),
-                (Some((key, key_place, false)), kind) => {
-                    entries.push(MapEntry { key, key_place, value: TreeNode { kind, ..node } });
+                (Some(OpenKey { is_merge: true, .. }), kind) => merges.push(TreeNode { kind, ..node }),
+                (Some(OpenKey { text: key, place: key_place, end: key_end, .. }), kind) => {
+                    entries.push(MapEntry { key, key_place, key_end, value: TreeNode { kind, ..node } });
                 }
             },
         }
@@ -395,7 +433,7 @@ impl Builder<'_> {
 fn path(open: &[OpenCollection], key: &str) -> String {
     let outer = open.iter().fold(String::new(), |path, open| match &open.content {
         CollectionContent::List(items) => format!("{path}[{}]", items.len()),
-        CollectionContent::Map { key, .. } => join(&path, &TreePath::suffix(key.as_ref().map_or("", |(key, ..)| key))),
+        CollectionContent::Map { key, .. } => join(&path, &TreePath::suffix(key.as_ref().map_or("", |key| &key.text))),
     });
     join(&outer, &TreePath::suffix(key))
 }

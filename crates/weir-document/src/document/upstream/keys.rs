@@ -14,8 +14,8 @@ use super::super::scheme::{SCHEMES, Scheme};
 use super::nodes_schema;
 use crate::keys::keys;
 use crate::keys::kinds::{
-    AnyWhole, Custom, Flag, Form, List, Or, Parsed, Section, Text, Time, Whole, Words, any_text, any_time, any_whole,
-    custom, flag, form, list, refused, section, text, time, whole, words,
+    AnyWhole, Custom, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text, any_time,
+    any_whole, custom, flag, form, list, refused, section, text, time, whole, words,
 };
 
 keys! {
@@ -35,7 +35,7 @@ keys! {
     /// The variable, header, cookie or text that is hashed with `type: chash`.
     key: Text = any_text(), example("remote_addr"), guide("balancing.md#consistent-hashing");
     /// Health checks: requests that Weir sends to endpoints, and the results of ordinary traffic.
-    checks: Section<ReadChecks> = section(&CHECKS, checks::read), guide("balancing.md#health");
+    checks: SubMap<ReadChecks> = section(&CHECKS, checks::read), guide("balancing.md#health");
     /// How many further endpoints are tried after the first.
     retries: Whole<u32> = whole(0, 65_535), absent("the number of nodes minus 1");
     /// No retry starts later than this time after the first attempt. 0 is no limit.
@@ -53,7 +53,7 @@ keys! {
     /// of equal value.
     tolerate: List<Words<Tolerance>> = list(words(super::TOLERABLE)), own(), absent("none"), example("[extended_status]");
     /// How long connecting, sending and reading may take.
-    timeout: Section<Timeouts> = section(&TIMEOUT, super::timeouts), absent("60 s each");
+    timeout: SubMap<Timeouts> = section(&TIMEOUT, super::timeouts), absent("60 s each");
     /// The protocol: `http`, `https`, or HTTP/2 without TLS (`grpc`) and with it (`grpcs`). The default port of nodes is 443 with TLS and
     /// 80 without.
     scheme: Or<Words<Scheme>> = words(SCHEMES)
@@ -67,21 +67,21 @@ keys! {
     /// The `Host` that is sent: the client's (`pass`), the host of the node (`node`), or that of `upstream_host` (`rewrite`).
     pass_host: Or<Words<super::HostChoice>> = words(super::HOSTS).or(super::HostChoice::Pass);
     /// The `Host` that is sent with `pass_host: rewrite`.
-    upstream_host: Parsed<String> = host(), example("api.example.com");
+    upstream_host: ParsedText<String> = host(), example("api.example.com");
     /// The pool of idle connections, for each worker and endpoint.
-    keepalive_pool: Section<Keepalive> = section(&KEEPALIVE_POOL, super::keepalive);
+    keepalive_pool: SubMap<Keepalive> = section(&KEEPALIVE_POOL, super::keepalive);
     /// The most requests that one worker may have in flight at an endpoint: a number, `auto` (found by measuring), or `unlimited`.
     concurrency: Custom<Concurrency> = custom("`auto`, `unlimited`, or a whole number, 1 to 1000000",
         super::concurrency_schema, super::concurrency), own(), absent("`auto`"), example("64"), guide("balancing.md#requests-in-flight");
     /// Requests that wait for a permit of an endpoint.
-    queue: Section<Queue> = section(&QUEUE, super::queue), own(), guide("balancing.md#waiting-for-a-permit");
+    queue: SubMap<Queue> = section(&QUEUE, super::queue), own(), guide("balancing.md#waiting-for-a-permit");
     /// The time over which the share of an endpoint grows to its full value, after it was added or has returned to rotation.
     slow_start: Time = any_time(), own(), absent("the whole share at once"), example("30s"), guide("balancing.md#slow-start");
     /// How clients stay with their endpoint.
-    persistence: Section<PersistenceSpec> = section(&PERSISTENCE, persistence::read), own(), absent("they need not"),
+    persistence: SubMap<PersistenceSpec> = section(&PERSISTENCE, persistence::read), own(), absent("they need not"),
         guide("balancing.md#persistence");
     /// Certificates, and how those of the endpoints are verified.
-    tls: Section<UpstreamTls> = section(&UPSTREAM_TLS, certificate::read_upstream), guide("tls.md#to-upstreams");
+    tls: SubMap<UpstreamTls> = section(&UPSTREAM_TLS, certificate::read_upstream), guide("tls.md#to-upstreams");
     /// The service whose instances are the nodes, in DNS or in a registry. `name:port` in DNS is one node; a name without a port is looked up
     /// as SRV records.
     service_name: Text = any_text(), example("orders");

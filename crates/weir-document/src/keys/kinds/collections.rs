@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::numbers::WholeNumber;
 use super::{Kind, Or, Whole, WithDefault, members};
 use crate::keys::schema::Definitions;
-use crate::keys::{KeyTable, Keys};
+use crate::keys::{KeyTable, MapKeys};
 use crate::text::read::{MapReader, NodeReader};
 use crate::text::tree::MapEntry;
 
@@ -79,23 +79,23 @@ impl<T: WholeNumber + 'static> WithDefault for List<Whole<T>> {
 }
 
 /// A list that is not empty and has each item once.
-pub(crate) struct Set<K> {
+pub(crate) struct DistinctList<K> {
     item: K,
     may_be_empty: bool,
 }
 
-pub(crate) const fn set<K: Kind>(item: K) -> Set<K> {
-    Set { item, may_be_empty: false }
+pub(crate) const fn set<K: Kind>(item: K) -> DistinctList<K> {
+    DistinctList { item, may_be_empty: false }
 }
 
-impl<K> Set<K> {
-    pub(crate) const fn may_be_empty(mut self) -> Set<K> {
+impl<K> DistinctList<K> {
+    pub(crate) const fn may_be_empty(mut self) -> DistinctList<K> {
         self.may_be_empty = true;
         self
     }
 }
 
-impl<K: Kind<Value: Clone + Eq + Hash>> Kind for Set<K> {
+impl<K: Kind<Value: Clone + Eq + Hash>> Kind for DistinctList<K> {
     type Value = Vec<K::Value>;
 
     fn read(&self, at: &NodeReader) -> Option<Vec<K::Value>> {
@@ -151,22 +151,22 @@ impl<K: Kind> Kind for MapOf<K> {
 }
 
 /// A map with keys of its own.
-pub(crate) struct Section<T> {
-    keys: &'static dyn Keys,
+pub(crate) struct SubMap<T> {
+    keys: &'static dyn MapKeys,
     read: fn(&MapReader) -> Option<T>,
 }
 
-pub(crate) const fn section<T>(keys: &'static dyn Keys, read: fn(&MapReader) -> Option<T>) -> Section<T> {
-    Section { keys, read }
+pub(crate) const fn section<T>(keys: &'static dyn MapKeys, read: fn(&MapReader) -> Option<T>) -> SubMap<T> {
+    SubMap { keys, read }
 }
 
-impl<T> Section<T> {
+impl<T> SubMap<T> {
     pub(in crate::keys) fn of_map(&self, fields: &MapReader) -> Option<T> {
         (self.read)(fields)
     }
 }
 
-impl<T> Kind for Section<T> {
+impl<T> Kind for SubMap<T> {
     type Value = T;
 
     fn read(&self, at: &NodeReader) -> Option<T> {

@@ -196,28 +196,28 @@ impl WithDefault for Time {
 }
 
 /// A size: a number of bytes, or a text such as `8MiB`.
-pub(crate) struct Size {
+pub(crate) struct ByteSize {
     least: u64,
     most: u64,
 }
 
 /// A size of this range, in bytes.
-pub(crate) const fn size(least: u64, most: u64) -> Size {
-    Size { least, most }
+pub(crate) const fn size(least: u64, most: u64) -> ByteSize {
+    ByteSize { least, most }
 }
 
-impl Size {
-    pub(crate) const fn or(self, default: u64) -> Or<Size> {
+impl ByteSize {
+    pub(crate) const fn or(self, default: u64) -> Or<ByteSize> {
         Or { kind: self, default }
     }
 }
 
-impl Kind for Size {
+impl Kind for ByteSize {
     type Value = u64;
 
     fn read(&self, at: &NodeReader) -> Option<u64> {
         let size = at.size()?;
-        let Size { least, most } = *self;
+        let ByteSize { least, most } = *self;
         if (least..=most).contains(&size) {
             return Some(size);
         }
@@ -246,7 +246,7 @@ impl Kind for Size {
     }
 }
 
-impl WithDefault for Size {
+impl WithDefault for ByteSize {
     type Default = u64;
 
     fn value(&self, default: u64) -> u64 {

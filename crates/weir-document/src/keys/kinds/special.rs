@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Kind, members};
 use crate::keys::schema::Definitions;
-use crate::keys::{KeyTable, Keys};
+use crate::keys::{KeyTable, MapKeys};
 use crate::text::read::NodeReader;
 
 /// A value of several forms, or of a form that no other kind has.
@@ -14,7 +14,7 @@ pub(crate) struct Custom<T> {
     form: &'static str,
     schema: fn(&mut Definitions) -> Value,
     read: fn(&NodeReader) -> Option<T>,
-    inner: Option<&'static dyn Keys>,
+    inner: Option<&'static dyn MapKeys>,
 }
 
 /// `form` is for the reference.
@@ -28,7 +28,7 @@ pub(crate) const fn custom<T>(
 
 impl<T> Custom<T> {
     /// One of the forms is a map with these keys, or a list of such maps.
-    pub(crate) const fn with(mut self, keys: &'static dyn Keys) -> Custom<T> {
+    pub(crate) const fn with(mut self, keys: &'static dyn MapKeys) -> Custom<T> {
         self.inner = Some(keys);
         self
     }
@@ -50,7 +50,7 @@ impl<T> Kind for Custom<T> {
     }
 
     fn inner(&self) -> Option<&'static KeyTable> {
-        self.inner.map(Keys::table)
+        self.inner.map(MapKeys::table)
     }
 }
 
@@ -58,7 +58,7 @@ impl<T> Kind for Custom<T> {
 pub(crate) struct Form {
     form: &'static str,
     schema: fn(&mut Definitions) -> Value,
-    inner: Option<&'static dyn Keys>,
+    inner: Option<&'static dyn MapKeys>,
 }
 
 pub(crate) const fn form(form: &'static str, schema: fn(&mut Definitions) -> Value) -> Form {
@@ -67,7 +67,7 @@ pub(crate) const fn form(form: &'static str, schema: fn(&mut Definitions) -> Val
 
 impl Form {
     /// As [`Custom::with`].
-    pub(crate) const fn with(mut self, keys: &'static dyn Keys) -> Form {
+    pub(crate) const fn with(mut self, keys: &'static dyn MapKeys) -> Form {
         self.inner = Some(keys);
         self
     }
@@ -89,7 +89,7 @@ impl Kind for Form {
     }
 
     fn inner(&self) -> Option<&'static KeyTable> {
-        self.inner.map(Keys::table)
+        self.inner.map(MapKeys::table)
     }
 }
 
@@ -117,16 +117,16 @@ impl Kind for Anything {
 }
 
 /// A value that is known to be refused: a feature of APISIX that is not here.
-pub(crate) struct Refused {
+pub(crate) struct RefusedKey {
     problem: &'static str,
     advice: &'static str,
 }
 
-pub(crate) const fn refused(problem: &'static str, advice: &'static str) -> Refused {
-    Refused { problem, advice }
+pub(crate) const fn refused(problem: &'static str, advice: &'static str) -> RefusedKey {
+    RefusedKey { problem, advice }
 }
 
-impl Kind for Refused {
+impl Kind for RefusedKey {
     type Value = ();
 
     fn read(&self, at: &NodeReader) -> Option<()> {

@@ -35,8 +35,8 @@ impl Text {
     }
 
     /// A text that stands for a value; `parse` reports what is wrong with it.
-    pub(crate) const fn parsed<T>(self, parse: fn(&NodeReader, &str) -> Option<T>) -> Parsed<T> {
-        Parsed { text: self, parse }
+    pub(crate) const fn parsed<T>(self, parse: fn(&NodeReader, &str) -> Option<T>) -> ParsedText<T> {
+        ParsedText { text: self, parse }
     }
 
     fn text_of<'a>(&self, at: &NodeReader<'a>) -> Option<&'a str> {
@@ -89,12 +89,12 @@ impl WithDefault for Text {
 }
 
 /// A text that stands for a value.
-pub(crate) struct Parsed<T> {
+pub(crate) struct ParsedText<T> {
     text: Text,
     parse: fn(&NodeReader, &str) -> Option<T>,
 }
 
-impl<T> Kind for Parsed<T> {
+impl<T> Kind for ParsedText<T> {
     type Value = T;
 
     fn read(&self, at: &NodeReader) -> Option<T> {

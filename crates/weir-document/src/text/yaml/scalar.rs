@@ -102,7 +102,7 @@ mod tests {
         ];
         for (text, expected) in cases {
             let kind = resolve(text);
-            assert_eq!(crate::text::tree::TreeNode { place: Default::default(), kind }.to_json(), *expected, "{text}");
+            assert_eq!(crate::text::tree::TreeNode::unplaced(kind).to_json(), *expected, "{text}");
         }
     }
 }

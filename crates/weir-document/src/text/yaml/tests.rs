@@ -191,3 +191,23 @@ mod json {
         }
     }
 }
+
+#[test]
+fn values_and_keys_have_ends() {
+    let text = "a: [1, {b: \"x y\"}]   # c\nlist:\n  - one\n  - two: 2\n\n\nlast:\n";
+    let tree = parse(&"t".into(), text, &|_| None, TextLimits::default()).expect("it is YAML").tree;
+    let cut = |place: TextPosition, end: TextPosition| {
+        let index = |at: TextPosition| {
+            let before: usize = text.split_inclusive('\n').take(at.line as usize - 1).map(str::len).sum();
+            before + at.column as usize - 1
+        };
+        &text[index(place)..index(end)]
+    };
+    let entry = |key: &str| tree.entry(key).expect("it is there");
+    let of_value = |key: &str| cut(entry(key).value.place, entry(key).value.end);
+    assert_eq!(of_value("a"), "[1, {b: \"x y\"}]");
+    assert_eq!(of_value("list"), "- one\n  - two: 2");
+    assert_eq!(of_value("last"), "");
+    assert_eq!(cut(entry("list").key_place, entry("list").key_end), "list");
+    assert_eq!(cut(tree.place, tree.end).lines().count(), 7, "the last key has no value, which is where its line ends");
+}
