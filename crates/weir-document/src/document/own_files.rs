@@ -36,15 +36,15 @@ impl NodeSettings {
             records: _,
             otlp_metrics: _,
         } = self;
-        let path = |file: &Box<str>| PathBuf::from(&**file);
+        let path = |file: &str| PathBuf::from(file);
         let mut public: Vec<PathBuf> = trusted.iter().filter_map(Pem::elsewhere).map(PathBuf::from).collect();
         let mut private: Vec<PathBuf> = enable_access_log.iter().map(|log| log.path.clone()).collect();
         match store.as_ref().map(|store| &store.kind) {
-            Some(StoreKind::Embedded { path: file }) => private.extend(file.iter().map(path)),
+            Some(StoreKind::Embedded { path: file }) => private.extend(file.iter().map(|file| path(file))),
             Some(StoreKind::Etcd(EtcdSettings { tls: Some(tls), .. })) => {
                 let EtcdTlsFiles { authorities, identity, server_name: _ } = tls;
-                private.extend(identity.iter().flat_map(|(cert, key)| [cert, key]).map(path));
-                public.extend(authorities.iter().map(path));
+                private.extend(identity.iter().flat_map(|(cert, key)| [path(cert), path(key)]));
+                public.extend(authorities.iter().map(|file| path(file)));
             }
             Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
         }
@@ -54,8 +54,8 @@ impl NodeSettings {
                 private.push(socket.clone());
             }
             if let Some(AdminTls { cert, key, ca }) = tls {
-                private.extend([cert, key].map(path));
-                public.extend(ca.iter().map(path));
+                private.extend([path(cert), path(key)]);
+                public.extend(ca.iter().map(|file| path(file)));
             }
         }
         OwnFiles { public, private }
