@@ -15,6 +15,8 @@ use rustix::fs::OFlags;
 /// The directories in which files may be opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AllowedFolders {
+    /// Where relative names of files start: the directory of the configuration file.
+    pub directory: PathBuf,
     /// Files in these directories, and in those below, may be opened. An entry may also name one file.
     pub allowed: Vec<PathBuf>,
     /// No file in these directories or below may be opened, wherever they are.
@@ -27,6 +29,11 @@ impl AllowedFolders {
     /// Whether the message of an error says that a file may not be used, and not only that it cannot be.
     pub fn is_refusal(message: &str) -> bool {
         message.starts_with(REFUSAL)
+    }
+
+    /// The path of a file that a resource names.
+    pub fn path_of(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// Whether a path is in an allowed directory by its name. Opens nothing: to report a configuration that cannot work.
@@ -184,6 +191,7 @@ mod tests {
 
         fn folders(&self) -> AllowedFolders {
             AllowedFolders {
+                directory: self.0.clone(),
                 allowed: vec![self.0.join("logs")],
                 refused: vec![self.0.join("logs/data")],
                 refused_files: vec![self.0.join("weir.yaml"), self.0.join("logs/audit.log")],
