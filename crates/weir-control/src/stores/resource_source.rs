@@ -10,8 +10,8 @@ use super::live::LiveResources;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use super::trial::{ChangeTrial, DocumentLists};
-use crate::document::resource_access::{NodeOwned, ResourceAccess};
-use crate::document::{Document, OwnFiles, RESOURCE_LISTS};
+use crate::document::resource_access::{NodeOwned, OwnFiles, ResourceAccess};
+use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::tree::{NodeKind, TreeNode};
@@ -66,7 +66,7 @@ impl ResourceSource {
         let of_settings = document.files_of_settings();
         variables.extend(of_settings.iter().filter_map(|name| name.strip_prefix("$env://")).map(Box::from));
         let settings = &document.settings;
-        let OwnFiles { mut public, private } = OwnFiles::of(settings);
+        let OwnFiles { mut public, private } = settings.own_files();
         let authorities = document.acme.iter().filter_map(|acme| acme.authorities.as_ref()?.elsewhere());
         public.extend(authorities.map(PathBuf::from));
         // Some start at the directory of the process.

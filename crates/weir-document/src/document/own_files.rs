@@ -4,19 +4,12 @@ use std::path::PathBuf;
 
 use super::admin::{AdminAddress, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind};
 use super::certificate::Pem;
+use super::resource_access::OwnFiles;
 use super::settings::NodeSettings;
 
-/// The files that the settings name, as written: relative to the directory of the configuration or to that of the process.
-#[derive(Debug, Default)]
-pub struct OwnFiles {
-    /// Certificates of authorities: resources may read them like other files.
-    pub public: Vec<PathBuf>,
-    /// Everything else, such as keys and logs. A certificate of the node is one of them: its file may contain the key as well.
-    pub private: Vec<PathBuf>,
-}
-
-impl OwnFiles {
-    pub fn of(settings: &NodeSettings) -> OwnFiles {
+impl NodeSettings {
+    /// As written, relative to the directory of the configuration or to that of the process.
+    pub fn own_files(&self) -> OwnFiles {
         // Every setting stands here, so that a new one does not compile before someone asks whether it names a file.
         let NodeSettings {
             enable_access_log,
@@ -42,7 +35,7 @@ impl OwnFiles {
             metrics_names: _,
             records: _,
             otlp_metrics: _,
-        } = settings;
+        } = self;
         let path = |file: &Box<str>| PathBuf::from(&**file);
         let mut public: Vec<PathBuf> = trusted.iter().filter_map(Pem::elsewhere).map(PathBuf::from).collect();
         let mut private: Vec<PathBuf> = enable_access_log.iter().map(|log| log.path.clone()).collect();
@@ -81,7 +74,7 @@ mod tests {
                     audit: { path: audit.log }\n  tls: { cert: a.pem, key: a.key, ca: aca.pem }\nstore:\n  etcd:\n    \
                     hosts: [\"https://127.0.0.1:2379\"]\n    tls: { ca: eca.pem, cert: e.pem, key: e.key }\n";
         let document = Document::parse("text", text, &|_| None, TextLimits::default()).expect("YAML");
-        let OwnFiles { public, private } = OwnFiles::of(&document.settings);
+        let OwnFiles { public, private } = document.settings.own_files();
         let paths = |names: &[&str]| -> Vec<PathBuf> { names.iter().map(PathBuf::from).collect() };
         assert_eq!(public, paths(&["t.pem", "eca.pem", "aca.pem"]));
         assert_eq!(private, paths(&["access.log", "e.pem", "e.key", "audit.log", "a.pem", "a.key"]));

@@ -71,6 +71,15 @@ pub struct ResourceAccess {
     pub writable: Arc<AllowedFolders>,
 }
 
+/// The files that the settings of the node name.
+#[derive(Debug, Default)]
+pub struct OwnFiles {
+    /// Certificates of authorities: resources may read them like other files.
+    pub public: Vec<PathBuf>,
+    /// Everything else, such as keys and logs. A certificate of the node is one of them: its file may contain the key as well.
+    pub private: Vec<PathBuf>,
+}
+
 /// What is the node's own: no resource may use it, whatever is listed.
 #[derive(Debug, Default)]
 pub struct NodeOwned {
