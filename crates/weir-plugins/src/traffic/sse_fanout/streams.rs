@@ -116,7 +116,11 @@ impl OpenStreams {
     ///
     /// # Errors
     /// The limit that is reached.
-    pub fn open(self: &Arc<Self>, owner: StreamOwner, limits: StreamLimits) -> Result<UpstreamStreamPermit, StreamLimit> {
+    pub fn open(
+        self: &Arc<Self>,
+        owner: StreamOwner,
+        limits: StreamLimits,
+    ) -> Result<UpstreamStreamPermit, StreamLimit> {
         let owner = StreamOwner { client: client_network(owner.client), ..owner };
         let opened = self.uses().open(owner, limits);
         opened.inspect_err(|limit| _ = self.refused[*limit as usize].fetch_add(1, Relaxed))?;
