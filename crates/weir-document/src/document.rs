@@ -78,7 +78,6 @@ pub use kinds::RESOURCE_LISTS;
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
-pub use own_files::OwnFiles;
 pub use persistence::PersistenceSpec;
 pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use weir_plugin::AllowedFolders;
 
-use super::own_files::OwnFiles;
 use super::secret_reference::{ReferenceFault, SecretReference};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
