@@ -42,7 +42,7 @@ use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
-use places::{EndOrder, RequestRefusal, ServerPlace, ServerPlaces};
+use places::{EndOrder, PlaceRefusal, ServerPlace, ServerPlaces};
 pub use stream::AnswerStream;
 
 /// How often the poller is asked, in polls of tasks: often, so that what clients have sent is seen before the next few
@@ -252,8 +252,8 @@ impl SharedServer {
         async move {
             let progress = match progress {
                 Ok(progress) => progress,
-                Err(RequestRefusal::TooMany) => return Ok(refused(TOO_MANY)),
-                Err(RequestRefusal::Ending) => return Ok(ending(request.version())),
+                Err(PlaceRefusal::TooMany) => return Ok(refused(TOO_MANY)),
+                Err(PlaceRefusal::Ending) => return Ok(ending(request.version())),
             };
             progress.set_reset(StreamReset::current());
             let (head, body) = request.into_parts();

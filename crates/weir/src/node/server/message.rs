@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::bounds::{BODY, PIECE};
 use super::peer::ServerPeer;
-use super::places::{HeldRoom, RequestProgress, StreamPermit};
+use super::places::{HeldRoom, RequestProgress, ServerStreamPermit};
 use super::progress::RequestPhase;
 use super::stream::{AnswerStream, SharedStream};
 
@@ -93,7 +93,7 @@ impl<B: AsRef<[u8]>> AsRef<[u8]> for HeldBytes<B> {
 pub enum ServerAnswer {
     Whole(Bytes),
     Stream {
-        permit: StreamPermit,
+        permit: ServerStreamPermit,
         source: Box<dyn AnswerStream>,
         /// Sent in the stream if the server ends it.
         last_words: Bytes,
@@ -111,7 +111,7 @@ pub enum AnswerBody {
     Stream {
         stream: Arc<SharedStream>,
         progress: Arc<RequestProgress>,
-        _permit: StreamPermit,
+        _permit: ServerStreamPermit,
     },
 }
 

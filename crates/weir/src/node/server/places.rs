@@ -306,11 +306,11 @@ impl ServerPlace {
     }
 
     /// Begins a request.
-    pub fn begin(self: &Arc<Self>) -> Result<RequestProgress, RequestRefusal> {
+    pub fn begin(self: &Arc<Self>) -> Result<RequestProgress, PlaceRefusal> {
         let mut table = self.places.table();
-        let entry = table.entries.get_mut(&self.id).filter(|entry| !entry.drains).ok_or(RequestRefusal::Ending)?;
+        let entry = table.entries.get_mut(&self.id).filter(|entry| !entry.drains).ok_or(PlaceRefusal::Ending)?;
         if entry.progress.in_progress() >= REQUESTS {
-            return Err(RequestRefusal::TooMany);
+            return Err(PlaceRefusal::TooMany);
         }
         let number = entry.progress.begin(Instant::now());
         Ok(RequestProgress { number, place: Arc::clone(self) })
@@ -325,7 +325,7 @@ impl ServerPlace {
 
 /// Why a connection may not begin another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestRefusal {
+pub enum PlaceRefusal {
     /// As many are in progress as may be.
     TooMany,
     /// The connection has been told to end.
@@ -370,7 +370,7 @@ impl RequestProgress {
     }
 
     /// The right to a response that stays open; `None` if there are as many as may be.
-    pub fn open_stream(&self) -> Option<StreamPermit> {
+    pub fn open_stream(&self) -> Option<ServerStreamPermit> {
         let places = &self.place.places;
         let mut table = places.table();
         let client = table.entries.get(&self.place.id)?.client;
@@ -382,7 +382,7 @@ impl RequestProgress {
         }
         table.entries.get_mut(&self.place.id)?.streams += 1;
         places.tally.streams.fetch_add(1, Relaxed);
-        Some(StreamPermit(Arc::clone(&self.place)))
+        Some(ServerStreamPermit(Arc::clone(&self.place)))
     }
 }
 
@@ -428,9 +428,9 @@ impl Drop for HeldRoom {
 }
 
 /// The right to one stream.
-pub struct StreamPermit(Arc<ServerPlace>);
+pub struct ServerStreamPermit(Arc<ServerPlace>);
 
-impl Drop for StreamPermit {
+impl Drop for ServerStreamPermit {
     fn drop(&mut self) {
         let places = &self.0.places;
         if let Some(entry) = places.table().entries.get_mut(&self.0.id) {
@@ -524,7 +524,7 @@ mod tests {
         let _waits = waits(&places, "127.0.0.1");
         again(1).expect("one that has been answered more often will end its request soon");
         again(0).expect("the next one begins before the former ends, as over HTTP/2");
-        assert_eq!(again(0), Err(RequestRefusal::Ending));
+        assert_eq!(again(0), Err(PlaceRefusal::Ending));
         assert!(enter(&places, "127.0.0.1").is_none(), "the node works for it");
         again(1).expect("one is on its way for the one that waits");
         busy.remove(0);
@@ -543,7 +543,7 @@ mod tests {
         other.begin().expect("the share of the other client is what is full");
         let (place, request) = greedy.pop().expect("there are eight");
         drop(request);
-        assert_eq!(place.begin().err(), Some(RequestRefusal::Ending));
+        assert_eq!(place.begin().err(), Some(PlaceRefusal::Ending));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub enum RequestPhase {
     Streaming { is_wanted: bool, stream: Arc<SharedStream> },
 }
 
-struct RequestState {
+struct ServedRequest {
     phase: RequestPhase,
     since: Instant,
     /// When the client last took a part of the response.
@@ -32,7 +32,7 @@ struct RequestState {
     reset: Option<StreamReset>,
 }
 
-impl RequestState {
+impl ServedRequest {
     /// Whether the client has taken nothing of the response for too long.
     fn is_untaken(&self, now: Instant) -> bool {
         let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
@@ -52,7 +52,7 @@ pub struct ConnectionProgress {
     secured: Option<Instant>,
     /// When the last response ended; `None` before the first request.
     idle_since: Option<Instant>,
-    requests: BTreeMap<u64, RequestState>,
+    requests: BTreeMap<u64, ServedRequest>,
     begun: u64,
 }
 
@@ -125,7 +125,7 @@ impl ConnectionProgress {
     pub fn begin(&mut self, now: Instant) -> u64 {
         self.begun += 1;
         self.requests
-            .insert(self.begun, RequestState { phase: RequestPhase::Working, since: now, taken: now, reset: None });
+            .insert(self.begun, ServedRequest { phase: RequestPhase::Working, since: now, taken: now, reset: None });
         self.begun
     }
 
@@ -219,7 +219,7 @@ impl ConnectionProgress {
             return Some(GivesWay { has_request: false, idleness, since });
         }
         let waits_for_client =
-            |state: &RequestState| matches!(state.phase, RequestPhase::Receiving | RequestPhase::Sending);
+            |state: &ServedRequest| matches!(state.phase, RequestPhase::Receiving | RequestPhase::Sending);
         let since = self.requests.values().map(|state| state.since).min()?;
         let gives_way = self.requests.values().all(waits_for_client) && !is_young(since);
         gives_way.then_some(GivesWay { has_request: true, idleness: Idleness::Long, since })
@@ -236,7 +236,7 @@ impl ConnectionProgress {
 
     /// Whether there are requests in progress and all of them will probably have ended within about a second.
     pub fn ends_soon(&self, now: Instant) -> bool {
-        let is_short = |state: &RequestState| {
+        let is_short = |state: &ServedRequest| {
             matches!(state.phase, RequestPhase::Working | RequestPhase::Sending)
                 && now.saturating_duration_since(state.since) < YOUNG
         };
