@@ -97,6 +97,11 @@ impl Transaction {
         (Transaction { operations, if_revision: None, message: None }, errors)
     }
 
+    /// The resources that it names.
+    pub(super) fn keys(&self) -> Vec<ResourceKey> {
+        self.operations.iter().map(|operation| operation.key.clone()).collect()
+    }
+
     pub(super) fn plan(&self, view: &ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> {
         if self.if_revision.is_some_and(|seen| seen != view.revision) {
             return Err(PlanRefusal::MovedOn(Some(view.revision)));
