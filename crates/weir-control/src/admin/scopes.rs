@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::answer::{Refused, json_of};
 use super::keys::{Caller, may_write};
-use super::plans::credentials;
 use crate::document::{AdminRole, AdminScope};
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceChange, ResourceKey, ResourceView, StoredResource};
@@ -144,8 +143,8 @@ fn are_covered(scopes: &[AdminScope], view: &ResourceView, edits: &[ResourceEdit
             return Err(PlanRefusal::OutOfScope(key.clone()));
         }
         if view.get(key).is_none() {
-            // A consumer that expired may have left credentials, which a new one of its name would take over.
-            credentials(view, key).iter().try_for_each(|key| is_covered_now(scopes, view, key))?;
+            // A consumer that expired in a shared store has left its credentials, which a new one of its name would take over.
+            view.credentials(key).iter().try_for_each(|key| is_covered_now(scopes, view, key))?;
         }
     }
     Ok(())
@@ -269,6 +268,23 @@ mod tests {
         assert!(planned("a", "a"));
         assert!(!planned("b", "a"));
         assert!(!planned("a", "b"));
+    }
+
+    #[test]
+    fn credentials_without_a_consumer_are_not_taken_over_with_its_name() {
+        let scopes: Arc<[AdminScope]> = [scope(&[], "", &[("team", "a")])].into();
+        let caller = Caller { name: "ed".into(), role: AdminRole::Editor, scopes };
+        let left = StoredResource { json: "{}".into(), created: 1, modified: 1, expires_ms: None };
+        let credential = ResourceKey::parse("consumers/jack/credentials/c1").expect("a key");
+        let set = ResourceSet { revision: 1, all: [(credential.clone(), left)].into() };
+        let view = ResourceView { set: &set, pending: &PendingResources::new(), revision: 1 };
+        let created = |name: &str| {
+            let (key, value) = (ResourceKey::new("consumers", name), json!({"labels": {"team": "a"}}));
+            let edit = ResourceEdit::Put { key, value, expires_ms: None };
+            within(&caller, Vec::new(), Box::new(move |_| Ok(vec![edit.clone()])))(&view)
+        };
+        assert!(created("jill").is_ok());
+        assert_eq!(created("jack").err(), Some(PlanRefusal::OutOfScope(credential)));
     }
 
     #[test]
