@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Launcher, Origin, Signal, TempDir, eventually};
+use weir_testkit::{
+    Answer, Authority, Client, DEADLINE, Gateway, Launcher, Origin, Signal, TempDir, TlsClient, eventually,
+};
 
 use crate::api::{ADMIN, Api, EDITOR, admin_addr, file};
 
@@ -213,7 +215,7 @@ fn a_logger_of_an_editor_writes_into_no_file_of_the_node() {
     for (number, path) in
         ["logs/link", "logs/up/weir.yaml", "logs/up/weir-data/x", "logs/hard", "logs/access.log"].iter().enumerate()
     {
-        let name = format!("file-logger {path}");
+        let name = format!("file-logger {}", directory.join(path).display());
         api.put("routes/r", &logging(path));
         assert_eq!(gateway.get("/r").status, 200);
         eventually(&format!("{path} has been tried"), DEADLINE, || gateway.stderr().contains(&name));
@@ -227,6 +229,102 @@ fn a_logger_of_an_editor_writes_into_no_file_of_the_node() {
     assert_eq!(gateway.get("/r").status, 200);
     let written = || fs::read_to_string(directory.join("logs/team.log")).is_ok_and(|text| text.contains("routes"));
     eventually("a listed directory is written to", DEADLINE, written);
+}
+
+#[test]
+fn a_log_file_of_a_resource_starts_at_the_directory_of_the_configuration() {
+    let elsewhere = TempDir::new();
+    elsewhere.write("logs/.keep", "");
+    let launcher = weir().file("logs/.keep", "").working_directory(elsewhere.path());
+    let gateway = launcher.start(&node_file("resource_log_files: [logs]\n"));
+    let plugins = json!({"mocking": {"response_example": "r"}, "file-logger": {"path": "logs/team.log"}});
+    scoped(&gateway).put("routes/r", &route(plugins));
+    assert_eq!(gateway.get("/r").status, 200);
+    let log = gateway.directory().path().join("logs/team.log");
+    let written = || fs::read_to_string(&log).is_ok_and(|text| text.ends_with('\n'));
+    eventually("the file beside the configuration has the record", DEADLINE, written);
+    assert!(!elsewhere.join("logs/team.log").exists());
+}
+
+/// Resources that use a file as certificate and key, as authority, and as list of nodes.
+fn resources_naming(file: &str) -> Vec<(&'static str, String)> {
+    let upstream = |more: Value| {
+        let mut upstream = json!({"labels": {"team": "a"}, "scheme": "https", "type": "roundrobin"});
+        upstream.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+        upstream.to_string()
+    };
+    let with_tls = |tls: Value| upstream(json!({"nodes": {"127.0.0.1:9": 1}, "tls": tls}));
+    let ssl = json!({"labels": {"team": "a"}, "sni": "b.example", "cert": file, "key": file});
+    vec![
+        ("ssls/s", ssl.to_string()),
+        ("upstreams/u", with_tls(json!({"client_cert": file, "client_key": file}))),
+        ("upstreams/u", with_tls(json!({"ca": file}))),
+        ("upstreams/u", upstream(json!({"nodes_file": file}))),
+    ]
+}
+
+#[test]
+fn a_file_that_only_the_settings_name_is_used_by_no_resource() {
+    let authority = Authority::of_tests();
+    let identity = authority.identity(&["a.example"]);
+    let obtained = "acme/127.0.0.1-9-dir/a.example.pem";
+    let settings = "listen: [\"127.0.0.1:0\", { address: \"127.0.0.1:0\", tls: true }]\n\
+                    ssl_trusted_certificate: trust/ca.pem\nacme:\n  hosts: [a.example]\n  \
+                    terms_of_service_agreed: true\n  directory: https://127.0.0.1:9/dir\n  ca: trust/acme.pem\n  \
+                    storage: acme\n";
+    let gateway = weir()
+        .file(obtained, &format!("{}{}", identity.certificate, identity.key))
+        .file("trust/ca.pem", &authority.certificate)
+        .file("trust/acme.pem", &authority.certificate)
+        .start(&node_file(settings));
+    let mut api = scoped(&gateway);
+    let trusting = json!({"labels": {"team": "a"}, "scheme": "https", "nodes": {"127.0.0.1:9": 1}});
+    api.put("upstreams/trusting", &trusting.to_string());
+    for file in [obtained, "trust/ca.pem", "trust/acme.pem"] {
+        for (path, body) in resources_naming(file) {
+            is_refused(&mut api, path, &body, "`resource_files`");
+        }
+    }
+    let served = Client::connect_tls(gateway.tls_addr(), &TlsClient::trusting(authority), "a.example");
+    assert!(served.is_ok(), "the node itself uses the file");
+}
+
+#[test]
+fn the_keys_of_the_node_are_read_by_no_resource_even_in_a_listed_directory() {
+    let authority = Authority::of_tests();
+    let (own, team) = (authority.identity(&["localhost"]), authority.identity(&["b.example"]));
+    let settings = node_file(
+        "resource_files: [certs, acme]\nssl_trusted_certificate: certs/ca.pem\nacme:\n  hosts: [a.example]\n  \
+                              terms_of_service_agreed: true\n  directory: https://127.0.0.1:9/dir\n  \
+                              ca: certs/ca.pem\n  storage: acme\n",
+    );
+    let obtained = "acme/127.0.0.1-9-dir/a.example.pem";
+    let gateway = weir()
+        .file("certs/admin.pem", &format!("{}{}", own.certificate, own.key))
+        .file("certs/admin.key", &own.key)
+        .file("certs/ca.pem", &authority.certificate)
+        .file("certs/b.pem", &format!("{}{}", team.certificate, team.key))
+        .file(obtained, &format!("{}{}", own.certificate, own.key))
+        .start(&settings.replace("admin:\n", "admin:\n  tls: { cert: certs/admin.pem, key: certs/admin.key }\n"));
+    let directory = gateway.directory().path();
+    symlink("admin.key", directory.join("certs/link.key")).expect("a link");
+    fs::hard_link(directory.join("certs/admin.key"), directory.join("certs/hard.key")).expect("a link");
+    let mut api = Api::over_tls(admin_addr(&gateway), SCOPED, &TlsClient::trusting(authority), "localhost");
+    for (file, reason) in [
+        ("certs/admin.pem", "it is a file of the node itself"),
+        ("certs/admin.key", "it is a file of the node itself"),
+        ("certs/link.key", "it is a file of the node itself"),
+        ("certs/hard.key", "it is a file of the node itself"),
+        (obtained, "it is in a directory of the node itself"),
+    ] {
+        for (path, body) in resources_naming(file) {
+            is_refused(&mut api, path, &body, reason);
+        }
+    }
+    let resources = resources_naming("certs/b.pem");
+    api.put(resources[0].0, &resources[0].1);
+    let resources = resources_naming("certs/ca.pem");
+    api.put(resources[2].0, &resources[2].1);
 }
 
 #[test]

@@ -124,6 +124,23 @@ fn records_that_a_real_kafka_refuses_for_good_are_rejected_and_others_go_on() {
 }
 
 #[test]
+fn records_of_which_a_real_kafka_refuses_every_time_wait_until_the_cause_is_mended() {
+    let Some(kafka) = Kafka::start() else { return };
+    let (data, origin) = (TempDir::new(), Origin::serving(|_| Answer::ok("ok")));
+    // As if the clock of the gateway were slow: INVALID_TIMESTAMP.
+    change_topic(kafka.java(), kafka.port, "timely", ("create", "message.timestamp.before.max.ms=0"));
+    let options =
+        format!("brokers: [{{ host: 127.0.0.1, port: {} }}], kafka_topic: timely, batch_max_size: 1", kafka.port);
+    let gateway = gateway(&options, &data, &origin);
+    ask(&gateway, 20);
+    eventually("it is said", SETTLE, || {
+        sink(&gateway)["last_error"].as_str().is_some_and(|error| error.contains("clock"))
+    });
+    change_topic(kafka.java(), kafka.port, "timely", ("set", "message.timestamp.before.max.ms=86400000"));
+    delivered(&gateway, 20);
+}
+
+#[test]
 fn a_real_kafka_is_logged_in_to_over_tls() {
     let Some(kafka) = Kafka::start() else { return };
     let origin = Origin::serving(|_| Answer::ok("ok"));

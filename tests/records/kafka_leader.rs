@@ -19,11 +19,18 @@ struct Pair {
 
 impl Pair {
     fn start() -> Option<Pair> {
+        let ports = [free_port(), free_port()];
+        Pair::start_at(ports, ports)
+    }
+
+    /// Starts brokers at these ports, which tell clients other ports.
+    fn start_at(ports: [u16; 2], told: [u16; 2]) -> Option<Pair> {
         let (jars, directory) = (jars()?, TempDir::new());
-        let (ports, controller) = ([free_port(), free_port()], free_port());
+        let controller = free_port();
         let brokers = [1, 2].map(|number| {
             let file = format!("{number}.properties");
-            directory.write(&file, pair_properties(&directory, number, ports[number - 1], controller));
+            directory
+                .write(&file, pair_properties(&directory, number, (ports[number - 1], told[number - 1]), controller));
             let mut format = java(&jars, &directory);
             format.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", &file]);
             assert!(format.status().expect("Java starts").success(), "its storage cannot be made");
@@ -50,7 +57,7 @@ impl Drop for Pair {
     }
 }
 
-fn pair_properties(directory: &TempDir, number: usize, port: u16, controller: u16) -> String {
+fn pair_properties(directory: &TempDir, number: usize, (port, told): (u16, u16), controller: u16) -> String {
     let (roles, listener) = match number {
         1 => ("broker,controller", format!(",CONTROLLER://127.0.0.1:{controller}")),
         _ => ("broker", String::new()),
@@ -60,7 +67,7 @@ fn pair_properties(directory: &TempDir, number: usize, port: u16, controller: u1
 node.id={number}
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port}{listener}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{told}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
 log.dirs={}
@@ -128,4 +135,17 @@ fn partitions_that_have_no_leader_any_more_do_not_stop_the_others() {
     delivered(&gateway, 1300);
     ask(&gateway, 300);
     delivered(&gateway, 1600);
+}
+
+#[test]
+fn a_producer_id_is_assigned_though_the_leader_of_the_first_partition_is_unreachable() {
+    let ports = [free_port(), free_port()];
+    // Nothing listens where clients look for the second.
+    let Some(pair) = Pair::start_at(ports, [ports[0], free_port()]) else { return };
+    change_topic(java(&pair.jars, &pair.directory), ports[0], "half", ("create", "2,1"));
+    let (data, origin) = (TempDir::new(), Origin::serving(|_| Answer::ok("ok")));
+    let brokers = format!("brokers: [{{ host: 127.0.0.1, port: {} }}]", ports[0]);
+    let gateway = gateway(&format!("{brokers}, kafka_topic: half, batch_max_size: 1"), &data, &origin);
+    ask(&gateway, 100);
+    delivered(&gateway, 100);
 }

@@ -33,6 +33,7 @@ pub mod resource_access;
 mod route;
 mod scheme;
 mod secret_fields;
+mod secret_reference;
 mod secrets;
 pub mod settings;
 mod shared_list;
@@ -65,7 +66,7 @@ pub use admin::{
 };
 pub use admin_access::{AdminGrant, AdminRole, AdminScope, AdminTokens, TokenKeys, TokenRoles, is_trusted_url};
 pub use balance::BalanceSpec;
-pub use certificate::{ClientVerification, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
+pub use certificate::{ClientVerification, NamedBy, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
 pub use checks::ActiveChecksSpec;
 pub use consumer::{ConsumerSpec, CredentialSpec};
 pub use data_encryption::{DataEncryption, EncryptionKey, UNREADABLE, all_unreadable};
@@ -80,12 +81,12 @@ pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
 pub use persistence::PersistenceSpec;
 pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
-pub use references::SecretReference;
 pub use resource::{Reference, ResourceOrigin};
 pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
 pub use secret_fields::{ApisixStorage, SecretField, for_each_secret, is_secret_at};
+pub use secret_reference::SecretReference;
 pub use secrets::SecretManager;
 pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
 pub use shares::TrafficShare;
@@ -126,7 +127,7 @@ pub struct Document {
     /// The results of the lookups of host and service names in upstreams, filled in by the store.
     pub found: ResolvedNames,
     /// The contents of referenced files and variables, filled in by the store.
-    pub files: Files,
+    pub files: NamedFiles,
     /// The directory that relative file names start from.
     pub directory: PathBuf,
     /// The certificate authorities that the system trusts, in DER; filled in only if needed.
@@ -155,6 +156,23 @@ pub struct Document {
 
 /// The content of each file by its name as written, or why it cannot be read. Reading is I/O, so it is done before compiling.
 pub type Files = HashMap<Box<str>, Result<Arc<[u8]>, String>>;
+
+/// The files of a document, apart by who names them.
+#[derive(Clone, Debug, Default)]
+pub struct NamedFiles {
+    pub of_settings: Files,
+    pub of_resources: Files,
+}
+
+impl NamedFiles {
+    /// `None`: it was not read, since it may not be.
+    pub fn get(&self, name: &str, by: NamedBy) -> Option<&Result<Arc<[u8]>, String>> {
+        match by {
+            NamedBy::Settings => self.of_settings.get(name),
+            NamedBy::Resource => self.of_resources.get(name),
+        }
+    }
+}
 
 impl Document {
     /// Parses a text and reads the document from it.
@@ -407,7 +425,7 @@ impl Document {
             enabled_plugins: None,
             queries: OnceLock::new(),
             found: ResolvedNames::new(),
-            files: Files::new(),
+            files: NamedFiles::default(),
             directory: PathBuf::new(),
             system_roots: Vec::new(),
             node_files: HashMap::new(),
@@ -529,7 +547,7 @@ impl Document {
         let may_read = |name: &str| access.as_ref().is_none_or(|access| access.variable("", name).is_ok());
         let lookup = |name: &str| lookup(name).filter(|_| may_read(name));
         for (at, NodesFile { path, place, default_port }) in named {
-            let text = match self.files.get(&path) {
+            let text = match self.files.get(&path, NamedBy::Resource) {
                 Some(Ok(content)) => std::str::from_utf8(content).map_err(|_| "it is not UTF-8".to_owned()),
                 Some(Err(reason)) => Err(reason.clone()),
                 None => {

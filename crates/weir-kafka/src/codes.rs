@@ -12,6 +12,8 @@ pub enum ProduceVerdict {
     TooLarge,
     /// It is not stored, since the broker refuses one of its messages for good; the others may be stored without that one.
     Message,
+    /// It is not stored because of the time of a message. If that holds for all messages, the clock of the sender or the broker is wrong.
+    Time,
     /// It is not stored, and nothing is until somebody changes the topic, the rights or the broker.
     Topic,
     /// It is not stored with this producer id or these sequence numbers, which the broker does not know any more.
@@ -38,7 +40,7 @@ const fn code(code: i16, name: &'static str, verdict: ProduceVerdict, about: &'s
 
 #[rustfmt::skip]
 static CODES: &[BrokerCode] = {
-    use ProduceVerdict::{Later, Message, Producer, Stored, TooLarge, Topic, Unknown};
+    use ProduceVerdict::{Later, Message, Producer, Stored, Time, TooLarge, Topic, Unknown};
     &[
         code(-1, "UNKNOWN_SERVER_ERROR", Unknown, "the broker had an unexpected error; its log says which"),
         code(0, "NONE", Stored, "no error"),
@@ -57,7 +59,7 @@ static CODES: &[BrokerCode] = {
         code(29, "TOPIC_AUTHORIZATION_FAILED", Topic, "the gateway is not authorized for the topic"),
         code(30, "GROUP_AUTHORIZATION_FAILED", Topic, "the gateway is not authorized"),
         code(31, "CLUSTER_AUTHORIZATION_FAILED", Topic, "the gateway is not authorized for the cluster"),
-        code(32, "INVALID_TIMESTAMP", Message, "the time of a message is too far from the broker's (`message.timestamp.*.max.ms` of the topic)"),
+        code(32, "INVALID_TIMESTAMP", Time, "the time of a message is further from the broker's than `message.timestamp.*.max.ms` of the topic; a clock may be wrong"),
         code(35, "UNSUPPORTED_VERSION", Topic, "the broker does not support this version of the request"),
         code(38, "INVALID_REPLICATION_FACTOR", Topic, "the cluster has fewer brokers than `replication_factor`"),
         code(42, "INVALID_REQUEST", Topic, "the broker does not accept such requests"),

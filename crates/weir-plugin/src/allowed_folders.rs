@@ -15,6 +15,8 @@ use rustix::fs::OFlags;
 /// The directories in which files may be opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AllowedFolders {
+    /// Where relative names of files start: the directory of the configuration file.
+    pub directory: PathBuf,
     /// Files in these directories, and in those below, may be opened. An entry may also name one file.
     pub allowed: Vec<PathBuf>,
     /// No file in these directories or below may be opened, wherever they are.
@@ -27,6 +29,11 @@ impl AllowedFolders {
     /// Whether the message of an error says that a file may not be used, and not only that it cannot be.
     pub fn is_refusal(message: &str) -> bool {
         message.starts_with(REFUSAL)
+    }
+
+    /// The path of a file that a resource names.
+    pub fn path_of(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// Whether a path is in an allowed directory by its name. Opens nothing: to report a configuration that cannot work.
@@ -73,6 +80,9 @@ impl AllowedFolders {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(refusal("it is not a regular file"));
+        }
+        if metadata.nlink() > 1 {
+            return Err(refusal("it has a second name (a hard link), which may be anywhere"));
         }
         self.check(&real, &metadata)?;
         Ok(file)
@@ -181,6 +191,7 @@ mod tests {
 
         fn folders(&self) -> AllowedFolders {
             AllowedFolders {
+                directory: self.0.clone(),
                 allowed: vec![self.0.join("logs")],
                 refused: vec![self.0.join("logs/data")],
                 refused_files: vec![self.0.join("weir.yaml"), self.0.join("logs/audit.log")],
@@ -234,6 +245,15 @@ mod tests {
         node.refuses("logs/dangling");
         assert!(!node.0.join("data/new").exists(), "a link is not followed to create its target");
         assert!(!node.0.join("data/x").exists());
+    }
+
+    #[test]
+    fn files_with_a_second_name_are_not_appended_to() {
+        let node = NodeDirectory::new();
+        fs::write(node.0.join("data/store"), "").expect("a directory of our own");
+        fs::hard_link(node.0.join("data/store"), node.0.join("logs/store")).expect("a link");
+        let refused = node.folders().open_to_append(&node.0.join("logs/store")).expect_err("a hard link");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]

@@ -212,14 +212,16 @@ impl Build {
         self.shared.data_dir.as_deref()
     }
 
-    /// A file that the plugin appends to, named by the option at `place`. The only way for a plugin to write a file: it decides
+    /// A file that the plugin appends to, named by the option at `place`. A relative path starts at the directory of the process, and
+    /// in a resource of a store at that of the configuration file. The only way for a plugin to write a file: it decides
     /// which files the resources of a store may write.
     ///
     /// # Errors
     /// If a resource of a store names a file that it may not write.
     pub fn appended_file(&self, path: &str, place: &str) -> Result<AppendedFile, ConfigError> {
         self.note(|inputs| inputs.log_folders = true);
-        let (path, folders) = (PathBuf::from(path), self.shared.log_folders.clone());
+        let folders = self.shared.log_folders.clone();
+        let path = folders.as_ref().map_or_else(|| PathBuf::from(path), |folders| folders.path_of(path));
         if folders.as_ref().is_some_and(|folders| !folders.may_name(&path)) {
             let problem = "names a file that no resource of the store may write; \
                            list its directory in `resource_log_files` of the node's configuration file";

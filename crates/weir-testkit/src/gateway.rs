@@ -26,6 +26,7 @@ pub struct Launcher {
     environment: Vec<(String, String)>,
     arguments: Vec<String>,
     files: Vec<(String, String)>,
+    working_directory: Option<PathBuf>,
 }
 
 impl Launcher {
@@ -47,6 +48,12 @@ impl Launcher {
         self
     }
 
+    /// Starts the process in this directory, and not in that of the configuration.
+    pub fn working_directory(mut self, path: &Path) -> Launcher {
+        self.working_directory = Some(path.to_owned());
+        self
+    }
+
     /// Starts the gateway with a file of this content, and waits until it is ready. By default it listens on a free
     /// loopback port, has a status address, and runs one worker. Panics with its output if it does not become ready.
     #[track_caller]
@@ -65,7 +72,8 @@ impl Launcher {
         }
         let file = directory.write("weir.yaml", complete(yaml));
         let mut command = Command::new(&self.binary);
-        command.arg("run").arg(&file).args(&self.arguments).envs(self.environment).current_dir(directory.path());
+        command.arg("run").arg(&file).args(&self.arguments).envs(self.environment);
+        command.current_dir(self.working_directory.as_deref().unwrap_or(directory.path()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // A process group of its own, so that a successor that it starts can be ended as well.
         command.process_group(0);
@@ -87,7 +95,13 @@ pub struct Gateway {
 impl Gateway {
     /// Names the binary to start, in a test `env!("CARGO_BIN_EXE_weir")`.
     pub fn with_binary(path: impl AsRef<Path>) -> Launcher {
-        Launcher { binary: path.as_ref().to_owned(), environment: Vec::new(), arguments: Vec::new(), files: Vec::new() }
+        Launcher {
+            binary: path.as_ref().to_owned(),
+            environment: Vec::new(),
+            arguments: Vec::new(),
+            files: Vec::new(),
+            working_directory: None,
+        }
     }
 
     /// The address for clients: that of its first plain HTTP listener.

@@ -12,7 +12,7 @@ use weir_proto::Method;
 
 use super::Compiler;
 use crate::acme::{AcmeTerms, Challenges, PREFIX};
-use crate::document::{AcmeHost, Challenge};
+use crate::document::{AcmeHost, Challenge, NamedBy};
 
 /// The id of the challenge route; a route of a file cannot have it, since ids contain no slash.
 const ROUTE: &str = "acme/http-01";
@@ -75,7 +75,7 @@ impl Compiler<'_> {
     pub(super) fn add_obtained(&self, hosts: &[AcmeHost], certificates: &mut Certificates) {
         for host in hosts {
             let file = self.document.acme.as_ref().map(|acme| acme.file_of(&host.name)).unwrap_or_default();
-            let Some(Ok(text)) = self.document.files.get(&*file) else { continue };
+            let Some(Ok(text)) = self.document.files.get(&file, NamedBy::Settings) else { continue };
             match self.obtained(host, text, certificates) {
                 Ok(certificate) => {
                     let name = std::iter::once(&*host.name);

@@ -201,11 +201,11 @@ impl Compiler<'_> {
 
     /// The PEM text, inline or as read by the store.
     fn text(&self, pem: &Pem) -> Option<Arc<[u8]>> {
-        let name = match &pem.source {
+        let (name, by) = match &pem.source {
             PemSource::Here(text) => return Some(text.as_bytes().into()),
-            PemSource::Elsewhere(name) => name,
+            PemSource::Elsewhere { name, by } => (name, *by),
         };
-        let (problem, advice) = match self.document.files.get(name) {
+        let (problem, advice) = match self.document.files.get(name, by) {
             Some(Ok(text)) => return Some(Arc::clone(text)),
             Some(Err(reason)) => {
                 let problem = format!("{} cannot be read: {reason}", named(pem, name));

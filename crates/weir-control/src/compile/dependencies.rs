@@ -6,7 +6,7 @@ use weir_plugin::BuildInputs;
 
 use crate::document::kinds;
 use crate::document::settings::{SETTINGS, SettingScope};
-use crate::document::{Document, NodeSpec, ResolvedName};
+use crate::document::{Document, NamedBy, NamedFiles, NodeSpec, ResolvedName};
 use crate::text::fingerprint::Fingerprint;
 
 /// A set of inputs that are outside of a resource; as a result, those that have not changed.
@@ -133,9 +133,11 @@ impl Surroundings {
 
 /// The files from which the TLS clients of the gateway and of upstreams are built.
 fn files(document: &Document) -> Fingerprint {
-    let mut files: Vec<_> =
-        document.files.iter().filter(|(name, _)| !document.node_files.contains_key(*name)).collect();
-    files.sort_by_key(|(name, _)| *name);
+    let NamedFiles { of_settings, of_resources } = &document.files;
+    let pems = of_resources.iter().filter(|(name, _)| !document.node_files.contains_key(*name));
+    let of_settings = of_settings.iter().map(|(name, content)| (NamedBy::Settings, name, content));
+    let mut files: Vec<_> = of_settings.chain(pems.map(|(name, content)| (NamedBy::Resource, name, content))).collect();
+    files.sort_by_key(|(by, name, _)| (*by, *name));
     let roots: Vec<&[u8]> = document.system_roots.iter().map(|root| &**root).collect();
     Fingerprint::of((files, roots))
 }

@@ -9,7 +9,7 @@ use weir_plugin::AllowedFolders;
 
 use super::file_access::{self, FileAccess, FileStall, Unreadable};
 use super::seen::SeenFiles;
-use crate::document::{Document, Files};
+use crate::document::{Document, Files, NamedFiles};
 use crate::text::substitute::process_environment;
 
 /// The most bytes of a file.
@@ -23,28 +23,26 @@ pub(super) struct FilesBeside {
     pub(super) seen: SeenFiles,
 }
 
-/// Reads the files that a document names; those that only resources of a store name, in the folders that they may use. In a change,
-/// a file system that does not answer makes its files unreadable, and is no error.
+/// Reads the files that a document names; those that resources of a store name, in the folders that they may use. In a change, a
+/// file system that does not answer makes its files unreadable, and is no error.
 pub(super) fn of_document(
     document: &Document,
     directory: &Path,
     access: &FileAccess,
     is_change: bool,
-) -> Result<FilesBeside, FileStall> {
+) -> Result<(NamedFiles, SeenFiles), FileStall> {
     let to_come: Vec<String> = document.files_to_come().collect();
     let mut own = document.files_of_settings();
     own.extend(to_come.iter().map(String::as_str));
-    let others: BTreeSet<&str> = document.files_of_resources().difference(&own).copied().collect();
     let folders = document.access.as_ref().map(|access| Arc::clone(&access.readable));
     let read = |names: &BTreeSet<&str>, folders| match read(names.iter().copied(), directory, access, folders) {
         Err(stall) if is_change => Ok(unread(names, &stall)),
         read => read,
     };
-    let mut files = read(&own, None)?;
-    let of_resources = read(&others, folders)?;
-    files.content.extend(of_resources.content);
-    files.seen.append(of_resources.seen);
-    Ok(files)
+    let FilesBeside { content: of_settings, mut seen } = read(&own, None)?;
+    let of_resources = read(&document.files_of_resources(), folders)?;
+    seen.append(of_resources.seen);
+    Ok((NamedFiles { of_settings, of_resources: of_resources.content }, seen))
 }
 
 /// Files that cannot be read, all for the same reason.

@@ -164,7 +164,7 @@ impl CheckLoader {
     }
 
     fn put_files_into(&self, document: &mut Document, files: &FileAccess) -> Result<(), FileStall> {
-        document.files = beside::of_document(document, &self.directory, files, true)?.content;
+        (document.files, _) = beside::of_document(document, &self.directory, files, true)?;
         self.contents.complete(&mut document.files);
         if document.needs_system_roots() {
             document.system_roots = files.run(beside::system_roots)?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weir_client::HttpClient;
 use weir_plugin::AllowedFolders;
 
-use super::beside::{self, FilesBeside};
+use super::beside;
 use super::file::FileSource;
 use super::file_access::{FileAccess, FileStall};
 use super::live::LiveResources;
@@ -17,7 +17,7 @@ use super::seen::SeenFiles;
 use super::source::{Source, SourceVersion, Wake};
 use super::trial::ChangeTrial;
 use super::trusted;
-use crate::document::{Document, Files, NameQuery};
+use crate::document::{Document, Files, NameQuery, NamedFiles};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::yaml::TextLimits;
@@ -38,32 +38,38 @@ pub struct DocumentLoader {
     /// The files of the document loaded last.
     files_read: SeenFiles,
     /// The contents of the files of the document loaded last, and of the one that is served.
-    contents_read: Files,
+    contents_read: NamedFiles,
     pub(super) contents_served: ServedFiles,
 }
 
 /// The contents of the files of the document that is served. A change of resources goes on with them if a file cannot be read at
 /// the moment: it is not the change's fault.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ServedFiles(Arc<Mutex<Files>>);
+pub(super) struct ServedFiles(Arc<Mutex<NamedFiles>>);
 
 impl ServedFiles {
     /// Puts the content that is served in place of each that could not be read. Returns the names of these.
-    pub(super) fn complete(&self, files: &mut Files) -> Vec<Box<str>> {
+    pub(super) fn complete(&self, files: &mut NamedFiles) -> Vec<Box<str>> {
         let served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut completed = Vec::new();
-        for (name, content) in files.iter_mut() {
-            // What may not be read is not completed.
-            if content.as_ref().map_or_else(|reason| AllowedFolders::is_refusal(reason), |_| true) {
-                continue;
-            }
-            if let Some(Ok(known)) = served.get(name) {
-                *content = Ok(Arc::clone(known));
-                completed.push(name.clone());
-            }
-        }
+        let mut completed = complete(&mut files.of_settings, &served.of_settings);
+        completed.append(&mut complete(&mut files.of_resources, &served.of_resources));
         completed
     }
+}
+
+fn complete(files: &mut Files, served: &Files) -> Vec<Box<str>> {
+    let mut completed = Vec::new();
+    for (name, content) in files.iter_mut() {
+        // What may not be read is not completed.
+        if content.as_ref().map_or_else(|reason| AllowedFolders::is_refusal(reason), |_| true) {
+            continue;
+        }
+        if let Some(Ok(known)) = served.get(name) {
+            *content = Ok(Arc::clone(known));
+            completed.push(name.clone());
+        }
+    }
+    completed
 }
 
 /// A document with everything that is needed to compile it.
@@ -113,7 +119,7 @@ impl DocumentLoader {
             live: None,
             accepted: AcceptedSettings::default(),
             files_read: SeenFiles::default(),
-            contents_read: Files::default(),
+            contents_read: NamedFiles::default(),
             contents_served: ServedFiles::default(),
         }
     }
@@ -256,9 +262,8 @@ impl DocumentLoader {
         directory: &Path,
         is_change: bool,
     ) -> Result<SeenFiles, FileStall> {
-        let files = beside::of_document(document, directory, &self.files, is_change)?;
-        let FilesBeside { content, mut seen } = files;
-        document.files = content;
+        let (files, mut seen) = beside::of_document(document, directory, &self.files, is_change)?;
+        document.files = files;
         if is_change {
             let completed = self.contents_served.complete(&mut document.files);
             // So that the watch finds out that they have changed.

@@ -1,7 +1,7 @@
 //! A source that joins node settings from a file with resources from a store.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::data_directory::data_directory;
@@ -10,7 +10,7 @@ use super::live::LiveResources;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use super::trial::{ChangeTrial, DocumentLists};
-use crate::document::resource_access::{NodeOwned, ResourceAccess};
+use crate::document::resource_access::{NodeOwned, OwnFiles, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
@@ -66,8 +66,12 @@ impl ResourceSource {
         let of_settings = document.files_of_settings();
         variables.extend(of_settings.iter().filter_map(|name| name.strip_prefix("$env://")).map(Box::from));
         let settings = &document.settings;
+        let OwnFiles { mut public, private } = settings.own_files();
+        let authorities = document.acme.iter().filter_map(|acme| acme.authorities.as_ref()?.elsewhere());
+        public.extend(authorities.map(PathBuf::from));
         // Some start at the directory of the process.
-        let files = settings.own_files().into_iter().flat_map(|file| [directory.join(&file), file]).collect();
+        let paths = |files: Vec<PathBuf>| files.into_iter().flat_map(|file| [directory.join(&file), file]).collect();
+        let files = OwnFiles { public: paths(public), private: paths(private) };
         let certificates = document.acme.iter().map(|acme| directory.join(&*acme.storage));
         let folders = certificates.chain([data_directory(settings, directory)]).collect();
         let owned = NodeOwned { variables, files, folders };

@@ -19,7 +19,7 @@ pub fn http_client(settings: &NodeSettings, directory: &Path, access: &FileAcces
         None => Authorities::System,
         // Invalid certificates are reported when the document is compiled; until then no server is trusted.
         Some(PemSource::Here(text)) => Authorities::Own(tls::certificates(text.as_bytes()).unwrap_or_default().into()),
-        Some(PemSource::Elsewhere(name)) => {
+        Some(PemSource::Elsewhere { name, by: _ }) => {
             let mut files = beside::read(std::iter::once(&**name), directory, access, None)?.content;
             let text = files.remove(name).and_then(Result::ok).unwrap_or_default();
             Authorities::Own(tls::certificates(&text).unwrap_or_default().into())

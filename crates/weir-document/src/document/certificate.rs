@@ -80,7 +80,17 @@ pub struct Pem {
 pub enum PemSource {
     Here(Box<str>),
     /// A file, or `$env://NAME`; the store reads it into [`super::Document::files`].
-    Elsewhere(Box<str>),
+    Elsewhere {
+        name: Box<str>,
+        by: NamedBy,
+    },
+}
+
+/// Who names a file. A resource of a store gets only what it may read itself, also if the settings name the same file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NamedBy {
+    Settings,
+    Resource,
 }
 
 impl std::fmt::Debug for PemSource {
@@ -88,7 +98,7 @@ impl std::fmt::Debug for PemSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             PemSource::Here(_) => f.write_str("Here(..)"),
-            PemSource::Elsewhere(name) => f.debug_tuple("Elsewhere").field(name).finish(),
+            PemSource::Elsewhere { name, by } => f.debug_tuple("Elsewhere").field(name).field(by).finish(),
         }
     }
 }
@@ -225,6 +235,14 @@ fn pem_schema(_: &mut Definitions) -> Value {
 }
 
 pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
+    read_pem(at, NamedBy::Resource)
+}
+
+pub(super) fn pem_of_settings(at: &NodeReader) -> Option<Pem> {
+    read_pem(at, NamedBy::Settings)
+}
+
+fn read_pem(at: &NodeReader, by: NamedBy) -> Option<Pem> {
     let text = at.text_of(1..=MOST_PEM)?;
     if text.starts_with("$secret://") {
         at.report_advising(
@@ -247,7 +265,7 @@ pub(super) fn pem(at: &NodeReader) -> Option<Pem> {
             );
             return None;
         }
-        false => PemSource::Elsewhere(text.into()),
+        false => PemSource::Elsewhere { name: text.into(), by },
     };
     Some(Pem { origin: ResourceOrigin::of(at), source })
 }
@@ -346,7 +364,7 @@ impl Pem {
     pub fn elsewhere(&self) -> Option<&str> {
         match &self.source {
             PemSource::Here(_) => None,
-            PemSource::Elsewhere(name) => Some(name),
+            PemSource::Elsewhere { name, by: _ } => Some(name),
         }
     }
 

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use super::admin::{AdminAddress, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind};
+use super::certificate::Pem;
+use super::resource_access::OwnFiles;
 use super::settings::NodeSettings;
 
 impl NodeSettings {
     /// As written, relative to the directory of the configuration or to that of the process.
-    pub fn own_files(&self) -> Vec<PathBuf> {
+    pub fn own_files(&self) -> OwnFiles {
         // Every setting stands here, so that a new one does not compile before someone asks whether it names a file.
         let NodeSettings {
             enable_access_log,
@@ -34,26 +36,47 @@ impl NodeSettings {
             records: _,
             otlp_metrics: _,
         } = self;
-        let mut files: Vec<PathBuf> = enable_access_log.iter().map(|log| log.path.clone()).collect();
-        files.extend(trusted.iter().filter_map(|pem| pem.elsewhere()).map(PathBuf::from));
+        let path = |file: &Box<str>| PathBuf::from(&**file);
+        let mut public: Vec<PathBuf> = trusted.iter().filter_map(Pem::elsewhere).map(PathBuf::from).collect();
+        let mut private: Vec<PathBuf> = enable_access_log.iter().map(|log| log.path.clone()).collect();
         match store.as_ref().map(|store| &store.kind) {
-            Some(StoreKind::Embedded { path }) => files.extend(path.iter().map(|path| PathBuf::from(&**path))),
+            Some(StoreKind::Embedded { path: file }) => private.extend(file.iter().map(path)),
             Some(StoreKind::Etcd(EtcdSettings { tls: Some(tls), .. })) => {
                 let EtcdTlsFiles { authorities, identity, server_name: _ } = tls;
-                let identity = identity.iter().flat_map(|(cert, key)| [cert, key]);
-                files.extend(identity.chain(authorities).map(|file| PathBuf::from(&**file)));
+                private.extend(identity.iter().flat_map(|(cert, key)| [cert, key]).map(path));
+                public.extend(authorities.iter().map(path));
             }
             Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
         }
         if let Some(AdminSettings { listen, keys: _, tls, hosts: _, origins: _, tokens: _, audit }) = admin {
-            files.extend(audit.clone());
-            if let AdminAddress::Unix(path) = listen {
-                files.push(path.clone());
+            private.extend(audit.clone());
+            if let AdminAddress::Unix(socket) = listen {
+                private.push(socket.clone());
             }
             if let Some(AdminTls { cert, key, ca }) = tls {
-                files.extend([cert, key].into_iter().chain(ca).map(|file| PathBuf::from(&**file)));
+                private.extend([cert, key].map(path));
+                public.extend(ca.iter().map(path));
             }
         }
-        files
+        OwnFiles { public, private }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::Document;
+    use crate::text::yaml::TextLimits;
+
+    #[test]
+    fn files_of_the_node_are_private_except_certificates_of_authorities() {
+        let text = "ssl_trusted_certificate: t.pem\nenable_access_log: access.log\nadmin:\n  listen: \"127.0.0.1:1\"\n  \
+                    audit: { path: audit.log }\n  tls: { cert: a.pem, key: a.key, ca: aca.pem }\nstore:\n  etcd:\n    \
+                    hosts: [\"https://127.0.0.1:2379\"]\n    tls: { ca: eca.pem, cert: e.pem, key: e.key }\n";
+        let document = Document::parse("text", text, &|_| None, TextLimits::default()).expect("YAML");
+        let OwnFiles { public, private } = document.settings.own_files();
+        let paths = |names: &[&str]| -> Vec<PathBuf> { names.iter().map(PathBuf::from).collect() };
+        assert_eq!(public, paths(&["t.pem", "eca.pem", "aca.pem"]));
+        assert_eq!(private, paths(&["access.log", "e.pem", "e.key", "audit.log", "a.pem", "a.key"]));
     }
 }

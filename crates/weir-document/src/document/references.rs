@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::RESOURCE_LISTS;
 use super::data_encryption::{UNREADABLE, unreadable};
 use super::resource_access::ResourceAccess;
+use super::secret_reference::{ReferenceFault, SecretReference, after};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
@@ -36,17 +37,6 @@ pub(crate) enum ReferringText<'a> {
 /// reference must not become the password.
 pub fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup, of: ReferringText) -> Vec<Diagnostic> {
     replace(source, tree, of, &mut |text, _, referrer| variable(text, lookup, referrer))
-}
-
-/// A reference to a text that is kept by a secret manager.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SecretReference {
-    /// The manager's id, such as `vault/1`.
-    pub manager: Box<str>,
-    /// The path of the secret, which may have several keys.
-    pub path: Box<str>,
-    /// The key of the text in the secret.
-    pub key: Box<str>,
 }
 
 /// A reference to a secret, with its place.
@@ -100,9 +90,6 @@ pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretL
     })
 }
 
-/// A problem and an advice.
-pub(super) type ReferenceFault = (String, String);
-
 /// Why a reference has no value.
 enum Unresolved {
     /// The reference is wrong, or not allowed.
@@ -115,40 +102,6 @@ impl From<ReferenceFault> for Unresolved {
     fn from(fault: ReferenceFault) -> Unresolved {
         Unresolved::Text(fault)
     }
-}
-
-impl SecretReference {
-    /// `None` if the text is not a reference to a secret.
-    fn parse(text: &str) -> Option<Result<SecretReference, ReferenceFault>> {
-        let reference = after(text, "$secret://")?;
-        let parts: Vec<&str> = reference.split('/').collect();
-        Some(match parts.as_slice() {
-            [kind, id, path @ .., key] if !path.is_empty() && parts.iter().all(|part| !part.is_empty()) => {
-                Ok(SecretReference {
-                    manager: format!("{kind}/{id}").into(),
-                    path: path.join("/").into(),
-                    key: (*key).into(),
-                })
-            }
-            _ => Err(("is not a reference to a secret".to_owned(), "write as `$secret://vault/1/path/key`".to_owned())),
-        })
-    }
-
-    /// The value of the key in what the manager returned for the path.
-    pub fn of(&self, kept: &Map<String, Value>) -> Result<String, String> {
-        match kept.get(&*self.key) {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
-            Some(_) => Err(format!("the key `{}` is not text", self.key)),
-            None => Err(format!("there is no key `{}`", self.key)),
-        }
-    }
-}
-
-/// The text after the scheme, which is compared without regard to case.
-fn after<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
-    let (start, rest) = text.split_at_checked(scheme.len())?;
-    start.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
 /// The value of a reference to the environment; `None` if the text is no such reference. Ciphertext is refused here as well, so

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use weir_plugin::AllowedFolders;
 
-use super::references::{ReferenceFault, SecretReference};
+use super::secret_reference::{ReferenceFault, SecretReference};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// What to do if a resource of a store may not name a file.
@@ -66,10 +66,17 @@ pub struct ResourceAccess {
     rights: ResourceRights,
     /// The variables that the node's file uses.
     own_variables: BTreeSet<Box<str>>,
-    /// The directory that relative names of files start from.
-    directory: PathBuf,
     pub readable: Arc<AllowedFolders>,
     pub writable: Arc<AllowedFolders>,
+}
+
+/// The files that the settings of the node name.
+#[derive(Debug, Default)]
+pub struct OwnFiles {
+    /// Certificates of authorities: resources may read them like other files.
+    pub public: Vec<PathBuf>,
+    /// Everything else, such as keys and logs. A certificate of the node is one of them: its file may contain the key as well.
+    pub private: Vec<PathBuf>,
 }
 
 /// What is the node's own: no resource may use it, whatever is listed.
@@ -77,8 +84,8 @@ pub struct ResourceAccess {
 pub struct NodeOwned {
     /// Environment variables.
     pub variables: BTreeSet<Box<str>>,
-    /// The configuration file and the files that it names.
-    pub files: Vec<PathBuf>,
+    /// The files that the settings name.
+    pub files: OwnFiles,
     /// Directories with files that the node writes.
     pub folders: Vec<PathBuf>,
 }
@@ -90,20 +97,26 @@ impl ResourceAccess {
         // The files in `/proc` contain the environment and the memory of the node.
         let mut refused: Vec<PathBuf> = ["/proc", "/sys"].map(PathBuf::from).into();
         refused.extend(owned.folders);
+        let OwnFiles { public, private: mut refused_files } = owned.files;
+        refused_files.push(configuration.to_owned());
         let readable = AllowedFolders {
+            directory: directory.to_owned(),
             allowed: below(&rights.files),
             refused: refused.clone(),
-            refused_files: vec![configuration.to_owned()],
+            refused_files: refused_files.clone(),
         };
         // Who writes there must not replace what others read.
         refused.extend(below(&rights.files));
-        let mut refused_files = owned.files;
-        refused_files.push(configuration.to_owned());
-        let writable = AllowedFolders { allowed: below(&rights.log_files), refused, refused_files };
+        refused_files.extend(public);
+        let writable = AllowedFolders {
+            directory: directory.to_owned(),
+            allowed: below(&rights.log_files),
+            refused,
+            refused_files,
+        };
         ResourceAccess {
             rights,
             own_variables: owned.variables,
-            directory: directory.to_owned(),
             readable: Arc::new(readable),
             writable: Arc::new(writable),
         }
@@ -152,7 +165,7 @@ impl ResourceAccess {
     pub(super) fn may_read(&self, name: &str) -> bool {
         match name.strip_prefix("$env://") {
             Some(variable) => self.lists_variable(variable),
-            None => self.readable.may_name(&self.directory.join(name)),
+            None => self.readable.may_name(&self.readable.path_of(name)),
         }
     }
 }

@@ -255,7 +255,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         status: fields.get("status").map_or(default.status, |at| status(&at)),
         clients,
         allow_encoded_slashes: flag(fields, "allow_encoded_slashes"),
-        trusted: fields.get("ssl_trusted_certificate").and_then(|at| certificate::pem(&at)),
+        trusted: fields.get("ssl_trusted_certificate").and_then(|at| certificate::pem_of_settings(&at)),
         upstream_tls_verify: fields.get("upstream_tls_verify").and_then(|at| at.boolean()),
         worker_shutdown_timeout: fields
             .get("worker_shutdown_timeout")

@@ -136,9 +136,10 @@ impl Engine {
         self.in_flight -= 1;
         let at = self.subscriptions.get_mut(slot);
         let (failure, is_replay, before) = (outcome.failure(), at.is_replay(seq), at.standing);
-        at.standing = before.after(outcome);
+        let took_ms = now_ms.saturating_sub(at.sent_ms);
+        at.standing = before.after(outcome, took_ms);
         let end = DeliveryEnd { host: at.host, slot, outcome, before, after: at.standing };
-        let took_ms = u32::try_from(now_ms.saturating_sub(at.sent_ms)).unwrap_or(u32::MAX);
+        let took_ms = u32::try_from(took_ms).unwrap_or(u32::MAX);
         if outcome != DeliveryOutcome::ContentGone {
             at.latest.add(&DeliveryAttempt { at_ms: at.sent_ms, event: seq, took_ms, is_replay, failure });
         }

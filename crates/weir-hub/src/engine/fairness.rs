@@ -1,10 +1,10 @@
-//! Tests that subscriptions whose callbacks fail do not hold up those of the same host whose callbacks work.
+//! Tests that subscriptions whose callbacks fail or are slow do not hold up those of the same host whose callbacks work.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use super::lanes::Standing;
+use super::lanes::{SLOW_AFTER_MS, Standing};
 use super::tests::{TOPIC, request, settings};
 use super::{CallbackRequest, Delivery, Engine};
 use crate::attempt::{DeliveryOutcome, NoAnswerReason};
@@ -51,28 +51,45 @@ fn waits_beside(outcome: DeliveryOutcome, took_ms: u64) -> Vec<u64> {
         subscribe(&mut engine, &format!("http://c.example/fails/{number}"), "");
     }
     let good = subscribe(&mut engine, "http://c.example/works", "");
-    let (mut now_ms, mut ends, mut waits) = (0, BinaryHeap::new(), Vec::new());
-    for seq in 1..=20 {
+    waits_of(&mut engine, good, 1, |_| (outcome, took_ms))
+}
+
+/// Publishes 20 events, one every two minutes, beginning with this one. All callbacks but the good one take that long for that outcome.
+/// Returns how long each event took to begin to be delivered to the good one.
+fn waits_of(
+    engine: &mut Engine,
+    good: u64,
+    first: u64,
+    mut others: impl FnMut(&Delivery) -> (DeliveryOutcome, u64),
+) -> Vec<u64> {
+    let (mut now_ms, mut ends, mut waits) = ((first - 1) * 120_000, BinaryHeap::new(), Vec::new());
+    let mut outcomes = HashMap::new();
+    for seq in first..first + 20 {
         let published_ms = seq * 120_000;
         while now_ms < published_ms {
             now_ms = (now_ms + 500).min(published_ms);
             engine.look(now_ms);
             if now_ms == published_ms {
-                publish(&mut engine, seq, now_ms);
+                publish(engine, seq, now_ms);
             }
             while let Some(Reverse((at_ms, subscription, seq))) = ends.peek().copied()
                 && at_ms <= now_ms
             {
                 ends.pop();
-                engine.delivered(subscription, seq, outcome, now_ms);
+                engine.delivered(subscription, seq, outcomes[&subscription], now_ms);
+                engine.recorded([subscription], now_ms);
             }
             while let Some(delivery) = engine.next_delivery(now_ms) {
                 if delivery.subscription == good {
                     waits.push(now_ms - delivery.seq * 120_000);
-                    end(&mut engine, &delivery, DeliveryOutcome::Delivered, now_ms);
-                } else if took_ms == 0 {
-                    end(&mut engine, &delivery, outcome, now_ms);
+                    end(engine, &delivery, DeliveryOutcome::Delivered, now_ms);
+                    continue;
+                }
+                let (outcome, took_ms) = others(&delivery);
+                if took_ms == 0 {
+                    end(engine, &delivery, outcome, now_ms);
                 } else {
+                    outcomes.insert(delivery.subscription, outcome);
                     ends.push(Reverse((now_ms + took_ms, delivery.subscription, delivery.seq)));
                 }
             }
@@ -97,6 +114,60 @@ fn a_subscription_that_works_gets_each_event_at_once_beside_40_that_are_silent()
     let first = waits.iter().take_while(|wait| **wait > 0).count();
     assert!(waits[0] <= 40 / 4 * TIMEOUT_MS && first <= 3, "{waits:?}");
     assert_eq!(waits[first..], [0; 20][first..], "{waits:?}");
+}
+
+/// A host with this number of slow subscriptions, and one that works, which is returned. Events 1 and 2 are delivered.
+fn beside_slow_ones(slow: usize) -> (Engine, u64) {
+    let mut engine = engine();
+    let good = subscribe(&mut engine, "http://c.example/works", "");
+    for number in 0..slow {
+        subscribe(&mut engine, &format!("http://c.example/slow/{number}"), "");
+    }
+    let mut now_ms = 0;
+    for seq in 1..=2 {
+        publish(&mut engine, seq, now_ms);
+        while engine.account().pending > 0 {
+            let begun: Vec<Delivery> = std::iter::from_fn(|| engine.next_delivery(now_ms)).collect();
+            let (to_good, others): (Vec<_>, Vec<_>) = begun.iter().partition(|delivery| delivery.subscription == good);
+            to_good.into_iter().for_each(|delivery| end(&mut engine, delivery, DeliveryOutcome::Delivered, now_ms));
+            now_ms += SLOW_AFTER_MS + 1;
+            others.into_iter().for_each(|delivery| end(&mut engine, delivery, DeliveryOutcome::Delivered, now_ms));
+        }
+    }
+    assert!(now_ms < 2 * 120_000, "{now_ms} ms");
+    (engine, good)
+}
+
+#[test]
+fn a_subscription_that_works_gets_each_event_at_once_beside_any_number_of_slow_ones() {
+    for slow in [1, 40, 200] {
+        for permits in [1, 2, 8, 32] {
+            let (mut engine, good) = beside_slow_ones(slow);
+            let mut of_engine: HubSettings = (*engine.settings).clone();
+            of_engine.delivery.in_flight_per_host = permits;
+            engine.settings = Arc::new(of_engine);
+            let mut random = fastrand::Rng::with_seed(slow as u64);
+            let waits = waits_of(&mut engine, good, 3, |_| match random.u32(..10) {
+                // A millisecond later than most.
+                0 => (SILENT, TIMEOUT_MS),
+                1 => (DeliveryOutcome::Delivered, SLOW_AFTER_MS + 1),
+                _ => (DeliveryOutcome::Delivered, TIMEOUT_MS - 1),
+            });
+            // A single permit is free after the next answer.
+            let bound_ms = if permits == 1 { TIMEOUT_MS } else { 0 };
+            assert!(waits.len() >= 19 && waits.iter().all(|wait| *wait <= bound_ms), "{slow}, {permits}: {waits:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slow_subscription_works_again_after_an_answer_in_time() {
+    let working = Standing::New.after(DeliveryOutcome::Delivered, SLOW_AFTER_MS);
+    let slow = working.after(DeliveryOutcome::Delivered, SLOW_AFTER_MS + 1);
+    assert_eq!((working, slow), (Standing::Working, Standing::Slow));
+    assert_eq!(slow.after(NOT_CONNECTED, TIMEOUT_MS), Standing::Slow);
+    assert_eq!(slow.after(SILENT, TIMEOUT_MS), Standing::Failing);
+    assert_eq!(slow.after(DeliveryOutcome::Delivered, 1), Standing::Working);
 }
 
 #[test]
@@ -283,8 +354,9 @@ struct SharedHostsWorld {
     callbacks: HashMap<u64, Callback>,
     /// When, and which delivery, ends how.
     ends: BinaryHeap<Reverse<(u64, u64, u64)>>,
-    outcomes: HashMap<u64, DeliveryOutcome>,
-    begun: [[u64; 3]; HOSTS],
+    /// The outcome of the delivery that is under way to each, and when it began.
+    outcomes: HashMap<u64, (DeliveryOutcome, u64)>,
+    begun: [[u64; 4]; HOSTS],
     /// When each host is down.
     outages: [(u64, u64); HOSTS],
 }
@@ -300,11 +372,12 @@ impl SharedHostsWorld {
         for number in 0..random.usize(5..60) {
             let (host, owner) = (random.usize(..HOSTS), random.usize(..OWNERS.len()));
             let id = subscribe(&mut engine, &format!("http://c{host}.example/{number}"), OWNERS[owner]);
-            let manner = match random.u32(..8) {
+            let manner = match random.u32(..9) {
                 0..3 => Manner::Works { took_ms: random.u64(..5_000) * random.u64(..2) },
                 3 => Manner::Refuses { wait_ms: None },
                 4 => Manner::Refuses { wait_ms: Some(random.u64(..100_000)) },
                 5 => Manner::Silent,
+                6 => Manner::Works { took_ms: TIMEOUT_MS - 1 },
                 _ => Manner::Wavers {
                     every: random.u64(2..5),
                     outcome: *random.choice([&SILENT, &FAILED]).unwrap_or(&SILENT),
@@ -376,16 +449,16 @@ impl SharedHostsWorld {
             }
             Manner::Wavers { .. } => (2, DeliveryOutcome::Delivered),
         };
-        self.outcomes.insert(id, outcome);
+        self.outcomes.insert(id, (outcome, self.now_ms));
         self.ends.push(Reverse((self.now_ms + took_ms, id, delivery.seq)));
     }
 
     fn end(&mut self, id: u64, seq: u64) {
-        let outcome = self.outcomes.remove(&id).expect("it was begun");
+        let (outcome, began_ms) = self.outcomes.remove(&id).expect("it was begun");
         self.engine.delivered(id, seq, outcome, self.now_ms);
         self.engine.recorded([id], self.now_ms);
         let callback = self.callbacks.get_mut(&id).expect("it is one of these");
-        callback.standing = callback.standing.after(outcome);
+        callback.standing = callback.standing.after(outcome, self.now_ms - began_ms);
         if outcome == DeliveryOutcome::Delivered {
             callback.delivered += 1;
             callback.is_busy = callback.delivered < self.published;
@@ -424,7 +497,8 @@ impl SharedHostsWorld {
 }
 
 /// In the time that is left after an outage, retries come to their turn: a wait doubles up to twice the length of the outage.
-const SETTLED_MS: u64 = 3_600_000;
+/// 15 events for 60 slow callbacks, one at a time, take 8 hours.
+const SETTLED_MS: u64 = 36_000_000;
 
 #[test]
 fn a_subscription_that_works_waits_for_few_others_of_its_host_in_any_world() {

@@ -98,6 +98,8 @@ impl Engine {
                 for mark in marks {
                     // Its subscription may have ended while the delivery was in flight.
                     if let Some(slot) = self.subscriptions.slot_of(mark.subscription) {
+                        let at = self.subscriptions.get_mut(slot);
+                        at.standing = at.standing.after_mark(mark.outcome);
                         self.apply(slot, mark);
                     }
                 }

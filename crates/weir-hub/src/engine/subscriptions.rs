@@ -152,16 +152,8 @@ impl Subscription {
             self.done = self.done.max(mark.seq);
         }
         match mark.outcome {
-            MarkOutcome::Delivered => {
-                self.delivered += 1;
-                self.standing = Standing::Working;
-            }
-            MarkOutcome::Dead(given_up) => {
-                self.other().dead_lettered += 1;
-                if !given_up.failure.is_of_host() {
-                    self.standing = Standing::Failing;
-                }
-            }
+            MarkOutcome::Delivered => self.delivered += 1,
+            MarkOutcome::Dead(_) => self.other().dead_lettered += 1,
             MarkOutcome::Expired(count) => self.other().expired += count,
             MarkOutcome::Throttled => self.other().throttled += 1,
         }

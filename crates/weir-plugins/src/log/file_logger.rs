@@ -23,7 +23,8 @@ use crate::log::options::{FormatOptions, LoggerMetadata};
 /// of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 ///
 /// In a resource of a store (Admin API, etcd), the file must be in a directory that `resource_log_files` of the node's
-/// configuration file lists.
+/// configuration file lists. A relative path starts at the directory of the configuration file there; otherwise, at the
+/// working directory of the process.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileLogger {

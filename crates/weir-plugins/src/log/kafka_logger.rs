@@ -15,8 +15,10 @@ use crate::log::logger::ExchangeLogger;
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 
 mod producer;
+mod times;
 
 use producer::{ProduceError, Producer, ProducerOptions};
+use times::send_in_parts;
 
 /// Sends a record of each exchange to a topic of Kafka (1.0 or newer).
 ///
@@ -27,8 +29,9 @@ use producer::{ProduceError, Producer, ProducerOptions};
 /// broker failed before it answered is stored once. A batch can be stored twice only if the gateway restarts at that
 /// moment, or if the leader of its partition fails at that moment and there is no other for a minute: then another
 /// partition gets the records. Duplicates have the same `record_id`. A record that the broker refuses for good
-/// (`INVALID_TIMESTAMP`, `INVALID_RECORD`, `CORRUPT_MESSAGE`, `MESSAGE_TOO_LARGE`) is rejected, and the others of its
-/// batch are sent without it. After other errors the records wait and are sent again. `/records` and the metric
+/// (`INVALID_RECORD`, `CORRUPT_MESSAGE`, `MESSAGE_TOO_LARGE`) is rejected, and the others of its batch are sent without
+/// it. So is a record with a wrong time (`INVALID_TIMESTAMP`), if the broker stores others of its batch; if it stores
+/// none, a clock may be wrong, and all wait. After other errors the records wait and are sent again. `/records` and the metric
 /// `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -359,9 +362,12 @@ impl Destination for KafkaTopic {
                 rest.extend((!is_stored).then_some(record));
             }
             if !rest.is_empty() {
-                let stored = self.store(&rest).await;
-                match stored {
+                match self.store(&rest).await {
                     Ok(()) => {}
+                    Err(ProduceError::Time(error)) => {
+                        let sent = send_in_parts(&rest, error, async |part: &[&Record]| self.store(part).await).await;
+                        return with_duplicates(outcomes, sent);
+                    }
                     // The outcomes of the messages stored so far are reported now, so that they are counted without delay.
                     Err(error) if rest.len() < batch.len() => return partly(outcomes, error),
                     Err(error) => return failure(error),
@@ -372,16 +378,27 @@ impl Destination for KafkaTopic {
     }
 }
 
+/// The outcomes of a batch, of which the records that are not duplicates were sent.
+fn with_duplicates(mut outcomes: Vec<Outcome>, sent: (Vec<Outcome>, Option<String>)) -> SendOutcome {
+    let (sent, error) = sent;
+    let rest = outcomes.iter_mut().filter(|outcome| **outcome != Outcome::Duplicate);
+    rest.zip(sent).for_each(|(outcome, sent)| *outcome = sent);
+    SendOutcome::Each { outcomes, error }
+}
+
 fn failure(error: ProduceError) -> SendOutcome {
     match error {
         ProduceError::TooLarge(error) => SendOutcome::TooLarge(error),
         ProduceError::Invalid(error) => SendOutcome::Invalid { reason: RejectReason::Invalid, error },
-        ProduceError::Failed(error) => SendOutcome::Failed { error, after: None },
+        ProduceError::Time(error) | ProduceError::Failed(error) => SendOutcome::Failed { error, after: None },
     }
 }
 
 fn partly(outcomes: Vec<Outcome>, error: ProduceError) -> SendOutcome {
-    let (ProduceError::TooLarge(error) | ProduceError::Invalid(error) | ProduceError::Failed(error)) = error;
+    let (ProduceError::TooLarge(error)
+    | ProduceError::Invalid(error)
+    | ProduceError::Time(error)
+    | ProduceError::Failed(error)) = error;
     let outcomes = outcomes.into_iter().map(|outcome| match outcome {
         Outcome::Delivered => Outcome::Retry,
         settled => settled,

@@ -23,7 +23,7 @@ mod window;
 use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, NewStream, OtherAnswer, WorkerFeeds};
 use source::{FeedSource, RESERVED_BYTES, SourceTimes, shared_fields};
 pub use streams::StreamLimit;
-use streams::{OpenStreams, StreamLimits, StreamOwner, StreamPermit};
+use streams::{OpenStreams, StreamLimits, StreamOwner, UpstreamStreamPermit};
 use totals::FanoutTotals;
 pub use totals::totals;
 use window::WindowLimits;
@@ -251,7 +251,7 @@ struct OpenRights {
 struct RouteNumber(u64);
 
 impl OpenRights {
-    fn permit(&self, client: IpAddr) -> Result<StreamPermit, Stop> {
+    fn permit(&self, client: IpAddr) -> Result<UpstreamStreamPermit, Stop> {
         Ok(self.streams.open(StreamOwner { route: self.route, client }, self.limits)?)
     }
 

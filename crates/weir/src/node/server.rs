@@ -4,6 +4,7 @@
 //! Each server has a thread of its own, so that it responds however busy the workers are, and delays none of them.
 
 pub mod bounds;
+mod executor;
 mod listening;
 mod message;
 mod peer;
@@ -23,9 +24,10 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::{Request, Response, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
@@ -35,11 +37,12 @@ use tracing::warn;
 
 use super::server_tally::ServerTally;
 use bounds::{ACCEPT_PAUSE, FAREWELL, ServerBounds};
+use executor::{StreamExecutor, StreamReset};
 use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
-use places::{EndOrder, ServerPlace, ServerPlaces};
+use places::{EndOrder, RequestRefusal, ServerPlace, ServerPlaces};
 pub use stream::AnswerStream;
 
 /// How often the poller is asked, in polls of tasks: often, so that what clients have sent is seen before the next few
@@ -76,7 +79,7 @@ struct SharedServer {
     tally: Arc<ServerTally>,
     places: Arc<ServerPlaces>,
     service: ServerService,
-    http: auto::Builder<TokioExecutor>,
+    http: auto::Builder<StreamExecutor>,
     failed_handshakes: SeldomLogged,
     refused: SeldomLogged,
     accept_errors: SeldomLogged,
@@ -135,8 +138,8 @@ impl Drop for NodeServer {
 
 /// HTTP/1.1 and HTTP/2 with all their bounds. Those of time that hyper has as well are left to [`ServerPlaces`], which has one
 /// set for all protocols and knows which connections are idle.
-fn http() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn http() -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(StreamExecutor);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -207,7 +210,7 @@ impl SharedServer {
         };
         if order == Ok(EndOrder::Gently) {
             connection.as_mut().graceful_shutdown();
-            let _ = timeout(FAREWELL, connection).await;
+            while timeout(FAREWELL, connection.as_mut()).await.is_err() && place.is_worked_for() {}
         }
     }
 
@@ -247,7 +250,12 @@ impl SharedServer {
     ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + Send + use<> {
         let (service, progress) = (Arc::clone(&self.service), place.begin().map(Arc::new));
         async move {
-            let Some(progress) = progress else { return Ok(refused(TOO_MANY)) };
+            let progress = match progress {
+                Ok(progress) => progress,
+                Err(RequestRefusal::TooMany) => return Ok(refused(TOO_MANY)),
+                Err(RequestRefusal::Ending) => return Ok(ending(request.version())),
+            };
+            progress.set_reset(StreamReset::current());
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
             let answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
@@ -259,6 +267,17 @@ impl SharedServer {
 /// HTTP/1 has one request at a time, and HTTP/2 has its limit of streams; more are only those that a client has reset while the node
 /// still works for them.
 const TOO_MANY: &str = "requests that you have cancelled are still in progress; try again later\n";
+
+/// Over HTTP/1, these requests were pipelined.
+const ENDING: &str = "this connection ends to make room for others; send the request again on a new one\n";
+
+fn ending(version: Version) -> Response<AnswerBody> {
+    let mut answer = refused(ENDING);
+    if version < Version::HTTP_2 {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
 
 /// A response with a whole body.
 pub fn whole(answer: Response<Bytes>) -> Response<ServerAnswer> {

@@ -48,6 +48,8 @@ pub(super) struct UpstreamMachine {
     pub(super) is_released: Cell<bool>,
     /// The health that upstreams see. Two of them may check the machine differently.
     health: RefCell<Vec<Weak<Health>>>,
+    /// For how many of these it was out of rotation at the last sweep.
+    out: Cell<usize>,
 }
 
 /// Connections to one machine, of the upstreams that keep connections in the same way.
@@ -99,6 +101,7 @@ impl UpstreamMachine {
             is_connected: Cell::new(false),
             is_released: Cell::new(false),
             health: RefCell::default(),
+            out: Cell::new(0),
         }
     }
 
@@ -178,11 +181,11 @@ impl UpstreamMachine {
     /// Closes connections that are not worth keeping, and returns how many idle ones are left.
     pub(super) fn sweep(&self, worker: &WorkerContext) -> u64 {
         let now_ns = worker.now_ns();
-        // An endpoint that is out of rotation may have failed without closing its connections: once it is back, new ones
-        // are opened.
-        let is_out =
-            self.health.borrow().iter().any(|health| health.upgrade().is_some_and(|health| !health.is_up(now_ns)));
-        if is_out {
+        // An endpoint that goes out of rotation may have failed without closing its connections: once it is back, new ones
+        // are opened. This happens once: an upstream whose checks never succeed leaves their connections to the others.
+        let is_out = |health: &&Weak<Health>| health.upgrade().is_some_and(|health| !health.is_up(now_ns));
+        let out = self.health.borrow().iter().filter(is_out).count();
+        if out > self.out.replace(out) {
             self.close_idle(worker);
         }
         self.connections.borrow().iter().map(|pool| pool.sweep(worker)).sum()

@@ -84,6 +84,8 @@ pub enum ProduceError {
     TooLarge(String),
     /// The broker refuses a message of the batch for good.
     Invalid(String),
+    /// The broker refuses the time of a message, or of all.
+    Time(String),
     /// The batch may be stored later, or its outcome is unknown.
     Failed(String),
 }
@@ -170,12 +172,13 @@ impl Producer {
         let (verdict, error) = self.produce(partition, &bytes).await;
         match verdict {
             ProduceVerdict::Stored => self.stored(partition, messages, is_again),
-            ProduceVerdict::TooLarge | ProduceVerdict::Message => {
+            ProduceVerdict::TooLarge | ProduceVerdict::Message | ProduceVerdict::Time => {
                 self.unresolved = None;
                 return match verdict {
                     // The error concerns the batch that was sent again, not the current one.
                     _ if is_again => Ok(()),
                     ProduceVerdict::TooLarge => Err(ProduceError::TooLarge(error)),
+                    ProduceVerdict::Time => Err(ProduceError::Time(error)),
                     _ => Err(ProduceError::Invalid(error)),
                 };
             }
@@ -293,7 +296,10 @@ impl Producer {
                     continue;
                 }
             };
-            let metadata = read_metadata(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
+            let Ok(metadata) = read_metadata(&mut AnswerBytes(&answer)) else {
+                failure = cut_short(&broker);
+                continue;
+            };
             let target = |leader: &i32| metadata.broker(*leader, &self.options.tls);
             let partitions = &metadata.partitions;
             let leaders: Vec<_> =
@@ -311,24 +317,40 @@ impl Producer {
         Err(failure)
     }
 
-    /// The producer id, which any broker of the cluster can assign.
+    /// The producer id, which any broker of the cluster can assign: the leaders are asked, then the bootstrap brokers.
     async fn identity(&mut self) -> Result<ProducerIdentity, String> {
         if let Some(identity) = self.identity {
             return Ok(identity);
         }
-        let broker = self.topic().await?.leaders[0].1.clone();
+        let mut brokers: Vec<_> = self.topic().await?.leaders.iter().map(|(_, leader)| leader.clone()).collect();
+        brokers.extend(self.options.bootstrap.iter().cloned());
+        let (mut asked, mut failure) = (HashSet::new(), String::new());
+        for broker in brokers {
+            if !asked.insert(broker.name()) {
+                continue;
+            }
+            match self.identity_from(&broker).await {
+                Ok(identity) => {
+                    self.identity = Some(identity);
+                    return Ok(identity);
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn identity_from(&mut self, broker: &StreamTarget) -> Result<ProducerIdentity, String> {
         let answer = self
-            .ask(&broker, INIT_PRODUCER_ID, |request| {
+            .ask(broker, INIT_PRODUCER_ID, |request| {
                 request.text(None);
                 request.i32(0);
             })
             .await?;
-        let (error, identity) = read_identity(&mut AnswerBytes(&answer)).map_err(|_| cut_short(&broker))?;
-        if error != 0 {
-            return Err(format!("{}: did not assign a producer id: {}", broker.name(), describe_code(error)));
+        match read_identity(&mut AnswerBytes(&answer)).map_err(|_| cut_short(broker))? {
+            (0, identity) => Ok(identity),
+            (error, _) => Err(format!("{}: did not assign a producer id: {}", broker.name(), describe_code(error))),
         }
-        self.identity = Some(identity);
-        Ok(identity)
     }
 
     /// Sends a request on the connection to a broker, which is kept only if that succeeds.

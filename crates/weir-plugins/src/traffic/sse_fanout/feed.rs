@@ -16,7 +16,7 @@ use weir_plugin::{Held, ReplyField, RouteUpstream, Stop};
 use weir_telemetry::cell::Histogram;
 
 use super::blocks::EventBlock;
-use super::streams::StreamPermit;
+use super::streams::UpstreamStreamPermit;
 use super::totals::FanoutTotals;
 use super::window::{At, EventWindow, WindowLimits};
 
@@ -214,7 +214,7 @@ pub struct Joined {
 
 /// What a new stream needs.
 pub struct NewStream {
-    pub permit: StreamPermit,
+    pub permit: UpstreamStreamPermit,
     /// For the window.
     pub held: Held,
 }

@@ -11,7 +11,7 @@ use weir_plugin::{Held, ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnsw
 
 use super::blocks::{BlockReader, EventBlock, MOST_BLOCK_BYTES};
 use super::feed::{Feed, FeedStage, Feeds, OtherAnswer};
-use super::streams::StreamPermit;
+use super::streams::UpstreamStreamPermit;
 
 /// The most bytes of an answer that is not an event stream; it is sent to all clients that wait for the stream.
 const MOST_OTHER_BYTES: usize = 64 << 10;
@@ -39,7 +39,7 @@ pub struct FeedSource {
     /// The request to the upstream, without `Last-Event-ID`.
     pub request: RequestHead,
     pub times: SourceTimes,
-    pub permit: RefCell<StreamPermit>,
+    pub permit: RefCell<UpstreamStreamPermit>,
     /// For the window, and an event that has begun.
     pub held: RefCell<Held>,
 }

@@ -116,11 +116,15 @@ impl OpenStreams {
     ///
     /// # Errors
     /// The limit that is reached.
-    pub fn open(self: &Arc<Self>, owner: StreamOwner, limits: StreamLimits) -> Result<StreamPermit, StreamLimit> {
+    pub fn open(
+        self: &Arc<Self>,
+        owner: StreamOwner,
+        limits: StreamLimits,
+    ) -> Result<UpstreamStreamPermit, StreamLimit> {
         let owner = StreamOwner { client: client_network(owner.client), ..owner };
         let opened = self.uses().open(owner, limits);
         opened.inspect_err(|limit| _ = self.refused[*limit as usize].fetch_add(1, Relaxed))?;
-        Ok(StreamPermit { streams: Arc::clone(self), owner, unused: None, is_ended: Arc::default() })
+        Ok(UpstreamStreamPermit { streams: Arc::clone(self), owner, unused: None, is_ended: Arc::default() })
     }
 }
 
@@ -198,7 +202,7 @@ impl StreamUses {
 }
 
 /// The right to have a stream open.
-pub struct StreamPermit {
+pub struct UpstreamStreamPermit {
     streams: Arc<OpenStreams>,
     owner: StreamOwner,
     /// The number of the stream among those without a client.
@@ -206,8 +210,8 @@ pub struct StreamPermit {
     is_ended: Arc<AtomicBool>,
 }
 
-impl StreamPermit {
-    /// The stream has no client any more. Until [`StreamPermit::used`] it is ended when another one needs its place.
+impl UpstreamStreamPermit {
+    /// The stream has no client any more. Until [`UpstreamStreamPermit::used`] it is ended when another one needs its place.
     pub fn unused(&mut self, end: EndUnused) {
         let stream = UnusedStream { owner: self.owner, is_ended: Arc::clone(&self.is_ended), end };
         self.unused = Some(self.streams.uses().add_unused(stream));
@@ -221,7 +225,7 @@ impl StreamPermit {
     }
 }
 
-impl Drop for StreamPermit {
+impl Drop for UpstreamStreamPermit {
     fn drop(&mut self) {
         self.used();
         let mut uses = self.streams.uses();

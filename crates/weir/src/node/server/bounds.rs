@@ -15,8 +15,13 @@ pub const HEAD: Duration = Duration::from_secs(10);
 pub const IDLE: Duration = Duration::from_secs(60);
 /// The time for a whole request body.
 pub const BODY: Duration = Duration::from_secs(60);
-/// The time in which a client has to take a whole response.
+/// The time in which a client has to take the next [`PIECE`] bytes of a response.
 pub const ANSWER: Duration = Duration::from_secs(60);
+/// A response is handed to its connection in pieces of so many bytes.
+pub const PIECE: usize = 16 << 10;
+/// The send buffer of a TCP connection, which Linux doubles. In a larger one, the kernel takes nothing for a long time from a response
+/// that its client reads slowly.
+pub const SOCKET_BUFFER: usize = 128 << 10;
 /// A stream whose client has taken nothing for this long, although there was something to take, ends.
 pub const UNREAD: Duration = Duration::from_secs(20);
 /// After that, the time for its client to take the last words of the stream, until the connection is closed.
@@ -25,9 +30,12 @@ pub const LAST_WORDS: Duration = Duration::from_secs(10);
 pub const WAIT: Duration = Duration::from_secs(5);
 /// How long a connection may not be closed for another one, as long as there are older ones.
 pub const YOUNG: Duration = Duration::from_secs(1);
+/// The same for a connection that has sent nothing at all.
+pub const SILENT: Duration = Duration::from_millis(200);
 /// How often the times are compared with their bounds.
 pub const LOOK: Duration = Duration::from_millis(500);
-/// How long responses in progress may take when the server ends, and an idle connection of HTTP/2 to say goodbye.
+/// How long responses in progress may take when the server ends, and a connection without requests to say goodbye. So many
+/// connections may do so at a time as there may be connections.
 pub const FAREWELL: Duration = Duration::from_secs(1);
 /// The pause after `accept` failed, usually for lack of file descriptors.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -8,8 +8,10 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::bounds::SOCKET_BUFFER;
 use super::peer::ServerPeer;
 use super::places::ServerPlace;
 
@@ -32,6 +34,7 @@ impl ServerSocket {
                 let local = stream.local_addr()?;
                 // Responses are small, and their last segment must not be delayed by Nagle's algorithm.
                 let _ = stream.set_nodelay(true);
+                let _ = set_socket_send_buffer_size(&stream, SOCKET_BUFFER);
                 Ok((Box::new(stream), ServerPeer::Tcp { local, remote }))
             }
             ServerSocket::Unix(listener) => Ok((Box::new(listener.accept().await?.0), ServerPeer::Unix)),

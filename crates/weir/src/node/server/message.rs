@@ -13,7 +13,7 @@ use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use tokio::time::timeout;
 
-use super::bounds::BODY;
+use super::bounds::{BODY, PIECE};
 use super::peer::ServerPeer;
 use super::places::{HeldRoom, RequestProgress, StreamPermit};
 use super::progress::RequestPhase;
@@ -103,10 +103,10 @@ pub enum ServerAnswer {
 /// A response that is being sent.
 pub enum AnswerBody {
     Whole {
-        /// What is left to send.
+        /// What is left to send; not empty.
         left: Option<Bytes>,
-        /// The request, unless the bytes have it.
-        _progress: Option<Arc<RequestProgress>>,
+        /// The request, which the bytes have as well; `None` if it counts nowhere.
+        progress: Option<Arc<RequestProgress>>,
     },
     Stream {
         stream: Arc<SharedStream>,
@@ -119,7 +119,7 @@ pub enum AnswerBody {
 pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
     let (head, body) = answer.into_parts();
     let body = match body {
-        ServerAnswer::Whole(bytes) if bytes.is_empty() => AnswerBody::Whole { left: None, _progress: Some(progress) },
+        ServerAnswer::Whole(bytes) if bytes.is_empty() => AnswerBody::Whole { left: None, progress: Some(progress) },
         ServerAnswer::Whole(bytes) => {
             let mut room = progress.holder();
             if !room.grow(bytes.len()) {
@@ -128,8 +128,8 @@ pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> R
                 );
             }
             progress.enter(RequestPhase::Sending);
-            let bytes = Bytes::from_owner(HeldBytes { bytes, _room: room, _progress: Some(progress) });
-            AnswerBody::Whole { left: Some(bytes), _progress: None }
+            let held = HeldBytes { bytes, _room: room, _progress: Some(Arc::clone(&progress)) };
+            AnswerBody::Whole { left: Some(Bytes::from_owner(held)), progress: Some(progress) }
         }
         ServerAnswer::Stream { permit, source, last_words } => {
             let stream = Arc::new(SharedStream::new(source, last_words));
@@ -143,11 +143,19 @@ pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> R
 /// A response that the server gives itself, without asking the service.
 pub fn refused(problem: &'static str) -> Response<AnswerBody> {
     let left = Some(Bytes::from_static(problem.as_bytes()));
-    let mut answer = Response::new(AnswerBody::Whole { left, _progress: None });
+    let mut answer = Response::new(AnswerBody::Whole { left, progress: None });
     *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
     answer
+}
+
+fn next_piece(left: &mut Option<Bytes>) -> Option<Bytes> {
+    let mut piece = left.take()?;
+    if piece.len() > PIECE {
+        *left = Some(piece.split_off(PIECE));
+    }
+    Some(piece)
 }
 
 impl Body for AnswerBody {
@@ -159,7 +167,11 @@ impl Body for AnswerBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let piece = match &mut *self {
-            AnswerBody::Whole { left, .. } => Poll::Ready(left.take()),
+            AnswerBody::Whole { left, progress } => {
+                // The connection asks for the next piece when it has room: its client has taken a part of the former ones.
+                progress.iter().for_each(|progress| progress.taken());
+                Poll::Ready(next_piece(left))
+            }
             AnswerBody::Stream { stream, progress, .. } => {
                 let piece = stream.poll_piece(context);
                 progress.set_wanted(piece.is_pending());
@@ -178,5 +190,18 @@ impl Body for AnswerBody {
             AnswerBody::Whole { left, .. } => SizeHint::with_exact(left.as_ref().map_or(0, Bytes::len) as u64),
             AnswerBody::Stream { .. } => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_response_is_handed_over_piece_by_piece() {
+        let mut left = Some(Bytes::from(vec![7; 2 * PIECE + 1]));
+        let pieces: Vec<usize> = std::iter::from_fn(|| next_piece(&mut left)).map(|piece| piece.len()).collect();
+        assert_eq!(pieces, [PIECE, PIECE, 1]);
+        assert_eq!(left, None);
     }
 }

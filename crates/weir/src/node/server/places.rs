@@ -9,6 +9,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::bounds::{HELD_BYTES, LOOK, REQUESTS, ServerBounds, WAIT, WAITING, share};
+use super::executor::StreamReset;
 use super::peer::ServerClient;
 use super::progress::{ConnectionProgress, RequestPhase};
 use crate::node::server_tally::{ConnectionEnd, ServerTally};
@@ -42,8 +43,10 @@ struct PlaceTable {
 struct PlaceEntry {
     client: ServerClient,
     progress: ConnectionProgress,
-    /// `None` once the connection has been told to end. It does not count any more then.
+    /// `None` once the connection has been told to end.
     order: Option<oneshot::Sender<EndOrder>>,
+    /// It has been told to end gently: it counts until its requests in progress have ended, and gets no further ones.
+    drains: bool,
     held: usize,
     streams: usize,
 }
@@ -91,14 +94,17 @@ impl ServerPlaces {
         for (most, counts) in self.groups(client) {
             if table.count(&counts) >= most {
                 let longest_idle = table.longest_idle(&counts, now)?;
-                self.end(&mut table, longest_idle, ConnectionEnd::Shed);
+                let how = table.farewell(longest_idle, self.bounds);
+                self.end(&mut table, longest_idle, ConnectionEnd::Shed, how);
             }
         }
         let (order, ordered) = oneshot::channel();
         let id = table.next;
         table.next += 1;
         let progress = ConnectionProgress::new(now, self.has_handshake);
-        table.entries.insert(id, PlaceEntry { client, progress, order: Some(order), held: 0, streams: 0 });
+        table
+            .entries
+            .insert(id, PlaceEntry { client, progress, order: Some(order), drains: false, held: 0, streams: 0 });
         self.tally.connections.fetch_add(1, Relaxed);
         self.entered.notify_one();
         Some((ServerPlace { id, places: Arc::clone(self) }, ordered))
@@ -119,19 +125,42 @@ impl ServerPlaces {
         [(own, group(0)), (remote, group(1)), (all, group(2))]
     }
 
-    fn end(&self, table: &mut PlaceTable, id: u64, why: ConnectionEnd) {
-        let Some(order) = table.entries.get_mut(&id).and_then(|entry| entry.order.take()) else { return };
+    fn end(&self, table: &mut PlaceTable, id: u64, why: ConnectionEnd, how: EndOrder) {
+        let Some(entry) = table.entries.get_mut(&id) else { return };
+        let Some(order) = entry.order.take() else { return };
+        entry.drains = how == EndOrder::Gently;
         self.tally.ended(why).fetch_add(1, Relaxed);
-        let how = if why == ConnectionEnd::Idle { EndOrder::Gently } else { EndOrder::AtOnce };
         // The connection may have ended by itself.
         let _ = order.send(how);
+    }
+
+    /// Tells a connection that has been answered to end gently, if a client waits for its place. Its next request may have been
+    /// received already and begin before those that wait are asked again: pipelined requests would keep them out otherwise.
+    fn make_way(&self, table: &mut PlaceTable, id: u64) {
+        let now = Instant::now();
+        let Some(entry) = table.entries.get(&id).filter(|entry| entry.order.is_some()) else { return };
+        let (client, is_idle) = (entry.client, entry.progress.in_progress() == 0);
+        let is_waited_for = |waiting: &ServerClient| {
+            let groups = self.groups(*waiting);
+            let mut full = groups.iter().filter(|(most, counts)| table.count(counts) >= *most);
+            // A client has to be in the first group that is full, which is a part of the others.
+            full.next().is_some_and(|(_, counts)| counts(client) && table.is_next(id, counts, now))
+        };
+        if entry.progress.has_stream() || !table.waiting.iter().any(is_waited_for) {
+            return;
+        }
+        if table.may_leave(self.bounds) {
+            self.end(table, id, ConnectionEnd::Shed, EndOrder::Gently);
+        } else if is_idle {
+            self.end(table, id, ConnectionEnd::Shed, EndOrder::AtOnce);
+        }
     }
 
     /// Closes the connection that has been idle for the longest time, to have its file descriptor.
     pub fn shed_one(&self) {
         let mut table = self.table();
         if let Some(longest_idle) = table.longest_idle(&|_| true, Instant::now()) {
-            self.end(&mut table, longest_idle, ConnectionEnd::Shed);
+            self.end(&mut table, longest_idle, ConnectionEnd::Shed, EndOrder::AtOnce);
         }
     }
 
@@ -152,11 +181,15 @@ impl ServerPlaces {
         let overdue = |(id, entry): (&u64, &PlaceEntry)| Some((*id, entry.progress.overdue(now)?));
         let overdue: Vec<(u64, ConnectionEnd)> = table.entries.iter().filter_map(overdue).collect();
         for (id, why) in overdue {
-            self.end(&mut table, id, why);
+            let how = if why == ConnectionEnd::Idle { EndOrder::Gently } else { EndOrder::AtOnce };
+            self.end(&mut table, id, why, how);
         }
+        let resets = |entry: &mut PlaceEntry| entry.progress.take_resets(now);
+        let resets: Vec<StreamReset> = table.entries.values_mut().flat_map(resets).collect();
         let unread: Vec<_> =
             table.entries.values().flat_map(|entry| entry.progress.unread_streams(now)).cloned().collect();
         drop(table);
+        resets.iter().for_each(StreamReset::reset);
         let ended = unread.iter().filter(|stream| stream.end()).count();
         self.tally.streams_unread.fetch_add(ended as u64, Relaxed);
     }
@@ -182,7 +215,7 @@ impl ServerPlaces {
 
 impl PlaceTable {
     fn among(&self, counts: &impl Fn(ServerClient) -> bool) -> impl Iterator<Item = (u64, &PlaceEntry)> {
-        self.entries.iter().filter(|(_, entry)| entry.order.is_some() && counts(entry.client)).map(|(id, of)| (*id, of))
+        self.entries.iter().filter(|(_, entry)| entry.counts() && counts(entry.client)).map(|(id, of)| (*id, of))
     }
 
     fn count(&self, counts: &impl Fn(ServerClient) -> bool) -> usize {
@@ -192,11 +225,33 @@ impl PlaceTable {
     /// The connection of these that is the first to give way.
     fn longest_idle(&self, counts: &impl Fn(ServerClient) -> bool, now: Instant) -> Option<u64> {
         let of_client = |client| self.count(&|other| other == client);
-        let give_way = self.among(counts).filter_map(|(id, entry)| {
+        let give_way = self.among(counts).filter(|(_, entry)| entry.order.is_some()).filter_map(|(id, entry)| {
             let order = entry.progress.gives_way(now)?.among(|| of_client(entry.client));
             Some((order, id))
         });
         give_way.min().map(|(_, id)| id)
+    }
+
+    /// How a connection gives way: gently if it has been answered and has no request.
+    fn farewell(&self, id: u64, bounds: ServerBounds) -> EndOrder {
+        let is_idle = |entry: &PlaceEntry| entry.progress.answered() > 0 && entry.progress.in_progress() == 0;
+        let may_leave = self.entries.get(&id).is_some_and(is_idle) && self.may_leave(bounds);
+        if may_leave { EndOrder::Gently } else { EndOrder::AtOnce }
+    }
+
+    /// Whether one more connection may take its time to end.
+    fn may_leave(&self, bounds: ServerBounds) -> bool {
+        self.entries.values().filter(|entry| entry.order.is_none()).count() < bounds.connections
+    }
+
+    /// Whether a connection that has just been answered is the next to make way: fewer of these do so already than clients wait, and
+    /// none that will probably end a request soon has been answered more often.
+    fn is_next(&self, id: u64, counts: &impl Fn(ServerClient) -> bool, now: Instant) -> bool {
+        let Some(own) = self.entries.get(&id).map(|entry| entry.progress.answered()) else { return false };
+        let soon = || self.among(counts).filter(|(_, entry)| entry.progress.ends_soon(now));
+        let leaving = soon().filter(|(_, entry)| entry.drains).count();
+        let has_more = |entry: &PlaceEntry| entry.order.is_some() && entry.progress.answered() > own;
+        leaving < self.waiting.len() && !soon().any(|(other, entry)| other != id && has_more(entry))
     }
 
     /// Whether so many more bytes may be held. What is larger than all may hold is let through alone.
@@ -208,6 +263,12 @@ impl PlaceTable {
         let (all, own) = (sum(&|_| true), sum(&|other| other == client));
         let fits = |sum: usize, most: usize| sum + more <= most || sum == held;
         fits(all, HELD_BYTES) && fits(own, share(HELD_BYTES, client))
+    }
+}
+
+impl PlaceEntry {
+    fn counts(&self) -> bool {
+        self.order.is_some() || self.drains && self.progress.in_progress() > 0
     }
 }
 
@@ -244,13 +305,31 @@ impl ServerPlace {
         }
     }
 
-    /// Begins a request; `None` if as many of this connection are in progress as may be.
-    pub fn begin(self: &Arc<Self>) -> Option<RequestProgress> {
+    /// Begins a request.
+    pub fn begin(self: &Arc<Self>) -> Result<RequestProgress, RequestRefusal> {
         let mut table = self.places.table();
-        let progress = &mut table.entries.get_mut(&self.id)?.progress;
-        let number = (progress.in_progress() < REQUESTS).then(|| progress.begin(Instant::now()))?;
-        Some(RequestProgress { number, place: Arc::clone(self) })
+        let entry = table.entries.get_mut(&self.id).filter(|entry| !entry.drains).ok_or(RequestRefusal::Ending)?;
+        if entry.progress.in_progress() >= REQUESTS {
+            return Err(RequestRefusal::TooMany);
+        }
+        let number = entry.progress.begin(Instant::now());
+        Ok(RequestProgress { number, place: Arc::clone(self) })
     }
+
+    /// Whether the node works for requests of the connection.
+    pub fn is_worked_for(&self) -> bool {
+        let table = self.places.table();
+        table.entries.get(&self.id).is_some_and(|entry| entry.progress.is_worked_for(Instant::now()))
+    }
+}
+
+/// Why a connection may not begin another request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestRefusal {
+    /// As many are in progress as may be.
+    TooMany,
+    /// The connection has been told to end.
+    Ending,
 }
 
 impl Drop for ServerPlace {
@@ -274,6 +353,15 @@ impl RequestProgress {
 
     pub fn set_wanted(&self, is_wanted: bool) {
         self.place.note(|progress, now| progress.set_wanted(self.number, is_wanted, now));
+    }
+
+    /// Notes how the stream of the request can be reset.
+    pub fn set_reset(&self, reset: Option<StreamReset>) {
+        self.place.note(|progress, _| progress.set_reset(self.number, reset));
+    }
+
+    pub fn taken(&self) {
+        self.place.note(|progress, now| progress.taken(self.number, now));
     }
 
     /// Room for bytes of this request that the node holds, none so far.
@@ -302,11 +390,10 @@ impl Drop for RequestProgress {
     fn drop(&mut self) {
         let mut table = self.place.places.table();
         let Some(entry) = table.entries.get_mut(&self.place.id) else { return };
-        let is_idle = entry.progress.finish(self.number, Instant::now());
-        drop(table);
-        if is_idle {
+        if entry.progress.finish(self.number, Instant::now()) {
             self.place.places.changed.notify_waiters();
         }
+        self.place.places.make_way(&mut table, self.place.id);
     }
 }
 
@@ -415,6 +502,59 @@ mod tests {
         let flood: Vec<Entered> = (0..100).filter_map(|_| enter(&places, "127.0.0.2")).collect();
         assert_eq!(flood.len(), 100);
         assert!(of_other.try_recv().is_err(), "it has been there for less than a second");
+    }
+
+    fn waits<'a>(places: &'a ServerPlaces, address: &str) -> WaitingClient<'a> {
+        let client = ServerClient::Network(address.parse().expect("an address"));
+        WaitingClient::begin(places, client).expect("few wait")
+    }
+
+    #[test]
+    fn u05_a_connection_that_is_answered_while_others_wait_gets_no_further_request() {
+        let places = places();
+        let mut busy: Vec<_> = (0..16).filter_map(|_| busy(&places, "127.0.0.1")).collect();
+        // As if the next request had been received with the former.
+        let mut again = |place: usize| {
+            let (place, request) = &mut busy[place];
+            place.begin().map(|next| drop(std::mem::replace(request, next)))
+        };
+        again(0).expect("nobody waits");
+        again(0).expect("nobody waits");
+        assert!(enter(&places, "127.0.0.1").is_none());
+        let _waits = waits(&places, "127.0.0.1");
+        again(1).expect("one that has been answered more often will end its request soon");
+        again(0).expect("the next one begins before the former ends, as over HTTP/2");
+        assert_eq!(again(0), Err(RequestRefusal::Ending));
+        assert!(enter(&places, "127.0.0.1").is_none(), "the node works for it");
+        again(1).expect("one is on its way for the one that waits");
+        busy.remove(0);
+        let entered = enter(&places, "127.0.0.1").expect("the place of the one that has been answered most often");
+        assert_eq!(places.tally.ended(ConnectionEnd::Shed).load(Relaxed), 1);
+        drop(entered);
+    }
+
+    #[test]
+    fn u05_a_waiting_client_ends_only_connections_whose_place_it_may_have() {
+        let places = places();
+        let (other, request) = busy(&places, "127.0.0.1").expect("room");
+        let mut greedy: Vec<_> = (0..8).filter_map(|_| busy(&places, "192.0.2.1")).collect();
+        let _waits = waits(&places, "192.0.2.1");
+        drop(request);
+        other.begin().expect("the share of the other client is what is full");
+        let (place, request) = greedy.pop().expect("there are eight");
+        drop(request);
+        assert_eq!(place.begin().err(), Some(RequestRefusal::Ending));
+    }
+
+    #[test]
+    fn u05_an_answered_connection_gives_way_gently() {
+        let places = places();
+        let (place, mut order) = enter(&places, "127.0.0.1").expect("room");
+        let place = Arc::new(place);
+        drop(place.begin());
+        let _busy: Vec<_> = (0..15).filter_map(|_| busy(&places, "127.0.0.1")).collect();
+        assert!(enter(&places, "127.0.0.1").is_some());
+        assert_eq!(order.try_recv(), Ok(EndOrder::Gently));
     }
 
     #[test]

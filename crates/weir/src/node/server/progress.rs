@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::bounds::{ANSWER, FIRST_BYTE, HANDSHAKE, HEAD, IDLE, LAST_WORDS, UNREAD, YOUNG};
+use super::bounds::{ANSWER, FIRST_BYTE, HANDSHAKE, HEAD, IDLE, LAST_WORDS, SILENT, UNREAD, YOUNG};
+use super::executor::StreamReset;
 use super::stream::SharedStream;
 use crate::node::server_tally::ConnectionEnd;
 
@@ -22,6 +23,27 @@ pub enum RequestPhase {
     Streaming { is_wanted: bool, stream: Arc<SharedStream> },
 }
 
+struct RequestState {
+    phase: RequestPhase,
+    since: Instant,
+    /// When the client last took a part of the response.
+    taken: Instant,
+    /// How its stream of HTTP/2 can be reset; `None` over HTTP/1, and once it has been.
+    reset: Option<StreamReset>,
+}
+
+impl RequestState {
+    /// Whether the client has taken nothing of the response for too long.
+    fn is_untaken(&self, now: Instant) -> bool {
+        let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
+        match self.phase {
+            RequestPhase::Sending => is_past(self.taken, ANSWER),
+            RequestPhase::Streaming { is_wanted: false, .. } => is_past(self.since, UNREAD + LAST_WORDS),
+            _ => false,
+        }
+    }
+}
+
 /// The requests of a connection, and the times of what has happened on it.
 pub struct ConnectionProgress {
     accepted: Instant,
@@ -30,7 +52,7 @@ pub struct ConnectionProgress {
     secured: Option<Instant>,
     /// When the last response ended; `None` before the first request.
     idle_since: Option<Instant>,
-    requests: BTreeMap<u64, (RequestPhase, Instant)>,
+    requests: BTreeMap<u64, RequestState>,
     begun: u64,
 }
 
@@ -47,17 +69,27 @@ pub enum ClientEffort {
 pub struct GivesWay {
     /// Connections without a request in progress come first.
     has_request: bool,
-    /// Those that are idle for some time come first, the longest idle first of all. Of others, those whose clients have done
-    /// least: a client that is about to send a request is then not closed for others who send nothing.
-    young: Option<ClientEffort>,
+    /// Of these, those whose client has had the time to send a request and has not, then those that are idle for some time, the
+    /// longest idle first. Then those whose clients have done least: a client that is about to send a request is then not closed
+    /// for others who send nothing.
+    idleness: Idleness,
     since: Instant,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Idleness {
+    NoRequest,
+    Long,
+    Young(ClientEffort),
+}
+
 impl GivesWay {
-    /// The order with the number of connections of the same client: of young ones, those of the client with the most come first.
-    /// A client is then not closed for another one that makes new connections without end.
-    pub fn among(self, of_client: impl FnOnce() -> usize) -> (bool, Option<Reverse<usize>>, GivesWay) {
-        (self.has_request, self.young.map(|_| Reverse(of_client())), self)
+    /// The order with the number of connections of the same client: of young ones, and of those without any request, those of the
+    /// client with the most come first. A client is then not closed for another one that makes new connections without end.
+    pub fn among(self, of_client: impl FnOnce() -> usize) -> impl Ord {
+        let (is_long, is_young) =
+            (matches!(self.idleness, Idleness::Long), matches!(self.idleness, Idleness::Young(_)));
+        (self.has_request, is_young, is_long, (!is_long).then(|| Reverse(of_client())), self)
     }
 }
 
@@ -85,23 +117,42 @@ impl ConnectionProgress {
         self.requests.len()
     }
 
+    pub fn answered(&self) -> u64 {
+        self.begun - self.requests.len() as u64
+    }
+
     /// Begins a request. Returns its number.
     pub fn begin(&mut self, now: Instant) -> u64 {
         self.begun += 1;
-        self.requests.insert(self.begun, (RequestPhase::Working, now));
+        self.requests
+            .insert(self.begun, RequestState { phase: RequestPhase::Working, since: now, taken: now, reset: None });
         self.begun
     }
 
     pub fn set_phase(&mut self, request: u64, phase: RequestPhase, now: Instant) {
-        if let Some(entry) = self.requests.get_mut(&request) {
-            *entry = (phase, now);
+        if let Some(state) = self.requests.get_mut(&request) {
+            (state.phase, state.since, state.taken) = (phase, now, now);
+        }
+    }
+
+    pub fn set_reset(&mut self, request: u64, reset: Option<StreamReset>) {
+        if let Some(state) = self.requests.get_mut(&request) {
+            state.reset = reset;
+        }
+    }
+
+    /// Notes that the client has taken a part of the response.
+    pub fn taken(&mut self, request: u64, now: Instant) {
+        if let Some(state) = self.requests.get_mut(&request) {
+            state.taken = now;
         }
     }
 
     /// Notes that a stream was asked for its next piece, and whether the connection had room for more than there was.
     pub fn set_wanted(&mut self, request: u64, wanted: bool, now: Instant) {
-        if let Some((RequestPhase::Streaming { is_wanted, .. }, since)) = self.requests.get_mut(&request) {
-            (*is_wanted, *since) = (wanted, now);
+        let Some(state) = self.requests.get_mut(&request) else { return };
+        if let RequestPhase::Streaming { is_wanted, .. } = &mut state.phase {
+            (*is_wanted, state.since) = (wanted, now);
         }
     }
 
@@ -119,12 +170,10 @@ impl ConnectionProgress {
     pub fn overdue(&self, now: Instant) -> Option<ConnectionEnd> {
         let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
         if !self.requests.is_empty() {
-            let is_untaken = self.requests.values().any(|(phase, since)| match phase {
-                RequestPhase::Sending => is_past(*since, ANSWER),
-                RequestPhase::Streaming { is_wanted: false, .. } => is_past(*since, UNREAD + LAST_WORDS),
-                _ => false,
-            });
-            return is_untaken.then_some(ConnectionEnd::Untaken);
+            let untaken = || self.requests.values().filter(|state| state.is_untaken(now));
+            let cannot_reset = untaken().any(|state| state.reset.is_none());
+            let is_end = cannot_reset || untaken().count() == self.requests.len();
+            return is_end.then_some(ConnectionEnd::Untaken);
         }
         if let Some(since) = self.idle_since {
             return is_past(since, IDLE).then_some(ConnectionEnd::Idle);
@@ -136,11 +185,20 @@ impl ConnectionProgress {
         }
     }
 
+    /// The resets of the streams of HTTP/2 that are not read while other requests of the connection are in progress.
+    pub fn take_resets(&mut self, now: Instant) -> Vec<StreamReset> {
+        if self.requests.values().all(|state| state.is_untaken(now)) {
+            return Vec::new();
+        }
+        let untaken = self.requests.values_mut().filter(|state| state.is_untaken(now));
+        untaken.filter_map(|state| state.reset.take()).collect()
+    }
+
     /// The streams whose client has taken nothing for too long.
     pub fn unread_streams(&self, now: Instant) -> impl Iterator<Item = &Arc<SharedStream>> {
-        self.requests.values().filter_map(move |(phase, since)| match phase {
+        self.requests.values().filter_map(move |state| match &state.phase {
             RequestPhase::Streaming { is_wanted: false, stream } => {
-                (now.saturating_duration_since(*since) >= UNREAD).then_some(stream)
+                (now.saturating_duration_since(state.since) >= UNREAD).then_some(stream)
             }
             _ => None,
         })
@@ -150,17 +208,39 @@ impl ConnectionProgress {
     pub fn gives_way(&self, now: Instant) -> Option<GivesWay> {
         let is_young = |since: Instant| now.saturating_duration_since(since) < YOUNG;
         if self.requests.is_empty() {
-            let (effort, since) = match (self.idle_since, self.first_byte) {
-                (Some(since), _) => (ClientEffort::Requests, since),
-                (None, Some(since)) => (ClientEffort::Part, since),
-                (None, None) => (ClientEffort::Nothing, self.accepted),
+            let is_silent = |since: Instant| now.saturating_duration_since(since) >= SILENT;
+            let (idleness, since) = match (self.idle_since, self.first_byte) {
+                (Some(since), _) if is_young(since) => (Idleness::Young(ClientEffort::Requests), since),
+                (Some(since), _) => (Idleness::Long, since),
+                (None, Some(since)) if is_young(since) => (Idleness::Young(ClientEffort::Part), since),
+                (None, None) if !is_silent(self.accepted) => (Idleness::Young(ClientEffort::Nothing), self.accepted),
+                (None, _) => (Idleness::NoRequest, self.accepted),
             };
-            return Some(GivesWay { has_request: false, young: is_young(since).then_some(effort), since });
+            return Some(GivesWay { has_request: false, idleness, since });
         }
-        let waits_for_client = |phase: &RequestPhase| matches!(phase, RequestPhase::Receiving | RequestPhase::Sending);
-        let since = self.requests.values().map(|(_, since)| *since).min()?;
-        let gives_way = self.requests.values().all(|(phase, _)| waits_for_client(phase)) && !is_young(since);
-        gives_way.then_some(GivesWay { has_request: true, young: None, since })
+        let waits_for_client =
+            |state: &RequestState| matches!(state.phase, RequestPhase::Receiving | RequestPhase::Sending);
+        let since = self.requests.values().map(|state| state.since).min()?;
+        let gives_way = self.requests.values().all(waits_for_client) && !is_young(since);
+        gives_way.then_some(GivesWay { has_request: true, idleness: Idleness::Long, since })
+    }
+
+    /// Whether the node works for the connection, and none of its bounds is exceeded.
+    pub fn is_worked_for(&self, now: Instant) -> bool {
+        !self.requests.is_empty() && self.gives_way(now).is_none() && self.overdue(now).is_none()
+    }
+
+    pub fn has_stream(&self) -> bool {
+        self.requests.values().any(|state| matches!(state.phase, RequestPhase::Streaming { .. }))
+    }
+
+    /// Whether there are requests in progress and all of them will probably have ended within about a second.
+    pub fn ends_soon(&self, now: Instant) -> bool {
+        let is_short = |state: &RequestState| {
+            matches!(state.phase, RequestPhase::Working | RequestPhase::Sending)
+                && now.saturating_duration_since(state.since) < YOUNG
+        };
+        !self.requests.is_empty() && self.requests.values().all(is_short)
     }
 }
 
@@ -194,9 +274,31 @@ mod tests {
         assert_eq!(connection.overdue(start + 3_600_000 * MS), None, "the node works for it");
         connection.set_phase(request, RequestPhase::Sending, start + 10 * MS);
         ends(&connection, start + 10 * MS + ANSWER, ConnectionEnd::Untaken);
+        connection.taken(request, start + 15 * MS);
+        ends(&connection, start + 15 * MS + ANSWER, ConnectionEnd::Untaken);
         assert!(connection.finish(request, start + 20 * MS));
         connection.received(start + 30 * MS);
         ends(&connection, start + 20 * MS + IDLE, ConnectionEnd::Idle);
+    }
+
+    #[test]
+    fn a_response_that_is_not_read_ends_its_stream_and_the_connection_only_if_it_is_alone() {
+        let (mut connection, start) = accepted(false);
+        let [unread, other] = [connection.begin(start), connection.begin(start)];
+        connection.set_reset(unread, Some(StreamReset::default()));
+        connection.set_phase(unread, RequestPhase::Sending, start);
+        assert_eq!(connection.take_resets(start + ANSWER - MS).len(), 0);
+        assert_eq!(connection.overdue(start + ANSWER), None);
+        assert_eq!(connection.take_resets(start + ANSWER).len(), 1);
+        assert_eq!(
+            connection.overdue(start + ANSWER),
+            Some(ConnectionEnd::Untaken),
+            "it is still there, in spite of that"
+        );
+        connection.set_reset(unread, Some(StreamReset::default()));
+        connection.finish(other, start);
+        ends(&connection, start + ANSWER, ConnectionEnd::Untaken);
+        assert_eq!(connection.take_resets(start + ANSWER).len(), 0, "it is alone");
     }
 
     struct NoPieces;
@@ -223,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_gives_way_and_of_young_ones_who_has_done_least() {
+    fn who_asks_nothing_gives_way_then_the_longest_idle_and_of_young_ones_who_has_done_least() {
         let (silent, start) = accepted(false);
         let mut begun = ConnectionProgress::new(start, false);
         begun.received(start);
@@ -232,11 +334,12 @@ mod tests {
         answered.finish(request, start - 5 * MS);
         let order = |now: Instant| {
             let mut order = [("silent", &silent), ("begun", &begun), ("answered", &answered)];
-            order.sort_by_key(|(_, connection)| connection.gives_way(now));
+            order.sort_by_key(|(_, connection)| connection.gives_way(now).map(|order| order.among(|| 1)));
             order.map(|(name, _)| name)
         };
-        assert_eq!(order(start + 500 * MS), ["silent", "begun", "answered"]);
-        assert_eq!(order(start + 2_000 * MS)[0], "answered", "it is idle the longest");
+        assert_eq!(order(start + 100 * MS), ["silent", "begun", "answered"]);
+        assert_eq!(order(start + 997 * MS), ["silent", "answered", "begun"], "it is idle, the other is about to ask");
+        assert_eq!(order(start + 2_000 * MS)[2], "answered", "the others have never sent a request");
 
         let mut busy = ConnectionProgress::new(start, false);
         let request = busy.begin(start);
