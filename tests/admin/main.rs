@@ -17,6 +17,7 @@ mod outside;
 mod own_addresses;
 mod resource_access;
 mod samples;
+mod scopes;
 mod security;
 mod set_aside;
 mod standalone;

@@ -15,6 +15,7 @@ mod kinds;
 mod lanes;
 mod list;
 mod nodes;
+mod past_consumers;
 mod patch;
 mod plans;
 mod plugins;

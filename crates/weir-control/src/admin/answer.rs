@@ -63,6 +63,12 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
             let problem = format!("the scopes of this key or token do not cover `{key}`");
             json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
         }
+        PlanRefusal::NameOutOfScope(key, name) => {
+            let problem = format!(
+                "`{key}`: the name `{name}` covers, or is covered by, a name of `ssls` outside of the scopes of this key or token"
+            );
+            json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
+        }
         PlanRefusal::NotOfRole(role, key) => {
             let problem = format!("the role {role} may not change {}", key.list());
             json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))

@@ -62,7 +62,7 @@ async fn transaction(context: &AdminContext, request: &AdminRequest) -> Refused<
     if request.query.is_true("force") {
         request.caller.needs_all("`force=true`, which affects resources of others,")?;
     }
-    let plan = within(&request.caller, Box::new(move |view| transaction.plan(view)));
+    let plan = within(&request.caller, transaction.keys(), Box::new(move |view| transaction.plan(view)));
     let requests = dry_run::requests(request, body.get("requests"))?;
     let wanted = WantedChange { plan, author, forced: request.query.is_true("force"), requests };
     let answered = async |receipt: WriteReceipt| {
@@ -181,7 +181,7 @@ async fn replace(
     }
     let WholeConfiguration { mut next, plan } = WholeConfiguration::of(&state, &lists)?;
     let requests = dry_run::requests(request, None)?;
-    let plan = within(&request.caller, plan);
+    let plan = within(&request.caller, Vec::new(), plan);
     let wanted = WantedChange { plan, author: request.author(), forced: false, requests };
     let answered = async |receipt: WriteReceipt| {
         next.digest = Some(digest.to_owned());

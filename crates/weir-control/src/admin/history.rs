@@ -9,7 +9,7 @@ use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::{AdminContext, WantedChange};
 use super::difference::difference;
 use super::dry_run;
-use super::keys::Caller;
+use super::past_consumers::PastConsumers;
 use super::request::AdminRequest;
 use super::resources::{PIECE, pause};
 use super::scopes::within;
@@ -27,7 +27,7 @@ const MOST_PAGE: usize = 8 << 20;
 pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, path: &[&str]) -> Refused<AdminResponse> {
     match (path, &request.method) {
         ([], &Method::GET) => list(context, request).await,
-        ([revision], &Method::GET) => one(context, request, number(revision)?),
+        ([revision], &Method::GET) => one(context, request, number(revision)?).await,
         ([revision, "rollback"], &Method::POST) => rollback(context, request, number(revision)?).await,
         _ => Ok(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" }))),
     }
@@ -39,21 +39,25 @@ fn number(text: &str) -> Refused<u64> {
 
 /// The latest revision first; `?before=` continues after a page, `?key=` selects one resource.
 async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
-    let before = request.query.get("before").map_or(Ok(u64::MAX), number)?;
+    let end = request.query.get("before").map_or(Ok(u64::MAX), number)?;
     let count = request.query.get("count").map_or(Ok(DEFAULT_COUNT as u64), number)?;
     let count = usize::try_from(count).unwrap_or(MOST_COUNT).clamp(1, MOST_COUNT);
     let key = request.query.get("key");
     let concerned =
         |record: &RevisionRecord| key.is_none_or(|key| record.changes.iter().any(|change| change.key.as_str() == key));
-    let revision = context.live.committed().revision;
-    let (mut list, mut listed, mut before) = (Vec::new(), 0, before);
+    let (set, nothing) = (context.live.committed(), PendingResources::new());
+    let revision = set.revision;
+    let mut past = PastConsumers::of(ResourceView { set: &set, pending: &nothing, revision });
+    let (mut list, mut listed, mut before) = (Vec::new(), 0, past.first_before(&request.caller, end));
     let permit = request.room.take(MOST_PAGE).await?;
     while listed < count && list.len() < MOST_PAGE {
         let records =
             context.live.store().history(before, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
         let Some(last) = records.last().map(|record| record.revision) else { break };
         for record in records {
-            let Some(record) = seen(context, &request.caller, record).filter(concerned) else { continue };
+            let is_of_page = record.revision < end;
+            let seen = past.seen(&request.caller, record).filter(|_| is_of_page);
+            let Some(record) = seen.filter(concerned) else { continue };
             if listed == count || list.len() >= MOST_PAGE {
                 break;
             }
@@ -70,25 +74,29 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
     Ok(answer)
 }
 
-fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> Refused<AdminResponse> {
-    let found = context.live.store().history(revision.saturating_add(1), 1);
-    let found = found.map_err(|failure| Box::new(answer::failed(&failure)))?;
-    let found = found.into_iter().find(|record| record.revision == revision);
-    Ok(match found.and_then(|record| seen(context, &request.caller, record)) {
-        Some(record) => answer::json_of(StatusCode::OK, &told(&record, request.caller.role)),
-        None => answer::key_not_found(),
-    })
-}
-
-/// The part of a revision that a caller may see; `None` if that is nothing.
-fn seen(context: &AdminContext, caller: &Caller, mut record: RevisionRecord) -> Option<RevisionRecord> {
-    if caller.scopes.is_empty() {
-        return Some(record);
-    }
+async fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> Refused<AdminResponse> {
     let (set, nothing) = (context.live.committed(), PendingResources::new());
-    let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
-    record.changes.retain(|change| caller.sees_change(&view, change));
-    (!record.changes.is_empty()).then_some(record)
+    let mut past = PastConsumers::of(ResourceView { set: &set, pending: &nothing, revision: set.revision });
+    let end = revision.saturating_add(1);
+    let mut before = past.first_before(&request.caller, end);
+    let count = if before == end { 1 } else { PIECE };
+    loop {
+        let records =
+            context.live.store().history(before, count).map_err(|failure| Box::new(answer::failed(&failure)))?;
+        if records.is_empty() {
+            return Ok(answer::key_not_found());
+        }
+        for record in records {
+            before = record.revision;
+            let seen = past.seen(&request.caller, record);
+            match seen.filter(|_| before == revision) {
+                Some(record) => return Ok(answer::json_of(StatusCode::OK, &told(&record, request.caller.role))),
+                None if before <= revision => return Ok(answer::key_not_found()),
+                None => {}
+            }
+        }
+        pause(request).await?;
+    }
 }
 
 fn told(record: &RevisionRecord, role: AdminRole) -> Value {
@@ -129,7 +137,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     if author.message.is_empty() {
         author.message = format!("rollback to revision {to}");
     }
-    let plan = within(&request.caller, Box::new(plan));
+    let plan = within(&request.caller, Vec::new(), Box::new(plan));
     let wanted = WantedChange { plan, author, forced: false, requests: dry_run::requests(request, None)? };
     let answered = async |receipt: WriteReceipt| {
         let mut body = told(&receipt.record, request.caller.role);

@@ -130,17 +130,8 @@ pub(super) fn delete(view: &ResourceView, key: &ResourceKey, condition: &Precond
         references::refuse_if_used(view, key)?;
     }
     let mut edits = vec![ResourceEdit::Delete { key: key.clone() }];
-    edits.extend(credentials(view, key).into_iter().map(|key| ResourceEdit::Delete { key }));
+    edits.extend(view.credentials(key).into_iter().map(|key| ResourceEdit::Delete { key }));
     Ok(edits)
-}
-
-/// The credentials of a consumer; none if the key is not that of a consumer.
-pub(super) fn credentials(view: &ResourceView, key: &ResourceKey) -> Vec<ResourceKey> {
-    if key.list() != "consumers" || key.consumer_of_credential().is_some() {
-        return Vec::new();
-    }
-    let found = view.below(&format!("{key}/credentials/"));
-    found.into_iter().map(|(key, _)| key.clone()).collect()
 }
 
 /// Adds the members that every resource has: its id and its times.

@@ -145,13 +145,13 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
             kind.name
         ));
     }
-    let plan: Box<Plan> = match request.method {
+    let (named, plan): (Vec<ResourceKey>, Box<Plan>) = match request.method {
         Method::GET => return read(context, request, &target).await,
         Method::PUT => {
             let value = checked(body, kind)?;
             let key = target.key_of_put(&value)?;
             let new = NewResource { kind, value, expires_ms, condition };
-            Box::new(move |view| new.put(view, &key))
+            (vec![key.clone()], Box::new(move |view| new.put(view, &key)))
         }
         Method::POST if kind.id == IdRule::Any => {
             let value = checked(body, kind)?;
@@ -159,7 +159,7 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
                 return refuse(format!("wrong {} id, do not need it", kind.name));
             }
             let new = NewResource { kind, value, expires_ms, condition };
-            Box::new(move |view| new.post(view))
+            (Vec::new(), Box::new(move |view| new.post(view)))
         }
         Method::PATCH if kind.patch => {
             let key = target.required()?;
@@ -168,18 +168,18 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
                 (body, _) => map(body)?,
             };
             let patch = PatchOf { kind, key, path: target.part, patch, expires_ms, condition };
-            Box::new(move |view| patch.plan(view))
+            (vec![patch.key.clone()], Box::new(move |view| patch.plan(view)))
         }
         Method::DELETE => {
             let (key, forced) = (target.required()?, request.query.is_true("force"));
-            Box::new(move |view| plans::delete(view, &key, &condition, forced))
+            (vec![key.clone()], Box::new(move |view| plans::delete(view, &key, &condition, forced)))
         }
         _ => return Err(Box::new(answer::method_not_allowed(&request.method, kind.name))),
     };
     if request.query.is_true("force") {
         request.caller.needs_all("`force=true`, which affects resources of others,")?;
     }
-    Ok(write(context, request, within(&request.caller, plan)).await)
+    Ok(write(context, request, within(&request.caller, named, plan)).await)
 }
 
 /// The body, which must be a map.

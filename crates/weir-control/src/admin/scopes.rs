@@ -1,5 +1,6 @@
 //! Scopes: keys and tokens that give access to some resources only.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -46,9 +47,19 @@ impl Caller {
         self.scopes.is_empty() || covers(&self.scopes, key, &resource.value(), |key| value_of(view, key))
     }
 
-    /// Whether the caller may see a change, that is the resource before and after it.
-    pub(super) fn sees_change(&self, view: &ResourceView, change: &ResourceChange) -> bool {
-        [&change.before, &change.after].into_iter().flatten().all(|resource| self.sees(view, &change.key, resource))
+    /// Whether the caller may see a change, that is the resource before and after it. `before` and `after` look up the consumer of a
+    /// credential as it was at these times.
+    pub(super) fn sees_change(
+        &self,
+        change: &ResourceChange,
+        before: impl Fn(&ResourceKey) -> Option<Value>,
+        after: impl Fn(&ResourceKey) -> Option<Value>,
+    ) -> bool {
+        let is_covered = |resource: &StoredResource, consumer: &dyn Fn(&ResourceKey) -> Option<Value>| {
+            covers(&self.scopes, &change.key, &resource.value(), consumer)
+        };
+        change.before.as_ref().is_none_or(|resource| is_covered(resource, &before))
+            && change.after.as_ref().is_none_or(|resource| is_covered(resource, &after))
     }
 
     /// Refuses operations on all resources to callers with scopes.
@@ -68,10 +79,10 @@ fn value_of(view: &ResourceView, key: &ResourceKey) -> Option<Value> {
 }
 
 /// Wraps a plan so that it is refused if the caller may not make it: every change of resources passes through here. The scopes have
-/// to cover each resource before and after the change.
-pub(super) fn within(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+/// to cover each resource before and after the change. `named` are the resources that the request names.
+pub(super) fn within(caller: &Caller, named: Vec<ResourceKey>, plan: Box<Plan>) -> Box<Plan> {
     let role = caller.role;
-    let plan = within_scopes(caller, plan);
+    let plan = within_scopes(caller, named, plan);
     Box::new(move |view| {
         let edits = plan(view)?;
         match edits.iter().map(edited).find(|key| !may_write(role, key.list())) {
@@ -82,40 +93,127 @@ pub(super) fn within(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
 }
 
 /// Like [`within`], for a check: a viewer may check what only others may change.
-pub(super) fn within_for_check(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+pub(super) fn within_for_check(caller: &Caller, named: Vec<ResourceKey>, plan: Box<Plan>) -> Box<Plan> {
     match caller.role {
-        AdminRole::Viewer => within_scopes(caller, plan),
-        _ => within(caller, plan),
+        AdminRole::Viewer => within_scopes(caller, named, plan),
+        _ => within(caller, named, plan),
     }
 }
 
-fn within_scopes(caller: &Caller, plan: Box<Plan>) -> Box<Plan> {
+fn within_scopes(caller: &Caller, named: Vec<ResourceKey>, plan: Box<Plan>) -> Box<Plan> {
     if caller.scopes.is_empty() {
         return plan;
     }
     let scopes = Arc::clone(&caller.scopes);
     Box::new(move |view| {
+        // Before the plan is made, since the reason why it cannot be made can depend on the resources.
+        named.iter().try_for_each(|key| is_covered_now(&scopes, view, key))?;
         let edits = plan(view)?;
-        // The consumer of a credential may be created by the same plan.
-        let consumer = |wanted: &ResourceKey| {
-            let made = edits.iter().find_map(|edit| match edit {
-                ResourceEdit::Put { key, value, .. } if key == wanted => Some(value.clone()),
-                _ => None,
-            });
-            made.or_else(|| value_of(view, wanted))
-        };
-        for edit in &edits {
-            let (key, after) = match edit {
-                ResourceEdit::Put { key, value, .. } => (key, Some(value)),
-                ResourceEdit::Delete { key } => (key, None),
-            };
-            let before = value_of(view, key);
-            if ![before.as_ref(), after].into_iter().flatten().all(|value| covers(&scopes, key, value, consumer)) {
-                return Err(PlanRefusal::OutOfScope(key.clone()));
-            }
-        }
+        are_covered(&scopes, view, &edits)?;
+        have_own_names(&scopes, view, &edits)?;
         Ok(edits)
     })
+}
+
+/// Refuses a resource that exists outside of the scopes.
+fn is_covered_now(scopes: &[AdminScope], view: &ResourceView, key: &ResourceKey) -> Result<(), PlanRefusal> {
+    match value_of(view, key) {
+        Some(value) if !covers(scopes, key, &value, |consumer| value_of(view, consumer)) => {
+            Err(PlanRefusal::OutOfScope(key.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses edits of a resource that is outside of the scopes, or would be.
+fn are_covered(scopes: &[AdminScope], view: &ResourceView, edits: &[ResourceEdit]) -> Result<(), PlanRefusal> {
+    // The consumer of a credential may be created by the same plan.
+    let consumer = |wanted: &ResourceKey| {
+        let made = edits.iter().find_map(|edit| match edit {
+            ResourceEdit::Put { key, value, .. } if key == wanted => Some(value.clone()),
+            _ => None,
+        });
+        made.or_else(|| value_of(view, wanted))
+    };
+    for edit in edits {
+        let key = edited(edit);
+        is_covered_now(scopes, view, key)?;
+        let ResourceEdit::Put { value, .. } = edit else { continue };
+        if !covers(scopes, key, value, consumer) {
+            return Err(PlanRefusal::OutOfScope(key.clone()));
+        }
+        if view.get(key).is_none() {
+            // A consumer that expired in a shared store has left its credentials, which a new one of its name would take over.
+            view.credentials(key).iter().try_for_each(|key| is_covered_now(scopes, view, key))?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses `ssls` for the hosts of others: the certificate of the nearest name decides whether clients need one.
+fn have_own_names(scopes: &[AdminScope], view: &ResourceView, edits: &[ResourceEdit]) -> Result<(), PlanRefusal> {
+    let puts = edits.iter().filter_map(|edit| match edit {
+        ResourceEdit::Put { key, value, .. } if key.list() == "ssls" => Some((key, value)),
+        _ => None,
+    });
+    let mut others = None;
+    for (key, value) in puts {
+        let others = others.get_or_insert_with(|| NamesOfOthers::of(scopes, view));
+        if let Some(name) = server_names(value).into_iter().find(|name| others.meet(name)) {
+            return Err(PlanRefusal::NameOutOfScope(key.clone(), name));
+        }
+    }
+    Ok(())
+}
+
+/// The server names of the `ssls` outside of scopes.
+#[derive(Default)]
+struct NamesOfOthers {
+    names: HashSet<String>,
+    /// The names above them.
+    parents: HashSet<String>,
+}
+
+impl NamesOfOthers {
+    fn of(scopes: &[AdminScope], view: &ResourceView) -> NamesOfOthers {
+        let mut others = NamesOfOthers::default();
+        for (key, resource) in view.list("ssls") {
+            let value = resource.value();
+            if !covers(scopes, key, &value, |_| None) {
+                server_names(&value).into_iter().for_each(|name| others.add(name));
+            }
+        }
+        others
+    }
+
+    fn add(&mut self, name: String) {
+        self.parents.extend(parents(&name).map(str::to_owned));
+        self.names.insert(name);
+    }
+
+    /// Whether a name covers one of these, or is covered by one. A wildcard counts for any number of labels, since the client
+    /// certificates that it requires are required of all hosts below it.
+    fn meet(&self, name: &str) -> bool {
+        let is_below = || parents(name).any(|parent| self.names.contains(&format!("*.{parent}")));
+        let is_above = || name.strip_prefix("*.").is_some_and(|parent| self.parents.contains(parent));
+        let is_any = name == "*" && !self.names.is_empty();
+        is_any || self.names.contains("*") || self.names.contains(name) || is_below() || is_above()
+    }
+}
+
+/// `b.example` and `example` for `a.b.example`.
+fn parents(name: &str) -> impl Iterator<Item = &str> {
+    name.match_indices('.').map(|(dot, _)| &name[dot + 1..])
+}
+
+/// The names that an entry of `ssls` is for, in lower case; none if it is for upstreams.
+fn server_names(value: &Value) -> Vec<String> {
+    if value.get("type").is_some_and(|kind| kind == "client") {
+        return Vec::new();
+    }
+    let listed = value.get("snis").and_then(Value::as_array).into_iter().flatten();
+    let all = value.get("sni").into_iter().chain(listed).filter_map(Value::as_str);
+    all.map(str::to_ascii_lowercase).collect()
 }
 
 fn edited(edit: &ResourceEdit) -> &ResourceKey {
@@ -165,10 +263,56 @@ mod tests {
             let set = ResourceSet { revision: 1, all: [(key.clone(), stored)].into() };
             let view = ResourceView { set: &set, pending: &PendingResources::new(), revision: 1 };
             let edit = ResourceEdit::Put { key: key.clone(), value: value(after), expires_ms: None };
-            within(&caller, Box::new(move |_| Ok(vec![edit.clone()])))(&view).is_ok()
+            within(&caller, Vec::new(), Box::new(move |_| Ok(vec![edit.clone()])))(&view).is_ok()
         };
         assert!(planned("a", "a"));
         assert!(!planned("b", "a"));
         assert!(!planned("a", "b"));
+    }
+
+    #[test]
+    fn credentials_without_a_consumer_are_not_taken_over_with_its_name() {
+        let scopes: Arc<[AdminScope]> = [scope(&[], "", &[("team", "a")])].into();
+        let caller = Caller { name: "ed".into(), role: AdminRole::Editor, scopes };
+        let left = StoredResource { json: "{}".into(), created: 1, modified: 1, expires_ms: None };
+        let credential = ResourceKey::parse("consumers/jack/credentials/c1").expect("a key");
+        let set = ResourceSet { revision: 1, all: [(credential.clone(), left)].into() };
+        let view = ResourceView { set: &set, pending: &PendingResources::new(), revision: 1 };
+        let created = |name: &str| {
+            let (key, value) = (ResourceKey::new("consumers", name), json!({"labels": {"team": "a"}}));
+            let edit = ResourceEdit::Put { key, value, expires_ms: None };
+            within(&caller, Vec::new(), Box::new(move |_| Ok(vec![edit.clone()])))(&view)
+        };
+        assert!(created("jill").is_ok());
+        assert_eq!(created("jack").err(), Some(PlanRefusal::OutOfScope(credential)));
+    }
+
+    #[test]
+    fn server_names_of_others_are_those_that_cover_or_are_covered() {
+        let meet = |other: &str, name: &str| {
+            let mut others = NamesOfOthers::default();
+            others.add(other.to_owned());
+            others.meet(name)
+        };
+        for (one, two, expected) in [
+            ("b.example", "b.example", true),
+            ("*.b.example", "*.b.example", true),
+            ("*.b.example", "api.b.example", true),
+            ("*.b.example", "x.api.b.example", true),
+            ("*.b.example", "*.api.b.example", true),
+            ("*", "b.example", true),
+            ("*", "*.b.example", true),
+            ("*", "*", true),
+            ("*.b.example", "b.example", false),
+            ("*.b.example", "api.ab.example", false),
+            ("b.example", "api.b.example", false),
+            ("*.b.example", "*.a.example", false),
+        ] {
+            assert_eq!((meet(one, two), meet(two, one)), (expected, expected), "{one} and {two}");
+        }
+        assert!(!NamesOfOthers::default().meet("*"), "there are no others");
+        let names = |value: Value| server_names(&value);
+        assert_eq!(names(json!({"sni": "A.Example", "snis": ["*.B.example"]})), ["a.example", "*.b.example"]);
+        assert!(names(json!({"type": "client", "sni": "a.example"})).is_empty(), "a certificate for upstreams");
     }
 }

@@ -97,6 +97,11 @@ impl Transaction {
         (Transaction { operations, if_revision: None, message: None }, errors)
     }
 
+    /// The resources that it names.
+    pub(super) fn keys(&self) -> Vec<ResourceKey> {
+        self.operations.iter().map(|operation| operation.key.clone()).collect()
+    }
+
     pub(super) fn plan(&self, view: &ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> {
         if self.if_revision.is_some_and(|seen| seen != view.revision) {
             return Err(PlanRefusal::MovedOn(Some(view.revision)));
@@ -223,7 +228,6 @@ mod indexed {
 
     use serde_json::Value;
 
-    use super::plans::credentials;
     use crate::stores::live::ResourceEdit;
     use crate::stores::resources::{ResourceKey, ResourceView};
 
@@ -250,7 +254,7 @@ mod indexed {
 
         /// Credentials are deleted with their consumer, also those that the transaction has created before.
         pub(super) fn delete_credentials(&mut self, view: &ResourceView, consumer: &ResourceKey) {
-            let of_view = credentials(view, consumer);
+            let of_view = view.credentials(consumer);
             let prefix = format!("{consumer}/");
             let made = self.all.iter().filter(|(key, value)| value.is_some() && key.as_str().starts_with(&prefix));
             let all: Vec<ResourceKey> = of_view.into_iter().chain(made.map(|(key, _)| key.clone())).collect();

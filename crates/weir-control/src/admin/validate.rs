@@ -17,6 +17,7 @@ use super::sent_lists::{ListError, body, key_of, malformed};
 use super::transaction::Transaction;
 use crate::document::{AdminRole, Document, RESOURCE_LISTS};
 use crate::stores::checker::ChangeCheck;
+use crate::stores::resources::ResourceKey;
 use crate::stores::writes::{Plan, WriteOutcome};
 use crate::text::diagnostic::Diagnostic;
 
@@ -45,11 +46,11 @@ pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> 
 pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
     let lists = body(request)?;
     let mut errors = malformed(&lists);
-    let plan: Box<Plan> = match &context.standalone {
+    let (named, plan): (Vec<ResourceKey>, Box<Plan>) = match &context.standalone {
         _ if !errors.is_empty() => return Ok(invalid(&lists, &errors, &[])),
         Some(resources) => {
             request.caller.needs_all("the configuration as a whole")?;
-            WholeConfiguration::of(&resources.current(), &lists)?.plan
+            (Vec::new(), WholeConfiguration::of(&resources.current(), &lists)?.plan)
         }
         None => {
             let (transaction, wrong) = Transaction::of_lists(&lists);
@@ -57,11 +58,11 @@ pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<A
             if !errors.is_empty() {
                 return Ok(invalid(&lists, &errors, &[]));
             }
-            Box::new(move |view| transaction.plan(view))
+            (transaction.keys(), Box::new(move |view| transaction.plan(view)))
         }
     };
     let outcome = context.checker.check(&ChangeCheck {
-        plan: within_for_check(&request.caller, plan),
+        plan: within_for_check(&request.caller, named, plan),
         author: request.author(),
         forced: false,
         requests: Vec::new(),

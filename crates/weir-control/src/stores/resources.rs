@@ -130,6 +130,14 @@ impl<'a> ResourceView<'a> {
         self.below(&format!("{list}/"))
     }
 
+    /// The credentials of a consumer; none if the key is not that of a consumer.
+    pub fn credentials(&self, key: &ResourceKey) -> Vec<ResourceKey> {
+        if key.list() != "consumers" || key.consumer_of_credential().is_some() {
+            return Vec::new();
+        }
+        self.below(&format!("{key}/credentials/")).into_iter().map(|(key, _)| key.clone()).collect()
+    }
+
     /// The resources whose keys have this prefix, in the order of keys.
     pub fn below(&self, prefix: &str) -> Vec<(&'a ResourceKey, &'a StoredResource)> {
         let from = ResourceKey(prefix.into());

@@ -38,6 +38,8 @@ pub enum PlanRefusal {
     Wrong(String),
     /// The author's scopes do not include this resource.
     OutOfScope(ResourceKey),
+    /// A server name of this entry of `ssls` meets one of an entry outside of the author's scopes.
+    NameOutOfScope(ResourceKey, String),
     /// The author's role may not change resources of this kind: the name of the role, and the resource.
     NotOfRole(&'static str, ResourceKey),
 }

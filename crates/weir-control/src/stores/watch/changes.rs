@@ -1,7 +1,7 @@
 //! Changes of a store's resources: planned, compiled, committed, published. Changes that arrive while others are being made are
 //! made together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use weir_plugin::pattern_budget;
 
 use super::super::live::{LiveResources, ResourceEdit};
 use super::super::loader::{DocumentLoader, LoadedDocument};
-use super::super::resources::{Author, ResourceKey, RevisionRecord};
+use super::super::resources::{Author, PendingResources, ResourceKey, ResourceView, RevisionRecord};
 use super::super::settle::{SettlePolicy, receipt_warnings, settle};
 use super::super::store::{CommitFailure, StoreFailure};
 use super::super::trial::ChangeTrial;
@@ -262,7 +262,7 @@ impl Watching {
         }
     }
 
-    /// Deletes expired resources.
+    /// Deletes expired resources; with a consumer also its credentials.
     pub(super) fn remove_expired(&mut self) {
         let Some(live) = self.loader.live().map(Arc::clone) else { return };
         if self.expiry_failed_at.is_some_and(|at| at.elapsed() < EXPIRY_RETRY) {
@@ -273,7 +273,11 @@ impl Watching {
             return;
         }
         let author = Author { name: "ttl".to_owned(), ..Author::default() };
-        let edits = expired.into_iter().map(|key| ResourceEdit::Delete { key }).collect();
+        let (set, nothing) = (live.committed(), PendingResources::new());
+        let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
+        let credentials: Vec<ResourceKey> = expired.iter().flat_map(|key| view.credentials(key)).collect();
+        let gone: BTreeSet<ResourceKey> = expired.into_iter().chain(credentials).collect();
+        let edits = gone.into_iter().map(|key| ResourceEdit::Delete { key }).collect();
         let mut trial = live.begin();
         trial.stage(edits, author);
         match self.publish_trial(trial, &SettlePolicy::Any) {
