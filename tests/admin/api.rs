@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use weir_testkit::{Client, Gateway, Response, TlsClient};
+use weir_testkit::{Client, Gateway, Response};
 
 /// Keys of the nodes under test, by role.
 pub const ADMIN: &str = "the-key-of-an-admin";
@@ -39,12 +39,12 @@ impl Api {
 
     #[track_caller]
     pub fn with_key(address: SocketAddr, key: &'static str) -> Api {
-        Api { client: Client::connect(address), key }
+        Api::over(Client::connect(address), key)
     }
 
-    #[track_caller]
-    pub fn over_tls(address: SocketAddr, key: &'static str, tls: &TlsClient, name: &str) -> Api {
-        Api { client: Client::connect_tls(address, tls, name).expect("a connection"), key }
+    /// Uses a connection that is open.
+    pub fn over(client: Client, key: &'static str) -> Api {
+        Api { client, key }
     }
 
     /// Sends a request to a path below `/apisix/admin/`, or to one that begins with `/`, with further fields, each ended by

@@ -309,7 +309,8 @@ fn the_keys_of_the_node_are_read_by_no_resource_even_in_a_listed_directory() {
     let directory = gateway.directory().path();
     symlink("admin.key", directory.join("certs/link.key")).expect("a link");
     fs::hard_link(directory.join("certs/admin.key"), directory.join("certs/hard.key")).expect("a link");
-    let mut api = Api::over_tls(admin_addr(&gateway), SCOPED, &TlsClient::trusting(authority), "localhost");
+    let client = Client::connect_tls(admin_addr(&gateway), &TlsClient::trusting(authority), "localhost");
+    let mut api = Api::over(client.expect("a connection"), SCOPED);
     for (file, reason) in [
         ("certs/admin.pem", "it is a file of the node itself"),
         ("certs/admin.key", "it is a file of the node itself"),

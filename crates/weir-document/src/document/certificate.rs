@@ -129,7 +129,7 @@ keys! {
     /// The keys of `certs`, in the same order.
     keys: List<Custom<Pem>> = list(PEM), secret_pem();
     /// Clients must present a certificate.
-    client: SubMap<ClientVerification> = section(&SSL_CLIENT, clients), guide("tls.md#client-certificates");
+    client: SubMap<ClientVerification> = section(&SSL_CLIENT, clients), guide("tls.md#from-clients");
     /// 0 disables the entry.
     status: Or<Whole<u32>> = whole(0, 1).or(1);
     /// The versions of TLS that are allowed.
