@@ -383,7 +383,7 @@ fn interim_responses_that_come_with_the_response_are_counted() {
 fn endless_frames_of_http2_are_an_error() {
     // A HEADERS frame with `:status: 102`, and a PING.
     let interim = b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03102".to_vec();
-    let ping = b"\0\0\x08\x06\0\0\0\0\001234567".to_vec();
+    let ping = b"\0\0\x08\x06\0\0\0\0\x0001234567".to_vec();
     run(async {
         for (frame, what) in [(interim, "more than 8 interim responses"), (ping, "more than 1000 HTTP/2 frames")] {
             let server = server::endless_http2(frame).await;

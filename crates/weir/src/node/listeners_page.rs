@@ -8,7 +8,7 @@ use weir_gateway::tail::{MOST_BYTES, MOST_READER_BYTES};
 
 use super::server::bounds::{
     ACCEPT_PAUSE, ANSWER, BODY, FIRST_BYTE, HANDSHAKE, HEAD, HEAD_BYTES, HELD_BYTES, IDLE, LAST_WORDS, LOCAL_RESETS,
-    PENDING_RESETS, PING, PONG, REQUESTS, ServerBounds, UNREAD, WAIT, WAITING,
+    PENDING_RESETS, PIECE, PING, PONG, REQUESTS, ServerBounds, UNREAD, WAIT, WAITING,
 };
 use super::{admin, status};
 
@@ -57,7 +57,8 @@ fn table() -> String {
     );
     let rate = format!("{} bytes a second, after {}", clients.body_min_rate, seconds(clients.body_grace));
     table += &line("request body", &rate, &seconds(BODY), "not read");
-    table += &row("a response that is not read", &seconds(clients.write_timeout), same(seconds(ANSWER)));
+    let answer = format!("{} for each {}", seconds(ANSWER), bytes(PIECE));
+    table += &row("a response that is not read", &seconds(clients.write_timeout), same(answer));
     table += &row(
         "bytes of a request head",
         &setting(bytes(clients.limits.head_bytes), "client_max_header_size"),
