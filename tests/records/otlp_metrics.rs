@@ -86,7 +86,15 @@ fn exported(metrics: &[Value]) -> Series {
 
 /// Whether a series stays as it is while no client asks for anything.
 fn is_quiet((name, labels): &(String, BTreeMap<String, String>)) -> bool {
-    let changes = ["weir_worker_", "weir_log_", "weir_otlp_", "weir_client_connections", "weir_upstream_connections"];
+    let changes = [
+        "weir_worker_",
+        "weir_log_",
+        "weir_otlp_",
+        "weir_client_connections",
+        "weir_upstream_connections",
+        // The scrape has a connection, too.
+        "weir_server_",
+    ];
     name.starts_with("weir_")
         && !changes.iter().any(|prefix| name.starts_with(prefix))
         && !labels.contains_key("worker")

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use quick_xml::{
     Reader, XmlVersion,
     events::{BytesStart, Event},
 };
 
 use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think};
+use crate::uri_characters::RESERVED;
 
 /// The result of an import.
 #[derive(Clone, Debug, Default)]
@@ -280,9 +281,6 @@ fn request(
         ..RequestTemplate::get(format!("{protocol}://{domain}{port}{path}{query}"))
     }
 }
-
-/// All but unreserved characters (RFC 3986 §2.3).
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Replaces `${__P(name,default)}` and `${__property(name,,default)}`; other functions are left as they are.
 fn evaluate(text: &str, properties: &BTreeMap<String, String>) -> String {

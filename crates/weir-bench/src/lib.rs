@@ -18,3 +18,4 @@ pub mod sample;
 pub mod scenario;
 pub mod stats;
 pub mod target;
+mod uri_characters;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{percent_decode_str, utf8_percent_encode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -26,6 +26,7 @@ use crate::engine::job::Job;
 use crate::engine::pacing::Arrivals;
 use crate::engine::prepare::filler;
 use crate::engine::recorder::Cause;
+use crate::uri_characters::RESERVED;
 
 /// The most subscriptions that are requested at the same time.
 const SUBSCRIBING: usize = 32;
@@ -338,7 +339,7 @@ fn call(data: &[u8]) -> Option<Option<(HubCallback, usize)>> {
 }
 
 fn escaped(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 fn unescaped(text: &str) -> String {
