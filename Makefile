@@ -5,8 +5,9 @@
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
 # The tests are built meanwhile, since much of the setup waits for the network. What does not build is told by scripts/test.
 SET_UP_AND_BUILD = $(SETUP_TESTS) & setup=$$!; cargo test --workspace --no-run; wait $$setup
-# `make run` builds with a profile that is quick to build. The tests run it with the profile that they build anyway.
+# `make run` builds with a profile that is quick to build. The tests run it with what they have built anyway.
 PROFILE ?= demo
+BUILD ?= cargo build --profile $(PROFILE) --package weir --package xtask
 .PHONY: help run test test-full check fmt docs setup fuzz compare results pictures release dist package reproduce
 
 help: ## Lists these commands
@@ -14,7 +15,7 @@ help: ## Lists these commands
 
 run: ## Builds weir, starts it before a demo backend, and sends a first request through it (ONCE=yes: and stops)
 	@echo 'Building weir: some 350 crates, about 5 minutes of processor time at the first run, seconds later.'
-	@cargo build --profile $(PROFILE) --package weir --package xtask
+	@$(BUILD)
 	@$${CARGO_TARGET_DIR:-target}/$(PROFILE:dev=debug)/xtask demo $(if $(ONCE),--once)
 
 test: ## Installs what the tests need (SETUP=no: does not), checks the sources, and runs all tests
