@@ -21,6 +21,7 @@ mod hub_log;
 mod include;
 pub mod kinds;
 pub mod lists;
+mod methods;
 mod names;
 mod otlp_metrics;
 mod own_files;

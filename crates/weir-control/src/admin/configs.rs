@@ -168,7 +168,7 @@ async fn replace(
     };
     let lists = sent_lists::body(request)?;
     let dry_run = request.query.is_true("dry_run");
-    // A dry run replaces nothing, and waits for nobody.
+    // A dry run replaces nothing, so it does not wait for other changes.
     let _replacing = if dry_run { None } else { Some(resources.replacing.lock().await) };
     let state = resources.current();
     if state.digest.as_deref() == Some(digest) {

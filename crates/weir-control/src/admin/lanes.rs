@@ -121,7 +121,7 @@ impl ClientPresence {
     }
 }
 
-/// The answer to nobody, for the audit log.
+/// The answer to a client that has left. It is written to the audit log only.
 fn left() -> AdminResponse {
     let status = StatusCode::from_u16(499).expect("it is a status code");
     json_of(status, &json!({ "error_msg": "the client has left before the request was answered" }))
@@ -311,7 +311,7 @@ mod tests {
         let (client, presence) = PresentClient::new();
         drop(client);
         let place = lane.place(&caller("a")).expect("a place");
-        assert_eq!(lane.answer(place, presence.clone(), ok()).await.status().as_u16(), 499, "nobody waits for it");
+        assert_eq!(lane.answer(place, presence.clone(), ok()).await.status().as_u16(), 499, "its client has left");
         let changes = lanes.of(AdminRole::Admin, true);
         let place = changes.place(&caller("a")).expect("a place");
         assert_eq!(changes.answer(place, presence, ok()).await.status(), StatusCode::OK, "a change is made");

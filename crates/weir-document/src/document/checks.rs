@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_gateway::snapshot::{ActiveChecks, CheckKind, CheckRequest, CheckSpec, CheckTls, PassiveChecks};
 use weir_net::tls;
 
+use super::methods::METHODS;
 use super::resource::host;
 use super::scheme::Scheme;
 use crate::keys::keys;
@@ -99,19 +100,6 @@ const TYPES: &[(&str, CheckType)] = &[
 
 /// The types that passive checks accept; the type has no effect there.
 const PASSIVE_TYPES: &[(&str, CheckType)] = TYPES.split_at(3).0;
-
-const METHODS: &[(&str, &str)] = &[
-    ("GET", "GET"),
-    ("POST", "POST"),
-    ("PUT", "PUT"),
-    ("DELETE", "DELETE"),
-    ("PATCH", "PATCH"),
-    ("HEAD", "HEAD"),
-    ("OPTIONS", "OPTIONS"),
-    ("CONNECT", "CONNECT"),
-    ("TRACE", "TRACE"),
-    ("PURGE", "PURGE"),
-];
 
 /// How long after a failure an endpoint without active checks is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(10);

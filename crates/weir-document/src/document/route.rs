@@ -7,6 +7,7 @@ use weir_plugin::vars::parse_network;
 use weir_plugin::{ExchangePhase, Expression};
 
 use super::condition;
+use super::methods::METHODS;
 use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, host, id_of};
 use super::upstream::{self, TIMEOUT, UPSTREAM, UpstreamSpec};
@@ -64,19 +65,6 @@ pub struct ServiceSpec {
     pub upstream_id: Option<Reference>,
     pub upstream: Option<UpstreamSpec>,
 }
-
-const METHODS: &[(&str, &str)] = &[
-    ("GET", "GET"),
-    ("POST", "POST"),
-    ("PUT", "PUT"),
-    ("DELETE", "DELETE"),
-    ("PATCH", "PATCH"),
-    ("HEAD", "HEAD"),
-    ("OPTIONS", "OPTIONS"),
-    ("CONNECT", "CONNECT"),
-    ("TRACE", "TRACE"),
-    ("PURGE", "PURGE"),
-];
 
 keys! {
     /// Which requests a route takes, and how they are handled.

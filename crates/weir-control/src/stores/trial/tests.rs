@@ -30,7 +30,7 @@ impl ResourceStore for FaultyStore {
     }
 
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
-        match self.next.lock().expect("nobody panics with it").take() {
+        match self.next.lock().expect("no thread panics while it holds this lock").take() {
             Some(failure) => Err(failure),
             None => self.store.commit(revisions),
         }
@@ -104,12 +104,12 @@ fn keeps_what_is_committed(store: Box<dyn ResourceStore>, seed: u64) {
         match random.u8(0..5) {
             0 => drop(trial),
             1 => {
-                *next.lock().expect("nobody panics with it") = Some(match random.bool() {
+                *next.lock().expect("no thread panics while it holds this lock") = Some(match random.bool() {
                     true => CommitFailure::MovedOn,
                     false => CommitFailure::Failed(StoreFailure::new("the disk is full", "")),
                 });
                 let failed = trial.is_change() && trial.commit().is_err();
-                *next.lock().expect("nobody panics with it") = None;
+                *next.lock().expect("no thread panics while it holds this lock") = None;
                 if !failed {
                     model = of_live(&live);
                 }
