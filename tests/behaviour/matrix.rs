@@ -138,6 +138,48 @@ fn interim_responses_pass<C: ClientSide, U: UpstreamSide>() {
     assert_eq!(client.answer().expect("an answer").body, "GET /a ");
 }
 
+fn interim_responses_beyond_some_are_left_out<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        for _ in 0..100 {
+            exchange.interim(103, &[("Link", "</style.css>; rel=preload")]);
+        }
+        echo(exchange);
+    });
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
+    client.begin("GET", "/a", &[], Length::None);
+    assert_eq!(client.interim().expect("one of the first").0, 103);
+    assert_eq!(client.answer().expect("an answer").body, "GET /a ");
+    assert_eq!(client.ask("GET", "/b", &[], b"").expect("an answer").body, "GET /b ");
+}
+
+fn response_heads_have_limits_of_their_own<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let (count, length) = match exchange.target() {
+            "/many" => (200, 10),
+            "/long" => (10, 5_000),
+            "/too-many" => (300, 10),
+            "/too-long" => (20, 5_000),
+            _ => return echo(exchange),
+        };
+        let names: Vec<String> = (0..count).map(|number| format!("x-{number}")).collect();
+        let value = "v".repeat(length);
+        let fields: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
+        exchange.answer(200, &fields, "whole");
+    });
+    let passive = "checks: { passive: { unhealthy: { http_failures: 1, tcp_failures: 1, timeouts: 1 } } }";
+    let upstream = upstream::<U>(&[&origin]).replacen('{', &format!("{{ {passive}, "), 1);
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "client_max_header_size: 1KiB\nclient_max_header_count: 20\n{}",
+        file_of::<C>(&[&format!("id: all, uri: /*, upstream: {upstream}")])
+    ));
+    for (target, status) in [("/many", 200), ("/long", 200), ("/too-many", 502), ("/too-long", 502), ("/after", 200)] {
+        // An endpoint that sends such a head stays in rotation: other requests are served.
+        let answer = C::connect(&gateway).ask("GET", target, &[], b"").expect("an answer");
+        assert_eq!(answer.status, status, "{target}");
+    }
+}
+
 fn a_waiting_client_is_told_to_go_on<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         if exchange.fields().has("Expect") {
@@ -624,6 +666,8 @@ matrix! {
         both_directions_flow_at_once,
         trailers_pass_to_who_takes_them,
         interim_responses_pass,
+        interim_responses_beyond_some_are_left_out,
+        response_heads_have_limits_of_their_own,
         a_waiting_client_is_told_to_go_on,
         responses_without_a_body_have_none,
         a_response_says_when_it_was_made,

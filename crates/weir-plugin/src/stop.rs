@@ -67,7 +67,7 @@ pub enum Stop {
     BadResponseBody,
     /// The endpoint's response is larger than allowed.
     ResponseTooLarge,
-    /// More than eight interim responses, or `101` to a request without an upgrade.
+    /// Too many bytes of interim responses, or `101` to a request without an upgrade.
     BadInterim,
     /// Every endpoint is out of rotation or refuses connections.
     NoEndpoint,

@@ -583,8 +583,10 @@ impl RequestHead {
     }
 }
 
-/// Limit of the interim responses (1xx) to one request, for whoever reads them.
+/// The most interim responses (1xx) to one request that a client is sent, and that a health check reads.
 pub const MAX_INTERIM_RESPONSES: u8 = 8;
+/// The most bytes of interim responses to one request that are read. Those beyond [`MAX_INTERIM_RESPONSES`] are discarded.
+pub const MAX_INTERIM_BYTES: usize = 64 << 10;
 
 /// A response's head.
 #[derive(Clone, Debug, Default)]

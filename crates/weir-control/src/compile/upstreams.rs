@@ -241,6 +241,7 @@ fn compiled(
         retry_timeout: written.retry_timeout,
         retry_budget: written.retry_budget,
         tolerance: written.tolerance,
+        response_limits: written.response_limits,
         retry_read_timeouts: written.retry_read_timeouts,
         retry_statuses: written.retry_statuses.clone(),
         all_down: written.all_down,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weir_gateway::snapshot::{AllDownPolicy, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
 use weir_net::proxy_protocol::ProxyProtocolVersion;
-use weir_proto::h1::Tolerance;
+use weir_proto::h1::{Limits, Tolerance};
 
 use super::balance::{self, BalanceSpec};
 use super::certificate::UpstreamTls;
@@ -69,6 +69,8 @@ pub struct UpstreamSpec {
     pub all_down: AllDownPolicy,
     /// Not in APISIX: faults in responses that are tolerated.
     pub tolerance: Tolerance,
+    /// Not in APISIX: limits of the heads of responses.
+    pub response_limits: Limits,
     pub pass_host: PassHost,
     pub keepalive: Keepalive,
     /// Not in APISIX: the most requests that one worker may have in flight at an endpoint.
@@ -149,6 +151,9 @@ pub(super) enum HostChoice {
 const HOSTS: &[(&str, HostChoice)] =
     &[("pass", HostChoice::Pass), ("node", HostChoice::Node), ("rewrite", HostChoice::Rewrite)];
 
+/// The most header fields that a parser takes.
+const MAX_FIELDS: u32 = weir_proto::h1::limits::MAX_FIELDS as u32;
+
 const MOST_IN_FLIGHT: u32 = 1_000_000;
 
 pub(super) fn read_named(at: &NodeReader, index: usize) -> Option<UpstreamSpec> {
@@ -212,6 +217,11 @@ pub(super) fn of_fields(fields: &MapReader) -> Option<UpstreamSpec> {
         retry_statuses: retry_reasons.into_iter().flatten().collect(),
         all_down: fields.value(&UPSTREAM.all_down),
         tolerance: tolerance(fields),
+        response_limits: Limits {
+            head_bytes: fields.value(&UPSTREAM.response_max_header_size) as usize,
+            fields: fields.value(&UPSTREAM.response_max_header_count) as usize,
+            ..Limits::default()
+        },
         pass_host: pass_host(fields),
         keepalive: fields.read(&UPSTREAM.keepalive_pool).unwrap_or_default(),
         concurrency: fields.read(&UPSTREAM.concurrency).unwrap_or_default(),

@@ -229,14 +229,11 @@ impl Health {
             | Stop::UpstreamHeadAborted
             | Stop::UpstreamReset(_)
             | Stop::UpstreamAborted => (&self.tcp_failures, checks.tcp_failures),
-            // An endpoint that does not speak valid HTTP is as unusable as one that does not answer.
-            Stop::BadResponse(BadResponse::Syntax | BadResponse::Framing) | Stop::BadResponseBody => {
-                (&self.tcp_failures, checks.tcp_failures)
-            }
+            // An endpoint that does not speak HTTP is as unusable as one that does not answer.
+            Stop::BadResponse(BadResponse::NotHttp) => (&self.tcp_failures, checks.tcp_failures),
             Stop::ConnectTimeout | Stop::ReadTimeout | Stop::SendTimeout => (&self.timeouts, checks.timeouts),
-            Stop::BadResponse(BadResponse::HeadTooLarge) | Stop::BadInterim => {
-                (&self.http_failures, checks.http_failures)
-            }
+            // A response that is malformed or too large (`BadResponse`, `BadResponseBody`, `BadInterim`) is the fault of one
+            // resource. If it counted, whoever may ask for that resource could take the endpoint away from everybody.
             _ => return,
         };
         self.count(failures, most, (checks, &format_args!("failed: {}", stop.ending().name)), now_ns);

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 use weir_proto::h2::{self, ConnectionEvent, ErrorCode, HeadTarget, Sent, Unfinished};
+use weir_proto::head::MAX_INTERIM_BYTES;
 use weir_proto::{ResponseHead, Trailers};
 
 use super::silence::ReceivedFrames;
@@ -17,7 +18,7 @@ use crate::message::unsent::UnsentBytes;
 
 /// The most reads in one wake-up, so that one connection does not delay the others.
 const READS: usize = 4;
-/// The most heads of one response that may wait to be read: more interim ones than a relay passes on.
+/// The most heads of one response that may wait to be read. Interim ones beyond them are discarded.
 const MOST_HEADS: usize = 10;
 
 /// A head of a response, as it was received.
@@ -33,6 +34,8 @@ pub(super) struct StreamSlot {
     /// Wakes the task that serves this stream.
     pub(super) task: Option<Waker>,
     pub(super) answers: VecDeque<Box<ResponseStart>>,
+    /// Bytes of the interim heads that were discarded.
+    discarded: usize,
     /// Received content, in pieces of at most one read, and how many bytes of the first piece have been taken.
     pub(super) incoming: VecDeque<Vec<u8>>,
     pub(super) taken: usize,
@@ -305,9 +308,15 @@ impl<P: Pipe> State<P> {
                 ConnectionEvent::Response { key, ended, parsed } => {
                     let head = handler.answer();
                     let Some(slot) = self.slots.get_mut(key) else { continue };
-                    if slot.answers.len() < MOST_HEADS {
-                        slot.answers.push_back(Box::new(ResponseStart { head, parsed }));
+                    let is_interim = head.status < 200 && parsed.is_ok();
+                    if is_interim && slot.answers.len() >= MOST_HEADS {
+                        slot.discarded += head.head.bytes().len();
+                        if slot.discarded > MAX_INTERIM_BYTES {
+                            self.fail_stream(key, StreamLoss::Failed(ErrorCode::ENHANCE_YOUR_CALM));
+                        }
+                        continue;
                     }
+                    slot.answers.push_back(Box::new(ResponseStart { head, parsed }));
                     slot.ended |= ended;
                     self.wake(key);
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Stop};
-use weir_proto::h1::Tolerance;
+use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::{Framing, Trailers};
 
 use crate::context::WorkerContext;
@@ -44,6 +44,7 @@ pub struct RelayTerms<'a> {
     pub clients: &'a ClientSettings,
     pub timeouts: Timeouts,
     pub tolerance: Tolerance,
+    pub response_limits: &'a Limits,
     /// Decides which responses are not for the client, since another attempt follows; `None` if every response is.
     pub status_retry: Option<&'a dyn StatusRetryRule>,
     /// The gateway's name for `Via` of the response; `None` if it is not configured, or if a responder makes the response.
@@ -55,7 +56,7 @@ pub struct RelayTerms<'a> {
 
 impl RelayTerms<'_> {
     fn request(&self) -> RequestTerms<'_> {
-        RequestTerms { pass_host: self.pass_host, endpoint: self.endpoint, limits: &self.clients.limits }
+        RequestTerms { pass_host: self.pass_host, endpoint: self.endpoint, limits: self.response_limits }
     }
 }
 
@@ -133,7 +134,9 @@ struct ResponseSide<'a> {
     /// The filters that plugins put on the content, if any.
     content: Option<Box<content::ResponseContent<'a>>>,
     head_done: bool,
+    /// Interim responses that were passed on, and the bytes of all that were received.
     interim: u8,
+    interim_bytes: usize,
     client_reusable: bool,
     upstream_reusable: bool,
     tunnel: bool,
@@ -169,6 +172,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             content: None,
             head_done: false,
             interim: 0,
+            interim_bytes: 0,
             client_reusable: false,
             upstream_reusable: false,
             tunnel: false,

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use weir_plugin::responder::{Responder, ResponderCall};
 use weir_plugin::{AttemptRecord, Exchange, RouteUpstream, Stop};
+use weir_proto::h1::limits::MAX_FIELDS;
 use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
@@ -45,6 +46,17 @@ pub struct ResponderUpstream {
     pub forwarded: ForwardedAttempt,
 }
 
+/// Limits of the heads of responders. A head may be that of an upstream's response, which has limits of its own, with fields that
+/// the responder has added.
+const RESPONSE_LIMITS: Limits = Limits {
+    head_bytes: 2 << 20,
+    fields: 2 * MAX_FIELDS,
+    target_bytes: 0,
+    underscores_in_names: false,
+    target_replaces_host: false,
+    refuse_path_parameters: false,
+};
+
 /// Lets a responder answer the request in place of an upstream.
 pub async fn answer(
     worker: &Rc<WorkerContext>,
@@ -62,22 +74,15 @@ pub async fn answer(
         endpoint: &NO_ENDPOINT,
         persistence: None,
         tolerance: Tolerance::default(),
+        response_limits: &RESPONSE_LIMITS,
         status_retry: None,
         via: None,
     };
     exchange.upstream.attempts = 1;
     exchange.upstream.started_ns = worker.now_ns();
     let (upstream, forwarded) = upstream.map(|upstream| (upstream.target, upstream.forwarded)).unzip();
-    let mut side = ResponderSide {
-        responder,
-        upstream,
-        call: None,
-        ends: false,
-        accept: None,
-        method: Method::Get,
-        limits: Limits::default(),
-        stop: None,
-    };
+    let mut side =
+        ResponderSide { responder, upstream, call: None, ends: false, accept: None, method: Method::Get, stop: None };
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     if let Some(attempt) = forwarded.and_then(|forwarded| forwarded.get()) {
@@ -112,7 +117,6 @@ struct ResponderSide<'a> {
     /// The value of `Sec-WebSocket-Accept`, if the request asks for a WebSocket over HTTP/1.1.
     accept: Option<String>,
     method: Method,
-    limits: Limits,
     /// Why the responder ended the exchange.
     stop: Option<Stop>,
 }
@@ -196,8 +200,8 @@ impl UpstreamSide for ResponderSide<'_> {
         NOWHERE
     }
 
-    fn write_request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, terms: &RequestTerms<'_>) -> HopFraming {
-        (self.method, self.limits) = (exchange.request.method, *terms.limits);
+    fn write_request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, _: &RequestTerms<'_>) -> HopFraming {
+        self.method = exchange.request.method;
         self.accept = asks_for_websocket(exchange).then(|| websocket_accept(exchange)).flatten();
         let request = exchange.responder_request(self.upstream.take());
         match guarded(|| Ok(ResponderCall::new(self.responder, request))) {
@@ -213,7 +217,7 @@ impl UpstreamSide for ResponderSide<'_> {
         buffer: &mut [u8],
         response: &mut ResponseHead,
     ) -> Poll<io::Result<Received>> {
-        let (method, limits) = (self.method, self.limits);
+        let method = self.method;
         let Some(call) = self.poll_responder(context) else {
             return self.failed(Stop::Internal);
         };
@@ -223,7 +227,7 @@ impl UpstreamSide for ResponderSide<'_> {
             // A head is made as one of HTTP/2, which has no 101; for a WebSocket it has 2xx (RFC 8441 §5).
             let switches = head.status == 101;
             let status = if switches { 200 } else { head.status };
-            if response_head(status, fields, false, &limits, method, response).is_err() {
+            if response_head(status, fields, false, &RESPONSE_LIMITS, method, response).is_err() {
                 return self.failed(Stop::Internal);
             }
             if switches {

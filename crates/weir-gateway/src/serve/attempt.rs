@@ -85,6 +85,7 @@ impl<'a> Attempt<'a> {
             clients: &current.snapshot.clients,
             timeouts,
             tolerance: settings.tolerance,
+            response_limits: &settings.response_limits,
             status_retry,
             via: current.snapshot.clients.via.as_deref(),
             pass_host: &settings.pass_host,
@@ -152,7 +153,7 @@ impl<'a> Attempt<'a> {
         exchange: &mut ServedExchange,
     ) -> Result<AfterExchange, Failure> {
         let worker = permit.worker();
-        let opening = permit.open_stream(freshness, terms.timeouts, terms.clients.limits.head_bytes, exchange);
+        let opening = permit.open_stream(freshness, terms.timeouts, terms.response_limits.head_bytes, exchange);
         let opened = until_client_disconnects(opening, |context| client.poll_leave(context)).await;
         let mut stream = opened.map_err(|stop| Failure { stop, on_reused_connection: false })?;
         let reused = stream.is_reused();

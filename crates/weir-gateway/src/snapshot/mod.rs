@@ -296,6 +296,8 @@ pub struct Upstream {
     pub all_down: AllDownPolicy,
     /// Which violations are tolerated in the heads of its HTTP/1 responses.
     pub tolerance: Tolerance,
+    /// Limits of the heads of its responses.
+    pub response_limits: Limits,
     pub pass_host: PassHost,
     /// How TLS is used with its endpoints; `None` is without TLS.
     pub tls: Option<TlsConnector>,

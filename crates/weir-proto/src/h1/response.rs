@@ -11,6 +11,9 @@ use super::lines::{self, BadLines, ConnectionOptions};
 /// Why a response is refused. The client gets 502 and the upstream connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadResponse {
+    /// Nothing that begins as a response of HTTP does.
+    NotHttp,
+    /// A status line or a field that is malformed.
     Syntax,
     /// `Content-Length` with `Transfer-Encoding`, differing lengths, a malformed length, or a coding other than `chunked`.
     Framing,
@@ -21,6 +24,7 @@ impl BadResponse {
     /// The reason code in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
+            BadResponse::NotHttp => "upstream_not_http",
             BadResponse::Syntax => "upstream_bad_syntax",
             BadResponse::Framing => "upstream_bad_framing",
             BadResponse::HeadTooLarge => "upstream_head_too_large",
@@ -74,12 +78,12 @@ fn status_line(
     const REASON: usize = "HTTP/1.1 200".len();
     let Some(start) = bytes.get(..REASON) else {
         let expected = &b"HTTP/1."[..bytes.len().min(7)];
-        return if bytes.starts_with(expected) { Ok(None) } else { Err(BadResponse::Syntax) };
+        return if bytes.starts_with(expected) { Ok(None) } else { Err(BadResponse::NotHttp) };
     };
     response.version = match &start[..STATUS] {
         b"HTTP/1.1 " => Version::Http11,
         b"HTTP/1.0 " => Version::Http10,
-        _ => return Err(BadResponse::Syntax),
+        _ => return Err(BadResponse::NotHttp),
     };
     let digits = &start[STATUS..];
     let last_class = if tolerance.extended_status { b'9' } else { b'5' };
@@ -212,13 +216,14 @@ mod tests {
             b"HTTP/1.1 99 X\r\n\r\n",
             b"HTTP/1.1 099 X\r\n\r\n",
             b"HTTP/1.1 600 X\r\n\r\n",
-            b"HTTP/2.0 200 OK\r\n\r\n",
-            b"hello\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nA: b\r\n folded\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
             b"HTTP/1.1 200 O\x00K\r\n\r\n",
         ] {
             assert_eq!(parse(bytes).err(), Some(BadResponse::Syntax), "{}", bytes.escape_ascii());
+        }
+        for bytes in [&b"HTTP/2.0 200 OK\r\n\r\n"[..], b"hello\r\n\r\n", b"220 smtp.example.org ESMTP\r\n"] {
+            assert_eq!(parse(bytes).err(), Some(BadResponse::NotHttp), "{}", bytes.escape_ascii());
         }
         for fields in [
             "Content-Length: 5\r\nContent-Length: 5\r\n",

@@ -14,8 +14,8 @@ use super::super::scheme::{SCHEMES, Scheme};
 use super::nodes_schema;
 use crate::keys::keys;
 use crate::keys::kinds::{
-    AnyWhole, Custom, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text, any_time,
-    any_whole, custom, flag, form, list, refused, section, text, time, whole, words,
+    AnyWhole, ByteSize, Custom, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text, any_time,
+    any_whole, custom, flag, form, list, refused, section, size, text, time, whole, words,
 };
 
 keys! {
@@ -52,6 +52,11 @@ keys! {
     /// Malformed HTTP/1 responses that are passed on in place of a 502: statuses from 600 to 999, and several `Content-Length` fields
     /// of equal value.
     tolerate: List<Words<Tolerance>> = list(words(super::TOLERABLE)), own(), absent("none"), example("[extended_status]");
+    /// The largest head of a response: status line and header fields together, after decompression with HTTP/2. A larger one is
+    /// answered with 502 (`upstream_head_too_large`) and says nothing about the health of the endpoint.
+    response_max_header_size: Or<ByteSize> = size(1 << 10, 1 << 20).or(64 << 10), own();
+    /// The most header fields of a response; more are answered in the same way.
+    response_max_header_count: Or<Whole<u32>> = whole(1, super::MAX_FIELDS).or(super::MAX_FIELDS), own();
     /// How long connecting, sending and reading may take.
     timeout: SubMap<Timeouts> = section(&TIMEOUT, super::timeouts), absent("60 s each");
     /// The protocol: `http`, `https`, or HTTP/2 without TLS (`grpc`) and with it (`grpcs`). The default port of nodes is 443 with TLS and

@@ -36,12 +36,7 @@ fn failures_in_a_row_take_an_endpoint_out() {
 
 #[test]
 fn u14_who_answers_no_http_is_taken_out() {
-    for stop in [
-        Stop::BadResponse(BadResponse::Syntax),
-        Stop::BadResponse(BadResponse::Framing),
-        Stop::BadResponseBody,
-        Stop::UpstreamHeadAborted,
-    ] {
+    for stop in [Stop::BadResponse(BadResponse::NotHttp), Stop::UpstreamHeadAborted] {
         let health = health();
         let by_default = PassiveChecks::default();
         for _ in 0..by_default.tcp_failures {
@@ -49,6 +44,23 @@ fn u14_who_answers_no_http_is_taken_out() {
             health.failed(stop, &by_default, 10, 10);
         }
         assert!(!health.is_up(10), "{stop:?}");
+    }
+}
+
+#[test]
+fn a_faulty_response_is_no_fault_of_the_endpoint() {
+    let health = health();
+    for stop in [
+        Stop::BadResponse(BadResponse::Syntax),
+        Stop::BadResponse(BadResponse::Framing),
+        Stop::BadResponse(BadResponse::HeadTooLarge),
+        Stop::BadResponseBody,
+        Stop::BadInterim,
+    ] {
+        for _ in 0..100 {
+            fails(&health, stop, 10);
+        }
+        assert!(health.is_up(10), "{stop:?}");
     }
 }
 

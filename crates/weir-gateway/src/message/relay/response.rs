@@ -7,7 +7,7 @@ use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::h2::ErrorCode;
-use weir_proto::head::MAX_INTERIM_RESPONSES;
+use weir_proto::head::{MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES};
 use weir_proto::{Method, Trailers};
 
 use super::body::{self, BodyTransfer, TransferProgress};
@@ -147,7 +147,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     fn take_response(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         while !self.response.head_done {
             self.exchange.response.clear();
-            let limits = &self.terms.clients.limits;
+            let limits = self.terms.response_limits;
             let (tolerance, method) = (self.terms.tolerance, self.exchange.request.method);
             let parsed = parse_response(bytes, limits, tolerance, method, &mut self.exchange.response);
             match parsed.map_err(Stop::BadResponse)? {
@@ -349,7 +349,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         }
         self.upstream_answers(status);
         self.response.upstream_reusable = self.exchange.response.keep_alive;
-        let (framing, trailer_limit) = (self.exchange.response.framing, self.terms.clients.limits.head_bytes);
+        let (framing, trailer_limit) = (self.exchange.response.framing, self.terms.response_limits.head_bytes);
         self.response.body = match U::MARKS_END {
             true => BodyTransfer::with_marked_end(framing, trailer_limit),
             false => BodyTransfer::new(framing, trailer_limit),
@@ -377,8 +377,8 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     }
 
     fn take_interim_head(&mut self, status: u16, out: &mut Vec<u8>) -> Result<(), Stop> {
-        self.response.interim += 1;
-        if self.response.interim > MAX_INTERIM_RESPONSES {
+        self.response.interim_bytes += self.exchange.response.head.bytes().len();
+        if self.response.interim_bytes > MAX_INTERIM_BYTES {
             return Err(Stop::BadInterim);
         }
         // A 100 answers `Expect: 100-continue`, and is passed on once.
@@ -388,7 +388,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                 return Ok(());
             }
         }
-        self.client.interim_head(out, self.exchange);
+        // A server may send any number of them (RFC 9110 §15.2), and a client may ignore them. Those that are beyond what
+        // clients expect are not passed on.
+        if self.response.interim < MAX_INTERIM_RESPONSES {
+            self.response.interim += 1;
+            self.client.interim_head(out, self.exchange);
+        }
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use proptest::sample::{select, subsequence};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use weir_net::clock::Clock;
-use weir_proto::h1::Tolerance;
+use weir_proto::h1::{Limits, Tolerance};
 use weir_telemetry::metrics::Metrics;
 
 use super::*;
@@ -82,6 +82,7 @@ fn upstream(name: &str, settings: &Settings, addrs: &[SocketAddr]) -> Upstream {
         retries: 0,
         retry_timeout: None,
         retry_budget: 20,
+        response_limits: Limits::default(),
         retry_read_timeouts: false,
         retry_statuses: Box::default(),
         all_down: AllDownPolicy::Try,
