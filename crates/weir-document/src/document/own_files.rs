@@ -27,6 +27,7 @@ impl NodeSettings {
             clients: _,
             allow_encoded_slashes: _,
             upstream_tls_verify: _,
+            shutdown_delay: _,
             worker_shutdown_timeout: _,
             dns: _,
             discovery: _,
