@@ -266,6 +266,22 @@ impl<P: Pipe> State<P> {
         used.map(|_| ())
     }
 
+    /// Keeps a response's head for the task of its stream. A final one is never discarded.
+    fn keep_head(&mut self, key: usize, start: ResponseStart, ended: bool) {
+        let Some(slot) = self.slots.get_mut(key) else { return };
+        let is_interim = start.head.status < 200 && start.parsed.is_ok();
+        if is_interim && slot.answers.len() >= MOST_HEADS {
+            slot.discarded += start.head.head.bytes().len();
+            if slot.discarded > MAX_INTERIM_BYTES {
+                self.fail_stream(key, StreamLoss::Failed(ErrorCode::ENHANCE_YOUR_CALM));
+            }
+            return;
+        }
+        slot.answers.push_back(Box::new(start));
+        slot.ended |= ended;
+        self.wake(key);
+    }
+
     /// Parses bytes, and gives the streams what was received for them. After an error the connection must be ended.
     fn take(&mut self, bytes: &[u8], handler: &mut impl Handler<P>) -> Result<usize, ErrorCode> {
         let mut rest = bytes;
@@ -307,18 +323,7 @@ impl<P: Pipe> State<P> {
                 }
                 ConnectionEvent::Response { key, ended, parsed } => {
                     let head = handler.answer();
-                    let Some(slot) = self.slots.get_mut(key) else { continue };
-                    let is_interim = head.status < 200 && parsed.is_ok();
-                    if is_interim && slot.answers.len() >= MOST_HEADS {
-                        slot.discarded += head.head.bytes().len();
-                        if slot.discarded > MAX_INTERIM_BYTES {
-                            self.fail_stream(key, StreamLoss::Failed(ErrorCode::ENHANCE_YOUR_CALM));
-                        }
-                        continue;
-                    }
-                    slot.answers.push_back(Box::new(ResponseStart { head, parsed }));
-                    slot.ended |= ended;
-                    self.wake(key);
+                    self.keep_head(key, ResponseStart { head, parsed }, ended);
                 }
                 ConnectionEvent::Reset { key, code } => self.fail_stream(key, StreamLoss::Reset(code)),
                 ConnectionEvent::Failed { key, code } => self.fail_stream(key, StreamLoss::Failed(code)),
