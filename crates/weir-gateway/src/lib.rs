@@ -8,6 +8,7 @@ pub mod route;
 pub mod snapshot;
 pub mod tail;
 
+mod answer;
 mod certificates;
 mod connection;
 mod context;
