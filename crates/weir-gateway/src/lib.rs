@@ -19,6 +19,7 @@ mod pieces;
 mod plugins;
 mod published;
 mod serve;
+mod thread;
 mod worker;
 
 pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
