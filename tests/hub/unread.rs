@@ -21,8 +21,8 @@ const EVENT_BYTES: usize = 4_000_000;
 const EVENTS: usize = 50;
 /// A quarter of what the node may hold.
 const MOST_HELD: u64 = 16 * MIB;
-/// For how memory is handed out, and for the requests that wait.
-const SPARE: u64 = 24 * MIB;
+/// For how memory is handed out: blocks as large as these events leave holes when they are freed by another thread.
+const SPARE: u64 = 64 * MIB;
 const SLOWER: Duration = Duration::from_millis(5);
 /// As many as one connection of HTTP/2 may have streams, and fewer.
 const STREAMS: usize = 100;
