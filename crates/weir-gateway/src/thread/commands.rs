@@ -1,0 +1,86 @@
+//! The commands that a worker receives, and carrying them out.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::progress::WorkerProgress;
+use super::rebalance::ConnectionRebalancer;
+use super::start_connection::start_connection;
+use crate::connection::listener::ListenerProtocol;
+use crate::context::lifecycle::WorkerPhase;
+use crate::endpoint::state::SharedState;
+use crate::published::Published;
+use crate::worker::Worker;
+
+pub enum WorkerCommand {
+    Publish(Arc<Published>),
+    Enter(WorkerPhase),
+    /// Enter the phase of draining, which lasts `patience` at most.
+    Drain {
+        patience: Duration,
+    },
+    /// A connection that another worker has accepted.
+    Take {
+        stream: std::net::TcpStream,
+        spoken: ListenerProtocol,
+        peer: SocketAddr,
+    },
+}
+
+/// Carries out commands until the worker has stopped serving and its last task has ended.
+pub async fn run_commands(
+    worker: &Rc<Worker>,
+    mut inbox: UnboundedReceiver<WorkerCommand>,
+    shared: &SharedState,
+    rebalancer: &ConnectionRebalancer<WorkerCommand>,
+    progress: &WorkerProgress,
+) {
+    let mut check = tokio::time::interval(Duration::from_millis(10));
+    loop {
+        let command = match worker.phase() {
+            WorkerPhase::Serving => inbox.recv().await,
+            // From here on it also checks regularly whether the last task has ended.
+            WorkerPhase::Draining | WorkerPhase::Stopping => tokio::select! {
+                command = inbox.recv() => command,
+                _ = check.tick() => {
+                    if worker.lifecycle.tasks() == 0 && !rebalancer.expects(worker.index()) {
+                        return;
+                    }
+                    continue;
+                }
+            },
+        };
+        match command {
+            Some(WorkerCommand::Publish(published)) => {
+                let revision = published.snapshot.revision;
+                let current = worker.current().replaced_by(published, worker, shared).await;
+                worker.replace(current);
+                progress.revisions[worker.index()].store(revision, Ordering::Release);
+                progress.announce();
+            }
+            Some(WorkerCommand::Enter(phase)) => {
+                rebalancer.leave(worker.index());
+                worker.enter(phase);
+            }
+            Some(WorkerCommand::Drain { patience }) => {
+                rebalancer.leave(worker.index());
+                worker.drain(patience);
+            }
+            Some(WorkerCommand::Take { stream, spoken, peer }) => {
+                // If the socket cannot be registered with the poller, the connection is closed, as at any overloaded
+                // server.
+                if let Ok(stream) = TcpStream::from_std(stream) {
+                    start_connection(worker, stream, spoken, peer);
+                }
+                rebalancer.arrived(worker.index());
+            }
+            None => worker.enter(WorkerPhase::Stopping),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The client side of a handshake.
+
+use std::future::poll_fn;
+use std::io;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, Error};
+use tokio::net::TcpStream;
+
+use crate::stream::Stream;
+use crate::tls::{TlsConnector, TlsSession};
+
+/// Performs the handshake on a new connection. The peer must have a valid certificate for `name`, unless the terms disable
+/// verification.
+///
+/// # Errors
+/// Why the handshake failed; the text may contain names from the peer's certificate.
+pub async fn connect(tcp: TcpStream, client: &TlsConnector, name: ServerName<'static>) -> io::Result<Stream> {
+    let shown = name.to_str().into_owned().into();
+    let connection = UnbufferedClientConnection::new(client.config.clone(), name).map_err(io::Error::other)?;
+    let mut session = Box::new(TlsSession::client(connection, Some(shown)));
+    poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
+    Ok(Stream::secured(tcp, session))
+}
+
+/// Whether a handshake failed because of the name alone: the peer does not know it, or has a valid certificate for other names.
+pub fn is_unknown_name(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
+    matches!(
+        error,
+        Some(
+            Error::AlertReceived(AlertDescription::UnrecognisedName)
+                | Error::InvalidCertificate(
+                    CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+                )
+        )
+    )
+}

@@ -1,0 +1,173 @@
+//! A connection, plain or TLS, with poll functions for reading and writing.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use crate::plain::{poll_read, poll_write};
+use crate::tls::TlsSession;
+
+/// One connection, to a client or an upstream.
+#[derive(Debug)]
+pub struct Stream {
+    tcp: TcpStream,
+    /// Boxed, so that a plain stream only pays for a null check.
+    tls: Option<Box<TlsSession>>,
+}
+
+impl Stream {
+    pub fn plain(tcp: TcpStream) -> Stream {
+        Stream { tcp, tls: None }
+    }
+
+    /// A stream whose TLS handshake is complete.
+    pub(crate) fn secured(tcp: TcpStream, session: Box<TlsSession>) -> Stream {
+        Stream { tcp, tls: Some(session) }
+    }
+
+    /// Reads into `buffer`; 0 is the end. When pending, the task is woken once there is more to read.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        match &mut self.tls {
+            None => poll_read(&self.tcp, context, buffer),
+            Some(session) => session.poll_read(&self.tcp, context, buffer),
+        }
+    }
+
+    /// Writes as many of `bytes` as the socket accepts. When pending, the task is woken once it accepts more; the next call must
+    /// then start with the same bytes, as they may have been encrypted already.
+    pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.tls {
+            None => poll_write(&self.tcp, context, bytes),
+            Some(session) => session.poll_write(&self.tcp, context, bytes),
+        }
+    }
+
+    /// Ends the writing direction. Reading remains possible.
+    pub fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(session) = &mut self.tls {
+            std::task::ready!(session.poll_close(&self.tcp, context))?;
+        }
+        Poll::Ready(rustix::net::shutdown(&self.tcp, Shutdown::Write).map_err(io::Error::from))
+    }
+
+    /// Whether there is nothing to read and the peer has not closed, as expected of an idle connection. Makes a system call only
+    /// if the poller has seen an event on the socket.
+    pub fn is_quiet(&mut self) -> bool {
+        match &mut self.tls {
+            None => matches!(self.tcp.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock),
+            // A session ticket may arrive, which carries no data for the reader.
+            Some(session) => {
+                session.poll_read(&self.tcp, &mut Context::from_waker(Waker::noop()), &mut [0]).is_pending()
+            }
+        }
+    }
+
+    /// The same by a system call, which also finds what the poller has not seen yet.
+    pub fn is_alive(&self) -> bool {
+        self.peek().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Whether the peer has closed or reset the connection and there is nothing to read before that, by a system call.
+    pub fn has_ended(&self) -> bool {
+        match self.peek() {
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+            Ok(count) => count == 0,
+        }
+    }
+
+    fn peek(&self) -> io::Result<usize> {
+        SockRef::from(&self.tcp).peek(&mut [MaybeUninit::uninit()])
+    }
+
+    /// The local address of the connection.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// The TLS session; `None` for a plain stream.
+    pub fn tls(&self) -> Option<&TlsSession> {
+        self.tls.as_deref()
+    }
+
+    /// Sends the TLS close_notify alert, without waiting if the socket is full. Plain streams have no equivalent.
+    pub fn send_close_notify(&mut self) {
+        if let Some(session) = &mut self.tls {
+            let _ = session.poll_close(&self.tcp, &mut Context::from_waker(Waker::noop()));
+        }
+    }
+
+    /// Sets how long sent bytes may stay unacknowledged before the kernel gives the connection up (RFC 5482).
+    pub fn set_user_timeout(&self, timeout: Duration) {
+        // If the option cannot be set, the connection is already closed.
+        let _ = SockRef::from(&self.tcp).set_tcp_user_timeout(Some(timeout));
+    }
+
+    /// Makes dropping the stream reset the connection (RST), so that the peer cannot take truncated data for complete.
+    pub fn reset_on_drop(&self) {
+        // If the option cannot be set, the connection is already closed.
+        let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::io::{Read, Write};
+
+    #[tokio::test]
+    async fn bytes_and_ends_arrive() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        let mut stream = Stream::plain(TcpStream::from_std(accepted).unwrap());
+        let mut buffer = [0; 64];
+        for round in 0..3 {
+            peer.write_all(b"hello").unwrap();
+            let count = poll_fn(|context| stream.poll_read(context, &mut buffer)).await.unwrap();
+            assert_eq!(&buffer[..count], b"hello", "round {round}");
+            let count = poll_fn(|context| stream.poll_write(context, b"world")).await.unwrap();
+            let mut back = vec![0; count];
+            peer.read_exact(&mut back).unwrap();
+            assert_eq!(back, b"world");
+        }
+        peer.write_all(b"last").unwrap();
+        drop(peer);
+        let mut all = Vec::new();
+        loop {
+            match poll_fn(|context| stream.poll_read(context, &mut buffer[..3])).await.unwrap() {
+                0 => break,
+                count => all.extend_from_slice(&buffer[..count]),
+            }
+        }
+        assert_eq!(all, b"last");
+    }
+
+    #[tokio::test]
+    async fn a_full_socket_waits_for_its_reader() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.set_nonblocking(true).unwrap();
+        let mut stream = Stream::plain(TcpStream::from_std(accepted).unwrap());
+        const TOTAL: usize = 32 * 1024 * 1024;
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; TOTAL];
+            peer.read_exact(&mut got).map(|()| got.iter().all(|&byte| byte == 7))
+        });
+        let bytes = vec![7; 1 << 20];
+        let mut sent = 0;
+        while sent < TOTAL {
+            let most = bytes.len().min(TOTAL - sent);
+            sent += poll_fn(|context| stream.poll_write(context, &bytes[..most])).await.unwrap();
+        }
+        assert!(reader.join().unwrap().unwrap());
+    }
+}
