@@ -57,11 +57,13 @@ impl Standing {
     }
 }
 
+/// The slot of a queued subscription, after its arrival and before its owner.
+type QueuedSlot = (u64, Slot, OwnerNumber);
+
 /// Deliveries to the subscriptions of one standing.
 struct Lane {
-    /// Slots of queued subscriptions, with their arrival and owner. A subscription may have ended meanwhile. Boxed, since most lanes
-    /// have none.
-    waiting: Option<Box<TurnQueue<OwnerNumber, (u64, Slot, OwnerNumber)>>>,
+    /// Queued subscriptions. One may have ended meanwhile. Boxed, since most lanes have none.
+    waiting: Option<Box<TurnQueue<OwnerNumber, QueuedSlot>>>,
     in_flight: u32,
     limit: u32,
     /// Answers since the last change of the limit.
