@@ -43,6 +43,67 @@ fn engine() -> Engine {
     Engine::new(Arc::new(settings), 7)
 }
 
+/// An engine with at most four deliveries, and four verifications, at a time.
+fn narrow() -> Engine {
+    let mut settings = engine().settings.as_ref().clone();
+    settings.delivery.in_flight = 4;
+    Engine::new(Arc::new(settings), 7)
+}
+
+#[test]
+fn an_owner_of_many_silent_hosts_does_not_hold_up_deliveries_of_another() {
+    let mut engine = narrow();
+    for number in 0..100 {
+        subscribe(&mut engine, &format!("http://silent{number}.example/"), "jack");
+    }
+    let good = subscribe(&mut engine, "http://c.example/", "jill");
+    for seq in 1..=20 {
+        let now_ms = seq * 1_000_000;
+        engine.look(now_ms);
+        publish(&mut engine, seq, now_ms);
+        let mut silent = 0;
+        let mut under_way: Vec<Delivery> = Vec::new();
+        loop {
+            under_way.extend(std::iter::from_fn(|| engine.next_delivery(now_ms)));
+            match under_way.iter().position(|delivery| delivery.subscription == good) {
+                Some(place) => break end(&mut engine, &under_way.remove(place), DeliveryOutcome::Delivered, now_ms),
+                // One of the silent ones after the other is given up.
+                None => end(&mut engine, &under_way.remove(0), SILENT, now_ms),
+            }
+            silent += 1;
+        }
+        assert!(silent <= 2, "event {seq}: {silent} of another owner had to end first");
+        under_way.iter().for_each(|delivery| end(&mut engine, delivery, SILENT, now_ms));
+    }
+}
+
+#[test]
+fn a_client_that_names_many_silent_hosts_does_not_hold_up_verifications_of_another() {
+    let mut engine = narrow();
+    let ask = |engine: &mut Engine, callback: &str, client: &str| {
+        let number = engine.request(SubscriptionRequest { client: client.into(), ..request(callback) }).expect("taken");
+        engine.verify(number);
+        number
+    };
+    for number in 0..100 {
+        ask(&mut engine, &format!("http://silent{number}.example/"), "192.0.2.1");
+    }
+    let next = |engine: &mut Engine| match engine.next_callback_request(0) {
+        Some(CallbackRequest::Verify(asked)) => Some(asked.number),
+        _ => None,
+    };
+    let mut under_way: Vec<u64> = std::iter::from_fn(|| next(&mut engine)).collect();
+    assert_eq!(under_way.len(), 4);
+    let own = ask(&mut engine, "http://c.example/", "192.0.2.2");
+    let mut ended = 0;
+    while !under_way.contains(&own) {
+        engine.verified(under_way.remove(0), false, 0, 0);
+        under_way.extend(next(&mut engine));
+        ended += 1;
+    }
+    assert!(ended <= 2, "{ended} of another client had to end first");
+}
+
 /// Publishes events every two minutes to 40 callbacks that fail like this after `took_ms`, and to one of the same host that works.
 /// Returns how long each event took to begin to be delivered to it.
 fn waits_beside(outcome: DeliveryOutcome, took_ms: u64) -> Vec<u64> {

@@ -14,7 +14,7 @@ pub(super) enum HostRequest {
 }
 
 /// Who caused a request. They take turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Requester {
     /// The number of the client whose request is verified.
     Client(ClientNumber),
@@ -43,7 +43,7 @@ pub(super) enum HostTurn {
 #[derive(Default)]
 pub(super) struct HostRequests {
     /// Boxed, since most hosts have none.
-    waiting: Option<Box<TurnQueue<Requester, HostRequest>>>,
+    waiting: Option<Box<TurnQueue<Requester, (HostRequest, Requester)>>>,
     /// The host has a place in the list of hosts that ask, or a timer.
     pub(super) is_listed: bool,
     under_way: u32,
@@ -54,11 +54,12 @@ pub(super) struct HostRequests {
 
 impl HostRequests {
     pub(super) fn queue(&mut self, requester: Requester, request: HostRequest) {
-        self.waiting.get_or_insert_default().push(requester, request);
+        self.waiting.get_or_insert_default().push(requester, (request, requester));
     }
 
-    pub(super) fn is_waiting(&self) -> bool {
-        self.waiting.is_some()
+    /// Who caused the next request, if one waits.
+    pub(super) fn next_requester(&self) -> Option<Requester> {
+        self.waiting.as_ref()?.peek().map(|(_, requester)| *requester)
     }
 
     pub(super) fn is_unused(&self) -> bool {
@@ -96,7 +97,7 @@ impl HostRequests {
         }
         let request = self.waiting.as_mut().and_then(|waiting| waiting.pop());
         self.waiting.take_if(|waiting| waiting.is_empty());
-        let Some(request) = request else { return HostTurn::None };
+        let Some((request, _)) = request else { return HostTurn::None };
         self.tokens = Some(tokens - 1_000);
         self.under_way += 1;
         HostTurn::Now(request)

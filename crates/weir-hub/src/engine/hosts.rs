@@ -1,11 +1,10 @@
 //! The hosts of callbacks: their turns, and what is known of each.
 //!
-//! Ready hosts take turns, so that a host with many subscriptions does not hold up the others. What a callback answers says something
+//! Ready hosts take turns, so that a host with many subscriptions does not hold up the others, and among them the owners of what they
+//! have next: one that has callbacks at many hosts, all of them silent, does not hold up the others either. What a callback answers says something
 //! about its subscription alone, and decides by which [lane](super::lanes) it is delivered to. Only deliveries that do not reach the host
 //! say something about the host: after several in a row it gets one delivery at a time, after a pause that grows, and first to the
 //! subscription that worked last.
-
-use std::collections::VecDeque;
 
 use slab::Slab;
 
@@ -13,6 +12,7 @@ use super::host_requests::{HostRequest, HostRequests, HostTurn, RequestLimits, R
 use super::lanes::{Lanes, Standing};
 use super::names::Names;
 use super::numbers::{HostNumber, OwnerNumber, Slot};
+use super::turns::TurnQueue;
 use crate::attempt::DeliveryOutcome;
 
 /// Deliveries in a row that did not reach a host, after which it gets a pause.
@@ -26,10 +26,13 @@ pub(super) struct CallbackHosts {
     hosts: Slab<CallbackHost>,
     /// Host names, each counted once per subscription, request or denial with a callback there.
     names: Names<HostNumber>,
-    /// Hosts that have something to deliver and are below their limit.
-    ready: VecDeque<HostNumber>,
-    /// Hosts that have verifications or denials to send.
-    asking: VecDeque<HostNumber>,
+    /// Hosts that have something to deliver and are below their limit, by the owners of what they have next, and in the order in which
+    /// they became ready.
+    ready: TurnQueue<OwnerNumber, (u64, HostNumber)>,
+    /// Hosts that have verifications or denials to send, by those who caused the next one.
+    asking: TurnQueue<Requester, (u64, HostNumber)>,
+    /// The number of the next host that becomes ready, or asks.
+    listed: u64,
 }
 
 struct CallbackHost {
@@ -139,16 +142,19 @@ impl CallbackHosts {
 
     fn make_ready(&mut self, host: HostNumber, most: u32) {
         let at = &mut self.hosts[host.index()];
-        if !at.is_ready && at.next_standing(most).is_some() {
+        if !at.is_ready
+            && let Some(owner) = at.next_standing(most).and_then(|standing| at.lanes.next_owner(standing))
+        {
             at.is_ready = true;
-            self.ready.push_back(host);
+            self.ready.push(owner, (self.listed, host));
+            self.listed += 1;
         }
     }
 
     /// The next delivery, which counts as in flight.
     pub(super) fn next(&mut self, most: u32) -> Option<DeliveryTurn> {
         loop {
-            let host = self.ready.pop_front()?;
+            let (_, host) = self.ready.pop()?;
             let at = &mut self.hosts[host.index()];
             at.is_ready = false;
             let Some(standing) = at.next_standing(most) else {
@@ -227,14 +233,19 @@ impl CallbackHosts {
     /// Gives a host a place in the list of those that ask, if something waits there.
     fn list_request(&mut self, host: HostNumber) {
         let requests = &mut self.hosts[host.index()].requests;
-        if requests.is_waiting() && !std::mem::replace(&mut requests.is_listed, true) {
-            self.asking.push_back(host);
+        if let Some(requester) = requests.next_requester()
+            && !std::mem::replace(&mut requests.is_listed, true)
+        {
+            self.asking.push(requester, (self.listed, host));
+            self.listed += 1;
         }
     }
 
     pub(super) fn wake_request(&mut self, host: HostNumber) {
-        if self.hosts.contains(host.index()) {
-            self.asking.push_back(host);
+        if let Some(at) = self.hosts.get_mut(host.index()) {
+            at.requests.is_listed = false;
+            self.list_request(host);
+            self.forget_unused(host);
         }
     }
 
@@ -253,7 +264,7 @@ impl CallbackHosts {
     /// The next verification or denial that may be sent now. For a host without tokens, returns the time at which the caller has to
     /// call [`CallbackHosts::wake_request`].
     pub(super) fn next_request(&mut self, limits: RequestLimits, now_ms: u64) -> NextRequest {
-        while let Some(host) = self.asking.pop_front() {
+        while let Some((_, host)) = self.asking.pop() {
             let requests = &mut self.hosts[host.index()].requests;
             let turn = requests.next(limits, now_ms);
             if let HostTurn::At(at_ms) = turn {

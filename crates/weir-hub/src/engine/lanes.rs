@@ -57,11 +57,13 @@ impl Standing {
     }
 }
 
+/// The slot of a queued subscription, after its arrival and before its owner.
+type QueuedSlot = (u64, Slot, OwnerNumber);
+
 /// Deliveries to the subscriptions of one standing.
 struct Lane {
-    /// Slots of queued subscriptions, with their arrival, by the numbers of their owners. A subscription may have ended meanwhile.
-    /// Boxed, since most lanes have none.
-    waiting: Option<Box<TurnQueue<OwnerNumber, (u64, Slot)>>>,
+    /// Queued subscriptions. One may have ended meanwhile. Boxed, since most lanes have none.
+    waiting: Option<Box<TurnQueue<OwnerNumber, QueuedSlot>>>,
     in_flight: u32,
     limit: u32,
     /// Answers since the last change of the limit.
@@ -84,7 +86,7 @@ impl Lane {
     }
 
     fn head_arrival(&self) -> Option<u64> {
-        self.waiting.as_ref()?.peek().map(|(arrival, _)| *arrival)
+        self.waiting.as_ref()?.peek().map(|(arrival, ..)| *arrival)
     }
 
     fn answered(&mut self, most: u32) {
@@ -116,7 +118,7 @@ impl Lanes {
     }
 
     pub(super) fn queue(&mut self, standing: Standing, owner: OwnerNumber, slot: Slot) {
-        self.lanes[standing as usize].waiting.get_or_insert_default().push(owner, (self.arrivals, slot));
+        self.lanes[standing as usize].waiting.get_or_insert_default().push(owner, (self.arrivals, slot, owner));
         self.arrivals += 1;
     }
 
@@ -139,6 +141,11 @@ impl Lanes {
         if self.restricted_had_turn { first.or(restricted) } else { restricted.or(first) }
     }
 
+    /// The owner of the next subscription of a standing.
+    pub(super) fn next_owner(&self, standing: Standing) -> Option<OwnerNumber> {
+        self.lanes[standing as usize].waiting.as_ref()?.peek().map(|(.., owner)| *owner)
+    }
+
     fn has_room(&self, standing: Standing, most: u32) -> bool {
         let lane = &self.lanes[standing as usize];
         let [_, new, slow, failing] = STANDINGS.map(|standing| self.lanes[standing as usize].in_flight);
@@ -156,7 +163,7 @@ impl Lanes {
     /// Begins a delivery to the next subscription of a standing.
     pub(super) fn begin(&mut self, standing: Standing) -> Option<Slot> {
         let lane = &mut self.lanes[standing as usize];
-        let (_, slot) = lane.waiting.as_mut()?.pop()?;
+        let (_, slot, _) = lane.waiting.as_mut()?.pop()?;
         lane.waiting.take_if(|waiting| waiting.is_empty());
         self.begin_out_of_turn(standing);
         Some(slot)
