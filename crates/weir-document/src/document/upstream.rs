@@ -152,7 +152,7 @@ const HOSTS: &[(&str, HostChoice)] =
     &[("pass", HostChoice::Pass), ("node", HostChoice::Node), ("rewrite", HostChoice::Rewrite)];
 
 /// The most header fields that a parser takes.
-const MAX_FIELDS: u32 = weir_proto::h1::limits::MAX_FIELDS as u32;
+const MAX_FIELDS: u32 = weir_proto::limits::MAX_FIELDS as u32;
 
 const MOST_IN_FLIGHT: u32 = 1_000_000;
 
