@@ -10,6 +10,7 @@ mod durability;
 mod encryption;
 mod equality;
 mod etcd;
+mod hostile_input;
 mod mcp;
 mod membership;
 mod migration;
