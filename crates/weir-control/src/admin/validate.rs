@@ -14,6 +14,7 @@ use super::kinds::{self, IdRule};
 use super::request::{AdminRequest, too_large};
 use super::scopes::within_for_check;
 use super::sent_lists::{ListError, body, key_of, malformed};
+use super::told::told_to;
 use super::transaction::{MOST_OPERATIONS, Transaction};
 use crate::document::{AdminRole, Document, RESOURCE_LISTS};
 use crate::stores::checker::ChangeCheck;
@@ -77,7 +78,10 @@ pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<A
             answer::warn(&mut body, &receipt.warnings);
             answer::json_of(StatusCode::OK, &body)
         }
-        WriteOutcome::Invalid(diagnostics) => invalid(&lists, &errors_of(&lists, &diagnostics), &diagnostics),
+        WriteOutcome::Invalid(diagnostics) => {
+            let diagnostics = told_to(&request.caller, &context.live, diagnostics);
+            invalid(&lists, &errors_of(&lists, &diagnostics), &diagnostics)
+        }
         WriteOutcome::Refused(refusal) => answer::refused(&refusal),
         WriteOutcome::TooCostly(bytes) => answer::too_costly(bytes),
         WriteOutcome::Failed(failure) => answer::failed(&failure),

@@ -43,6 +43,9 @@ pub enum FaultCause {
     Outside,
     /// It refers to another resource, by its key in a store such as `upstreams/u`, that is not there or not served.
     Missing(Box<MissingResource>),
+    /// Two resources have a secret in common, such as the key of consumers: both, by their keys in a store. Who may not read the secrets
+    /// of both is not told which they are.
+    SameSecret(Box<[Box<str>; 2]>),
 }
 
 /// A resource that another one refers to.
@@ -224,7 +227,7 @@ impl Faults {
             return true;
         }
         of_resource.unlisted += 1;
-        of_resource.has_unlisted_of_text |= diagnostic.cause == FaultCause::Text;
+        of_resource.has_unlisted_of_text |= diagnostic.cause != FaultCause::Outside;
         false
     }
 
