@@ -22,8 +22,10 @@ mod scopes;
 mod security;
 mod set_aside;
 mod standalone;
+mod strangers;
 mod tokens;
 mod unix_socket;
+mod unread;
 mod writes;
 
 use weir_testkit::{Gateway, Launcher};

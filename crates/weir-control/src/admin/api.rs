@@ -22,6 +22,7 @@ use weir_plugin::Registry;
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
+use super::host::{RequestHost, shorten};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, RequestLanes};
 use super::query::{Query, decoded_path};
@@ -40,7 +41,7 @@ use crate::stores::writes::ResourceWriter;
 const BASE: &str = "/apisix/admin";
 /// The base path of what Apache APISIX does not have.
 const OWN_BASE: &str = "/weir/v1";
-/// The delay of the response to a wrong key, which limits the rate of guessing.
+/// The delay of the response to a wrong key, which limits the rate of guessing. Its connection gives way to any other meanwhile.
 const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
 /// The tool ADC reads the version here, and uses the features of that version of Apache APISIX.
 const SERVED_BY: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"), " APISIX/3.18.0");
@@ -111,7 +112,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
-        client: ClientPresence,
+        (client, host): (ClientPresence, Arc<dyn RequestHost>),
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let origin = head.headers.get(ORIGIN).cloned();
@@ -119,7 +120,7 @@ impl AdminApi {
         let audited = self.audit.as_ref().map(|sink| (sink, AuditedRequest::of(&head, peer)));
         let mut answer = match self.refusal_of_origin(&head, peer, origin.as_ref()) {
             Some(refusal) => refusal,
-            None => self.answer_own(head, peer, client, read).await,
+            None => self.answer_own(head, peer, (client, host), read).await,
         };
         if let Some((sink, request)) = audited
             && let Some(line) = request.line(&mut answer)
@@ -172,7 +173,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
-        client: ClientPresence,
+        (client, host): (ClientPresence, Arc<dyn RequestHost>),
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let below = |base: &str| {
@@ -190,20 +191,27 @@ impl AdminApi {
             _ => return answer::not_found(),
         }
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        let caller = match self.caller(&query, &head.headers, peer).await {
+        let caller = match self.caller(&query, &head.headers, peer, &*host).await {
             Ok(caller) => caller,
             Err(refusal) => return *refusal,
         };
+        host.recognize();
         let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
         let target = AdminTarget { is_own, path, query };
-        let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client }, read).await;
+        let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client, host }, read).await;
         answer.extensions_mut().insert(audited);
         answer
     }
 
     /// Authenticates by the key, or by the token if there is no key. If neither is configured, the API is on a Unix socket, and
     /// everyone who can connect to it is an admin.
-    async fn caller(&self, query: &Query, headers: &HeaderMap, peer: AdminPeer) -> Refused<Caller> {
+    async fn caller(
+        &self,
+        query: &Query,
+        headers: &HeaderMap,
+        peer: AdminPeer,
+        host: &dyn RequestHost,
+    ) -> Refused<Caller> {
         if matches!(peer, AdminPeer::Unix) && self.keys.is_empty() && self.tokens.is_none() {
             return Ok(Caller::of_socket());
         }
@@ -212,9 +220,14 @@ impl AdminApi {
             Err(fault) => fault,
         };
         match (fault, &self.tokens, bearer(headers)) {
-            (KeyFault::Missing, Some(tokens), Some(token)) => tokens.caller(token).await.map_err(refused_token),
+            (KeyFault::Missing, Some(tokens), Some(token)) => {
+                // The keys of the issuer may have to be fetched.
+                host.pause();
+                tokens.caller(token).await.map_err(refused_token)
+            }
             (KeyFault::Missing, ..) => Err(Box::new(unauthorized("missing apikey"))),
             (KeyFault::Wrong, ..) => {
+                host.pause();
                 sleep(WRONG_KEY_PAUSE).await;
                 Err(Box::new(unauthorized("wrong apikey")))
             }
@@ -229,7 +242,7 @@ impl AdminApi {
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let AdminTarget { is_own, path, query } = target;
-        let KnownSender { caller, peer, client } = sender;
+        let KnownSender { caller, peer, client, host } = sender;
         if caller.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
             return unauthorized("invalid method for role viewer");
         }
@@ -238,7 +251,8 @@ impl AdminApi {
         {
             return *refusal;
         }
-        let lane = self.lanes.of(caller.role, is_change(&head.method, &path, &query));
+        let changes = is_change(&head.method, &path, &query);
+        let lane = self.lanes.of(caller.role, changes);
         // Before the body is read, so that bodies are bounded as well.
         let place = match lane.place(&caller) {
             Ok(place) => place,
@@ -255,8 +269,8 @@ impl AdminApi {
             Err(fault) => return unreadable(fault, limit),
         };
         let Parts { method, headers, .. } = head;
-        let (room, presence) = (lane.room().clone(), client.clone());
-        let request = AdminRequest { method, path, query, headers, body, caller, peer, client, room };
+        let presence = client.clone();
+        let request = AdminRequest { method, path, query, headers, body, caller, peer, client, host };
         let handlers = Arc::clone(&self.handlers);
         let answering = async move {
             match is_own {
@@ -264,7 +278,11 @@ impl AdminApi {
                 false => handlers.route(&request).await,
             }
         };
-        lane.answer(place, presence, answering).await
+        let mut answer = lane.answer(place, presence, answering).await;
+        if changes && answer.status().is_success() {
+            shorten(&mut answer);
+        }
+        answer
     }
 }
 
@@ -273,6 +291,7 @@ struct KnownSender {
     caller: Caller,
     peer: AdminPeer,
     client: ClientPresence,
+    host: Arc<dyn RequestHost>,
 }
 
 impl AdminHandlers {

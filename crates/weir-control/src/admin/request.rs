@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, USER_AGENT};
@@ -10,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Refused, json_of, refuse};
 use super::keys::Caller;
-use super::lanes::{AnswerRoom, ClientPresence};
+use super::host::RequestHost;
+use super::lanes::ClientPresence;
 use super::query::Query;
 use crate::stores::live::now_ms;
 use crate::stores::resources::Author;
@@ -82,7 +84,7 @@ pub(super) struct AdminRequest {
     pub(super) caller: Caller,
     pub(super) peer: AdminPeer,
     pub(super) client: ClientPresence,
-    pub(super) room: AnswerRoom,
+    pub(super) host: Arc<dyn RequestHost>,
 }
 
 impl AdminRequest {

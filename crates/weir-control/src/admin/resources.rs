@@ -7,6 +7,7 @@ use tokio::task::yield_now;
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::{AdminContext, WantedChange};
 use super::dry_run;
+use super::host::take_room;
 use super::keys::may_write;
 use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
 use super::list::ListQuery;
@@ -244,9 +245,8 @@ async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceT
     let total = found.len();
     let page = wanted.page(found);
     let mut items = Vec::new();
-    let permit =
-        request.room.take(page.iter().map(|(key, resource)| resource.json.len() + 2 * key.as_str().len()).sum());
-    let permit = permit.await?;
+    let bytes = page.iter().map(|(key, resource)| resource.json.len() + 2 * key.as_str().len()).sum();
+    let permit = take_room(&*request.host, bytes).await?;
     for (index, piece) in page.chunks(PIECE).enumerate() {
         for (at, (key, resource)) in piece.iter().enumerate() {
             if index + at > 0 {
@@ -257,7 +257,7 @@ async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceT
         pause(request).await?;
     }
     let body = [format!("{{\"total\":{total},\"list\":[").as_bytes(), &items, b"]}"].concat();
-    let mut answer = answer::text(StatusCode::OK, permit.hold(body));
+    let mut answer = permit.answer(body);
     answer::tag(&mut answer, set.revision);
     answer::at_revision(&mut answer, set.revision);
     Ok(answer)

@@ -11,11 +11,13 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::{Response, StatusCode};
 use tokio_rustls::TlsAcceptor;
 use weir_control::Hubs;
 use weir_control::admin::{
-    AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, PresentClient, generated_key,
+    AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, HasRoom, PresentClient, RequestHost, ShortAnswer,
+    TakenRoom, WaitForRoom, generated_key,
 };
 use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{LiveResources, ResourceChecker, ResourceWriter, data_directory};
@@ -24,7 +26,7 @@ use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
 
 use super::server::bounds::ServerBounds;
-use super::server::{NodeServer, ReceivedBodyFault, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole};
+use super::server::{NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole};
 use super::server_tally::ServerTally;
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
@@ -189,11 +191,11 @@ async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<ServerAn
     };
     let (_waiting, client) = PresentClient::new();
     let answering = tokio::spawn(async move {
-        let _progress = progress;
-        api.answer(head, admin_peer(peer), client, read).await
+        let host: Arc<dyn RequestHost> = Arc::new(HostedRequest(progress));
+        api.answer(head, admin_peer(peer), (client, host), read).await
     });
     match answering.await {
-        Ok(answer) => whole(answer),
+        Ok(answer) => server_answer(answer),
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
             // The process is ending.
@@ -203,5 +205,39 @@ async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<ServerAn
                 whole(answer)
             }
         },
+    }
+}
+
+/// A request to the Admin API, as its server knows it.
+struct HostedRequest(Arc<RequestProgress>);
+
+impl RequestHost for HostedRequest {
+    fn pause(&self) {
+        self.0.pause();
+    }
+
+    fn recognize(&self) {
+        self.0.recognize();
+    }
+
+    fn room(&self, bytes: usize) -> WaitForRoom<'_> {
+        Box::pin(async move {
+            if let Some(room) = self.0.try_answer_room(bytes) {
+                return Some(Box::new(room) as TakenRoom);
+            }
+            self.0.pause();
+            let room = self.0.answer_room(bytes).await;
+            self.0.recognize();
+            Some(Box::new(room?) as TakenRoom)
+        })
+    }
+}
+
+fn server_answer(answer: Response<Bytes>) -> Response<ServerAnswer> {
+    let (has_room, short) = (answer.extensions().get::<HasRoom>().is_some(), answer.extensions().get::<ShortAnswer>());
+    match short.cloned() {
+        Some(ShortAnswer(short)) => answer.map(|whole| ServerAnswer::Change { whole, short }),
+        None if has_room => answer.map(ServerAnswer::WithRoom),
+        None => whole(answer),
     }
 }

@@ -42,6 +42,7 @@ use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
+pub use places::RequestProgress;
 use places::{EndOrder, PlaceRefusal, ServerPlace, ServerPlaces};
 pub use stream::AnswerStream;
 
@@ -177,8 +178,8 @@ impl SharedServer {
                 Err(error) => {
                     if socket.has_client() {
                         self.tally.accept_errors.fetch_add(1, Relaxed);
-                        if self.accept_errors.is_due() {
-                            warn!("{} cannot accept a connection: {error}", self.title);
+                        if let Some(left_out) = self.accept_errors.is_due(None) {
+                            warn!("{} cannot accept a connection: {error}{left_out}", self.title);
                         }
                         self.places.shed_one();
                     }
@@ -192,8 +193,8 @@ impl SharedServer {
     async fn serve(self: Arc<Self>, stream: Box<dyn ClientBytes>, peer: ServerPeer) {
         let Some((place, mut order)) = self.places.enter(peer.client()).await else {
             self.tally.refused.fetch_add(1, Relaxed);
-            if self.refused.is_due() {
-                warn!("{} refuses connections, such as one of {peer}: it works for as many as it may", self.title);
+            if let Some(left_out) = self.refused.is_due(Some(peer.client())) {
+                warn!("{} refuses a connection of {peer}: it works for as many as it may{left_out}", self.title);
             }
             return;
         };
@@ -234,8 +235,8 @@ impl SharedServer {
                 Some(Box::new(stream))
             }
             Err(error) => {
-                if self.failed_handshakes.is_due() {
-                    warn!("a TLS handshake of {peer} with {} failed: {error}", self.title);
+                if let Some(left_out) = self.failed_handshakes.is_due(Some(peer.client())) {
+                    warn!("a TLS handshake of {peer} with {} failed: {error}{left_out}", self.title);
                 }
                 None
             }
@@ -259,7 +260,7 @@ impl SharedServer {
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
             let answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
-            Ok(sent(answer, progress))
+            Ok(sent(answer, progress).await)
         }
     }
 }
