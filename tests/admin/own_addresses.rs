@@ -38,7 +38,8 @@ impl Site {
         let identity = authority.identity(&["a.example"]);
         let tls = if mode == ClientMode::Tls { "  tls: { cert: admin.crt, key: admin.key }\n" } else { "" };
         let launcher = weir().file("admin.crt", &identity.certificate).file("admin.key", &identity.key);
-        let gateway = launcher.start(&format!("worker_processes: {workers}\n{}  hosts: [a.example]\n{tls}{settings}", file()));
+        let gateway =
+            launcher.start(&format!("worker_processes: {workers}\n{}  hosts: [a.example]\n{tls}{settings}", file()));
         Site { gateway, tls: TlsClient::trusting(authority), mode, workers }
     }
 
@@ -542,7 +543,10 @@ fn u05_attacks_on_the_own_addresses_cost_others_little() {
                     let beside = p99(scaled(20, 2_000), || ask(site));
                     println!("{kind}, {:?}, workers: {}, {other}: {alone:?} {beside:?}", site.mode, site.workers);
                     if is_full() {
-                        assert!(beside <= most_beside(alone), "{kind}, {other}: {beside:?} beside it, {alone:?} without");
+                        assert!(
+                            beside <= most_beside(alone),
+                            "{kind}, {other}: {beside:?} beside it, {alone:?} without"
+                        );
                     }
                 }
             });

@@ -48,7 +48,8 @@ fn flood(address: SocketAddr, attacker: Ipv4Addr, request: &str, stop: &AtomicBo
 fn changes_beside(site: &Site, name: &str, request: &str, is_under_way: &dyn Fn() -> bool) {
     let put = || {
         let mut client = site.client();
-        let put = client.ask(self::request("PUT", "routes/r", ADMIN, r#"{"uri":"/r","plugins":{}}"#)).expect("an answer");
+        let put =
+            client.ask(self::request("PUT", "routes/r", ADMIN, r#"{"uri":"/r","plugins":{}}"#)).expect("an answer");
         assert!(matches!(put.status, 200 | 201), "{}", put.text());
     };
     let count = scaled(10, 500);

@@ -10,7 +10,8 @@ use crate::own_addresses::{Site, request};
 
 const MIB: u64 = 1 << 20;
 /// Attackers: three client addresses, each of which asks for more than its share of 64 MiB.
-const ATTACKERS: [Ipv4Addr; 3] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4)];
+const ATTACKERS: [Ipv4Addr; 3] =
+    [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4)];
 /// The lists that each of them asks for.
 const LISTS: usize = 8;
 

@@ -27,8 +27,8 @@ mod request;
 mod resources;
 mod scopes;
 mod sent_lists;
-mod told;
 mod tokens;
+mod told;
 mod transaction;
 mod validate;
 

@@ -114,9 +114,7 @@ impl AdminContext {
             WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
             WriteOutcome::Applied(receipt) => changed(receipt).await,
             WriteOutcome::Refused(refusal) => answer::refused(&refusal),
-            WriteOutcome::Invalid(diagnostics) => {
-                answer::invalid(&told_to(&request.caller, &self.live, diagnostics))
-            }
+            WriteOutcome::Invalid(diagnostics) => answer::invalid(&told_to(&request.caller, &self.live, diagnostics)),
             WriteOutcome::TooCostly(bytes) => answer::too_costly(bytes),
             WriteOutcome::Failed(failure) => answer::failed(&failure),
         }

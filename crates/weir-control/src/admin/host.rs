@@ -73,7 +73,8 @@ impl AnswerPermit {
 /// Adds what is sent of the response to a change that was made if there is no room for all of it.
 pub(super) fn shorten(answer: &mut AdminResponse) {
     let revision = answer.headers().get(REVISION).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let message = "the change was made; the resources are left out, since answers that you have not read take all your room";
+    let message =
+        "the change was made; the resources are left out, since answers that you have not read take all your room";
     let short = json!({ "message": message, "revision": revision }).to_string();
     if short.len() < answer.body().len() {
         answer.extensions_mut().insert(ShortAnswer(short.into()));

@@ -10,8 +10,8 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Refused, json_of, refuse};
-use super::keys::Caller;
 use super::host::RequestHost;
+use super::keys::Caller;
 use super::lanes::ClientPresence;
 use super::query::Query;
 use crate::stores::live::now_ms;

@@ -94,7 +94,9 @@ fn check_number(lists: &Map<String, Value>) -> Refused<()> {
     match count <= MOST_OPERATIONS {
         true => Ok(()),
         false => {
-            let problem = format!("{count} resources are more than the limit of {MOST_OPERATIONS}; check them in several requests");
+            let problem = format!(
+                "{count} resources are more than the limit of {MOST_OPERATIONS}; check them in several requests"
+            );
             Err(Box::new(too_large(&problem)))
         }
     }

@@ -238,7 +238,8 @@ impl Faults {
         // The sort is stable: faults at one position stay in the order in which they were found.
         all.sort_by_key(|found| (found.line, found.column));
         let more = |unlisted: usize| {
-            Diagnostic::of_source(&source, format!("{unlisted} more faults are not listed")).advise("correct these first")
+            Diagnostic::of_source(&source, format!("{unlisted} more faults are not listed"))
+                .advise("correct these first")
         };
         match of_resources {
             None if unlisted.get() > 0 => all.push(more(unlisted.get())),
@@ -304,7 +305,8 @@ mod tests {
         faults.report_text(&format!("routes[9][\"{}\"]", "k".repeat(1 << 20)), nowhere, "unknown", None);
         let all = faults.into_diagnostics();
         assert_eq!(all.len(), 2_000 + 99 + 99 + 2 + 1);
-        let more = |path: &str| all.iter().find(|found| found.path == path).map(|found| (&*found.problem, &found.cause));
+        let more =
+            |path: &str| all.iter().find(|found| found.path == path).map(|found| (&*found.problem, &found.cause));
         assert_eq!(more("routes[7]"), Some(("51 more faults are not listed", &FaultCause::Text)));
         assert_eq!(more("routes[8]"), Some(("51 more faults are not listed", &FaultCause::Outside)));
         assert!(all.iter().all(|found| found.path.len() <= MOST_PATH + 3));

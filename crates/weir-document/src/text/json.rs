@@ -93,9 +93,10 @@ impl JsonBudget {
         self.bytes.set(left.unwrap_or(JsonBudget::SPENT));
         match left {
             Some(_) => Ok(()),
-            None => {
-                Err(E::custom(format!("the values would take more than {} MiB of memory; send fewer", self.memory >> 20)))
-            }
+            None => Err(E::custom(format!(
+                "the values would take more than {} MiB of memory; send fewer",
+                self.memory >> 20
+            ))),
         }
     }
 }

@@ -98,8 +98,16 @@ impl SourceText {
     pub fn parse(&self) -> Result<Parsed, Vec<Diagnostic>> {
         let SourceText { source, text, substituted, limits } = self;
         let faults = Faults::new(source.clone());
-        let builder =
-            Builder { source, text, substituted, limits: *limits, values: 0, aliased: 0, anchors: HashMap::new(), faults };
+        let builder = Builder {
+            source,
+            text,
+            substituted,
+            limits: *limits,
+            values: 0,
+            aliased: 0,
+            anchors: HashMap::new(),
+            faults,
+        };
         builder.document().map_err(|fault| vec![fault])
     }
 }

@@ -171,9 +171,9 @@ impl KeySource {
             // The one in `known` does not wait.
             if Arc::strong_count(&fetch.waiting) - 1 > MOST_WAITING {
                 let problem = "too many tokens wait for the keys of the issuer; try again later";
-                return known.found(is_known).and_then(|keys| {
-                    if is_known { Ok(keys) } else { Err(TokenError::NoKeys(problem.to_owned())) }
-                });
+                return known
+                    .found(is_known)
+                    .and_then(|keys| if is_known { Ok(keys) } else { Err(TokenError::NoKeys(problem.to_owned())) });
             }
             fetch
         };

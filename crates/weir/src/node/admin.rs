@@ -27,7 +27,9 @@ use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
 
 use super::server::bounds::ServerBounds;
-use super::server::{NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole};
+use super::server::{
+    NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole,
+};
 use super::server_tally::ServerTally;
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;

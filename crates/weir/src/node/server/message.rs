@@ -89,7 +89,10 @@ impl<B: AsRef<[u8]>, H> AsRef<[u8]> for HeldBytes<B, H> {
 pub enum ServerAnswer {
     Whole(Bytes),
     /// The response to a change that was made. `short` is sent if there is no room for the whole.
-    Change { whole: Bytes, short: Bytes },
+    Change {
+        whole: Bytes,
+        short: Bytes,
+    },
     /// A body that has taken its room already.
     WithRoom(Bytes),
     Stream {

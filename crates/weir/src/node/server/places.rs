@@ -106,9 +106,17 @@ impl ServerPlaces {
         let id = table.next;
         table.next += 1;
         let progress = ConnectionProgress::new(now, self.has_handshake);
-        table
-            .entries
-            .insert(id, PlaceEntry { client, progress, order: Some(order), drains: false, held: HeldBytesOf::default(), streams: 0 });
+        table.entries.insert(
+            id,
+            PlaceEntry {
+                client,
+                progress,
+                order: Some(order),
+                drains: false,
+                held: HeldBytesOf::default(),
+                streams: 0,
+            },
+        );
         self.tally.connections.fetch_add(1, Relaxed);
         self.entered.notify_one();
         Some((ServerPlace { id, places: Arc::clone(self) }, ordered))

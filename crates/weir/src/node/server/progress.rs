@@ -134,8 +134,10 @@ impl ConnectionProgress {
     /// Begins a request. Returns its number.
     pub fn begin(&mut self, now: Instant) -> u64 {
         self.begun += 1;
-        self.requests
-            .insert(self.begun, ServedRequest { phase: RequestPhase::Working, since: now, taken: now, pieces: 0, reset: None });
+        self.requests.insert(
+            self.begun,
+            ServedRequest { phase: RequestPhase::Working, since: now, taken: now, pieces: 0, reset: None },
+        );
         self.begun
     }
 
