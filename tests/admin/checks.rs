@@ -6,9 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use weir_testkit::{Client, DEADLINE, Gateway, eventually, is_full, scaled};
+use weir_testkit::{Client, ClientMode, DEADLINE, EndOfAttack, Gateway, eventually, is_full, p99, scaled};
 
 use crate::api::{ADMIN, Api, EDITOR, VIEWER, admin_addr, file};
+use crate::own_addresses::Site;
 use crate::weir;
 
 /// What an admin's change may take at the 99th percentile where nothing else runs on the machine.
@@ -40,23 +41,17 @@ fn expressions(count: usize) -> String {
 /// A node with routes, put in transactions.
 fn with_routes(count: usize, settings: &str) -> Gateway {
     let gateway = weir().start(&format!("{}{settings}", file()));
-    let mut api = Api::of(&gateway);
+    put_routes(&mut Api::of(&gateway), count);
+    gateway
+}
+
+fn put_routes(api: &mut Api, count: usize) {
     for first in (0..count).step_by(5_000) {
         let operation = |id: usize| format!(r#"{{"put":"routes/{id:06}","value":{}}}"#, route(id));
         let operations: Vec<String> = (first..count.min(first + 5_000)).map(operation).collect();
         let body = format!(r#"{{"operations":[{}]}}"#, operations.join(","));
         let answer = api.ask("PATCH", "configs", "", &body);
         assert_eq!(answer.status, 200, "{}", answer.text());
-    }
-    gateway
-}
-
-/// Ends the flood, also when a check fails.
-struct EndOfFlood<'a>(&'a AtomicBool);
-
-impl Drop for EndOfFlood<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
     }
 }
 
@@ -65,11 +60,11 @@ impl Drop for EndOfFlood<'_> {
 struct Asked<'a>(&'static str, &'a str, &'a str, &'a str);
 
 /// Makes changes as an admin while clients send this request again and again, and reads as another client of the gateway.
-fn changes_beside(gateway: &Gateway, Asked(key, method, path, body): Asked<'_>) {
-    let address = admin_addr(gateway);
+fn changes_beside(site: &Site, Asked(key, method, path, body): Asked<'_>) {
+    let gateway = &site.gateway;
     let (stop, answered) = (AtomicBool::new(false), AtomicUsize::new(0));
     let asking = || {
-        let mut api = Api::with_key(address, key);
+        let mut api = Api::over(site.client(), key);
         while !stop.load(Relaxed) {
             let answer = api.ask(method, path, "", body);
             let is_told = matches!(answer.status, 200 | 413 | 429 | 503);
@@ -77,29 +72,24 @@ fn changes_beside(gateway: &Gateway, Asked(key, method, path, body): Asked<'_>) 
             answered.fetch_add(1, Relaxed);
         }
     };
-    let percentile = |mut took: Vec<Duration>| {
-        took.sort();
-        took[took.len() * 99 / 100]
-    };
     thread::scope(|scope| {
         (0..CLIENTS).for_each(|_| _ = scope.spawn(asking));
-        let _end = EndOfFlood(&stop);
+        let _end = EndOfAttack(&stop);
         eventually("they are under way", 4 * DEADLINE, || answered.load(Relaxed) >= 1);
-        let (mut admin, mut client) = (Api::with_key(address, ADMIN), gateway.client());
-        let put = |id: usize| {
-            let began = Instant::now();
+        let (mut admin, mut client) = (Api::over(site.client(), ADMIN), gateway.client());
+        let mut id = 0;
+        let puts = p99(scaled(3, 100), || {
             let answer = admin.ask("PUT", "routes/changed", "", &route(id));
             assert!(matches!(answer.status, 200 | 201), "{}", answer.text());
-            began.elapsed()
-        };
-        let puts = percentile((0..scaled(5, 100)).map(put).collect());
-        let get = |_| {
-            let began = Instant::now();
+            id += 1;
+        });
+        let gets = p99(scaled(20, 3_000), || {
             assert_eq!(client.get("/changed-by-nobody").expect("an answer").status, 404);
-            began.elapsed()
-        };
-        let gets = percentile((0..scaled(20, 3_000)).map(get).collect());
-        println!("beside {method} {path} of {key}: p99 of an admin's PUT {puts:?}, of a client's GET {gets:?}");
+        });
+        println!(
+            "{:?}, workers: {}, beside {method} {path} of {key}: p99 of an admin's PUT {puts:?}, of a client's GET {gets:?}",
+            site.mode, site.workers
+        );
         if is_full() {
             assert!(puts <= MOST_PUT, "{method} {path}: a change takes {puts:?}");
             assert!(gets <= Duration::from_millis(10), "{method} {path}: a request takes {gets:?}");
@@ -109,10 +99,31 @@ fn changes_beside(gateway: &Gateway, Asked(key, method, path, body): Asked<'_>) 
 
 #[test]
 fn checks_and_reads_of_others_do_not_hold_a_change() {
-    let gateway = with_routes(scaled(1_000, 20_000), "");
+    // All forms with full counts, otherwise each mode and each number of workers once.
+    let forms: &[(ClientMode, usize)] = match is_full() {
+        true => &[
+            (ClientMode::Clear, 1),
+            (ClientMode::Clear, 2),
+            (ClientMode::Tls, 1),
+            (ClientMode::Tls, 2),
+            (ClientMode::Http2, 1),
+            (ClientMode::Http2, 2),
+        ],
+        false => &[(ClientMode::Clear, 1), (ClientMode::Tls, 2), (ClientMode::Http2, 1)],
+    };
+    for (mode, workers) in forms {
+        let site = Site::start(*mode, *workers);
+        put_routes(&mut Api::over(site.client(), ADMIN), scaled(1_000, 20_000));
+        changes_beside_all(&site, *mode == ClientMode::Clear || is_full());
+    }
+}
+
+/// Makes changes beside each of the checks and reads, or beside those that cost most.
+fn changes_beside_all(site: &Site, each: bool) {
     let (small, large) = (expressions(20), expressions(scaled(200, 1_500)));
     let dry = r#"{"operations":[{"put":"routes/d","value":{"uri":"/d","plugins":{}}}]}"#;
-    for asked in [
+    let costly = [Asked(VIEWER, "POST", "configs/validate", &large), Asked(VIEWER, "GET", "routes", "")];
+    let all = [
         Asked(VIEWER, "POST", "configs/validate", &large),
         Asked(VIEWER, "POST", "configs/validate", &small),
         Asked(VIEWER, "POST", "schema/validate/routes", &route(1)),
@@ -128,9 +139,9 @@ fn checks_and_reads_of_others_do_not_hold_a_change() {
         Asked(EDITOR, "POST", "configs/validate", &large),
         Asked(ADMIN, "POST", "configs/validate", &large),
         Asked(ADMIN, "GET", "routes", ""),
-    ] {
-        changes_beside(&gateway, asked);
-    }
+    ];
+    let asked: &[Asked<'_>] = if each { &all } else { &costly };
+    asked.iter().for_each(|asked| changes_beside(site, *asked));
 }
 
 #[test]
@@ -233,7 +244,7 @@ fn reads_of_a_standalone_configuration_do_not_hold_its_replacement() {
                 }
             });
         }
-        let _end = EndOfFlood(&stop);
+        let _end = EndOfAttack(&stop);
         eventually("they are under way", 4 * DEADLINE, || answered.load(Relaxed) >= 1);
         for name in ["b", "c", "d"] {
             let began = Instant::now();

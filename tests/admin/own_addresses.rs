@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_testkit::{
-    Authority, Client, DEADLINE, Gateway, ReadError, TlsClient, eventually, eventually_some, is_full, scaled,
+    Authority, Client, ClientMode, DEADLINE, EndOfAttack, Gateway, ReadError, TlsClient, eventually, eventually_some,
+    is_full, most_beside, p99, scaled,
 };
 
 use crate::api::{ADMIN, VIEWER, admin_addr, file};
@@ -19,43 +20,38 @@ const MIB: u64 = 1 << 20;
 const MANY: usize = 160;
 const ROUTE: &str = r#"{"uri":"/r","plugins":{"mocking":{"response_example":"mocked"}}}"#;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Clear,
-    Tls,
-    Http2,
-}
-
-struct Site {
-    gateway: Gateway,
+pub struct Site {
+    pub gateway: Gateway,
     tls: TlsClient,
-    mode: Mode,
-    workers: usize,
+    pub mode: ClientMode,
+    pub workers: usize,
 }
 
 impl Site {
-    fn start(mode: Mode, workers: usize) -> Site {
+    pub fn start(mode: ClientMode, workers: usize) -> Site {
+        Site::with_settings(mode, workers, "")
+    }
+
+    /// Starts a node with further settings below `admin`.
+    pub fn with_settings(mode: ClientMode, workers: usize, settings: &str) -> Site {
         let authority = Authority::of_tests();
         let identity = authority.identity(&["a.example"]);
-        let tls = if mode == Mode::Tls { "  tls: { cert: admin.crt, key: admin.key }\n" } else { "" };
+        let tls = if mode == ClientMode::Tls { "  tls: { cert: admin.crt, key: admin.key }\n" } else { "" };
         let launcher = weir().file("admin.crt", &identity.certificate).file("admin.key", &identity.key);
-        let gateway = launcher.start(&format!("worker_processes: {workers}\n{}  hosts: [a.example]\n{tls}", file()));
+        let gateway =
+            launcher.start(&format!("worker_processes: {workers}\n{}  hosts: [a.example]\n{tls}{settings}", file()));
         Site { gateway, tls: TlsClient::trusting(authority), mode, workers }
     }
 
-    fn everywhere(check: impl Fn(&Site)) {
+    pub fn everywhere(check: impl Fn(&Site)) {
         Site::with_workers(&[1, 2], check);
     }
 
-    fn with_workers(workers: &[usize], check: impl Fn(&Site)) {
-        for mode in [Mode::Clear, Mode::Tls, Mode::Http2] {
-            for workers in workers {
-                check(&Site::start(mode, *workers));
-            }
-        }
+    pub fn with_workers(workers: &[usize], check: impl Fn(&Site)) {
+        ClientMode::with_workers(workers, |mode, workers| check(&Site::start(mode, workers)));
     }
 
-    fn admin(&self) -> SocketAddr {
+    pub fn admin(&self) -> SocketAddr {
         admin_addr(&self.gateway)
     }
 
@@ -64,27 +60,23 @@ impl Site {
     }
 
     /// A client of the Admin API.
-    fn try_client(&self) -> std::io::Result<Client> {
-        match self.mode {
-            Mode::Clear => Client::try_connect(self.admin()),
-            Mode::Tls => Client::connect_tls(self.admin(), &self.tls, "a.example"),
-            Mode::Http2 => Client::try_connect(self.admin()).map(Client::by_http2),
-        }
+    pub fn try_client(&self) -> std::io::Result<Client> {
+        self.mode.try_connect(self.admin(), &self.tls, "a.example")
     }
 
     #[track_caller]
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         self.try_client().expect("a connection")
     }
 
     /// Whether a change is made, on a new connection.
-    fn changes(&self) -> bool {
+    pub fn changes(&self) -> bool {
         let Ok(mut client) = self.try_client() else { return false };
         client.ask(request("PUT", "routes/r", ADMIN, ROUTE)).is_ok_and(|put| matches!(put.status, 200 | 201))
     }
 
     #[track_caller]
-    fn serves(&self, beside: &str) {
+    pub fn serves(&self, beside: &str) {
         if beside == "body" {
             // Who has a key, and sends a part of a body, gives way after a second.
             eventually("a change is made beside bodies that do not come", DEADLINE, || self.changes());
@@ -95,12 +87,12 @@ impl Site {
         assert_eq!(ready.status, 200, "{beside}, {:?}: {}", self.mode, ready.text());
     }
 
-    fn server(&self, metric: &str, server: &str) -> f64 {
+    pub fn server(&self, metric: &str, server: &str) -> f64 {
         self.gateway.metrics().sum(metric, &[&format!("server=\"{server}\"")])
     }
 }
 
-fn request(method: &str, path: &str, key: &str, body: &str) -> String {
+pub fn request(method: &str, path: &str, key: &str, body: &str) -> String {
     format!(
         "{method} /apisix/admin/{path} HTTP/1.1\r\nHost: a.example\r\nX-API-KEY: {key}\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
@@ -185,7 +177,7 @@ fn pipeline(addr: SocketAddr, connections: usize, by_http2: bool, stop: &AtomicB
 #[test]
 fn u05_pipelined_requests_lock_nobody_out_of_the_own_addresses() {
     for by_http2 in [false, true] {
-        let site = Site::start(Mode::Clear, 1);
+        let site = Site::start(ClientMode::Clear, 1);
         site.serves("nobody");
         for (server, addr, connections) in [("admin", site.admin(), 128), ("status", site.status(), 64)] {
             let stop = AtomicBool::new(false);
@@ -214,7 +206,7 @@ fn half_body(site: &Site) -> Option<Client> {
 #[test]
 fn u05_half_bodies_of_one_client_are_bounded_in_bytes_and_delay_no_other_client() {
     for workers in [1, 2] {
-        let site = Site::start(Mode::Clear, workers);
+        let site = Site::start(ClientMode::Clear, workers);
         site.serves("nobody");
         let before = site.gateway.rss();
         let mut half: Vec<Client> = (0..60).filter_map(|_| half_body(&site)).collect();
@@ -238,7 +230,7 @@ fn u05_half_bodies_of_one_client_are_bounded_in_bytes_and_delay_no_other_client(
 
 #[test]
 fn u05_the_commands_reach_an_admin_api_that_is_attacked() {
-    let site = Site::start(Mode::Clear, 1);
+    let site = Site::start(ClientMode::Clear, 1);
     let _idle: Vec<Client> = (0..1_024).filter_map(|_| idler(&site, site.admin(), "silent")).collect();
     let _answered: Vec<Client> = (0..MANY).filter_map(|_| idler(&site, site.admin(), "answered")).collect();
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -249,8 +241,8 @@ fn u05_the_commands_reach_an_admin_api_that_is_attacked() {
 
 #[test]
 fn u05_a_connection_ends_that_sends_no_first_byte_no_head_or_no_request() {
-    let site = Site::start(Mode::Http2, 1);
-    let secure = Site::start(Mode::Tls, 1);
+    let site = Site::start(ClientMode::Http2, 1);
+    let secure = Site::start(ClientMode::Tls, 1);
     let mut idle = Vec::new();
     for kind in ["silent", "head", "preface"] {
         idle.extend(idler(&site, site.admin(), kind));
@@ -276,7 +268,7 @@ fn headers(stream: u32, flags: u8) -> Vec<u8> {
 
 #[test]
 fn u05_rapid_resets_and_endless_heads_end_their_connection_of_http2() {
-    let site = Site::start(Mode::Http2, 1);
+    let site = Site::start(ClientMode::Http2, 1);
     let before = site.gateway.rss();
     for addr in [site.admin(), site.status()] {
         let mut resets = Client::connect(addr);
@@ -317,7 +309,7 @@ fn tail(site: &Site, arguments: &[&str]) -> Output {
 
 #[test]
 fn u05_streams_that_nobody_reads_delay_nobody_and_end() {
-    let site = Site::start(Mode::Clear, 2);
+    let site = Site::start(ClientMode::Clear, 2);
     site.serves("nobody");
     let before = site.gateway.rss();
     let open = |_| {
@@ -364,7 +356,7 @@ fn u05_streams_that_nobody_reads_delay_nobody_and_end() {
 
 #[test]
 fn u05_streams_of_http2_that_nobody_reads_end() {
-    let site = Site::start(Mode::Clear, 1);
+    let site = Site::start(ClientMode::Clear, 1);
     site.serves("nobody");
     let mut client = Client::connect(site.status());
     client.send(PREFACE);
@@ -392,7 +384,7 @@ fn u05_streams_of_http2_that_nobody_reads_end() {
 
 #[test]
 fn u05_a_stream_of_http2_that_is_not_read_is_reset_alone() {
-    let site = Site::start(Mode::Clear, 1);
+    let site = Site::start(ClientMode::Clear, 1);
     site.serves("nobody");
     let mut client = Client::connect(site.status());
     client.send(PREFACE);
@@ -436,7 +428,7 @@ fn until_reset(mut client: Client, stream: u32) -> Option<Client> {
 
 #[test]
 fn u05_a_stream_that_is_read_again_in_time_says_why_it_ended() {
-    let site = Site::start(Mode::Clear, 1);
+    let site = Site::start(ClientMode::Clear, 1);
     site.serves("nobody");
     let mut reader = Client::connect_narrow(site.status()).expect("a connection");
     reader.send("GET /tail HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -465,7 +457,7 @@ fn u05_a_body_that_comes_byte_by_byte_is_not_waited_for() {
     if !is_full() {
         return;
     }
-    let site = Site::start(Mode::Clear, 1);
+    let site = Site::start(ClientMode::Clear, 1);
     let mut slow = site.client();
     let body = request("POST", "configs/validate", VIEWER, "{}").replace("Length: 2", "Length: 1000");
     slow.send(body);
@@ -480,7 +472,7 @@ fn u05_a_body_that_comes_byte_by_byte_is_not_waited_for() {
 #[test]
 fn u05_without_descriptors_the_longest_idle_connection_gives_way() {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
-    let site = Site::start(Mode::Clear, 1);
+    let site = Site::start(ClientMode::Clear, 1);
     let idle: Vec<Client> = (0..8).filter_map(|_| idler(&site, site.admin(), "answered")).collect();
     let pid = Pid::from_raw(site.gateway.pid() as i32).expect("a process has a number");
     let limit = Rlimit { current: Some(3), maximum: Some(3) };
@@ -495,19 +487,6 @@ fn u05_without_descriptors_the_longest_idle_connection_gives_way() {
     let used = site.gateway.cpu_ms() - before;
     assert!(used <= 500, "{used} ms of processor time while nothing can be accepted");
     drop(waiting);
-}
-
-/// The 99th percentile of some requests.
-fn p99(ask: impl Fn()) -> Duration {
-    let mut took: Vec<Duration> = (0..scaled(20, 2_000))
-        .map(|_| {
-            let began = Instant::now();
-            ask();
-            began.elapsed()
-        })
-        .collect();
-    took.sort();
-    took[took.len() * 99 / 100]
 }
 
 /// A name, and a request that others make beside the attack.
@@ -528,7 +507,7 @@ fn u05_attacks_on_the_own_addresses_cost_others_little() {
     let workers: &[usize] = if is_full() { &[1, 2] } else { &[1] };
     Site::with_workers(workers, |site| {
         site.serves("nobody");
-        let alone = others.map(|(_, ask)| p99(|| ask(site)));
+        let alone = others.map(|(_, ask)| p99(scaled(20, 2_000), || ask(site)));
         let memory = site.gateway.rss();
         for kind in ["silent", "hello", "preface", "answered"] {
             let stop = AtomicBool::new(false);
@@ -543,7 +522,7 @@ fn u05_attacks_on_the_own_addresses_cost_others_little() {
                             let _ = match kind {
                                 "hello" => connection.try_send(b"\x16\x03\x01\x02\x00\x01"),
                                 "preface" => connection.try_send(PREFACE),
-                                "answered" if site.mode != Mode::Tls => {
+                                "answered" if site.mode != ClientMode::Tls => {
                                     connection.try_send("GET /livez HTTP/1.1\r\nHost: a.example\r\n\r\n")
                                 }
                                 _ => Ok(()),
@@ -561,11 +540,13 @@ fn u05_attacks_on_the_own_addresses_cost_others_little() {
                     site.gateway.metrics().sum("weir_server_connections_closed_total", &["why=\"shed\""]) >= 100.0
                 });
                 for ((other, ask), alone) in others.iter().zip(alone) {
-                    let beside = p99(|| ask(site));
+                    let beside = p99(scaled(20, 2_000), || ask(site));
                     println!("{kind}, {:?}, workers: {}, {other}: {alone:?} {beside:?}", site.mode, site.workers);
                     if is_full() {
-                        let most = alone.mul_f64(1.1).max(alone + Duration::from_millis(5));
-                        assert!(beside <= most, "{kind}, {other}: {beside:?} beside it, {alone:?} without");
+                        assert!(
+                            beside <= most_beside(alone),
+                            "{kind}, {other}: {beside:?} beside it, {alone:?} without"
+                        );
                     }
                 }
             });
@@ -573,13 +554,4 @@ fn u05_attacks_on_the_own_addresses_cost_others_little() {
         let grown = site.gateway.rss().saturating_sub(memory);
         assert!(grown <= 24 * MIB, "{grown} bytes more");
     });
-}
-
-/// Ends the attack, also when a check fails.
-struct EndOfAttack<'a>(&'a AtomicBool);
-
-impl Drop for EndOfAttack<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }

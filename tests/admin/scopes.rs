@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use weir_testkit::{Authority, DEADLINE, Gateway, eventually};
 
-use crate::api::{Api, admin_addr, file};
+use crate::api::{Api, VIEWER, admin_addr, file};
 use crate::weir;
 
 const TEAM_A: &str = "the-key-of-an-editor-of-team-a";
@@ -122,4 +122,54 @@ fn refusals_of_changes_out_of_scope_tell_nothing_about_the_resource() {
         assert!(answer.status == 403 && told.contains("do not cover `routes/b1`"), "{method} {path}: {told}");
         assert!(!told.contains("modifiedIndex"), "{told}");
     }
+}
+
+#[test]
+fn a_key_that_equals_one_of_another_team_names_no_resource_of_that_team() {
+    let (gateway, mut admin, mut editor) = start();
+    let mut viewer = Api::with_key(admin_addr(&gateway), VIEWER);
+    let of = |name: &str, team: &str, key: &str| {
+        json!({"username": name, "labels": {"team": team}, "plugins": {"key-auth": {"key": key}}}).to_string()
+    };
+    // Whichever of the two the finding is about.
+    for victim in ["adam", "zoe"] {
+        admin.put("consumers", &of(victim, "b", &format!("secret-of-{victim}")));
+    }
+    admin.put("consumers", &of("own", "a", "own-secret"));
+    for victim in ["adam", "zoe"] {
+        let guess = of("mine", "a", &format!("secret-of-{victim}"));
+        let check = format!(r#"{{"consumers":[{guess}]}}"#);
+        for told in [
+            editor.ask("PUT", "consumers", "", &guess),
+            editor.ask("PUT", "consumers?dry_run=true", "", &guess),
+            editor.ask("POST", "configs/validate", "", &check),
+            viewer.ask("POST", "configs/validate", "", &check),
+        ] {
+            assert_eq!(told.status, 400, "{}", told.text());
+            let told = told.text();
+            assert!(told.contains("a key in this request is that of another consumer"), "{told}");
+            assert!(!told.contains(victim), "{told}");
+        }
+        let named = admin.ask("PUT", "consumers", "", &guess);
+        assert!(named.status == 400 && named.text().contains(victim), "who reads the keys is told: {}", named.text());
+    }
+    let both_own = editor.ask("PUT", "consumers", "", &of("mine", "a", "own-secret"));
+    assert!(both_own.status == 400 && both_own.text().contains("consumers/own"), "{}", both_own.text());
+}
+
+#[test]
+fn a_reference_that_leads_nowhere_suggests_no_resource_of_another_team() {
+    let (_gateway, mut admin, mut editor) = start();
+    admin.put("services/payment-of-b", r#"{"labels":{"team":"b"}}"#);
+    let route = json!({"uri": "/", "labels": {"team": "a"}, "service_id": "payment-of-c", "plugins": {}}).to_string();
+    for (method, path) in [("PUT", "routes/a"), ("PUT", "routes/a?dry_run=true")] {
+        let told = editor.ask(method, path, "", &route);
+        assert_eq!(told.status, 400, "{}", told.text());
+        assert!(!told.text().contains("payment-of-b"), "{}", told.text());
+    }
+    let check = format!(r#"{{"routes":[{}]}}"#, route.replacen('{', r#"{"id":"a","#, 1));
+    let told = editor.ask("POST", "configs/validate", "", &check);
+    assert!(told.status == 400 && !told.text().contains("payment-of-b"), "{} {}", told.status, told.text());
+    let told = admin.ask("POST", "configs/validate", "", &check);
+    assert!(told.text().contains("did you mean `payment-of-b`?"), "{}", told.text());
 }

@@ -9,11 +9,11 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weir_testkit::{
-    Answer, Authority, Client, DEADLINE, Gateway, Identity, Origin, OriginConnection, Reading, TlsClient, eventually,
-    is_full, scaled,
+    Answer, Authority, Client, ClientMode, DEADLINE, EndOfAttack, Gateway, Identity, Origin, OriginConnection, Reading,
+    TlsClient, eventually, is_full, most_beside, p99, scaled,
 };
 
 use crate::redis::Redis;
@@ -22,19 +22,12 @@ const MIB: u64 = 1 << 20;
 /// Clients that attack at a time.
 const ATTACKERS: usize = 4;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Clear,
-    Tls,
-    Http2,
-}
-
 /// A gateway that is attacked.
 struct Site {
     gateway: Gateway,
     _origin: Origin,
     tls: TlsClient,
-    mode: Mode,
+    mode: ClientMode,
     workers: usize,
 }
 
@@ -55,12 +48,8 @@ struct Attack<'a> {
     is_under_way: &'a dyn Fn(&Site) -> bool,
 }
 
-fn everywhere(attack: impl Fn(Mode, usize)) {
-    for mode in [Mode::Clear, Mode::Tls, Mode::Http2] {
-        for workers in [1, 2] {
-            attack(mode, workers);
-        }
-    }
+fn everywhere(attack: impl Fn(ClientMode, usize)) {
+    ClientMode::with_workers(&[1, 2], attack);
 }
 
 fn certificate(identity: &Identity) -> String {
@@ -71,11 +60,11 @@ fn certificate(identity: &Identity) -> String {
 
 impl Site {
     /// Routes everything to an origin, `/attacked` with these plugins.
-    fn start(mode: Mode, workers: usize, settings: &str, plugins: &str) -> Site {
+    fn start(mode: ClientMode, workers: usize, settings: &str, plugins: &str) -> Site {
         Site::with_origin(Origin::serving(|_| Answer::ok("ok")), mode, workers, settings, plugins)
     }
 
-    fn with_origin(origin: Origin, mode: Mode, workers: usize, settings: &str, plugins: &str) -> Site {
+    fn with_origin(origin: Origin, mode: ClientMode, workers: usize, settings: &str, plugins: &str) -> Site {
         let authority = Authority::of_tests();
         let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
             "worker_processes: {workers}
@@ -91,27 +80,19 @@ listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true }}]
     }
 
     fn client(&self) -> Client {
-        match self.mode {
-            Mode::Clear => Client::connect(self.gateway.addr()),
-            Mode::Tls => Client::connect_tls(self.gateway.tls_addr(), &self.tls, "a.example").expect("it shakes hands"),
-            Mode::Http2 => Client::connect(self.gateway.addr()).by_http2(),
-        }
+        let address = if self.mode == ClientMode::Tls { self.gateway.tls_addr() } else { self.gateway.addr() };
+        self.mode.try_connect(address, &self.tls, "a.example").expect("a connection")
     }
 
     /// The 99th percentile of what another client waits for.
     fn p99(&self, new_connections: bool) -> Duration {
         let mut client = self.client();
-        let ask = |_| {
-            let began = Instant::now();
+        p99(scaled(200, 3_000), || {
             if new_connections {
                 client = self.client();
             }
             assert_eq!(client.get("/other").expect("an answer").status, 200);
-            began.elapsed()
-        };
-        let mut took: Vec<Duration> = (0..scaled(200, 3_000)).map(ask).collect();
-        took.sort();
-        took[took.len() * 99 / 100]
+        })
     }
 
     /// The 99th percentile of what another client waits for beside attackers that do this, and the memory that is taken then.
@@ -158,18 +139,8 @@ listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true }}]
         );
         assert!(grown <= attack.most_memory, "{}: {grown} bytes more", attack.name);
         if is_full() {
-            let most = alone.mul_f64(1.1).max(alone + Duration::from_millis(5));
-            assert!(beside <= most, "{}: {beside:?} beside it, {alone:?} without", attack.name);
+            assert!(beside <= most_beside(alone), "{}: {beside:?} beside it, {alone:?} without", attack.name);
         }
-    }
-}
-
-/// Ends the attack, also when a check fails.
-struct EndOfAttack<'a>(&'a AtomicBool);
-
-impl Drop for EndOfAttack<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
     }
 }
 
@@ -211,9 +182,9 @@ fn u02_silent_connections_cost_others_little() {
             most_memory: 16 * MIB,
             harmless: None,
             round: &|site| {
-                let addr = if site.mode == Mode::Tls { site.gateway.tls_addr() } else { site.gateway.addr() };
+                let addr = if site.mode == ClientMode::Tls { site.gateway.tls_addr() } else { site.gateway.addr() };
                 let mut silent = Client::connect_from([127, 0, 0, 2].into(), addr).ok()?;
-                if site.mode == Mode::Http2 {
+                if site.mode == ClientMode::Http2 {
                     let _ = silent.try_send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
                 }
                 thread::sleep(Duration::from_millis(1)); // 4,000 a second: this test is not about the cost of accepting

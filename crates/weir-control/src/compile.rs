@@ -120,7 +120,7 @@ struct CompiledParts {
 impl<'a> Compiler<'a> {
     fn new(document: &'a Document, node: NodeServices) -> Compiler<'a> {
         let faults = match document.store_revision {
-            Some(_) => Faults::unlimited(document.source.clone()),
+            Some(_) => Faults::of_each_resource(document.source.clone()),
             None => Faults::new(document.source.clone()),
         };
         let mut compiler = Compiler {
@@ -279,7 +279,7 @@ impl<'a> Compiler<'a> {
         let Reference { id, place } = reference.as_ref()?;
         let found = all.get(&**id).copied();
         if found.is_none() {
-            let suggestion = if self.faults.is_full() { None } else { closest(id, all.keys().copied()) };
+            let suggestion = if self.faults.has_suggested() { None } else { closest(id, all.keys().copied()) };
             let advice = match suggestion {
                 Some(known) => format!("did you mean `{known}`?"),
                 None => format!("add it to `{list}`"),

@@ -392,7 +392,8 @@ impl Document {
 
     /// If `lists` is `None`, the long lists are read from the tree.
     fn build(source: Arc<str>, mut tree: TreeNode, lists: Option<LongLists>) -> Document {
-        let faults = if lists.is_some() { Faults::unlimited(source.clone()) } else { Faults::new(source.clone()) };
+        let faults =
+            if lists.is_some() { Faults::of_each_resource(source.clone()) } else { Faults::new(source.clone()) };
         let mut document = Document::empty(source, &tree);
         let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
         let root = NodeReader::root(&tree, &faults);

@@ -51,6 +51,9 @@ struct TailState {
     lines: mpsc::Sender<TailLine>,
     waiting_bytes: AtomicUsize,
     skipped: AtomicU64,
+    /// The bytes of the last line that there was no room for; 0 if the last one was sent. Before there is room for as many, no line is
+    /// formatted for this reader.
+    needed_bytes: AtomicUsize,
 }
 
 /// A line with its end, shared by the readers.
@@ -70,6 +73,7 @@ impl Tail {
             lines: sender,
             waiting_bytes: AtomicUsize::new(0),
             skipped: AtomicU64::new(0),
+            needed_bytes: AtomicUsize::new(0),
         });
         let mut tails = tails();
         tails.push(Arc::clone(&state));
@@ -121,10 +125,20 @@ pub fn is_traced(request: &RequestHead) -> bool {
 /// Sends an exchange that has ended to the readers that want it.
 #[cold]
 pub fn show(exchange: &Exchange) {
+    show_to(&TAILS.read().unwrap_or_else(PoisonError::into_inner), exchange);
+}
+
+/// Returns whether a line was formatted, which is done only if a reader has room for it.
+fn show_to(tails: &[Arc<TailState>], exchange: &Exchange) -> bool {
     static TEMPLATE: LazyLock<Template> = LazyLock::new(|| Template::compile(LINE));
-    let tails = TAILS.read().unwrap_or_else(PoisonError::into_inner);
     let mut line = None;
     for tail in tails.iter().filter(|tail| tail.wants(exchange)) {
+        let waiting: usize = tails.iter().map(|tail| tail.waiting_bytes.load(Relaxed)).sum();
+        let room = MOST_BYTES.saturating_sub(waiting);
+        if !tail.may_have_room(room) {
+            tail.skipped.fetch_add(1, Relaxed);
+            continue;
+        }
         let line = line.get_or_insert_with(|| {
             let mut line = Vec::new();
             TEMPLATE.render_as(TemplateStyle::JSON, &LoggedExchange(exchange.shown()), &mut line);
@@ -132,9 +146,9 @@ pub fn show(exchange: &Exchange) {
             line.extend_from_slice(b"}\n");
             TailLine::from(line)
         });
-        let waiting: usize = tails.iter().map(|tail| tail.waiting_bytes.load(Relaxed)).sum();
-        tail.send(line, MOST_BYTES.saturating_sub(waiting));
+        tail.send(line, room);
     }
+    line.is_some()
 }
 
 fn write_plugin_turns(exchange: &Exchange, line: &mut Vec<u8>) {
@@ -155,6 +169,13 @@ impl TailState {
         }
     }
 
+    /// Whether a line is worth to be formatted for this reader: as large a one as the last that it had no room for would fit.
+    fn may_have_room(&self, room: usize) -> bool {
+        let needed = self.needed_bytes.load(Relaxed).max(1);
+        let own = MOST_READER_BYTES.saturating_sub(self.waiting_bytes.load(Relaxed));
+        self.lines.capacity() > 0 && needed <= room.min(own)
+    }
+
     /// Sends a line, before it the number of those that were skipped. Skips it if there is no room for it.
     fn send(&self, line: &TailLine, room: usize) {
         let skipped = self.skipped.swap(0, Relaxed);
@@ -173,6 +194,8 @@ impl TailState {
         if !is_sent {
             self.waiting_bytes.fetch_sub(bytes, Relaxed);
         }
+        // A line that never fits must not keep the reader from shorter ones.
+        self.needed_bytes.store(if is_sent { 0 } else { bytes.min(MOST_READER_BYTES) }, Relaxed);
         is_sent
     }
 }
@@ -256,6 +279,21 @@ mod tests {
             while try_next(reader).is_some() {}
             assert_eq!(reader.state.waiting_bytes.load(Relaxed), 0);
         }
+    }
+
+    #[test]
+    fn u05_no_line_is_formatted_that_no_reader_has_room_for() {
+        let mut long = exchange(236);
+        let head = format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", "a".repeat(8_000));
+        parse_request(head.as_bytes(), &Limits::default(), &mut long.request).expect("valid").expect("complete");
+        let mut reader = tail(236);
+        let only = [Arc::clone(&reader.state)];
+        let formatted = |count: usize| (0..count).filter(|_| show_to(&only, &long)).count();
+        let fitting = formatted(MOST_LINES);
+        assert!((1..MOST_READER_BYTES / 8_000 + 2).contains(&fitting), "{fitting}");
+        assert_eq!(formatted(100), 0, "it has no room");
+        while try_next(&mut reader).is_some() {}
+        assert_eq!(formatted(1), 1, "it has room again");
     }
 
     #[test]

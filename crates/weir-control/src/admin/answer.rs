@@ -106,18 +106,38 @@ pub(super) fn too_costly(bytes: usize) -> AdminResponse {
     json_of(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "error_msg": problem }))
 }
 
+/// The most findings in a list of a response; the response says how many more there are.
+const MOST_FINDINGS: usize = 1_000;
+/// The most bytes of their texts.
+const MOST_FINDINGS_BYTES: usize = 512 << 10;
+
+/// Puts findings into a response, each as `told` writes it: the first ones, and the number of the others as `NAME_more`.
+pub(super) fn list_findings<T>(body: &mut Value, name: &str, found: &[T], told: impl Fn(&T) -> Value) {
+    let mut bytes = 0;
+    let has_room = |value: &Value| {
+        bytes += value.to_string().len();
+        bytes <= MOST_FINDINGS_BYTES
+    };
+    let listed: Vec<Value> = found.iter().take(MOST_FINDINGS).map(told).take_while(has_room).collect();
+    if listed.len() < found.len() {
+        body[format!("{name}_more")] = (found.len() - listed.len()).into();
+    }
+    body[name] = listed.into();
+}
+
 /// Adds what is probably not intended in a change that was made or checked, or does not work at the moment.
 pub(super) fn warn(body: &mut Value, warnings: &[Diagnostic]) {
     if !warnings.is_empty() {
-        body["warnings"] = warnings.iter().map(diagnostic).collect();
+        list_findings(body, "warnings", warnings, diagnostic);
     }
 }
 
-/// A response with all faults; the first one is also in `error_msg`, where clients of APISIX look.
+/// A response with the faults; the first one is also in `error_msg`, where clients of APISIX look.
 pub(super) fn invalid(diagnostics: &[Diagnostic]) -> AdminResponse {
     let first = diagnostics.first().map_or_else(|| "invalid configuration".to_owned(), message);
-    let listed: Vec<Value> = diagnostics.iter().map(diagnostic).collect();
-    json_of(StatusCode::BAD_REQUEST, &json!({ "error_msg": first, "diagnostics": listed }))
+    let mut body = json!({ "error_msg": first });
+    list_findings(&mut body, "diagnostics", diagnostics, diagnostic);
+    json_of(StatusCode::BAD_REQUEST, &body)
 }
 
 /// The message in the form that APISIX has for such a fault, with the path and advice of the diagnostic.
@@ -244,5 +264,18 @@ mod tests {
         );
         assert_eq!((&of("routes/r1")["pointer"], &of("routes/r1")["key"]), (&json!(""), &json!("routes/r1")));
         assert_eq!((&of("routes[0].uri")["pointer"], of("routes[0].uri").get("key")), (&json!("/routes/0/uri"), None));
+    }
+
+    #[test]
+    fn findings_are_bounded_and_the_rest_is_counted() {
+        let listed = |count: usize, text: &str| {
+            let mut body = json!({});
+            list_findings(&mut body, "errors", &vec![text; count], |text| (*text).into());
+            (body["errors"].as_array().map(Vec::len), body.get("errors_more").and_then(Value::as_u64))
+        };
+        assert_eq!(listed(3, "a"), (Some(3), None));
+        assert_eq!(listed(MOST_FINDINGS + 5, "a"), (Some(MOST_FINDINGS), Some(5)));
+        let half = "a".repeat(MOST_FINDINGS_BYTES / 2 - 2);
+        assert_eq!(listed(3, &half), (Some(2), Some(1)));
     }
 }

@@ -19,6 +19,7 @@ use weir_plugin::Registry;
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
+use super::host::{RequestHost, shorten};
 use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, RequestLanes};
@@ -132,7 +133,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
-        client: ClientPresence,
+        (client, host): (ClientPresence, Arc<dyn RequestHost>),
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let origin = head.headers.get(ORIGIN).cloned();
@@ -140,7 +141,7 @@ impl AdminApi {
         let audited = self.audit.as_ref().map(|sink| (sink, AuditedRequest::of(&head, peer)));
         let mut answer = match self.refusal_of_origin(&head, peer, origin.as_ref()) {
             Some(refusal) => refusal,
-            None => self.answer_own(head, peer, client, read).await,
+            None => self.answer_own(head, peer, (client, host), read).await,
         };
         if let Some((sink, request)) = audited
             && let Some(line) = request.line(&mut answer)
@@ -195,7 +196,7 @@ impl AdminApi {
         &self,
         head: Parts,
         peer: AdminPeer,
-        client: ClientPresence,
+        (client, host): (ClientPresence, Arc<dyn RequestHost>),
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let below = |base: &str| {
@@ -213,19 +214,20 @@ impl AdminApi {
             _ => return answer::not_found(),
         }
         let mut read = Some(read);
-        if is_own && let Some(answer) = self.log_ins.answer(&head, &path, peer, &mut read, self.revision()).await {
+        if is_own && let Some(answer) = self.log_ins.answer(&head, &path, (peer, &*host), &mut read, self.revision()).await {
             return answer;
         }
         let Some(read) = read else { return answer::not_found() };
         let query = Query::parse(head.uri.query().unwrap_or_default());
         let known = match self.log_ins.caller_of_session(&head, peer) {
             Some(known) => known,
-            None => self.caller(&query, &head.headers, peer).await.map(KnownCaller::without_session),
+            None => self.caller(&query, &head.headers, peer, &*host).await.map(KnownCaller::without_session),
         };
         let KnownCaller { caller, session } = match known {
             Ok(known) => known,
             Err(refusal) => return *refusal,
         };
+        host.recognize();
         let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
         if is_own && path == ["session"] && head.method == Method::GET {
             let expires_ms = session.map(|(_, expires_ms)| expires_ms);
@@ -233,7 +235,7 @@ impl AdminApi {
         }
         let target = AdminTarget { is_own, path, query };
         let hold = self.log_ins.hold(session.as_ref());
-        let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client }, read).await;
+        let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client, host }, read).await;
         if let Some(stream) = answer.extensions_mut().remove::<NodeStream>() {
             answer.extensions_mut().insert(OpenedStream { stream, hold });
         }
@@ -248,7 +250,13 @@ impl AdminApi {
 
     /// Authenticates by the key, or by the token if there is no key. If neither is configured, the API is on a Unix socket, and
     /// everyone who can connect to it is an admin.
-    async fn caller(&self, query: &Query, headers: &HeaderMap, peer: AdminPeer) -> Refused<Caller> {
+    async fn caller(
+        &self,
+        query: &Query,
+        headers: &HeaderMap,
+        peer: AdminPeer,
+        host: &dyn RequestHost,
+    ) -> Refused<Caller> {
         let LogIns { keys, tokens, .. } = &self.log_ins;
         if matches!(peer, AdminPeer::Unix) && keys.is_empty() && tokens.is_none() {
             return Ok(Caller::of_socket());
@@ -258,9 +266,14 @@ impl AdminApi {
             Err(fault) => fault,
         };
         match (fault, tokens, bearer(headers)) {
-            (KeyFault::Missing, Some(tokens), Some(token)) => tokens.caller(token).await.map_err(refused_token),
+            (KeyFault::Missing, Some(tokens), Some(token)) => {
+                // The keys of the issuer may have to be fetched.
+                host.pause();
+                tokens.caller(token).await.map_err(refused_token)
+            }
             (KeyFault::Missing, ..) => Err(Box::new(unauthorized("missing apikey"))),
             (KeyFault::Wrong, ..) => {
+                host.pause();
                 sleep(WRONG_KEY_PAUSE).await;
                 Err(Box::new(unauthorized("wrong apikey")))
             }
@@ -275,7 +288,7 @@ impl AdminApi {
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
     ) -> AdminResponse {
         let AdminTarget { is_own, path, query } = target;
-        let KnownSender { caller, peer, client } = sender;
+        let KnownSender { caller, peer, client, host } = sender;
         if is_own && caller.role < least_role(&head.method, &path) {
             let problem = format!("the role {} may not use this", caller.role.name());
             return answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }));
@@ -288,7 +301,8 @@ impl AdminApi {
         {
             return *refusal;
         }
-        let lane = self.lanes.of(caller.role, is_change(&head.method, &path, &query));
+        let changes = is_change(&head.method, &path, &query);
+        let lane = self.lanes.of(caller.role, changes);
         // Before the body is read, so that bodies are bounded as well.
         let place = match lane.place(&caller) {
             Ok(place) => place,
@@ -305,8 +319,8 @@ impl AdminApi {
             Err(fault) => return unreadable(fault, limit),
         };
         let Parts { method, headers, uri, .. } = head;
-        let (room, presence) = (lane.room().clone(), client.clone());
-        let request = AdminRequest { method, path, query, headers, body, caller, peer, client, room };
+        let presence = client.clone();
+        let request = AdminRequest { method, path, query, headers, body, caller, peer, client, host };
         let handlers = Arc::clone(&self.handlers);
         let answering = async move {
             match is_own {
@@ -314,7 +328,11 @@ impl AdminApi {
                 false => handlers.route(&request).await,
             }
         };
-        lane.answer(place, presence, answering).await
+        let mut answer = lane.answer(place, presence, answering).await;
+        if changes && answer.status().is_success() {
+            shorten(&mut answer);
+        }
+        answer
     }
 }
 
@@ -323,6 +341,7 @@ struct KnownSender {
     caller: Caller,
     peer: AdminPeer,
     client: ClientPresence,
+    host: Arc<dyn RequestHost>,
 }
 
 impl AdminHandlers {

@@ -14,6 +14,7 @@ use super::answer::{self, AdminResponse, Refused, json_of, refuse, text};
 use super::context::{AdminContext, StandaloneResources, StandaloneState, WantedChange};
 use super::difference::difference;
 use super::dry_run;
+use super::host::take_room;
 use super::kinds;
 use super::plans::now_seconds;
 use super::redact::{redact, unmask};
@@ -86,7 +87,7 @@ fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
 /// points do not show them.
 async fn whole(state: &StandaloneState, request: &AdminRequest) -> Refused<AdminResponse> {
     let role = request.caller.role;
-    let permit = request.room.take(state.bytes).await?;
+    let permit = take_room(&*request.host, state.bytes).await?;
     let mut body = b"{".to_vec();
     let name = |body: &mut Vec<u8>, name: &str| {
         let separator = if body.len() > 1 { "," } else { "" };
@@ -121,7 +122,7 @@ async fn whole(state: &StandaloneState, request: &AdminRequest) -> Refused<Admin
         body.extend(Value::from(digest.as_str()).to_string().as_bytes());
     }
     body.push(b'}');
-    let mut answer = text(StatusCode::OK, permit.hold(body));
+    let mut answer = permit.answer(body);
     mark(&mut answer, state);
     let accepted = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
     if accepted.is_some_and(|accepted| accepted.starts_with("application/yaml")) {

@@ -16,6 +16,7 @@ use super::audit::audit_change;
 use super::dry_run;
 use super::query::Query;
 use super::request::AdminRequest;
+use super::told::told_to;
 use crate::explain::RequestDescription;
 use crate::stores::checker::{ChangeCheck, ResourceChecker};
 use crate::stores::file_resources::FileResources;
@@ -116,7 +117,7 @@ impl AdminContext {
             WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
             WriteOutcome::Applied(receipt) => changed(receipt).await,
             WriteOutcome::Refused(refusal) => answer::refused(&refusal),
-            WriteOutcome::Invalid(diagnostics) => answer::invalid(&diagnostics),
+            WriteOutcome::Invalid(diagnostics) => answer::invalid(&told_to(&request.caller, &self.live, diagnostics)),
             WriteOutcome::TooCostly(bytes) => answer::too_costly(bytes),
             WriteOutcome::Failed(failure) => answer::failed(&failure),
         }

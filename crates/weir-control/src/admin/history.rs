@@ -9,6 +9,7 @@ use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::{AdminContext, WantedChange};
 use super::difference::{action, difference};
 use super::dry_run;
+use super::host::take_room;
 use super::past_consumers::PastConsumers;
 use super::redact::redact;
 use super::request::AdminRequest;
@@ -56,7 +57,7 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
     let revision = set.revision;
     let mut past = PastConsumers::of(ResourceView { set: &set, pending: &nothing, revision });
     let (mut list, mut listed, mut before) = (Vec::new(), 0, past.first_before(&request.caller, end));
-    let permit = request.room.take(MOST_PAGE).await?;
+    let permit = take_room(&*request.host, MOST_PAGE).await?;
     while listed < count && list.len() < MOST_PAGE {
         let records =
             context.live.store().history(before, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
@@ -76,7 +77,7 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
         pause(request).await?;
     }
     let body = [format!("{{\"revision\":{revision},\"list\":[").as_bytes(), &list, b"]}"].concat();
-    let mut answer = answer::text(StatusCode::OK, permit.hold(body));
+    let mut answer = permit.answer(body);
     answer::at_revision(&mut answer, revision);
     Ok(answer)
 }

@@ -9,13 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 use serde_json::json;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::sync::oneshot;
 
 use super::answer::{AdminResponse, Refused, json_of};
 use super::keys::Caller;
@@ -29,12 +27,6 @@ const MOST_CHECKS_OF_CALLER: usize = 128;
 const MOST_CHANGES: usize = 1_024;
 /// A request that could not be started for this long is refused.
 const MOST_WAIT: Duration = Duration::from_secs(30);
-/// The most bytes of large answers to a role that are not sent yet.
-const ANSWER_BYTES: usize = 64 << 20;
-/// An answer waits this long for others to be sent.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// Permits of the semaphore that counts `ANSWER_BYTES` are for this many bytes.
-const BYTES_OF_PERMIT: usize = 1 << 10;
 /// That of threads of checks.
 const NICENESS: i32 = 10;
 
@@ -49,7 +41,6 @@ pub(super) struct RequestLane {
     runtime: Handle,
     places: Arc<Mutex<LanePlaces>>,
     limits: LaneLimits,
-    room: AnswerRoom,
     /// Dropping it ends the thread, after what it does at the moment.
     _stop: oneshot::Sender<()>,
 }
@@ -74,19 +65,6 @@ struct LanePlaces {
 pub(super) struct LanePlace {
     places: Arc<Mutex<LanePlaces>>,
     caller: Box<str>,
-}
-
-/// The bytes that large answers of a lane may hold until they are sent.
-#[derive(Clone)]
-pub(super) struct AnswerRoom(Arc<Semaphore>);
-
-/// A part of the room that is given back with the answer.
-pub(super) struct AnswerPermit(#[expect(dead_code, reason = "dropping it gives the room back")] OwnedSemaphorePermit);
-
-/// The content of an answer, with its room.
-struct HeldAnswer {
-    text: Vec<u8>,
-    _permit: AnswerPermit,
 }
 
 /// Whether the client of a request still waits for the answer.
@@ -173,12 +151,7 @@ impl RequestLane {
             // An error means that the lane was dropped, which ends it as well.
             drop(runtime.block_on(stopped));
         })?;
-        let room = AnswerRoom(Arc::new(Semaphore::new(ANSWER_BYTES / BYTES_OF_PERMIT)));
-        Ok(RequestLane { runtime: handle, places: Arc::default(), limits, room, _stop: stop })
-    }
-
-    pub(super) fn room(&self) -> &AnswerRoom {
-        &self.room
+        Ok(RequestLane { runtime: handle, places: Arc::default(), limits, _stop: stop })
     }
 
     /// Answers a request on the lane's thread.
@@ -258,33 +231,6 @@ impl Drop for LanePlace {
     }
 }
 
-impl AnswerRoom {
-    /// Waits for room for an answer of about this size.
-    pub(super) async fn take(&self, bytes: usize) -> Refused<AnswerPermit> {
-        let permits = bytes.min(ANSWER_BYTES).div_ceil(BYTES_OF_PERMIT) as u32;
-        match timeout(ANSWER_WAIT, Arc::clone(&self.0).acquire_many_owned(permits)).await {
-            Ok(Ok(permit)) => Ok(AnswerPermit(permit)),
-            Ok(Err(_)) | Err(_) => {
-                let problem = "the answers to other clients of this role are not read; ask for a page, or later";
-                Err(Box::new(later(StatusCode::SERVICE_UNAVAILABLE, problem)))
-            }
-        }
-    }
-}
-
-impl AnswerPermit {
-    /// The text as the content of an answer, which gives the room back when it was sent.
-    pub(super) fn hold(self, text: Vec<u8>) -> Bytes {
-        Bytes::from_owner(HeldAnswer { text, _permit: self })
-    }
-}
-
-impl AsRef<[u8]> for HeldAnswer {
-    fn as_ref(&self) -> &[u8] {
-        &self.text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,17 +262,5 @@ mod tests {
         let place = changes.place(&caller("a")).expect("a place");
         assert_eq!(changes.answer(place, presence, ok()).await.status(), StatusCode::OK, "a change is made");
         assert_eq!(lock(&lane.places).taken, 0);
-    }
-
-    #[tokio::test]
-    async fn room_for_answers_is_given_back_when_they_are_sent() {
-        let room = AnswerRoom(Arc::new(Semaphore::new(4)));
-        let body = room.take(4 << 10).await.expect("room").hold(b"text".to_vec());
-        assert_eq!(room.0.available_permits(), 0);
-        let part = body.slice(1..);
-        drop(body);
-        assert_eq!((&part[..], room.0.available_permits()), (&b"ext"[..], 0));
-        drop(part);
-        assert_eq!(room.0.available_permits(), 4);
     }
 }

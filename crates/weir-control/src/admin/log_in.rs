@@ -13,6 +13,7 @@ use tokio::time::sleep;
 
 use super::answer::{self, AdminResponse, Refused, json_of};
 use super::audit::AuditedCaller;
+use super::host::RequestHost;
 use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller};
 use super::node_pages::SessionHold;
@@ -65,7 +66,7 @@ impl LogIns {
         &self,
         head: &Parts,
         path: &[String],
-        peer: AdminPeer,
+        (peer, host): (AdminPeer, &dyn RequestHost),
         read: &mut Option<impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>>,
         revision: u64,
     ) -> Option<AdminResponse> {
@@ -74,7 +75,7 @@ impl LogIns {
         Some(match (path.as_slice(), &head.method) {
             (["session"], &Method::POST) => {
                 let read = read.take()?;
-                self.log_in(sessions, head, peer, read, revision).await.unwrap_or_else(|refusal| *refusal)
+                self.log_in(sessions, head, (peer, host), read, revision).await.unwrap_or_else(|refusal| *refusal)
             }
             (["session"], &Method::DELETE) => self.log_out(sessions, head, peer).await,
             (["session", "hint"], &Method::GET) => self.hint(head, peer),
@@ -86,7 +87,7 @@ impl LogIns {
         &self,
         sessions: &AdminSessions,
         head: &Parts,
-        peer: AdminPeer,
+        (peer, host): (AdminPeer, &dyn RequestHost),
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
         revision: u64,
     ) -> Refused<AdminResponse> {
@@ -94,7 +95,7 @@ impl LogIns {
         let address = address_of(peer);
         sessions.take_log_in(address).map_err(|wait| Box::new(too_often(wait)))?;
         let body = read(MAX_LOG_IN).await.map_err(|fault| Box::new(unreadable(fault, MAX_LOG_IN)))?;
-        let origin = self.proven(&body).await?;
+        let origin = self.proven(&body, host).await?;
         sessions.return_log_in(address);
         let caller = self.caller_of(&origin).ok_or_else(|| Box::new(unauthorized("wrong apikey")))?;
         // Whoever logs in again gets new secrets, and those used so far are worth nothing.
@@ -111,7 +112,7 @@ impl LogIns {
     }
 
     /// What the body of a log-in proves.
-    async fn proven(&self, body: &[u8]) -> Refused<SessionOrigin> {
+    async fn proven(&self, body: &[u8], host: &dyn RequestHost) -> Refused<SessionOrigin> {
         let body: Value = serde_json::from_slice(body)
             .or_else(|error| answer::refuse(format!("the body of a log-in is not JSON: {error}")))?;
         let text = |name: &str| body.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -119,11 +120,14 @@ impl LogIns {
             (Some(key), None, _) => match self.keys.of_text(key) {
                 Some(key) => Ok(SessionOrigin::Key(key.name.clone(), key.hash)),
                 None => {
+                    host.pause();
                     sleep(WRONG_KEY_PAUSE).await;
                     Err(Box::new(unauthorized("wrong apikey")))
                 }
             },
             (None, Some(token), Some(tokens)) => {
+                // The keys of the issuer may have to be fetched.
+                host.pause();
                 let caller = tokens.caller(token).await.map_err(refused_token)?;
                 Ok(SessionOrigin::Token(caller))
             }

@@ -2,6 +2,20 @@
 
 use serde_json::{Map, Value};
 
+use crate::text::json::{MAX_DEPTH, depth};
+
+/// The most bytes of a resource that is patched: patches could let it grow beyond what a body may have, one after the other.
+const MAX_PATCHED: usize = 2 << 20;
+
+/// # Errors
+/// If a patched resource is larger than one may be.
+pub(super) fn check_size(value: &Value) -> Result<(), String> {
+    match value.to_string().len() {
+        0..=MAX_PATCHED => Ok(()),
+        bytes => Err(format!("the resource would have {bytes} bytes; {MAX_PATCHED} are allowed")),
+    }
+}
+
 /// Merges `patch` into `value` as Apache APISIX does: maps are merged, `null` removes, and everything else replaces, including an
 /// empty map.
 pub(super) fn merge(value: &mut Value, patch: &Value) {
@@ -32,9 +46,13 @@ fn without_nulls(value: &Value) -> Value {
 /// Sets the value at a path such as `upstream/nodes`; missing maps are created.
 ///
 /// # Errors
-/// If something on the path is not a map.
+/// If something on the path is not a map, or lists and maps would be nested deeper than in a body.
 pub(super) fn set(value: &mut Value, path: &str, new: Value) -> Result<(), String> {
     let invalid = || format!("invalid sub-path: /{path}");
+    // The value itself is a level, and so is each step but the last.
+    if path.split('/').count() + depth(&new) > MAX_DEPTH {
+        return Err(format!("lists and maps would be nested more than {MAX_DEPTH} levels deep by this sub-path"));
+    }
     let mut steps = path.split('/').peekable();
     let mut at = value;
     while let Some(step) = steps.next() {
@@ -79,5 +97,9 @@ mod tests {
             json!({"uri": "/a", "upstream": {"nodes": {"b:1": 2}}, "plugins": {"mocking": {"response_status": 201}}});
         assert_eq!(value, expected);
         assert_eq!(set(&mut value, "uri/x", json!(1)), Err("invalid sub-path: /uri/x".to_owned()));
+        let deep = |steps: usize, new: Value| set(&mut json!({}), &vec!["a"; steps].join("/"), new);
+        assert_eq!(deep(MAX_DEPTH, json!(1)), Ok(()));
+        assert!(deep(MAX_DEPTH + 1, json!(1)).is_err_and(|problem| problem.contains("levels deep")));
+        assert!(deep(MAX_DEPTH, json!([])).is_err() && deep(MAX_DEPTH - 1, json!([])).is_ok());
     }
 }

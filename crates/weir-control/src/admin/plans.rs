@@ -107,6 +107,7 @@ impl PatchOf {
             Some(path) => patch::set(&mut value, path, self.patch.clone()).map_err(PlanRefusal::Wrong)?,
             None => patch::merge(&mut value, &self.patch),
         }
+        patch::check_size(&value).map_err(PlanRefusal::Wrong)?;
         unmask(self.kind.list, &mut value, Some(&old))?;
         if value.get("id") != old.get("id") {
             return Err(PlanRefusal::Wrong(format!("wrong {} id: it cannot be changed", self.kind.name)));

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::answer::{self, AdminResponse};
 use super::tokens::TokenFault;
 
-/// The delay of the response to a wrong key, which limits the rate of guessing.
+/// The delay of the response to a wrong key, which limits the rate of guessing. Its connection gives way to any other meanwhile.
 pub(super) const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn unauthorized(description: &str) -> AdminResponse {

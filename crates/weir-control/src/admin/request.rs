@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, USER_AGENT};
@@ -9,12 +10,13 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, Refused, json_of, refuse};
+use super::host::RequestHost;
 use super::keys::Caller;
-use super::lanes::{AnswerRoom, ClientPresence};
+use super::lanes::ClientPresence;
 use super::query::Query;
 use crate::stores::live::now_ms;
 use crate::stores::resources::Author;
-use crate::text::json;
+use crate::text::json::{self, JsonFault};
 
 /// The most bytes of a body, as in Apache APISIX.
 pub(super) const MAX_BODY: usize = 1_572_864;
@@ -24,6 +26,11 @@ const MAX_PATTERNS: usize = 32 << 20;
 const MAX_PATTERNS_OF_CONFIGURATION: usize = 256 << 20;
 /// The most bytes of a body with a whole configuration, which APISIX does not limit.
 pub(super) const MAX_CONFIGURATION: usize = 64 << 20;
+
+/// The most bytes that the values of a body may take in memory; a text of typical resources takes some fifteen times its length.
+const MAX_TREE: usize = 48 << 20;
+/// The same for a whole configuration.
+const MAX_TREE_OF_CONFIGURATION: usize = 512 << 20;
 
 /// Why a body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +84,7 @@ pub(super) struct AdminRequest {
     pub(super) caller: Caller,
     pub(super) peer: AdminPeer,
     pub(super) client: ClientPresence,
-    pub(super) room: AnswerRoom,
+    pub(super) host: Arc<dyn RequestHost>,
 }
 
 impl AdminRequest {
@@ -90,11 +97,20 @@ impl AdminRequest {
         if self.body.is_empty() {
             return Ok(None);
         }
-        json::parse(&self.body).map(Some).map_err(|error| {
+        json::parse(&self.body, self.tree_bytes()).map(Some).map_err(|fault| {
+            let error = match fault {
+                JsonFault::TooLarge(error) => return Box::new(too_large(&error)),
+                JsonFault::Wrong(error) => error,
+            };
             let body = String::from_utf8_lossy(&self.body[..self.body.len().min(MAX_SHOWN)]);
             let problem = format!("invalid request body: {error}");
             Box::new(json_of(StatusCode::BAD_REQUEST, &json!({ "req_body": body, "error_msg": problem })))
         })
+    }
+
+    /// The most bytes that the values of the body may take.
+    pub(super) fn tree_bytes(&self) -> usize {
+        if self.path == ["configs"] { MAX_TREE_OF_CONFIGURATION } else { MAX_TREE }
     }
 
     pub(super) fn pattern_bytes(&self) -> usize {
@@ -150,6 +166,12 @@ const MAX_SHOWN: usize = 1_024;
 const MAX_TOLD: usize = 256;
 /// In seconds: a hundred years.
 const MAX_TTL: f64 = 3.2e9;
+
+/// The response to a body that is small enough as text, and not as what it says.
+pub(super) fn too_large(problem: &str) -> AdminResponse {
+    let problem = format!("invalid request body: {problem}");
+    json_of(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "error_msg": problem }))
+}
 
 pub(super) fn unreadable(fault: BodyFault, limit: usize) -> AdminResponse {
     let (status, problem) = match fault {

@@ -8,6 +8,7 @@ use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::{AdminContext, WantedChange};
 use super::dry_run;
 use super::file_mode::add_place;
+use super::host::take_room;
 use super::keys::may_write;
 use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
 use super::list::ListQuery;
@@ -248,9 +249,8 @@ async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceT
     let page = wanted.page(found);
     let places = context.files.as_ref().map(|files| files.places());
     let mut items = Vec::new();
-    let permit =
-        request.room.take(page.iter().map(|(key, resource)| resource.json.len() + 2 * key.as_str().len()).sum());
-    let permit = permit.await?;
+    let bytes = page.iter().map(|(key, resource)| resource.json.len() + 2 * key.as_str().len()).sum();
+    let permit = take_room(&*request.host, bytes).await?;
     for (index, piece) in page.chunks(PIECE).enumerate() {
         for (at, (key, resource)) in piece.iter().enumerate() {
             if index + at > 0 {
@@ -263,7 +263,7 @@ async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceT
         pause(request).await?;
     }
     let body = [format!("{{\"total\":{total},\"list\":[").as_bytes(), &items, b"]}"].concat();
-    let mut answer = answer::text(StatusCode::OK, permit.hold(body));
+    let mut answer = permit.answer(body);
     answer::tag(&mut answer, set.revision);
     answer::at_revision(&mut answer, set.revision);
     Ok(answer)

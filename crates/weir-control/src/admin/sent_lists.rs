@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Refused, refuse};
 use super::references::id_text;
-use super::request::AdminRequest;
+use super::request::{AdminRequest, too_large};
 use crate::document::RESOURCE_LISTS;
 use crate::stores::resources::ResourceKey;
+use crate::text::json;
 use crate::text::yaml::{self, TextLimits};
 
 /// The body as a map, from JSON or YAML.
@@ -24,10 +25,17 @@ pub(super) fn body(request: &AdminRequest) -> Refused<Map<String, Value>> {
 
 fn of_yaml(request: &AdminRequest) -> Refused<Value> {
     let Ok(text) = std::str::from_utf8(&request.body) else { return refuse("invalid request body: not UTF-8") };
-    let parsed = yaml::parse(&Arc::from("request"), text, &|_| None, TextLimits::default());
-    match parsed.map(|parsed| (parsed.faults.first().map(ToString::to_string), parsed.tree.to_json())) {
-        Ok((None, value)) => Ok(value),
-        Ok((Some(fault), _)) => refuse(format!("invalid request body: {fault}")),
+    let most = request.tree_bytes();
+    let limits = TextLimits { values: json::MAX_VALUES, aliased: most, ..TextLimits::default() };
+    match yaml::parse(&Arc::from("request"), text, &|_| None, limits) {
+        Ok(parsed) if json::memory(&parsed.tree) > most => {
+            let problem = format!("the values would take more than {} MiB of memory; send fewer", most >> 20);
+            Err(Box::new(too_large(&problem)))
+        }
+        Ok(parsed) => match parsed.faults.first() {
+            None => Ok(parsed.tree.to_json()),
+            Some(fault) => refuse(format!("invalid request body: {fault}")),
+        },
         Err(faults) => {
             let fault = faults.first().map(ToString::to_string).unwrap_or_default();
             refuse(format!("invalid request body: {fault}"))

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
+use super::host::take_room;
 use super::request::AdminRequest;
 use super::resources::{PIECE, pause};
 use crate::stores::file_resources::ResourcePlace;
@@ -57,7 +58,7 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, list:
     let credentials = credentials(&view, list);
     let mut all = view.below(&format!("{list}/"));
     all.retain(|(key, _)| key.consumer_of_credential().is_none());
-    let permit = request.room.take(all.len() * ROW_BYTES).await?;
+    let permit = take_room(&*request.host, all.len() * ROW_BYTES).await?;
     let (mut total, mut rows) = (0, Vec::new());
     for piece in all.chunks(PIECE) {
         for (key, resource) in piece.iter().filter(|(key, resource)| request.caller.sees(&view, key, resource)) {
@@ -82,7 +83,7 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, list:
     .to_string();
     let head = head.strip_suffix('}').unwrap_or(&head);
     let body = [head.as_bytes(), b",\"rows\":[", &rows, b"]}"].concat();
-    let mut answer = answer::text(StatusCode::OK, permit.hold(body));
+    let mut answer = permit.answer(body);
     answer::at_revision(&mut answer, set.revision);
     Ok(answer)
 }

@@ -18,7 +18,7 @@ use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
 
 /// The most operations in one transaction.
-const MOST_OPERATIONS: usize = 20_000;
+pub(super) const MOST_OPERATIONS: usize = 20_000;
 
 /// Operations, in order. References are checked after all of them, so a resource may refer to one that a later operation creates.
 #[derive(Clone, Debug)]
@@ -124,6 +124,7 @@ impl Transaction {
                     let old = old.as_ref().ok_or_else(missing)?;
                     let mut value = old.clone();
                     patch::merge(&mut value, changes);
+                    patch::check_size(&value).map_err(PlanRefusal::Wrong).map_err(|refusal| within(index, refusal))?;
                     unmask(kind.list, &mut value, Some(old)).map_err(|refusal| within(index, refusal))?;
                     plans::complete(kind, key, &mut value, Some(old));
                     Some(value)

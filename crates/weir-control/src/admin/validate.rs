@@ -1,20 +1,21 @@
 //! Validation without a change: of one resource, or of whole lists.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 use weir_plugin::pattern_budget;
 
-use super::answer::{self, AdminResponse, Refused, message, refuse, text, wrong};
+use super::answer::{self, AdminResponse, Refused, list_findings, message, refuse, text, wrong};
 use super::configs::WholeConfiguration;
 use super::context::AdminContext;
 use super::kinds::{self, IdRule};
-use super::request::AdminRequest;
+use super::request::{AdminRequest, too_large};
 use super::scopes::within_for_check;
 use super::sent_lists::{ListError, body, key_of, malformed};
-use super::transaction::Transaction;
+use super::told::told_to;
+use super::transaction::{MOST_OPERATIONS, Transaction};
 use crate::document::{AdminRole, Document, RESOURCE_LISTS};
 use crate::stores::checker::ChangeCheck;
 use crate::stores::resources::ResourceKey;
@@ -45,6 +46,7 @@ pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> 
 /// otherwise they are put beside those of the store.
 pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<AdminResponse> {
     let lists = body(request)?;
+    check_number(&lists)?;
     let mut errors = malformed(&lists);
     let (named, plan): (Vec<ResourceKey>, Box<Plan>) = match &context.standalone {
         _ if !errors.is_empty() => return Ok(invalid(&lists, &errors, &[])),
@@ -76,18 +78,35 @@ pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<A
             answer::warn(&mut body, &receipt.warnings);
             answer::json_of(StatusCode::OK, &body)
         }
-        WriteOutcome::Invalid(diagnostics) => invalid(&lists, &errors_of(&lists, &diagnostics), &diagnostics),
+        WriteOutcome::Invalid(diagnostics) => {
+            let diagnostics = told_to(&request.caller, &context.live, diagnostics);
+            invalid(&lists, &errors_of(&lists, &diagnostics), &diagnostics)
+        }
         WriteOutcome::Refused(refusal) => answer::refused(&refusal),
         WriteOutcome::TooCostly(bytes) => answer::too_costly(bytes),
         WriteOutcome::Failed(failure) => answer::failed(&failure),
     })
 }
 
+/// Refuses lists with more items than a check may have: as many as a transaction may have operations.
+fn check_number(lists: &Map<String, Value>) -> Refused<()> {
+    let count: usize = RESOURCE_LISTS.iter().filter_map(|list| Some(lists.get(*list)?.as_array()?.len())).sum();
+    match count <= MOST_OPERATIONS {
+        true => Ok(()),
+        false => {
+            let problem = format!(
+                "{count} resources are more than the limit of {MOST_OPERATIONS}; check them in several requests"
+            );
+            Err(Box::new(too_large(&problem)))
+        }
+    }
+}
+
 fn invalid(lists: &Map<String, Value>, errors: &[ListError], diagnostics: &[Diagnostic]) -> AdminResponse {
-    let told: Vec<Value> = errors.iter().map(|error| error.told(lists)).collect();
-    let mut body = json!({ "error_msg": "Configuration validation failed", "errors": told });
+    let mut body = json!({ "error_msg": "Configuration validation failed" });
+    list_findings(&mut body, "errors", errors, |error| error.told(lists));
     if !diagnostics.is_empty() {
-        body["diagnostics"] = diagnostics.iter().map(answer::diagnostic).collect();
+        list_findings(&mut body, "diagnostics", diagnostics, answer::diagnostic);
     }
     answer::json_of(StatusCode::BAD_REQUEST, &body)
 }
@@ -101,13 +120,12 @@ fn errors_of(lists: &Map<String, Value>, diagnostics: &[Diagnostic]) -> Vec<List
             items.map(move |(index, item)| (key_of(list, index, item).to_string(), (*list, index)))
         })
         .collect();
-    let mut errors: Vec<ListError> = Vec::new();
+    let (mut errors, mut known) = (Vec::new(), HashSet::new());
     for fault in diagnostics {
         let key = fault.path.split_once(": ").map_or(&*fault.path, |(key, _)| key);
         let list = || RESOURCE_LISTS.iter().copied().find(|list| key.starts_with(list)).unwrap_or_default();
         let (list, index) = places.get(key).map_or_else(|| (list(), None), |(list, index)| (*list, Some(*index)));
-        let is_known = index.is_some() && errors.iter().any(|error| error.list == list && error.index == index);
-        if !is_known {
+        if index.is_none() || known.insert((list, index)) {
             errors.push(ListError { list, index, problem: message(fault) });
         }
     }

@@ -10,6 +10,7 @@ use weir_plugin::{BuildContext, Consumer, Proof, Registry};
 use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
 use crate::document::{self, CredentialSpec, Document, PluginSet, PluginSpec, ResourceOrigin};
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 
 /// The inputs that are needed before any plugin can be built, and the sources of overlays.
 pub(super) struct KnownConsumers<'a> {
@@ -26,6 +27,14 @@ pub(super) struct OverlayLayers<'a> {
 }
 
 impl KeyOwner<'_> {
+    /// The key of the resource in a store.
+    fn stored_key(self) -> Box<str> {
+        match self.credential {
+            "" => format!("consumers/{}", self.consumer).into(),
+            credential => format!("consumers/{}/credentials/{credential}", self.consumer).into(),
+        }
+    }
+
     /// For a diagnostic about another one; with the place in the text, if there is one.
     fn named(self, document: &Document) -> String {
         let KeyOwner { origin, consumer, credential } = self;
@@ -184,8 +193,10 @@ impl<'a> ConsumerReader<'a> {
             Slot::Occupied(other) => {
                 // The key is not shown, since it is a secret.
                 let problem = format!("has the same key as {}", other.get().named(self.compiler.document));
-                let advice = "give each consumer a different key".to_owned();
-                self.compiler.report(&path_of(origin, plugin), plugin.place, problem, Some(advice));
+                let fault = Diagnostic::at_place(&self.compiler.document.source, plugin.place, problem);
+                let cause = FaultCause::SameSecret(Box::new([owner.stored_key(), other.get().stored_key()]));
+                let fault = Diagnostic { path: path_of(origin, plugin), cause, ..fault };
+                self.compiler.faults.add(fault.advise("give each consumer a different key"));
                 return Some(None);
             }
         };

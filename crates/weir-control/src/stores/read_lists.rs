@@ -8,9 +8,12 @@ use crate::document::ResolvedText;
 use crate::document::lists::{ListedSpec, LongLists, ReadResource, ReferringResource};
 use crate::document::resource_access::ResourceAccess;
 use crate::document::{PluginSet, RouteSpec, ServiceSpec, UpstreamSpec};
-use crate::text::diagnostic::Diagnostic;
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::substitute::process_environment;
 use crate::text::tree::TreeNode;
+
+/// With more faults than this, of each further faulty resource only the first one is kept, with the number of the others.
+const MOST_FAULTS: usize = 10_000;
 
 /// The lists, with the faults and secret references of their resources.
 #[derive(Clone, Default)]
@@ -19,6 +22,8 @@ pub(super) struct ReadLists {
     /// What the resources may use of the node.
     access: Arc<ResourceAccess>,
     faults: BTreeMap<ResourceKey, Vec<Diagnostic>>,
+    /// The number of all of them.
+    fault_count: usize,
     referring: BTreeMap<ResourceKey, Arc<ReferringResource>>,
     resolved: BTreeMap<ResourceKey, Arc<[ResolvedText]>>,
 }
@@ -64,11 +69,15 @@ impl ReadLists {
     }
 
     fn read<T: ListedSpec>(&mut self, source: &Arc<str>, key: &ResourceKey, tree: Option<TreeNode>) -> Option<Arc<T>> {
-        self.faults.remove(key);
+        self.fault_count -= self.faults.remove(key).map_or(0, |faults| faults.len());
         self.referring.remove(key);
         self.resolved.remove(key);
         let read = ReadResource::of(source, key.id(), tree?, &process_environment, &self.access);
-        let ReadResource { spec, faults, referring, resolved } = read;
+        let ReadResource { spec, mut faults, referring, resolved } = read;
+        if faults.len() > 2 && self.fault_count + faults.len() > MOST_FAULTS {
+            shorten(&mut faults);
+        }
+        self.fault_count += faults.len();
         if !faults.is_empty() {
             self.faults.insert(key.clone(), faults);
         }
@@ -90,4 +99,17 @@ impl ReadLists {
             ..self.lists.clone()
         }
     }
+}
+
+/// Keeps the first fault of a resource, and says how many more there are.
+fn shorten(faults: &mut Vec<Diagnostic>) {
+    let rest = faults.split_off(1);
+    let cause = match rest.iter().all(|fault| fault.cause == FaultCause::Outside) {
+        true => FaultCause::Outside,
+        false => FaultCause::Text,
+    };
+    let problem = format!("{} more faults are not listed", rest.len());
+    let path = faults[0].path.clone();
+    let advice = Some("correct these first".to_owned());
+    faults.push(Diagnostic { path, problem, advice, cause, ..Diagnostic::of_source(&faults[0].source, "") });
 }

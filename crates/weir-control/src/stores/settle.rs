@@ -36,7 +36,9 @@ impl SettlePolicy {
         let lacks = |fault: &Diagnostic| match &fault.cause {
             FaultCause::Outside => true,
             // What stands there in place of a value from outside may be wrong as well.
-            FaultCause::Text => faults.iter().filter(is_outside).any(|other| fault.path.starts_with(&other.path)),
+            FaultCause::Text | FaultCause::SameSecret(_) => {
+                faults.iter().filter(is_outside).any(|other| fault.path.starts_with(&other.path))
+            }
             FaultCause::Missing(other) => ResourceKey::parse(&other.key).is_some_and(|other| is_leaving(&other)),
         };
         match self {

@@ -209,6 +209,8 @@ impl ChangeTrial {
     /// Assigns faults to resources: `routes[r1].uri` of the document is `uri` of `routes/r1`.
     pub(super) fn sort(&self, faults: &[Diagnostic]) -> SortedFaults {
         let mut sorted = SortedFaults::default();
+        // Whether a text is JSON is looked at once for each resource: it may be long, and have many faults.
+        let mut unreadable: BTreeMap<ResourceKey, Option<String>> = BTreeMap::new();
         for fault in faults {
             match self.resource_of(&fault.path) {
                 Some((key, rest)) => {
@@ -218,7 +220,8 @@ impl ChangeTrial {
                     };
                     let fault = Diagnostic { path, line: None, column: None, ..fault.clone() };
                     let known = sorted.resources.entry(key.clone()).or_default();
-                    match self.view().get(&key).and_then(StoredResource::fault) {
+                    let of_text = || self.view().get(&key).and_then(StoredResource::fault);
+                    match unreadable.entry(key.clone()).or_insert_with(of_text).clone() {
                         // This is the reason for all other faults of the resource.
                         Some(problem) => {
                             let advice = Some("write the resource as a JSON object".to_owned());

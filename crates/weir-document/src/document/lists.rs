@@ -261,7 +261,7 @@ impl<T: ListedSpec> ReadResource<T> {
 }
 
 fn read_one<T: ListedSpec>(source: &Arc<str>, id: &str, tree: &TreeNode) -> (Option<Arc<T>>, Vec<Diagnostic>) {
-    let faults = Faults::unlimited(Arc::clone(source));
+    let faults = Faults::of_each_resource(Arc::clone(source));
     let list = TreePath::below(&TreePath::ROOT, PathStep::Key(T::LIST));
     let path = TreePath::below(&list, PathStep::Id(id));
     // If the id in the tree is wrong, the resource read has another id; a fault has been reported.

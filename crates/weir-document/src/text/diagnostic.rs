@@ -1,8 +1,9 @@
 //! Diagnostics: a problem in a configuration, its place, and advice.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -42,6 +43,9 @@ pub enum FaultCause {
     Outside,
     /// It refers to another resource, by its key in a store such as `upstreams/u`, that is not there or not served.
     Missing(Box<MissingResource>),
+    /// Two resources have a secret in common, such as the key of consumers: both, by their keys in a store. Who may not read the secrets
+    /// of both is not told which they are.
+    SameSecret(Box<[Box<str>; 2]>),
 }
 
 /// A resource that another one refers to.
@@ -116,36 +120,72 @@ impl fmt::Display for Diagnostic {
 
 /// The most diagnostics of a file that are listed; further ones are only counted.
 const KEPT: usize = 1_000;
+/// The same for each resource of a store: one is enough to set the resource aside.
+const KEPT_OF_RESOURCE: usize = 100;
+/// The first faults may have a suggestion.
+const SUGGESTED: usize = 100;
+/// The most bytes of a path: a key in it may be as long as a body. What follows the position of a resource is cut.
+const MOST_PATH: usize = 2 << 10;
 
 /// Collects the diagnostics of one document, so that all are reported at once.
 #[derive(Debug)]
 pub struct Faults {
     source: Arc<str>,
     kept: RefCell<Vec<Diagnostic>>,
-    /// The same diagnostics as in `kept`.
-    known: RefCell<HashSet<Diagnostic>>,
+    /// The hashes of the diagnostics in `kept`.
+    known: RefCell<HashSet<u64>>,
+    hasher: RandomState,
+    /// The diagnostics that are not listed.
     unlisted: Cell<usize>,
-    /// The most diagnostics that are listed.
-    limit: usize,
+    /// In a store, those of each resource; `None` in a file.
+    of_resources: Option<RefCell<HashMap<Box<str>, ResourceFaults>>>,
+}
+
+/// The diagnostics of a resource.
+#[derive(Debug, Default)]
+struct ResourceFaults {
+    listed: usize,
+    unlisted: usize,
+    /// Whether one that is not listed has its cause in the text.
+    has_unlisted_of_text: bool,
 }
 
 impl Faults {
     pub fn new(source: Arc<str>) -> Self {
-        Faults { source, kept: RefCell::default(), known: RefCell::default(), unlisted: Cell::new(0), limit: KEPT }
+        Faults {
+            source,
+            kept: RefCell::default(),
+            known: RefCell::default(),
+            hasher: RandomState::new(),
+            unlisted: Cell::new(0),
+            of_resources: None,
+        }
     }
 
-    /// Lists all diagnostics, however many there are: the faults of a store's resources, each of which sets its resource aside.
-    pub fn unlimited(source: Arc<str>) -> Self {
-        Faults { limit: usize::MAX, ..Faults::new(source) }
+    /// Lists diagnostics of each resource, however many resources there are: each fault of a store's resource sets it aside.
+    pub fn of_each_resource(source: Arc<str>) -> Self {
+        Faults { of_resources: Some(RefCell::default()), ..Faults::new(source) }
     }
 
     pub fn report(&self, path: &TreePath<'_>, place: TextPosition, problem: impl Into<String>, advice: Option<String>) {
         self.report_text(&path.to_string(), place, problem, advice);
     }
 
-    /// Whether there are so many faults that advice for further ones need not be computed.
-    pub fn is_full(&self) -> bool {
-        self.kept.borrow().len() >= KEPT
+    /// Whether there are so many faults that further ones get no suggestions, which take a look at all that could be meant.
+    pub fn has_suggested(&self) -> bool {
+        self.kept.borrow().len() >= SUGGESTED
+    }
+
+    /// Whether there are so many faults that one at this path will not be listed, so that advice for it need not be computed.
+    pub fn is_full_for(&self, path: &TreePath<'_>) -> bool {
+        match &self.of_resources {
+            None => self.kept.borrow().len() >= KEPT,
+            Some(of_resources) => {
+                let of_resources = of_resources.borrow();
+                let faults = of_resources.get(resource_of(&path.to_string()));
+                faults.is_some_and(|faults| faults.listed >= KEPT_OF_RESOURCE)
+            }
+        }
     }
 
     /// The number of faults reported, listed or not.
@@ -159,29 +199,67 @@ impl Faults {
         self.add(Diagnostic { path: path.to_owned(), advice, ..diagnostic });
     }
 
-    pub fn add(&self, diagnostic: Diagnostic) {
-        let mut kept = self.kept.borrow_mut();
-        if kept.len() == self.limit {
+    pub fn add(&self, mut diagnostic: Diagnostic) {
+        if !self.has_room_for(&diagnostic) {
             self.unlisted.set(self.unlisted.get() + 1);
             return;
         }
-        // A fault of something that several resources refer to is reported once.
-        if self.known.borrow_mut().insert(diagnostic.clone()) {
-            kept.push(diagnostic);
+        if diagnostic.path.len() > MOST_PATH {
+            diagnostic.path.truncate(diagnostic.path.floor_char_boundary(MOST_PATH));
+            diagnostic.path.push('…');
         }
+        // A fault of something that several resources refer to is reported once.
+        if self.known.borrow_mut().insert(self.hasher.hash_one(&diagnostic)) {
+            self.kept.borrow_mut().push(diagnostic);
+        }
+    }
+
+    fn has_room_for(&self, diagnostic: &Diagnostic) -> bool {
+        let Some(of_resources) = &self.of_resources else { return self.kept.borrow().len() < KEPT };
+        let mut of_resources = of_resources.borrow_mut();
+        let resource = resource_of(&diagnostic.path);
+        if !of_resources.contains_key(resource) {
+            of_resources.insert(resource.into(), ResourceFaults::default());
+        }
+        let of_resource = of_resources.get_mut(resource).expect("it is there by now");
+        if of_resource.listed < KEPT_OF_RESOURCE {
+            of_resource.listed += 1;
+            return true;
+        }
+        of_resource.unlisted += 1;
+        of_resource.has_unlisted_of_text |= diagnostic.cause != FaultCause::Outside;
+        false
     }
 
     /// All diagnostics, in the order of the text.
     pub fn into_diagnostics(self) -> Vec<Diagnostic> {
-        let mut all = self.kept.into_inner();
+        let Faults { source, kept, unlisted, of_resources, .. } = self;
+        let mut all = kept.into_inner();
         // The sort is stable: faults at one position stay in the order in which they were found.
         all.sort_by_key(|found| (found.line, found.column));
-        if self.unlisted.get() > 0 {
-            let more = format!("{} more faults are not listed", self.unlisted.get());
-            all.push(Diagnostic::of_source(&self.source, more).advise("correct these first"));
+        let more = |unlisted: usize| {
+            Diagnostic::of_source(&source, format!("{unlisted} more faults are not listed"))
+                .advise("correct these first")
+        };
+        match of_resources {
+            None if unlisted.get() > 0 => all.push(more(unlisted.get())),
+            None => {}
+            Some(of_resources) => {
+                let cut = of_resources.into_inner().into_iter().filter(|(_, faults)| faults.unlisted > 0);
+                all.extend(cut.map(|(resource, faults)| {
+                    let cause = if faults.has_unlisted_of_text { FaultCause::Text } else { FaultCause::Outside };
+                    Diagnostic { path: resource.into(), cause, ..more(faults.unlisted) }
+                }));
+            }
         }
         all
     }
+}
+
+/// The part of a path that names a resource of a list, such as `routes[r1]`; of other paths the first key.
+fn resource_of(path: &str) -> &str {
+    let end = path.find(']').map_or_else(|| path.find('.'), |end| Some(end + 1));
+    &path[..end.unwrap_or(path.len())]
 }
 
 #[cfg(test)]
@@ -210,5 +288,27 @@ mod tests {
         assert_eq!(all.len(), 1_001);
         assert_eq!(all[0].line, Some(4));
         assert_eq!(all[1_000].problem, "3 more faults are not listed");
+    }
+
+    #[test]
+    fn each_resource_of_a_store_has_faults_and_a_bound() {
+        let faults = Faults::of_each_resource("store".into());
+        let nowhere = TextPosition::default();
+        for resource in 0..2_000 {
+            faults.report_text(&format!("routes[{resource}].uri"), nowhere, "wrong", None);
+        }
+        for key in 0..150 {
+            faults.report_text(&format!("routes[7].k{key}"), nowhere, "unknown", None);
+            let fault = Diagnostic::of_source(&"store".into(), format!("away {key}")).outside();
+            faults.add(Diagnostic { path: "routes[8].file".into(), ..fault });
+        }
+        faults.report_text(&format!("routes[9][\"{}\"]", "k".repeat(1 << 20)), nowhere, "unknown", None);
+        let all = faults.into_diagnostics();
+        assert_eq!(all.len(), 2_000 + 99 + 99 + 2 + 1);
+        let more =
+            |path: &str| all.iter().find(|found| found.path == path).map(|found| (&*found.problem, &found.cause));
+        assert_eq!(more("routes[7]"), Some(("51 more faults are not listed", &FaultCause::Text)));
+        assert_eq!(more("routes[8]"), Some(("51 more faults are not listed", &FaultCause::Outside)));
+        assert!(all.iter().all(|found| found.path.len() <= MOST_PATH + 3));
     }
 }

@@ -9,26 +9,102 @@ use serde_json::{Map, Number, Value};
 use super::tree::{MapEntry, NodeKind, TreeNode};
 
 /// The most levels of nested lists and maps.
-const MAX_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 64;
 /// The most values in one text.
-const MAX_VALUES: usize = 1_000_000;
+pub const MAX_VALUES: usize = 1_000_000;
+/// What an entry of a map takes besides its key and its value: its hash, its place in the index, and spare capacity.
+const ENTRY_BYTES: usize = 64;
+/// What a map with entries takes besides them.
+const MAP_BYTES: usize = 256;
 
-/// Parses one JSON value. Unlike [`serde_json::from_slice`], it refuses duplicate keys in a map.
+/// Why a text is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JsonFault {
+    /// It is not JSON, or is ambiguous: a description of the problem, with line and column.
+    Wrong(String),
+    /// Its values would take more memory than they may, or are too many: a description.
+    TooLarge(String),
+}
+
+/// Parses one JSON value whose values take at most `memory` bytes together: a text of a megabyte can have values that take a
+/// hundred. Unlike [`serde_json::from_slice`], it refuses duplicate keys in a map.
 ///
 /// # Errors
-/// A description of the problem, with line and column.
-pub fn parse(bytes: &[u8]) -> Result<Value, String> {
-    let left = Cell::new(MAX_VALUES);
+/// See [`JsonFault`].
+pub fn parse(bytes: &[u8], memory: usize) -> Result<Value, JsonFault> {
+    let budget = JsonBudget { values: Cell::new(MAX_VALUES), bytes: Cell::new(memory), memory };
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = JsonSeed { depth: 0, left: &left }.deserialize(&mut reader).map_err(|error| error.to_string())?;
-    reader.end().map_err(|error| error.to_string())?;
-    Ok(value)
+    let parsed = JsonSeed { depth: 0, budget: &budget }.deserialize(&mut reader);
+    let value = parsed.and_then(|value| reader.end().map(|()| value));
+    value.map_err(|error| match budget.is_spent() {
+        true => JsonFault::TooLarge(error.to_string()),
+        false => JsonFault::Wrong(error.to_string()),
+    })
+}
+
+/// About how many bytes the values of a tree take once they are JSON, counted as [`parse`] counts them.
+pub fn memory(tree: &TreeNode) -> usize {
+    let entry = |entry: &MapEntry| ENTRY_BYTES + entry.key.len() + memory(&entry.value);
+    size_of::<Value>()
+        + match &tree.kind {
+            NodeKind::Text(text) => text.len(),
+            NodeKind::List(items) => items.iter().map(memory).sum(),
+            NodeKind::Map(entries) if !entries.is_empty() => MAP_BYTES + entries.iter().map(entry).sum::<usize>(),
+            _ => 0,
+        }
+}
+
+/// The number of levels of nested lists and maps.
+pub fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// What the values of a text may still take.
+struct JsonBudget {
+    values: Cell<usize>,
+    bytes: Cell<usize>,
+    memory: usize,
+}
+
+impl JsonBudget {
+    const SPENT: usize = usize::MAX;
+
+    fn is_spent(&self) -> bool {
+        self.bytes.get() == JsonBudget::SPENT
+    }
+
+    fn spend_value<E: Error>(&self) -> Result<(), E> {
+        match self.values.get().checked_sub(1) {
+            Some(left) => self.values.set(left),
+            None => {
+                self.bytes.set(JsonBudget::SPENT);
+                return Err(E::custom(format!("there are more than {MAX_VALUES} values")));
+            }
+        }
+        self.spend(size_of::<Value>())
+    }
+
+    fn spend<E: Error>(&self, bytes: usize) -> Result<(), E> {
+        let left = self.bytes.get().checked_sub(bytes);
+        self.bytes.set(left.unwrap_or(JsonBudget::SPENT));
+        match left {
+            Some(_) => Ok(()),
+            None => Err(E::custom(format!(
+                "the values would take more than {} MiB of memory; send fewer",
+                self.memory >> 20
+            ))),
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
 struct JsonSeed<'a> {
     depth: usize,
-    left: &'a Cell<usize>,
+    budget: &'a JsonBudget,
 }
 
 impl JsonSeed<'_> {
@@ -44,10 +120,7 @@ impl<'de> DeserializeSeed<'de> for JsonSeed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        match self.left.get().checked_sub(1) {
-            Some(left) => self.left.set(left),
-            None => return Err(D::Error::custom(format!("there are more than {MAX_VALUES} values"))),
-        }
+        self.budget.spend_value()?;
         deserializer.deserialize_any(self)
     }
 }
@@ -80,10 +153,12 @@ impl<'de> Visitor<'de> for JsonSeed<'_> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.budget.spend(value.len())?;
         Ok(Value::String(value.to_owned()))
     }
 
     fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        self.budget.spend(value.len())?;
         Ok(Value::String(value))
     }
 
@@ -100,6 +175,8 @@ impl<'de> Visitor<'de> for JsonSeed<'_> {
         let inner = self.deeper()?;
         let mut map = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
+            let of_map = if map.is_empty() { MAP_BYTES } else { 0 };
+            self.budget.spend(of_map + ENTRY_BYTES + key.len())?;
             let value = entries.next_value_seed(inner)?;
             if map.contains_key(&key) {
                 return Err(A::Error::custom(format!("the key `{key}` is given twice")));
@@ -192,11 +269,13 @@ mod tests {
 
     use super::*;
 
+    const MEMORY: usize = 256 << 20;
+
     #[test]
     fn values_come_in_as_they_were_written() {
         let text = r#"{"b":[1,-2,2.5,"x\n",null,true],"a":{}}"#;
-        assert_eq!(parse(text.as_bytes()), Ok(json!({"b": [1, -2, 2.5, "x\n", null, true], "a": {}})));
-        assert_eq!(parse(text.as_bytes()).expect("it is JSON").to_string(), text, "in their order");
+        assert_eq!(parse(text.as_bytes(), MEMORY), Ok(json!({"b": [1, -2, 2.5, "x\n", null, true], "a": {}})));
+        assert_eq!(parse(text.as_bytes(), MEMORY).expect("it is JSON").to_string(), text, "in their order");
     }
 
     #[test]
@@ -209,12 +288,35 @@ mod tests {
 
     #[test]
     fn ambiguous_json_is_refused() {
-        let fault = |text: &str| parse(text.as_bytes()).expect_err("it is refused");
+        let fault = |text: &str| match parse(text.as_bytes(), MEMORY).expect_err("it is refused") {
+            JsonFault::Wrong(problem) => problem,
+            JsonFault::TooLarge(problem) => panic!("{problem}"),
+        };
         assert!(fault(r#"{"a":1,"b":{"c":1,"c":2}}"#).starts_with("the key `c` is given twice"));
         assert!(fault("{} {}").contains("trailing characters"));
         assert!(fault("{bad").contains("line 1 column 2"));
         assert!(fault("").contains("EOF"));
         assert!(fault(&"[".repeat(100)).contains("more than 64 levels deep"));
-        assert!(fault(&format!("[{}0]", "0,".repeat(MAX_VALUES))).contains("more than 1000000 values"));
+    }
+
+    #[test]
+    fn values_are_bounded_in_number_and_in_what_they_take() {
+        let fault = |text: &str, memory: usize| match parse(text.as_bytes(), memory) {
+            Err(JsonFault::TooLarge(problem)) => problem,
+            other => panic!("{other:?}"),
+        };
+        let values = format!("[{}0]", "0,".repeat(MAX_VALUES));
+        assert!(fault(&values, MEMORY).contains("more than 1000000 values"));
+        for text in ["[0,0,0,0]", r#"{"a":{"b":0}}"#, r#"{"a":"0123456789"}"#, r#"{"0123456789":0}"#] {
+            let least = (0..4_096).find(|memory| parse(text.as_bytes(), *memory).is_ok()).expect("it is small");
+            assert!(least >= size_of::<Value>() * 2, "{text}: {least}");
+            assert_eq!(memory(&tree(text).expect("it is JSON")), least, "{text}");
+            assert!(fault(text, least - 1).contains("more than 0 MiB of memory"), "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_counts_lists_and_maps() {
+        assert_eq!([json!(1), json!([]), json!({"a": [1], "b": {"c": [2]}})].map(|value| depth(&value)), [0, 1, 3]);
     }
 }

@@ -177,8 +177,13 @@ impl<'a> NodeReader<'a> {
     pub(crate) fn report_unknown(&self, known: &dyn Fn() -> Vec<&'static str>, is_known: impl Fn(&str) -> bool) {
         let NodeKind::Map(entries) = &self.node.kind else { return };
         for MapEntry { key, key_place, .. } in entries.iter().filter(|entry| !is_known(&entry.key)) {
+            let path = TreePath::below(&self.path, PathStep::Key(key));
+            if self.faults.is_full_for(&self.path) {
+                self.faults.report(&path, *key_place, "the key is not known", None);
+                continue;
+            }
             let known = known();
-            let suggestion = if self.faults.is_full() { None } else { closest(key, known.iter().copied()) };
+            let suggestion = if self.faults.has_suggested() { None } else { closest(key, known.iter().copied()) };
             // The advice is never to leave the key out: it may be meant to restrict access.
             let advice = match (foreign_key(key, &known), suggestion) {
                 (Some(advice), _) => advice,
@@ -186,7 +191,6 @@ impl<'a> NodeReader<'a> {
                 (None, None) if known.len() <= 8 => format!("the known keys are {}", listed(&known)),
                 (None, None) => "the guide to configuration lists the known keys".to_owned(),
             };
-            let path = TreePath::below(&self.path, PathStep::Key(key));
             self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));
         }
     }

@@ -54,6 +54,11 @@ impl MapEntry {
         let nowhere = TextPosition::default();
         MapEntry { key: key.into(), key_place: nowhere, key_end: nowhere, value }
     }
+
+    /// See [`TreeNode::memory`].
+    fn memory(&self) -> usize {
+        size_of::<MapEntry>() - size_of::<TreeNode>() + self.key.len() + self.value.memory()
+    }
 }
 
 impl TreeNode {
@@ -102,6 +107,17 @@ impl TreeNode {
             NodeKind::Map(entries) => entries.iter().map(|entry| entry.value.size()).sum(),
             _ => 0,
         }
+    }
+
+    /// About how many bytes the tree takes, including itself.
+    pub fn memory(&self) -> usize {
+        size_of::<TreeNode>()
+            + match &self.kind {
+                NodeKind::Text(text) => text.len(),
+                NodeKind::List(items) => items.iter().map(TreeNode::memory).sum(),
+                NodeKind::Map(entries) => entries.iter().map(MapEntry::memory).sum(),
+                NodeKind::Null | NodeKind::Bool(_) | NodeKind::Number(_) => 0,
+            }
     }
 
     /// The position of a value inside this one, by a path such as `limits[0].count`, or of the deepest part of the path that
@@ -246,6 +262,9 @@ mod tests {
     fn json_comes_back_as_it_went_in() {
         let value = json!({ "b": [1, -2.5, "x", null], "a": { "": true } });
         assert_eq!(TreeNode::from(value.clone()).to_json(), value);
-        assert_eq!(TreeNode::from(value).size(), 8);
+        assert_eq!(TreeNode::from(value.clone()).size(), 8);
+        assert!(TreeNode::from(value.clone()).memory() >= 8 * size_of::<TreeNode>() + "bxa".len());
+        let long = json!({ "k": "x".repeat(1_000) });
+        assert!((1_001..1_300).contains(&TreeNode::from(long).memory()));
     }
 }

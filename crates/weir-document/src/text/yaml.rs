@@ -24,11 +24,13 @@ pub struct TextLimits {
     pub depth: usize,
     /// The most values, with each use of an alias counted in full: a few lines of aliases can stand for billions of values.
     pub values: usize,
+    /// The most bytes that aliases may stand for: a few lines of aliases of a long text can stand for all memory that there is.
+    pub aliased: usize,
 }
 
 impl Default for TextLimits {
     fn default() -> Self {
-        TextLimits { bytes: 50_000_000, depth: 64, values: 4_000_000 }
+        TextLimits { bytes: 50_000_000, depth: 64, values: 4_000_000, aliased: 512 << 20 }
     }
 }
 
@@ -96,8 +98,16 @@ impl SourceText {
     pub fn parse(&self) -> Result<Parsed, Vec<Diagnostic>> {
         let SourceText { source, text, substituted, limits } = self;
         let faults = Faults::new(source.clone());
-        let builder =
-            Builder { source, text, substituted, limits: *limits, values: 0, anchors: HashMap::new(), faults };
+        let builder = Builder {
+            source,
+            text,
+            substituted,
+            limits: *limits,
+            values: 0,
+            aliased: 0,
+            anchors: HashMap::new(),
+            faults,
+        };
         builder.document().map_err(|fault| vec![fault])
     }
 }
@@ -117,6 +127,7 @@ struct Builder<'a> {
     substituted: &'a Substituted,
     limits: TextLimits,
     values: usize,
+    aliased: usize,
     anchors: HashMap<usize, YamlAnchor>,
     faults: Faults,
 }
@@ -124,6 +135,7 @@ struct Builder<'a> {
 struct YamlAnchor {
     node: TreeNode,
     size: usize,
+    memory: usize,
 }
 
 /// A list or map that is not yet complete.
@@ -175,7 +187,7 @@ impl Builder<'_> {
             }
             let Some((node, anchor)) = self.completed(event, place, end, &mut open)? else { continue };
             if anchor > 0 {
-                self.anchors.insert(anchor, YamlAnchor { size: node.size(), node: node.clone() });
+                self.anchor(anchor, &node, place)?;
             }
             match open.last_mut() {
                 None => root = Some(node),
@@ -228,7 +240,7 @@ impl Builder<'_> {
                         let merge = &*text == "<<" && style == ScalarStyle::Plain;
                         if anchor > 0 {
                             let kind = NodeKind::Text((*text).into());
-                            self.anchors.insert(anchor, YamlAnchor { node: TreeNode { place, end, kind }, size: 1 });
+                            self.anchor(anchor, &TreeNode { place, end, kind }, place)?;
                         }
                         *key = Some(OpenKey { text: text.into(), place, end, is_merge: merge });
                         None
@@ -260,13 +272,25 @@ impl Builder<'_> {
         })
     }
 
+    /// Keeps a copy of a value for its aliases.
+    fn anchor(&mut self, anchor: usize, node: &TreeNode, place: TextPosition) -> Result<(), Diagnostic> {
+        let memory = node.memory();
+        // A value in several others that have anchors is copied with each.
+        self.count_aliased(memory, place)?;
+        self.anchors.insert(anchor, YamlAnchor { size: node.size(), memory, node: node.clone() });
+        Ok(())
+    }
+
     /// The value of an alias.
     fn alias(&mut self, anchor: usize, place: TextPosition, above: usize) -> Result<TreeNode, Diagnostic> {
-        let Some(YamlAnchor { node, size }) = self.anchors.get(&anchor) else {
+        let Some(YamlAnchor { size, memory, .. }) = self.anchors.get(&anchor) else {
             return Err(self.fault(place, "the alias is inside the value that it refers to"));
         };
-        let (node, size) = (node.clone(), *size);
+        let (size, memory) = (*size, *memory);
         self.count(size, place)?;
+        self.count_aliased(memory, place)?;
+        let YamlAnchor { node, .. } = &self.anchors[&anchor];
+        let node = node.clone();
         if above + depth(&node) > self.limits.depth {
             return Err(self.too_deep(place));
         }
@@ -379,6 +403,15 @@ impl Builder<'_> {
             return Ok(());
         }
         let problem = format!("more than {} values, counting the values of each alias", self.limits.values);
+        Err(self.fault(place, problem).advise("use fewer aliases, or split the configuration"))
+    }
+
+    fn count_aliased(&mut self, more: usize, place: TextPosition) -> Result<(), Diagnostic> {
+        self.aliased = self.aliased.saturating_add(more);
+        if self.aliased <= self.limits.aliased {
+            return Ok(());
+        }
+        let problem = format!("anchors and aliases stand for more than {} MiB", self.limits.aliased >> 20);
         Err(self.fault(place, problem).advise("use fewer aliases, or split the configuration"))
     }
 

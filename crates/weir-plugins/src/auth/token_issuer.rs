@@ -1,7 +1,8 @@
 //! Verifies the tokens of one issuer outside of exchanges, for the Admin API. The process caches the issuer's keys, and
-//! fetches them again when they are old, or when a token needs a key that is not among them.
+//! fetches them again when they are old, or when a token needs a key that is not among them: once for all tokens that wait. A token
+//! with a key that is known waits for no fetch that others have caused.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::Request;
@@ -9,14 +10,18 @@ use http::header::ACCEPT;
 use hyper::body::Bytes;
 use jsonwebtoken::Algorithm;
 use serde_json::{Map, Value};
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
 use super::signed_token::{SignedToken, SigningKey, TokenRules, now_s};
 
-/// Keys older than this are fetched again.
+/// Keys older than this are fetched again, beside their use.
 const KEYS_FOR: Duration = Duration::from_secs(3600);
+/// Keys older than this are not used before a fetch has been tried.
+const KEYS_AT_MOST: Duration = Duration::from_secs(2 * 3600);
+/// The most tokens that wait for a fetch. Anyone can send tokens that do.
+const MOST_WAITING: usize = 32;
 /// The least time between two fetches: tokens can name any key, so unknown keys must not cause more.
 const REFRESH: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,13 +48,17 @@ pub enum TokenError {
 
 /// Verifies the tokens of one issuer.
 pub struct TokenIssuer {
+    rules: TokenRules,
+    source: Arc<KeySource>,
+}
+
+/// Where keys come from, and those that are known.
+struct KeySource {
     http: HttpClient,
     keys_at: IssuerKeys,
     /// Whether keys may be fetched from a URL.
     is_trusted: fn(&str) -> bool,
     issuer: String,
-    rules: TokenRules,
-    /// Held while the keys are being fetched; other callers wait.
     known: Mutex<KnownKeys>,
 }
 
@@ -58,8 +67,42 @@ struct KnownKeys {
     keys: Arc<[SigningKey]>,
     /// When the keys were fetched.
     read_at: Option<Instant>,
-    /// When a fetch was last tried, and its error, if it failed.
+    /// When a fetch last ended, and its error, if it failed.
     tried: Option<(Instant, Option<String>)>,
+    /// The fetch that is under way.
+    fetch: Option<KeyFetch>,
+}
+
+/// A fetch of keys. Each token that waits for it has a clone.
+#[derive(Clone)]
+struct KeyFetch {
+    /// Its sender is dropped when the fetch ends.
+    end: watch::Receiver<()>,
+    waiting: Arc<()>,
+}
+
+impl KnownKeys {
+    fn has(&self, id: Option<&str>, algorithm: Algorithm) -> bool {
+        self.keys.iter().any(|key| key.is_for(id, algorithm))
+    }
+
+    fn is_younger_than(&self, age: Duration) -> bool {
+        self.read_at.is_some_and(|at| at.elapsed() < age)
+    }
+
+    /// Whether a fetch may begin now, by what came of the last one.
+    fn is_due(&self) -> bool {
+        self.tried.as_ref().is_none_or(|(at, _)| at.elapsed() >= REFRESH)
+    }
+
+    /// The keys for a token, or why there are none.
+    fn found(&self, is_known: bool) -> Result<Arc<[SigningKey]>, TokenError> {
+        match self.tried.as_ref().and_then(|(_, problem)| problem.as_ref()) {
+            // Otherwise the keys that are known continue to be used.
+            Some(problem) if !is_known => Err(TokenError::NoKeys(problem.clone())),
+            _ => Ok(Arc::clone(&self.keys)),
+        }
+    }
 }
 
 impl TokenIssuer {
@@ -80,7 +123,8 @@ impl TokenIssuer {
             for_client: Some(audience.to_owned()),
             iat_slack_s: IAT_SLACK_S,
         };
-        TokenIssuer { http, keys_at, is_trusted, issuer: issuer.to_owned(), rules, known: Mutex::default() }
+        let source = KeySource { http, keys_at, is_trusted, issuer: issuer.to_owned(), known: Mutex::default() };
+        TokenIssuer { rules, source: Arc::new(source) }
     }
 
     /// The claims of a valid token.
@@ -89,35 +133,76 @@ impl TokenIssuer {
     /// The token is not valid, or cannot be verified.
     pub async fn verify(&self, token: &str) -> Result<Map<String, Value>, TokenError> {
         let signed = SignedToken::parse(token.as_bytes(), None).map_err(TokenError::Invalid)?;
-        let keys = self.keys_for(signed.token.key_id(), signed.algorithm).await?;
+        let keys = self.source.keys_for(signed.token.key_id(), signed.algorithm).await?;
         if !signed.is_signed_with_one_of(&keys) {
             return Err(TokenError::Invalid("the signature of the token is not valid"));
         }
-        match self.rules.fault(signed.token.payload(), &self.issuer, now_s()) {
+        match self.rules.fault(signed.token.payload(), &self.source.issuer, now_s()) {
             Some(fault) => Err(TokenError::Invalid(fault)),
             None => Ok(signed.token.payload().clone()),
         }
     }
+}
 
-    async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Arc<[SigningKey]>, TokenError> {
-        let mut known = self.known.lock().await;
-        let is_known = known.keys.iter().any(|key| key.is_for(id, algorithm));
-        let is_young = known.read_at.is_some_and(|at| at.elapsed() < KEYS_FOR);
-        let is_due = known.tried.as_ref().is_none_or(|(at, _)| at.elapsed() >= REFRESH);
-        if !(is_known && is_young) && is_due {
-            let read = self.read_keys().await;
+impl KeySource {
+    /// The keys that a token may be signed with. Begins a fetch if there is need for one, and waits for it if the token needs it.
+    async fn keys_for(
+        self: &Arc<Self>,
+        id: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<Arc<[SigningKey]>, TokenError> {
+        let mut fetch = {
+            let mut known = self.known();
+            let is_known = known.has(id, algorithm);
+            if is_known && known.is_younger_than(KEYS_FOR) {
+                return Ok(Arc::clone(&known.keys));
+            }
+            // It has no sender any more if its task panicked.
+            if known.fetch.as_ref().is_none_or(|fetch| fetch.end.has_changed().is_err()) {
+                if !known.is_due() {
+                    return known.found(is_known);
+                }
+                known.fetch = Some(self.begin_fetch());
+            }
+            if is_known && known.is_younger_than(KEYS_AT_MOST) {
+                return Ok(Arc::clone(&known.keys));
+            }
+            let fetch = known.fetch.clone().expect("there was one, or it has just begun");
+            // The one in `known` does not wait.
+            if Arc::strong_count(&fetch.waiting) - 1 > MOST_WAITING {
+                let problem = "too many tokens wait for the keys of the issuer; try again later";
+                return known
+                    .found(is_known)
+                    .and_then(|keys| if is_known { Ok(keys) } else { Err(TokenError::NoKeys(problem.to_owned())) });
+            }
+            fetch
+        };
+        // An error: the fetch has ended.
+        let _ = fetch.end.changed().await;
+        let known = self.known();
+        known.found(known.has(id, algorithm))
+    }
+
+    /// Fetches the keys in a task of its own, which goes on when those that wait for it leave.
+    fn begin_fetch(self: &Arc<Self>) -> KeyFetch {
+        let (sender, end) = watch::channel(());
+        let source = Arc::clone(self);
+        tokio::spawn(async move {
+            let _ends = sender;
+            let read = source.read_keys().await;
+            let mut known = source.known();
+            known.fetch = None;
             known.tried = Some((Instant::now(), read.as_ref().err().cloned()));
             if let Ok(keys) = read {
                 known.keys = keys.into();
                 known.read_at = Some(Instant::now());
             }
-        }
-        let problem = known.tried.as_ref().and_then(|(_, problem)| problem.as_ref());
-        match problem {
-            // Otherwise the keys that are known continue to be used.
-            Some(problem) if !is_known => Err(TokenError::NoKeys(problem.clone())),
-            _ => Ok(Arc::clone(&known.keys)),
-        }
+        });
+        KeyFetch { end, waiting: Arc::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownKeys> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read_keys(&self) -> Result<Vec<SigningKey>, String> {

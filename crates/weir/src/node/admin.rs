@@ -24,8 +24,8 @@ use tokio::task::spawn_blocking;
 use tokio_rustls::TlsAcceptor;
 use weir_control::Hubs;
 use weir_control::admin::{
-    AdminApi, AdminKeys, AdminMode, AdminParts, AdminPeer, AuditSink, BodyFault, NodeIdentity, OpenedStream,
-    PresentClient, generated_key,
+    AdminApi, AdminKeys, AdminMode, AdminParts, AdminPeer, AuditSink, BodyFault, HasRoom, NodeIdentity, OpenedStream,
+    PresentClient, RequestHost, ShortAnswer, TakenRoom, WaitForRoom, generated_key,
 };
 use weir_control::document::{AdminAddress, AdminKey, AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
@@ -237,7 +237,7 @@ impl AdminService {
         if let Some(opened) = answer.extensions_mut().remove::<OpenedStream>() {
             return self.stream(answer, opened, &progress);
         }
-        whole(self.compressed(answer, coding).await)
+        server_answer(self.compressed(answer, coding).await)
     }
 
     /// Opens a stream that was allowed.
@@ -271,7 +271,9 @@ impl AdminService {
         if plain.len() >= LEAST_COMPRESSED {
             head.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
         }
-        let wanted = coding.filter(|_| plain.len() >= LEAST_COMPRESSED);
+        // What is sent in place of a change's response is not compressed, and has the same head.
+        let is_replaceable = head.extensions.get::<ShortAnswer>().is_some();
+        let wanted = coding.filter(|_| plain.len() >= LEAST_COMPRESSED && !is_replaceable);
         let Some((coding, _permit)) = wanted.zip(self.compressing.try_acquire().ok()) else {
             return Response::from_parts(head, plain);
         };
@@ -280,6 +282,8 @@ impl AdminService {
         let encoded = spawn_blocking(move || coding.encode(&encoding, false)).await;
         match encoded {
             Ok(Ok(encoded)) if encoded.len() < plain.len() => {
+                // The room was that of the text, which is dropped here.
+                head.extensions.remove::<HasRoom>();
                 head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
                 Response::from_parts(head, encoded.into())
             }
@@ -339,8 +343,8 @@ async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<Bytes> {
     };
     let (_waiting, client) = PresentClient::new();
     let answering = tokio::spawn(async move {
-        let _progress = progress;
-        api.answer(head, admin_peer(peer), client, read).await
+        let host: Arc<dyn RequestHost> = Arc::new(HostedRequest(progress));
+        api.answer(head, admin_peer(peer), (client, host), read).await
     });
     match answering.await {
         Ok(answer) => answer,
@@ -353,5 +357,39 @@ async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<Bytes> {
                 answer
             }
         },
+    }
+}
+
+/// A request to the Admin API, as its server knows it.
+struct HostedRequest(Arc<RequestProgress>);
+
+impl RequestHost for HostedRequest {
+    fn pause(&self) {
+        self.0.pause();
+    }
+
+    fn recognize(&self) {
+        self.0.recognize();
+    }
+
+    fn room(&self, bytes: usize) -> WaitForRoom<'_> {
+        Box::pin(async move {
+            if let Some(room) = self.0.try_answer_room(bytes) {
+                return Some(Box::new(room) as TakenRoom);
+            }
+            self.0.pause();
+            let room = self.0.answer_room(bytes).await;
+            self.0.recognize();
+            Some(Box::new(room?) as TakenRoom)
+        })
+    }
+}
+
+fn server_answer(answer: Response<Bytes>) -> Response<ServerAnswer> {
+    let (has_room, short) = (answer.extensions().get::<HasRoom>().is_some(), answer.extensions().get::<ShortAnswer>());
+    match short.cloned() {
+        Some(ShortAnswer(short)) => answer.map(|whole| ServerAnswer::Change { whole, short }),
+        None if has_room => answer.map(ServerAnswer::WithRoom),
+        None => whole(answer),
     }
 }

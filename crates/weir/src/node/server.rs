@@ -180,8 +180,8 @@ impl SharedServer {
                 Err(error) => {
                     if socket.has_client() {
                         self.tally.accept_errors.fetch_add(1, Relaxed);
-                        if self.accept_errors.is_due() {
-                            warn!("{} cannot accept a connection: {error}", self.title);
+                        if let Some(left_out) = self.accept_errors.is_due(None) {
+                            warn!("{} cannot accept a connection: {error}{left_out}", self.title);
                         }
                         self.places.shed_one();
                     }
@@ -195,8 +195,8 @@ impl SharedServer {
     async fn serve(self: Arc<Self>, stream: Box<dyn ClientBytes>, peer: ServerPeer) {
         let Some((place, mut order)) = self.places.enter(peer.client()).await else {
             self.tally.refused.fetch_add(1, Relaxed);
-            if self.refused.is_due() {
-                warn!("{} refuses connections, such as one of {peer}: it works for as many as it may", self.title);
+            if let Some(left_out) = self.refused.is_due(Some(peer.client())) {
+                warn!("{} refuses a connection of {peer}: it works for as many as it may{left_out}", self.title);
             }
             return;
         };
@@ -237,8 +237,8 @@ impl SharedServer {
                 Some(Box::new(stream))
             }
             Err(error) => {
-                if self.failed_handshakes.is_due() {
-                    warn!("a TLS handshake of {peer} with {} failed: {error}", self.title);
+                if let Some(left_out) = self.failed_handshakes.is_due(Some(peer.client())) {
+                    warn!("a TLS handshake of {peer} with {} failed: {error}{left_out}", self.title);
                 }
                 None
             }
@@ -263,7 +263,7 @@ impl SharedServer {
             let body = ReceivedBody::new(body, Arc::clone(&progress));
             let mut answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
             protect(answer.headers_mut());
-            Ok(sent(answer, progress))
+            Ok(sent(answer, progress).await)
         }
     }
 }

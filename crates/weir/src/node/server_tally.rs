@@ -16,13 +16,15 @@ pub enum ConnectionEnd {
     Untaken,
     /// Another connection was to be accepted.
     Shed,
+    /// It held room for a body or a response that others needed, and was slow.
+    Slow,
 }
 
 /// The counters of one server.
 #[derive(Debug, Default)]
 pub struct ServerTally {
     pub connections: AtomicU64,
-    pub ended: [AtomicU64; 6],
+    pub ended: [AtomicU64; 7],
     pub refused: AtomicU64,
     pub accept_errors: AtomicU64,
     pub streams: AtomicU64,
@@ -51,7 +53,7 @@ impl ServerTallies {
         page.counter(
             "weir_server_connections_closed",
             "Connections that the server has closed: `first_byte`, `handshake`, `head` and `idle` exceeded the time for that, \
-             `untaken` did not read a response or a stream, `shed` gave way to another connection.",
+             `untaken` did not read a response or a stream, `shed` gave way to another connection, `slow` held room that others needed for a body or a response.",
         );
         for (server, tally) in self.each() {
             let ended = |why| tally.ended(why).load(Relaxed);
@@ -61,6 +63,7 @@ impl ServerTallies {
             page.total(&[("server", server), ("why", "idle")], ended(ConnectionEnd::Idle));
             page.total(&[("server", server), ("why", "untaken")], ended(ConnectionEnd::Untaken));
             page.total(&[("server", server), ("why", "shed")], ended(ConnectionEnd::Shed));
+            page.total(&[("server", server), ("why", "slow")], ended(ConnectionEnd::Slow));
         }
         page.counter(
             "weir_server_connections_refused",

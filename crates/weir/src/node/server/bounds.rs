@@ -46,8 +46,14 @@ pub const WAITING: usize = 64;
 pub const HEAD_BYTES: usize = 32 << 10;
 /// The most fields of a request head over HTTP/1.
 pub const FIELDS: usize = 100;
-/// The most bytes of request bodies, and of responses that have not been sent, of all connections together.
+/// The most bytes of request bodies of all connections together.
 pub const HELD_BYTES: usize = 128 << 20;
+/// The most bytes of responses that have not been sent, of all connections together. A larger one counts as the share of its client.
+pub const ANSWER_BYTES: usize = 128 << 20;
+/// How long a response waits for room.
+pub const ROOM_WAIT: Duration = Duration::from_secs(10);
+/// A body that comes, or a response that is read, by fewer bytes per second gives way to others that need its room.
+pub const SLOW: usize = 256 << 10;
 /// The most requests in progress on one connection: streams of HTTP/2.
 pub const REQUESTS: usize = 16;
 

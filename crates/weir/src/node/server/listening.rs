@@ -1,5 +1,6 @@
 //! The sockets of a server.
 
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::bounds::SOCKET_BUFFER;
-use super::peer::ServerPeer;
+use super::peer::{ServerClient, ServerPeer};
 use super::places::ServerPlace;
 
 /// The byte stream of a client, over TCP, a Unix socket or TLS.
@@ -106,20 +107,79 @@ impl AsyncWrite for NotedBytes {
     }
 }
 
-/// Limits how often something that a client causes is logged.
+/// How often something that a client causes is logged.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
+/// The most clients whose times are kept.
+const LOGGED_CLIENTS: usize = 64;
+
+/// Limits how often something that clients cause is logged: for each client once a minute, so that none hides what others cause.
 #[derive(Default)]
-pub struct SeldomLogged(Mutex<Option<Instant>>);
+pub struct SeldomLogged(Mutex<LoggedClients>);
+
+#[derive(Default)]
+struct LoggedClients {
+    /// When it was logged for each client, or last for all of them.
+    last: Vec<(Option<ServerClient>, Instant)>,
+    left_out: u64,
+}
 
 impl SeldomLogged {
-    const EVERY: Duration = Duration::from_secs(60);
+    /// Whether it may be logged now for a client; `None`: whoever caused it. Returns how often it was left out since it was last logged.
+    pub fn is_due(&self, client: Option<ServerClient>) -> Option<LeftOut> {
+        self.is_due_at(client, Instant::now())
+    }
 
-    /// Whether it may be logged now.
-    pub fn is_due(&self) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = last.is_none_or(|last| last.elapsed() >= SeldomLogged::EVERY);
-        if is_due {
-            *last = Some(Instant::now());
+    fn is_due_at(&self, client: Option<ServerClient>, now: Instant) -> Option<LeftOut> {
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.last.retain(|(_, at)| now.saturating_duration_since(*at) < LOGGED_EVERY);
+        let is_known = logged.last.iter().any(|(other, _)| *other == client);
+        if is_known || logged.last.len() >= LOGGED_CLIENTS {
+            logged.left_out += 1;
+            return None;
         }
-        is_due
+        logged.last.push((client, now));
+        Some(LeftOut(std::mem::take(&mut logged.left_out)))
+    }
+}
+
+/// How often something was not logged. Displays as the end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut(u64);
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            count => write!(out, " ({count} more since the last message of this kind)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    fn client(last: u8) -> Option<ServerClient> {
+        Some(ServerClient::Network(IpAddr::from([192, 0, 2, last])))
+    }
+
+    #[test]
+    fn one_noisy_client_hides_no_other_and_what_is_left_out_is_counted() {
+        let (log, now) = (SeldomLogged::default(), Instant::now());
+        assert_eq!(log.is_due_at(client(1), now), Some(LeftOut(0)));
+        (0..10).for_each(|_| assert_eq!(log.is_due_at(client(1), now), None));
+        assert_eq!(log.is_due_at(client(2), now), Some(LeftOut(10)));
+        assert_eq!(log.is_due_at(client(1), now + LOGGED_EVERY), Some(LeftOut(0)));
+        assert_eq!(LeftOut(3).to_string(), " (3 more since the last message of this kind)");
+    }
+
+    #[test]
+    fn the_table_of_clients_is_bounded() {
+        let (log, now) = (SeldomLogged::default(), Instant::now());
+        let logged = (0..200).filter(|last| log.is_due_at(client(*last), now).is_some()).count();
+        assert_eq!(logged, LOGGED_CLIENTS);
+        assert_eq!(log.is_due_at(client(201), now + LOGGED_EVERY), Some(LeftOut(200 - LOGGED_CLIENTS as u64)));
     }
 }

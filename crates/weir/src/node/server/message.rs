@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::bounds::{BODY, PIECE};
 use super::peer::ServerPeer;
-use super::places::{HeldRoom, RequestProgress, ServerStreamPermit};
+use super::places::{AnswerRoom, BodyRoom, BodyRoomFault, RequestProgress, ServerStreamPermit};
 use super::progress::RequestPhase;
 use super::stream::{AnswerStream, SharedStream};
 
@@ -53,13 +53,13 @@ impl ReceivedBody {
     /// Reads the body, of at most `most` bytes.
     pub async fn read(self, most: usize) -> Result<Bytes, ReceivedBodyFault> {
         self.progress.enter(RequestPhase::Receiving);
-        let body = timeout(BODY, collect(self.incoming, most, self.progress.holder())).await;
+        let body = timeout(BODY, collect(self.incoming, most, self.progress.body_room())).await;
         self.progress.enter(RequestPhase::Working);
         body.unwrap_or(Err(ReceivedBodyFault::TimedOut))
     }
 }
 
-async fn collect(mut body: Incoming, most: usize, mut room: HeldRoom) -> Result<Bytes, ReceivedBodyFault> {
+async fn collect(mut body: Incoming, most: usize, mut room: BodyRoom) -> Result<Bytes, ReceivedBodyFault> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ReceivedBodyFault::Incomplete)?;
@@ -67,23 +67,19 @@ async fn collect(mut body: Incoming, most: usize, mut room: HeldRoom) -> Result<
         if bytes.len() + piece.len() > most {
             return Err(ReceivedBodyFault::TooLarge);
         }
-        if !room.grow(piece.len()) {
-            return Err(ReceivedBodyFault::NoRoom);
-        }
+        room.grow(piece.len()).await.map_err(|BodyRoomFault| ReceivedBodyFault::NoRoom)?;
         bytes.extend_from_slice(&piece);
     }
-    Ok(Bytes::from_owner(HeldBytes { bytes, _room: room, _progress: None }))
+    Ok(Bytes::from_owner(HeldBytes { bytes, _held: room }))
 }
 
-/// Bytes that count as held until all that share them have dropped them.
-struct HeldBytes<B> {
+/// Bytes that hold something, such as room, until all that share them have dropped them.
+struct HeldBytes<B, H> {
     bytes: B,
-    _room: HeldRoom,
-    /// Of a response: the request is in progress until the response has been sent.
-    _progress: Option<Arc<RequestProgress>>,
+    _held: H,
 }
 
-impl<B: AsRef<[u8]>> AsRef<[u8]> for HeldBytes<B> {
+impl<B: AsRef<[u8]>, H> AsRef<[u8]> for HeldBytes<B, H> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
@@ -92,6 +88,13 @@ impl<B: AsRef<[u8]>> AsRef<[u8]> for HeldBytes<B> {
 /// The body of a response.
 pub enum ServerAnswer {
     Whole(Bytes),
+    /// The response to a change that was made. `short` is sent if there is no room for the whole.
+    Change {
+        whole: Bytes,
+        short: Bytes,
+    },
+    /// A body that has taken its room already.
+    WithRoom(Bytes),
     Stream {
         permit: ServerStreamPermit,
         source: Box<dyn AnswerStream>,
@@ -115,22 +118,21 @@ pub enum AnswerBody {
     },
 }
 
-/// Prepares a response for sending. If there is no room for its body, the response is a 503.
-pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
+/// Prepares a response for sending. If there is no room for its body, the response is a 503, or the short one for a change.
+pub async fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
     let (head, body) = answer.into_parts();
     let body = match body {
         ServerAnswer::Whole(bytes) if bytes.is_empty() => AnswerBody::Whole { left: None, progress: Some(progress) },
-        ServerAnswer::Whole(bytes) => {
-            let mut room = progress.holder();
-            if !room.grow(bytes.len()) {
-                return refused(
-                    "responses that are not read take all the memory that there is for responses; try again later\n",
-                );
-            }
-            progress.enter(RequestPhase::Sending);
-            let held = HeldBytes { bytes, _room: room, _progress: Some(Arc::clone(&progress)) };
-            AnswerBody::Whole { left: Some(Bytes::from_owner(held)), progress: Some(progress) }
-        }
+        ServerAnswer::Whole(bytes) => match room_for(&bytes, &progress).await {
+            Some(room) => sending(bytes, Some(room), progress),
+            None => return refused(NO_ROOM),
+        },
+        // It does not wait: nobody is to believe that the change was not made.
+        ServerAnswer::Change { whole, short } => match progress.try_answer_room(whole.len()) {
+            Some(room) => sending(whole, Some(room), progress),
+            None => sending(short, None, progress),
+        },
+        ServerAnswer::WithRoom(bytes) => sending(bytes, None, progress),
         ServerAnswer::Stream { permit, source, last_words } => {
             let stream = Arc::new(SharedStream::new(source, last_words));
             progress.enter(RequestPhase::Streaming { is_wanted: true, stream: Arc::clone(&stream) });
@@ -138,6 +140,24 @@ pub fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> R
         }
     };
     Response::from_parts(head, body)
+}
+
+const NO_ROOM: &str =
+    "responses that you have not read take all the room that there is for responses; read them, or try again later\n";
+
+async fn room_for(bytes: &Bytes, progress: &RequestProgress) -> Option<AnswerRoom> {
+    if let Some(room) = progress.try_answer_room(bytes.len()) {
+        return Some(room);
+    }
+    progress.pause();
+    progress.answer_room(bytes.len()).await
+}
+
+/// The body, with the room that it has taken. The request is in progress until it has been sent.
+fn sending(bytes: Bytes, room: Option<AnswerRoom>, progress: Arc<RequestProgress>) -> AnswerBody {
+    progress.enter(RequestPhase::Sending { is_large: bytes.len() > PIECE });
+    let held = HeldBytes { bytes, _held: (room, Arc::clone(&progress)) };
+    AnswerBody::Whole { left: Some(Bytes::from_owner(held)), progress: Some(progress) }
 }
 
 /// A response that the server gives itself, without asking the service.

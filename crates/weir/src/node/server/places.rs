@@ -1,5 +1,7 @@
 //! The places of a server: which connections are open, who has to give way to whom, and what all of them hold.
 
+mod room;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +10,13 @@ use std::time::Instant;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::bounds::{HELD_BYTES, LOOK, REQUESTS, ServerBounds, WAIT, WAITING, share};
+use super::bounds::{LOOK, REQUESTS, ServerBounds, WAIT, WAITING, share};
 use super::executor::StreamReset;
 use super::peer::ServerClient;
 use super::progress::{ConnectionProgress, RequestPhase};
 use crate::node::server_tally::{ConnectionEnd, ServerTally};
+use room::HeldBytesOf;
+pub use room::{AnswerRoom, BodyRoom, BodyRoomFault};
 
 /// How a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +51,7 @@ struct PlaceEntry {
     order: Option<oneshot::Sender<EndOrder>>,
     /// It has been told to end gently: it counts until its requests in progress have ended, and gets no further ones.
     drains: bool,
-    held: usize,
+    held: HeldBytesOf,
     streams: usize,
 }
 
@@ -102,9 +106,17 @@ impl ServerPlaces {
         let id = table.next;
         table.next += 1;
         let progress = ConnectionProgress::new(now, self.has_handshake);
-        table
-            .entries
-            .insert(id, PlaceEntry { client, progress, order: Some(order), drains: false, held: 0, streams: 0 });
+        table.entries.insert(
+            id,
+            PlaceEntry {
+                client,
+                progress,
+                order: Some(order),
+                drains: false,
+                held: HeldBytesOf::default(),
+                streams: 0,
+            },
+        );
         self.tally.connections.fetch_add(1, Relaxed);
         self.entered.notify_one();
         Some((ServerPlace { id, places: Arc::clone(self) }, ordered))
@@ -253,17 +265,6 @@ impl PlaceTable {
         let has_more = |entry: &PlaceEntry| entry.order.is_some() && entry.progress.answered() > own;
         leaving < self.waiting.len() && !soon().any(|(other, entry)| other != id && has_more(entry))
     }
-
-    /// Whether so many more bytes may be held. What is larger than all may hold is let through alone.
-    fn has_room_for(&self, id: u64, held: usize, more: usize) -> bool {
-        let Some(client) = self.entries.get(&id).map(|entry| entry.client) else { return false };
-        let sum = |counts: &dyn Fn(ServerClient) -> bool| -> usize {
-            self.entries.values().filter(|entry| counts(entry.client)).map(|entry| entry.held).sum()
-        };
-        let (all, own) = (sum(&|_| true), sum(&|other| other == client));
-        let fits = |sum: usize, most: usize| sum + more <= most || sum == held;
-        fits(all, HELD_BYTES) && fits(own, share(HELD_BYTES, client))
-    }
 }
 
 impl PlaceEntry {
@@ -364,9 +365,15 @@ impl RequestProgress {
         self.place.note(|progress, now| progress.taken(self.number, now));
     }
 
-    /// Room for bytes of this request that the node holds, none so far.
-    pub fn holder(&self) -> HeldRoom {
-        HeldRoom { bytes: 0, place: Arc::clone(&self.place) }
+    /// Notes that the request waits, and is not to hold the place of its connection meanwhile.
+    pub fn pause(&self) {
+        self.enter(RequestPhase::Paused);
+        self.place.places.changed.notify_waiters();
+    }
+
+    /// Notes that the client has shown that it may use the server.
+    pub fn recognize(&self) {
+        self.place.note(|progress, now| progress.recognize(self.number, now));
     }
 
     /// The right to a response that stays open; `None` if there are as many as may be.
@@ -394,36 +401,6 @@ impl Drop for RequestProgress {
             self.place.places.changed.notify_waiters();
         }
         self.place.places.make_way(&mut table, self.place.id);
-    }
-}
-
-/// Bytes of a request or response that the node holds.
-pub struct HeldRoom {
-    bytes: usize,
-    place: Arc<ServerPlace>,
-}
-
-impl HeldRoom {
-    /// Adds bytes; `false` if there is no room for them.
-    #[must_use]
-    pub fn grow(&mut self, more: usize) -> bool {
-        let mut table = self.place.places.table();
-        if !table.has_room_for(self.place.id, self.bytes, more) {
-            return false;
-        }
-        if let Some(entry) = table.entries.get_mut(&self.place.id) {
-            entry.held += more;
-            self.bytes += more;
-        }
-        true
-    }
-}
-
-impl Drop for HeldRoom {
-    fn drop(&mut self) {
-        if let Some(entry) = self.place.places.table().entries.get_mut(&self.place.id) {
-            entry.held -= self.bytes;
-        }
     }
 }
 
@@ -558,20 +535,12 @@ mod tests {
     }
 
     #[test]
-    fn u05_streams_and_bytes_are_shared_too() {
+    fn u05_streams_are_shared_too() {
         let places = places();
         let clients = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"];
         let requests: Vec<_> = clients.iter().map(|address| busy(&places, address).expect("room")).collect();
         let permits: Vec<bool> =
             requests.iter().map(|(_, request)| request.open_stream().map(std::mem::forget).is_some()).collect();
         assert_eq!(permits, [true, true, false, true, true]);
-        let mut rooms: Vec<HeldRoom> = requests.iter().map(|(_, request)| request.holder()).collect();
-        assert!(rooms[0].grow(HELD_BYTES / 2) && !rooms[1].grow(1), "half of the bytes for one client");
-        assert!(rooms[3].grow(HELD_BYTES / 4) && rooms[4].grow(HELD_BYTES / 4));
-        assert!(!rooms[3].grow(1), "all of them are held");
-        rooms.clear();
-        let mut alone = requests[0].1.holder();
-        assert!(alone.grow(2 * HELD_BYTES), "a response that is larger is sent alone");
-        assert!(!requests[3].1.holder().grow(1));
     }
 }

@@ -17,8 +17,11 @@ pub enum RequestPhase {
     Receiving,
     /// For the node.
     Working,
-    /// For its client, who takes the response.
-    Sending,
+    /// For something before the client has shown that it may use the server, or for room that its other responses take. The connection
+    /// is not kept for that.
+    Paused,
+    /// For its client, who takes the response. A large one takes room of others.
+    Sending { is_large: bool },
     /// For whatever the stream is about, if the connection has room for it (`is_wanted`); otherwise for its client.
     Streaming { is_wanted: bool, stream: Arc<SharedStream> },
 }
@@ -28,6 +31,8 @@ struct ServedRequest {
     since: Instant,
     /// When the client last took a part of the response.
     taken: Instant,
+    /// The parts that it has taken.
+    pieces: usize,
     /// How its stream of HTTP/2 can be reset; `None` over HTTP/1, and once it has been.
     reset: Option<StreamReset>,
 }
@@ -37,7 +42,7 @@ impl ServedRequest {
     fn is_untaken(&self, now: Instant) -> bool {
         let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
         match self.phase {
-            RequestPhase::Sending => is_past(self.taken, ANSWER),
+            RequestPhase::Sending { .. } => is_past(self.taken, ANSWER),
             RequestPhase::Streaming { is_wanted: false, .. } => is_past(self.since, UNREAD + LAST_WORDS),
             _ => false,
         }
@@ -54,6 +59,8 @@ pub struct ConnectionProgress {
     idle_since: Option<Instant>,
     requests: BTreeMap<u64, ServedRequest>,
     begun: u64,
+    /// Whether its client has shown that it may use the server: by a key of the Admin API.
+    is_recognized: bool,
 }
 
 /// How little a client has done: the less, the sooner its connection gives way to another one.
@@ -73,6 +80,8 @@ pub struct GivesWay {
     /// longest idle first. Then those whose clients have done least: a client that is about to send a request is then not closed
     /// for others who send nothing.
     idleness: Idleness,
+    /// Of those, clients come first that have shown no key.
+    is_recognized: bool,
     since: Instant,
 }
 
@@ -89,7 +98,7 @@ impl GivesWay {
     pub fn among(self, of_client: impl FnOnce() -> usize) -> impl Ord {
         let (is_long, is_young) =
             (matches!(self.idleness, Idleness::Long), matches!(self.idleness, Idleness::Young(_)));
-        (self.has_request, is_young, is_long, (!is_long).then(|| Reverse(of_client())), self)
+        (self.has_request, is_young, is_long, self.is_recognized, (!is_long).then(|| Reverse(of_client())), self)
     }
 }
 
@@ -102,6 +111,7 @@ impl ConnectionProgress {
             idle_since: None,
             requests: BTreeMap::new(),
             begun: 0,
+            is_recognized: false,
         }
     }
 
@@ -124,8 +134,10 @@ impl ConnectionProgress {
     /// Begins a request. Returns its number.
     pub fn begin(&mut self, now: Instant) -> u64 {
         self.begun += 1;
-        self.requests
-            .insert(self.begun, ServedRequest { phase: RequestPhase::Working, since: now, taken: now, reset: None });
+        self.requests.insert(
+            self.begun,
+            ServedRequest { phase: RequestPhase::Working, since: now, taken: now, pieces: 0, reset: None },
+        );
         self.begun
     }
 
@@ -145,7 +157,34 @@ impl ConnectionProgress {
     pub fn taken(&mut self, request: u64, now: Instant) {
         if let Some(state) = self.requests.get_mut(&request) {
             state.taken = now;
+            state.pieces += 1;
         }
+    }
+
+    /// Notes that the client of a request has shown that it may use the server.
+    pub fn recognize(&mut self, request: u64, now: Instant) {
+        self.is_recognized = true;
+        self.set_phase(request, RequestPhase::Working, now);
+    }
+
+    /// Since when bodies are received, if that is all that happens on the connection.
+    pub fn receiving_since(&self) -> Option<Instant> {
+        let is_receiving = |state: &ServedRequest| matches!(state.phase, RequestPhase::Receiving);
+        let all = self.requests.values().all(is_receiving);
+        self.requests.values().map(|state| state.since).min().filter(|_| all)
+    }
+
+    /// Since when each large response is sent, and the number of its parts that its client has taken.
+    pub fn large_answers(&self) -> impl Iterator<Item = (Instant, usize)> {
+        let is_large = |state: &&ServedRequest| matches!(state.phase, RequestPhase::Sending { is_large: true });
+        self.requests.values().filter(is_large).map(|state| (state.since, state.pieces))
+    }
+
+    /// The reset of the large response whose client has taken nothing for the longest time, if there is one over HTTP/2.
+    pub fn take_reset_of_large_answer(&mut self) -> Option<StreamReset> {
+        let is_large = |state: &&mut ServedRequest| matches!(state.phase, RequestPhase::Sending { is_large: true });
+        let large = self.requests.values_mut().filter(is_large).filter(|state| state.reset.is_some());
+        large.min_by_key(|state| state.taken)?.reset.take()
     }
 
     /// Notes that a stream was asked for its next piece, and whether the connection had room for more than there was.
@@ -216,13 +255,23 @@ impl ConnectionProgress {
                 (None, None) if !is_silent(self.accepted) => (Idleness::Young(ClientEffort::Nothing), self.accepted),
                 (None, _) => (Idleness::NoRequest, self.accepted),
             };
-            return Some(GivesWay { has_request: false, idleness, since });
+            return Some(GivesWay { has_request: false, idleness, is_recognized: self.is_recognized, since });
         }
-        let waits_for_client =
-            |state: &ServedRequest| matches!(state.phase, RequestPhase::Receiving | RequestPhase::Sending);
         let since = self.requests.values().map(|state| state.since).min()?;
+        if self.requests.values().all(|state| matches!(state.phase, RequestPhase::Paused)) {
+            let idleness = Idleness::NoRequest;
+            return Some(GivesWay { has_request: false, idleness, is_recognized: self.is_recognized, since });
+        }
+        let waits_for_client = |state: &ServedRequest| {
+            matches!(state.phase, RequestPhase::Receiving | RequestPhase::Paused | RequestPhase::Sending { .. })
+        };
         let gives_way = self.requests.values().all(waits_for_client) && !is_young(since);
-        gives_way.then_some(GivesWay { has_request: true, idleness: Idleness::Long, since })
+        gives_way.then_some(GivesWay {
+            has_request: true,
+            idleness: Idleness::Long,
+            is_recognized: self.is_recognized,
+            since,
+        })
     }
 
     /// Whether the node works for the connection, and none of its bounds is exceeded.
@@ -237,7 +286,7 @@ impl ConnectionProgress {
     /// Whether there are requests in progress and all of them will probably have ended within about a second.
     pub fn ends_soon(&self, now: Instant) -> bool {
         let is_short = |state: &ServedRequest| {
-            matches!(state.phase, RequestPhase::Working | RequestPhase::Sending)
+            matches!(state.phase, RequestPhase::Working | RequestPhase::Sending { .. })
                 && now.saturating_duration_since(state.since) < YOUNG
         };
         !self.requests.is_empty() && self.requests.values().all(is_short)
@@ -272,7 +321,7 @@ mod tests {
         ends(&connection, start + 5 * MS + HEAD, ConnectionEnd::Head);
         let request = connection.begin(start + 6 * MS);
         assert_eq!(connection.overdue(start + 3_600_000 * MS), None, "the node works for it");
-        connection.set_phase(request, RequestPhase::Sending, start + 10 * MS);
+        connection.set_phase(request, RequestPhase::Sending { is_large: false }, start + 10 * MS);
         ends(&connection, start + 10 * MS + ANSWER, ConnectionEnd::Untaken);
         connection.taken(request, start + 15 * MS);
         ends(&connection, start + 15 * MS + ANSWER, ConnectionEnd::Untaken);
@@ -286,7 +335,7 @@ mod tests {
         let (mut connection, start) = accepted(false);
         let [unread, other] = [connection.begin(start), connection.begin(start)];
         connection.set_reset(unread, Some(StreamReset::default()));
-        connection.set_phase(unread, RequestPhase::Sending, start);
+        connection.set_phase(unread, RequestPhase::Sending { is_large: false }, start);
         assert_eq!(connection.take_resets(start + ANSWER - MS).len(), 0);
         assert_eq!(connection.overdue(start + ANSWER), None);
         assert_eq!(connection.take_resets(start + ANSWER).len(), 1);
@@ -347,5 +396,29 @@ mod tests {
         busy.set_phase(request, RequestPhase::Receiving, start);
         assert_eq!(busy.gives_way(start + YOUNG - MS), None);
         assert!(busy.gives_way(start + YOUNG) > silent.gives_way(start + MS), "after all without a request");
+    }
+
+    #[test]
+    fn a_paused_request_holds_no_place_and_clients_with_a_key_give_way_last() {
+        let (mut paused, start) = accepted(false);
+        let wrong_key = paused.begin(start);
+        paused.set_phase(wrong_key, RequestPhase::Paused, start);
+        let idle = |is_recognized: bool| {
+            let (mut connection, _) = accepted(false);
+            let request = connection.begin(start);
+            if is_recognized {
+                connection.recognize(request, start);
+            }
+            connection.finish(request, start);
+            connection
+        };
+        let (unknown, known) = (idle(false), idle(true));
+        for now in [start + MS, start + 2 * YOUNG] {
+            let mut order = [("known", &known), ("unknown", &unknown), ("paused", &paused)];
+            order.sort_by_key(|(_, connection)| connection.gives_way(now).map(|order| order.among(|| 1)));
+            assert_eq!(order.map(|(name, _)| name), ["paused", "unknown", "known"]);
+        }
+        paused.recognize(wrong_key, start);
+        assert_eq!(paused.gives_way(start + YOUNG), None, "the node works for it");
     }
 }
