@@ -37,6 +37,7 @@ mod sessions;
 mod table;
 mod tokens;
 mod told;
+mod trace;
 mod transaction;
 mod validate;
 
@@ -47,6 +48,6 @@ pub use host::{HasRoom, RequestHost, ShortAnswer, TakenRoom, WaitForRoom};
 pub use identity::{AdminMode, NodeIdentity};
 pub use keys::AdminKeys;
 pub use lanes::{ClientPresence, PresentClient};
-pub use node_pages::{NodePage, NodePages, NodeStream, OpenedStream, SessionHold};
+pub use node_pages::{NodePage, NodePages, NodeStream, OpenedStream, SentRequest, SessionHold, TracedRequest};
 pub use request::{AdminPeer, BodyFault};
 pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};
