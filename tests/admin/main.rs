@@ -20,6 +20,7 @@ mod resource_access;
 mod samples;
 mod scopes;
 mod security;
+mod sessions;
 mod set_aside;
 mod standalone;
 mod tokens;

@@ -3,6 +3,7 @@
 mod admin;
 mod certificates;
 mod configuration;
+mod figures;
 mod health;
 mod hubs;
 #[cfg(test)]
@@ -232,6 +233,7 @@ impl GatewayNode {
             checker,
             audit: audit_log.as_ref().map(LogWriter::lines),
             tally: Arc::clone(&state.servers.admin),
+            state: Arc::clone(&state),
         });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);

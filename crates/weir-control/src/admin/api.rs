@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
     HeaderValue, ORIGIN, SERVER, VARY, WWW_AUTHENTICATE,
 };
@@ -24,10 +24,13 @@ use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, RequestLanes};
+use super::log_in::KnownCaller;
+use super::node_pages::{NodePage, NodePages, NodeStream, OpenedStream};
 use super::query::{Query, decoded_path};
 use super::request::{
     AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
 };
+use super::sessions::AdminSessions;
 use super::tokens::{AcceptedTokens, TokenFault};
 use super::{configs, history, hubs, kinds, nodes, plugins, resources, validate};
 use crate::document::{AdminKey, AdminRole};
@@ -41,7 +44,7 @@ const BASE: &str = "/apisix/admin";
 /// The base path of what Apache APISIX does not have.
 const OWN_BASE: &str = "/weir/v1";
 /// The delay of the response to a wrong key, which limits the rate of guessing.
-const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
 /// The tool ADC reads the version here, and uses the features of that version of Apache APISIX.
 const SERVED_BY: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"), " APISIX/3.18.0");
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
@@ -61,11 +64,52 @@ pub struct AdminParts {
     pub hosts: Vec<Box<str>>,
     /// Origins of web pages that may read responses (CORS).
     pub origins: Vec<Box<str>>,
-    /// The resources are replaced as a whole, by `PUT /apisix/admin/configs`.
-    pub is_standalone: bool,
+    /// Where the resources are. Those in memory are replaced as a whole, by `PUT /apisix/admin/configs`.
+    pub mode: AdminMode,
     pub served: ServedRevisions,
+    /// Whether browsers may log in.
+    pub has_sessions: bool,
+    /// Whether clients use TLS.
+    pub is_tls: bool,
+    pub node: NodeIdentity,
+    pub pages: Arc<dyn NodePages>,
     /// The sink for lines of the audit log, if there is one.
     pub audit: Option<AuditSink>,
+}
+
+/// Where the resources of a node are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminMode {
+    /// In the configuration file and those it includes, so that they cannot be changed here.
+    File,
+    /// In a file of the node.
+    Embedded,
+    /// In a cluster of etcd.
+    Etcd,
+    /// In memory (API-driven standalone mode).
+    Memory,
+}
+
+impl AdminMode {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            AdminMode::File => "file",
+            AdminMode::Embedded => "embedded",
+            AdminMode::Etcd => "etcd",
+            AdminMode::Memory => "memory",
+        }
+    }
+}
+
+/// What a session tells about the node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeIdentity {
+    /// The name of the machine.
+    pub name: String,
+    /// When the process started, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// The file with the generated key; `None` if keys are configured.
+    pub key_file: Option<String>,
 }
 
 /// The path and query of a request.
@@ -80,29 +124,47 @@ struct AdminTarget {
 pub struct AdminApi {
     handlers: Arc<AdminHandlers>,
     lanes: RequestLanes,
-    keys: AdminKeys,
-    tokens: Option<AcceptedTokens>,
-    hosts: Vec<Box<str>>,
+    pub(super) keys: AdminKeys,
+    pub(super) tokens: Option<AcceptedTokens>,
+    pub(super) hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
     audit: Option<AuditSink>,
+    /// `None` if browsers may not log in.
+    pub(super) sessions: Option<Arc<AdminSessions>>,
+    pub(super) is_tls: bool,
+    pub(super) mode: AdminMode,
+    pub(super) node: NodeIdentity,
 }
 
 /// Answers requests whose senders are known.
 struct AdminHandlers {
     context: AdminContext,
     hubs: Arc<Hubs>,
+    pages: Arc<dyn NodePages>,
 }
 
 impl AdminApi {
     /// # Errors
     /// If no threads can be started.
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
-        let AdminParts { live, hubs, writer, checker, registry, keys, tokens, hosts, origins, .. } = parts;
-        let standalone = parts.is_standalone.then(StandaloneResources::default);
+        let AdminParts { live, hubs, writer, checker, registry, keys, tokens, hosts, origins, mode, .. } = parts;
+        let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
         let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone, waits };
-        let handlers = Arc::new(AdminHandlers { context, hubs });
-        Ok(AdminApi { handlers, lanes: RequestLanes::start()?, keys, tokens, hosts, origins, audit: parts.audit })
+        let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages });
+        Ok(AdminApi {
+            handlers,
+            lanes: RequestLanes::start()?,
+            keys,
+            tokens,
+            hosts,
+            origins,
+            audit: parts.audit,
+            sessions: parts.has_sessions.then(Arc::default),
+            is_tls: parts.is_tls,
+            mode,
+            node: parts.node,
+        })
     }
 
     /// Checks a request in the order of Apache APISIX; the first failed check determines the response. `read` reads at most the
@@ -191,16 +253,38 @@ impl AdminApi {
             Method::GET | Method::HEAD | Method::PUT | Method::POST | Method::PATCH | Method::DELETE => {}
             _ => return answer::not_found(),
         }
+        let mut read = Some(read);
+        if is_own && let Some(answer) = self.log_in_or_out(&head, &path, peer, &mut read).await {
+            return answer;
+        }
+        let Some(read) = read else { return answer::not_found() };
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        let caller = match self.caller(&query, &head.headers, peer).await {
-            Ok(caller) => caller,
+        let known = match self.caller_of_session(&head, peer) {
+            Some(known) => known,
+            None => self.caller(&query, &head.headers, peer).await.map(KnownCaller::without_session),
+        };
+        let KnownCaller { caller, session } = match known {
+            Ok(known) => known,
             Err(refusal) => return *refusal,
         };
         let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
+        if is_own && path == ["session"] && head.method == Method::GET {
+            let expires_ms = session.map(|(_, expires_ms)| expires_ms);
+            return answer::json_of(StatusCode::OK, &self.told_session(&caller, expires_ms));
+        }
         let target = AdminTarget { is_own, path, query };
+        let hold = self.hold(session.as_ref());
         let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client }, read).await;
+        if let Some(stream) = answer.extensions_mut().remove::<NodeStream>() {
+            answer.extensions_mut().insert(OpenedStream { stream, hold });
+        }
         answer.extensions_mut().insert(audited);
         answer
+    }
+
+    /// The revision of the store.
+    pub(super) fn revision(&self) -> u64 {
+        self.handlers.context.live.committed().revision
     }
 
     /// Authenticates by the key, or by the token if there is no key. If neither is configured, the API is on a Unix socket, and
@@ -232,7 +316,11 @@ impl AdminApi {
     ) -> AdminResponse {
         let AdminTarget { is_own, path, query } = target;
         let KnownSender { caller, peer, client } = sender;
-        if caller.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
+        if is_own && caller.role < least_role(&head.method, &path) {
+            let problem = format!("the role {} may not use this", caller.role.name());
+            return answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }));
+        }
+        if !is_own && caller.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
             return unauthorized("invalid method for role viewer");
         }
         if head.method != Method::GET
@@ -256,13 +344,13 @@ impl AdminApi {
             Ok(body) => body,
             Err(fault) => return unreadable(fault, limit),
         };
-        let Parts { method, headers, .. } = head;
+        let Parts { method, headers, uri, .. } = head;
         let (room, presence) = (lane.room().clone(), client.clone());
         let request = AdminRequest { method, path, query, headers, body, caller, peer, client, room };
         let handlers = Arc::clone(&self.handlers);
         let answering = async move {
             match is_own {
-                true => handlers.route_own(&request).await,
+                true => handlers.route_own(&request, uri.query().unwrap_or_default()).await,
                 false => handlers.route(&request).await,
             }
         };
@@ -278,14 +366,32 @@ struct KnownSender {
 }
 
 impl AdminHandlers {
-    async fn route_own(&self, request: &AdminRequest) -> AdminResponse {
-        if let Err(refusal) = request.caller.needs_all("the state of hubs") {
-            return *refusal;
-        }
-        match request.path().as_slice() {
-            ["hubs", rest @ ..] => hubs::answer(&self.hubs, request, rest).await.unwrap_or_else(|refused| *refused),
-            _ => hubs::no_such_path(),
-        }
+    async fn route_own(&self, request: &AdminRequest, query: &str) -> AdminResponse {
+        let path = request.path();
+        let answered = match (path.as_slice(), &request.method) {
+            (["hubs", rest @ ..], _) => match request.caller.needs_all("the state of hubs") {
+                Ok(()) => hubs::answer(&self.hubs, request, rest).await,
+                Err(refusal) => Err(refusal),
+            },
+            (_, &Method::GET) => self.node_page(request, query),
+            _ => Ok(hubs::no_such_path()),
+        };
+        answered.unwrap_or_else(|refused| *refused)
+    }
+
+    /// A page about the node, or a stream, which the node opens.
+    fn node_page(&self, request: &AdminRequest, query: &str) -> Refused<AdminResponse> {
+        request.caller.needs_all("the state of the node")?;
+        let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+        Ok(match self.pages.page(&request.path(), query, accept) {
+            Some(NodePage::Whole(answer)) => answer,
+            Some(NodePage::Stream(stream)) => {
+                let mut answer = text(StatusCode::OK, "");
+                answer.extensions_mut().insert(stream);
+                answer
+            }
+            None => hubs::no_such_path(),
+        })
     }
 
     async fn route(&self, request: &AdminRequest) -> AdminResponse {
@@ -312,6 +418,16 @@ impl AdminHandlers {
     }
 }
 
+/// The role that a path below `/weir/v1` needs at least. A line of `tail` has the address of a client.
+fn least_role(method: &Method, path: &[String]) -> AdminRole {
+    match (*method == Method::GET, path.first().map(String::as_str)) {
+        (true, Some("tail")) => AdminRole::Editor,
+        (true, _) => AdminRole::Viewer,
+        (false, _) if is_check(path) => AdminRole::Viewer,
+        (false, _) => AdminRole::Editor,
+    }
+}
+
 fn versioned(mut answer: AdminResponse) -> AdminResponse {
     answer.headers_mut().insert(API_VERSION, HeaderValue::from_static("v3"));
     answer
@@ -329,12 +445,12 @@ fn options() -> AdminResponse {
     answer
 }
 
-fn unauthorized(description: &str) -> AdminResponse {
+pub(super) fn unauthorized(description: &str) -> AdminResponse {
     let body = json!({ "error_msg": "failed to check token", "description": description });
     answer::json_of(StatusCode::UNAUTHORIZED, &body)
 }
 
-fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
+pub(super) fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
     Box::new(match fault {
         TokenFault::Invalid(problem) => {
             let mut answer = unauthorized(&problem);
@@ -354,14 +470,14 @@ fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
 }
 
 /// The host that a request is for.
-fn host_of(head: &Parts) -> &str {
+pub(super) fn host_of(head: &Parts) -> &str {
     let field = head.headers.get(HOST).and_then(|value| value.to_str().ok());
     head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default()
 }
 
 /// Whether a `Host` is one of this node. On loopback: an address, a name without dots, which public DNS does not have, or a name
 /// in `hosts`. An address that other machines can reach accepts any name, unless `hosts` is configured.
-fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
+pub(super) fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host().to_ascii_lowercase();
     let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
