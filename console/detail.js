@@ -147,6 +147,12 @@ class Page {
   };
 
   #save = async () => {
+    // Some controls write when they are left: the one at hand is, for a moment.
+    const at = document.activeElement;
+    if (at?.closest?.(".form")) {
+      at.blur();
+      at.focus();
+    }
     if (!this.#mayWrite() || this.#text.peek()?.error !== undefined || !this.#isDirty()) return;
     const value = this.#document.peek();
     try {

@@ -7,10 +7,10 @@ import { startLive, stopLive } from "./live.js";
 import { loginPage } from "./login.js";
 import { undo } from "./notices.js";
 import { problem } from "./parts.js";
-import { go, href, route } from "./router.js";
+import { go, route } from "./router.js";
 import { forgetSchemas } from "./schemas.js";
 import { MENU, open } from "./screens.js";
-import { shell, showHelp } from "./shell.js";
+import { newHref, shell, showHelp } from "./shell.js";
 import { forget } from "./tables.js";
 import { t } from "./texts.js";
 import { effect, nothing, render, signal, untracked } from "./vendor/ui.js";
@@ -52,15 +52,9 @@ register({
   "/": { run: focusSearch, label: t.keys.search },
   "?": { run: showHelp, label: t.keys.help },
   u: { run: undo, label: t.keys.undo },
-  n: { run: () => (location.hash = newHere()), label: t.keys.new_ },
+  n: { run: () => (location.hash = newHref()), label: t.keys.new_ },
   ...Object.fromEntries(MENU.map((entry) => [`g ${entry.go}`, { run: () => go(...entry.path), label: t.keys.goTo(entry.title) }])),
 });
-
-/** Where a new resource of the kind at hand is made; of a route, where there is none. */
-function newHere() {
-  const list = route.peek().path.find((part) => MENU.some((entry) => entry.kind?.list === part));
-  return href("new", list ?? "routes");
-}
 
 effect(() => void follow());
 effect(() => (screenKeys.value = screen.value?.keys?.() ?? {}));

@@ -14,12 +14,20 @@ export const MENU = [
   fixed("price", "p", "watch"),
   fixed("live", "l", "watch", () => session.value.can_tail),
   ...KINDS.map((kind) => ({ path: [kind.list], title: wordsOf(kind).many, go: kind.go, group: "configure", kind, needs: () => true })),
+  fixed("streaming", "w", "operate"),
+  fixed("records", "d", "operate"),
+  fixed("nodes", "n", "operate"),
   fixed("history", "h", "operate", stored),
 ];
 
 const SCREENS = {
   overview: () => import("./screens/overview.js"),
   explain: () => import("./screens/explain.js"),
+  price: () => import("./screens/price.js"),
+  live: () => import("./screens/live.js"),
+  streaming: () => import("./screens/streaming.js"),
+  records: () => import("./screens/records.js"),
+  nodes: () => import("./screens/nodes.js"),
   history: () => import("./screens/history.js"),
 };
 

@@ -3,6 +3,7 @@
 import { logOut, revision, session } from "./api.js";
 import { searchBox } from "./find.js";
 import { allKeys } from "./keys.js";
+import { wordsOf } from "./kinds.js";
 import { frame } from "./live.js";
 import { dismiss, notice, undo } from "./notices.js";
 import { badge, key, prose, waiting } from "./parts.js";
@@ -26,6 +27,7 @@ export const shell = (screen) => html`
     <a class="brand" href="#/overview"><img src="icon.svg" alt="" width="20" height="20"><b>${t.name}</b></a>
     ${searchBox(screen?.enter)}
     <span class="grow"></span>
+    ${session.value.can_write ? html`<a class="button quiet new" href=${newHref()} title=${newTitle()} aria-label=${newTitle()}>+</a>` : nothing}
     ${session.value.can_write ? nothing : badge(session.value.mode === "file" ? t.fileMode : t.readOnly)}
     <span class="state" title=${frame.value ? t.live : t.paused}><i class=${frame.value ? "dot good" : "dot"}></i>
       <span class="muted">${revision.value === null ? nothing : t.revision(revision.value)}</span></span>
@@ -40,6 +42,14 @@ export const shell = (screen) => html`
   <main id="content" tabindex="-1">${screen ? screen.view() : waiting(8)}</main>
   ${message()}
   ${help()}`;
+
+/** The kind of which a new one is made here; routes, where there is none. */
+const newKind = () => {
+  const [first, second] = route.value.path;
+  return MENU.find((entry) => entry.kind && [first, second].includes(entry.path[0]))?.kind ?? MENU.find((entry) => entry.kind).kind;
+};
+export const newHref = () => href("new", newKind().list);
+const newTitle = () => `${t.newOne(wordsOf(newKind()).one)} (n)`;
 
 function focusContent(event) {
   event.preventDefault();

@@ -206,11 +206,12 @@ export const t = {
   },
 
   price: {
-    about: "What each plugin costs, measured on some of the requests that were served.",
+    about: "What each plugin costs, in processor time.",
     oneIn: (number) => `One request in ${number} is measured.`,
-    route: "Route", plugin: "Plugin", cpu: "CPU for a request", share: "Share", calls: "Calls measured", waits: "Waits", exchanges: "Requests",
-    emptyTitle: "Nothing measured yet", empty: "Prices appear when the gateway has served some hundred requests.",
-    few: "few measurements", rest: "the gateway itself", perRequest: "for a request", unsure: (number) => `${number} measured: not enough to rely on`,
+    by: "Order", byRoute: "By route", byPlugin: "By plugin",
+    plugin: "Plugin", cpu: "CPU for a call", total: "CPU since the start", calls: "Calls measured", waits: "waits", exchanges: "Requests",
+    emptyTitle: "Nothing measured yet", empty: "Prices appear when the gateway has served some hundred requests.", noPlugins: "No plugin has run in a measured request.",
+    rest: "the gateway itself", perRequest: "for a request", unsure: (number) => `only ${number} measured`,
   },
 
   tail: {
@@ -229,22 +230,27 @@ export const t = {
   streaming: {
     about: "Hubs, their subscriptions, and events that could not be delivered.",
     emptyTitle: "No hubs", empty: "A hub takes events and delivers each one to all subscribers. It is an entry of `hubs` in the configuration.",
-    hubs: "Hubs", subscriptions: "Subscriptions", dead: "Dead letters", noSubscriptions: "No subscriptions", noDead: "No dead letters",
-    replay: "Replay", replaySelected: (number) => `Replay ${number}`, replayed: (number) => `${number} will be delivered again`,
-    columns: { hub: "Hub", topic: "Topic", callback: "Callback", state: "State", backlog: "Waiting", attempts: "Attempts", at: "Time", reason: "Reason", event: "Event", expires: "Expires", status: "Status" },
+    hubs: "Hubs", show: "Show", subscriptions: "Subscriptions", dead: "Dead letters",
+    noSubscriptions: "No subscriptions", noSubscriptionsAdvice: "A client subscribes with a request to the hub's route: hub.mode=subscribe, hub.topic and hub.callback.",
+    noDead: "No dead letters", noDeadAdvice: "Every event has been delivered, or is still being tried.",
+    replay: "Replay", replaySelected: (number) => `Replay ${number}`, replayed: (number) => (number === 1 ? "1 event is delivered again" : `${number} events are delivered again`),
+    columns: { id: "Id", topic: "Topic", callback: "Callback", state: "State", pending: "Pending", delivered: "Delivered", dead: "Dead letters", ends: "Lease", event: "Event", subscription: "Subscription", cause: "Cause", attempts: "Attempts", at: "Time" },
   },
 
   records: {
     about: "What became of log records on their way to each destination.",
-    emptyTitle: "No destinations", empty: "A route, a service or a global rule with a log plugin makes one.",
-    columns: { sink: "Destination", accepted: "Accepted", delivered: "Delivered", dropped: "Dropped", waiting: "Waiting", error: "Last error" },
+    emptyTitle: "No destinations", empty: "A log plugin on a route, a service or a global rule makes one.",
+    outcome: "Outcome", records: "Records", size: "Size", accepted: "Accepted", delivered: "Delivered", inMemory: "Waiting in memory", inSpool: "Waiting on disk", inFlight: "Being sent",
+    rejected: (reason) => `Rejected: ${reason.replaceAll("_", " ")}`, dropped: (reason) => `Dropped: ${reason.replaceAll("_", " ")}`, failing: "failing", working: "working",
   },
 
   nodes: {
     about: "The nodes that share the configuration, and the revision that each serves.",
-    one: "This node is alone: its resources are its own.",
+    one: "This node does not share its resources with others.",
     columns: { node: "Node", state: "State", revision: "Revision", version: "Version", started: "Started", seen: "Seen" },
-    workers: "Workers", worker: "Worker", connections: "Connections", requests: "Requests", configuration: "Configuration", limits: "Limits",
+    workers: "Workers", worker: "Worker", connections: "Connections", requests: "Requests", configuration: "Configuration",
+    running: "Running for", source: "Source", loaded: "Published at", published: "Publishing took", reloads: "Changes published", failed: (number) => `${number} refused`,
+    files: "Open files, at most", ports: "Ports for an upstream address", inStep: "in step", differs: "differs", setAside: (number) => `${number} set aside`,
   },
 
   draft: {
