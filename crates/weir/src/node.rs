@@ -224,10 +224,11 @@ impl GatewayNode {
         state.watches(&gateway, &acme);
 
         // Watches from the state that was loaded above, so that no change since then is missed.
-        let live = loader.live().map(Arc::clone);
+        let (live, files) = (loader.resources().map(Arc::clone), loader.shown().map(Arc::clone));
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
         let resources = live.zip(watch.checker()).map(|(live, checker)| NodeResources {
             live,
+            files,
             hubs: Arc::clone(&hubs),
             writer: watch.writer(),
             checker,

@@ -32,10 +32,11 @@ use super::request::{
 };
 use super::sessions::AdminSessions;
 use super::tokens::{AcceptedTokens, TokenFault};
-use super::{configs, history, hubs, kinds, nodes, plugins, resources, validate};
+use super::{configs, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
 use crate::stores::checker::ResourceChecker;
+use crate::stores::file_resources::FileResources;
 use crate::stores::live::LiveResources;
 use crate::stores::writes::ResourceWriter;
 
@@ -53,6 +54,8 @@ const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, PUT, OPTIONS, 
 /// The components of an Admin API.
 pub struct AdminParts {
     pub live: Arc<LiveResources>,
+    /// The resources with their places, if they stand in files.
+    pub files: Option<Arc<FileResources>>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
     pub checker: Arc<ResourceChecker>,
@@ -147,10 +150,10 @@ impl AdminApi {
     /// # Errors
     /// If no threads can be started.
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
-        let AdminParts { live, hubs, writer, checker, registry, keys, tokens, hosts, origins, mode, .. } = parts;
+        let AdminParts { live, files, hubs, writer, checker, registry, keys, tokens, hosts, origins, mode, .. } = parts;
         let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
-        let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone, waits };
+        let context = AdminContext { live, files, writer, checker, registry, served: parts.served, standalone, waits };
         let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages });
         Ok(AdminApi {
             handlers,
@@ -373,6 +376,8 @@ impl AdminHandlers {
                 Ok(()) => hubs::answer(&self.hubs, request, rest).await,
                 Err(refusal) => Err(refusal),
             },
+            (["table", list], &Method::GET) => table::answer(&self.context, request, list).await,
+            (["explain"], &Method::POST) => explain::answer(&self.context, request),
             (_, &Method::GET) => self.node_page(request, query),
             _ => Ok(hubs::no_such_path()),
         };
@@ -396,6 +401,9 @@ impl AdminHandlers {
 
     async fn route(&self, request: &AdminRequest) -> AdminResponse {
         let (context, path) = (&self.context, request.path());
+        if let Some(refusal) = context.files.as_ref().and_then(|files| file_mode::refusal(files, request)) {
+            return refusal;
+        }
         let answered = match (path.as_slice(), &request.method) {
             (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
                 Ok(plugins::answer(context.registry, method, rest, &request.query))

@@ -237,7 +237,8 @@ impl AdminApi {
 }
 
 /// What this version answers; a page hides what needs something else.
-const FEATURES: &[&str] = &["status", "tail"];
+const FEATURES: &[&str] =
+    &["status", "tail", "table", "explain", "history", "events", "certificates", "metrics_history"];
 
 /// The address of a client, by which log-ins are limited; `None` for the Unix socket.
 fn address_of(peer: AdminPeer) -> Option<IpAddr> {

@@ -49,7 +49,17 @@ impl NodeSettings {
             }
             Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
         }
-        if let Some(AdminSettings { listen, keys: _, tls, hosts: _, origins: _, tokens: _, audit, console: _ }) = admin
+        if let Some(AdminSettings {
+            listen,
+            keys: _,
+            tls,
+            hosts: _,
+            origins: _,
+            tokens: _,
+            audit,
+            console: _,
+            shows_file: _,
+        }) = admin
         {
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {

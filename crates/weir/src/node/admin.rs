@@ -28,7 +28,7 @@ use weir_control::admin::{
     PresentClient, generated_key,
 };
 use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
-use weir_control::stores::{LiveResources, ResourceChecker, ResourceWriter, data_directory};
+use weir_control::stores::{FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
@@ -104,6 +104,8 @@ pub fn sockets(
 /// What the Admin API of a node uses: the store's resources, the hubs, the audit log and the counters of the server.
 pub struct NodeResources {
     pub live: Arc<LiveResources>,
+    /// The resources with their places, if they stand in files.
+    pub files: Option<Arc<FileResources>>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
     pub checker: Arc<ResourceChecker>,
@@ -152,6 +154,7 @@ pub fn start(
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,
+        files: resources.files,
         hubs: resources.hubs,
         writer: resources.writer,
         checker: resources.checker,
