@@ -39,17 +39,17 @@ export async function save(kind, before, value) {
   return entry;
 }
 
-/** Makes a resource; without an id, the node chooses one. Returns its id. */
+/** Makes a resource; one without an id gets one by chance. Returns its id. */
 export async function create(kind, id, value) {
-  const known = kind.self ? value[kind.self] : id;
-  let entry;
-  if (known) entry = await put(kind, (kind.prefix ?? "") + known, value, { "If-None-Match": "*" });
-  else entry = await call(`apisix/admin/${kind.list}`, { method: "POST", body: value });
+  const known = (kind.self ? value[kind.self] : id) || byChance();
+  const entry = await put(kind, (kind.prefix ?? "") + known, value, { "If-None-Match": "*" });
   const made = idOf(entry, kind);
   report(t.created(made), entry, () => attempt(kind, () => call(placeOf(kind, made), { method: "DELETE" }), t.undone(made)));
   await refresh(kind.list);
   return made;
 }
+
+const byChance = () => Array.from(crypto.getRandomValues(new Uint32Array(2)), (part) => part.toString(36)).join("");
 
 function report(text, entry, undo) {
   const warnings = entry.warnings ?? [];

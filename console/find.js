@@ -29,10 +29,9 @@ const found = computed(() => {
   const text = free.value.trim();
   if (!text) return [];
   const begins = (row) => row.id.startsWith(text) || row.name?.startsWith(text);
-  return KINDS.flatMap((kind) => {
-    const rows = search(table(kind.list).value.rows ?? [], text);
-    return [...rows.filter(begins), ...rows.filter((row) => !begins(row))].slice(0, SHOWN).map((row) => ({ kind, row }));
-  }).slice(0, SHOWN);
+  const all = KINDS.flatMap((kind) => search(table(kind.list).value.rows ?? [], text).map((row) => ({ kind, row })));
+  const [front, rest] = [all.filter(({ row }) => begins(row)), all.filter(({ row }) => !begins(row))];
+  return [...front.filter(({ row }) => row.id === text), ...front.filter(({ row }) => row.id !== text), ...rest].slice(0, SHOWN);
 });
 
 export function focusSearch() {

@@ -16,6 +16,8 @@ import { t } from "./texts.js";
 import { effect, nothing, render, signal, untracked } from "./vendor/ui.js";
 
 const screen = signal(null);
+/** The fragment that the screen was opened for, without its query. */
+const shownAt = signal("");
 const failed = signal(null);
 let place = "";
 
@@ -33,6 +35,7 @@ async function follow() {
   try {
     const opened = await open(path);
     if (place !== now) return opened.close?.();
+    shownAt.value = location.hash.split("?")[0];
     screen.value = opened;
     document.title = `${opened.title} · ${t.name}`;
     document.getElementById("content")?.scrollTo(0, 0);
@@ -45,7 +48,7 @@ function draw() {
   if (failed.value) return problem(failed.value);
   if (session.value === undefined) return nothing;
   if (session.value === null) return loginPage();
-  return shell(screen.value);
+  return shell(screen.value, shownAt.value);
 }
 
 register({

@@ -19,7 +19,7 @@ export function showHelp() {
   document.getElementById("help").showModal();
 }
 
-export const shell = (screen) => html`
+export const shell = (screen, place) => html`
   <a class="skip" href="#content" @click=${focusContent}>${t.skip}</a>
   <header class="top">
     <button class="quiet menu-button" aria-label=${menuIsOpen.value ? t.closeMenu : t.menu} aria-expanded=${String(menuIsOpen.value)}
@@ -39,7 +39,7 @@ export const shell = (screen) => html`
     <div class="who"><span><b>${session.value.name}</b> <span class="muted">${session.value.role}</span></span>
       <button class="quiet" @click=${logOut}>${t.logOut}</button></div>
   </nav>
-  <main id="content" tabindex="-1">${screen ? screen.view() : waiting(8)}</main>
+  <main id="content" tabindex="-1" data-place=${screen ? place : nothing}>${screen ? screen.view() : waiting(8)}</main>
   ${message()}
   ${help()}`;
 

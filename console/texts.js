@@ -92,7 +92,7 @@ export const t = {
   remove: "Delete",
   copyYaml: "Copy as YAML",
   id: "id",
-  idAbout: "Letters, digits, `-`, `_` and `.`. Without one, the node chooses it.",
+  idAbout: "Letters, digits, `-`, `_` and `.`. Without one, it is chosen by chance.",
   changes: "Changes",
   problems: (number) => (number === 1 ? "1 problem" : `${number} problems`),
   noChanges: "No changes yet. What you change is compared here before it is saved.",

@@ -7,7 +7,7 @@ import { loaded } from "../load.js";
 import { badge, empty, heading, key, problem, prose, waiting } from "../parts.js";
 import { href, route, setQuery } from "../router.js";
 import { t } from "../texts.js";
-import { html, nothing, signal } from "../vendor/ui.js";
+import { effect, html, nothing, signal, untracked } from "../vendor/ui.js";
 
 const METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
@@ -32,16 +32,26 @@ export function open() {
     event?.preventDefault();
     const url = document.getElementById("explain-url").value.trim();
     if (!url) return;
-    setQuery({ url });
-    sent.value = null;
-    answer.load();
+    if (url === route.peek().query.url) answer.load();
+    else setQuery({ url });
   };
   const send = () => {
     if (!route.peek().query.url) return;
     sent.value = request();
     trace.load();
   };
-  if (route.peek().query.url) answer.load();
+  // The request stands in the URL: another one is asked for at once.
+  let asked = null;
+  const follow = effect(() => {
+    const { url, method, headers, from } = route.value.query;
+    const now = url ? JSON.stringify([url, method, headers, from]) : null;
+    if (now === asked) return;
+    asked = now;
+    if (now) untracked(() => {
+      sent.value = null;
+      answer.load();
+    });
+  });
   requestAnimationFrame(() => document.getElementById("explain-url")?.focus());
 
   const fields = () => {
@@ -74,7 +84,7 @@ export function open() {
     title: t.screens.explain,
     view: () => [heading(t.screens.explain, nothing, html`<p class="muted">${t.explain.about}</p>`), fields(), body()],
     keys: () => ({ "Ctrl+Enter": { run: ask, label: t.explain.button }, s: { run: send, label: t.keys.send } }),
-    close: () => (answer.close(), trace.close()),
+    close: () => (follow(), answer.close(), trace.close()),
   };
 }
 

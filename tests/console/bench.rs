@@ -10,14 +10,23 @@ use crate::api::{self, Api};
 /// Resources of each kind: the key in the Admin API, and the value. `ORIGIN` stands for the address of the backend.
 pub const RESOURCES: &[(&str, &str)] = &[
     ("upstreams/orders", r#"{"name":"orders","nodes":{"ORIGIN":1,"127.0.0.1:1":0},"labels":{"team":"a"}}"#),
-    ("services/shop", r#"{"name":"shop","upstream_id":"orders","plugins":{"limit-count":{"count":100000,"time_window":60}}}"#),
+    (
+        "services/shop",
+        r#"{"name":"shop","upstream_id":"orders","plugins":{"limit-count":{"count":100000,"time_window":60}}}"#,
+    ),
     (
         "routes/orders",
         r#"{"name":"orders","uri":"/orders/*","service_id":"shop","methods":["GET","POST"],"labels":{"team":"a","env":"prod"},
             "plugins":{"proxy-rewrite":{"headers":{"set":{"X-Shop":"1"}}},"fault-injection":{"abort":{"http_status":503,"vars":[[["arg_fail","==","1"]]]}}}}"#,
     ),
-    ("routes/orders-2", r#"{"uri":"/orders/*","priority":10,"vars":[["arg_version","==","2"]],"upstream_id":"orders"}"#),
-    ("routes/images", r#"{"uris":["/images/*","/img/*"],"hosts":["shop.example.com"],"upstream":{"nodes":{"ORIGIN":1}}}"#),
+    (
+        "routes/orders-2",
+        r#"{"uri":"/orders/*","priority":10,"vars":[["arg_version","==","2"]],"upstream_id":"orders"}"#,
+    ),
+    (
+        "routes/images",
+        r#"{"uris":["/images/*","/img/*"],"hosts":["shop.example.com"],"upstream":{"nodes":{"ORIGIN":1}}}"#,
+    ),
     ("consumers/jack", r#"{"username":"jack","plugins":{"key-auth":{"key":"key-of-jack"}},"labels":{"tier":"gold"}}"#),
     ("consumer_groups/gold", r#"{"plugins":{"limit-count":{"count":10,"time_window":60}}}"#),
     ("plugin_configs/standard", r#"{"plugins":{"cors":{}}}"#),
@@ -30,7 +39,6 @@ pub struct Bench {
     pub page: BrowserPage,
     pub gateway: Gateway,
     pub origin: Origin,
-    pub base: String,
 }
 
 impl Bench {
@@ -58,7 +66,7 @@ impl Bench {
         let base = format!("http://{}/console/", api::admin_addr(&gateway));
         page.visit(&base);
         page.wait("the page of the log-in", "document.querySelector('#key')");
-        Some(Bench { page, gateway, origin, base })
+        Some(Bench { page, gateway, origin })
     }
 
     #[track_caller]
@@ -80,7 +88,8 @@ impl Bench {
     /// Waits until a screen is there: its heading, and nothing in the place of what is being fetched.
     #[track_caller]
     pub fn settle(&self, what: &str) {
-        let is_there = "document.querySelector('#content h1')?.textContent && !document.querySelector('#content .waiting, #content .plot-place')
+        let is_there = "document.querySelector('#content').dataset.place === location.hash.split('?')[0]
+            && document.querySelector('#content h1')?.textContent && !document.querySelector('#content .waiting, #content .plot-place')
             && [...document.querySelectorAll('weir-editor')].every((one) => one.shadowRoot?.querySelector('.cm-content'))
             && new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
         self.page.wait(what, is_there);
@@ -108,8 +117,12 @@ impl Bench {
         let complaints = self.page.complaints();
         assert!(complaints.is_empty(), "{complaints:#?}");
         let own = format!("http://{}/", self.admin_addr());
-        let others: Vec<String> =
-            self.page.requested().into_iter().filter(|url| !url.starts_with(&own) && !url.starts_with("data:")).collect();
+        let others: Vec<String> = self
+            .page
+            .requested()
+            .into_iter()
+            .filter(|url| !url.starts_with(&own) && !url.starts_with("data:"))
+            .collect();
         assert!(others.is_empty(), "{others:#?}");
     }
 }

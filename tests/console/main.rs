@@ -4,7 +4,6 @@
 //! both.
 
 #[path = "../admin/api.rs"]
-#[expect(dead_code, reason = "the tests of the Admin API use more of it")]
 mod api;
 mod bench;
 mod forms;

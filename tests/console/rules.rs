@@ -33,7 +33,8 @@ fn contrast(one: &str, other: &str) -> f64 {
 
 /// The tokens of a block of `tokens.css`.
 fn tokens(block: &str) -> HashMap<&str, &str> {
-    let declarations = block.lines().filter_map(|line| line.trim().strip_prefix("--")?.trim_end_matches(';').split_once(": "));
+    let declarations =
+        block.lines().filter_map(|line| line.trim().strip_prefix("--")?.trim_end_matches(';').split_once(": "));
     declarations.collect()
 }
 
@@ -70,7 +71,8 @@ fn files() -> Vec<(String, Vec<u8>)> {
                 continue;
             }
             let name = path.strip_prefix(folder()).expect("below it").display().to_string();
-            let is_served = [".js", ".css", ".html", ".svg"].iter().any(|end| name.ends_with(end)) && !name.ends_with(".entry.js");
+            let is_served =
+                [".js", ".css", ".html", ".svg"].iter().any(|end| name.ends_with(end)) && !name.ends_with(".entry.js");
             if is_served {
                 found.push((name, fs::read(&path).expect("a file")));
             }
@@ -132,7 +134,9 @@ fn own_files_are_short_and_name_no_other_host() {
         for forbidden in ["innerHTML", "eval(", "document.write", " style=\"", "localStorage.setItem(TOKEN"] {
             assert!(!text.contains(forbidden), "{name} has `{forbidden}`");
         }
-        let urls = text.match_indices("http").map(|(at, _)| text[at..].split(['"', '`', ' ', '\'']).next().unwrap_or_default());
+        let urls = text
+            .match_indices("http")
+            .map(|(at, _)| text[at..].split(['"', '`', ' ', '\'']).next().unwrap_or_default());
         for url in urls.filter(|url| url.contains("://")) {
             let is_allowed = ["example.com", "www.w3.org/2000/svg", "://${"].iter().any(|part| url.contains(part));
             assert!(is_allowed, "{name} names {url}");

@@ -50,7 +50,9 @@ fn look_at_all(scheme: &str, width: u32) {
         if found != "" {
             problems.push(format!("{place}: {}", found.as_str().unwrap_or_default()));
         }
-        let scrolls = bench.page.evaluate("document.querySelector('#content').scrollWidth > document.querySelector('#content').clientWidth");
+        let scrolls = bench.page.evaluate(
+            "document.querySelector('#content').scrollWidth > document.querySelector('#content').clientWidth",
+        );
         if scrolls != false {
             problems.push(format!("{place} scrolls to the side"));
         }

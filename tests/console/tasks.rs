@@ -1,7 +1,7 @@
 //! What a first day asks for, by pointer and by keys. Typing into a field is no click; each task has an upper bound of clicks.
 
 use serde_json::{Value, json};
-use weir_testkit::eventually_some;
+use weir_testkit::{eventually, eventually_some};
 
 use crate::api::{self, Api};
 use crate::bench::Bench;
@@ -69,7 +69,10 @@ fn a_backend_is_published_at_a_path() {
     bench.page.write("/by-keys");
     bench.page.fill(nodes, &address);
     bench.page.press("Ctrl+Enter");
-    bench.page.wait("it is created", "document.querySelector('.notice')?.textContent.includes('Created') && location.hash !== '#/new/routes'");
+    bench.page.wait(
+        "it is created",
+        "document.querySelector('.notice')?.textContent.includes('Created') && location.hash !== '#/new/routes'",
+    );
     assert_eq!(bench.gateway.get("/by-keys").status, 200);
     bench.check_quiet();
 }
@@ -213,8 +216,7 @@ fn everything_goes_back_to_a_revision() {
     bench.page.press("j");
     bench.page.wait("the difference", "document.querySelector('.rollback .diff .removed')");
     bench.page.press("Ctrl+Enter");
-    bench.wait_text("Everything is as it was at revision");
-    assert_eq!(bench.resource("routes/mistake"), None);
+    eventually("the route is gone", weir_testkit::DEADLINE, || bench.resource("routes/mistake").is_none());
     bench.check_quiet();
 }
 
@@ -234,13 +236,17 @@ fn one_of_ten_thousand_routes_is_found() {
     bench.page.take_clicks();
     search(&bench, "/shop/7777/", "r7777");
     at_most(&bench, 0);
+    bench.page.press("Escape");
     // The table draws what is visible, and keeps its rows in their places while it scrolls.
     bench.go("#/routes");
     bench.wait_text("10,000 routes");
     let drawn = bench.page.evaluate("document.querySelectorAll('weir-table .body .row').length");
     assert!(drawn.as_u64().is_some_and(|drawn| drawn < 80), "{drawn}");
     bench.page.evaluate("document.querySelector('weir-table').scrollTop = 1e9");
-    bench.page.wait("the last row", "[...document.querySelectorAll('weir-table .body .row')].some((row) => row.ariaRowIndex === '10001')");
+    bench.page.wait(
+        "the last row",
+        "[...document.querySelectorAll('weir-table .body .row')].some((row) => row.ariaRowIndex === '10001')",
+    );
     bench.page.press("/");
     bench.page.write("h7.example /shop/1057/");
     bench.page.wait("one row", "document.querySelectorAll('weir-table .body .row').length === 1");
@@ -274,8 +280,8 @@ fn an_endpoint_is_added_and_taken_out() {
     let Some(bench) = Bench::start() else { return };
     bench.page.take_clicks();
     search(&bench, "orders", "orders");
-    bench.page.evaluate("[...document.querySelectorAll('#found a')].find((one) => one.textContent.includes('Upstream')).id = 'wanted'");
-    bench.page.click("#wanted");
+    let upstream = "#found a[href='#/upstreams/orders']";
+    bench.page.click(upstream);
     bench.settle("the upstream");
     bench.page.fill("[data-pointer='/nodes'] .pair.new input", "127.0.0.1:2");
     bench.page.press("Tab");
@@ -340,7 +346,9 @@ fn requests_with_5xx_are_watched() {
         for target in ["/orders/slow?fail=1", "/orders/1"] {
             client.get(target).ok()?;
         }
-        let rows = bench.page.evaluate("[...document.querySelectorAll('weir-table .body .row')].map((row) => row.textContent)");
+        let rows = bench
+            .page
+            .evaluate("[...document.querySelectorAll('weir-table .body .row')].map((row) => row.textContent)");
         let rows = rows.as_array()?;
         (!rows.is_empty() && rows.iter().all(|row| row.as_str().is_some_and(|row| row.contains("503")))).then_some(())
     });
@@ -357,7 +365,9 @@ fn who_changed_a_route_last_and_a_copy_as_yaml() {
     bench.page.click(".tabs a:last-child");
     bench.wait_text("by ann");
     at_most(&bench, 2);
-    bench.page.call("Browser.grantPermissions", &json!({ "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"] }));
+    bench
+        .page
+        .call("Browser.grantPermissions", &json!({ "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"] }));
     bench.page.press("y");
     bench.wait_text("Copied");
     bench.page.evaluate("document.querySelector('.notice .quiet').click()");

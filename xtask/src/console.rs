@@ -58,7 +58,8 @@ pub fn verify() -> Result<(), Problems> {
         let made = bundle()?;
         for (name, text) in &made.files {
             if tree::read(&format!("{FOLDER}/{name}"))? != *text {
-                problems.push(format!("{FOLDER}/{name} is not what its packages make; run `cargo xtask console vendor`"));
+                problems
+                    .push(format!("{FOLDER}/{name} is not what its packages make; run `cargo xtask console vendor`"));
             }
         }
     }
@@ -138,7 +139,8 @@ fn describe(package: &str, made: &mut Made) -> Result<(), Problems> {
     let own = json(&folder.join("package.json"))?;
     let text = |member: &str| own[member].as_str().unwrap_or_default().to_owned();
     let (version, licence) = (text("version"), text("license"));
-    let _ = write!(made.list, "\n[[package]]\nname = \"{package}\"\nversion = \"{version}\"\nlicence = \"{licence}\"\n");
+    let _ =
+        write!(made.list, "\n[[package]]\nname = \"{package}\"\nversion = \"{version}\"\nlicence = \"{licence}\"\n");
     let files = fs::read_dir(&folder).map_err(|error| vec![format!("{}: {error}", folder.display())])?;
     let mut paths: Vec<_> = files.flatten().map(|file| file.path()).collect();
     paths.sort();

@@ -28,7 +28,7 @@ const FLAGS: &str = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm
 
 /// What has come from the browser.
 #[derive(Default)]
-struct Received {
+struct FromBrowser {
     answers: HashMap<u64, Value>,
     /// By session.
     events: HashMap<String, Vec<Value>>,
@@ -37,7 +37,7 @@ struct Received {
 
 struct Browser {
     input: Mutex<ChildStdin>,
-    received: Arc<(Mutex<Received>, Condvar)>,
+    received: Arc<(Mutex<FromBrowser>, Condvar)>,
     next_id: AtomicU64,
     _profile: TempDir,
 }
@@ -55,12 +55,14 @@ impl Browser {
     }
 
     fn start() -> Option<Browser> {
-        let is_there =
-            |name: &&&str| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+        let is_there = |name: &&&str| {
+            Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+        };
         let name = NAMES.iter().find(is_there)?;
         let profile = TempDir::new();
         // Descriptors 3 and 4 are the pipes, which only a shell can arrange without `unsafe`.
-        let script = format!("exec {name} {FLAGS} --user-data-dir=\"$0\" about:blank 3<&0 4>&1 </dev/null >/dev/null 2>&1");
+        let script =
+            format!("exec {name} {FLAGS} --user-data-dir=\"$0\" about:blank 3<&0 4>&1 </dev/null >/dev/null 2>&1");
         let mut child = Command::new("sh")
             .args(["-c", &script])
             .arg(profile.path())
@@ -70,7 +72,7 @@ impl Browser {
             .expect("there is a shell");
         let input = Mutex::new(child.stdin.take().expect("stdin is piped"));
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        let received = Arc::<(Mutex<Received>, Condvar)>::default();
+        let received = Arc::<(Mutex<FromBrowser>, Condvar)>::default();
         let kept = Arc::clone(&received);
         thread::spawn(move || {
             collect(output, &kept);
@@ -80,7 +82,7 @@ impl Browser {
         Some(Browser { input, received, next_id: AtomicU64::new(1), _profile: profile })
     }
 
-    fn state(&self) -> MutexGuard<'_, Received> {
+    fn state(&self) -> MutexGuard<'_, FromBrowser> {
         self.received.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +113,7 @@ impl Browser {
 }
 
 /// Sorts what comes from the browser into answers and events.
-fn collect(mut output: impl BufRead, received: &(Mutex<Received>, Condvar)) {
+fn collect(mut output: impl BufRead, received: &(Mutex<FromBrowser>, Condvar)) {
     let mut text = Vec::new();
     while output.read_until(0, &mut text).is_ok_and(|length| length > 0) {
         if text.last() == Some(&0) {
@@ -239,8 +241,7 @@ impl BrowserPage {
         self.clicks.set(self.clicks.get() + 1);
         for (kind, buttons) in [("mouseMoved", 0), ("mousePressed", 1), ("mouseReleased", 0)] {
             let button = if kind == "mouseMoved" { "none" } else { "left" };
-            let event =
-                json!({ "type": kind, "x": place[0], "y": place[1], "button": button, "buttons": buttons, "clickCount": 1 });
+            let event = json!({ "type": kind, "x": place[0], "y": place[1], "button": button, "buttons": buttons, "clickCount": 1 });
             self.call("Input.dispatchMouseEvent", &event);
         }
     }
@@ -263,7 +264,8 @@ impl BrowserPage {
             "Tab" => 9,
             _ => 0,
         };
-        let mut event = json!({ "type": "rawKeyDown", "key": name, "modifiers": modifiers, "windowsVirtualKeyCode": code });
+        let mut event =
+            json!({ "type": "rawKeyDown", "key": name, "modifiers": modifiers, "windowsVirtualKeyCode": code });
         let text = if name == "Enter" { "\r" } else { name };
         if modifiers == 0 && text.chars().count() == 1 {
             event["type"] = "keyDown".into();
@@ -311,7 +313,8 @@ impl BrowserPage {
     /// them.
     pub fn complaints(&self) -> Vec<String> {
         let is_loud = |kind: &Value| matches!(kind.as_str(), Some("error" | "warning" | "assert"));
-        let thrown = self.events("Runtime.exceptionThrown").into_iter().map(|event| event["exceptionDetails"].to_string());
+        let thrown =
+            self.events("Runtime.exceptionThrown").into_iter().map(|event| event["exceptionDetails"].to_string());
         let said = self.events("Runtime.consoleAPICalled").into_iter().filter(|event| is_loud(&event["type"]));
         let logged = self.events("Log.entryAdded").into_iter().map(|event| event["entry"].clone());
         let logged = logged.filter(|entry| is_loud(&entry["level"]) && entry["source"] != "network");
