@@ -224,8 +224,8 @@ class Page {
     if (this.#missing.value) {
       const error = this.#missing.value;
       return error.status === 404
-        ? empty(t.notThere(`${words.one} ${this.#id}`), t.notThereAdvice, html`<a class="button" href=${href(this.#kind.list)}>${words.many}</a>`)
-        : problem(error);
+        ? [heading(this.title), empty(t.notThere(`${words.one} ${this.#id}`), t.notThereAdvice, html`<a class="button" href=${href(this.#kind.list)}>${words.many}</a>`)]
+        : [heading(this.title), problem(error)];
     }
     const tab = route.value.query.tab || "form";
     return html`${this.#heading(words)}${this.#tabs(tab)}

@@ -24,7 +24,7 @@ export const shell = (screen, place) => html`
   <header class="top">
     <button class="quiet menu-button" aria-label=${menuIsOpen.value ? t.closeMenu : t.menu} aria-expanded=${String(menuIsOpen.value)}
       aria-controls="menu" @click=${() => (menuIsOpen.value = !menuIsOpen.value)}>☰</button>
-    <a class="brand" href="#/overview"><img src="icon.svg" alt="" width="20" height="20"><b>${t.name}</b></a>
+    <a class="brand" href="#/overview" aria-label=${`${t.name}: ${t.screens.overview}`}><img src="icon.svg" alt="" width="20" height="20"><b>${t.name}</b></a>
     ${searchBox(screen?.enter)}
     <span class="grow"></span>
     ${session.value.can_write ? html`<a class="button quiet new" href=${newHref()} title=${newTitle()} aria-label=${newTitle()}>+</a>` : nothing}

@@ -29,22 +29,22 @@ export async function open() {
     if (stored) changes.load();
     if (has("certificates")) certificates.load();
   })];
-  if (has("history")) {
+  if (has("metrics_history")) {
     busiest.load();
     figures.start();
   }
   return {
     title: t.screens.overview,
-    view: () => html`${heading(t.screens.overview, has("history") ? figures.ranges() : nothing, subtitle(status.data))}
+    view: () => html`${heading(t.screens.overview, has("metrics_history") ? figures.ranges() : nothing, subtitle(status.data))}
       ${problem(status.error)}
-      ${has("events") || has("history") ? numbers(figures) : nothing}
-      ${has("history") ? figures.view() : nothing}
+      ${has("events") || has("metrics_history") ? numbers(figures) : nothing}
+      ${has("metrics_history") ? figures.view() : nothing}
       <div class="cards">
         ${warnings(status.data)}
         ${endpoints(status)}
         ${stored ? lastChanges(changes) : nothing}
         ${has("certificates") ? certificateList(certificates) : nothing}
-        ${has("history") ? busiestRoutes(busiest) : nothing}
+        ${has("metrics_history") ? busiestRoutes(busiest) : nothing}
       </div>`,
     close: () => {
       clearInterval(timer);

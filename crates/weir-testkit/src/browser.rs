@@ -296,10 +296,10 @@ impl BrowserPage {
         self.write(text);
     }
 
-    /// A picture of what is visible, as PNG in base64.
+    /// A picture of what is visible, as WebP in base64.
     #[track_caller]
     pub fn screenshot(&self) -> String {
-        let answer = self.call("Page.captureScreenshot", &json!({ "format": "png" }));
+        let answer = self.call("Page.captureScreenshot", &json!({ "format": "webp", "quality": 82 }));
         answer["data"].as_str().expect("a picture").to_owned()
     }
 
