@@ -1,18 +1,15 @@
 //! The Admin API: from a request to its response. Start reading at [`AdminApi::answer`].
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue, ORIGIN, SERVER, VARY, WWW_AUTHENTICATE,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, SERVER, VARY,
 };
 use http::request::Parts;
-use http::uri::Authority;
 use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -22,16 +19,17 @@ use weir_plugin::Registry;
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
+use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, RequestLanes};
-use super::log_in::KnownCaller;
+use super::log_in::{KnownCaller, LogIns};
 use super::node_pages::{NodePage, NodePages, NodeStream, OpenedStream};
 use super::query::{Query, decoded_path};
+use super::refusals::{WRONG_KEY_PAUSE, refused_token, unauthorized};
 use super::request::{
     AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
 };
-use super::sessions::AdminSessions;
-use super::tokens::{AcceptedTokens, TokenFault};
+use super::tokens::AcceptedTokens;
 use super::{configs, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
@@ -44,8 +42,6 @@ use crate::stores::writes::ResourceWriter;
 const BASE: &str = "/apisix/admin";
 /// The base path of what Apache APISIX does not have.
 const OWN_BASE: &str = "/weir/v1";
-/// The delay of the response to a wrong key, which limits the rate of guessing.
-pub(super) const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
 /// The tool ADC reads the version here, and uses the features of that version of Apache APISIX.
 const SERVED_BY: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"), " APISIX/3.18.0");
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
@@ -80,41 +76,6 @@ pub struct AdminParts {
     pub audit: Option<AuditSink>,
 }
 
-/// Where the resources of a node are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdminMode {
-    /// In the configuration file and those it includes, so that they cannot be changed here.
-    File,
-    /// In a file of the node.
-    Embedded,
-    /// In a cluster of etcd.
-    Etcd,
-    /// In memory (API-driven standalone mode).
-    Memory,
-}
-
-impl AdminMode {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            AdminMode::File => "file",
-            AdminMode::Embedded => "embedded",
-            AdminMode::Etcd => "etcd",
-            AdminMode::Memory => "memory",
-        }
-    }
-}
-
-/// What a session tells about the node.
-#[derive(Clone, Debug, Default)]
-pub struct NodeIdentity {
-    /// The name of the machine.
-    pub name: String,
-    /// When the process started, in milliseconds since 1970.
-    pub started_ms: u64,
-    /// The file with the generated key; `None` if keys are configured.
-    pub key_file: Option<String>,
-}
-
 /// The path and query of a request.
 struct AdminTarget {
     /// Whether it is below Weir's own base path, not APISIX's.
@@ -127,16 +88,9 @@ struct AdminTarget {
 pub struct AdminApi {
     handlers: Arc<AdminHandlers>,
     lanes: RequestLanes,
-    pub(super) keys: AdminKeys,
-    pub(super) tokens: Option<AcceptedTokens>,
-    pub(super) hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
     audit: Option<AuditSink>,
-    /// `None` if browsers may not log in.
-    pub(super) sessions: Option<Arc<AdminSessions>>,
-    pub(super) is_tls: bool,
-    pub(super) mode: AdminMode,
-    pub(super) node: NodeIdentity,
+    log_ins: LogIns,
 }
 
 /// Answers requests whose senders are known.
@@ -158,15 +112,17 @@ impl AdminApi {
         Ok(AdminApi {
             handlers,
             lanes: RequestLanes::start()?,
-            keys,
-            tokens,
-            hosts,
             origins,
             audit: parts.audit,
-            sessions: parts.has_sessions.then(Arc::default),
-            is_tls: parts.is_tls,
-            mode,
-            node: parts.node,
+            log_ins: LogIns {
+                sessions: parts.has_sessions.then(Arc::default),
+                keys,
+                tokens,
+                hosts,
+                is_tls: parts.is_tls,
+                mode,
+                node: parts.node,
+            },
         })
     }
 
@@ -232,7 +188,7 @@ impl AdminApi {
     /// Whether a request has a host name that is none of this node.
     pub fn is_misdirected(&self, head: &Parts, peer: AdminPeer) -> bool {
         // Browsers cannot connect to a Unix socket.
-        matches!(peer, AdminPeer::Tcp { local, .. } if !is_own_name(host_of(head), local.ip(), &self.hosts))
+        matches!(peer, AdminPeer::Tcp { local, .. } if !is_own_name(host_of(head), local.ip(), &self.log_ins.hosts))
     }
 
     async fn answer_own(
@@ -257,12 +213,12 @@ impl AdminApi {
             _ => return answer::not_found(),
         }
         let mut read = Some(read);
-        if is_own && let Some(answer) = self.log_in_or_out(&head, &path, peer, &mut read).await {
+        if is_own && let Some(answer) = self.log_ins.answer(&head, &path, peer, &mut read, self.revision()).await {
             return answer;
         }
         let Some(read) = read else { return answer::not_found() };
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        let known = match self.caller_of_session(&head, peer) {
+        let known = match self.log_ins.caller_of_session(&head, peer) {
             Some(known) => known,
             None => self.caller(&query, &head.headers, peer).await.map(KnownCaller::without_session),
         };
@@ -273,10 +229,10 @@ impl AdminApi {
         let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
         if is_own && path == ["session"] && head.method == Method::GET {
             let expires_ms = session.map(|(_, expires_ms)| expires_ms);
-            return answer::json_of(StatusCode::OK, &self.told_session(&caller, expires_ms));
+            return answer::json_of(StatusCode::OK, &self.log_ins.told(&caller, expires_ms, self.revision()));
         }
         let target = AdminTarget { is_own, path, query };
-        let hold = self.hold(session.as_ref());
+        let hold = self.log_ins.hold(session.as_ref());
         let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client }, read).await;
         if let Some(stream) = answer.extensions_mut().remove::<NodeStream>() {
             answer.extensions_mut().insert(OpenedStream { stream, hold });
@@ -286,21 +242,22 @@ impl AdminApi {
     }
 
     /// The revision of the store.
-    pub(super) fn revision(&self) -> u64 {
+    fn revision(&self) -> u64 {
         self.handlers.context.live.committed().revision
     }
 
     /// Authenticates by the key, or by the token if there is no key. If neither is configured, the API is on a Unix socket, and
     /// everyone who can connect to it is an admin.
     async fn caller(&self, query: &Query, headers: &HeaderMap, peer: AdminPeer) -> Refused<Caller> {
-        if matches!(peer, AdminPeer::Unix) && self.keys.is_empty() && self.tokens.is_none() {
+        let LogIns { keys, tokens, .. } = &self.log_ins;
+        if matches!(peer, AdminPeer::Unix) && keys.is_empty() && tokens.is_none() {
             return Ok(Caller::of_socket());
         }
-        let fault = match self.keys.of_request(query, headers) {
+        let fault = match keys.of_request(query, headers) {
             Ok(key) => return Ok(Caller::of_key(key)),
             Err(fault) => fault,
         };
-        match (fault, &self.tokens, bearer(headers)) {
+        match (fault, tokens, bearer(headers)) {
             (KeyFault::Missing, Some(tokens), Some(token)) => tokens.caller(token).await.map_err(refused_token),
             (KeyFault::Missing, ..) => Err(Box::new(unauthorized("missing apikey"))),
             (KeyFault::Wrong, ..) => {
@@ -451,49 +408,6 @@ fn options() -> AdminResponse {
         HeaderValue::from_static("X-API-KEY, Authorization, Content-Type, If-Match, If-None-Match"),
     );
     answer
-}
-
-pub(super) fn unauthorized(description: &str) -> AdminResponse {
-    let body = json!({ "error_msg": "failed to check token", "description": description });
-    answer::json_of(StatusCode::UNAUTHORIZED, &body)
-}
-
-pub(super) fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
-    Box::new(match fault {
-        TokenFault::Invalid(problem) => {
-            let mut answer = unauthorized(&problem);
-            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
-            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-            answer
-        }
-        TokenFault::Unverifiable(problem) => {
-            let problem = format!("the token cannot be verified: {problem}");
-            answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem }))
-        }
-        TokenFault::NoRole => {
-            let problem = "no value of the token is in `admin.tokens.roles.map`";
-            answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
-        }
-    })
-}
-
-/// The host that a request is for.
-pub(super) fn host_of(head: &Parts) -> &str {
-    let field = head.headers.get(HOST).and_then(|value| value.to_str().ok());
-    head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default()
-}
-
-/// Whether a `Host` is one of this node. On loopback: an address, a name without dots, which public DNS does not have, or a name
-/// in `hosts`. An address that other machines can reach accepts any name, unless `hosts` is configured.
-pub(super) fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
-    let Ok(authority) = host.parse::<Authority>() else { return false };
-    let name = authority.host().to_ascii_lowercase();
-    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    is_address
-        || !name.contains('.')
-        || name.ends_with(".localhost")
-        || hosts.iter().any(|own| **own == *name)
-        || !local.is_loopback() && hosts.is_empty()
 }
 
 /// The author name of a generated key in the history.

@@ -12,12 +12,14 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::answer::{self, AdminResponse, Refused, json_of};
-use super::api::{AdminApi, AdminMode, WRONG_KEY_PAUSE, host_of, is_own_name, refused_token, unauthorized};
 use super::audit::AuditedCaller;
-use super::keys::Caller;
+use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
+use super::keys::{AdminKeys, Caller};
 use super::node_pages::SessionHold;
+use super::refusals::{WRONG_KEY_PAUSE, refused_token, unauthorized};
 use super::request::{AdminPeer, BodyFault, unreadable};
 use super::sessions::{AdminSession, AdminSessions, LIFETIME, SessionOrigin, SessionRefusal, SessionSecrets};
+use super::tokens::AcceptedTokens;
 use crate::document::{AdminRole, AdminScope};
 
 /// The field with the token of a session.
@@ -42,21 +44,37 @@ impl KnownCaller {
     }
 }
 
-impl AdminApi {
-    /// Answers a log-in or log-out, and what a page asks before a log-in; `None` if the request is something else.
-    pub(super) async fn log_in_or_out(
+/// Who may use the API, and the sessions of those who have logged in.
+pub(super) struct LogIns {
+    /// `None` if browsers may not log in.
+    pub(super) sessions: Option<Arc<AdminSessions>>,
+    pub(super) keys: AdminKeys,
+    pub(super) tokens: Option<AcceptedTokens>,
+    /// Host names that requests may have, besides addresses and names of this machine.
+    pub(super) hosts: Vec<Box<str>>,
+    /// Whether clients use TLS.
+    pub(super) is_tls: bool,
+    pub(super) mode: AdminMode,
+    pub(super) node: NodeIdentity,
+}
+
+impl LogIns {
+    /// Answers a log-in or log-out, and what a page asks before a log-in; `None` if the request is something else. `revision` is that
+    /// of the store.
+    pub(super) async fn answer(
         &self,
         head: &Parts,
         path: &[String],
         peer: AdminPeer,
         read: &mut Option<impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>>,
+        revision: u64,
     ) -> Option<AdminResponse> {
         let sessions = self.sessions.as_ref()?;
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         Some(match (path.as_slice(), &head.method) {
             (["session"], &Method::POST) => {
                 let read = read.take()?;
-                self.log_in(sessions, head, peer, read).await.unwrap_or_else(|refusal| *refusal)
+                self.log_in(sessions, head, peer, read, revision).await.unwrap_or_else(|refusal| *refusal)
             }
             (["session"], &Method::DELETE) => self.log_out(sessions, head, peer).await,
             (["session", "hint"], &Method::GET) => self.hint(head, peer),
@@ -70,6 +88,7 @@ impl AdminApi {
         head: &Parts,
         peer: AdminPeer,
         read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
+        revision: u64,
     ) -> Refused<AdminResponse> {
         self.check_page(head, peer)?;
         let address = address_of(peer);
@@ -83,7 +102,7 @@ impl AdminApi {
             sessions.end(token);
         }
         let SessionSecrets { token, cookie, expires_ms } = sessions.begin(origin).map_err(refused_session)?;
-        let mut told = self.told_session(&caller, Some(expires_ms));
+        let mut told = self.told(&caller, Some(expires_ms), revision);
         told["token"] = token.into();
         let mut answer = json_of(StatusCode::OK, &told);
         set_cookie(&mut answer, &cookie, LIFETIME);
@@ -208,7 +227,7 @@ impl AdminApi {
     }
 
     /// The caller and the node, for `GET /weir/v1/session`.
-    pub(super) fn told_session(&self, caller: &Caller, expires_ms: Option<u64>) -> Value {
+    pub(super) fn told(&self, caller: &Caller, expires_ms: Option<u64>, revision: u64) -> Value {
         let scope = |scope: &AdminScope| {
             let labels: serde_json::Map<String, Value> =
                 scope.labels.iter().map(|(name, text)| (name.to_string(), text.to_string().into())).collect();
@@ -226,7 +245,7 @@ impl AdminApi {
             "pid": std::process::id(),
             "started_ms": self.node.started_ms,
             "now_ms": crate::stores::live::now_ms(),
-            "revision": self.revision(),
+            "revision": revision,
             "expires_ms": expires_ms,
             "can_write": can_write,
             "can_tail": role != AdminRole::Viewer && has_all,

@@ -49,18 +49,18 @@ impl NodeSettings {
             }
             Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
         }
-        if let Some(AdminSettings {
-            listen,
-            keys: _,
-            tls,
-            hosts: _,
-            origins: _,
-            tokens: _,
-            audit,
-            console: _,
-            shows_file: _,
-        }) = admin
-        {
+        if let Some(admin) = admin {
+            let AdminSettings {
+                listen,
+                tls,
+                audit,
+                keys: _,
+                hosts: _,
+                origins: _,
+                tokens: _,
+                console: _,
+                shows_file: _,
+            } = admin;
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {
                 private.push(socket.clone());

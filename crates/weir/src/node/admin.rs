@@ -27,7 +27,7 @@ use weir_control::admin::{
     AdminApi, AdminKeys, AdminMode, AdminParts, AdminPeer, AuditSink, BodyFault, NodeIdentity, OpenedStream,
     PresentClient, generated_key,
 };
-use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
+use weir_control::document::{AdminAddress, AdminKey, AdminSettings, AdminTls, NodeSettings, StoreKind};
 use weir_control::stores::{FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
@@ -46,7 +46,7 @@ use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
 use crate::say::say;
 use console::ConsoleFiles;
-use encoding::ContentCoding;
+use encoding::AnswerCoding;
 use pages::OwnPages;
 use unix_socket::{SocketFile, UnixSocket};
 
@@ -129,24 +129,9 @@ pub fn start(
     };
     let beside = file.parent().unwrap_or(Path::new(""));
     let tls = tls(admin, beside).map_err(failed)?;
-    let (mut keys, mut key_file) = (admin.keys.clone(), None);
-    if keys.is_empty() && admin.tokens.is_none() && matches!(admin.listen, AdminAddress::Tcp(_)) {
-        let directory = data_directory(settings, beside);
-        let (key, path) = key_file::generated(&directory).map_err(|error| {
-            failed(format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display()))
-        })?;
-        say!("the key of the Admin API is in {}", path.display());
-        keys.push(generated_key(&key));
-        key_file = Some(path.display().to_string());
-    }
+    let (keys, key_file) = keys(admin, settings, beside).map_err(failed)?;
     let tokens = admin.tokens.as_ref().map(|tokens| tokens::accepted(tokens, settings, beside));
     let tokens = tokens.transpose().map_err(failed)?;
-    let mode = match settings.store.as_ref().map(|store| &store.kind) {
-        Some(StoreKind::Standalone) => AdminMode::Memory,
-        Some(StoreKind::Etcd(_)) => AdminMode::Etcd,
-        Some(StoreKind::Embedded { .. }) => AdminMode::Embedded,
-        None => AdminMode::File,
-    };
     let figures = admin.console.then(|| Figures::start(Arc::clone(&resources.state))).transpose();
     let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
     let (figures, figure_thread) = figures.unzip();
@@ -163,7 +148,7 @@ pub fn start(
         tokens,
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
-        mode,
+        mode: mode(settings),
         has_sessions: admin.console,
         is_tls: tls.is_some(),
         node: NodeIdentity { name: machine_name(), started_ms: started_ms(), key_file },
@@ -247,7 +232,7 @@ impl AdminService {
             }
         }
         let progress = Arc::clone(&request.progress);
-        let coding = ContentCoding::accepted(&request.head.headers);
+        let coding = AnswerCoding::accepted(&request.head.headers);
         let mut answer = answer(Arc::clone(&self.api), request).await;
         if let Some(opened) = answer.extensions_mut().remove::<OpenedStream>() {
             return self.stream(answer, opened, &progress);
@@ -281,7 +266,7 @@ impl AdminService {
     }
 
     /// The response in a coding that its client accepts, if that makes it smaller.
-    async fn compressed(&self, answer: Response<Bytes>, coding: Option<ContentCoding>) -> Response<Bytes> {
+    async fn compressed(&self, answer: Response<Bytes>, coding: Option<AnswerCoding>) -> Response<Bytes> {
         let (mut head, plain) = answer.into_parts();
         if plain.len() >= LEAST_COMPRESSED {
             head.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -300,6 +285,34 @@ impl AdminService {
             }
             _ => Response::from_parts(head, plain),
         }
+    }
+}
+
+/// The keys, and the file with the one that is generated if there are none.
+fn keys(
+    admin: &AdminSettings,
+    settings: &NodeSettings,
+    beside: &Path,
+) -> Result<(Vec<AdminKey>, Option<String>), String> {
+    let mut keys = admin.keys.clone();
+    if !keys.is_empty() || admin.tokens.is_some() || !matches!(admin.listen, AdminAddress::Tcp(_)) {
+        return Ok((keys, None));
+    }
+    let directory = data_directory(settings, beside);
+    let (key, path) = key_file::generated(&directory).map_err(|error| {
+        format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display())
+    })?;
+    say!("the key of the Admin API is in {}", path.display());
+    keys.push(generated_key(&key));
+    Ok((keys, Some(path.display().to_string())))
+}
+
+fn mode(settings: &NodeSettings) -> AdminMode {
+    match settings.store.as_ref().map(|store| &store.kind) {
+        Some(StoreKind::Standalone) => AdminMode::Memory,
+        Some(StoreKind::Etcd(_)) => AdminMode::Etcd,
+        Some(StoreKind::Embedded { .. }) => AdminMode::Embedded,
+        None => AdminMode::File,
     }
 }
 

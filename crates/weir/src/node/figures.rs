@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use super::state::NodeState;
-use routes::RouteFigures;
+use routes::BusiestRoutes;
 use sample::{CounterReading, NAMES, Sample, number};
 
 const STEP: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub struct Figures {
 struct FigureHistory {
     seconds: VecDeque<Sample>,
     slots: VecDeque<Sample>,
-    routes: RouteFigures,
+    routes: BusiestRoutes,
     /// Counts the samples.
     taken: u64,
 }

@@ -16,7 +16,7 @@ use hyper::{Method, Response, StatusCode};
 use rust_embed::{EmbeddedFile, RustEmbed};
 use tokio::task::spawn_blocking;
 
-use super::encoding::{ContentCoding, accepts};
+use super::encoding::{AnswerCoding, accepts};
 
 #[derive(RustEmbed)]
 #[folder = "../../console/"]
@@ -112,19 +112,19 @@ fn find(name: &str) -> Option<(&str, EmbeddedFile)> {
 impl EncodedFile {
     fn of(hash: [u8; 32], file: &EmbeddedFile) -> EncodedFile {
         let plain = Bytes::copy_from_slice(&file.data);
-        let encoded = |coding: ContentCoding| {
+        let encoded = |coding: AnswerCoding| {
             let encoded = coding.encode(&plain, true).ok()?;
             (plain.len() >= LEAST_COMPRESSED && encoded.len() < plain.len()).then(|| Bytes::from(encoded))
         };
-        let (brotli, gzip) = (encoded(ContentCoding::Brotli), encoded(ContentCoding::Gzip));
+        let (brotli, gzip) = (encoded(AnswerCoding::Brotli), encoded(AnswerCoding::Gzip));
         EncodedFile { hash, plain, brotli, gzip }
     }
 
     fn answer(&self, headers: &HeaderMap, content_type: &'static str) -> Response<Bytes> {
-        let coding = ContentCoding::accepted(headers);
+        let coding = AnswerCoding::accepted(headers);
         let encoded = coding.and_then(|coding| match coding {
-            ContentCoding::Brotli => Some((coding.name(), self.brotli.clone()?)),
-            ContentCoding::Gzip => Some((coding.name(), self.gzip.clone()?)),
+            AnswerCoding::Brotli => Some((coding.name(), self.brotli.clone()?)),
+            AnswerCoding::Gzip => Some((coding.name(), self.gzip.clone()?)),
         });
         let (coding, body) = encoded.unwrap_or_else(|| ("", self.plain.clone()));
         // A strong tag is one of the bytes as they are sent (RFC 9110 §8.8.3.3).

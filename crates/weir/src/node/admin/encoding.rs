@@ -11,31 +11,31 @@ const BROTLI_BUFFER: usize = 4 << 10;
 
 /// A coding that browsers know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentCoding {
+pub enum AnswerCoding {
     Brotli,
     Gzip,
 }
 
-impl ContentCoding {
+impl AnswerCoding {
     /// The best coding that a client accepts.
-    pub fn accepted(headers: &HeaderMap) -> Option<ContentCoding> {
-        [ContentCoding::Brotli, ContentCoding::Gzip]
+    pub fn accepted(headers: &HeaderMap) -> Option<AnswerCoding> {
+        [AnswerCoding::Brotli, AnswerCoding::Gzip]
             .into_iter()
             .find(|coding| accepts(headers, ACCEPT_ENCODING.as_str(), coding.name()))
     }
 
     pub fn name(self) -> &'static str {
         match self {
-            ContentCoding::Brotli => "br",
-            ContentCoding::Gzip => "gzip",
+            AnswerCoding::Brotli => "br",
+            AnswerCoding::Gzip => "gzip",
         }
     }
 
     /// Encodes for a response that is sent many times (`is_kept`), or once.
     pub fn encode(self, plain: &[u8], is_kept: bool) -> io::Result<Vec<u8>> {
         match self {
-            ContentCoding::Brotli => brotli(plain, if is_kept { 9 } else { 3 }),
-            ContentCoding::Gzip => gzip(plain, if is_kept { Compression::best() } else { Compression::fast() }),
+            AnswerCoding::Brotli => brotli(plain, if is_kept { 9 } else { 3 }),
+            AnswerCoding::Gzip => gzip(plain, if is_kept { Compression::best() } else { Compression::fast() }),
         }
     }
 }
@@ -79,12 +79,12 @@ mod tests {
     fn the_best_coding_is_one_that_the_client_has_not_refused() {
         let of = |text: &'static str| {
             let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]);
-            ContentCoding::accepted(&headers)
+            AnswerCoding::accepted(&headers)
         };
-        assert_eq!(of("gzip, deflate, br, zstd"), Some(ContentCoding::Brotli));
-        assert_eq!(of("GZIP;q=0.5, br;q=0"), Some(ContentCoding::Gzip));
+        assert_eq!(of("gzip, deflate, br, zstd"), Some(AnswerCoding::Brotli));
+        assert_eq!(of("GZIP;q=0.5, br;q=0"), Some(AnswerCoding::Gzip));
         assert_eq!(of("gzip; q=0.0"), None);
         assert_eq!(of("deflate, brx"), None);
-        assert_eq!(ContentCoding::accepted(&HeaderMap::new()), None);
+        assert_eq!(AnswerCoding::accepted(&HeaderMap::new()), None);
     }
 }

@@ -16,7 +16,7 @@ const NAMES: [&str; 4] = ["requests_per_second", "errors_per_second", "p50_ms", 
 
 /// The series of the routes that had the most requests.
 #[derive(Default)]
-pub struct RouteFigures {
+pub struct BusiestRoutes {
     series: HashMap<String, RouteSeries>,
     /// The responses of all routes at the last reading: all of them, and those with 5xx.
     counted: HashMap<String, (u64, u64)>,
@@ -37,7 +37,7 @@ impl RouteSeries {
     }
 }
 
-impl RouteFigures {
+impl BusiestRoutes {
     /// Takes the totals at the end of a slot.
     pub fn take(&mut self, totals: &[(String, RouteTotals)], length: Duration, most_slots: usize) {
         let seconds = length.max(Duration::from_millis(1)).as_secs_f32();
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_route_has_the_rates_of_each_slot() {
-        let mut figures = RouteFigures::default();
+        let mut figures = BusiestRoutes::default();
         figures.take(&totals(&[("a", 1_000)]), SLOT, 3);
         assert_eq!(figures.told(None), json!({}), "what came before is of no slot");
         figures.take(&totals(&[("a", 1_050), ("b", 20), (OTHER, 9_000)]), SLOT, 3);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_busiest_routes_have_series_and_no_more_than_there_is_room_for() {
-        let mut figures = RouteFigures::default();
+        let mut figures = BusiestRoutes::default();
         figures.take(&[], SLOT, 3);
         let names: Vec<String> = (0..2 * MOST_ROUTES).map(|number| format!("r{number}")).collect();
         let busy = |least: usize| -> Vec<(String, RouteTotals)> {
