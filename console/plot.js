@@ -9,6 +9,8 @@ import { effect, html, render } from "./vendor/ui.js";
 const HEIGHT_PX = 150;
 /** One row of the table of values for this many values of the curve. */
 const ROWS = 12;
+/** Distances of marks on the axis of time. */
+const WHOLE_MINUTES_S = [60, 120, 300, 600, 900, 1800, 3600];
 
 /** Properties: `data`: `[times in seconds, values …]`; `series`: `{label, token}` for each list of values; `label`. */
 class PlotElement extends HTMLElement {
@@ -48,11 +50,11 @@ class PlotElement extends HTMLElement {
     this.replaceChildren(reading);
     const axis = { stroke: colour("muted"), grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     this.#plot = new Plot({
-      width: Math.max(120, this.clientWidth), height: HEIGHT_PX, legend: { show: false }, padding: [6, 0, 0, 0],
+      width: Math.max(120, this.clientWidth), height: HEIGHT_PX, legend: { show: false }, padding: [6, 14, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high * 1.1, 0.001)] } },
       axes: [
-        { ...axis, space: 70, size: 24, values: (_, times) => times.map((time) => clock(time * 1000).slice(0, 5)) },
+        { ...axis, space: 60, size: 24, incrs: WHOLE_MINUTES_S, values: (_, times) => times.map((time) => clock(time * 1000).slice(0, 5)) },
         { ...axis, size: 44, values: (_, ticks) => ticks.map((tick) => number(tick)) },
       ],
       series: [{}, ...this.series.map(({ token, label }) => ({ label, stroke: colour(token), width: 1.5, points: { show: false }, spanGaps: false }))],

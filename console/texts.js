@@ -188,7 +188,7 @@ export const t = {
 
   overview: {
     requests: "Requests", errors: "Errors", latency: "Latency", cpu: "CPU", memory: "Memory", connections: "Connections",
-    perSecond: "per second", percentOf: "of requests, 5xx", median: (p99) => `median · 99 %: ${p99} ms`, cores: "cores", resident: "resident", toClients: (number) => `${number} to upstreams`,
+    perSecond: "per second", percentOf: "of requests, 5xx", median: (p99) => `median; 99 %: ${p99} ms`, cores: "cores", resident: "resident", toClients: (number) => `${number} to upstreams`,
     range: "Range", ten: "10 min", hour: "1 h",
     plotRequests: "Requests per second", plotErrors: "Server errors per second", plotLatency: "Latency, ms",
     p50: "median", p99: "99 %",

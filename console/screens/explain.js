@@ -98,10 +98,12 @@ const candidates = (found) => html`<div class="wide-table" tabindex="0" role="re
   <tbody>${found.candidates.map((one) => html`<tr class=${one.verdict === "chosen" ? "chosen" : ""}><td><a href=${href("routes", one.route)}>${one.route}</a></td>
     <td class="mono">${one.host ?? "*"}</td><td class="mono">${one.uri}</td><td>${one.verdict === "chosen" ? badge(one.reason, "good") : prose(one.reason)}${one.vars ? html` <code>${one.vars}</code>` : nothing}</td></tr>`)}</tbody></table></div>`;
 
+const hasPrices = (found) => found.plugins.some((one) => one.price);
+
 const chain = (found) => html`<div class="wide-table" tabindex="0" role="region" aria-label=${t.explain.plugins}><table>
-  <thead><tr><th>${t.explain.columns.plugin}</th><th>${t.explain.columns.stage}</th><th class="right">${t.explain.columns.priority}</th><th>${t.explain.columns.source}</th><th class="right">${t.explain.columns.price}</th></tr></thead>
+  <thead><tr><th>${t.explain.columns.plugin}</th><th>${t.explain.columns.stage}</th><th class="right">${t.explain.columns.priority}</th><th>${t.explain.columns.source}</th>${hasPrices(found) ? html`<th class="right">${t.explain.columns.price}</th>` : nothing}</tr></thead>
   <tbody>${found.plugins.map((one) => html`<tr class=${one.off ? "off" : ""}><td><b>${one.name}</b> ${one.off ? badge(t.explain.off) : nothing}</td><td>${one.stage}</td>
-    <td class="right">${one.priority}</td><td>${source(one.source)}</td><td class="right muted">${one.price ? `${number(one.price.us)} µs` : "–"}</td></tr>`)}</tbody></table></div>`;
+    <td class="right">${one.priority}</td><td>${source(one.source)}</td>${hasPrices(found) ? html`<td class="right muted">${one.price ? `${number(one.price.us)} µs` : "–"}</td>` : nothing}</tr>`)}</tbody></table></div>`;
 
 /** `route/r1` is a link to `routes/r1`. */
 function source(text) {

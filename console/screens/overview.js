@@ -144,10 +144,16 @@ function endpoints(status) {
 }
 
 const endpointRow = (endpoint) => html`<li><i class="dot ${endpoint.up ? "good" : "bad"}"></i><span class="mono">${endpoint.name}</span>
-  <a href=${href("upstreams", endpoint.upstream)}>${endpoint.upstream}</a>
+  ${owner(endpoint.upstream)}
   ${endpoint.up ? nothing : badge(words.down, "bad")}
-  <span class="grow"></span>${endpoint.weight === 0 ? badge(words.drained) : session.value.can_write
+  <span class="grow"></span>${endpoint.weight === 0 ? badge(words.drained) : session.value.can_write && !endpoint.upstream.includes("/")
     ? html`<button class="quiet" title=${words.takeOutTitle(endpoint.name)} @click=${() => takeOut(endpoint)}>${words.takeOut}</button>` : nothing}</li>`;
+
+/** The resource that an upstream is written in: `orders`, an upstream itself, or `route/images`. */
+function owner(name) {
+  const [kind, ...id] = name.split("/");
+  return id.length ? html`<a href=${href(`${kind}s`, id.join("/"))}>${name}</a>` : html`<a href=${href("upstreams", name)}>${name}</a>`;
+}
 
 /** Gives a node the weight 0, in the upstream that has this name, or this id. */
 async function takeOut(endpoint) {

@@ -37,7 +37,9 @@ fn the_pictures_of_the_guide_show_what_they_are_about() {
             let _ = client.get(target);
         }
         let figures = admin.get("/weir/v1/metrics/history");
-        let known = figures["series"]["p50_ms"].as_array().map_or(0, |list| list.iter().filter(|value| !value.is_null()).count());
+        let known = figures["series"]["p50_ms"]
+            .as_array()
+            .map_or(0, |list| list.iter().filter(|value| !value.is_null()).count());
         known >= least && admin.get("/weir/v1/policies").to_string().contains("limit-count")
     });
     for (name, place, width, height, scheme, text) in PICTURES {

@@ -82,6 +82,21 @@ fn screens_are_accessible_in_dark_and_narrow() {
 }
 
 #[test]
+fn resources_of_a_file_are_shown_with_their_places() {
+    let file = api::file().replace("admin:\n", "admin:\n  store: file\n")
+        + "routes:\n- { id: r1, uri: /a, upstream: { nodes: { \"127.0.0.1:1\": 1 } }, plugins: { cors: {} } }\n";
+    let Some(bench) = Bench::logged_out(&file) else { return };
+    bench.log_in(api::ADMIN);
+    for place in ["#/overview", "#/routes", "#/nodes", "#/explain?url=%2Fa", "#/routes/r1?tab=json", "#/routes/r1"] {
+        bench.go(place);
+    }
+    bench.wait_text("This resource is in weir.yaml, line");
+    assert_eq!(bench.page.evaluate("document.querySelectorAll('#content .bar, #content button.danger, a.new').length"), 0);
+    assert_eq!(bench.page.evaluate("document.querySelector('#menu a[href=\"#/history\"]')"), serde_json::Value::Null);
+    bench.check_quiet();
+}
+
+#[test]
 fn a_wrong_key_is_refused_in_words_and_is_kept_nowhere() {
     let Some(bench) = Bench::logged_out(&api::file()) else { return };
     let page = &bench.page;
