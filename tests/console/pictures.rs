@@ -33,7 +33,7 @@ fn the_pictures_of_the_guide_show_what_they_are_about() {
     eventually("there are figures", BROWSER_DEADLINE * 3, || {
         for _ in 0..60 + 20 * (number / 600 % 4) {
             number += 1;
-            let target = if number % 61 == 0 { "/orders/slow?fail=1" } else { "/orders/1" };
+            let target = if number.is_multiple_of(61) { "/orders/slow?fail=1" } else { "/orders/1" };
             let _ = client.get(target);
         }
         let figures = admin.get("/weir/v1/metrics/history");

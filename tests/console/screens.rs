@@ -91,7 +91,10 @@ fn resources_of_a_file_are_shown_with_their_places() {
         bench.go(place);
     }
     bench.wait_text("This resource is in weir.yaml, line");
-    assert_eq!(bench.page.evaluate("document.querySelectorAll('#content .bar, #content button.danger, a.new').length"), 0);
+    assert_eq!(
+        bench.page.evaluate("document.querySelectorAll('#content .bar, #content button.danger, a.new').length"),
+        0
+    );
     assert_eq!(bench.page.evaluate("document.querySelector('#menu a[href=\"#/history\"]')"), serde_json::Value::Null);
     bench.check_quiet();
 }
