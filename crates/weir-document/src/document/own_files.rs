@@ -10,7 +10,7 @@ use super::settings::NodeSettings;
 impl NodeSettings {
     /// As written, relative to the directory of the configuration or to that of the process.
     pub fn own_files(&self) -> OwnFiles {
-        // Every setting stands here, so that a new one does not compile before someone asks whether it names a file.
+        // Long, since every setting stands here: a new one does not compile before someone asks whether it names a file.
         let NodeSettings {
             enable_access_log,
             trusted,
