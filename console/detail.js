@@ -53,6 +53,7 @@ class Page {
   /** What a new resource began as: nobody is told that it is incomplete. */
   #start = null;
   #stop = [];
+  #isClosed = false;
   #history = null;
 
   constructor(kind, id, schema, known) {
@@ -96,6 +97,7 @@ class Page {
   }
 
   close() {
+    this.#isClosed = true;
     for (const stop of this.#stop) stop();
     this.#history?.close();
   }
@@ -156,8 +158,11 @@ class Page {
     if (!this.#mayWrite() || this.#text.peek()?.error !== undefined || !this.#isDirty()) return;
     const value = this.#document.peek();
     try {
-      if (this.#entry.peek() === null) go(this.#kind.list, await create(this.#kind, this.#newId.peek().trim(), value));
-      else {
+      if (this.#entry.peek() === null) {
+        const made = await create(this.#kind, this.#newId.peek().trim(), value);
+        // Whoever has gone elsewhere meanwhile stays there.
+        if (!this.#isClosed) go(this.#kind.list, made);
+      } else {
         const entry = await save(this.#kind, this.#entry.peek(), value);
         this.#begin(entry, editable(entry.value));
         this.#history?.load();
@@ -188,7 +193,7 @@ class Page {
   };
 
   #remove = async () => {
-    if (this.#entry.peek() && this.#mayWrite() && (await removeAll(this.#kind, [this.#id]))) go(this.#kind.list);
+    if (this.#entry.peek() && this.#mayWrite() && (await removeAll(this.#kind, [this.#id])) && !this.#isClosed) go(this.#kind.list);
   };
 
   #copy = async () => {

@@ -90,7 +90,7 @@ fn resources_of_a_file_are_shown_with_their_places() {
     for place in ["#/overview", "#/routes", "#/nodes", "#/explain?url=%2Fa", "#/routes/r1?tab=json", "#/routes/r1"] {
         bench.go(place);
     }
-    bench.wait_text("This resource is in weir.yaml, line");
+    bench.wait_text("weir.yaml, line 12. Change it there");
     assert_eq!(
         bench.page.evaluate("document.querySelectorAll('#content .bar, #content button.danger, a.new').length"),
         0
