@@ -11,6 +11,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
+use weir_plugin::WrittenName;
 
 /// The Admin API of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +175,7 @@ fn audit(at: &NodeReader) -> Option<PathBuf> {
         at.report_advising("has no `path`", "add `path: logs/audit.log`");
         return None;
     };
-    path.text_of(1..=4096).map(PathBuf::from)
+    path.written_name(WrittenName::File).map(PathBuf::from)
 }
 
 /// The default is `embedded` if there is an Admin API, and no store otherwise.
@@ -200,7 +201,7 @@ pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
     }
     let own = at.fields(&["path", "history", "etcd"])?;
     own.at_most_one("path", "etcd");
-    let path = own.get("path").and_then(|at| at.text_of(1..=4096)).map(Box::from);
+    let path = own.get("path").and_then(|at| at.written_name(WrittenName::File)).map(Box::from);
     let history = own.get("history").and_then(|at| at.integer(1..=1_000_000)).unwrap_or(DEFAULT_HISTORY as i64);
     let history = history as u64;
     Some(match own.get("etcd") {
