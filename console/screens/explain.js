@@ -72,7 +72,7 @@ export function open() {
     if (!answer.data) return waiting();
     const found = answer.data;
     return html`${verdict(found)}
-      ${has("trace") && session.value.can_tail ? html`<p><button title=${t.explain.sendTitle} @click=${send}>${t.explain.send} ${key("s")}</button></p>${response(sent.value, trace)}` : nothing}
+      ${has("trace") && session.value.can_trace ? html`<p><button title=${t.explain.sendTitle} @click=${send}>${t.explain.send} ${key("s")}</button></p>${response(sent.value, trace)}` : nothing}
       <div class="two-columns">
       <section><h2>${t.explain.candidates}</h2>${found.candidates.length ? candidates(found) : html`<p class="muted">${t.explain.noCandidates}</p>`}</section>
       <section><h2>${t.explain.plugins}</h2>${found.plugins.length ? chain(found) : html`<p class="muted">${t.explain.noPlugins}</p>`}
@@ -118,7 +118,8 @@ function response(sent, trace) {
   if (!sent) return nothing;
   if (trace.error) return problem(trace.error);
   if (!trace.data || trace.busy) return waiting(3);
-  const { status, headers, body, truncated, took_ms: took } = trace.data;
+  const { status, headers = [], body, truncated, took_ms: took } = trace.data;
+  if (status === null) return problem({ message: trace.data.error_msg });
   return html`<section><h2>${t.explain.response} ${badge(status, status < 400 ? "good" : "bad")} <span class="muted">${t.explain.took(number(took))}</span></h2>
     <pre class="block" tabindex="0" role="region" aria-label=${t.explain.response}>${headers.map(([name, value]) => `${name}: ${value}\n`)}
 ${body}</pre>${truncated ? html`<p class="muted">${t.explain.truncated}</p>` : nothing}</section>`;
