@@ -6,6 +6,7 @@
 //! expectation about its own peers fails; what the gateway answers is returned as a value for the test to judge.
 
 mod attack;
+mod browser;
 mod client;
 mod dns;
 mod gate;
@@ -28,6 +29,7 @@ mod wait;
 mod wire;
 
 pub use attack::{ClientMode, EndOfAttack, most_beside, p99};
+pub use browser::{BROWSER_DEADLINE, BrowserPage};
 pub use client::Client;
 pub use dns::Dns;
 pub use gate::Gate;
