@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod browser;
 mod client;
 mod dns;
 mod gate;
@@ -28,6 +29,7 @@ mod tls;
 mod wait;
 mod wire;
 
+pub use browser::{BROWSER_DEADLINE, BrowserPage};
 pub use client::Client;
 pub use dns::Dns;
 pub use gate::Gate;
