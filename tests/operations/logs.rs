@@ -83,7 +83,7 @@ fn lines_name_every_attempt_and_what_ended_an_exchange() {
     let (origin, refusing) = (origin(), free_port());
     let mut gateway = weir().start(&format!(
         "enable_access_log: {{ path: access.log, format: '$uri $status $error_cause $upstream_addr $upstream_status \
-         $request_id $apisix_request_id' }}\n\
+         [$upstream_error] $request_id $apisix_request_id' }}\n\
          routes:\n\
          - {{ uri: /some, upstream: {{ nodes: {{ \"127.0.0.1:{refusing}\": 1, \"{addr}\": 1 }} }} }}\n\
          - {{ uri: /none, upstream: {{ nodes: {{ \"127.0.0.1:{refusing}\": 1 }} }}, plugins: {{ request-id: {{}} }} }}\n",
@@ -112,10 +112,10 @@ fn lines_name_every_attempt_and_what_ended_an_exchange() {
     }
     told[..2].sort();
     let expected = [
-        "/some 200 - O 200 -",
-        "/some 200 - R, O -, 200 -",
-        "/none 502 connect_failed R - mine",
-        "/nowhere 404 no_route - - -",
+        "/some 200 - O 200 [-] -",
+        "/some 200 - R, O -, 200 [Connection refused (os error 111), -] -",
+        "/none 502 connect_failed R - [Connection refused (os error 111)] mine",
+        "/nowhere 404 no_route - - [-] -",
     ];
     assert_eq!(told, expected, "{text}");
     ids.sort_unstable();

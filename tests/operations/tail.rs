@@ -60,6 +60,7 @@ fn exchanges_are_shown_as_they_end() {
     client.get("/dead").expect("an answer");
     let failed = next();
     assert_eq!((failed["status"].as_u64(), failed["error_cause"].as_str()), (Some(502), Some("connect_failed")));
+    assert_eq!(failed["upstream_error"], "Connection refused (os error 111)");
     tail.kill().expect("it runs");
     tail.wait().expect("it ends");
     eventually("nobody looks", DEADLINE, || gateway.metrics().get("weir_tails") == Some(0.0));

@@ -4,6 +4,8 @@
 //! Connections are pooled per thread, so a call takes no lock that another thread holds. A client works on any tokio
 //! runtime; a connection is used only on the runtime that opened it.
 
+#![forbid(unsafe_code)]
+
 mod client;
 mod conduct;
 mod connect;

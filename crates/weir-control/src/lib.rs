@@ -4,6 +4,8 @@
 //! source -> loader -> Document (as written) -> compile (no I/O) -> Snapshot (compiled) -> publish -> workers
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod acme;
 pub mod admin;
 mod check;

@@ -3,6 +3,8 @@
 //! Text is converted to text: this crate does not load or serve configurations. Settings that cannot be converted are never left
 //! out silently: each of them becomes a [`ConversionFinding`].
 
+#![forbid(unsafe_code)]
+
 mod answer;
 pub mod apisix;
 pub mod asyncapi;

@@ -6,6 +6,8 @@
 //!
 //! Nothing here reads files, knows plugins or compiles: `weir-control` does.
 
+#![forbid(unsafe_code)]
+
 pub mod document;
 pub mod keys;
 pub mod text;

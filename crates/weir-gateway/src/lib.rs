@@ -2,6 +2,8 @@
 //!
 //! The modules follow the path of a request. Start reading at [`serve`].
 
+#![forbid(unsafe_code)]
+
 pub mod access_log;
 pub mod gateway;
 pub mod route;

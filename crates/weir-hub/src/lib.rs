@@ -13,6 +13,8 @@
 //! order, or is accounted for as dead-lettered, expired or cancelled ([`Account`]). Dead letters are kept as long as their
 //! events, and [`Hub::replay`] delivers them once more.
 
+#![forbid(unsafe_code)]
+
 mod account;
 mod attempt;
 mod clock;

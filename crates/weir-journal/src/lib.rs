@@ -19,6 +19,8 @@
 //! frame   = payload length u32 | crc u32 of the rest | seq u64 | unix time in ms u64 | payload
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod cursor;
 mod frame;
 mod journal;

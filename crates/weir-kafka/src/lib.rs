@@ -4,6 +4,8 @@
 //! [`PartitionClient`] reads and writes one partition of a topic, at its current leader.
 //! [`message_batch`] and [`stored_messages`] write and read the format of stored messages.
 
+#![forbid(unsafe_code)]
+
 mod broker;
 mod codes;
 mod metadata;

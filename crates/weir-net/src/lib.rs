@@ -1,5 +1,6 @@
 //! Sockets, TLS, timers and clocks of workers, independent of HTTP.
 
+pub mod backoff;
 pub mod clock;
 pub mod connect;
 pub mod handshake;

@@ -330,6 +330,8 @@ pub struct AttemptRecord {
     pub status: u16,
     /// Why the attempt failed, if it did.
     pub failure: Option<Stop>,
+    /// The error number of the operating system for which no connection was opened; 0 if there was none.
+    pub os_error: i32,
     pub attempts: u16,
     /// When the last attempt began, was connected, had sent the request, had received the response head, and its end.
     pub started_ns: u64,

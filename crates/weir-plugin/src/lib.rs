@@ -1,5 +1,7 @@
 //! The plugin API: the exchange, the plugin contract, and how exchanges end early.
 
+#![forbid(unsafe_code)]
+
 mod allowed_folders;
 pub mod body;
 mod claims;

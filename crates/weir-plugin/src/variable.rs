@@ -193,6 +193,8 @@ variables! {
     UpstreamAddr = "upstream_addr",
     /// The status of the upstream's response. After retries, the statuses of all attempts in order; `-` for an attempt without a response.
     UpstreamStatus = "upstream_status",
+    /// Why no connection to the endpoint could be opened, as the operating system says it: `Connection refused (os error 111)`. After retries, the errors of all attempts in order; `-` for an attempt without one.
+    UpstreamError = "upstream_error",
     /// The scheme of the connection to the upstream: `http` or `https`.
     UpstreamScheme = "upstream_scheme",
     /// The `Host` that was sent to the upstream.
@@ -314,6 +316,7 @@ impl Variable {
             | UpstreamHeader(_)
             | UpstreamStatus
             | UpstreamAddr
+            | UpstreamError
             | UpstreamConnectTime
             | UpstreamHeaderTime
             | UpstreamResponseTime

@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::account::RecordAccount;
-use crate::backoff::Backoff;
 use crate::destination::OpenDestination;
 use crate::queue::RecordQueue;
+use crate::retry_pauses::RetryPauses;
 use crate::sink_core::SinkCore;
 use crate::spooling::Spooling;
 
@@ -60,7 +60,7 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
 /// The half of a task that sends: what it has learned about the destination.
 struct RecordDelivery {
     task: Rc<SinkTask>,
-    backoff: Backoff,
+    pauses: RetryPauses,
     /// The most records in a batch, lowered when the destination refuses larger ones.
     limit: usize,
     /// The limit before it was lowered to find an invalid record.
@@ -71,7 +71,7 @@ struct RecordDelivery {
 
 impl RecordDelivery {
     fn new(task: Rc<SinkTask>) -> RecordDelivery {
-        RecordDelivery { task, backoff: Backoff::default(), limit: usize::MAX, whole_limit: None, closed: None }
+        RecordDelivery { task, pauses: RetryPauses::default(), limit: usize::MAX, whole_limit: None, closed: None }
     }
 }
 

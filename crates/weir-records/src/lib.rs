@@ -16,7 +16,6 @@
 //! This crate does not interpret records: they are bytes.
 
 mod account;
-mod backoff;
 mod batching;
 mod books;
 mod cells;
@@ -28,6 +27,7 @@ mod parcel;
 mod queue;
 mod register;
 mod rejected;
+mod retry_pauses;
 mod ring;
 mod sealed;
 mod signals;
@@ -39,13 +39,13 @@ mod threads;
 
 pub use crate::sink_core::SinkOptions;
 pub use account::{AccountReading, Pending, RecordAccount, Settled};
-pub use backoff::Backoff;
 pub use batching::{Batching, Retries};
 pub use books::{DropReason, RecordTally, RejectReason};
 pub use destination::{Destination, OpenDestination, Outcome, RecordSending, SendOutcome};
 pub use queue::Record;
 pub use register::{SinkLimits, SinkRegister};
 pub use rejected::{RejectedRecords, copy_rejected};
+pub use retry_pauses::RetryPauses;
 pub use ring::Attachment;
 pub use sealed::{MAX_SPOOL_KEYS, SPOOL_KEY_BYTES, SpoolKeys};
 pub use sink::{RecordSink, SinkWriter};

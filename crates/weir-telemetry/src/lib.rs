@@ -3,6 +3,8 @@
 //! No request waits for telemetry. A worker writes to its own cells and buffers; formatting of metrics, summing and disk writes
 //! run on other threads.
 
+#![forbid(unsafe_code)]
+
 pub mod access_log;
 pub mod cell;
 pub mod error_log;

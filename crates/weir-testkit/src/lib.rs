@@ -5,6 +5,8 @@
 //! [`eventually`], and open [`Gate`]s when a scripted peer may go on. Helpers panic with a description when a test's
 //! expectation about its own peers fails; what the gateway answers is returned as a value for the test to judge.
 
+#![forbid(unsafe_code)]
+
 mod attack;
 mod browser;
 mod client;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use weir_net::backoff::Backoff;
+
 use super::storage::Validity;
 
 /// The delay after the first refusal by the authority. Let's Encrypt allows five failures an hour.
@@ -55,8 +57,7 @@ pub(super) fn renewal(validity: Validity, renew_before: Option<Duration>, chance
 pub(super) fn pause(failures: u32, refused: bool, lifetime: Option<Duration>, chance: f64) -> Duration {
     let first = if refused { AFTER_REFUSAL } else { AFTER_SILENCE };
     let longest = lifetime.map_or(LONGEST, |lifetime| (lifetime / 24).min(LONGEST)).max(first);
-    let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(20));
-    doubled.min(longest).mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0)
+    Backoff::new(first, longest).after(failures).mul_f64(0.75 + chance.clamp(0.0, 1.0) / 2.0)
 }
 
 #[cfg(test)]

@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use weir_net::backoff::Backoff;
+
 use crate::document::ServiceInstance;
 
 /// The first pause after a failure; it doubles with each further one.
-pub(super) const LEAST_PAUSE: Duration = Duration::from_secs(1);
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause, unless the registry is asked more often.
+const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 
 /// What is known after a request to a registry.
 pub(super) enum RegistryNews<'a> {
@@ -62,7 +66,7 @@ impl RegistryLog {
 
 /// The pause after this many failures in a row, at most `most`.
 pub(super) fn pause_after(failures: u32, most: Duration) -> Duration {
-    (LEAST_PAUSE * 2_u32.pow(failures.clamp(1, 6) - 1)).min(most)
+    Backoff::new(LEAST_PAUSE, most.min(LONGEST_PAUSE)).after(failures)
 }
 
 /// In a stable order and without duplicates, so that an equal list is not a change.

@@ -350,7 +350,7 @@ impl<'w> Permit<'w> {
         mut self,
         freshness: Freshness,
         timeouts: Timeouts,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
     ) -> Result<UpstreamConnection<'w>, Stop> {
         let worker = self.worker;
         let began_ns = worker.now_ns();
@@ -361,7 +361,10 @@ impl<'w> Permit<'w> {
                     if self.endpoint.should_wait_for_connection(began_ns, timeouts.connect, worker.now_ns()) =>
                 {
                     self = match self.again(timeouts.connect).await?.reuse(freshness, timeouts.send, exchange) {
-                        Ok(connection) => return Ok(connection),
+                        Ok(connection) => {
+                            exchange.upstream.os_error = 0;
+                            return Ok(connection);
+                        }
                         Err(permit) => permit,
                     };
                 }
@@ -393,7 +396,7 @@ impl EndpointPool {
         &self,
         worker: &WorkerContext,
         send_timeout: Duration,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
     ) -> Result<Stream, Stop> {
         let addr = self.addr();
         let mut connected = connect(addr, send_timeout).await;
@@ -403,6 +406,7 @@ impl EndpointPool {
         }
         let tcp = connected.map_err(|error| {
             tracing::debug!("connect to {addr}: {error}");
+            exchange.upstream.os_error = error.raw_os_error().unwrap_or(0);
             if is_shortage(&error) { Stop::Overloaded } else { Stop::ConnectFailed }
         })?;
         if let Some(version) = self.machine.key.proxy_protocol {
@@ -418,6 +422,7 @@ impl EndpointPool {
             None => Stream::plain(tcp),
             Some(secured) => secured.server(addr, &exchange.request).handshake(tcp).await?,
         };
+        exchange.upstream.os_error = 0;
         worker.metrics.upstream_connects.increment();
         Ok(stream)
     }

@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use weir_net::backoff::Backoff;
+
 use super::hosts::{DeliveryEnd, DeliveryTurn};
 use super::limits::LimitVerdict;
 use super::numbers::Slot;
@@ -191,9 +193,8 @@ impl Engine {
         let delivery = self.settings.delivery;
         let subscription = self.subscriptions.get_mut(slot);
         let millis = |duration: std::time::Duration| duration.as_millis() as u64;
-        let doublings = (subscription.attempts - 1).min(30);
-        let longest =
-            millis(delivery.retry_first).saturating_mul(1 << doublings).min(millis(delivery.retry_max)).max(1);
+        let backoff = Backoff::new(delivery.retry_first, delivery.retry_max);
+        let longest = millis(backoff.after(subscription.attempts)).max(1);
         // Between half and all of it, so that deliveries that failed together are not tried again together.
         let pause = self.random.u64(longest.div_ceil(2)..=longest);
         let at_ms = now_ms + pause.max(wait_ms.min(millis(delivery.retry_max)));

@@ -6,7 +6,10 @@
 //! say something about the host: after several in a row it gets one delivery at a time, after a pause that grows, and first to the
 //! subscription that worked last.
 
+use std::time::Duration;
+
 use slab::Slab;
+use weir_net::backoff::Backoff;
 
 use super::host_requests::{HostRequest, HostRequests, HostTurn, RequestLimits, Requester};
 use super::lanes::{Lanes, Standing};
@@ -17,8 +20,7 @@ use crate::attempt::DeliveryOutcome;
 
 /// Deliveries in a row that did not reach a host, after which it gets a pause.
 const DOWN_AFTER: u32 = 5;
-const FIRST_PAUSE_MS: u64 = 1_000;
-const LONGEST_PAUSE_MS: u64 = 60_000;
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 #[derive(Default)]
 pub(super) struct CallbackHosts {
@@ -92,8 +94,8 @@ impl CallbackHost {
         }
         self.unreached = self.unreached.saturating_add(1);
         self.lanes.unreached();
-        let doublings = self.unreached.checked_sub(DOWN_AFTER)?.min(16);
-        self.paused_until_ms = now_ms + (FIRST_PAUSE_MS << doublings).min(LONGEST_PAUSE_MS);
+        let failures = self.unreached.checked_sub(DOWN_AFTER)?.saturating_add(1);
+        self.paused_until_ms = now_ms + PAUSES.after(failures).as_millis() as u64;
         Some(self.paused_until_ms)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::LazyLock;
@@ -95,6 +96,9 @@ impl Variables for Exchange {
             Variable::UpstreamStatus => {
                 self.of_attempts(|attempt| (attempt.status != 0).then_some(attempt.status).and_then(text))
             }
+            Variable::UpstreamError => self.of_attempts(|attempt| {
+                (attempt.os_error != 0).then(|| io::Error::from_raw_os_error(attempt.os_error)).and_then(text)
+            }),
             Variable::UpstreamConnectTime => {
                 self.of_attempts(|attempt| seconds(attempt.started_ns, attempt.connect_ns))
             }
@@ -433,6 +437,7 @@ mod tests {
         let attempt = |port: u16, status, connect_ns, ended_ns| AttemptRecord {
             addr: Some(([127, 0, 0, 1], port).into()),
             status,
+            os_error: if connect_ns == 0 { rustix::io::Errno::CONNREFUSED.raw_os_error() } else { 0 },
             started_ns: 1_000_000_000,
             connect_ns,
             ended_ns,
@@ -446,6 +451,7 @@ mod tests {
         for (name, want) in [
             ("upstream_addr", "127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3"),
             ("upstream_status", "-, -, 200"),
+            ("upstream_error", "Connection refused (os error 111), -, -"),
             ("upstream_connect_time", "-, 0.001, 0.001"),
             ("upstream_response_time", "0.002, 0.005, 0.009"),
         ] {

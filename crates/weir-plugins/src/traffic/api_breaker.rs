@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_net::backoff::Backoff;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template};
 
 use crate::clock;
@@ -179,6 +180,8 @@ struct BreakerRule {
     successes: u64,
 }
 
+/// How long requests are refused after the first trip; twice as long after each further one.
+const FIRST_OPEN: Duration = Duration::from_secs(2);
 /// The most hosts and paths at a time: 65,536, in at most 1 MiB.
 const MOST_KEYS: usize = 1 << 16;
 
@@ -227,7 +230,8 @@ impl BreakerRule {
         if trips == 0 {
             return false;
         }
-        let open = Duration::from_secs(1 << trips.min(20)).min(self.max_open);
+        let trips = u32::try_from(trips).unwrap_or(u32::MAX);
+        let open = Backoff::new(FIRST_OPEN, self.max_open).after(trips);
         ticks(now) < record.at_ticks + ticks(open)
     }
 

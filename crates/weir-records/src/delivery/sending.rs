@@ -137,7 +137,7 @@ impl RecordDelivery {
             let (count, unsettled) = (rest.len(), tally(&rest));
             rest.extend(after);
             let Some(NextTry::Later { error, after }) = failed else { continue };
-            match self.backoff.next(core.options.retries, after) {
+            match self.pauses.next(core.options.retries, after) {
                 Some(_) if since.elapsed() >= max_age => {
                     self.task.complain(&error, "records are lost, since they are too old");
                     lost[DropReason::Expired as usize].add(unsettled);
@@ -167,7 +167,7 @@ impl RecordDelivery {
     /// With a limited number of tries, each batch has the full number; otherwise pauses keep growing until a batch is delivered.
     fn begin_batch(&mut self) {
         if matches!(self.task.core.options.retries, Retries::Some { .. }) {
-            self.backoff.reset();
+            self.pauses.reset();
         }
     }
 
@@ -255,7 +255,7 @@ impl RecordDelivery {
                 return (batch, DropReason::Retries);
             }
             let NextTry::Later { error, after } = next else { continue };
-            let Some(pause) = self.backoff.next(core.options.retries, after) else {
+            let Some(pause) = self.pauses.next(core.options.retries, after) else {
                 self.task.complain(&error, "records are lost");
                 return (batch, DropReason::Retries);
             };
@@ -280,7 +280,7 @@ impl RecordDelivery {
             return false;
         }
         let since = *self.closed.get_or_insert_with(Instant::now);
-        self.backoff.has_failed() && since.elapsed() >= DRAIN
+        self.pauses.has_failed() && since.elapsed() >= DRAIN
     }
 
     /// Puts the records beyond the batch limit back into the queue.

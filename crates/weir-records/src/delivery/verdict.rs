@@ -141,7 +141,7 @@ impl RecordDelivery {
     }
 
     fn went_well(&mut self) {
-        self.backoff.reset();
+        self.pauses.reset();
         // The batch limit grows again: after a search for an invalid record fast, otherwise step by step.
         match self.whole_limit {
             Some(whole) if self.limit < whole / 2 => self.limit *= 2,

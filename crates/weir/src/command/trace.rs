@@ -140,6 +140,7 @@ fn way(exchange: &Value) -> String {
     line("cause", text("error_cause").map(str::to_owned));
     line("upstream", text("upstream_addr").map(str::to_owned));
     line("upstream uri", text("upstream_addr").and_then(|_| text("upstream_uri")).map(str::to_owned));
+    line("upstream error", text("upstream_error").map(str::to_owned));
     line("connected after", ms("upstream_connect_time"));
     line("head after", ms("upstream_header_time"));
     line("complete after", ms("upstream_response_time"));
@@ -161,7 +162,7 @@ mod tests {
         let exchange = json!({
             "method": "GET", "scheme": "http", "host": "a", "uri": "/x", "protocol": "HTTP/1.1", "status": 200,
             "request_time": 0.012, "route_id": "orders", "upstream_addr": "127.0.0.1:1, 127.0.0.1:2",
-            "upstream_connect_time": "-, 0.001", "bytes_received": 10, "bytes_sent": 20, "consumer": "-",
+            "upstream_error": "Connection refused (os error 111), -", "upstream_connect_time": "-, 0.001", "bytes_received": 10, "bytes_sent": 20, "consumer": "-",
             "plugins": [{"name": "key-auth", "phase": "request", "us": 3.25}],
         });
         let shown = way(&exchange);
@@ -169,6 +170,7 @@ mod tests {
             "GET http://a/x HTTP/1.1\n",
             "  route              orders\n",
             "  request            key-auth                       3.2 µs\n",
+            "  upstream error     Connection refused (os error 111), -\n",
             "  connected after    -, 1 ms\n",
             "  bytes              10 in, 20 out\n",
         ] {

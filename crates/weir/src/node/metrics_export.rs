@@ -16,7 +16,7 @@ use weir_control::document::{MetricsProtocol, OtlpMetricsSettings, ResourceAttri
 use weir_plugins::{
     MetricsCollector, MetricsCollectorOptions, MetricsExported, MetricsPeriod, OtlpProtocol, ResourceSpec,
 };
-use weir_records::{Backoff, Retries};
+use weir_records::{Retries, RetryPauses};
 use weir_telemetry::process;
 
 use super::state::NodeState;
@@ -129,7 +129,7 @@ struct MetricsExport {
     collector: MetricsCollector,
     interval: Duration,
     due: Instant,
-    backoff: Backoff,
+    pauses: RetryPauses,
     /// When a failure was logged last.
     said: Option<Instant>,
 }
@@ -155,7 +155,7 @@ impl MetricsExport {
         match MetricsCollector::new(&options, &http) {
             Ok(collector) => {
                 let due = Instant::now() + interval;
-                Some(MetricsExport { collector, interval, due, backoff: Backoff::default(), said: None })
+                Some(MetricsExport { collector, interval, due, pauses: RetryPauses::default(), said: None })
             }
             // The settings were checked when the file was read.
             Err(error) => {
@@ -179,7 +179,7 @@ impl MetricsExport {
             MetricsExported::Taken { rejected, why } => {
                 tally.delivered.fetch_add(1, Relaxed);
                 tally.rejected_points.fetch_add(rejected, Relaxed);
-                self.backoff.reset();
+                self.pauses.reset();
                 match rejected {
                     0 => self.recovered(),
                     _ => self.complain(&format!("the collector has rejected {rejected} data points: {why}")),
@@ -187,7 +187,7 @@ impl MetricsExport {
             }
             MetricsExported::Later { error, after } => {
                 tally.failed.fetch_add(1, Relaxed);
-                let pause = self.backoff.next(Retries::Always, after).unwrap_or(self.interval);
+                let pause = self.pauses.next(Retries::Always, after).unwrap_or(self.interval);
                 // Without a wish of the collector, the pause is not longer than between two exports.
                 let pause = if after.is_some() { pause } else { pause.min(self.interval) };
                 self.due = Instant::now() + pause;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{interval, sleep_until, timeout};
 use tonic::Streaming;
+use weir_net::backoff::Backoff;
 
 use super::connection::{EtcdAccess, EtcdConnection, EtcdError};
 use super::disk_copy::DiskCopy;
@@ -196,9 +197,9 @@ impl Follower {
 
     /// Pauses before the next attempt. The pause grows only after a round of all members. Returns false if all users have gone.
     async fn pause(&mut self, problem: &str, commands: &mut Commands) -> bool {
-        let rounds = self.failures / self.hosts.len();
-        let pause =
-            (FIRST_PAUSE * 2_u32.pow(rounds.min(8) as u32)).min(MOST_PAUSE).mul_f64(rand::random_range(0.5..1.5));
+        let rounds = u32::try_from(self.failures / self.hosts.len()).unwrap_or(u32::MAX);
+        let pause = Backoff::new(FIRST_PAUSE, MOST_PAUSE).after(rounds.saturating_add(1));
+        let pause = pause.mul_f64(rand::random_range(0.5..1.5));
         let until = tokio::time::Instant::now() + pause;
         loop {
             tokio::select! {

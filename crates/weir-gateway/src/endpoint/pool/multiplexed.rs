@@ -116,7 +116,7 @@ impl EndpointPool {
         worker: &Rc<WorkerContext>,
         freshness: Freshness,
         (send_timeout, head_bytes): (Duration, usize),
-        exchange: &Exchange,
+        exchange: &mut Exchange,
     ) -> Result<(Rc<SharedConnection>, bool), Stop> {
         // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
         // since: the exchanges of a lost connection would otherwise open one each.
@@ -138,7 +138,7 @@ impl EndpointPool {
         &self,
         worker: &Rc<WorkerContext>,
         (send_timeout, head_bytes): (Duration, usize),
-        exchange: &Exchange,
+        exchange: &mut Exchange,
         opening: ConnectionOpening,
     ) -> Result<Rc<SharedConnection>, Stop> {
         let stream = self.connect(worker, send_timeout, exchange).await?;

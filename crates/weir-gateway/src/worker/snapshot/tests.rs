@@ -209,8 +209,9 @@ impl Edited {
         }
         drop(waiting);
         drop(permits);
+        let mut exchange = ServedExchange::default();
         for (index, (_, number)) in self.numbers.iter().enumerate() {
-            outcomes[index].kept = kept(current.upstream(*number), context, &exchange).await;
+            outcomes[index].kept = kept(current.upstream(*number), context, &mut exchange).await;
         }
         outcomes
     }
@@ -227,7 +228,7 @@ async fn waits(upstream: UpstreamView<'_>, picked: usize, context: &Rc<WorkerCon
 }
 
 /// Opens up to four connections to each endpoint at once, and returns how many of them can be used again.
-async fn kept(upstream: UpstreamView<'_>, context: &Rc<WorkerContext>, exchange: &Exchange) -> usize {
+async fn kept(upstream: UpstreamView<'_>, context: &Rc<WorkerContext>, exchange: &mut Exchange) -> usize {
     let (timeouts, mut kept) = (Timeouts::default(), 0);
     for endpoint in &upstream.state.endpoints {
         let mut opened = Vec::new();
@@ -372,11 +373,12 @@ fn many_upstreams_with_one_address_share_its_connections_and_what_auto_has_found
         let held = (0..MANY).filter_map(|number| first(number).try_permit(context)).collect::<Vec<_>>();
         assert_eq!(held.len(), 256, "the limit that `auto` begins with, for all of them together");
         drop(held);
-        let exchange = ServedExchange::default();
+        let mut exchange = ServedExchange::default();
         let mut opened = Vec::new();
         for number in 0..20 {
             let permit = first(number).try_permit(context).expect("it is free again");
-            opened.push(permit.open(Freshness::New, Timeouts::default(), &exchange).await.expect("somebody listens"));
+            opened
+                .push(permit.open(Freshness::New, Timeouts::default(), &mut exchange).await.expect("somebody listens"));
         }
         opened.into_iter().for_each(|connection| connection.keep(context.now_ns()));
         let reused = |number| {

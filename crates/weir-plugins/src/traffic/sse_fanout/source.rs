@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use weir_net::backoff::Backoff;
 use weir_plugin::proto::RequestHead;
 use weir_plugin::{Held, ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 
@@ -329,8 +330,8 @@ impl SourceStream {
     /// The time until the next connection: doubled with each failure, and randomised, so that streams do not reconnect
     /// at the same moment.
     fn pause(&mut self) -> Duration {
-        let longer = self.retry.saturating_mul(1 << self.failures.min(8)).min(LONGEST_RETRY);
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
+        let longer = Backoff::new(self.retry, LONGEST_RETRY).after(self.failures);
         longer.mul_f64(rand::random_range(0.5..=1.0))
     }
 }

@@ -44,7 +44,7 @@ impl<'w> Permit<'w> {
         freshness: Freshness,
         timeouts: Timeouts,
         head_bytes: usize,
-        exchange: &Exchange,
+        exchange: &mut Exchange,
     ) -> Result<UpstreamStream<'w>, Stop> {
         let (worker, endpoint) = (self.worker, &*self.endpoint);
         let ready =
