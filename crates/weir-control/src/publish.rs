@@ -37,9 +37,23 @@ pub struct Publication {
     pub is_answered: bool,
 }
 
+/// What a configuration needs of the machine, opened before it is published. It is put into service when this is called, and given
+/// back when it is dropped.
+pub type Reservation<'s> = Box<dyn FnOnce() + 's>;
+
 /// Receives snapshots for the workers, and logs the outcome of each change. Called in the order of revisions.
 pub trait Subscriber: Send + Sync {
-    fn published(&self, publication: &Publication);
+    /// Opens what the document needs of the machine, such as new addresses to listen on. Called before the document is made
+    /// durable and published.
+    ///
+    /// # Errors
+    /// What cannot be opened; the document is refused.
+    fn reserve(&self, _document: &Document) -> Result<Reservation<'_>, Vec<Diagnostic>> {
+        Ok(Box::new(|| {}))
+    }
+
+    /// Publishes to the workers. `reserved` is put into service after they use the configuration.
+    fn published(&self, publication: &Publication, reserved: Reservation<'_>);
 
     /// Called when a change was refused as a whole; the last published snapshot stays in use.
     fn refused(&self, diagnostics: &[Diagnostic]);
@@ -247,6 +261,7 @@ impl Publisher {
         let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } = compiled;
         let status = self.status();
         let is_answered = commit.is_some();
+        let reserved = self.subscriber.reserve(document)?;
         let committed = commit.map_or(Ok(None), |commit| commit())?;
         snapshot.revision = status.revision + 1;
         let settings = Arc::new(document.settings.clone());
@@ -267,7 +282,7 @@ impl Publisher {
         let certificates = presented.ends().into();
         let served = ServedParts { certificates: presented.served(), parts: Some(parts) };
         let parts_before = std::mem::replace(&mut *self.served(), served).parts;
-        self.subscriber.published(&publication);
+        self.subscriber.published(&publication, reserved);
         publication.snapshot.start_plugins(parts_before.as_ref().map(Parts::routes));
         self.status.store(Arc::new(ConfigStatus {
             source: document.source.clone(),
@@ -341,7 +356,6 @@ impl Publisher {
 fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
     let settings = &document.settings;
     let changed = [
-        ("listen", settings.listen != started_with.listen),
         ("worker_processes", settings.worker_processes != started_with.worker_processes),
         ("status", settings.status != started_with.status),
         ("enable_access_log", settings.enable_access_log != started_with.enable_access_log),

@@ -20,4 +20,4 @@ mod published;
 mod serve;
 mod worker;
 
-pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
+pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerChange, ListenerId};

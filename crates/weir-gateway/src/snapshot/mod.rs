@@ -1,6 +1,7 @@
 //! The configuration, compiled: immutable, shared by all workers, replaced as a whole.
 
 pub mod endpoint;
+mod listener;
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use weir_proto::h1::{Limits, Tolerance};
 use crate::context::lifecycle::WaitsFor;
 
 pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckSpec, CheckTls, Endpoint};
+pub use listener::{ListenerProtocol, ListenerSettings, Transport};
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::endpoint::balance::chash::{HashKey, Hashing};

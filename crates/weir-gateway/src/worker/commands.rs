@@ -10,13 +10,13 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Worker;
+use super::listeners::{WorkerListenerChange, WorkerListeners};
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
-use super::start_connection::start_connection;
-use crate::connection::listener::ListenerProtocol;
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::lifecycle::{ListenerId, WorkerPhase};
 use crate::endpoint::state::SharedState;
 use crate::published::Published;
+use crate::snapshot::ListenerSettings;
 
 pub enum WorkerCommand {
     Publish(Arc<Published>),
@@ -25,10 +25,12 @@ pub enum WorkerCommand {
     Drain {
         patience: Duration,
     },
+    ChangeListeners(WorkerListenerChange),
     /// A connection that another worker has accepted.
     Take {
         stream: std::net::TcpStream,
-        spoken: ListenerProtocol,
+        listener: ListenerId,
+        settings: ListenerSettings,
         peer: SocketAddr,
     },
 }
@@ -36,6 +38,7 @@ pub enum WorkerCommand {
 /// Carries out commands until the worker has stopped serving and its last task has ended.
 pub async fn run_commands(
     worker: &Rc<Worker>,
+    listeners: &WorkerListeners,
     mut inbox: UnboundedReceiver<WorkerCommand>,
     shared: &SharedState,
     rebalancer: &ConnectionRebalancer<WorkerCommand>,
@@ -72,11 +75,16 @@ pub async fn run_commands(
                 rebalancer.leave(worker.index());
                 worker.drain(patience);
             }
-            Some(WorkerCommand::Take { stream, spoken, peer }) => {
+            Some(WorkerCommand::ChangeListeners(change)) => {
+                listeners.change(change).await;
+                progress.listener_changes[worker.index()].fetch_add(1, Ordering::Release);
+                progress.announce();
+            }
+            Some(WorkerCommand::Take { stream, listener, settings, peer }) => {
                 // If the socket cannot be registered with the poller, the connection is closed, as at any overloaded
                 // server.
                 if let Ok(stream) = TcpStream::from_std(stream) {
-                    start_connection(worker, stream, spoken, peer);
+                    listeners.take(stream, listener, settings, peer);
                 }
                 rebalancer.arrived(worker.index());
             }

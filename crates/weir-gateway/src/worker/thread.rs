@@ -11,15 +11,14 @@ use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
 use super::Worker;
-use super::accept::accept;
 use super::client_connections::ClientConnections;
 use super::commands::{WorkerCommand, run_commands};
+use super::listeners::{Listener, WorkerListeners};
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
 use super::snapshot::WorkerSnapshot;
 use super::tick::tick;
 use crate::access_log::{AccessLogWriter, LineFormat};
-use crate::connection::listener::Listener;
 use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
 use crate::endpoint::state::SharedState;
@@ -67,16 +66,12 @@ impl WorkerStart {
         let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log));
         let worker = Rc::new(Worker::new(self.index, context, pools, current, self.clients));
         runtime.block_on(async {
-            for Listener { socket, spoken } in self.listeners {
-                socket.set_nonblocking(true)?;
-                let socket = tokio::net::TcpListener::from_std(socket)?;
-                let accept = accept(Rc::clone(&worker), socket, spoken, self.connections, Arc::clone(&self.rebalancer));
-                tokio::task::spawn_local(accept);
-            }
+            let listeners = WorkerListeners::new(Rc::clone(&worker), self.connections, Arc::clone(&self.rebalancer));
+            self.listeners.into_iter().try_for_each(|listener| listeners.open(listener))?;
             tokio::task::spawn_local(tick(Rc::clone(&worker)));
             self.progress.revisions[self.index].store(revision, Ordering::Release);
             self.progress.announce();
-            run_commands(&worker, self.inbox, &shared, &self.rebalancer, &self.progress).await;
+            run_commands(&worker, &listeners, self.inbox, &shared, &self.rebalancer, &self.progress).await;
             Ok(())
         })
     }
