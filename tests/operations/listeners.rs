@@ -126,6 +126,9 @@ fn connections_in_the_queue_of_a_removed_listener_are_served() {
     let mut waiting: Vec<Client> = (0..150).map(|_| Client::connect(stays)).collect();
     waiting.iter_mut().for_each(|client| client.send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n"));
     gateway.wait_stderr("the shortage", |line| line.contains("the connection limit of this worker is reached"));
+    // It has begun to accept from the other listener as well, and takes one more there.
+    let taken = Client::connect(goes).get("/queued").expect("there is room for one");
+    assert_eq!(taken.text(), "queued");
     let mut queued: Vec<Client> = (0..20).map(|_| Client::connect(goes)).collect();
     queued.iter_mut().for_each(|client| client.send("GET /queued HTTP/1.1\r\nHost: t\r\n\r\n"));
     gateway.rewrite(&file(&["\"127.0.0.1:0\""]));

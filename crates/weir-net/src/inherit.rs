@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_started_process_holds_the_sockets_under_the_numbers_it_was_told() {
-        let sockets = vec![
+        let sockets = [
             (place("http", "127.0.0.1:0"), crate::listener::bind(place("", "127.0.0.1:0").addr, 2, 16).expect("free")),
             (place("status", "127.0.0.1:0"), crate::listener::bind(place("", "[::1]:0").addr, 1, 16).expect("free")),
         ];

@@ -29,6 +29,8 @@ pub struct AdminSettings {
     pub tokens: Option<AdminTokens>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
+    /// Whether the address serves the console, and browsers may log in.
+    pub console: bool,
 }
 
 /// Where the Admin API listens.
@@ -130,7 +132,7 @@ const MOST_SOCKET_PATH: usize = 100;
 const HASHED: &str = "sha256:";
 
 pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
-    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens"])?;
+    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens", "console"])?;
     let default = AdminAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
     let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
     let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
@@ -159,6 +161,7 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
         origins: texts("origins"),
         tokens: fields.get("tokens").and_then(|at| admin_access::tokens(&at)),
         audit: fields.get("audit").and_then(|at| audit(&at)),
+        console: fields.get("console").and_then(|at| at.boolean()).unwrap_or(true),
     })
 }
 

@@ -39,6 +39,8 @@ pub struct NodeSettings {
     pub trusted: Option<Pem>,
     /// Whether certificates of upstreams with TLS are verified unless the upstream says otherwise; `None` means yes.
     pub upstream_tls_verify: Option<bool>,
+    /// How long a node that was told to shut down accepts connections, while it says that it is not ready.
+    pub shutdown_delay: Duration,
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
     pub dns: DnsSettings,
@@ -104,6 +106,7 @@ impl Default for NodeSettings {
             allow_encoded_slashes: false,
             trusted: None,
             upstream_tls_verify: None,
+            shutdown_delay: Duration::ZERO,
             worker_shutdown_timeout: Duration::from_secs(30),
             dns: DnsSettings::default(),
             discovery: DiscoverySettings::default(),
@@ -145,6 +148,7 @@ pub const SETTINGS: &[(&str, SettingScope)] = &[
     ("enable_access_log", SettingScope::Node),
     ("error_log_level", SettingScope::Node),
     ("status", SettingScope::Node),
+    ("shutdown_delay", SettingScope::Node),
     ("worker_shutdown_timeout", SettingScope::Node),
     ("dns_resolver", SettingScope::Node),
     ("dns_resolver_valid", SettingScope::Node),
@@ -224,6 +228,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         allow_encoded_slashes: flag(fields, "allow_encoded_slashes"),
         trusted: fields.get("ssl_trusted_certificate").and_then(|at| certificate::pem_of_settings(&at)),
         upstream_tls_verify: fields.get("upstream_tls_verify").and_then(|at| at.boolean()),
+        shutdown_delay: fields.get("shutdown_delay").and_then(|at| at.any_duration()).unwrap_or(default.shutdown_delay),
         worker_shutdown_timeout: fields
             .get("worker_shutdown_timeout")
             .and_then(|at| at.any_duration())

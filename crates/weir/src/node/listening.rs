@@ -215,10 +215,10 @@ impl ListenersState {
 fn fault(document: &Document, listen: &Listen, error: &CannotListen) -> Diagnostic {
     let fault = Diagnostic::at_place(&document.source, listen.origin.place, error.to_string());
     let fault = Diagnostic { path: listen.origin.path.to_string(), ..fault }.outside();
-    match error.advice() {
+    document.located(match error.advice() {
         Some(advice) => fault.advise(advice),
         None => fault,
-    }
+    })
 }
 
 /// Copies of the sockets, distributed to the workers.
