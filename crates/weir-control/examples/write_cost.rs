@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest, import_into_store};
-use weir_control::{Diagnostic, DocumentLoader, Publication, Publisher, Reservation, Subscriber, publish_first, watch};
+use weir_control::{Diagnostic, DocumentLoader, Publication, Publisher, PreparedPublication, Subscriber, publish_first, watch};
 use weir_plugin::Registry;
 
 #[global_allocator]
@@ -23,7 +23,7 @@ const WRITES: usize = 200;
 struct Silent;
 
 impl Subscriber for Silent {
-    fn published(&self, _: &Publication, _: Reservation<'_>) {}
+    fn published(&self, _: &Publication, _: PreparedPublication<'_>) {}
 
     fn refused(&self, diagnostics: &[Diagnostic]) {
         panic!("{diagnostics:#?}");

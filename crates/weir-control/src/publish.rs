@@ -39,7 +39,7 @@ pub struct Publication {
 
 /// What a configuration needs of the machine, opened before it is published. It is put into service when this is called, and given
 /// back when it is dropped.
-pub type Reservation<'s> = Box<dyn FnOnce() + 's>;
+pub type PreparedPublication<'s> = Box<dyn FnOnce() + 's>;
 
 /// Receives snapshots for the workers, and logs the outcome of each change. Called in the order of revisions.
 pub trait Subscriber: Send + Sync {
@@ -48,12 +48,12 @@ pub trait Subscriber: Send + Sync {
     ///
     /// # Errors
     /// What cannot be opened; the document is refused.
-    fn reserve(&self, _document: &Document) -> Result<Reservation<'_>, Vec<Diagnostic>> {
+    fn reserve(&self, _document: &Document) -> Result<PreparedPublication<'_>, Vec<Diagnostic>> {
         Ok(Box::new(|| {}))
     }
 
     /// Publishes to the workers. `reserved` is put into service after they use the configuration.
-    fn published(&self, publication: &Publication, reserved: Reservation<'_>);
+    fn published(&self, publication: &Publication, reserved: PreparedPublication<'_>);
 
     /// Called when a change was refused as a whole; the last published snapshot stays in use.
     fn refused(&self, diagnostics: &[Diagnostic]);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest};
 use weir_control::{
-    ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, Reservation, Subscriber, publish_first, watch,
+    ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, PreparedPublication, Subscriber, publish_first, watch,
 };
 use weir_plugin::{Build, ConfigError, Definition, Entry, Plugin, Registry, Stage};
 use weir_testkit::TempDir;
@@ -32,7 +32,7 @@ impl Definition for Panics {
 struct Silent;
 
 impl Subscriber for Silent {
-    fn published(&self, _: &Publication, _: Reservation<'_>) {}
+    fn published(&self, _: &Publication, _: PreparedPublication<'_>) {}
 
     fn refused(&self, _: &[Diagnostic]) {}
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use weir_control::stores::{FileAccess, FileSource};
 use weir_control::{
-    ConfigStatus, ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, Reservation, Subscriber, watch,
+    ConfigStatus, ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, PreparedPublication, Subscriber, watch,
 };
 use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
 
@@ -42,7 +42,7 @@ impl PublishedEvents {
 }
 
 impl Subscriber for PublishedEvents {
-    fn published(&self, publication: &Publication, _: Reservation<'_>) {
+    fn published(&self, publication: &Publication, _: PreparedPublication<'_>) {
         assert_eq!(publication.revision, publication.snapshot.revision);
         self.say(Event::Published {
             revision: publication.revision,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use super::Worker;
-use super::commands::WorkerCommand;
-use super::listeners::OpenListener;
+use super::command::WorkerCommand;
+use super::listener::AcceptingListener;
 use super::rebalance::ConnectionRebalancer;
 use super::start_connection::start_connection;
 use crate::context::lifecycle::WorkerPhase;
@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub async fn accept(
     worker: Rc<Worker>,
     socket: tokio::net::TcpListener,
-    listener: Rc<OpenListener>,
+    listener: Rc<AcceptingListener>,
     most: usize,
     rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
 ) {
@@ -76,7 +76,7 @@ fn hand_over(
     worker: &Rc<Worker>,
     rebalancer: &ConnectionRebalancer<WorkerCommand>,
     to: usize,
-    listener: &OpenListener,
+    listener: &AcceptingListener,
     (stream, peer): (TcpStream, SocketAddr),
 ) {
     // Deregistering from the poller fails only if the poller is broken; the connection is then lost in any case.

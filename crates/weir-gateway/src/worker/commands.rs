@@ -1,8 +1,6 @@
-//! The commands that a worker receives, and carrying them out.
+//! Carries out the commands that a worker receives.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,30 +8,12 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::Worker;
-use super::listeners::{WorkerListenerChange, WorkerListeners};
+use super::command::WorkerCommand;
+use super::listeners::WorkerListeners;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
-use crate::context::lifecycle::{ListenerId, WorkerPhase};
+use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
-use crate::published::Published;
-use crate::snapshot::ListenerSettings;
-
-pub enum WorkerCommand {
-    Publish(Arc<Published>),
-    Enter(WorkerPhase),
-    /// Enter the phase of draining, which lasts `patience` at most.
-    Drain {
-        patience: Duration,
-    },
-    ChangeListeners(WorkerListenerChange),
-    /// A connection that another worker has accepted.
-    Take {
-        stream: std::net::TcpStream,
-        listener: ListenerId,
-        settings: ListenerSettings,
-        peer: SocketAddr,
-    },
-}
 
 /// Carries out commands until the worker has stopped serving and its last task has ended.
 pub async fn run_commands(

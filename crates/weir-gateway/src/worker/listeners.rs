@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,41 +12,16 @@ use tokio::task::JoinHandle;
 
 use super::Worker;
 use super::accept::accept;
-use super::commands::WorkerCommand;
+use super::command::WorkerCommand;
+use super::listener::{AcceptingListener, Listener, WorkerListenerChange};
 use super::rebalance::ConnectionRebalancer;
 use super::start_connection::start_connection;
 use crate::context::lifecycle::{ListenerId, ServicePhase};
 use crate::snapshot::ListenerSettings;
 
-/// A worker's part of a listener.
-#[derive(Debug)]
-pub struct Listener {
-    pub id: ListenerId,
-    /// Usually one; more if the sockets were inherited from a process with more workers.
-    pub sockets: Vec<TcpListener>,
-    pub settings: ListenerSettings,
-}
-
-/// A change of a worker's listeners.
-#[derive(Debug)]
-pub struct WorkerListenerChange {
-    pub open: Vec<Listener>,
-    /// New settings, for the connections that are accepted from now on.
-    pub set: Vec<(ListenerId, ListenerSettings)>,
-    pub close: Vec<ListenerId>,
-    /// How long connections of a closed listener may take to end.
-    pub patience: Duration,
-}
-
-/// What accepting needs of a listener.
-pub struct OpenListener {
-    pub service: Rc<ServicePhase>,
-    pub settings: Cell<ListenerSettings>,
-}
-
 /// An open listener, with the tasks that accept from its sockets.
 struct AcceptedListener {
-    listener: Rc<OpenListener>,
+    listener: Rc<AcceptingListener>,
     accepting: Vec<JoinHandle<()>>,
 }
 
@@ -88,7 +63,7 @@ impl WorkerListeners {
         // Another worker may have handed over a connection of it already.
         let service = self.service(id);
         self.newest.set(self.newest.get().max(id));
-        let listener = Rc::new(OpenListener { service, settings: Cell::new(settings) });
+        let listener = Rc::new(AcceptingListener { service, settings: Cell::new(settings) });
         let mut accepting = Vec::new();
         let registered = sockets.into_iter().try_for_each(|socket| {
             socket.set_nonblocking(true)?;

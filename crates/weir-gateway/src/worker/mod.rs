@@ -3,8 +3,10 @@
 
 mod accept;
 pub mod client_connections;
-pub mod commands;
-pub mod listeners;
+pub mod command;
+mod commands;
+pub mod listener;
+mod listeners;
 pub mod progress;
 pub mod rebalance;
 pub mod snapshot;

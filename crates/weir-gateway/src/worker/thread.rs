@@ -12,8 +12,10 @@ use weir_telemetry::metrics::Metrics;
 
 use super::Worker;
 use super::client_connections::ClientConnections;
-use super::commands::{WorkerCommand, run_commands};
-use super::listeners::{Listener, WorkerListeners};
+use super::command::WorkerCommand;
+use super::commands::run_commands;
+use super::listener::Listener;
+use super::listeners::WorkerListeners;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
 use super::snapshot::WorkerSnapshot;

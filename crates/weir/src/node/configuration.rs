@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use weir_control::document::{Document, NodeSettings};
-use weir_control::{Acme, Diagnostic, Hubs, Publication, Reservation, Subscriber};
+use weir_control::{Acme, Diagnostic, Hubs, Publication, PreparedPublication, Subscriber};
 use weir_gateway::DataPlane;
 use weir_telemetry::metrics::Metrics;
 
@@ -68,12 +68,12 @@ impl SnapshotPublisher {
 }
 
 impl Subscriber for SnapshotPublisher {
-    fn reserve(&self, document: &Document) -> Result<Reservation<'_>, Vec<Diagnostic>> {
+    fn reserve(&self, document: &Document) -> Result<PreparedPublication<'_>, Vec<Diagnostic>> {
         let reserved = self.0.listeners.reserve(document)?;
         Ok(Box::new(move || reserved.apply()))
     }
 
-    fn published(&self, publication: &Publication, reserved: Reservation<'_>) {
+    fn published(&self, publication: &Publication, reserved: PreparedPublication<'_>) {
         let Publication { revision, snapshot, settings, acme, hubs, http, warnings, is_answered } = publication;
         if !is_answered {
             say_each(warnings);
