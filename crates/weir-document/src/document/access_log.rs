@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use weir_plugin::{ExchangePhase, Template, Variable};
+use weir_plugin::{ExchangePhase, Template, Variable, WrittenName};
 
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};
@@ -45,9 +45,11 @@ pub(super) fn read(at: &NodeReader) -> Option<AccessLogSpec> {
                 return None;
             };
             let format = fields.get("format").map_or(Some(AccessLogFormat::Combined), |at| format(&at));
-            Some(AccessLogSpec { path: path.text_of(1..=4096)?.into(), format: format? })
+            Some(AccessLogSpec { path: path.written_name(WrittenName::File)?.into(), format: format? })
         }
-        _ => Some(AccessLogSpec { path: at.text_of(1..=4096)?.into(), format: AccessLogFormat::Combined }),
+        _ => {
+            Some(AccessLogSpec { path: at.written_name(WrittenName::File)?.into(), format: AccessLogFormat::Combined })
+        }
     }
 }
 

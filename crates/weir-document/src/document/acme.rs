@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::certificate::{self, Pem};
 use super::resource::ResourceOrigin;
 use crate::text::read::{MapReader, NodeReader, shortened};
+use weir_plugin::WrittenName;
 
 /// The settings for certificates issued by an ACME authority (RFC 8555).
 #[derive(Clone, Debug)]
@@ -89,7 +90,7 @@ pub(super) fn read(at: &NodeReader) -> Option<AcmeSpec> {
             .and_then(|at| at.choice(&[("http-01", Challenge::Http01), ("tls-alpn-01", Challenge::TlsAlpn01)])),
         directory: fields.get("directory").and_then(|at| directory(&at)).unwrap_or_else(|| LETS_ENCRYPT.into()),
         authorities: fields.get("ca").and_then(|at| certificate::pem_of_settings(&at)),
-        storage: fields.get("storage").and_then(|at| at.text_of(1..=4096)).unwrap_or(STORAGE).into(),
+        storage: fields.get("storage").and_then(|at| at.written_name(WrittenName::Directory)).unwrap_or(STORAGE).into(),
         renew_before: fields.get("renew_before").and_then(|at| at.duration()),
         external_account: fields.get("external_account").and_then(|at| external_account(&at)),
     })

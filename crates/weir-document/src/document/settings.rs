@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use weir_client::DnsSettings;
 use weir_gateway::snapshot::{ClientSettings, ConnectionShare, ListenerProtocol};
+use weir_plugin::WrittenName;
 use weir_plugin::vars::parse_network;
 use weir_proto::field::is_token_byte;
 
@@ -239,7 +240,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         },
         discovery: fields.get("discovery").and_then(|at| discovery::read(&at)).unwrap_or_default(),
         resources: resource_access::read(fields),
-        data_dir: fields.get("data_dir").and_then(|at| at.text_of(1..=4096)).map(Box::from),
+        data_dir: fields.get("data_dir").and_then(|at| at.written_name(WrittenName::Directory)).map(Box::from),
         store: admin::read_store(fields),
         admin: fields.get("admin").and_then(|at| admin::read(&at)),
         data_encryption: data_encryption::read(fields),
