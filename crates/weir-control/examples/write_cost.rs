@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest, import_into_store};
-use weir_control::{Diagnostic, DocumentLoader, Publication, Publisher, PreparedPublication, Subscriber, publish_first, watch};
+use weir_control::{
+    Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber, publish_first, watch,
+};
 use weir_plugin::Registry;
 
 #[global_allocator]

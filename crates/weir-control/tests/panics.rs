@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest};
 use weir_control::{
-    ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, PreparedPublication, Subscriber, publish_first, watch,
+    ConfigWatch, Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber, publish_first,
+    watch,
 };
 use weir_plugin::{Build, ConfigError, Definition, Entry, Plugin, Registry, Stage};
 use weir_testkit::TempDir;

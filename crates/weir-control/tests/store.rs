@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use weir_control::stores::embedded::EmbeddedStore;
 use weir_control::stores::resources::{Author, ResourceChange, ResourceKey, RevisionRecord, StoredResource};
 use weir_control::stores::store::ResourceStore;
-use weir_control::{Diagnostic, DocumentLoader, Publication, Publisher, PreparedPublication, Subscriber, publish_first};
+use weir_control::{
+    Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber, publish_first,
+};
 use weir_plugin::Registry;
 use weir_testkit::TempDir;
 

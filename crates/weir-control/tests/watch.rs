@@ -11,7 +11,8 @@ use std::time::Duration;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use weir_control::stores::{FileAccess, FileSource};
 use weir_control::{
-    ConfigStatus, ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, PreparedPublication, Subscriber, watch,
+    ConfigStatus, ConfigWatch, Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber,
+    watch,
 };
 use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
 

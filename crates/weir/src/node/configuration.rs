@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use weir_control::document::{Document, NodeSettings};
-use weir_control::{Acme, Diagnostic, Hubs, Publication, PreparedPublication, Subscriber};
+use weir_control::{Acme, Diagnostic, Hubs, PreparedPublication, Publication, Subscriber};
 use weir_gateway::DataPlane;
 use weir_telemetry::metrics::Metrics;
 
