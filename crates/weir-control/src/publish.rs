@@ -15,7 +15,7 @@ use crate::compile::{CertificateEnd, Compiled, NodeServices, Parts, ServedCertif
 use crate::document::{Document, NodeSettings};
 use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, RunningConfiguration, outcome};
 use crate::hubs::{HubTerms, Hubs};
-use crate::stores::shared::StoreState;
+use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
 
 /// A snapshot on its way to the workers.
@@ -265,8 +265,8 @@ impl Publisher {
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
         let begin = Instant::now();
-        let compiled = self.compiled(document)?;
-        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } = compiled;
+        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } =
+            self.compiled(document)?;
         let status = self.status();
         let is_answered = commit.is_some();
         let reserved = self.subscriber.reserve(document)?;
@@ -274,9 +274,7 @@ impl Publisher {
         snapshot.revision = status.revision + 1;
         let settings = Arc::new(document.settings.clone());
         let started_with = state.started_with.get_or_insert_with(|| settings.clone());
-        let mut all = warnings;
-        all.extend(of_compiler);
-        all.extend(unchangeable(document, started_with));
+        let all = warnings.into_iter().chain(of_compiler).chain(unchangeable(document, started_with));
         let publication = Publication {
             revision: snapshot.revision,
             snapshot: Arc::new(snapshot),
@@ -284,7 +282,7 @@ impl Publisher {
             acme,
             hubs,
             http,
-            warnings: all.into(),
+            warnings: all.collect(),
             is_answered,
         };
         let running = RunningConfiguration {

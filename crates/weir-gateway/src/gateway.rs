@@ -18,13 +18,13 @@ use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
 use crate::published::{Latest, Published, RetiredSnapshotDropper};
 use crate::snapshot::{Endpoint, ListenerSettings, Snapshot, Upstream};
+use crate::thread::WorkerStart;
+use crate::thread::command::WorkerCommand;
+pub use crate::thread::listener::Listener;
+use crate::thread::listener::WorkerListenerChange;
+use crate::thread::progress::WorkerProgress;
+use crate::thread::rebalance::ConnectionRebalancer;
 use crate::worker::client_connections::ClientConnections;
-use crate::worker::command::WorkerCommand;
-pub use crate::worker::listener::Listener;
-use crate::worker::listener::WorkerListenerChange;
-use crate::worker::progress::WorkerProgress;
-use crate::worker::rebalance::ConnectionRebalancer;
-use crate::worker::thread::WorkerStart;
 
 /// What a gateway starts with.
 pub struct GatewayOptions {

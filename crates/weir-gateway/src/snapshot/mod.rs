@@ -1,7 +1,10 @@
 //! The configuration, compiled: immutable, shared by all workers, replaced as a whole.
 
 pub mod endpoint;
+mod hashing;
 mod listener;
+pub(crate) mod persistence;
+pub(crate) mod seats;
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -18,11 +21,11 @@ use weir_proto::h1::{Limits, Tolerance};
 use crate::context::lifecycle::WaitsFor;
 
 pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckSpec, CheckTls, Endpoint};
+pub use hashing::{HashKey, Hashing};
 pub use listener::{ListenerProtocol, ListenerSettings, Transport};
+pub use persistence::{Persistence, WhenEndpointGone};
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
-pub use crate::endpoint::balance::chash::{HashKey, Hashing};
-pub use crate::endpoint::persistence::{Persistence, WhenEndpointGone};
 pub use crate::pieces::Pieces;
 pub use crate::route::{RouteRule, RouteTable};
 

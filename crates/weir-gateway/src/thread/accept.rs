@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::Worker;
 use super::command::WorkerCommand;
 use super::listener::AcceptingListener;
 use super::rebalance::ConnectionRebalancer;
 use super::start_connection::start_connection;
 use crate::context::lifecycle::WorkerPhase;
+use crate::worker::Worker;
 
 /// How long accepting pauses at the connection limit, or when there is no file descriptor left. Open connections are served
 /// meanwhile.

@@ -7,13 +7,14 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::Worker;
 use super::command::WorkerCommand;
 use super::listeners::WorkerListeners;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
+use crate::worker::Worker;
+
 
 /// Carries out commands until the worker has stopped serving and its last task has ended.
 pub async fn run_commands(

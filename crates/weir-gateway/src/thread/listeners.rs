@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::Worker;
 use super::accept::accept;
 use super::command::WorkerCommand;
 use super::listener::{AcceptingListener, Listener, WorkerListenerChange};
@@ -18,6 +17,7 @@ use super::rebalance::ConnectionRebalancer;
 use super::start_connection::start_connection;
 use crate::context::lifecycle::{ListenerId, ServicePhase};
 use crate::snapshot::ListenerSettings;
+use crate::worker::Worker;
 
 /// An open listener, with the tasks that accept from its sockets.
 struct AcceptedListener {

@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 
-use super::Worker;
 use crate::connection::{announced, begin, reset};
 use crate::context::lifecycle::ServicePhase;
 use crate::snapshot::ListenerSettings;
+use crate::worker::Worker;
 
 pub fn start_connection(
     worker: &Rc<Worker>,
