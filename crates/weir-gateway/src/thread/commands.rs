@@ -15,7 +15,6 @@ use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
 use crate::worker::Worker;
 
-
 /// Carries out commands until the worker has stopped serving and its last task has ended.
 pub async fn run_commands(
     worker: &Rc<Worker>,
