@@ -230,6 +230,7 @@ impl GatewayNode {
             audit: audit_log.as_ref().map(LogWriter::lines),
             tally: Arc::clone(&state.servers.admin),
             state: Arc::clone(&state),
+            listeners: Arc::clone(&listeners),
         });
         let admin = resources.map(|resources| {
             let sockets = sockets.copies(ADMIN).map_err(no_copy)?;

@@ -7,6 +7,7 @@ mod key_file;
 mod pages;
 mod streams;
 mod tokens;
+mod trace;
 mod unix_socket;
 
 use std::io;
@@ -34,6 +35,7 @@ use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
 use weir_telemetry::process;
 
+use super::listening::ClientListeners;
 use super::figures::{FigureThread, Figures};
 use super::server::bounds::ServerBounds;
 use super::server::{
@@ -48,6 +50,7 @@ use crate::say::say;
 use console::ConsoleFiles;
 use encoding::AnswerCoding;
 use pages::OwnPages;
+use trace::OwnTraces;
 use unix_socket::{SocketFile, UnixSocket};
 
 /// Half of the connections for each client is enough for tools that send many requests at a time. Each tab of a console has a stream,
@@ -112,6 +115,8 @@ pub struct NodeResources {
     pub audit: Option<LineSender>,
     pub tally: Arc<ServerTally>,
     pub state: Arc<NodeState>,
+    /// The listeners for clients.
+    pub listeners: Arc<ClientListeners>,
 }
 
 /// Starts the Admin API, if it is configured. An error has been logged when this returns.
@@ -135,7 +140,8 @@ pub fn start(
     let figures = admin.console.then(|| Figures::start(Arc::clone(&resources.state))).transpose();
     let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
     let (figures, figure_thread) = figures.unzip();
-    let pages = OwnPages { state: resources.state, figures: figures.clone() };
+    let pages =
+        OwnPages { state: resources.state, figures: figures.clone(), traces: OwnTraces::new(resources.listeners) };
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,

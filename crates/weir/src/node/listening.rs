@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_control::Diagnostic;
 use weir_control::document::{Document, Listen, ListenAddress};
-use weir_gateway::snapshot::ListenerSettings;
+use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::listener;
@@ -118,6 +118,12 @@ impl ClientListeners {
     /// The addresses with the names of their protocols.
     pub fn addresses(&self) -> Vec<(SocketAddr, &'static str)> {
         self.state().open.iter().map(|open| (open.bound, open.settings.name())).collect()
+    }
+
+    /// The first address on which clients speak HTTP/1.1 without TLS and without the PROXY protocol.
+    pub fn in_the_clear(&self) -> Option<SocketAddr> {
+        let state = self.state();
+        state.open.iter().find(|open| open.settings == ListenerProtocol::Http.into()).map(|open| open.bound)
     }
 
     /// Uses the sockets that the process was started with.
