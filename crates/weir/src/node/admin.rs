@@ -35,8 +35,8 @@ use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
 use weir_telemetry::process;
 
-use super::listening::ClientListeners;
 use super::figures::{FigureThread, Figures};
+use super::listening::ClientListeners;
 use super::server::bounds::ServerBounds;
 use super::server::{
     NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole,
