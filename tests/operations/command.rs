@@ -203,7 +203,7 @@ fn an_address_in_use_ends_with_3() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let addr = taken.local_addr().expect("it is bound");
     let listen = place.write("listen.yaml", FILE.replace("127.0.0.1:0", &addr.to_string()));
-    ends(&["run", listen.to_str().expect("ASCII")], 3, &format!("weir: cannot listen on {addr}: "));
+    ends(&["run", listen.to_str().expect("ASCII")], 3, &format!("cannot listen on {addr}: "));
     let status = place.write("status.yaml", FILE.replace("status: false", &format!("status: \"{addr}\"")));
     ends(&["run", status.to_str().expect("ASCII")], 3, &format!("weir: cannot listen on {addr}: "));
 }

@@ -1,5 +1,6 @@
 //! Clients of every kind at once, and an account of what went wrong for them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -70,27 +71,55 @@ pub struct Load {
 impl Load {
     /// Clients that honour `Connection: close`: new connections, and kept ones with GET and POST.
     pub fn start(addr: SocketAddr) -> Load {
+        Load::by(move || Client::try_connect(addr))
+    }
+
+    /// The same, over connections of any kind.
+    pub fn by(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
+        Load::through(move || connect().map_err(|error| Failure::Other(format!("connect: {error}"))))
+    }
+
+    /// The same, until connections are refused: clients of a listener that is removed.
+    pub fn until_refused(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
+        Load::through(move || {
+            connect().map_err(|error| match error.kind() {
+                io::ErrorKind::ConnectionRefused => Failure::Refused,
+                _ => Failure::Other(format!("connect: {error}")),
+            })
+        })
+    }
+
+    /// Only kept connections, for listeners without HTTP/1.
+    pub fn kept_by(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
         let mut load = Load { stop: Arc::default(), clients: Vec::new(), done: Arc::default() };
+        load.keep(move || connect().map_err(|error| Failure::Other(format!("connect: {error}"))));
+        load
+    }
+
+    fn through(connect: impl Fn() -> Result<Client, Failure> + Clone + Send + 'static) -> Load {
+        let mut load = Load { stop: Arc::default(), clients: Vec::new(), done: Arc::default() };
+        load.keep(connect.clone());
         load.spawn(move |stop, done| {
             until(stop, done, || {
                 let request = "GET /new HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
-                let mut client = Client::try_connect(addr).map_err(|error| format!("connect: {error}"))?;
-                expect(&mut client, request, "GET /new 0").map(|_| ())
+                Ok(expect(&mut connect()?, request, "GET /new 0").map(|_| ())?)
             })
         });
+        load
+    }
+
+    fn keep(&mut self, connect: impl Fn() -> Result<Client, Failure> + Clone + Send + 'static) {
         for kind in 0..4 {
             let request = match kind % 2 {
                 0 => "GET /kept HTTP/1.1\r\nHost: t\r\n\r\n".to_owned(),
                 _ => format!("POST /kept HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n{}", "x".repeat(1000)),
             };
             let answer = if kind % 2 == 0 { "GET /kept 0" } else { "POST /kept 1000" };
-            load.spawn(move |stop, done| {
+            let connect = connect.clone();
+            self.spawn(move |stop, done| {
                 let mut kept: Option<Client> = None;
                 until(stop, done, || {
-                    let mut client = match kept.take() {
-                        Some(client) => client,
-                        None => Client::try_connect(addr).map_err(|error| format!("connect: {error}"))?,
-                    };
+                    let mut client = kept.take().map_or_else(&connect, Ok)?;
                     if !expect(&mut client, &request, answer)? {
                         kept = Some(client);
                     }
@@ -98,7 +127,12 @@ impl Load {
                 })
             });
         }
-        load
+    }
+
+    /// Waits until all clients have ended by themselves.
+    #[track_caller]
+    pub fn wait_ended(&self) {
+        eventually("no client is left", DEADLINE, || self.clients.iter().all(JoinHandle::is_finished));
     }
 
     /// The same, and a tunnel and a stream of events that stay open all the time.
@@ -106,11 +140,11 @@ impl Load {
         let mut load = Load::start(addr);
         load.spawn(move |stop, done| {
             let mut tunnel = Tunnel::open(addr);
-            until(stop, done, || tunnel.echo())
+            until(stop, done, || Ok(tunnel.echo()?))
         });
         load.spawn(move |stop, done| {
             let mut events = Events::open(addr);
-            until(stop, done, || events.next())
+            until(stop, done, || Ok(events.next()?))
         });
         load
     }
@@ -142,20 +176,35 @@ impl Load {
 fn until(
     stop: &AtomicBool,
     done: &AtomicUsize,
-    mut exchange: impl FnMut() -> Result<(), String>,
+    mut exchange: impl FnMut() -> Result<(), Failure>,
 ) -> Result<(), String> {
     while !stop.load(Relaxed) {
-        exchange()?;
-        done.fetch_add(1, Relaxed);
+        match exchange() {
+            Ok(()) => done.fetch_add(1, Relaxed),
+            Err(Failure::Refused) => return Ok(()),
+            Err(Failure::Other(why)) => return Err(why),
+        };
     }
     Ok(())
+}
+
+/// Why an exchange is not served.
+enum Failure {
+    /// Nobody listens, as expected.
+    Refused,
+    Other(String),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure::Other(why)
+    }
 }
 
 /// One exchange. Says whether the connection is to be closed.
 fn expect(client: &mut Client, request: &str, body: &str) -> Result<bool, String> {
     let (method, _) = request.split_once(' ').expect("a request has a method");
-    client.try_send(request).map_err(|error| format!("{method}: cannot send: {error}"))?;
-    let answer = client.response().map_err(|error| format!("{method}: {error}"))?;
+    let answer = client.ask(request).map_err(|error| format!("{method}: {error}"))?;
     match (answer.status, answer.text()) {
         (200, text) if text == body => Ok(answer.closes()),
         (status, text) => Err(format!("{method}: {status} {text:?} instead of {body:?}")),

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest, import_into_store};
-use weir_control::{Diagnostic, DocumentLoader, Publication, Publisher, Subscriber, publish_first, watch};
+use weir_control::{
+    Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber, publish_first, watch,
+};
 use weir_plugin::Registry;
 
 #[global_allocator]
@@ -23,7 +25,7 @@ const WRITES: usize = 200;
 struct Silent;
 
 impl Subscriber for Silent {
-    fn published(&self, _: &Publication) {}
+    fn published(&self, _: &Publication, _: PreparedPublication<'_>) {}
 
     fn refused(&self, diagnostics: &[Diagnostic]) {
         panic!("{diagnostics:#?}");

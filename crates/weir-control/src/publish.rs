@@ -37,9 +37,23 @@ pub struct Publication {
     pub is_answered: bool,
 }
 
+/// What a configuration needs of the machine, opened before it is published. It is put into service when this is called, and given
+/// back when it is dropped.
+pub type PreparedPublication<'s> = Box<dyn FnOnce() + 's>;
+
 /// Receives snapshots for the workers, and logs the outcome of each change. Called in the order of revisions.
 pub trait Subscriber: Send + Sync {
-    fn published(&self, publication: &Publication);
+    /// Opens what the document needs of the machine, such as new addresses to listen on. Called before the document is made
+    /// durable and published.
+    ///
+    /// # Errors
+    /// What cannot be opened; the document is refused.
+    fn reserve(&self, _document: &Document) -> Result<PreparedPublication<'_>, Vec<Diagnostic>> {
+        Ok(Box::new(|| {}))
+    }
+
+    /// Publishes to the workers. `reserved` is put into service after they use the configuration.
+    fn published(&self, publication: &Publication, reserved: PreparedPublication<'_>);
 
     /// Called when a change was refused as a whole; the last published snapshot stays in use.
     fn refused(&self, diagnostics: &[Diagnostic]);
@@ -251,17 +265,16 @@ impl Publisher {
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
         let begin = Instant::now();
-        let compiled = self.compiled(document)?;
-        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } = compiled;
+        let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } =
+            self.compiled(document)?;
         let status = self.status();
         let is_answered = commit.is_some();
+        let reserved = self.subscriber.reserve(document)?;
         let committed = commit.map_or(Ok(None), |commit| commit())?;
         snapshot.revision = status.revision + 1;
         let settings = Arc::new(document.settings.clone());
         let started_with = state.started_with.get_or_insert_with(|| settings.clone());
-        let mut all = warnings;
-        all.extend(of_compiler);
-        all.extend(unchangeable(document, started_with));
+        let all = warnings.into_iter().chain(of_compiler).chain(unchangeable(document, started_with));
         let publication = Publication {
             revision: snapshot.revision,
             snapshot: Arc::new(snapshot),
@@ -269,7 +282,7 @@ impl Publisher {
             acme,
             hubs,
             http,
-            warnings: all.into(),
+            warnings: all.collect(),
             is_answered,
         };
         let running = RunningConfiguration {
@@ -280,7 +293,7 @@ impl Publisher {
         let certificates = presented.ends().into();
         let served = ServedParts { certificates: presented.served(), parts: Some(parts) };
         let parts_before = std::mem::replace(&mut *self.served(), served).parts;
-        self.subscriber.published(&publication);
+        self.subscriber.published(&publication, reserved);
         publication.snapshot.start_plugins(parts_before.as_ref().map(Parts::routes));
         self.status.store(Arc::new(ConfigStatus {
             source: document.source.clone(),
@@ -354,7 +367,6 @@ impl Publisher {
 fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
     let settings = &document.settings;
     let changed = [
-        ("listen", settings.listen != started_with.listen),
         ("worker_processes", settings.worker_processes != started_with.worker_processes),
         ("status", settings.status != started_with.status),
         ("enable_access_log", settings.enable_access_log != started_with.enable_access_log),

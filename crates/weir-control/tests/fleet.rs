@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest};
-use weir_control::{ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, Subscriber, publish_first, watch};
+use weir_control::{
+    ConfigWatch, Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber, publish_first,
+    watch,
+};
 use weir_plugin::Registry;
 use weir_testkit::{Program, TempDir, eventually, free_port, scaled};
 
@@ -35,7 +38,7 @@ impl Published {
 }
 
 impl Subscriber for Published {
-    fn published(&self, _: &Publication) {
+    fn published(&self, _: &Publication, _: PreparedPublication<'_>) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *told = (told.0 + 1, Some(Instant::now()));
     }

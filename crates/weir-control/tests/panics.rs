@@ -8,7 +8,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_control::stores::resources::{Author, ResourceKey, ResourceView};
 use weir_control::stores::{ResourceEdit, WriteOutcome, WriteRequest};
-use weir_control::{ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, Subscriber, publish_first, watch};
+use weir_control::{
+    ConfigWatch, Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber, publish_first,
+    watch,
+};
 use weir_plugin::{Build, ConfigError, Definition, Entry, Plugin, Registry, Stage};
 use weir_testkit::TempDir;
 
@@ -30,7 +33,7 @@ impl Definition for Panics {
 struct Silent;
 
 impl Subscriber for Silent {
-    fn published(&self, _: &Publication) {}
+    fn published(&self, _: &Publication, _: PreparedPublication<'_>) {}
 
     fn refused(&self, _: &[Diagnostic]) {}
 }

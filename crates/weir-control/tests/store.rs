@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use weir_control::stores::embedded::EmbeddedStore;
 use weir_control::stores::resources::{Author, ResourceChange, ResourceKey, RevisionRecord, StoredResource};
 use weir_control::stores::store::ResourceStore;
-use weir_control::{Diagnostic, DocumentLoader, Publication, Publisher, Subscriber, publish_first};
+use weir_control::{
+    Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber, publish_first,
+};
 use weir_plugin::Registry;
 use weir_testkit::TempDir;
 
@@ -14,7 +16,7 @@ use weir_testkit::TempDir;
 struct Refusals(Arc<Mutex<Vec<Diagnostic>>>);
 
 impl Subscriber for Refusals {
-    fn published(&self, _: &Publication) {}
+    fn published(&self, _: &Publication, _: PreparedPublication<'_>) {}
 
     fn refused(&self, diagnostics: &[Diagnostic]) {
         self.0.lock().expect("nobody panics with it").extend_from_slice(diagnostics);

@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use weir_control::stores::{FileAccess, FileSource};
-use weir_control::{ConfigStatus, ConfigWatch, Diagnostic, DocumentLoader, Publication, Publisher, Subscriber, watch};
+use weir_control::{
+    ConfigStatus, ConfigWatch, Diagnostic, DocumentLoader, PreparedPublication, Publication, Publisher, Subscriber,
+    watch,
+};
 use weir_testkit::{DEADLINE, TempDir, eventually, eventually_some};
 
 /// What was published and refused, in order.
@@ -40,7 +43,7 @@ impl PublishedEvents {
 }
 
 impl Subscriber for PublishedEvents {
-    fn published(&self, publication: &Publication) {
+    fn published(&self, publication: &Publication, _: PreparedPublication<'_>) {
         assert_eq!(publication.revision, publication.snapshot.revision);
         self.say(Event::Published {
             revision: publication.revision,
@@ -212,12 +215,12 @@ fn a_reload_publishes_without_a_change() {
 #[test]
 fn setting_that_a_running_node_cannot_change_is_a_warning() {
     let directory = TempDir::new();
-    let node = start(&directory.write("weir.yaml", format!("listen: ':9080'\n{}", routes(1))));
-    directory.write("weir.yaml", format!("listen: ':9081'\n{}", routes(2)));
+    let node = start(&directory.write("weir.yaml", format!("status: '127.0.0.1:7085'\n{}", routes(1))));
+    directory.write("weir.yaml", format!("status: '127.0.0.1:7086'\n{}", routes(2)));
     let status = node.serves(2);
     assert_eq!(
         lines(&status.warnings),
-        ["weir.yaml:1:9: listen: has changed, and a running node cannot apply this change; \
+        ["weir.yaml:1:9: status: has changed, and a running node cannot apply this change; \
              it takes effect at the next start or binary upgrade"]
     );
 }

@@ -20,6 +20,7 @@ mod hub;
 mod hub_log;
 mod include;
 pub mod kinds;
+mod listen;
 pub mod lists;
 mod methods;
 mod names;
@@ -79,6 +80,7 @@ pub use file_schema::file_schema;
 pub use hub::HubSpec;
 pub use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use kinds::RESOURCE_LISTS;
+pub use listen::{Listen, ListenAddress};
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
@@ -93,7 +95,7 @@ pub use scheme::Scheme;
 pub use secret_fields::{ApisixStorage, SecretField, for_each_secret, is_secret_at};
 pub use secret_reference::SecretReference;
 pub use secrets::SecretManager;
-pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
+pub use settings::{LogLevel, NodeSettings};
 pub use shares::TrafficShare;
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
 pub use written::WrittenResource;
@@ -507,6 +509,11 @@ impl Document {
         self.ssls = resource::list(fields, "ssls", certificate::read, |ssl| (&*ssl.id).into());
         self.hubs = resource::list(fields, "hubs", hub::read, |hub| (&*hub.id).into());
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
+    }
+
+    /// The addresses to accept clients on.
+    pub fn listens(&self) -> impl Iterator<Item = &Listen> {
+        self.settings.listen.iter()
     }
 
     /// The names that must be resolved before endpoints have addresses.

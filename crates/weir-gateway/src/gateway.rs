@@ -12,21 +12,23 @@ use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
 use crate::access_log::LineFormat;
-pub use crate::connection::listener::{Listener, ListenerProtocol};
+pub use crate::context::lifecycle::ListenerId;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
 use crate::published::{Latest, Published, RetiredSnapshotDropper};
-use crate::snapshot::{Endpoint, Snapshot, Upstream};
+use crate::snapshot::{Endpoint, ListenerSettings, Snapshot, Upstream};
 use crate::thread::WorkerStart;
-use crate::thread::commands::WorkerCommand;
+use crate::thread::command::WorkerCommand;
+pub use crate::thread::listener::Listener;
+use crate::thread::listener::WorkerListenerChange;
 use crate::thread::progress::WorkerProgress;
 use crate::thread::rebalance::ConnectionRebalancer;
 use crate::worker::client_connections::ClientConnections;
 
 /// What a gateway starts with.
 pub struct GatewayOptions {
-    /// The sockets of each worker; the outer length is the number of workers. Not empty.
+    /// The listeners of each worker; the outer length is the number of workers. Not empty.
     pub listeners: Vec<Vec<Listener>>,
     pub snapshot: Arc<Snapshot>,
     pub metrics: Arc<Metrics>,
@@ -34,6 +36,20 @@ pub struct GatewayOptions {
     pub access_log: Option<(LineFormat, Vec<LogSink>)>,
     /// The most client connections of each worker; further ones wait in the kernel's queue.
     pub connections_per_worker: usize,
+}
+
+/// A change of the listeners of a running data plane.
+#[derive(Debug, Default)]
+pub struct ListenerChange {
+    /// The new listeners, for each worker; the outer length is the number of workers. Their numbers are higher than any
+    /// before.
+    pub open: Vec<Vec<Listener>>,
+    /// New settings of listeners, for the connections that they accept from now on.
+    pub set: Vec<(ListenerId, ListenerSettings)>,
+    /// Listeners that accept no more.
+    pub close: Vec<ListenerId>,
+    /// How long connections of closed listeners may take to end.
+    pub drain: Duration,
 }
 
 /// A running data plane. Dropping it stops the workers.
@@ -46,6 +62,8 @@ pub struct DataPlane {
     shredder: RetiredSnapshotDropper,
     clock: Clock,
     progress: Arc<WorkerProgress>,
+    /// How many changes of listeners were sent to the workers.
+    listener_changes: AtomicU64,
 }
 
 /// The state of an endpoint, for operators.
@@ -115,6 +133,7 @@ impl DataPlane {
         let shared = Arc::new(SharedState::default());
         let progress = Arc::new(WorkerProgress {
             revisions: listeners.iter().map(|_| AtomicU64::new(0)).collect(),
+            listener_changes: listeners.iter().map(|_| AtomicU64::new(0)).collect(),
             running: AtomicUsize::new(0),
             changed: Condvar::new(),
             lock: Mutex::new(()),
@@ -130,6 +149,7 @@ impl DataPlane {
             shared,
             clock,
             progress,
+            listener_changes: AtomicU64::new(0),
         };
         let (format, mut sinks) = match access_log {
             Some((format, sinks)) => (Some(format), sinks),
@@ -183,6 +203,24 @@ impl DataPlane {
         drop(before);
         self.shredder.take(self.latest.replace(published));
         self.wait_for_revision(revision, patience)
+    }
+
+    /// Opens, changes and closes listeners. Connections in the queue of a closed one are served before its sockets are
+    /// closed; the caller must have closed its own copies of them. Returns when every worker has carried the change out, or
+    /// `false` if that takes longer than `patience`.
+    pub fn change_listeners(&self, change: ListenerChange, patience: Duration) -> bool {
+        let ListenerChange { open, set, close, drain } = change;
+        let number = self.listener_changes.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut open = open.into_iter();
+        for worker in &self.workers {
+            let open = open.next().unwrap_or_default();
+            let change = WorkerListenerChange { open, set: set.clone(), close: close.clone(), patience: drain };
+            // A worker whose inbox is closed has ended.
+            let _ = worker.commands.send(WorkerCommand::ChangeListeners(change));
+        }
+        self.progress.wait(Instant::now() + patience, |progress| {
+            progress.listener_changes.iter().all(|done| done.load(Ordering::Acquire) >= number)
+        })
     }
 
     /// The cost of plugins is measured on one exchange in this many; 0 measures none.

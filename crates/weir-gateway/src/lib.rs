@@ -24,4 +24,4 @@ mod serve;
 mod thread;
 mod worker;
 
-pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
+pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerChange, ListenerId};

@@ -110,6 +110,23 @@ impl InheritedSockets {
         self.activated.extract_if(.., matching).collect()
     }
 
+    /// Takes the sockets for an address, if possible those with this purpose, otherwise those with one of `others`: the
+    /// previous process spoke another protocol there. None if none were inherited.
+    pub fn take_any(
+        &mut self,
+        purpose: &'static str,
+        others: impl Iterator<Item = &'static str>,
+        addr: SocketAddr,
+    ) -> Vec<TcpListener> {
+        let taken = [purpose].into_iter().chain(others).map(|purpose| self.take(&ListenerKey { purpose, addr }));
+        taken.into_iter().find(|listeners| !listeners.is_empty()).unwrap_or_default()
+    }
+
+    /// Undoes [`InheritedSockets::take`].
+    pub fn put_back(&mut self, place: &ListenerKey, listeners: Vec<TcpListener>) {
+        self.named.push((place.name(), listeners));
+    }
+
     /// The addresses of inherited sockets that were not taken.
     pub fn left_over(&self) -> impl Iterator<Item = SocketAddr> {
         let left = self.named.iter().flat_map(|(_, listeners)| listeners).chain(&self.activated);
@@ -166,7 +183,13 @@ pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
 
 /// Lets `command` inherit the sockets, `ready` as the pipe for its report, and `secrets`. The descriptors must stay open until
 /// the command was started.
-pub fn pass_on(command: &mut Command, sockets: &[(ListenerKey, Vec<TcpListener>)], ready: &OwnedFd, secrets: &OwnedFd) {
+pub fn pass_on<'s>(
+    command: &mut Command,
+    sockets: impl Iterator<Item = (ListenerKey, &'s [TcpListener])>,
+    ready: &OwnedFd,
+    secrets: &OwnedFd,
+) {
+    let sockets: Vec<(ListenerKey, &[TcpListener])> = sockets.collect();
     let entries = sockets.iter().map(|(place, listeners)| {
         let descriptors: Vec<String> = listeners.iter().map(|listener| listener.as_raw_fd().to_string()).collect();
         format!("{}={}", place.name(), descriptors.join(","))
@@ -177,7 +200,7 @@ pub fn pass_on(command: &mut Command, sockets: &[(ListenerKey, Vec<TcpListener>)
     for name in SYSTEMD {
         command.env_remove(name);
     }
-    let listeners = sockets.iter().flat_map(|(_, listeners)| listeners);
+    let listeners = sockets.iter().flat_map(|(_, listeners)| *listeners);
     let descriptors: Vec<RawFd> =
         listeners.map(AsRawFd::as_raw_fd).chain([ready.as_raw_fd(), secrets.as_raw_fd()]).collect();
     // SAFETY: between fork and exec this only calls fcntl, which is async-signal-safe, and allocates nothing.
@@ -203,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_started_process_holds_the_sockets_under_the_numbers_it_was_told() {
-        let sockets = vec![
+        let sockets = [
             (place("http", "127.0.0.1:0"), crate::listener::bind(place("", "127.0.0.1:0").addr, 2, 16).expect("free")),
             (place("status", "127.0.0.1:0"), crate::listener::bind(place("", "[::1]:0").addr, 1, 16).expect("free")),
         ];
@@ -216,7 +239,8 @@ mod tests {
              printf 1 > /proc/self/fd/$WEIR_READY_FD; cat /proc/self/fd/$WEIR_SECRETS_FD",
         ]);
         let secrets = held(b"a secret").expect("a pipe");
-        pass_on(&mut command, &sockets, &write, &secrets);
+        let passed = sockets.iter().map(|(place, listeners)| (place.clone(), &**listeners));
+        pass_on(&mut command, passed, &write, &secrets);
         let output = command.output().expect("there is a shell");
         drop(write);
         let mut said = Vec::new();

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 /// Opens `count` sockets that listen on `addr` and share its connections (`SO_REUSEPORT`). With port 0 all of them use the same
 /// free port. `[::]` includes IPv4, and means IPv4 alone on a machine without IPv6.
@@ -11,7 +11,21 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// An address another process listens on is an error, even if that process would share it: two gateways that split one port by
 /// accident are hard to diagnose.
 pub fn bind(addr: SocketAddr, count: usize, backlog: i32) -> io::Result<Vec<TcpListener>> {
-    let addr = reserve(addr)?;
+    open_all(reserve(addr)?, count, backlog)
+}
+
+/// The same, on a port that this process listens on at another address: `127.0.0.1:80` beside `0.0.0.0:80`. The kernel gives
+/// a connection to the listener with the more specific address.
+pub fn bind_beside(addr: SocketAddr, count: usize, backlog: i32) -> io::Result<Vec<TcpListener>> {
+    match open_all(addr, count, backlog) {
+        Err(error) if addr.is_ipv6() && addr.ip().is_unspecified() && lacks_ipv6(&error) => {
+            open_all(SocketAddr::from((Ipv4Addr::UNSPECIFIED, addr.port())), count, backlog)
+        }
+        opened => opened,
+    }
+}
+
+fn open_all(addr: SocketAddr, count: usize, backlog: i32) -> io::Result<Vec<TcpListener>> {
     let first = open(addr, backlog)?;
     let addr = first.local_addr()?;
     let mut listeners = vec![first];
@@ -57,12 +71,37 @@ fn open(addr: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// The classic BPF program `if (tcp.flags & SYN) drop; accept;`. A filter of a TCP socket sees segments from their TCP header
+/// on, whose byte 13 has the flags.
+const DROP_SYN: [SockFilter; 4] = [
+    SockFilter::new(0x30, 0, 0, 13),          // ldb [13]
+    SockFilter::new(0x45, 0, 1, 0x02),        // jset #SYN, +0, +1
+    SockFilter::new(0x06, 0, 0, 0),           // ret #0
+    SockFilter::new(0x06, 0, 0, 0x0004_0000), // ret #262144
+];
+
+/// Lets a socket that is about to be closed establish no more connections: a client that connects meanwhile is refused once the
+/// socket is closed, and not reset after it was connected. Connections that are in the queue, or about to be, are not affected.
+/// Also applies to copies of the socket, in other processes too, until [`welcome`].
+pub fn turn_away(listener: &TcpListener) -> io::Result<()> {
+    socket2::SockRef::from(listener).attach_filter(&DROP_SYN)
+}
+
+/// Undoes [`turn_away`].
+pub fn welcome(listener: &TcpListener) -> io::Result<()> {
+    let undone = socket2::SockRef::from(listener).detach_filter();
+    // ENOENT: the socket has no filter.
+    undone.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
 /// Makes inherited sockets of one address serve `count` workers: adds own sockets if the inherited ones allow it
 /// (`SO_REUSEPORT`). None is closed, since connections may be in its accept queue.
 pub fn widen(inherited: &mut Vec<TcpListener>, count: usize, backlog: i32) -> io::Result<()> {
     for listener in &*inherited {
         // The service manager need not have set these options.
         listener.set_nonblocking(true)?;
+        // A process that stopped listening here may have left it.
+        welcome(listener)?;
         let socket = socket2::SockRef::from(listener);
         socket.set_tcp_nodelay(true)?;
         if !socket.reuse_port()? {
@@ -119,6 +158,36 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(listeners);
         bind(addr, 1, 16).expect("nobody listens there any more");
+    }
+
+    #[test]
+    fn an_address_beside_an_own_one_takes_its_own_connections() {
+        let everywhere = bind("[::]:0".parse().expect("an address"), 1, 16).expect("there is a free port").remove(0);
+        let port = everywhere.local_addr().expect("it is bound").port();
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let specific = bind_beside(loopback, 1, 16).expect("both are ours").remove(0);
+        let client = TcpStream::connect(loopback).expect("it is served");
+        let (_, peer) = specific.accept().expect("the more specific address has it");
+        assert_eq!(peer, client.local_addr().expect("it is connected"));
+        let everywhere_again = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        bind_beside(everywhere_again, 1, 16).expect("IPv4 beside IPv6");
+        assert_eq!(everywhere.accept().map(|_| ()).map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn nobody_connects_to_a_socket_that_turns_away() {
+        let listener = bind(loopback(), 1, 16).expect("loopback has a free port").remove(0);
+        let addr = listener.local_addr().expect("it is bound");
+        let _queued = TcpStream::connect(addr).expect("it listens");
+        turn_away(&listener).expect("no privilege is needed");
+        let late = socket(addr).expect("a socket");
+        late.set_nonblocking(true).expect("an option");
+        assert_eq!(late.connect(&addr.into()).map_err(|error| error.raw_os_error()), Err(Some(115)), "in progress");
+        listener.accept().expect("what was in the queue stays there");
+        assert_eq!(listener.accept().map(|_| ()).map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
+        welcome(&listener).expect("it has a filter");
+        welcome(&listener).expect("and may have none");
+        TcpStream::connect(addr).expect("it listens again");
     }
 
     #[test]

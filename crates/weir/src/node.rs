@@ -8,6 +8,7 @@ mod health;
 mod hubs;
 #[cfg(test)]
 mod listeners_page;
+mod listening;
 mod logs;
 mod metrics_export;
 mod metrics_export_tally;
@@ -37,7 +38,7 @@ use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
 use weir_control::document::{AdminAddress, NodeSettings, StoreKind};
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
-use weir_gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
+use weir_gateway::{DataPlane, GatewayOptions};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
 use weir_net::tls::TicketKeys;
@@ -50,6 +51,7 @@ use crate::exit::ExitFailure;
 use crate::say::say;
 use admin::{AdminServer, NodeResources};
 use configuration::SnapshotPublisher;
+use listening::ClientListeners;
 use metrics_export::MetricsExporter;
 use server::NodeServer;
 use signals::{ServiceSignals, SignalRequest, Signals};
@@ -73,16 +75,6 @@ pub use weir_plugins::REGISTRY as PLUGINS;
 const STATUS: &str = "status";
 const ADMIN: &str = "admin";
 
-/// The purposes of sockets for clients, by the protocols on them. With TLS, ALPN negotiates HTTP/2.
-const PURPOSES: [(&str, ListenerProtocol); 6] = [
-    ("http", ListenerProtocol { tls: false, proxy_protocol: false, h2c: false }),
-    ("https", ListenerProtocol { tls: true, proxy_protocol: false, h2c: false }),
-    ("proxy-http", ListenerProtocol { tls: false, proxy_protocol: true, h2c: false }),
-    ("proxy-https", ListenerProtocol { tls: true, proxy_protocol: true, h2c: false }),
-    ("h2c", ListenerProtocol { tls: false, proxy_protocol: false, h2c: true }),
-    ("proxy-h2c", ListenerProtocol { tls: false, proxy_protocol: true, h2c: true }),
-];
-
 /// A running gateway.
 pub struct GatewayNode {
     runtime: Runtime,
@@ -95,6 +87,7 @@ struct Control {
     status: Option<NodeServer>,
     admin: Option<AdminServer>,
     sockets: Sockets,
+    listeners: Arc<ClientListeners>,
     gateway: Arc<DataPlane>,
     acme: Arc<Acme>,
     hubs: Arc<Hubs>,
@@ -128,7 +121,7 @@ impl GatewayNode {
         let invocation = Invocation::of_this_process();
         // SAFETY: the process has not opened a file yet, so all descriptors named in the environment are inherited ones.
         let inherited = unsafe { InheritedSockets::from_environment() };
-        let mut inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
+        let inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
         if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
             say!("the session ticket keys of the previous process cannot be read; clients cannot resume TLS sessions");
         }
@@ -147,7 +140,8 @@ impl GatewayNode {
         let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
         let names = opened.as_ref().map_or(LIMIT, |(_, loaded)| usize::from(loaded.document.settings.metrics_names));
         let metrics = Arc::new(Metrics::with_names(workers, names));
-        let snapshots = SnapshotPublisher::new(Arc::clone(&metrics));
+        let listeners = Arc::new(ClientListeners::new(workers, limits.backlog, inherited));
+        let snapshots = SnapshotPublisher::new(Arc::clone(&metrics), Arc::clone(&listeners));
         let source = options.file.to_string_lossy();
         let publisher = Arc::new(Publisher::new(&source, PLUGINS, Box::new(snapshots.clone())));
         let (mut loader, loaded) = opened.map_err(|diagnostics| {
@@ -160,35 +154,35 @@ impl GatewayNode {
         let records = &settings.records;
         weir_plugins::set_record_limits(records.memory, records.threads.into(), &records.cpus);
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
-        let (loaded, first) = first.map_err(|_| ExitFailure::Configuration)?;
+        let (loaded, first) = first.map_err(|_| match listeners.has_failed() {
+            true => ExitFailure::Listen,
+            false => ExitFailure::Configuration,
+        })?;
         let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, http, .. } = first;
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
         say!("limits: {limits}");
 
         let mut sockets = Sockets::default();
-        let mut open = |purpose, addr, count| {
-            sockets.open(ListenerKey { purpose, addr }, count, limits.backlog, &mut inherited).map_err(|error| {
-                say!("{error}");
+        let mut open = |purpose, addr| {
+            let opened = listeners
+                .with_inherited(|inherited| sockets.open(ListenerKey { purpose, addr }, limits.backlog, inherited));
+            opened.map_err(|error| {
+                say!("{error}{}", error.advice().map(|advice| format!("; {advice}")).unwrap_or_default());
                 ExitFailure::Listen
             })
         };
-        let listening = settings.listen.iter().map(|listen| {
-            let spoken = ListenerProtocol { tls: listen.tls, proxy_protocol: listen.proxy_protocol, h2c: listen.h2c };
-            let (purpose, _) =
-                PURPOSES.into_iter().find(|(_, own)| *own == spoken).expect("settings refuse what is none");
-            open(purpose, sockets::socket_addr(listen.address), workers).map(|addr| (addr, purpose))
-        });
-        let listening = listening.collect::<Result<Vec<_>, _>>()?;
-        let status_on = settings.status.map(|addr| open(STATUS, addr, 1)).transpose()?;
+        let status_on = settings.status.map(|addr| open(STATUS, addr)).transpose()?;
         let beside = options.file.parent().unwrap_or(Path::new(""));
         let admin_on = match settings.admin.as_ref().map(|admin| &admin.listen) {
-            Some(AdminAddress::Tcp(addr)) => Some(open(ADMIN, *addr, 1)?.to_string()),
+            Some(AdminAddress::Tcp(addr)) => Some(open(ADMIN, *addr)?.to_string()),
             Some(AdminAddress::Unix(path)) => Some(format!("unix:{}", beside.join(path).display())),
             None => None,
         };
-        for addr in inherited.left_over() {
-            say!("the socket {addr} was inherited, but no entry of `listen` uses it");
-        }
+        listeners.with_inherited(|inherited| {
+            for addr in inherited.left_over() {
+                say!("the socket {addr} was inherited, but no entry of `listen` uses it");
+            }
+        });
 
         let path = settings.enable_access_log.as_ref().map(|log| &*log.path);
         let access_log = logs::open(logs::ACCESS_LOG, path, &metrics.access_log)?;
@@ -201,7 +195,7 @@ impl GatewayNode {
             let _guard = runtime.enter();
             Signals::take(service_signals).map_err(no_handlers)?
         };
-        let status = sockets.share(STATUS, 1).map_err(no_copy)?.remove(0);
+        let status = sockets.copies(STATUS).map_err(no_copy)?;
         let status = status::start(status, Arc::clone(&state)).map_err(no_thread)?;
 
         let acme = Arc::new(Acme::new(Arc::clone(publisher.challenges()), |line| say!("{line}")));
@@ -209,7 +203,7 @@ impl GatewayNode {
         let hubs = Arc::clone(publisher.hubs());
         hubs.follow(&wanted_hubs, |line| say!("{line}"));
         let gateway = DataPlane::start(GatewayOptions {
-            listeners: listeners(&sockets, workers).map_err(no_copy)?,
+            listeners: listeners.for_workers().map_err(no_copy)?,
             snapshot,
             metrics,
             access_log: logs::for_workers(settings.enable_access_log.as_ref(), access_log.as_ref(), workers),
@@ -218,6 +212,7 @@ impl GatewayNode {
         let gateway = Arc::new(gateway.map_err(no_thread)?);
         let exporter = Arc::new(MetricsExporter::new(Arc::clone(&state)));
         exporter.follow(settings.otlp_metrics.as_ref(), &http).map_err(no_thread)?;
+        listeners.follow_with(&gateway);
         snapshots.publishes_to(&gateway, &acme, &hubs, &exporter);
         let asked = Arc::downgrade(&gateway);
         state.started(move || asked.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default());
@@ -235,10 +230,10 @@ impl GatewayNode {
             audit: audit_log.as_ref().map(LogWriter::lines),
             tally: Arc::clone(&state.servers.admin),
             state: Arc::clone(&state),
-            listening: in_the_clear(&listening),
+            listeners: Arc::clone(&listeners),
         });
         let admin = resources.map(|resources| {
-            let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
+            let sockets = sockets.copies(ADMIN).map_err(no_copy)?;
             let sockets = admin::sockets(sockets, &settings, beside, limits.backlog)?;
             admin::start(sockets, &settings, &options.file, resources, &gateway)
         });
@@ -250,6 +245,7 @@ impl GatewayNode {
             status: Some(status),
             admin,
             sockets,
+            listeners,
             gateway,
             acme,
             hubs,
@@ -264,7 +260,7 @@ impl GatewayNode {
             options,
             is_volatile: settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone),
         };
-        control.announce(&listening, status_on, admin_on.as_deref(), &mut inherited)?;
+        control.announce(status_on, admin_on.as_deref())?;
         Ok(Self { runtime, control })
     }
 
@@ -280,23 +276,6 @@ impl GatewayNode {
 fn system(what: &str, error: &io::Error) -> ExitFailure {
     say!("{what}: {error}");
     ExitFailure::System
-}
-
-/// The addresses on which clients speak HTTP/1.1 without TLS.
-fn in_the_clear(listening: &[(SocketAddr, &str)]) -> Vec<SocketAddr> {
-    listening.iter().filter(|(_, purpose)| *purpose == "http").map(|(addr, _)| *addr).collect()
-}
-
-/// The client sockets of each worker.
-fn listeners(sockets: &Sockets, workers: usize) -> io::Result<Vec<Vec<Listener>>> {
-    let mut shares: Vec<Vec<Listener>> = Vec::new();
-    shares.resize_with(workers, Vec::new);
-    for (purpose, spoken) in PURPOSES {
-        for (share, more) in shares.iter_mut().zip(sockets.share(purpose, workers)?) {
-            share.extend(more.into_iter().map(|socket| Listener { socket, spoken }));
-        }
-    }
-    Ok(shares)
 }
 
 fn workers(settings: &NodeSettings) -> usize {
@@ -323,19 +302,13 @@ fn connections_per_worker(limits: &ProcessLimits, workers: usize) -> usize {
 
 impl Control {
     /// Announces that the node serves: in the log, to the previous process and to systemd.
-    fn announce(
-        &self,
-        listening: &[(SocketAddr, &str)],
-        status_on: Option<SocketAddr>,
-        admin_on: Option<&str>,
-        inherited: &mut InheritedSockets,
-    ) -> Result<(), ExitFailure> {
+    fn announce(&self, status_on: Option<SocketAddr>, admin_on: Option<&str>) -> Result<(), ExitFailure> {
         // Not earlier: until here, the previous process may have to continue.
         if let Some(admin) = &self.admin {
             admin.show_socket()?;
         }
         self.state.enter(NodePhase::Serving);
-        for (addr, purpose) in listening {
+        for (addr, purpose) in self.listeners.addresses() {
             say!("listening on {addr} ({purpose})");
         }
         if let Some(addr) = status_on {
@@ -345,7 +318,7 @@ impl Control {
             say!("admin on {addr}");
         }
         // If the previous process has ended meanwhile, this process has to serve anyway.
-        if let Err(error) = inherited.tell_ready() {
+        if let Err(error) = self.listeners.with_inherited(InheritedSockets::tell_ready) {
             say!("the previous process ended before this one was ready: {error}");
         }
         systemd::ready();
@@ -410,7 +383,11 @@ impl Control {
         if let Err(failure) = self.watch.lend_store(true) {
             say!("upgrade: {failure}");
         }
-        match UpgradeAttempt::start(&self.invocation, &self.sockets, self.options.upgrade_patience) {
+        let started = self.listeners.hand_over(|clients| {
+            let sockets = clients.into_iter().chain(self.sockets.all());
+            UpgradeAttempt::start(&self.invocation, sockets, self.options.upgrade_patience)
+        });
+        match started {
             Ok(started) => {
                 say!("upgrade: process {} was started", started.pid().unwrap_or_default());
                 self.state.upgrade_error(None);
@@ -425,6 +402,7 @@ impl Control {
 
     /// After a failed upgrade: resumes the work that the new process was to take over.
     fn carry_on(&self) {
+        self.listeners.keep();
         self.acme.pause(false);
         if let Err(failure) = self.watch.lend_store(false) {
             say!("{failure}; the store stays read-only until the next start");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use weir_gateway::snapshot::ListenerProtocol;
 use weir_gateway::snapshot::{Certificate, Certificates, Chain, ChainReach, Link, Rank, Route, RouteRule, Target};
 use weir_net::tls::{
     self, CertificateFacts, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions,
@@ -42,9 +43,9 @@ impl Compiler<'_> {
             }
             !is_there
         });
-        let listen = &self.document.settings.listen;
-        let in_the_clear = listen.iter().any(|listen| !listen.tls && !listen.h2c);
-        let challenge = written.challenge.unwrap_or(match in_the_clear || !listen.iter().any(|listen| listen.tls) {
+        let speaks = |protocol| self.document.listens().any(|listen| listen.settings.protocol == protocol);
+        let in_the_clear = speaks(ListenerProtocol::Http);
+        let challenge = written.challenge.unwrap_or(match in_the_clear || !speaks(ListenerProtocol::Https) {
             true => Challenge::Http01,
             false => Challenge::TlsAlpn01,
         });

@@ -253,7 +253,7 @@ impl Compiler<'_> {
     /// Warns of TLS addresses without a certificate, and of certificates without a TLS address.
     pub(super) fn warn_of_silence(&self, certificates: &Certificates) {
         let document = self.document;
-        let speaks = document.settings.listen.iter().any(|listen| listen.tls);
+        let speaks = document.listens().any(|listen| listen.settings.protocol.uses_tls());
         let has_none = certificates.is_empty() && document.acme.is_none();
         // With a store the file has no certificates; they are added to the store, perhaps later.
         if has_none && document.settings.store.is_some() {

@@ -51,7 +51,7 @@ impl KeyOwner<'_> {
 }
 
 pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> KnownConsumers<'a> {
-    let tls = compiler.document.settings.listen.iter().find(|listen| listen.tls);
+    let tls = compiler.document.listens().find(|listen| listen.settings.protocol.uses_tls());
     let https_port = tls.map(|listen| listen.address.port()).filter(|port| *port != 0);
     let mut reader = ConsumerReader {
         compiler,

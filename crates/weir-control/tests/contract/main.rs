@@ -12,7 +12,8 @@ use std::time::Duration;
 use weir_control::document::Document;
 use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, compile};
-use weir_gateway::gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};
+use weir_gateway::gateway::{DataPlane, GatewayOptions, Listener, ListenerId};
+use weir_gateway::snapshot::ListenerProtocol;
 use weir_gateway::snapshot::Snapshot;
 use weir_plugin::{Entry, Registry};
 use weir_telemetry::metrics::Metrics;
@@ -51,8 +52,10 @@ impl Rig {
         let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
         socket.set_nonblocking(true).expect("a socket");
         let address = socket.local_addr().expect("it is bound");
-        let spoken = ListenerProtocol { tls: false, proxy_protocol: false, h2c: false };
-        let listener = || vec![Listener { socket: socket.try_clone().expect("a descriptor"), spoken }];
+        let listener = || {
+            let sockets = vec![socket.try_clone().expect("a descriptor")];
+            vec![Listener { id: ListenerId(1), sockets, settings: ListenerProtocol::Http.into() }]
+        };
         let options = GatewayOptions {
             listeners: (0..WORKERS).map(|_| listener()).collect(),
             snapshot: Arc::clone(&snapshot),

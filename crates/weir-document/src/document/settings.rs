@@ -1,10 +1,10 @@
 //! Settings of the node: where it listens, how it logs, and how it treats clients.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use weir_client::DnsSettings;
-use weir_gateway::snapshot::{ClientSettings, ConnectionShare};
+use weir_gateway::snapshot::{ClientSettings, ConnectionShare, ListenerProtocol};
 use weir_plugin::WrittenName;
 use weir_plugin::vars::parse_network;
 use weir_proto::field::is_token_byte;
@@ -15,6 +15,7 @@ use super::certificate::{self, Pem};
 use super::cpu_list;
 use super::data_encryption::{self, DataEncryption};
 use super::discovery::{self, DiscoverySettings};
+use super::listen::{self, Listen, ListenAddress};
 use super::otlp_metrics::{self, OtlpMetricsSettings};
 use super::resource_access::{self, ResourceRights};
 use crate::text::read::{MapReader, NodeReader, shortened};
@@ -81,40 +82,6 @@ impl Default for RecordSettings {
     }
 }
 
-/// One address to accept clients on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    pub address: ListenAddress,
-    /// Whether connections use TLS, with the certificates of `ssls`.
-    pub tls: bool,
-    /// Whether each connection begins with a PROXY header of a load balancer.
-    pub proxy_protocol: bool,
-    /// Whether connections use HTTP/2 without TLS, and nothing else.
-    pub h2c: bool,
-}
-
-impl Listen {
-    fn plain(address: ListenAddress) -> Listen {
-        Listen { address, tls: false, proxy_protocol: false, h2c: false }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// `:9080`: every interface, by IPv4 and, if available, IPv6.
-    Everywhere(u16),
-    One(SocketAddr),
-}
-
-impl ListenAddress {
-    pub fn port(self) -> u16 {
-        match self {
-            ListenAddress::Everywhere(port) => port,
-            ListenAddress::One(address) => address.port(),
-        }
-    }
-}
-
 /// From the least to the most verbose, with the names of nginx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
@@ -131,7 +98,7 @@ pub enum LogLevel {
 impl Default for NodeSettings {
     fn default() -> Self {
         NodeSettings {
-            listen: vec![Listen::plain(ListenAddress::Everywhere(9080))],
+            listen: vec![Listen::by_default()],
             worker_processes: None,
             enable_access_log: None,
             error_log_level: LogLevel::Warn,
@@ -233,8 +200,8 @@ pub const SETTINGS: &[(&str, SettingScope)] = &[
 pub(super) fn read(fields: &MapReader) -> NodeSettings {
     let default = NodeSettings::default();
     let clients = clients(fields);
-    let listen = fields.get("listen").map_or(default.listen, |at| listen(&at));
-    if listen.iter().any(|listen| listen.proxy_protocol)
+    let listen: Vec<Listen> = fields.get("listen").map_or(default.listen, |at| listen::read(&at));
+    if listen.iter().any(|listen| listen.settings.proxy_protocol)
         && clients.trusted_addresses.is_empty()
         && let Some(at) = fields.get("listen")
     {
@@ -244,7 +211,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         );
     }
     if !clients.http2
-        && listen.iter().any(|listen| listen.h2c)
+        && listen.iter().any(|listen| listen.settings.protocol == ListenerProtocol::Http2)
         && let Some(at) = fields.get("enable_http2")
     {
         at.report_advising("is off, and `listen` has an address with `h2c`", "leave one of the two out");
@@ -405,90 +372,11 @@ fn network(at: &NodeReader) -> Option<ipnet::IpNet> {
     network
 }
 
-fn listen(at: &NodeReader) -> Vec<Listen> {
-    if !at.is_list() {
-        return one_listen(at).into_iter().collect();
-    }
-    let mut listens: Vec<Listen> = Vec::new();
-    for item in at.items() {
-        let Some(listen) = one_listen(&item) else { continue };
-        // Port 0 may be listed several times, since each gets a different port.
-        let taken = listens.iter().any(|other| other.address == listen.address);
-        match taken && listen.address.port() != 0 {
-            true => item.report_advising("the address is listed twice", "keep one"),
-            false => listens.push(listen),
-        }
-    }
-    if at.items().next().is_none() {
-        at.report_advising("is empty", "add an address, or leave the key out for the default `:9080`");
-    }
-    listens
-}
-
-fn one_listen(at: &NodeReader) -> Option<Listen> {
-    if !at.is_map() {
-        return address(at).map(Listen::plain);
-    }
-    let fields = at.fields(&["address", "tls", "proxy_protocol", "h2c"])?;
-    let Some(at) = fields.get("address") else {
-        at.report_advising("has no `address`", "add `address: \":9080\"`");
-        return None;
-    };
-    let (tls, h2c) = (flag(&fields, "tls"), flag(&fields, "h2c"));
-    if let (true, true, Some(at)) = (tls, h2c, fields.get("h2c")) {
-        at.report_advising(
-            "is HTTP/2 without TLS, and the address has `tls`",
-            "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
-        );
-    }
-    let proxy_protocol = flag(&fields, "proxy_protocol");
-    address(&at).map(|address| Listen { address, tls, proxy_protocol, h2c })
-}
-
-/// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
-fn address(at: &NodeReader) -> Option<ListenAddress> {
-    if let NodeKind::Number(_) = &at.node().kind {
-        return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);
-    }
-    let text = at.text()?;
-    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-    if let Some(port) = port.and_then(|port| port.parse().ok()) {
-        return Some(ListenAddress::Everywhere(port));
-    }
-    let address = text.parse().ok().map(ListenAddress::One);
-    if address.is_none() {
-        let problem = format!("`{}` is not an address to listen on", shortened(text));
-        at.report_advising(problem, listen_advice(text));
-    }
-    address
-}
-
-/// What was probably meant by a text that is no address.
-fn listen_advice(text: &str) -> String {
-    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
-    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-    if text.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) {
-        format!("add the port: `{text}:9080`")
-    } else if host.parse::<Ipv6Addr>().is_ok() && is_number {
-        format!("write an IPv6 address in brackets: `[{host}]:{port}`")
-    } else if is_number && port.parse::<u16>().is_err() {
-        "use a port from 0 to 65535".to_owned()
-    } else if host == "*" && is_number {
-        format!("write `:{port}` for all addresses of this machine")
-    } else if host == "localhost" && is_number {
-        format!("write the IP address in place of the name: `127.0.0.1:{port}`")
-    } else if text.ends_with(" ssl") || text.ends_with(" tls") {
-        "write `{ address: \":443\", tls: true }`".to_owned()
-    } else {
-        "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`; names of hosts are not possible".to_owned()
-    }
-}
-
 fn status(at: &NodeReader) -> Option<SocketAddr> {
     if matches!(at.node().kind, NodeKind::Bool(false)) {
         return None;
     }
-    match address(at)? {
+    match listen::address(at)? {
         ListenAddress::One(address) => Some(address),
         ListenAddress::Everywhere(port) => {
             let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if every client may read it");

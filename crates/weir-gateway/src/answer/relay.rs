@@ -284,7 +284,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
 
     /// Checks all deadlines when nothing moves, and sets the timer to the earliest.
     fn keep_deadlines(&mut self) -> Result<(), Stop> {
-        if self.worker.phase() == WorkerPhase::Stopping {
+        if self.client.service().phase() == WorkerPhase::Stopping {
             return Err(Stop::Shutdown);
         }
         let waits_for_client = self.client.is_blocked();

@@ -91,7 +91,7 @@ async fn refuse(
     let keep_alive = exchange.request.keep_alive
         && !ending.close
         && drainable.is_some_and(|rest| client.may_ask_again(rest))
-        && worker.phase() == WorkerPhase::Serving
+        && client.service().phase() == WorkerPhase::Serving
         && current.snapshot.clients.keepalive_requests.is_none_or(|most| exchange.client.connection_requests < most);
     if send(worker, current, client, exchange, !keep_alive).await.is_err() {
         return AfterExchange::Abort;
@@ -257,7 +257,7 @@ async fn flush<C: ClientSide>(
             send(context, client)?;
         }
         while client.is_blocked() {
-            if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping {
+            if worker.now_ns() >= deadline_ns || client.service().phase() == WorkerPhase::Stopping {
                 return Poll::Ready(Err(std::io::ErrorKind::TimedOut.into()));
             }
             if ready!(client.poll_flush(context))? > 0 {
@@ -303,7 +303,9 @@ async fn drain(worker: &WorkerContext, client: &mut impl ClientSide, mut rest: u
             match read {
                 Poll::Ready(Ok(count)) if count > 0 => rest -= count as u64,
                 Poll::Ready(_) => return Poll::Ready(false),
-                Poll::Pending if worker.now_ns() >= deadline_ns || worker.phase() == WorkerPhase::Stopping => {
+                Poll::Pending
+                    if worker.now_ns() >= deadline_ns || client.service().phase() == WorkerPhase::Stopping =>
+                {
                     return Poll::Ready(false);
                 }
                 Poll::Pending => return Poll::Pending,

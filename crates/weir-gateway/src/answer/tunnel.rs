@@ -75,8 +75,8 @@ pub async fn run(
                 }
             }
         }
-        let leave_ns = worker.lifecycle.leave_ns(exchange.client.connection);
-        let is_stopping = worker.phase() == WorkerPhase::Stopping;
+        let leave_ns = client.service().leave_ns(exchange.client.connection);
+        let is_stopping = client.service().phase() == WorkerPhase::Stopping;
         if (is_stopping || now_ns >= leave_ns) && down.is_between_frames() {
             has_left = true;
             down.leave(context, client.pipe(), &websocket::GOING_AWAY);

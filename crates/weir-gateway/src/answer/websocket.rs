@@ -118,8 +118,8 @@ impl<'a> MessageTunnel<'a> {
                     continue;
                 }
             }
-            let leave_ns = self.worker.lifecycle.leave_ns(exchange.client.connection);
-            if let Some(close) = self.due(now_ns, leave_ns) {
+            let leave_ns = client.service().leave_ns(exchange.client.connection);
+            if let Some(close) = self.due(now_ns, client.service().phase(), leave_ns) {
                 self.close(&close, now_ns);
             } else if !self.ping(now_ns) {
                 client.set_deadline(self.deadline_ns(now_ns, leave_ns));
@@ -155,8 +155,8 @@ impl<'a> MessageTunnel<'a> {
     }
 
     /// The reason to close the WebSocket now, if there is one.
-    fn due(&self, now_ns: u64, leave_ns: u64) -> Option<StreamClose> {
-        let is_stopping = self.worker.phase() == WorkerPhase::Stopping;
+    fn due(&self, now_ns: u64, phase: WorkerPhase, leave_ns: u64) -> Option<StreamClose> {
+        let is_stopping = phase == WorkerPhase::Stopping;
         if is_stopping || now_ns >= leave_ns && self.down.is_between_frames() {
             return Some(StreamClose::new(CloseCode::GOING_AWAY, ""));
         }
@@ -233,7 +233,7 @@ impl<'a> MessageTunnel<'a> {
         let worker = self.worker;
         let is_down = poll_end(&mut self.down, context, worker, client.pipe()).is_ready();
         let is_up = poll_end(&mut self.up, context, worker, upstream).is_ready();
-        let has_no_time = worker.phase() == WorkerPhase::Stopping || worker.now_ns() >= closing_ns;
+        let has_no_time = client.service().phase() == WorkerPhase::Stopping || worker.now_ns() >= closing_ns;
         if is_down && is_up || has_no_time {
             return Poll::Ready(());
         }

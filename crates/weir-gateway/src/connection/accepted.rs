@@ -103,7 +103,7 @@ impl Accepted {
                     Poll::Pending => {
                         let most_ns = if is_closed { DISCARD_NS } else { write_timeout_ns.max(DISCARD_NS) };
                         let deadline_ns = pause_end_ns.min(begun_ns.saturating_add(most_ns));
-                        if now_ns >= deadline_ns || worker.phase() == WorkerPhase::Stopping {
+                        if now_ns >= deadline_ns || self.worker.service().phase() == WorkerPhase::Stopping {
                             return Poll::Ready(());
                         }
                         self.set_deadline(deadline_ns);
@@ -111,7 +111,7 @@ impl Accepted {
                     }
                 }
             }
-            if worker.phase() == WorkerPhase::Stopping {
+            if self.worker.service().phase() == WorkerPhase::Stopping {
                 return Poll::Ready(());
             }
             context.waker().wake_by_ref();

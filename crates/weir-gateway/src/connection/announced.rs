@@ -4,30 +4,23 @@ use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 use weir_net::proxy_protocol::receive;
-use weir_net::stream::Stream;
 
-use super::accepted::Accepted;
-use super::listener::ListenerProtocol;
-use super::{h1, h2, reset, secure, within_timeout};
+use super::{begin, reset, within_timeout};
 use crate::context::lifecycle::WaitsFor;
-use crate::worker::{TaskGuard, Worker};
+use crate::snapshot::ListenerProtocol;
+use crate::worker::TaskGuard;
 
-/// Serves one connection from accept to close, for the client that its PROXY header names.
-pub async fn run(mut worker: TaskGuard, tcp: TcpStream, spoken: ListenerProtocol, sender: SocketAddr) {
-    // Boxed, since this is over before the long part of a connection's life.
-    let Some(client) = Box::pin(client(&worker, &tcp, sender)).await else { return };
+/// Reads the PROXY header of a connection, and begins to serve it for the client that the header names.
+pub async fn run(mut worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, sender: SocketAddr) {
+    let Some(client) = client(&worker, &tcp, sender).await else { return };
     if !worker.claim(client.ip()) {
         return reset(&tcp);
     }
-    match (spoken.tls, spoken.h2c) {
-        (false, false) => h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)).await,
-        (false, true) => h2::spawn(Accepted::new(worker, Stream::plain(tcp), client, None)),
-        (true, _) => secure::run(worker, tcp, client).await,
-    }
+    begin::spawn(worker, tcp, protocol, client);
 }
 
 /// The client that the PROXY header names; `None` if the sender is not trusted or sends no valid header in time.
-async fn client(worker: &Worker, tcp: &TcpStream, sender: SocketAddr) -> Option<SocketAddr> {
+async fn client(worker: &TaskGuard, tcp: &TcpStream, sender: SocketAddr) -> Option<SocketAddr> {
     let timeout_ns = {
         let current = worker.current();
         let clients = &current.snapshot.clients;

@@ -17,7 +17,7 @@ use super::h2;
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
 use crate::context::frame::{Frame, boxed, own_waker};
-use crate::context::lifecycle::{WaitsFor, WorkerPhase};
+use crate::context::lifecycle::{ServicePhase, WaitsFor, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
 use crate::message::AfterExchange;
 use crate::message::forward::{self, HopFraming};
@@ -143,7 +143,7 @@ impl H1Client {
         head_since_ns: Option<u64>,
     ) -> Poll<Option<Box<ServedExchange>>> {
         let worker = &self.connection.worker;
-        let phase = worker.phase();
+        let phase = worker.service().phase();
         if phase == WorkerPhase::Stopping {
             return Poll::Ready(None);
         }
@@ -154,7 +154,7 @@ impl H1Client {
         let since_ns = head_since_ns.unwrap_or(waiting_since_ns);
         let mut deadline_ns = since_ns + timeout.as_nanos() as u64;
         if phase == WorkerPhase::Draining && head_since_ns.is_none() {
-            deadline_ns = deadline_ns.min(since_ns.max(worker.lifecycle.phase_since_ns()) + DRAIN_IDLE_NS);
+            deadline_ns = deadline_ns.min(since_ns.max(worker.service().since_ns()) + DRAIN_IDLE_NS);
         }
         if let Some(until_ns) = worker.wait_until_ns(waits_for, since_ns, deadline_ns) {
             self.set_deadline(until_ns);
@@ -270,6 +270,10 @@ impl ClientSide for H1Client {
 
     fn context(&self) -> Rc<WorkerContext> {
         Rc::clone(self.connection.worker.context())
+    }
+
+    fn service(&self) -> &ServicePhase {
+        self.connection.worker.service()
     }
 
     fn set_deadline(&self, deadline_ns: u64) {

@@ -15,7 +15,7 @@ use weir_proto::h2::{self, ErrorCode, PeerLimits, Role, Unfinished};
 use super::accepted::Accepted;
 use crate::context::buffers::READ_BYTES;
 use crate::context::frame::{Frame, own_waker};
-use crate::context::lifecycle::{WaitsFor, WorkerPhase};
+use crate::context::lifecycle::{ServicePhase, WaitsFor, WorkerPhase};
 use crate::http2::Session;
 use crate::http2::silence::{SilenceVerdict, SilenceWatch};
 use crate::message::sides::StreamLoss;
@@ -47,6 +47,7 @@ const SILENCE_NS: u64 = 60_000_000_000;
 /// The state that the streams of a connection share.
 struct Shared {
     worker: Rc<Worker>,
+    service: Rc<ServicePhase>,
     session: Session<Accepted>,
     heads: Heads,
     /// When the last stream ended, or the connection began.
@@ -72,6 +73,7 @@ fn run(mut accepted: Accepted) -> impl Future<Output = ()> {
         (bounds(settings), settings.concurrent_streams as usize)
     };
     let shared = Rc::new(Shared {
+        service: Rc::clone(accepted.worker.service()),
         session: Session::new(Rc::clone(worker.context()), accepted, h2::Connection::new(Role::Server, bounds, now_ns)),
         worker,
         heads: Heads::new(most_streams),
@@ -248,7 +250,7 @@ impl Driver {
         let most = current.snapshot.clients.keepalive_requests;
         let request_limit_reached = most.is_some_and(|most| self.incoming.requests >= most);
         if self.ending == ClosingStep::No
-            && (request_limit_reached || self.shared.worker.phase() == WorkerPhase::Draining)
+            && (request_limit_reached || self.shared.service.phase() == WorkerPhase::Draining)
         {
             self.shared.session.state().writable_protocol().leave();
             self.ending = ClosingStep::Leaving;
@@ -259,7 +261,7 @@ impl Driver {
     fn is_left_by_all(&self) -> bool {
         self.ending == ClosingStep::Leaving
             && self.shared.session.state().len() == 0
-            && self.shared.worker.phase() != WorkerPhase::Stopping
+            && self.shared.service.phase() != WorkerPhase::Stopping
     }
 
     /// Closes the connection for sending, and lets the client read everything before it sees that it is closed for good.
@@ -297,7 +299,7 @@ impl Driver {
     fn keep_deadlines(&mut self, now_ns: u64) -> Poll<()> {
         // Long, since the earliest of all deadlines is found here.
         let (shared, worker) = (&self.shared, &self.shared.worker);
-        if worker.phase() == WorkerPhase::Stopping {
+        if shared.service.phase() == WorkerPhase::Stopping {
             return Poll::Ready(());
         }
         if matches!(self.ending, ClosingStep::Lingering(_)) {
@@ -330,7 +332,7 @@ impl Driver {
                 None
             }
             (0, ClosingStep::Leaving) => {
-                let since_ns = idle_since_ns.max(worker.lifecycle.phase_since_ns());
+                let since_ns = idle_since_ns.max(shared.service.since_ns());
                 deadline_ns = deadline_ns.min(since_ns + FAREWELL_NS);
                 None
             }

@@ -2,9 +2,9 @@
 
 pub mod accepted;
 pub mod announced;
+pub mod begin;
 pub mod h1;
 pub mod h2;
-pub mod listener;
 pub mod secure;
 
 use std::future::poll_fn;
@@ -15,9 +15,9 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
+use crate::worker::TaskGuard;
 
 /// Makes a connection end with a reset when it is dropped, so that it leaves no `TIME_WAIT` state behind.
 pub fn reset(tcp: &TcpStream) {
@@ -25,9 +25,10 @@ pub fn reset(tcp: &TcpStream) {
     let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
 }
 
-/// Awaits what must precede a client's first request. `None` if it takes too long, or if the worker is stopping.
+/// Awaits what must precede a client's first request. `None` if it takes too long, or if its
+/// listener is stopping.
 async fn within_timeout<T>(
-    worker: &WorkerContext,
+    worker: &TaskGuard,
     waits_for: WaitsFor,
     deadline_ns: u64,
     task: impl Future<Output = T>,
@@ -42,7 +43,7 @@ async fn within_timeout<T>(
         }
         worker.wake_up();
         match worker.wait_until_ns(waits_for, since_ns, deadline_ns) {
-            Some(until_ns) if worker.phase() != WorkerPhase::Stopping => {
+            Some(until_ns) if worker.service().phase() != WorkerPhase::Stopping => {
                 worker.wheel.set(&timer, until_ns);
                 Poll::Pending
             }

@@ -13,7 +13,7 @@ use weir_plugin::{ClientCertificate, Tls};
 use super::accepted::Accepted;
 use super::{h1, h2, within_timeout};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
-use crate::worker::{TaskGuard, Worker};
+use crate::worker::TaskGuard;
 
 /// The answer to a plain HTTP request on a TLS port.
 const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type: text/plain; charset=utf-8\r\n\
@@ -36,7 +36,7 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
 }
 
 /// `None` if the handshake failed.
-async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
+async fn handshake(worker: &TaskGuard, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
     let timeout_ns = worker.current().snapshot.clients.handshake_timeout.as_nanos() as u64;
     let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
     let is_begun = within_timeout(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
@@ -78,7 +78,7 @@ async fn handshake(worker: &Rc<Worker>, tcp: TcpStream, peer: SocketAddr) -> Opt
                 answer_plain_http(stream, &said).await;
             }
         }
-        None if worker.now_ns() < deadline_ns && worker.phase() != WorkerPhase::Stopping => {
+        None if worker.now_ns() < deadline_ns && worker.service().phase() != WorkerPhase::Stopping => {
             tracing::info!("TLS handshake with {peer} aborted: the connection limit of the worker is reached");
         }
         None => tracing::info!("TLS handshake with {peer} timed out after {} s", timeout_ns as f64 / 1e9),

@@ -1,6 +1,7 @@
 //! The phases of a worker, and the tasks that must end before the worker can.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
 
 use tokio::sync::Notify;
 
@@ -14,12 +15,81 @@ pub enum WorkerPhase {
     Stopping,
 }
 
-pub struct Lifecycle {
+/// The number of a listener in this process, from 1. A later one has a higher number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListenerId(pub u64);
+
+/// The phase of the connections of one listener: that of the worker, or a later one after the listener was closed.
+#[derive(Debug)]
+pub struct ServicePhase {
+    listener: ListenerId,
     phase: Cell<WorkerPhase>,
     since_ns: Cell<u64>,
-    /// When draining ends and the worker stops; `u64::MAX` if not known.
+    /// When draining ends and stopping begins; `u64::MAX` if not known.
     end_ns: Cell<u64>,
     change: Notify,
+}
+
+impl ServicePhase {
+    fn new(listener: ListenerId) -> ServicePhase {
+        ServicePhase {
+            listener,
+            phase: Cell::new(WorkerPhase::Serving),
+            since_ns: Cell::new(0),
+            end_ns: Cell::new(u64::MAX),
+            change: Notify::new(),
+        }
+    }
+
+    pub fn listener(&self) -> ListenerId {
+        self.listener
+    }
+
+    #[inline]
+    pub fn phase(&self) -> WorkerPhase {
+        self.phase.get()
+    }
+
+    /// When the phase began; 0 for the first.
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns.get()
+    }
+
+    /// When a stream without an end of its own should be ended. The times are spread over the last quarter of draining, 10
+    /// s at most, so that clients do not all reconnect at once. `number` is that of its connection.
+    pub fn leave_ns(&self, number: u64) -> u64 {
+        let end_ns = self.end_ns.get();
+        if self.phase.get() == WorkerPhase::Serving || end_ns == u64::MAX {
+            return u64::MAX;
+        }
+        let window_ns = (end_ns.saturating_sub(self.since_ns.get()) / 4).min(LONGEST_LEAVING_NS);
+        // Consecutive numbers are spread evenly (Fibonacci hashing); the last tenth is left for sending the rest.
+        let share = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        end_ns - window_ns + ((u128::from(window_ns) * 9 / 10 * u128::from(share)) >> 32) as u64
+    }
+
+    /// Completes when a later phase is entered.
+    pub async fn change(&self) {
+        self.change.notified().await;
+    }
+
+    /// Enters a later phase; `false` if that phase, or a later one, was entered before.
+    fn enter(&self, phase: WorkerPhase, now_ns: u64) -> bool {
+        let is_later = phase > self.phase.get();
+        if is_later {
+            self.phase.set(phase);
+            self.since_ns.set(now_ns);
+            self.change.notify_waiters();
+        }
+        is_later
+    }
+}
+
+pub struct Lifecycle {
+    /// That of the worker itself.
+    service: ServicePhase,
+    /// Those of its listeners, open or closed, as long as one of their connections is open.
+    services: RefCell<Vec<Weak<ServicePhase>>>,
     tasks: Cell<usize>,
     is_full: Cell<bool>,
     full_said_ns: Cell<u64>,
@@ -55,10 +125,8 @@ const FULL_AGAIN_NS: u64 = 1_000_000_000;
 impl Default for Lifecycle {
     fn default() -> Lifecycle {
         Lifecycle {
-            phase: Cell::new(WorkerPhase::Serving),
-            since_ns: Cell::new(0),
-            end_ns: Cell::new(u64::MAX),
-            change: Notify::new(),
+            service: ServicePhase::new(ListenerId::default()),
+            services: RefCell::default(),
             tasks: Cell::new(0),
             is_full: Cell::new(false),
             full_said_ns: Cell::new(0),
@@ -70,45 +138,61 @@ impl Default for Lifecycle {
 impl Lifecycle {
     #[inline]
     pub fn phase(&self) -> WorkerPhase {
-        self.phase.get()
+        self.service.phase()
     }
 
-    /// When the phase began; 0 for the first.
-    pub fn phase_since_ns(&self) -> u64 {
-        self.since_ns.get()
+    /// The worker's own phase, for what no listener has accepted.
+    pub fn service(&self) -> &ServicePhase {
+        &self.service
     }
 
+    /// A new phase, for the connections of a listener. It follows that of the worker.
+    pub fn begin_service(&self, listener: ListenerId) -> Rc<ServicePhase> {
+        let service = Rc::new(ServicePhase::new(listener));
+        service.phase.set(self.service.phase());
+        service.since_ns.set(self.service.since_ns());
+        service.end_ns.set(self.service.end_ns.get());
+        let mut services = self.services.borrow_mut();
+        services.retain(|known| known.upgrade().is_some());
+        services.push(Rc::downgrade(&service));
+        service
+    }
+
+    /// The phase of a listener's connections, if there are any, or it is open.
+    pub fn service_of(&self, listener: ListenerId) -> Option<Rc<ServicePhase>> {
+        self.services.borrow().iter().filter_map(Weak::upgrade).find(|service| service.listener == listener)
+    }
+
+    /// Begins to drain the connections of one listener until `end_ns`.
+    pub(super) fn drain_service(&self, service: &ServicePhase, now_ns: u64, end_ns: u64) {
+        service.end_ns.set(service.end_ns.get().min(end_ns));
+        service.enter(WorkerPhase::Draining, now_ns);
+    }
+
+    /// Stops the connections of closed listeners whose time to drain is over; `true` if there were any.
+    pub(super) fn stop_drained(&self, now_ns: u64) -> bool {
+        let services = self.services.borrow();
+        let due = services
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|service| service.phase() == WorkerPhase::Draining && service.end_ns.get() <= now_ns);
+        due.map(|service| service.enter(WorkerPhase::Stopping, now_ns)).fold(false, |any, is_later| any | is_later)
+    }
+
+    /// Sets the end of draining, for everything that the worker serves.
     pub(super) fn set_end(&self, end_ns: u64) {
-        self.end_ns.set(end_ns);
-    }
-
-    /// When a stream without an end of its own should be ended. The times are spread over the last quarter of draining, 10
-    /// s at most, so that clients do not all reconnect at once. `number` is that of its connection.
-    pub fn leave_ns(&self, number: u64) -> u64 {
-        let end_ns = self.end_ns.get();
-        if self.phase.get() == WorkerPhase::Serving || end_ns == u64::MAX {
-            return u64::MAX;
+        self.service.end_ns.set(end_ns);
+        for service in self.services.borrow().iter().filter_map(Weak::upgrade) {
+            service.end_ns.set(service.end_ns.get().min(end_ns));
         }
-        let window_ns = (end_ns.saturating_sub(self.since_ns.get()) / 4).min(LONGEST_LEAVING_NS);
-        // Consecutive numbers are spread evenly (Fibonacci hashing); the last tenth is left for sending the rest.
-        let share = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        end_ns - window_ns + ((u128::from(window_ns) * 9 / 10 * u128::from(share)) >> 32) as u64
-    }
-
-    /// Completes when a later phase is entered.
-    pub async fn phase_change(&self) {
-        self.change.notified().await;
     }
 
     /// Enters a later phase; `false` if that phase, or a later one, was entered before.
     pub(super) fn enter(&self, phase: WorkerPhase, now_ns: u64) -> bool {
-        let is_later = phase > self.phase.get();
-        if is_later {
-            self.phase.set(phase);
-            self.since_ns.set(now_ns);
-            self.change.notify_waiters();
+        for service in self.services.borrow().iter().filter_map(Weak::upgrade) {
+            service.enter(phase, now_ns);
         }
-        is_later
+        self.service.enter(phase, now_ns)
     }
 
     /// Notes whether the worker is at its connection limit. `true` if idle connections should be woken now.

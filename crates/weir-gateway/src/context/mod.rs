@@ -19,7 +19,7 @@ use crate::access_log::AccessLogWriter;
 use buffers::Buffers;
 use clock::WorkerClock;
 use identity_watch::IdentityWatch;
-use lifecycle::{Lifecycle, WaitsFor, WorkerPhase};
+use lifecycle::{Lifecycle, ServicePhase, WaitsFor, WorkerPhase};
 use meter::Meter;
 
 /// Used by the worker's own thread only.
@@ -100,6 +100,21 @@ impl WorkerContext {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         self.lifecycle.set_end(self.wake_up().saturating_add(patience_ns));
         self.enter(WorkerPhase::Draining);
+    }
+
+    /// Begins to drain the connections of one listener, for `patience` at most.
+    pub fn drain_service(&self, service: &ServicePhase, patience: Duration) {
+        let now_ns = self.wake_up();
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.lifecycle.drain_service(service, now_ns, now_ns.saturating_add(patience_ns));
+        self.wheel.wake_all();
+    }
+
+    /// Stops the connections of closed listeners whose time to drain is over.
+    pub fn stop_drained(&self, now_ns: u64) {
+        if self.lifecycle.stop_drained(now_ns) {
+            self.wheel.wake_all();
+        }
     }
 
     /// Enters a later phase and wakes every connection.

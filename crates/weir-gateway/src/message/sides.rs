@@ -16,7 +16,7 @@ use weir_proto::h2::ErrorCode;
 use weir_proto::{ResponseHead, Trailers};
 
 use crate::context::WorkerContext;
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::lifecycle::{ServicePhase, WorkerPhase};
 use crate::message::forward::HopFraming;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost};
 
@@ -45,6 +45,9 @@ pub trait ClientSide: Sending {
 
     /// The context of the worker that serves the client.
     fn context(&self) -> Rc<WorkerContext>;
+
+    /// The phase of the listener that has accepted the client.
+    fn service(&self) -> &ServicePhase;
 
     /// Sets the time at which the task is woken at the latest.
     fn set_deadline(&self, deadline_ns: u64);
@@ -97,7 +100,7 @@ pub trait ClientSide: Sending {
     /// Deadlines are compared with the worker's last reading of the clock, which is at most one timer tick old.
     fn poll_leave(&mut self, context: &mut Context<'_>) -> Poll<Stop> {
         let worker = self.context();
-        if worker.phase() == WorkerPhase::Stopping {
+        if self.service().phase() == WorkerPhase::Stopping {
             return Poll::Ready(Stop::Shutdown);
         }
         while let Poll::Ready(done) = self.poll_read_ahead(context) {

@@ -242,7 +242,7 @@ impl BodyReader<'_> {
     /// Checks the deadlines when there is nothing to read, and sets the timer to the earliest.
     fn wait(&self, client: &impl ClientSide) -> Poll<Result<(), Stop>> {
         let now_ns = self.worker.now_ns();
-        if self.worker.phase() == WorkerPhase::Stopping {
+        if client.service().phase() == WorkerPhase::Stopping {
             return Poll::Ready(Err(Stop::Shutdown));
         }
         let body_ns = self.settings.body_deadline_ns(self.since_ns, self.content.len() as u64);

@@ -15,6 +15,7 @@ use weir_proto::{Framing, RequestHead, Trailers, Version};
 use super::proxy;
 use crate::answer::responder::{ForwardedAttempt, ResponderUpstream};
 use crate::context::WorkerContext;
+use crate::context::lifecycle::ServicePhase;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, Pipe, Sending};
@@ -190,6 +191,11 @@ impl ClientSide for SubrequestClient {
 
     fn context(&self) -> Rc<WorkerContext> {
         Rc::clone(&self.worker)
+    }
+
+    /// The exchange that it belongs to ends it: this is the worker's own phase.
+    fn service(&self) -> &ServicePhase {
+        self.worker.lifecycle.service()
     }
 
     fn set_deadline(&self, deadline_ns: u64) {

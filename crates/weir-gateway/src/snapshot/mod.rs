@@ -2,6 +2,7 @@
 
 pub mod endpoint;
 mod hashing;
+mod listener;
 pub(crate) mod persistence;
 pub(crate) mod seats;
 
@@ -21,6 +22,7 @@ use crate::context::lifecycle::WaitsFor;
 
 pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckSpec, CheckTls, Endpoint};
 pub use hashing::{HashKey, Hashing};
+pub use listener::{ListenerProtocol, ListenerSettings, Transport};
 pub use persistence::{Persistence, WhenEndpointGone};
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};

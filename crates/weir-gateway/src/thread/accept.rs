@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::commands::WorkerCommand;
+use super::command::WorkerCommand;
+use super::listener::AcceptingListener;
 use super::rebalance::ConnectionRebalancer;
 use super::start_connection::start_connection;
-use crate::connection::listener::ListenerProtocol;
 use crate::context::lifecycle::WorkerPhase;
 use crate::worker::Worker;
 
@@ -19,17 +19,18 @@ use crate::worker::Worker;
 /// meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Accepts connections until draining begins, then those that are already in the socket's queue, and no more. Closing the
-/// socket does not affect another process that accepts from the same queue.
+/// Accepts connections until the listener or the worker begins to drain, then those that are already in the socket's queue, and
+/// no more. Closing the socket does not affect another process that accepts from the same queue.
 pub async fn accept(
     worker: Rc<Worker>,
-    listener: tokio::net::TcpListener,
-    spoken: ListenerProtocol,
+    socket: tokio::net::TcpListener,
+    listener: Rc<AcceptingListener>,
     most: usize,
     rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
 ) {
-    let _accepting = worker.task();
-    while worker.phase() == WorkerPhase::Serving {
+    let service = &listener.service;
+    let _accepting = worker.task(service);
+    while service.phase() == WorkerPhase::Serving {
         if worker.lifecycle.tasks() >= most {
             worker.set_connections_full(true);
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -37,15 +38,15 @@ pub async fn accept(
         }
         let accepted = tokio::select! {
             biased;
-            accepted = listener.accept() => accepted,
-            () = worker.lifecycle.phase_change() => break,
+            accepted = socket.accept() => accepted,
+            () = service.change() => break,
         };
         match accepted {
             Ok((stream, peer)) => {
                 worker.set_connections_full(false);
                 match rebalancer.less_loaded_than(worker.index()) {
-                    None => start_connection(&worker, stream, spoken, peer),
-                    Some(other) => hand_over(&worker, &rebalancer, other, stream, spoken, peer),
+                    None => start_connection(&worker, service, stream, listener.settings.get(), peer),
+                    Some(other) => hand_over(&worker, &rebalancer, other, &listener, (stream, peer)),
                 }
             }
             Err(error) => {
@@ -61,11 +62,11 @@ pub async fn accept(
     }
     // The socket is queried directly: connections that the poller has not reported yet are in its queue too, and would be
     // reset.
-    let Ok(listener) = listener.into_std() else { return };
-    while let Ok((stream, peer)) = listener.accept() {
+    let Ok(socket) = socket.into_std() else { return };
+    while let Ok((stream, peer)) = socket.accept() {
         let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            start_connection(&worker, stream, spoken, peer);
+            start_connection(&worker, service, stream, listener.settings.get(), peer);
         }
     }
 }
@@ -75,17 +76,17 @@ fn hand_over(
     worker: &Rc<Worker>,
     rebalancer: &ConnectionRebalancer<WorkerCommand>,
     to: usize,
-    stream: TcpStream,
-    spoken: ListenerProtocol,
-    peer: SocketAddr,
+    listener: &AcceptingListener,
+    (stream, peer): (TcpStream, SocketAddr),
 ) {
     // Deregistering from the poller fails only if the poller is broken; the connection is then lost in any case.
     let Ok(stream) = stream.into_std() else { return };
-    match rebalancer.hand_over(to, WorkerCommand::Take { stream, spoken, peer }) {
+    let (id, settings) = (listener.service.listener(), listener.settings.get());
+    match rebalancer.hand_over(to, WorkerCommand::Take { stream, listener: id, settings, peer }) {
         Ok(()) => worker.metrics.connections_handed_over.increment(),
-        Err(WorkerCommand::Take { stream, spoken, peer }) => {
+        Err(WorkerCommand::Take { stream, settings, peer, .. }) => {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                start_connection(worker, stream, spoken, peer);
+                start_connection(worker, &listener.service, stream, settings, peer);
             }
         }
         Err(_) => unreachable!("what comes back is what was given"),

@@ -1,41 +1,24 @@
-//! The commands that a worker receives, and carrying them out.
+//! Carries out the commands that a worker receives.
 
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::command::WorkerCommand;
+use super::listeners::WorkerListeners;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
-use super::start_connection::start_connection;
-use crate::connection::listener::ListenerProtocol;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
-use crate::published::Published;
 use crate::worker::Worker;
-
-pub enum WorkerCommand {
-    Publish(Arc<Published>),
-    Enter(WorkerPhase),
-    /// Enter the phase of draining, which lasts `patience` at most.
-    Drain {
-        patience: Duration,
-    },
-    /// A connection that another worker has accepted.
-    Take {
-        stream: std::net::TcpStream,
-        spoken: ListenerProtocol,
-        peer: SocketAddr,
-    },
-}
 
 /// Carries out commands until the worker has stopped serving and its last task has ended.
 pub async fn run_commands(
     worker: &Rc<Worker>,
+    listeners: &WorkerListeners,
     mut inbox: UnboundedReceiver<WorkerCommand>,
     shared: &SharedState,
     rebalancer: &ConnectionRebalancer<WorkerCommand>,
@@ -72,11 +55,16 @@ pub async fn run_commands(
                 rebalancer.leave(worker.index());
                 worker.drain(patience);
             }
-            Some(WorkerCommand::Take { stream, spoken, peer }) => {
+            Some(WorkerCommand::ChangeListeners(change)) => {
+                listeners.change(change).await;
+                progress.listener_changes[worker.index()].fetch_add(1, Ordering::Release);
+                progress.announce();
+            }
+            Some(WorkerCommand::Take { stream, listener, settings, peer }) => {
                 // If the socket cannot be registered with the poller, the connection is closed, as at any overloaded
                 // server.
                 if let Ok(stream) = TcpStream::from_std(stream) {
-                    start_connection(worker, stream, spoken, peer);
+                    listeners.take(stream, listener, settings, peer);
                 }
                 rebalancer.arrived(worker.index());
             }

@@ -1,7 +1,10 @@
 //! A worker's thread, from its start to its end: it accepts connections, carries out commands, and advances the timers.
 
 mod accept;
-pub mod commands;
+pub mod command;
+mod commands;
+pub mod listener;
+mod listeners;
 pub mod progress;
 pub mod rebalance;
 mod start_connection;
@@ -18,7 +21,6 @@ use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
 use crate::access_log::{AccessLogWriter, LineFormat};
-use crate::connection::listener::Listener;
 use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
 use crate::endpoint::state::SharedState;
@@ -26,8 +28,10 @@ use crate::published::Published;
 use crate::worker::Worker;
 use crate::worker::client_connections::ClientConnections;
 use crate::worker::snapshot::WorkerSnapshot;
-use accept::accept;
-use commands::{WorkerCommand, run_commands};
+use command::WorkerCommand;
+use commands::run_commands;
+use listener::Listener;
+use listeners::WorkerListeners;
 use progress::WorkerProgress;
 use rebalance::ConnectionRebalancer;
 use tick::tick;
@@ -74,16 +78,12 @@ impl WorkerStart {
         let context = Rc::new(WorkerContext::new(self.clock, self.metrics.worker(self.index), log));
         let worker = Rc::new(Worker::new(self.index, context, pools, current, self.clients));
         runtime.block_on(async {
-            for Listener { socket, spoken } in self.listeners {
-                socket.set_nonblocking(true)?;
-                let socket = tokio::net::TcpListener::from_std(socket)?;
-                let accept = accept(Rc::clone(&worker), socket, spoken, self.connections, Arc::clone(&self.rebalancer));
-                tokio::task::spawn_local(accept);
-            }
+            let listeners = WorkerListeners::new(Rc::clone(&worker), self.connections, Arc::clone(&self.rebalancer));
+            self.listeners.into_iter().try_for_each(|listener| listeners.open(listener))?;
             tokio::task::spawn_local(tick(Rc::clone(&worker)));
             self.progress.revisions[self.index].store(revision, Ordering::Release);
             self.progress.announce();
-            run_commands(&worker, self.inbox, &shared, &self.rebalancer, &self.progress).await;
+            run_commands(&worker, &listeners, self.inbox, &shared, &self.rebalancer, &self.progress).await;
             Ok(())
         })
     }

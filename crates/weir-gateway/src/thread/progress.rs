@@ -8,6 +8,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct WorkerProgress {
     pub revisions: Vec<AtomicU64>,
+    /// How many changes of listeners each worker has carried out.
+    pub listener_changes: Vec<AtomicU64>,
     pub running: AtomicUsize,
     pub changed: Condvar,
     pub lock: Mutex<()>,

@@ -4,31 +4,26 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::net::TcpStream;
-use weir_net::stream::Stream;
 
-use crate::connection::accepted::Accepted;
-use crate::connection::listener::ListenerProtocol;
-use crate::connection::{announced, h1, h2, reset, secure};
+use crate::connection::{announced, begin, reset};
+use crate::context::lifecycle::ServicePhase;
+use crate::snapshot::ListenerSettings;
 use crate::worker::Worker;
 
-pub fn start_connection(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
-    let mut task = worker.task();
+pub fn start_connection(
+    worker: &Rc<Worker>,
+    service: &Rc<ServicePhase>,
+    stream: TcpStream,
+    settings: ListenerSettings,
+    peer: SocketAddr,
+) {
+    let mut task = worker.task(service);
     // With the PROXY protocol, the client's address is known only after its header has been read.
-    if !spoken.proxy_protocol && !task.claim(peer.ip()) {
-        return reset(&stream);
-    }
-    match spoken {
-        ListenerProtocol { tls: false, proxy_protocol: false, h2c: false } => {
-            tokio::task::spawn_local(h1::run(Accepted::new(task, Stream::plain(stream), peer, None)));
-        }
-        ListenerProtocol { h2c: true, proxy_protocol: false, .. } => {
-            h2::spawn(Accepted::new(task, Stream::plain(stream), peer, None));
-        }
-        ListenerProtocol { tls: true, proxy_protocol: false, .. } => {
-            tokio::task::spawn_local(secure::run(task, stream, peer));
-        }
-        ListenerProtocol { proxy_protocol: true, .. } => {
-            tokio::task::spawn_local(announced::run(task, stream, spoken, peer));
-        }
+    if settings.proxy_protocol {
+        tokio::task::spawn_local(announced::run(task, stream, settings.protocol, peer));
+    } else if task.claim(peer.ip()) {
+        begin::spawn(task, stream, settings.protocol, peer);
+    } else {
+        reset(&stream);
     }
 }

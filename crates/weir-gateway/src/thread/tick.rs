@@ -16,6 +16,7 @@ pub async fn tick(worker: Rc<Worker>) {
         worker.metrics.tick_delay.record(due.elapsed());
         let now_ns = worker.wake_up();
         worker.wheel.advance(now_ns);
+        worker.stop_drained(now_ns);
         worker.pools.maintain(&worker);
         worker.current().retired().free_some(&worker.pools);
         if let Some(log) = &worker.access_log {

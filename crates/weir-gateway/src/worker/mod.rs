@@ -12,6 +12,7 @@ use std::sync::Arc;
 use weir_plugin::HeldBudget;
 
 use crate::context::WorkerContext;
+use crate::context::lifecycle::ServicePhase;
 use crate::endpoint::pool::Pools;
 use client_connections::{ClientConnectionPermit, ClientConnections};
 use snapshot::WorkerSnapshot;
@@ -66,10 +67,11 @@ impl Worker {
         number << 8 | self.index as u64
     }
 
-    /// Counts a task that has to end before the worker can, until the guard is dropped.
-    pub fn task(self: &Rc<Worker>) -> TaskGuard {
+    /// Counts a task that has to end before the worker can, until the guard is dropped. `service` is the phase of the
+    /// listener that the task belongs to.
+    pub fn task(self: &Rc<Worker>, service: &Rc<ServicePhase>) -> TaskGuard {
         self.metrics.connections_held.set(self.lifecycle.add_task() as u64);
-        TaskGuard { worker: Rc::clone(self), place: None }
+        TaskGuard { worker: Rc::clone(self), service: Rc::clone(service), place: None }
     }
 
     pub fn index(&self) -> usize {
@@ -88,10 +90,16 @@ impl Deref for Worker {
 /// Keeps a worker running: it ends only after all its guards have been dropped.
 pub struct TaskGuard {
     worker: Rc<Worker>,
+    service: Rc<ServicePhase>,
     place: Option<ClientConnectionPermit>,
 }
 
 impl TaskGuard {
+    /// The phase of the listener that the task belongs to.
+    pub fn service(&self) -> &Rc<ServicePhase> {
+        &self.service
+    }
+
     /// Counts the connection among those of a client; `false` if the client has as many as it may.
     pub fn claim(&mut self, client: IpAddr) -> bool {
         let current = self.worker.current();

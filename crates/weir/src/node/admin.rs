@@ -11,7 +11,7 @@ mod trace;
 mod unix_socket;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ use weir_telemetry::log_file::LineSender;
 use weir_telemetry::process;
 
 use super::figures::{FigureThread, Figures};
+use super::listening::ClientListeners;
 use super::server::bounds::ServerBounds;
 use super::server::{
     NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole,
@@ -114,8 +115,8 @@ pub struct NodeResources {
     pub audit: Option<LineSender>,
     pub tally: Arc<ServerTally>,
     pub state: Arc<NodeState>,
-    /// The addresses for clients in the clear.
-    pub listening: Vec<SocketAddr>,
+    /// The listeners for clients.
+    pub listeners: Arc<ClientListeners>,
 }
 
 /// Starts the Admin API, if it is configured. An error has been logged when this returns.
@@ -140,7 +141,7 @@ pub fn start(
     let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
     let (figures, figure_thread) = figures.unzip();
     let pages =
-        OwnPages { state: resources.state, figures: figures.clone(), traces: OwnTraces::new(&resources.listening) };
+        OwnPages { state: resources.state, figures: figures.clone(), traces: OwnTraces::new(resources.listeners) };
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,

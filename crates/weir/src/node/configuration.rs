@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use weir_control::document::NodeSettings;
-use weir_control::{Acme, Diagnostic, Hubs, Publication, Subscriber};
+use weir_control::document::{Document, NodeSettings};
+use weir_control::{Acme, Diagnostic, Hubs, PreparedPublication, Publication, Subscriber};
 use weir_gateway::DataPlane;
 use weir_telemetry::metrics::Metrics;
 
+use super::listening::ClientListeners;
 use super::metrics_export::MetricsExporter;
 use super::systemd;
 use crate::say::say;
@@ -22,6 +23,7 @@ pub struct SnapshotPublisher(Arc<ConfigurationState>);
 
 struct ConfigurationState {
     metrics: Arc<Metrics>,
+    listeners: Arc<ClientListeners>,
     /// Set after the gateway has been started with the first configuration. Weak, since the gateway is owned elsewhere.
     gateway: OnceLock<Weak<DataPlane>>,
     /// The same for the ACME client.
@@ -32,9 +34,10 @@ struct ConfigurationState {
 }
 
 impl SnapshotPublisher {
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+    pub fn new(metrics: Arc<Metrics>, listeners: Arc<ClientListeners>) -> Self {
         Self(Arc::new(ConfigurationState {
             metrics,
+            listeners,
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
             hubs: OnceLock::new(),
@@ -65,7 +68,12 @@ impl SnapshotPublisher {
 }
 
 impl Subscriber for SnapshotPublisher {
-    fn published(&self, publication: &Publication) {
+    fn reserve(&self, document: &Document) -> Result<PreparedPublication<'_>, Vec<Diagnostic>> {
+        let reserved = self.0.listeners.reserve(document)?;
+        Ok(Box::new(move || reserved.apply()))
+    }
+
+    fn published(&self, publication: &Publication, reserved: PreparedPublication<'_>) {
         let Publication { revision, snapshot, settings, acme, hubs, http, warnings, is_answered } = publication;
         if !is_answered {
             say_each(warnings);
@@ -73,7 +81,7 @@ impl Subscriber for SnapshotPublisher {
         *self.0.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(settings));
         self.0.metrics.control.served(*revision);
         // There is no gateway before the first configuration, and none while the node ends.
-        let Some(gateway) = self.0.gateway.get().and_then(Weak::upgrade) else { return };
+        let Some(gateway) = self.0.gateway.get().and_then(Weak::upgrade) else { return reserved() };
         // Hubs are updated before the routes that refer to them.
         if let Some(running) = self.0.hubs.get().and_then(Weak::upgrade) {
             running.follow(hubs, |line| say!("{line}"));
@@ -81,6 +89,7 @@ impl Subscriber for SnapshotPublisher {
         if !gateway.publish(Arc::clone(snapshot), PATIENCE) {
             say!("a worker has not adopted revision {revision} after {} s", PATIENCE.as_secs());
         }
+        reserved();
         if let Some(Err(error)) = self.0.acme.get().and_then(Weak::upgrade).map(|all| all.follow(acme.as_ref())) {
             say!("certificates cannot be ordered: {error}");
         }

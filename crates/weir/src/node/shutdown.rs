@@ -83,6 +83,7 @@ impl Control {
         // The workers have sockets of their own, and close them after accepting what is queued. These copies would keep a queue
         // open that is not served.
         self.sockets = Sockets::default();
+        self.listeners.end();
         let patience = self.drain_patience();
         self.gateway.drain(patience);
         let deadline = Instant::now() + patience;

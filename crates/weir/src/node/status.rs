@@ -198,9 +198,11 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Resp
 mod tests {
     use super::*;
     use crate::node::configuration::SnapshotPublisher;
+    use crate::node::listening::ClientListeners;
     use crate::node::state::NodePhase;
     use std::net::SocketAddr;
     use weir_control::{NameLookups, Publisher, check_text};
+    use weir_net::inherit::InheritedSockets;
     use weir_net::limits::ProcessLimits;
     use weir_plugin::Registry;
     use weir_telemetry::metrics::Metrics;
@@ -209,8 +211,9 @@ mod tests {
     fn serve() -> (NodeServer, Arc<NodeState>, SocketAddr) {
         let limits = ProcessLimits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
         let metrics = Arc::new(Metrics::new(2));
-        let publisher =
-            Publisher::new("weir.yaml", Registry::new(&[]), Box::new(SnapshotPublisher::new(Arc::clone(&metrics))));
+        let clients = Arc::new(ClientListeners::new(2, 16, InheritedSockets::default()));
+        let subscriber = SnapshotPublisher::new(Arc::clone(&metrics), clients);
+        let publisher = Publisher::new("weir.yaml", Registry::new(&[]), Box::new(subscriber));
         let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher), NameLookups::default()));
         let listeners = weir_net::listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 16).expect("a free port");
         let addr = listeners[0].local_addr().expect("it is bound");

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -15,10 +16,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
-use weir_net::inherit::{self, READY_BYTE};
+use weir_net::inherit::{self, ListenerKey, READY_BYTE};
 use weir_net::tls::TicketKeys;
 
-use super::sockets::Sockets;
 use super::systemd;
 
 /// The command line of this process, to start the new one with.
@@ -87,14 +87,18 @@ pub struct UpgradeAttempt {
 
 impl UpgradeAttempt {
     /// Starts the binary. Its path is resolved again, since the file there is usually a new version.
-    pub fn start(invocation: &Invocation, sockets: &Sockets, patience: Duration) -> Result<Self, Failed> {
+    pub fn start<'s>(
+        invocation: &Invocation,
+        sockets: impl Iterator<Item = (ListenerKey, &'s [TcpListener])>,
+        patience: Duration,
+    ) -> Result<Self, Failed> {
         let (report, ready) = pipe::pipe().map_err(Failed::System)?;
         let report: OwnedFd = report.into_blocking_fd().map_err(Failed::System)?;
         let mut command = std::process::Command::new(&invocation.program);
         command.args(&invocation.arguments);
         // Passing on the ticket keys lets clients resume their TLS sessions.
         let secrets = inherit::held(&TicketKeys::hand_over()).map_err(Failed::System)?;
-        inherit::pass_on(&mut command, sockets.all(), &report, &secrets);
+        inherit::pass_on(&mut command, sockets, &report, &secrets);
         systemd::pass_on(&mut command);
         let child = Command::from(command).spawn();
         // Only the new process has the write end then, so the pipe closes when that process ends.
@@ -170,7 +174,7 @@ mod tests {
         let invocation = Invocation { program: "sh".into(), arguments: vec!["-c".into(), script.into()] };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let mut attempt = UpgradeAttempt::start(&invocation, &Sockets::default(), patience)?;
+            let mut attempt = UpgradeAttempt::start(&invocation, std::iter::empty(), patience)?;
             let outcome = attempt.outcome().await;
             // A child that outlives the test would keep its output open, and the test run waits for that.
             attempt.abandon().await;
@@ -218,7 +222,7 @@ mod tests {
         let invocation = Invocation { program: "/nowhere/weir".into(), arguments: Vec::new() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _guard = runtime.enter();
-        let failed = UpgradeAttempt::start(&invocation, &Sockets::default(), LONG).expect_err("there is no such file");
+        let failed = UpgradeAttempt::start(&invocation, std::iter::empty(), LONG).expect_err("there is no such file");
         assert!(failed.to_string().contains("/nowhere/weir cannot be started: "), "{failed}");
     }
 }

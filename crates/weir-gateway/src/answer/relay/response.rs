@@ -216,12 +216,12 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
     pub(super) fn leave_ns(&self) -> u64 {
         let can_end = matches!(self.response.coding, HopFraming::Chunked | HopFraming::UntilClose)
             && !self.exchange.is_subrequest;
-        if self.worker.phase() == WorkerPhase::Serving || !can_end || self.response.body.is_done() {
+        if self.client.service().phase() == WorkerPhase::Serving || !can_end || self.response.body.is_done() {
             return NEVER;
         }
         match events::is_event_stream(self.exchange) && self.is_request_sent() && !self.client.is_blocked() {
-            true if self.worker.phase() == WorkerPhase::Stopping => 0,
-            true => self.worker.lifecycle.leave_ns(self.exchange.client.connection),
+            true if self.client.service().phase() == WorkerPhase::Stopping => 0,
+            true => self.client.service().leave_ns(self.exchange.client.connection),
             false => NEVER,
         }
     }
@@ -419,7 +419,7 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
             && self.response.coding != HopFraming::UntilClose
             && self.request.body.is_done()
             && self.client.may_ask_again(0)
-            && self.worker.phase() == WorkerPhase::Serving
+            && self.client.service().phase() == WorkerPhase::Serving
             && self.terms.clients.keepalive_requests.is_none_or(|most| self.exchange.client.connection_requests < most);
         self.exchange.response_begun = true;
         self.client.response_head(out, self.exchange, self.response.coding, !self.response.client_reusable);

@@ -14,7 +14,7 @@ use super::{STREAM_WINDOW, Shared};
 use crate::connection::accepted::DISCARD_NS;
 use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::lifecycle::{ServicePhase, WorkerPhase};
 use crate::http2::fields;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, Pipe, Sending, StreamLoss};
@@ -112,7 +112,7 @@ impl H2ClientStream {
                     Poll::Ready(_) => return Poll::Ready(()),
                     Poll::Pending => {
                         let deadline_ns = (last_ns + PAUSE_NS).min(begun_ns + DISCARD_NS);
-                        if now_ns >= deadline_ns || worker.phase() != WorkerPhase::Serving {
+                        if now_ns >= deadline_ns || self.connection.service.phase() != WorkerPhase::Serving {
                             return Poll::Ready(());
                         }
                         worker.wheel.set(&self.timer, deadline_ns);
@@ -150,6 +150,10 @@ impl ClientSide for H2ClientStream {
 
     fn context(&self) -> Rc<WorkerContext> {
         Rc::clone(&self.connection.session.worker)
+    }
+
+    fn service(&self) -> &ServicePhase {
+        &self.connection.service
     }
 
     fn set_deadline(&self, deadline_ns: u64) {

@@ -1,6 +1,7 @@
 //! A request that the node sends to its own listener, to show how it is handled.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use weir_client::{CallSettings, HttpClient, ServiceUrl};
 use weir_control::admin::TracedRequest;
 use weir_gateway::tail::{TRACE_FIELD, Tail, TailFilter};
 
+use crate::node::listening::ClientListeners;
 use crate::node::status;
 
 /// How long the whole response may take.
@@ -28,25 +30,26 @@ const MOST_TRACES: usize = 4;
 
 /// Sends requests to a listener of this node.
 pub struct OwnTraces {
-    /// `None` if no listener is in the clear without the PROXY protocol.
-    listener: Option<SocketAddr>,
+    listeners: Arc<ClientListeners>,
     turn: Semaphore,
     client: HttpClient,
 }
 
 impl OwnTraces {
-    /// `listeners` are those in the clear.
-    pub fn new(listeners: &[SocketAddr]) -> OwnTraces {
-        let listener = listeners.first().map(|addr| {
-            // Of a listener for all addresses, the loopback one.
-            let ip = match addr.ip() {
-                IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-                IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-                ip => ip,
-            };
-            SocketAddr::new(ip, addr.port())
-        });
-        OwnTraces { listener, turn: Semaphore::new(MOST_TRACES), client: HttpClient::default() }
+    pub fn new(listeners: Arc<ClientListeners>) -> OwnTraces {
+        OwnTraces { listeners, turn: Semaphore::new(MOST_TRACES), client: HttpClient::default() }
+    }
+
+    /// The first listener that is in the clear and without the PROXY protocol now.
+    fn listener(&self) -> Option<SocketAddr> {
+        let addr = self.listeners.in_the_clear()?;
+        // Of a listener for all addresses, the loopback one.
+        let ip = match addr.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        Some(SocketAddr::new(ip, addr.port()))
     }
 
     /// Sends a request, and waits for the response and the gateway's report.
@@ -85,7 +88,7 @@ impl OwnTraces {
     fn prepared(&self, wanted: TracedRequest) -> Result<(String, ServiceUrl, Request<Bytes>), String> {
         let TracedRequest { method, url, headers, body } = wanted;
         let listener =
-            self.listener.ok_or("no listener of this node is in the clear; use `weir trace` on the machine")?;
+            self.listener().ok_or("no listener of this node is in the clear; use `weir trace` on the machine")?;
         let Some(rest) = url.strip_prefix("http://") else {
             return Err("only URLs with http:// can be sent; use `weir trace` for TLS".to_owned());
         };

@@ -1,0 +1,142 @@
+//! The addresses that a node accepts clients on: the setting `listen`.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
+
+use super::resource::ResourceOrigin;
+use crate::text::read::{NodeReader, shortened};
+use crate::text::tree::{NodeKind, TextPosition};
+
+/// One address to accept clients on.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub address: ListenAddress,
+    pub settings: ListenerSettings,
+    /// Where it is written.
+    pub origin: ResourceOrigin,
+}
+
+impl Listen {
+    /// The address `:9080` of a node whose file names none.
+    pub(super) fn by_default() -> Listen {
+        let origin = ResourceOrigin { path: "listen".into(), place: TextPosition::default() };
+        let address = ListenAddress::Everywhere(9080);
+        Listen { address, settings: ListenerProtocol::Http.into(), origin }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// `:9080`: every interface, by IPv4 and, if available, IPv6.
+    Everywhere(u16),
+    One(SocketAddr),
+}
+
+impl ListenAddress {
+    pub fn port(self) -> u16 {
+        match self {
+            ListenAddress::Everywhere(port) => port,
+            ListenAddress::One(address) => address.port(),
+        }
+    }
+
+    /// The address to bind a socket to. `[::]` accepts IPv4 clients as well.
+    pub fn socket_addr(self) -> SocketAddr {
+        match self {
+            ListenAddress::Everywhere(port) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+            ListenAddress::One(addr) => addr,
+        }
+    }
+
+    /// Whether both cannot be listened on. Port 0 means a different port each time.
+    pub fn is_same(self, other: ListenAddress) -> bool {
+        self.port() != 0 && self.socket_addr() == other.socket_addr()
+    }
+}
+
+pub(super) fn read(at: &NodeReader) -> Vec<Listen> {
+    if !at.is_list() {
+        return one(at).into_iter().collect();
+    }
+    let mut listens: Vec<Listen> = Vec::new();
+    for item in at.items() {
+        let Some(listen) = one(&item) else { continue };
+        match listens.iter().any(|other| other.address.is_same(listen.address)) {
+            true => item.report_advising("the address is listed twice", "keep one"),
+            false => listens.push(listen),
+        }
+    }
+    if at.items().next().is_none() {
+        at.report_advising("is empty", "add an address, or leave the key out for the default `:9080`");
+    }
+    listens
+}
+
+fn one(at: &NodeReader) -> Option<Listen> {
+    let origin = ResourceOrigin::of(at);
+    if !at.is_map() {
+        return address(at).map(|address| Listen { address, settings: ListenerProtocol::Http.into(), origin });
+    }
+    let fields = at.fields(&["address", "tls", "proxy_protocol", "h2c"])?;
+    let Some(at) = fields.get("address") else {
+        at.report_advising("has no `address`", "add `address: \":9080\"`");
+        return None;
+    };
+    let flag = |key: &str| fields.get(key).and_then(|at| at.boolean()).unwrap_or(false);
+    let protocol = match (flag("tls"), flag("h2c")) {
+        (false, false) => ListenerProtocol::Http,
+        (false, true) => ListenerProtocol::Http2,
+        (true, false) => ListenerProtocol::Https,
+        (true, true) => {
+            if let Some(at) = fields.get("h2c") {
+                at.report_advising(
+                    "is HTTP/2 without TLS, and the address has `tls`",
+                    "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
+                );
+            }
+            ListenerProtocol::Https
+        }
+    };
+    let settings = ListenerSettings { protocol, proxy_protocol: flag("proxy_protocol") };
+    address(&at).map(|address| Listen { address, settings, origin })
+}
+
+/// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
+pub(super) fn address(at: &NodeReader) -> Option<ListenAddress> {
+    if let NodeKind::Number(_) = &at.node().kind {
+        return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);
+    }
+    let text = at.text()?;
+    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    if let Some(port) = port.and_then(|port| port.parse().ok()) {
+        return Some(ListenAddress::Everywhere(port));
+    }
+    let address = text.parse().ok().map(ListenAddress::One);
+    if address.is_none() {
+        let problem = format!("`{}` is not an address to listen on", shortened(text));
+        at.report_advising(problem, advice(text));
+    }
+    address
+}
+
+/// What was probably meant by a text that is no address.
+fn advice(text: &str) -> String {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if text.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) {
+        format!("add the port: `{text}:9080`")
+    } else if host.parse::<Ipv6Addr>().is_ok() && is_number {
+        format!("write an IPv6 address in brackets: `[{host}]:{port}`")
+    } else if is_number && port.parse::<u16>().is_err() {
+        "use a port from 0 to 65535".to_owned()
+    } else if host == "*" && is_number {
+        format!("write `:{port}` for all addresses of this machine")
+    } else if host == "localhost" && is_number {
+        format!("write the IP address in place of the name: `127.0.0.1:{port}`")
+    } else if text.ends_with(" ssl") || text.ends_with(" tls") {
+        "write `{ address: \":443\", tls: true }`".to_owned()
+    } else {
+        "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`; names of hosts are not possible".to_owned()
+    }
+}

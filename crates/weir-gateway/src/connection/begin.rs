@@ -1,0 +1,24 @@
+//! Begins to serve a connection whose client is known, by the protocol of its listener.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpStream;
+use weir_net::stream::Stream;
+
+use super::accepted::Accepted;
+use super::{h1, h2, secure};
+use crate::snapshot::ListenerProtocol;
+use crate::worker::TaskGuard;
+
+/// Serves the connection in a task of its own, of the size that its protocol needs.
+pub fn spawn(worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, client: SocketAddr) {
+    match protocol {
+        ListenerProtocol::Http => {
+            tokio::task::spawn_local(h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)));
+        }
+        ListenerProtocol::Http2 => h2::spawn(Accepted::new(worker, Stream::plain(tcp), client, None)),
+        ListenerProtocol::Https => {
+            tokio::task::spawn_local(secure::run(worker, tcp, client));
+        }
+    }
+}

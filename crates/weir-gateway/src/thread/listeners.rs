@@ -1,0 +1,123 @@
+//! The listeners of a worker, which come and go.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::accept::accept;
+use super::command::WorkerCommand;
+use super::listener::{AcceptingListener, Listener, WorkerListenerChange};
+use super::rebalance::ConnectionRebalancer;
+use super::start_connection::start_connection;
+use crate::context::lifecycle::{ListenerId, ServicePhase};
+use crate::snapshot::ListenerSettings;
+use crate::worker::Worker;
+
+/// An open listener, with the tasks that accept from its sockets.
+struct AcceptedListener {
+    listener: Rc<AcceptingListener>,
+    accepting: Vec<JoinHandle<()>>,
+}
+
+/// The listeners of a worker.
+pub struct WorkerListeners {
+    worker: Rc<Worker>,
+    /// The most connections that the worker accepts.
+    most: usize,
+    rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
+    open: RefCell<Vec<AcceptedListener>>,
+    /// The newest that was opened so far.
+    newest: Cell<ListenerId>,
+    /// Of the last change.
+    patience: Cell<Duration>,
+}
+
+impl WorkerListeners {
+    pub fn new(
+        worker: Rc<Worker>,
+        most: usize,
+        rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
+    ) -> WorkerListeners {
+        WorkerListeners {
+            worker,
+            most,
+            rebalancer,
+            open: RefCell::default(),
+            newest: Cell::default(),
+            patience: Cell::default(),
+        }
+    }
+
+    /// Begins to accept from a listener.
+    ///
+    /// # Errors
+    /// A socket that cannot be registered with the poller. The others are accepted from.
+    pub fn open(&self, listener: Listener) -> io::Result<()> {
+        let Listener { id, sockets, settings } = listener;
+        // Another worker may have handed over a connection of it already.
+        let service = self.service(id);
+        self.newest.set(self.newest.get().max(id));
+        let listener = Rc::new(AcceptingListener { service, settings: Cell::new(settings) });
+        let mut accepting = Vec::new();
+        let registered = sockets.into_iter().try_for_each(|socket| {
+            socket.set_nonblocking(true)?;
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            let task =
+                accept(Rc::clone(&self.worker), socket, Rc::clone(&listener), self.most, self.rebalancer.clone());
+            accepting.push(tokio::task::spawn_local(task));
+            Ok(())
+        });
+        self.open.borrow_mut().push(AcceptedListener { listener, accepting });
+        registered
+    }
+
+    /// Carries a change out. When it returns, the sockets of closed listeners are closed, and what was in their queues is
+    /// served.
+    pub async fn change(&self, change: WorkerListenerChange) {
+        let WorkerListenerChange { open, set, close, patience } = change;
+        self.patience.set(patience);
+        for (id, settings) in set {
+            for open in self.open.borrow().iter().filter(|open| open.listener.service.listener() == id) {
+                open.listener.settings.set(settings);
+            }
+        }
+        for listener in open {
+            if let Err(error) = self.open(listener) {
+                tracing::error!("worker {}: a listening socket cannot be polled: {error}", self.worker.index());
+            }
+        }
+        let closed: Vec<AcceptedListener> =
+            self.open.borrow_mut().extract_if(.., |open| close.contains(&open.listener.service.listener())).collect();
+        for AcceptedListener { listener, .. } in &closed {
+            self.worker.drain_service(&listener.service, patience);
+        }
+        for task in closed.into_iter().flat_map(|closed| closed.accepting) {
+            // It fails only if the task panicked, which dropped its socket as well.
+            let _ = task.await;
+        }
+    }
+
+    /// Serves a connection that another worker has accepted.
+    pub fn take(&self, stream: TcpStream, id: ListenerId, settings: ListenerSettings, peer: SocketAddr) {
+        start_connection(&self.worker, &self.service(id), stream, settings, peer);
+    }
+
+    /// The phase of a listener's connections.
+    fn service(&self, id: ListenerId) -> Rc<ServicePhase> {
+        if let Some(service) = self.worker.lifecycle.service_of(id) {
+            return service;
+        }
+        let service = self.worker.lifecycle.begin_service(id);
+        if id <= self.newest.get() {
+            // It was closed here while the connection was on its way.
+            self.worker.drain_service(&service, self.patience.get());
+        }
+        service
+    }
+}

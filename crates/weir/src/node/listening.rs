@@ -1,0 +1,301 @@
+//! The listeners for clients, which come and go with the configuration.
+//!
+//! New addresses are opened before a configuration is published, so that one that cannot be opened refuses the configuration as a
+//! whole. Listeners that it does not name any more are closed after the workers use it.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use weir_control::Diagnostic;
+use weir_control::document::{Document, Listen, ListenAddress};
+use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
+use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId};
+use weir_net::inherit::{InheritedSockets, ListenerKey};
+use weir_net::listener;
+
+use super::sockets::CannotListen;
+use crate::say::say;
+
+/// How long workers may take to open and close listeners. They do so between two events, usually within microseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The listeners for clients of this process.
+pub struct ClientListeners {
+    workers: usize,
+    backlog: i32,
+    state: Mutex<ListenersState>,
+    /// Set after the gateway has been started. Weak, since the gateway is owned elsewhere.
+    gateway: OnceLock<Weak<DataPlane>>,
+}
+
+struct ListenersState {
+    open: Vec<OpenListener>,
+    newest: ListenerId,
+    /// The sockets that the process was started with, until it is ready.
+    inherited: InheritedSockets,
+    /// Another process has been started with copies of the sockets, and may take the service over.
+    is_handing_over: bool,
+    /// The node drains: it accepts no more, whatever its configuration says.
+    has_ended: bool,
+    /// An address could not be listened on.
+    has_failed: bool,
+}
+
+struct OpenListener {
+    id: ListenerId,
+    address: ListenAddress,
+    settings: ListenerSettings,
+    /// With the port that it has, if `address` has port 0.
+    bound: SocketAddr,
+    /// Beside the copies of the workers, to be passed on in an upgrade.
+    sockets: Vec<TcpListener>,
+    is_inherited: bool,
+}
+
+/// What a configuration changes.
+#[derive(Default)]
+struct ListenerPlan {
+    opened: Vec<OpenListener>,
+    set: Vec<(ListenerId, ListenerSettings)>,
+    closed: Vec<ListenerId>,
+}
+
+impl ClientListeners {
+    pub fn new(workers: usize, backlog: i32, inherited: InheritedSockets) -> ClientListeners {
+        let state = ListenersState {
+            open: Vec::new(),
+            newest: ListenerId::default(),
+            inherited,
+            is_handing_over: false,
+            has_ended: false,
+            has_failed: false,
+        };
+        ClientListeners { workers, backlog, state: Mutex::new(state), gateway: OnceLock::new() }
+    }
+
+    /// Opens the addresses that the document adds.
+    ///
+    /// # Errors
+    /// The addresses that cannot be listened on. Nothing has changed then.
+    pub fn reserve(&self, document: &Document) -> Result<ReservedListeners<'_>, Vec<Diagnostic>> {
+        let mut state = self.state();
+        let mut reserved = ReservedListeners {
+            listeners: self,
+            plan: ListenerPlan::default(),
+            drain: document.settings.worker_shutdown_timeout,
+        };
+        if state.has_ended {
+            return Ok(reserved);
+        }
+        let (added, set, closed) = state.difference(document);
+        (reserved.plan.set, reserved.plan.closed) = (set, closed);
+        let mut faults = Vec::new();
+        for listen in added {
+            match state.opened(listen, self.workers, self.backlog) {
+                Ok(opened) => reserved.plan.opened.push(opened),
+                Err(error) => faults.push(fault(document, listen, &error)),
+            }
+        }
+        state.has_failed |= !faults.is_empty();
+        drop(state);
+        if faults.is_empty() { Ok(reserved) } else { Err(faults) }
+    }
+
+    /// Lets the workers of `gateway` follow later changes. Returns nothing before it was called.
+    pub fn follow_with(&self, gateway: &Arc<DataPlane>) {
+        // A node has one gateway, so this is set only once.
+        let _ = self.gateway.set(Arc::downgrade(gateway));
+    }
+
+    /// The open listeners, for each worker.
+    pub fn for_workers(&self) -> io::Result<Vec<Vec<Listener>>> {
+        let state = self.state();
+        shares(&state.open, self.workers)
+    }
+
+    /// The addresses with the names of their protocols.
+    pub fn addresses(&self) -> Vec<(SocketAddr, &'static str)> {
+        self.state().open.iter().map(|open| (open.bound, open.settings.name())).collect()
+    }
+
+    /// The first address on which clients speak HTTP/1.1 without TLS and without the PROXY protocol.
+    pub fn in_the_clear(&self) -> Option<SocketAddr> {
+        let state = self.state();
+        state.open.iter().find(|open| open.settings == ListenerProtocol::Http.into()).map(|open| open.bound)
+    }
+
+    /// Uses the sockets that the process was started with.
+    pub fn with_inherited<T>(&self, each: impl FnOnce(&mut InheritedSockets) -> T) -> T {
+        each(&mut self.state().inherited)
+    }
+
+    /// Whether an address could not be listened on.
+    pub fn has_failed(&self) -> bool {
+        self.state().has_failed
+    }
+
+    /// Calls `start`, which starts another process, with the sockets that it is to get; it gets no others until it has failed.
+    pub fn hand_over<T, E>(
+        &self,
+        start: impl FnOnce(Vec<(ListenerKey, &[TcpListener])>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut state = self.state();
+        let key = |open: &OpenListener| ListenerKey { purpose: open.settings.name(), addr: open.address.socket_addr() };
+        let started = start(state.open.iter().map(|open| (key(open), &*open.sockets)).collect());
+        state.is_handing_over = started.is_ok();
+        started
+    }
+
+    /// The other process has failed.
+    pub fn keep(&self) {
+        self.state().is_handing_over = false;
+    }
+
+    /// Closes the copies of all sockets, and opens no more: the workers close theirs after they have accepted what is queued.
+    pub fn end(&self) {
+        let mut state = self.state();
+        state.has_ended = true;
+        state.open.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, ListenersState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ListenersState {
+    /// What the document adds, changes, and does not name any more.
+    fn difference<'d>(
+        &self,
+        document: &'d Document,
+    ) -> (Vec<&'d Listen>, Vec<(ListenerId, ListenerSettings)>, Vec<ListenerId>) {
+        let mut open: Vec<&OpenListener> = self.open.iter().collect();
+        let mut wanted: Vec<&Listen> = document.listens().collect();
+        // Port 0 may be open several times: those that stay as they are come first.
+        let same_addr =
+            |open: &OpenListener, listen: &Listen| open.address.socket_addr() == listen.address.socket_addr();
+        wanted.retain(|listen| {
+            let kept = open.iter().position(|open| same_addr(open, listen) && open.settings == listen.settings);
+            kept.map(|kept| open.remove(kept)).is_none()
+        });
+        let mut set = Vec::new();
+        wanted.retain(|listen| {
+            let Some(kept) = open.iter().position(|open| {
+                same_addr(open, listen) && open.settings.protocol.transport() == listen.settings.protocol.transport()
+            }) else {
+                return true;
+            };
+            set.push((open.remove(kept).id, listen.settings));
+            false
+        });
+        (wanted, set, open.into_iter().map(|open| open.id).collect())
+    }
+
+    /// Opens the sockets of a new address, or takes inherited ones.
+    fn opened(&mut self, listen: &Listen, workers: usize, backlog: i32) -> Result<OpenListener, CannotListen> {
+        let addr = listen.address.socket_addr();
+        let mut open = || {
+            let names = ListenerSettings::all().map(ListenerSettings::name);
+            let mut sockets = self.inherited.take_any(listen.settings.name(), names, addr);
+            let is_inherited = !sockets.is_empty();
+            if is_inherited {
+                listener::widen(&mut sockets, workers, backlog)?;
+            } else {
+                let own = self.open.iter().map(|open| open.bound).chain(self.inherited.left_over());
+                let is_beside = addr.port() != 0 && own.into_iter().any(|own| own.port() == addr.port());
+                let bind = if is_beside { listener::bind_beside } else { listener::bind };
+                sockets = bind(addr, workers, backlog)?;
+            }
+            let bound = sockets[0].local_addr()?;
+            self.newest = ListenerId(self.newest.0 + 1);
+            let (id, address, settings) = (self.newest, listen.address, listen.settings);
+            Ok(OpenListener { id, address, settings, bound, sockets, is_inherited })
+        };
+        open().map_err(|error| CannotListen { addr, error })
+    }
+}
+
+/// The fault of an address that cannot be listened on. The same text may be right at another time, or on another machine.
+fn fault(document: &Document, listen: &Listen, error: &CannotListen) -> Diagnostic {
+    let fault = Diagnostic::at_place(&document.source, listen.origin.place, error.to_string());
+    let fault = Diagnostic { path: listen.origin.path.to_string(), ..fault }.outside();
+    document.located(match error.advice() {
+        Some(advice) => fault.advise(advice),
+        None => fault,
+    })
+}
+
+/// Copies of the sockets, distributed to the workers.
+fn shares(open: &[OpenListener], workers: usize) -> io::Result<Vec<Vec<Listener>>> {
+    let mut shares: Vec<Vec<Listener>> = Vec::new();
+    shares.resize_with(workers, Vec::new);
+    for open in open {
+        for (share, sockets) in shares.iter_mut().zip(listener::share(&open.sockets, workers)?) {
+            share.push(Listener { id: open.id, sockets, settings: open.settings });
+        }
+    }
+    Ok(shares)
+}
+
+/// The change of listeners that a configuration brings. Dropped, it closes what it has opened.
+pub struct ReservedListeners<'l> {
+    listeners: &'l ClientListeners,
+    plan: ListenerPlan,
+    /// How long connections of closed listeners may take to end.
+    drain: Duration,
+}
+
+impl ReservedListeners<'_> {
+    /// Puts the change into service. Returns when the workers have carried it out.
+    pub fn apply(mut self) {
+        let ListenerPlan { opened, set, closed } = std::mem::take(&mut self.plan);
+        if opened.is_empty() && set.is_empty() && closed.is_empty() {
+            return;
+        }
+        let ClientListeners { workers, gateway, .. } = self.listeners;
+        let mut state = self.listeners.state();
+        let gateway = gateway.get().and_then(Weak::upgrade);
+        let open = shares(&opened, *workers).unwrap_or_else(|error| {
+            say!("the file descriptor of a listening socket cannot be duplicated: {error}");
+            Vec::new()
+        });
+        for open in &mut state.open {
+            if let Some((_, settings)) = set.iter().find(|(id, _)| *id == open.id) {
+                open.settings = *settings;
+                say!("listening on {} ({})", open.bound, settings.name());
+            }
+        }
+        if gateway.is_some() {
+            // Those of the start are announced when the node is ready.
+            opened.iter().for_each(|open| say!("listening on {} ({})", open.bound, open.settings.name()));
+        }
+        state.open.extend(opened);
+        for gone in state.open.extract_if(.., |open| closed.contains(&open.id)).collect::<Vec<_>>() {
+            if !state.is_handing_over {
+                // Without the filter, a client may connect between the last accept and the close, and is reset.
+                let turned = gone.sockets.iter().try_for_each(listener::turn_away);
+                turned.unwrap_or_else(|error| say!("{} is closed without a filter: {error}", gone.bound));
+            }
+            say!("no longer listening on {} ({})", gone.bound, gone.settings.name());
+        }
+        drop(state);
+        let Some(gateway) = gateway else { return };
+        let change = ListenerChange { open, set, close: closed, drain: self.drain };
+        if !gateway.change_listeners(change, PATIENCE) {
+            say!("a worker has not changed its listeners after {} s", PATIENCE.as_secs());
+        }
+    }
+}
+
+impl Drop for ReservedListeners<'_> {
+    fn drop(&mut self) {
+        let opened = std::mem::take(&mut self.plan.opened);
+        let mut state = self.listeners.state();
+        for OpenListener { settings, address, sockets, .. } in opened.into_iter().filter(|open| open.is_inherited) {
+            let key = ListenerKey { purpose: settings.name(), addr: address.socket_addr() };
+            state.inherited.put_back(&key, sockets);
+        }
+    }
+}
