@@ -120,17 +120,20 @@ impl HeldBudget {
         (hash, self.clients[number].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, client: Option<IpAddr>, bytes: u64) -> Result<(), Exhausted> {
-        if let Some(client) = client
+    fn take(&self, of: Holder, bytes: u64) -> Result<(), Exhausted> {
+        if let Some(client) = of.client
             && !self.take_share(client, bytes)
         {
             self.refused_for_client.fetch_add(1, Relaxed);
             return Err(Exhausted::Client);
         }
+        if of.shares {
+            return Ok(());
+        }
         let before = self.used.fetch_add(bytes, Relaxed);
         if before.saturating_add(bytes) > self.node.load(Relaxed) {
             self.refused_for_node.fetch_add(1, Relaxed);
-            self.give(client, bytes);
+            self.give(of, bytes);
             return Err(Exhausted::Node);
         }
         Ok(())
@@ -165,15 +168,18 @@ impl HeldBudget {
         self.client.load(Relaxed).saturating_sub(used)
     }
 
-    /// How many more bytes a client may hold now.
-    fn room(&self, client: Option<IpAddr>) -> u64 {
-        let of_client = client.map_or(u64::MAX, |client| self.share_left(client));
-        of_client.min(self.node.load(Relaxed).saturating_sub(self.used.load(Relaxed)))
+    /// How many more bytes may be held now.
+    fn room(&self, of: Holder) -> u64 {
+        let of_client = of.client.map_or(u64::MAX, |client| self.share_left(client));
+        let of_node = self.node.load(Relaxed).saturating_sub(self.used.load(Relaxed));
+        if of.shares { of_client } else { of_client.min(of_node) }
     }
 
-    fn give(&self, client: Option<IpAddr>, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
-        self.give_share(client, bytes);
+    fn give(&self, of: Holder, bytes: u64) {
+        if !of.shares {
+            self.used.fetch_sub(bytes, Relaxed);
+        }
+        self.give_share(of.client, bytes);
     }
 
     fn give_share(&self, client: Option<IpAddr>, bytes: u64) {
@@ -192,14 +198,27 @@ impl HeldBudget {
 /// The content of one holder. Dropping it returns all of it to the budget.
 #[derive(Debug, Default)]
 pub struct Held {
-    client: Option<IpAddr>,
+    of: Holder,
     bytes: u64,
+}
+
+/// For whom content is held.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holder {
+    client: Option<IpAddr>,
+    /// It counts for the client alone: the node counts it once, for all clients that share it.
+    shares: bool,
 }
 
 impl Held {
     /// An empty share for this client.
     pub fn of(client: IpAddr) -> Held {
-        Held { client: Some(client_network(client)), bytes: 0 }
+        Held { of: Holder { client: Some(client_network(client)), shares: false }, bytes: 0 }
+    }
+
+    /// An empty share for this client, of content that other clients share: one more holder, without a client, counts it for the node.
+    pub fn shared_by(client: IpAddr) -> Held {
+        Held { of: Holder { client: Some(client_network(client)), shares: true }, bytes: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -229,7 +248,7 @@ impl Held {
     }
 
     fn most_in(&self, budget: &HeldBudget) -> u64 {
-        let most = self.bytes.saturating_add(budget.room(self.client));
+        let most = self.bytes.saturating_add(budget.room(self.of));
         // `set` rounds up.
         most - most % STEP
     }
@@ -242,23 +261,23 @@ impl Held {
 
     fn pass_to_in(&mut self, budget: &HeldBudget, client: Option<IpAddr>) -> bool {
         let client = client.map(client_network);
-        if client == self.client {
+        if client == self.of.client {
             return true;
         }
         if client.is_some_and(|client| self.bytes > 0 && !budget.take_share(client, self.bytes)) {
             return false;
         }
-        budget.give_share(self.client, self.bytes);
-        self.client = client;
+        budget.give_share(self.of.client, self.bytes);
+        self.of.client = client;
         true
     }
 
     fn set_in(&mut self, budget: &HeldBudget, bytes: u64) -> Result<(), Exhausted> {
         let bytes = bytes.div_ceil(STEP).saturating_mul(STEP);
         if bytes > self.bytes {
-            budget.take(self.client, bytes - self.bytes)?;
+            budget.take(self.of, bytes - self.bytes)?;
         } else if bytes < self.bytes {
-            budget.give(self.client, self.bytes - bytes);
+            budget.give(self.of, self.bytes - bytes);
         }
         self.bytes = bytes;
         Ok(())
@@ -268,7 +287,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            BUDGET.give(self.client, self.bytes);
+            BUDGET.give(self.of, self.bytes);
         }
     }
 }
@@ -277,8 +296,8 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    fn client(last: u8) -> Option<IpAddr> {
-        Some(IpAddr::from([10, 0, 0, last]))
+    fn client(last: u8) -> Holder {
+        Holder { client: Some(IpAddr::from([10, 0, 0, last])), shares: false }
     }
 
     #[test]
@@ -288,7 +307,7 @@ mod tests {
         assert_eq!(budget.take(client(1), STEP), Err(Exhausted::Client));
         assert_eq!(budget.take(client(2), 41 * STEP), Err(Exhausted::Node), "its share is not used up by it");
         assert_eq!(budget.take(client(2), 40 * STEP), Ok(()));
-        assert_eq!(budget.take(None, 1), Err(Exhausted::Node));
+        assert_eq!(budget.take(Holder::default(), 1), Err(Exhausted::Node));
         budget.give(client(1), 60 * STEP);
         assert_eq!(budget.take(client(2), 20 * STEP), Ok(()));
         let used = budget.in_use();
@@ -300,12 +319,12 @@ mod tests {
     #[test]
     fn what_is_held_can_be_passed_to_another_client() {
         let budget = HeldBudget::new(HeldLimits { node: 5 * STEP, client: 2 * STEP });
-        let mut held = Held { client: client(1), bytes: 0 };
+        let mut held = Held { of: client(1), bytes: 0 };
         assert_eq!(held.most_in(&budget), 2 * STEP);
         assert_eq!(held.set_in(&budget, 2 * STEP), Ok(()));
         assert_eq!(budget.take(client(2), STEP), Ok(()));
-        assert!(!held.pass_to_in(&budget, client(2)), "it has room for half of it");
-        assert!(held.pass_to_in(&budget, client(3)));
+        assert!(!held.pass_to_in(&budget, client(2).client), "it has room for half of it");
+        assert!(held.pass_to_in(&budget, client(3).client));
         assert_eq!((budget.in_use().bytes, budget.room(client(1)), budget.room(client(3))), (3 * STEP, 2 * STEP, 0));
         assert!(held.pass_to_in(&budget, None));
         assert_eq!((held.most_in(&budget), budget.room(client(3))), (4 * STEP, 2 * STEP));
@@ -314,9 +333,23 @@ mod tests {
     }
 
     #[test]
+    fn shared_content_counts_for_each_client_and_once_for_the_node() {
+        let budget = HeldBudget::new(HeldLimits { node: 4 * STEP, client: 2 * STEP });
+        let sharer = |last| Held { of: Holder { shares: true, ..client(last) }, bytes: 0 };
+        let (mut node, mut clients) = (Held::default(), [1, 2, 3].map(sharer));
+        assert_eq!(node.set_in(&budget, 2 * STEP), Ok(()));
+        assert!(clients.iter_mut().all(|held| held.set_in(&budget, 2 * STEP).is_ok()));
+        assert_eq!(budget.in_use().bytes, 2 * STEP);
+        assert_eq!(sharer(1).set_in(&budget, 1), Err(Exhausted::Client));
+        clients.iter_mut().chain([&mut node]).for_each(|held| held.set_in(&budget, 0).expect("it becomes less"));
+        assert_eq!(budget.in_use().bytes, 0);
+        assert!(budget.clients.iter().all(|table| table.lock().expect("no test panics with it").is_empty()));
+    }
+
+    #[test]
     fn u01_a_holder_counts_in_steps_and_gives_everything_back() {
         let budget = HeldBudget::new(HeldLimits { node: 4 * STEP, client: 2 * STEP });
-        let mut held = Held { client: client(1), bytes: 0 };
+        let mut held = Held { of: client(1), bytes: 0 };
         assert_eq!(held.set_in(&budget, 1), Ok(()));
         assert_eq!(held.set_in(&budget, STEP), Ok(()));
         assert_eq!(budget.in_use().bytes, STEP);
