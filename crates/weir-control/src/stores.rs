@@ -11,7 +11,6 @@
 mod beside;
 pub mod checker;
 mod consul;
-mod data_directory;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
@@ -19,6 +18,7 @@ mod eureka;
 mod failure;
 pub mod file;
 pub mod file_access;
+pub mod file_resources;
 mod include;
 pub mod live;
 pub mod loader;
@@ -44,10 +44,11 @@ mod wake;
 pub mod watch;
 pub mod writes;
 
+pub use crate::data_directory::{data_directory, store_path};
 pub use checker::{ChangeCheck, ResourceChecker};
-pub use data_directory::{data_directory, store_path};
 pub use file::FileSource;
 pub use file_access::FileAccess;
+pub use file_resources::FileResources;
 pub use live::{LiveResources, ResourceEdit};
 pub use loader::{DocumentLoader, LoadedDocument};
 pub use names::NameLookups;

@@ -41,6 +41,7 @@ pub mod settings;
 mod shared_list;
 mod shares;
 mod upstream;
+mod written;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -95,6 +96,7 @@ pub use secrets::SecretManager;
 pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
 pub use shares::TrafficShare;
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
+pub use written::WrittenResource;
 
 /// A configuration as written.
 #[derive(Debug)]

@@ -4,18 +4,19 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::data_directory::{data_directory, store_path};
 use super::embedded::EmbeddedStore;
 use super::encrypted::EncryptedStore;
 use super::etcd::EtcdStore;
 use super::file::FileSource;
 use super::file_access::FileAccess;
+use super::file_resources::FileResources;
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
 use super::resource_source::{AcceptedSettings, ResourceSource};
 use super::secret_cipher::{CipherForm, SecretCipher};
 use super::store::{ResourceStore, StoreFailure};
+use crate::data_directory::{data_directory, store_path};
 use crate::document::{NodeSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
 
@@ -38,6 +39,13 @@ impl DocumentLoader {
         let mut loader = DocumentLoader::of_file(path);
         let loaded = loader.load()?;
         let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded, told)? else {
+            if loaded.document.settings.admin.as_ref().is_some_and(|admin| admin.shows_file) {
+                let accepted = AcceptedSettings::default();
+                let shown = FileResources::new(accepted.clone());
+                let shown =
+                    shown.map_err(|failure| vec![Diagnostic::of_source(loader.source_name(), failure.problem)])?;
+                loader = loader.showing(shown, accepted);
+            }
             return Ok((loader, loaded));
         };
         let loaded = loader.load()?;

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::data_directory::data_directory;
 use super::file::FileSource;
 use super::live::LiveResources;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use super::trial::{ChangeTrial, DocumentLists};
+use crate::data_directory::data_directory;
 use crate::document::resource_access::{NodeOwned, OwnFiles, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;
@@ -82,6 +82,17 @@ impl ResourceSource {
 impl AcceptedSettings {
     pub(super) fn get(&self) -> Option<SettingsFile> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes the settings of a file that has resources as well.
+    pub(super) fn take_file(&self, tree: TreeNode, revision: &str, access: ResourceAccess) {
+        self.set(Some(SettingsFile {
+            tree: Arc::new(tree),
+            version: SourceVersion::default(),
+            revision: revision.to_owned(),
+            incomplete: None,
+            access: Arc::new(access),
+        }));
     }
 
     fn set(&self, file: Option<SettingsFile>) {

@@ -32,6 +32,8 @@ pub struct AdminSettings {
     pub audit: Option<PathBuf>,
     /// Whether the address serves the console, and browsers may log in.
     pub console: bool,
+    /// Whether the API shows the resources of this file (`store: file`), which it cannot change.
+    pub shows_file: bool,
 }
 
 /// Where the Admin API listens.
@@ -133,7 +135,7 @@ const MOST_SOCKET_PATH: usize = 100;
 const HASHED: &str = "sha256:";
 
 pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
-    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens", "console"])?;
+    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens", "console", "store"])?;
     let default = AdminAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
     let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
     let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
@@ -163,6 +165,7 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
         tokens: fields.get("tokens").and_then(|at| admin_access::tokens(&at)),
         audit: fields.get("audit").and_then(|at| audit(&at)),
         console: fields.get("console").and_then(|at| at.boolean()).unwrap_or(true),
+        shows_file: fields.get("store").and_then(|at| at.choice(&[("file", true)])).unwrap_or(false),
     })
 }
 
@@ -178,6 +181,12 @@ fn audit(at: &NodeReader) -> Option<PathBuf> {
 /// The default is `embedded` if there is an Admin API, and no store otherwise.
 pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
     let embedded = |path| StoreSettings { kind: StoreKind::Embedded { path }, history: DEFAULT_HISTORY };
+    if fields.get("admin").is_some_and(|admin| admin.node().entry("store").is_some()) {
+        if let Some(at) = fields.get("store") {
+            at.report_advising("is a second place for resources: `admin` has `store: file`", "remove one of the two");
+        }
+        return None;
+    }
     let Some(at) = fields.get("store") else { return fields.has("admin").then(|| embedded(None)) };
     if let NodeKind::Text(_) = &at.node().kind {
         return match at.choice(&[("embedded", true), ("standalone", false)])? {
@@ -394,6 +403,14 @@ mod tests {
             faults("store: standalone\n")[0].contains("is a store that the Admin API fills, and there is no Admin API")
         );
         assert!(faults("store: etcd\n")[0].contains("`etcd` is not an allowed value"));
+    }
+
+    #[test]
+    fn the_api_shows_the_resources_of_its_file() {
+        assert_eq!(faults("admin: { store: file }\nroutes: [{ id: a, uri: /a, plugins: {} }]\n"), [""; 0]);
+        assert!(faults("admin: { store: etcd }\n")[0].contains("`etcd` is not an allowed value"));
+        let both = faults("admin: { store: file }\nstore: embedded\n");
+        assert!(both[0].contains("store: is a second place for resources"), "{both:?}");
     }
 
     #[test]

@@ -393,7 +393,7 @@ fn via(at: &NodeReader) -> Option<Box<str>> {
 
 /// The limit of concurrent streams that can be set: each stream can hold memory that its client does not release.
 const MAX_STREAMS: u32 = 10_000;
-const MAX_FIELDS: u32 = weir_proto::h1::limits::MAX_FIELDS as u32;
+const MAX_FIELDS: u32 = weir_proto::limits::MAX_FIELDS as u32;
 
 fn network(at: &NodeReader) -> Option<ipnet::IpNet> {
     let text = at.text()?;
