@@ -50,12 +50,12 @@ impl FairTurns {
     }
 
     /// Waits for a turn; `None` if too many wait.
-    pub async fn take(self: &Arc<Self>, client: IpAddr) -> Option<Turn> {
+    pub async fn take(self: &Arc<Self>, client: IpAddr) -> Option<FairTurn> {
         let (own, waiting) = self.enter(client)?;
         // Neither semaphore is ever closed.
         let own = own.acquire_owned().await.ok()?;
         let free = Arc::clone(&self.free).acquire_owned().await.ok()?;
-        Some(Turn { _free: free, _own: own, _request: waiting })
+        Some(FairTurn { _free: free, _own: own, _request: waiting })
     }
 
     fn enter(self: &Arc<Self>, client: IpAddr) -> Option<(Arc<Semaphore>, TurnRequest)> {
@@ -74,7 +74,7 @@ impl FairTurns {
 }
 
 /// A turn, until it is dropped.
-pub struct Turn {
+pub struct FairTurn {
     _free: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
     _request: TurnRequest,
@@ -111,9 +111,9 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
-    type Taking<'a> = Pin<Box<dyn Future<Output = Option<Turn>> + 'a>>;
+    type Taking<'a> = Pin<Box<dyn Future<Output = Option<FairTurn>> + 'a>>;
 
-    fn poll(taking: &mut Taking<'_>) -> Option<Option<Turn>> {
+    fn poll(taking: &mut Taking<'_>) -> Option<Option<FairTurn>> {
         match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Some(turn),
             Poll::Pending => None,
