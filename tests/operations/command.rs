@@ -52,7 +52,7 @@ fn check_refuses_a_log_file_that_can_never_be_written() {
     for (name, says) in [
         (directory.to_str().expect("ASCII"), "plugins.file-logger.path: is a directory; add the name of the file"),
         ("logs/", "plugins.file-logger.path: names a directory; add the name of the file"),
-        ("a\nb", "plugins.file-logger.path: contains a line break"),
+        ("a\\nb", "plugins.file-logger.path: contains a line break"),
         (&long, "plugins.file-logger.path: has a part with 256 bytes"),
     ] {
         let plugins = format!("routes: [{{ uri: /*, plugins: {{ file-logger: {{ path: \"{name}\" }} }} }}]\n");

@@ -325,6 +325,59 @@ fn a_client_that_leaves_does_not_end_what_others_wait_for() {
 }
 
 #[test]
+fn a_response_that_has_begun_is_kept_though_all_its_clients_have_left() {
+    for head in ["Content-Length: 6\r\n\r\n", "Connection: close\r\n\r\n"] {
+        let (gate, requests) = (Gate::new(), Arc::<Mutex<usize>>::default());
+        let (waiting, count) = (gate.clone(), Arc::clone(&requests));
+        let origin = Origin::scripted(Reading::Strict, move |connection| {
+            if connection.request().is_ok() {
+                *count.lock().expect("no test panics with it") += 1;
+                let _ = connection.send(format!("HTTP/1.1 200 OK\r\n{head}one"));
+                waiting.wait();
+                let _ = connection.send("two");
+            }
+        });
+        for workers_count in [1, 2] {
+            let gateway = workers(workers_count, &origin, "{ proxy-cache: {} }");
+            let before = *requests.lock().expect("no test panics with it");
+            // Each of them leaves before the response is whole, and those after the first find the one that is on its way.
+            for number in 0..5 {
+                let mut client = Client::connect(gateway.addr());
+                client.send("GET /a HTTP/1.1\r\nHost: t\r\n\r\n");
+                // Without a length, those who wait for another's response get nothing before it is whole.
+                if number == 0 || head.starts_with("Content-Length") {
+                    client.response_head("GET").expect("a head");
+                }
+                origin.wait_requests(before + 1);
+                client.reset();
+            }
+            eventually("all have left", DEADLINE, || gateway.metrics().sum("weir_client_connections", &[]) == 0.0);
+            gate.open_once();
+            eventually("it is kept", DEADLINE, || in_turn(&gateway, &[""]) == pairs(&[("HIT", "onetwo")]));
+            assert_eq!(*requests.lock().expect("no test panics with it"), before + 1, "{head}");
+        }
+    }
+}
+
+/// Whoever begins many requests and leaves has few of them under way.
+#[test]
+fn few_responses_go_on_for_a_client_that_has_left() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if connection.request().is_ok() && connection.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\none").is_ok() {
+            connection.wait_gone();
+        }
+    });
+    let gateway = gateway(&origin, "{ proxy-cache: {} }");
+    for (last, number) in (0..20).map(|number| (1, number)).chain([(2, 20)]) {
+        let mut client = Client::connect_from([127, 0, 0, last].into(), gateway.addr()).expect("a connection");
+        client.send(format!("GET /{number} HTTP/1.1\r\nHost: t\r\n\r\n"));
+        client.response_head("GET").expect("a head");
+        client.reset();
+    }
+    eventually("four go on for the one, and one for the other", DEADLINE, || origin.open_connections() == 5);
+}
+
+#[test]
 fn requests_that_nobody_waits_for_any_more_are_ended() {
     let origin = Origin::scripted(Reading::Strict, |connection| {
         if connection.request().is_ok() {

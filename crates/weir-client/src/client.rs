@@ -162,6 +162,8 @@ impl HttpClient {
                 // harmless (RFC 9110 §9.2.2).
                 Err(SendError::Failed { unsent: true, .. }) => {}
                 Err(SendError::Failed { error, .. }) if is_stale(&error) && request.method().is_idempotent() => {}
+                // Another call on the connection may have caused it. This is the last try: the next connection is a new one.
+                Err(SendError::Excess(_)) if connection.is_http2() && request.method().is_idempotent() => {}
                 Err(failed) => return Err(call_error(to, failed)),
             }
         }

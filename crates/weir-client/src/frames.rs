@@ -31,6 +31,8 @@ pub(crate) struct FrameCounter {
     payload: usize,
     heads: HashMap<u32, usize>,
     allowed: u32,
+    /// Bytes sent since that for which a frame was last allowed: several small writes count like a large one.
+    sent: usize,
     /// The time up to which `allowed` has grown.
     grown: Instant,
 }
@@ -43,13 +45,16 @@ impl FrameCounter {
             payload: 0,
             heads: HashMap::new(),
             allowed: MAX_CONTROL_FRAMES,
+            sent: 0,
             grown: Instant::now(),
         }
     }
 
     /// Counts bytes that were sent to the server.
     pub(crate) fn sent(&mut self, bytes: usize) {
-        self.allow(u32::try_from(bytes / SENT_PER_FRAME).unwrap_or(u32::MAX));
+        let sent = self.sent.saturating_add(bytes);
+        self.sent = sent % SENT_PER_FRAME;
+        self.allow(u32::try_from(sent / SENT_PER_FRAME).unwrap_or(u32::MAX));
     }
 
     /// Counts the frames in bytes of the server.
@@ -97,8 +102,10 @@ impl FrameCounter {
     fn count_control_frame(&mut self) -> Result<(), ServerExcess> {
         if self.allowed == 0 {
             let pauses = self.grown.elapsed().as_millis() / PAUSE_PER_FRAME.as_millis();
-            self.grown = Instant::now();
-            self.allow(u32::try_from(pauses).unwrap_or(u32::MAX));
+            let pauses = u32::try_from(pauses).unwrap_or(u32::MAX);
+            // Without the part of a pause that has begun, which counts later.
+            self.grown += PAUSE_PER_FRAME.saturating_mul(pauses);
+            self.allow(pauses);
         }
         self.allowed = self.allowed.checked_sub(1).ok_or(ServerExcess::ControlFrames)?;
         Ok(())
@@ -148,6 +155,21 @@ mod tests {
             }
             assert_eq!((counter.heads.get(&1), counter.allowed), (Some(&2), MAX_CONTROL_FRAMES), "pieces of {size}");
         }
+    }
+
+    #[test]
+    fn small_writes_count_like_large_ones() {
+        let ping = frame(PING, 0, 0, &[0; 8]);
+        let mut counter = FrameCounter::new();
+        for _ in 0..10 * MAX_CONTROL_FRAMES {
+            // A frame of an acknowledgement in two writes, neither of which is large enough for a frame alone.
+            counter.sent(SENT_PER_FRAME - 9);
+            counter.sent(9);
+            counter.received(&ping).expect("one for each that is sent");
+        }
+        counter.sent(usize::MAX);
+        counter.sent(SENT_PER_FRAME);
+        assert_eq!(counter.allowed, MAX_CONTROL_FRAMES);
     }
 
     #[test]

@@ -70,14 +70,20 @@ impl PooledConnection {
             }
             RequestSender::Http2(sender) => sender.try_send_request(request).await,
         };
-        if let Some(excess) = self.conduct.excess() {
-            return Err(SendError::Excess(excess));
+        match (sent, self.conduct.excess()) {
+            (Ok(_), Some(excess)) => Err(SendError::Excess(excess)),
+            (Ok(answer), None) => {
+                self.conduct.progress();
+                Ok(answer)
+            }
+            (Err(mut failed), excess) => {
+                let unsent = failed.take_message().is_some();
+                match excess.filter(|_| !unsent) {
+                    Some(excess) => Err(SendError::Excess(excess)),
+                    None => Err(SendError::Failed { error: failed.into_error(), unsent }),
+                }
+            }
         }
-        self.conduct.progress();
-        sent.map_err(|mut failed| {
-            let unsent = failed.take_message().is_some();
-            SendError::Failed { error: failed.into_error(), unsent }
-        })
     }
 
     /// Waits until the last response has been read completely. `false` if the connection closes instead.

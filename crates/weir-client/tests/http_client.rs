@@ -395,6 +395,24 @@ fn endless_frames_of_http2_are_an_error() {
 }
 
 #[test]
+fn calls_beside_one_that_breaks_a_limit_of_http2_are_repeated() {
+    let ping = b"\0\0\x08\x06\0\0\0\0\x0001234567".to_vec();
+    run(async {
+        let server = server::http2_that_turns_bad(ping).await;
+        let (client, to) = (HttpClient::default(), url(server.url("/")));
+        let how = CallSettings { protocol: HttpProtocol::Http2, ..patient() };
+        text(&client, &to, &how).await.expect("an answer");
+        // The first of them is on its way, and the others wait for it when the connection ends.
+        let call = || text(&client, &to, &how);
+        let (first, second, third, fourth) = tokio::join!(call(), call(), call(), call());
+        for answer in [first, second, third, fourth] {
+            assert_eq!(answer.expect("on another connection"), "");
+        }
+        assert!(server.connections() > 1);
+    });
+}
+
+#[test]
 fn an_answer_of_any_length_may_come_in_small_pieces() {
     const PIECES: usize = 300_000;
     let content = format!("{}0\r\n\r\n", "1\r\nx\r\n".repeat(PIECES));

@@ -7,6 +7,7 @@ mod answer;
 mod auth;
 mod clock;
 mod content;
+mod fair_turns;
 #[doc(hidden)]
 pub mod fuzzing;
 mod http_service;

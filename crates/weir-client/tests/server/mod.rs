@@ -190,6 +190,48 @@ pub async fn endless_http2(again: Vec<u8>) -> Server {
     .await
 }
 
+/// A server over HTTP/2 that answers the first request of each connection, and allows one request at a time. On the second request of
+/// its first connection it sends these frames again and again for ever; other connections answer every request.
+pub async fn http2_that_turns_bad(again: Vec<u8>) -> Server {
+    const PREFACE: usize = 24;
+    const HEADERS: u8 = 1;
+    Server::listen(move |mut stream, log| {
+        let again = again.clone();
+        let is_first = log.connections.load(Relaxed) == 1;
+        tokio::spawn(async move {
+            // SETTINGS_MAX_CONCURRENT_STREAMS: 1.
+            let settings = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x01";
+            if stream.write_all(settings).await.is_err() {
+                return;
+            }
+            let (mut received, mut at, mut requests) = (Vec::new(), PREFACE, 0);
+            loop {
+                while let Some(&[_, high, low, kind, _, a, b, c, d]) = received.get(at..at + 9) {
+                    at += 9 + usize::from(high) * 256 + usize::from(low);
+                    if kind != HEADERS {
+                        continue;
+                    }
+                    requests += 1;
+                    log.requests.fetch_add(1, Relaxed);
+                    if is_first && requests == 2 {
+                        return endless(&mut stream, b"", &again).await;
+                    }
+                    // `:status: 200`, and the end of the stream.
+                    let answer = [0, 0, 1, HEADERS, 5, a, b, c, d, 0x88];
+                    if stream.write_all(&answer).await.is_err() {
+                        return;
+                    }
+                }
+                match stream.read_buf(&mut received).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => {}
+                }
+            }
+        })
+    })
+    .await
+}
+
 /// Reads to the end of a head; what follows it at once is its content. False at the end of the connection.
 async fn read_request(stream: &mut (impl AsyncRead + Unpin), log: &Log) -> bool {
     let mut head = Vec::new();

@@ -15,6 +15,7 @@
 //! endpoint counts as a gain only if the throughput of the group rises too, or if its exchanges do not take longer.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
 use crate::snapshot::Concurrency;
@@ -68,8 +69,11 @@ pub struct ConcurrencyLimiter {
     least: u32,
     first: u32,
     worthwhile: f64,
-    /// The groups of the upstreams that use it.
-    groups: RefCell<Vec<Weak<LimiterGroup>>>,
+    /// The groups of the upstreams that use it, and how often each does: an endpoint as it was before an edit lives as long as its
+    /// exchanges.
+    groups: RefCell<HashMap<*const LimiterGroup, (Weak<LimiterGroup>, usize)>>,
+    /// A group has left since the completed exchanges were last counted.
+    has_lost_group: Cell<bool>,
     /// The time of the latest reduction in one of its groups that it has followed, or begun.
     noted_ns: Cell<u64>,
     limit: Cell<u32>,
@@ -183,6 +187,7 @@ impl ConcurrencyLimiter {
             first: FIRST.div_ceil(workers).max(LEAST),
             worthwhile: WORTHWHILE / f64::from(workers),
             groups: RefCell::default(),
+            has_lost_group: Cell::new(false),
             noted_ns: Cell::new(0),
             limit: Cell::new(u32::MAX),
             trial: Cell::new(Trial::Nothing),
@@ -211,19 +216,32 @@ impl ConcurrencyLimiter {
         self.setting.get() == Concurrency::Auto
     }
 
-    /// Makes this limiter a member of the group, if it finds its limit.
+    /// Makes this limiter a member of the group, if it finds its limit. What it measures begins anew with another group, and goes on
+    /// with one that it is a member of: the same upstream has been edited.
     pub fn join(&self, group: &Rc<LimiterGroup>) {
         if !self.is_found() {
+            return;
+        }
+        // The address of a group is not used again as long as there is a weak reference to it.
+        if let Some((_, uses)) = self.groups.borrow_mut().get_mut(&Rc::as_ptr(group)) {
+            *uses += 1;
             return;
         }
         group.last_ns.set(group.last_ns.get().max(self.last_ns.get()));
         self.noted_ns.set(self.noted_ns.get().max(group.reduced_ns.get()));
         self.epoch.take();
+        self.groups.borrow_mut().insert(Rc::as_ptr(group), (Rc::downgrade(group), 1));
+    }
+
+    /// Takes back one [`ConcurrencyLimiter::join`].
+    pub fn leave(&self, group: &Rc<LimiterGroup>) {
         let mut groups = self.groups.borrow_mut();
-        if groups.len() == groups.capacity() {
-            groups.retain(|known| known.strong_count() > 0);
+        let Some((_, uses)) = groups.get_mut(&Rc::as_ptr(group)) else { return };
+        *uses -= 1;
+        if *uses == 0 {
+            groups.remove(&Rc::as_ptr(group));
+            self.has_lost_group.set(true);
         }
-        groups.push(Rc::downgrade(group));
     }
 
     /// Exchanges that its groups have completed; `None` if an upstream has gone since the last call. Called at the beginning and
@@ -232,14 +250,15 @@ impl ConcurrencyLimiter {
         let mut groups = self.groups.borrow_mut();
         let before = groups.len();
         let mut completed = 0;
-        groups.retain(|group| match group.upgrade() {
+        groups.retain(|_, (group, _)| match group.upgrade() {
             Some(group) => {
                 completed += group.completed.get();
                 true
             }
             None => false,
         });
-        (groups.len() == before).then_some(completed)
+        let is_whole = groups.len() == before && !self.has_lost_group.take();
+        is_whole.then_some(completed)
     }
 
     fn set(&self, setting: Concurrency) {
@@ -393,7 +412,8 @@ impl ConcurrencyLimiter {
     /// Halves the limit, here and in the rest of the groups.
     fn try_lower_limit(&self, seen: EpochResult, now_ns: u64) {
         self.noted_ns.set(now_ns);
-        self.groups.borrow().iter().filter_map(Weak::upgrade).for_each(|group| group.reduced_ns.set(now_ns));
+        let groups = self.groups.borrow();
+        groups.values().filter_map(|(group, _)| group.upgrade()).for_each(|group| group.reduced_ns.set(now_ns));
         self.halve_limit(seen);
     }
 

@@ -9,6 +9,7 @@ mod machine;
 mod multiplexed;
 mod permit;
 mod queue;
+mod queue_order;
 pub(crate) mod secure;
 mod shared_queue;
 
@@ -111,22 +112,31 @@ pub struct EndpointPool {
     records_latency: bool,
 }
 
+impl Drop for EndpointPool {
+    fn drop(&mut self) {
+        self.limit.limiter().leave(&self.group);
+    }
+}
+
 /// Builds the endpoints of an upstream, with what the worker knows of them from the upstream's earlier settings.
 pub struct EndpointBuilder<'a> {
     pools: &'a Rc<Pools>,
     upstream: &'a snapshot::Upstream,
     group: Rc<LimiterGroup>,
-    /// By machine: the endpoints that have been built, and before that those of the earlier settings.
+    /// By machine: the endpoints of the earlier settings, and those that have been built.
     known: HashMap<*const UpstreamMachine, Rc<EndpointPool>>,
+    built: HashMap<*const UpstreamMachine, Rc<EndpointPool>>,
 }
 
 impl<'a> EndpointBuilder<'a> {
     pub fn new(pools: &'a Rc<Pools>, upstream: &'a snapshot::Upstream) -> EndpointBuilder<'a> {
-        EndpointBuilder { pools, upstream, group: Rc::default(), known: HashMap::new() }
+        EndpointBuilder { pools, upstream, group: Rc::default(), known: HashMap::new(), built: HashMap::new() }
     }
 
-    /// Makes known an endpoint that the upstream has had until now.
+    /// Makes known an endpoint that the upstream has had until now. What it has completed goes on to be counted, so that an edit does
+    /// not disturb what the limits of `auto` measure.
     pub fn know(&mut self, before: &Rc<EndpointPool>) {
+        self.group = Rc::clone(&before.group);
         self.known.insert(Rc::as_ptr(&before.machine), Rc::clone(before));
     }
 
@@ -139,10 +149,10 @@ impl<'a> EndpointBuilder<'a> {
         let (upstream, workers) = (self.upstream, self.pools.workers);
         let machine = self.pools.machine(endpoint, upstream);
         machine.add_health(health);
-        let before = self.known.get(&Rc::as_ptr(&machine));
-        if let Some(same) = before.filter(|known| Rc::ptr_eq(&known.group, &self.group)) {
+        if let Some(same) = self.built.get(&Rc::as_ptr(&machine)) {
             return Rc::clone(same); // two nodes with one address are one endpoint
         }
+        let before = self.known.get(&Rc::as_ptr(&machine));
         let limit = match (upstream.concurrency, before) {
             (Concurrency::Auto, _) => Rc::clone(machine.found_limit(workers)),
             (setting, Some(before)) if !before.limit.limiter().is_found() => {
@@ -168,7 +178,7 @@ impl<'a> EndpointBuilder<'a> {
             records_latency: upstream.balance.uses_latency(),
             machine,
         });
-        self.known.insert(Rc::as_ptr(&built.machine), Rc::clone(&built));
+        self.built.insert(Rc::as_ptr(&built.machine), Rc::clone(&built));
         built
     }
 }
@@ -194,9 +204,8 @@ impl Pools {
                 self.check_queues_each_tick(&endpoint.limit);
             }
         }
-        let mut shared_queues = self.shared_queues.borrow_mut();
-        if !shared_queues.iter().any(|known| Rc::ptr_eq(known, shared_queue)) {
-            shared_queues.push(Rc::clone(shared_queue));
+        if !shared_queue.is_checked.replace(true) {
+            self.shared_queues.borrow_mut().push(Rc::clone(shared_queue));
         }
     }
 
@@ -261,7 +270,9 @@ impl Pools {
         self.waited_for.borrow_mut().retain(|limit| limit.on_queue_tick(now_ns));
         self.shared_queues.borrow_mut().retain(|shared_queue| {
             shared_queue.look(now_ns);
-            !shared_queue.is_empty()
+            let has_waiters = !shared_queue.is_empty();
+            shared_queue.is_checked.set(has_waiters);
+            has_waiters
         });
     }
 

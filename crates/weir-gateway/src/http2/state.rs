@@ -197,6 +197,12 @@ impl<P> State<P> {
         }
     }
 
+    /// The same for the streams that have not begun: the peer has got nothing of their requests.
+    pub fn fail_unsent_streams(&mut self, lost: StreamLoss) {
+        let unsent: Vec<usize> = self.slots.iter().filter(|(_, slot)| slot.id == 0).map(|(key, _)| key).collect();
+        unsent.into_iter().for_each(|key| self.fail_stream(key, lost));
+    }
+
     /// The same for all streams; nothing more can be received or sent.
     pub fn fail_all_streams(&mut self, lost: StreamLoss) {
         self.over = true;

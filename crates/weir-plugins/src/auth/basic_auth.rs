@@ -19,8 +19,8 @@ use names::{NameAndPassword, NameTable};
 ///
 /// Passwords can be stored as hashes. Hashes are deliberately slow to verify, so Weir verifies them on separate threads, on
 /// at most half of the processors, and each worker caches a correct password for an hour. A request that waits longer than 5
-/// seconds for its verification is answered with 503, and so is a request while 1024 others are waiting. Use the same kind of
-/// hash with the same cost for all consumers: if one password is hashed, every wrong password takes as long as that hash, but
+/// seconds for its verification is answered with 503, and so is a request while 1024 others are waiting, or 256 of the same client
+/// address. Clients take turns: one that sends many passwords does not delay the others. Use the same kind of hash with the same cost for all consumers: if one password is hashed, every wrong password takes as long as that hash, but
 /// different costs can reveal which names exist.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -109,7 +109,7 @@ impl BasicAuthenticator {
         credential: Option<&Arc<Credential>>,
         (name, password): (Vec<u8>, Vec<u8>),
     ) -> Result<(), Stop> {
-        let is_right = self.verifier.is_right(hash, password).await?;
+        let is_right = self.verifier.is_right(exchange.client.addr, hash, password).await?;
         match credential.filter(|_| is_right) {
             Some(credential) => self.outcome.admit(exchange, credential, name),
             None => self.outcome.admit_or_refuse(exchange, WRONG),

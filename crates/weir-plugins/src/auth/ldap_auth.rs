@@ -254,12 +254,12 @@ impl LdapAuthenticator {
     }
 
     /// Whether name and password are right; `Err` if the directory cannot be asked.
-    async fn is_right(&self, name: &str, password: &str) -> Result<bool, Stop> {
+    async fn is_right(&self, client: IpAddr, name: &str, password: &str) -> Result<bool, Stop> {
         let mark = SecretDigest::of(&[&self.directory.identity(), name.as_bytes(), password.as_bytes()]);
         if !self.cache_ttl.is_zero() && self.right.get().borrow().find(mark).is_some() {
             return Ok(true);
         }
-        match self.directory.ask(&self.connections.get(), name, password, self.timeout).await {
+        match self.directory.ask(&self.connections.get(), client, (name, password), self.timeout).await {
             Ok(BindResult::Right) => {
                 if !self.cache_ttl.is_zero() {
                     self.right.get().borrow_mut().keep(mark, (), Instant::now() + self.cache_ttl);
@@ -287,7 +287,7 @@ impl LdapAuthenticator {
             return self.outcome.admit_or_refuse(exchange, WRONG);
         }
         let distinguished = self.distinguished(&name);
-        if !self.is_right(&distinguished, &password).await? {
+        if !self.is_right(exchange.client.addr, &distinguished, &password).await? {
             return self.outcome.admit_or_refuse(exchange, WRONG);
         }
         let Some(credential) = self.names.0.get(&*distinguished) else {

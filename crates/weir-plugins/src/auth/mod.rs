@@ -7,6 +7,7 @@ pub mod consumer_restriction;
 pub mod credentials;
 pub mod forward_auth;
 pub mod hmac_auth;
+mod json_bytes;
 pub mod json_web_token;
 pub mod jwt_auth;
 pub mod key_auth;

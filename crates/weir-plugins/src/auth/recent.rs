@@ -30,27 +30,60 @@ impl SecretDigest {
 /// A cache for one thread. When it is full, expired entries are removed; if it is still full, all are.
 pub struct RecentResults<T> {
     most: usize,
-    known: HashMap<SecretDigest, (Instant, T)>,
+    most_bytes: usize,
+    known: HashMap<SecretDigest, RecentResult<T>>,
+    /// Of what the results refer to, as their callers count it.
+    bytes: usize,
+}
+
+struct RecentResult<T> {
+    until: Instant,
+    bytes: usize,
+    what: T,
 }
 
 impl<T: Clone> RecentResults<T> {
     pub fn new(most: usize) -> RecentResults<T> {
-        RecentResults { most, known: HashMap::new() }
+        RecentResults { most, most_bytes: usize::MAX, known: HashMap::new(), bytes: 0 }
+    }
+
+    /// Also bounds the bytes that results refer to.
+    pub fn with_most_bytes(self, most_bytes: usize) -> RecentResults<T> {
+        RecentResults { most_bytes, ..self }
     }
 
     pub fn find(&self, mark: SecretDigest) -> Option<T> {
-        self.known.get(&mark).filter(|(until, _)| Instant::now() < *until).map(|(_, what)| what.clone())
+        self.known.get(&mark).filter(|one| Instant::now() < one.until).map(|one| one.what.clone())
     }
 
+    /// Keeps a result that refers to nothing that a client or a server chooses the size of.
     pub fn keep(&mut self, mark: SecretDigest, what: T, until: Instant) {
-        if self.known.len() >= self.most {
+        self.keep_sized(mark, what, until, 0);
+    }
+
+    /// Keeps a result that refers to this many bytes, unless they are more than all may have.
+    pub fn keep_sized(&mut self, mark: SecretDigest, what: T, until: Instant, bytes: usize) {
+        if let Some(before) = self.known.remove(&mark) {
+            self.bytes -= before.bytes;
+        }
+        if bytes > self.most_bytes {
+            return;
+        }
+        if self.is_full_for(bytes) {
             let now = Instant::now();
-            self.known.retain(|_, (until, _)| now < *until);
-            if self.known.len() >= self.most {
+            self.known.retain(|_, one| now < one.until);
+            self.bytes = self.known.values().map(|one| one.bytes).sum();
+            if self.is_full_for(bytes) {
                 self.known.clear();
+                self.bytes = 0;
             }
         }
-        self.known.insert(mark, (until, what));
+        self.bytes += bytes;
+        self.known.insert(mark, RecentResult { until, bytes, what });
+    }
+
+    fn is_full_for(&self, bytes: usize) -> bool {
+        self.known.len() >= self.most || self.bytes + bytes > self.most_bytes
     }
 }
 
@@ -72,6 +105,20 @@ mod tests {
         assert_eq!((recent.find(mark("a")), recent.find(mark("c"))), (Some(1), Some(3)), "the expired one has gone");
         recent.keep(mark("d"), 4, later);
         assert_eq!(["a", "b", "c", "d"].map(|text| recent.find(mark(text))), [None, None, None, Some(4)]);
+    }
+
+    #[test]
+    fn it_is_bounded_in_bytes() {
+        let mut recent = RecentResults::new(100).with_most_bytes(1000);
+        let later = Instant::now() + Duration::from_secs(3600);
+        let mark = |number: usize| SecretDigest::of(&[&number.to_le_bytes()]);
+        for number in 0..50 {
+            recent.keep_sized(mark(number % 7), number, later, 300);
+            assert_eq!(recent.find(mark(number % 7)), Some(number));
+            assert!(recent.bytes <= 1000 && recent.bytes == 300 * recent.known.len());
+        }
+        recent.keep_sized(mark(99), 1, later, 1001);
+        assert_eq!(recent.find(mark(99)), None, "it has no room for this one");
     }
 
     #[test]

@@ -10,7 +10,6 @@ use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
 use weir_plugin::proto::{Framing, Head};
 use weir_plugin::{
     Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form, pattern_budget,
@@ -19,6 +18,7 @@ use weir_plugin::{
 use crate::content::coding::{self, Opaque};
 use crate::content::content_type;
 use crate::content::json::{JsonError, JsonToken, Scanner};
+use crate::fair_turns::FairTurns;
 
 /// Requires that the header fields and the body of a request match JSON Schemas.
 ///
@@ -87,10 +87,13 @@ const VALUE_BYTES: u64 = 128;
 const MOST_QUOTED: usize = 100;
 const MAX_MESSAGE: usize = 1000;
 
+/// The most bodies that wait to be validated, a quarter of them of one client. They are held content as well.
+const MOST_WAITING: usize = 4096;
+
 /// Limits concurrent validations to half of the processors, over all workers, which need processors as well.
-static JUDGED_AT_A_TIME: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+static JUDGED_AT_A_TIME: LazyLock<Arc<FairTurns>> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    Arc::new(Semaphore::new((processors / 2).max(1)))
+    Arc::new(FairTurns::new((processors / 2).max(1), MOST_WAITING))
 });
 
 impl Definition for RequestValidation {
@@ -253,19 +256,19 @@ impl BodyValidation {
             let verdict = rules.judge(&head, &content, is_form, client);
             (content, verdict)
         };
-        let (content, verdict) = elsewhere(judge).await?;
+        let (content, verdict) = elsewhere(client, judge).await?;
         *body = content;
         self.answer(exchange, verdict)
     }
 }
 
-/// Runs `work` on another thread, once a permit is free. The permit belongs to the work, which continues even if its
+/// Runs `work` on another thread, once it has a turn. The turn belongs to the work, which continues even if its
 /// request has been cancelled.
-async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stop> {
-    let permit = Arc::clone(&JUDGED_AT_A_TIME).acquire_owned().await.map_err(|_| Stop::Internal)?;
+async fn elsewhere<T: Send + 'static>(client: IpAddr, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stop> {
+    let turn = JUDGED_AT_A_TIME.take(client).await.ok_or(Stop::Respond(503))?;
     let run = move || {
         let done = work();
-        drop(permit);
+        drop(turn);
         done
     };
     tokio::task::spawn_blocking(run).await.map_err(|_| Stop::Internal)

@@ -16,6 +16,7 @@ mod answer;
 mod directives;
 mod fill;
 mod freshness;
+mod kept;
 mod reply;
 mod zone;
 
@@ -35,7 +36,10 @@ use zone::{CacheZone, ResourceScope, ScopeParts};
 /// they have them already. A response that is too old and has an `ETag` or `Last-Modified` is kept, and the upstream is asked
 /// whether it is still valid.
 ///
-/// While a response is requested, other requests for it wait, or get it as it arrives, so that the upstream is asked once. The
+/// While a response is requested, other requests for it wait, or get it as it arrives, so that the upstream is asked once. A
+/// response that has begun goes on for up to 120 s if all of its clients leave, so that impatient clients do not request it again
+/// and again: at most 64 such responses for each zone, and four for each client address. Of one without `Content-Length`, up to
+/// 4 MiB more are received then. The
 /// other plugins of the route run for every request, as without the cache, and see the response of the upstream, not the one that
 /// they have changed before. `Apisix-Cache-Status` and `Cache-Status` (RFC 9211) say where a response came from.
 ///

@@ -77,11 +77,11 @@ impl Plugin for RealIpFinder {
 
 impl RealIpFinder {
     /// Searches from the end, because each proxy appends an address. An element that is not an address ends the search:
-    /// the elements before it cannot be trusted.
+    /// the elements before it cannot be trusted. Empty elements count for nothing (RFC 9110 §5.6.1).
     fn find(&self, list: &[u8]) -> Option<(IpAddr, Option<u16>)> {
         let skipped = self.trusted.as_ref().filter(|_| self.recursive);
         let mut last = None;
-        for element in list.rsplit(|&byte| byte == b',').map(field::trim) {
+        for element in list.rsplit(|&byte| byte == b',').map(field::trim).filter(|element| !element.is_empty()) {
             let Some((address, port)) = address(element) else { break };
             last = Some((address, port));
             if skipped.is_none_or(|trusted| !trusted.contains(address)) {
@@ -125,6 +125,9 @@ mod tests {
             (with(proxies.clone(), true), "6.6.6.6, 1.1.1.1, 10.0.0.1", "1.1.1.1"),
             (with(proxies.clone(), true), "10.0.0.2,10.0.0.1", "10.0.0.2"),
             (with(proxies.clone(), true), "6.6.6.6, junk, 10.0.0.1", "10.0.0.1"),
+            (with(proxies.clone(), true), "6.6.6.6, 1.1.1.1,, 10.0.0.1, ,", "1.1.1.1"),
+            (with(proxies.clone(), false), "1.1.1.1, ", "1.1.1.1"),
+            (with(proxies.clone(), true), ", ,", "192.0.2.7"),
             (with(proxies.clone(), true), "junk", "192.0.2.7"),
             (with(proxies.clone(), true), "[2001:db8::1]:443", "2001:db8::1"),
             (with(proxies, true), "::ffff:1.1.1.1", "1.1.1.1"),

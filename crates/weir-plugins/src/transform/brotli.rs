@@ -115,7 +115,7 @@ impl Plugin for BrotliCompressor {
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        self.terms.apply_to_304("br", exchange)
+        self.terms.complete_head("br", exchange)
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {

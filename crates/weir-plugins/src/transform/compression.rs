@@ -134,14 +134,17 @@ impl CompressionConditions {
         Ok(true)
     }
 
-    /// Gives a 304 the `Vary` and the `ETag` that the 200 in its place would have (RFC 9110 §15.4.5). It has no content, so
-    /// [`CompressionConditions::apply`] is not called for it.
-    pub fn apply_to_304(&self, coding: &str, exchange: &mut Exchange) -> Result<(), Stop> {
-        if exchange.response.status != 304 || !self.suit(exchange) {
-            return Ok(());
+    /// Completes the head of a response that is never compressed and stands in the place of a 200 that may be. A 304 gets the `Vary`
+    /// and the `ETag` that the 200 would have (RFC 9110 §15.4.5), and a 206 its `Vary` (§15.3.7): a cache must not give the part to
+    /// a client that has the rest compressed. So does a 416.
+    pub fn complete_head(&self, coding: &str, exchange: &mut Exchange) -> Result<(), Stop> {
+        match exchange.response.status {
+            // The length of a part says nothing about the whole.
+            206 | 416 if self.suit_whatever_length(exchange) => self.add_vary(exchange),
+            304 if self.suit(exchange) => self.add_vary(exchange),
+            _ => return Ok(()),
         }
-        self.add_vary(exchange);
-        if accepts(exchange, coding) && names_weak_tag(exchange) {
+        if exchange.response.status == 304 && accepts(exchange, coding) && names_weak_tag(exchange) {
             content_changes(exchange)?;
         }
         Ok(())
@@ -158,7 +161,7 @@ impl CompressionConditions {
     }
 
     fn suit(&self, exchange: &Exchange) -> bool {
-        let (request, response) = (&exchange.request, &exchange.response);
+        let response = &exchange.response;
         let length = match response.framing {
             Framing::Sized(length) => Some(length),
             // RFC 9110 §9.3.2, §15.4.5: the answer to a HEAD, and a 304, tell the length of what a GET would get.
@@ -168,7 +171,13 @@ impl CompressionConditions {
             _ => None,
         };
         let is_long = length.is_none_or(|length| length >= self.min_length);
-        // RFC 9111 §5.2.2.6: `no-transform` forbids it. A range (206) is a range of the uncompressed content.
+        // A range (206) is a range of the uncompressed content.
+        is_long && response.status != 206 && self.suit_whatever_length(exchange)
+    }
+
+    fn suit_whatever_length(&self, exchange: &Exchange) -> bool {
+        let (request, response) = (&exchange.request, &exchange.response);
+        // RFC 9111 §5.2.2.6: `no-transform` forbids it.
         let may_change = ![&request.head, &response.head]
             .iter()
             .flat_map(|head| head.values(b"cache-control").flat_map(field::list))
@@ -176,14 +185,12 @@ impl CompressionConditions {
         let is_plain =
             response.head.values(b"content-encoding").flat_map(field::list).all(|coding| is(coding, "identity"));
         request.version >= self.oldest.0
-            && is_long
-            && response.status != 206
             && is_plain
             && may_change
             && match response.head.value(b"content-type") {
-                Some(value) => self.types.contain(value),
-                // A 304 does not tell the type of what it confirms, which may have been compressed.
-                None => response.status == 304,
+                Some(value) => response.status == 416 || self.types.contain(value),
+                // A 304 does not tell the type of what it confirms, which may have been compressed, and neither does a 416.
+                None => matches!(response.status, 304 | 416),
             }
     }
 }
@@ -312,6 +319,24 @@ mod tests {
     }
 
     #[test]
+    fn a_part_and_a_refused_range_vary_like_the_whole() {
+        for (status, fields, vary) in [
+            (206, vec![("Content-Type", "text/html"), ("Content-Length", "1")], true),
+            (206, vec![("Content-Type", "image/png")], false),
+            (206, vec![("Content-Type", "text/html"), ("Content-Encoding", "br")], false),
+            (416, vec![("Content-Range", "bytes */9")], true),
+            (416, vec![("Content-Type", "text/plain")], true),
+            (416, vec![("Cache-Control", "no-transform")], false),
+            (200, vec![("Content-Type", "text/html")], false),
+        ] {
+            let mut exchange = response("Accept-Encoding: gzip", &fields, Framing::Sized(1));
+            exchange.response.set_status(status);
+            assert_eq!(terms().complete_head("gzip", &mut exchange), Ok(()));
+            assert_eq!(sent(&exchange, "vary"), vary.then_some("Accept-Encoding"), "{status} {fields:?}");
+        }
+    }
+
+    #[test]
     fn a_304_has_the_head_of_the_response_in_its_place() {
         let all = "Accept-Encoding: gzip\nIf-None-Match: ";
         for (request, fields, vary, tag) in [
@@ -329,7 +354,7 @@ mod tests {
         ] {
             let mut exchange = response(&request, &fields, Framing::None);
             exchange.response.set_status(304);
-            assert_eq!(terms().apply_to_304("gzip", &mut exchange), Ok(()), "{request} {fields:?}");
+            assert_eq!(terms().complete_head("gzip", &mut exchange), Ok(()), "{request} {fields:?}");
             assert_eq!(sent(&exchange, "vary"), vary.then_some("Accept-Encoding"), "{request} {fields:?}");
             assert_eq!(sent(&exchange, "etag"), Some(tag), "{request} {fields:?}");
             assert_eq!(

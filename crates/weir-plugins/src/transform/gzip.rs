@@ -93,7 +93,7 @@ impl Plugin for GzipCompressor {
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        self.terms.apply_to_304("gzip", exchange)
+        self.terms.complete_head("gzip", exchange)
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {

@@ -291,3 +291,26 @@ fn a_machine_of_two_upstreams_gets_few_requests_whichever_of_them_was_configured
         assert!(limit <= 64, "{limit}");
     }
 }
+
+#[test]
+fn an_edit_of_an_upstream_does_not_disturb_what_is_measured() {
+    let limiter = Limiter::new(Concurrency::Auto);
+    let now_ns = 1_000_000_000;
+    (0..100).for_each(|_| limiter.completed(now_ns - 1_000_000, now_ns, true));
+    let exchanges = || limiter.limiter.epoch.get().exchanges;
+    assert_eq!(exchanges(), 100);
+    // The endpoints of the edited upstream are members beside those from before, until the last exchange of these has ended.
+    for _ in 0..3 {
+        limiter.join(&limiter.group);
+        limiter.completed(now_ns - 1_000_000, now_ns, true);
+        limiter.leave(&limiter.group);
+    }
+    assert_eq!(exchanges(), 103);
+    assert_eq!(limiter.limiter.groups_completed(), Some(103));
+    // Another upstream with this machine changes the whole, by its coming and by its going.
+    let other = Rc::default();
+    limiter.join(&other);
+    assert_eq!(exchanges(), 0);
+    limiter.leave(&other);
+    assert_eq!((limiter.limiter.groups_completed(), limiter.limiter.groups_completed()), (None, Some(103)));
+}

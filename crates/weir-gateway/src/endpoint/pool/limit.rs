@@ -5,10 +5,12 @@
 //! of one machine side by side would each take throughput from the other, and count that as a gain.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::SharedQueue;
 use super::queue::WaitQueue;
+use super::queue_order::{LimitedQueue, QueueKey, QueueOrder};
 use crate::endpoint::concurrency::{ConcurrencyLimiter, LimiterGroup};
 use crate::snapshot::Concurrency;
 
@@ -22,6 +24,10 @@ pub(super) struct AdmissionLimit {
     queues: RefCell<Vec<Rc<WaitQueue>>>,
     /// The same of shared queues, with the endpoint's seat in each.
     shared_queues: RefCell<Vec<(Rc<SharedQueue>, usize)>>,
+    /// The queues in these two lists.
+    listed: RefCell<HashSet<QueueKey>>,
+    /// Those of them that have waiters, in the order in which these are served.
+    order: QueueOrder,
     /// Whether there are any of these queues. Then it is in [`super::Pools::waited_for`].
     is_waited_for: Cell<bool>,
 }
@@ -43,6 +49,8 @@ impl AdmissionLimit {
             limiter: ConcurrencyLimiter::new(setting, workers),
             queues: RefCell::default(),
             shared_queues: RefCell::default(),
+            listed: RefCell::default(),
+            order: QueueOrder::default(),
             is_waited_for: Cell::new(false),
         }
     }
@@ -92,60 +100,48 @@ impl AdmissionLimit {
     /// Registers a queue that an exchange enters. Returns whether the limit must be added to those that are checked at every
     /// tick.
     pub(super) fn register_queue(&self, queue: &Rc<WaitQueue>) -> bool {
-        let mut queues = self.queues.borrow_mut();
-        if !queues.iter().any(|known| Rc::ptr_eq(known, queue)) {
-            queues.push(Rc::clone(queue));
+        let listed = LimitedQueue::Own(Rc::clone(queue));
+        if self.listed.borrow_mut().insert(listed.key()) {
+            self.queues.borrow_mut().push(Rc::clone(queue));
         }
+        self.order.add(listed);
         !self.is_waited_for.replace(true)
     }
 
     /// The same for a shared queue, with the endpoint's seat.
     pub(super) fn register_shared_queue(&self, queue: &Rc<SharedQueue>, seat: usize) -> bool {
-        let mut queues = self.shared_queues.borrow_mut();
-        // Two nodes may be the same endpoint, which then has a seat for each.
-        if !queues.iter().any(|(known, known_seat)| Rc::ptr_eq(known, queue) && *known_seat == seat) {
-            queues.push((Rc::clone(queue), seat));
+        let listed = LimitedQueue::Shared(Rc::clone(queue), seat);
+        if self.listed.borrow_mut().insert(listed.key()) {
+            self.shared_queues.borrow_mut().push((Rc::clone(queue), seat));
         }
+        self.order.add(listed);
         !self.is_waited_for.replace(true)
     }
 
     /// Whether an exchange waits that this endpoint could serve.
     fn has_work_waiting(&self, now_ns: u64) -> bool {
-        let waits = |(queue, seat): &(Rc<SharedQueue>, usize)| !queue.is_empty() && queue.is_for(*seat, now_ns);
-        self.is_waited_for.get()
-            && (self.queues.borrow().iter().any(|queue| !queue.is_empty())
-                || self.shared_queues.borrow().iter().any(waits))
+        self.is_waited_for.get() && self.order.has_work(now_ns)
     }
 
+    /// Grants permits to the exchanges that have waited longest in any of the queues, as far as the limit allows.
     fn admit(&self, now_ns: u64) {
-        while self.is_waited_for.get() && self.has_room() && self.grant(now_ns) {
+        while self.is_waited_for.get() && self.has_room() && self.order.grant(now_ns) {
             self.in_use.set(self.in_use.get() + 1);
-        }
-    }
-
-    /// Grants a permit to the exchange that has waited longest in any of the queues; `false` if none waits.
-    fn grant(&self, now_ns: u64) -> bool {
-        let (queues, shared_queues) = (self.queues.borrow(), self.shared_queues.borrow());
-        let serves =
-            shared_queues.iter().filter(|(queue, seat)| queue.is_for(*seat, now_ns) && queue.has_share(*seat, now_ns));
-        let shared = serves
-            .filter_map(|(queue, seat)| Some((queue.oldest_ns()?, queue, *seat)))
-            .min_by_key(|(since_ns, ..)| *since_ns);
-        let own =
-            queues.iter().filter_map(|queue| Some((queue.oldest_ns()?, queue))).min_by_key(|(since_ns, _)| *since_ns);
-        match (shared, own) {
-            (Some((since_ns, queue, seat)), own) if own.is_none_or(|(own_ns, _)| since_ns < own_ns) => {
-                queue.grant(seat)
-            }
-            (_, Some((_, queue))) => queue.grant(0),
-            (_, None) => false,
         }
     }
 
     /// Called with every tick while exchanges wait: raises a limit that is too low, and ends waits that have lasted too
     /// long. Returns whether it must be called again.
     pub(super) fn on_queue_tick(&self, now_ns: u64) -> bool {
-        self.shared_queues.borrow_mut().retain(|(queue, _)| !queue.is_empty());
+        let mut listed = self.listed.borrow_mut();
+        let mut stays = |queue: LimitedQueue| {
+            let stays = !queue.is_empty();
+            if !stays {
+                listed.remove(&queue.key());
+            }
+            stays
+        };
+        self.shared_queues.borrow_mut().retain(|(queue, seat)| stays(LimitedQueue::Shared(Rc::clone(queue), *seat)));
         if self.has_work_waiting(now_ns) {
             // An endpoint with free permits is not stalled; it just has nothing to do.
             if !self.has_room() {
@@ -155,8 +151,9 @@ impl AdmissionLimit {
         }
         self.queues.borrow_mut().retain(|queue| {
             queue.look(now_ns);
-            !queue.is_empty()
+            stays(LimitedQueue::Own(Rc::clone(queue)))
         });
+        self.order.tidy();
         let is_waited_for = !self.queues.borrow().is_empty() || !self.shared_queues.borrow().is_empty();
         self.is_waited_for.set(is_waited_for);
         is_waited_for

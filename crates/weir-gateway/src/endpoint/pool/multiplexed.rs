@@ -194,8 +194,9 @@ async fn drive(session: Rc<Session<ByteStream>>, addr: SocketAddr, opening: Conn
                 tracing::debug!("HTTP/2 with {addr}: {}", code.name());
                 state.writable_protocol().fail(code);
                 let _ = state.poll_send(context); // as much as the socket takes at once
-                // The endpoint violated the protocol. That is not the fate of a stale connection, so none of its requests
-                // is sent again.
+                // The endpoint violated the protocol. That is not the fate of a stale connection, so none of the requests that
+                // it has got is sent again.
+                state.fail_unsent_streams(StreamLoss::NotProcessed);
                 state.fail_all_streams(StreamLoss::Failed(code));
                 return Poll::Ready(());
             }

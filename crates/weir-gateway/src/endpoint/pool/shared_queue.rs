@@ -3,7 +3,7 @@
 //! With round robin any endpoint may serve an exchange, so it must not wait for a particular one: endpoints become slower
 //! and faster, and with a queue for each, exchanges would not be served in the order in which they came.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,8 @@ pub struct SharedQueue {
     queue: WaitQueue,
     terms: RefCell<QueueTerms>,
     dice: BalancerRandom,
+    /// Whether it is in [`super::Pools::shared_queues`].
+    pub(super) is_checked: Cell<bool>,
 }
 
 /// Which endpoint may serve the waiting exchanges.
@@ -70,6 +72,7 @@ impl SharedQueue {
             queue: WaitQueue::new(seats.multiplied(queue)),
             terms: RefCell::new(QueueTerms { seats, slow_start, group: Rc::clone(group) }),
             dice: BalancerRandom::from_entropy(),
+            is_checked: Cell::new(false),
         }
     }
 

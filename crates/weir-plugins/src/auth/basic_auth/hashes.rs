@@ -2,18 +2,18 @@
 //! time, and right passwords are cached for a while.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use argon2::password_hash::PasswordVerifier;
 use argon2::password_hash::phc;
 use argon2::{Argon2, Params};
-use tokio::sync::Semaphore;
 use weir_plugin::{Build, PerWorker, Stop};
 
 use crate::auth::recent::{RecentResults, SecretDigest};
+use crate::fair_turns::FairTurns;
 
 /// The highest costs of a hash: verifying a more expensive one would delay all other requests.
 const MAX_MEMORY_KIB: u32 = 256 << 10;
@@ -21,7 +21,7 @@ const MAX_PASSES: u32 = 16;
 const MAX_LANES: u32 = 16;
 const MAX_BCRYPT_COST: u32 = 15;
 
-/// The most requests that wait to be verified, over all workers, and the longest wait of each.
+/// The most requests that wait to be verified, over all workers, a quarter of them of one client, and the longest wait of each.
 const MAX_WAITING: usize = 1_024;
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
@@ -91,14 +91,9 @@ impl PasswordHash {
 
 /// Verifies passwords.
 pub(super) struct HashVerifier {
-    turns: Arc<VerifierTurns>,
+    /// Over all workers.
+    turns: Arc<FairTurns>,
     right: PerWorker<RefCell<RecentResults<()>>>,
-}
-
-/// Limits the concurrent verifications, over all workers.
-struct VerifierTurns {
-    free: Arc<Semaphore>,
-    waiting: AtomicUsize,
 }
 
 impl HashVerifier {
@@ -107,8 +102,7 @@ impl HashVerifier {
             turns: build.shared("basic-auth", "turns", || {
                 // At most half of the processors: workers need them as well.
                 let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-                let free = Arc::new(Semaphore::new((processors / 2).max(1)));
-                VerifierTurns { free, waiting: AtomicUsize::new(0) }
+                FairTurns::new((processors / 2).max(1), MAX_WAITING)
             }),
             right: build.per_worker("basic-auth", "right passwords", || RefCell::new(RecentResults::new(REMEMBERED))),
         }
@@ -123,12 +117,14 @@ impl HashVerifier {
     ///
     /// # Errors
     /// 503 if too many requests are waiting, or if this one has waited for too long.
-    pub(super) async fn is_right(&self, hash: &Arc<PasswordHash>, password: Vec<u8>) -> Result<bool, Stop> {
-        let turn = {
-            let _place = WaitingPlace::take(&self.turns.waiting)?;
-            let free = Arc::clone(&self.turns.free).acquire_owned();
-            tokio::time::timeout(MAX_WAIT, free).await.map_err(|_| Stop::Respond(503))?.map_err(|_| Stop::Internal)?
-        };
+    pub(super) async fn is_right(
+        &self,
+        client: IpAddr,
+        hash: &Arc<PasswordHash>,
+        password: Vec<u8>,
+    ) -> Result<bool, Stop> {
+        let turn = tokio::time::timeout(MAX_WAIT, self.turns.take(client)).await.ok().flatten();
+        let turn = turn.ok_or(Stop::Respond(503))?;
         // Another request with the same password may have been verified while this one waited.
         if self.remembers(hash, &password) {
             return Ok(true);
@@ -151,25 +147,6 @@ impl HashVerifier {
 
 fn digest_of(hash: &PasswordHash, password: &[u8]) -> SecretDigest {
     SecretDigest::of(&[hash.text().as_bytes(), password])
-}
-
-/// Counts one waiting request, until it is dropped.
-struct WaitingPlace<'a>(&'a AtomicUsize);
-
-impl WaitingPlace<'_> {
-    fn take(waiting: &AtomicUsize) -> Result<WaitingPlace<'_>, Stop> {
-        let place = WaitingPlace(waiting);
-        match waiting.fetch_add(1, Relaxed) < MAX_WAITING {
-            true => Ok(place),
-            false => Err(Stop::Respond(503)),
-        }
-    }
-}
-
-impl Drop for WaitingPlace<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
 }
 
 #[cfg(test)]

@@ -3,13 +3,15 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ldap3::{Ldap, LdapConnAsync, LdapConnSettings, LdapError};
-use tokio::sync::Semaphore;
 
 use weir_plugin::{Build, PerWorker};
 
+use crate::fair_turns::FairTurns;
 use crate::trust::ServerTrust;
 
 /// The settings that identify a connection pool.
@@ -35,6 +37,8 @@ pub enum BindResult {
 #[derive(Debug)]
 pub enum DirectoryError {
     Late(Duration),
+    /// Too many requests wait for a connection.
+    Busy,
     Broken(LdapError),
     Trust(std::io::Error),
     /// An unexpected result code (RFC 4511 §4.1.9), and its text.
@@ -45,6 +49,7 @@ impl fmt::Display for DirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DirectoryError::Late(timeout) => write!(f, "no answer within {} ms", timeout.as_millis()),
+            DirectoryError::Busy => f.write_str("too many requests wait for a connection"),
             DirectoryError::Broken(error) => write!(f, "{error}"),
             DirectoryError::Trust(error) => write!(f, "{error}"),
             DirectoryError::Unwilling(code, text) => write!(f, "the directory answered with result code {code} {text}"),
@@ -55,10 +60,13 @@ impl fmt::Display for DirectoryError {
 /// Connections that have been idle for longer are not used again. Directories close theirs after minutes.
 const MOST_IDLE: Duration = Duration::from_secs(60);
 
+/// The most requests of a worker that have or wait for a connection to a directory, a quarter of them of one client.
+const MOST_WAITING: usize = 1024;
+
 /// A worker's connections to a directory, with a permit for each that is in use.
 pub struct DirectoryConnections {
     idle: RefCell<Vec<(Instant, Ldap)>>,
-    permits: Semaphore,
+    turns: Arc<FairTurns>,
 }
 
 impl DirectoryConnections {
@@ -79,11 +87,11 @@ impl Directory {
     pub async fn ask(
         &self,
         connections: &DirectoryConnections,
-        name: &str,
-        password: &str,
+        client: IpAddr,
+        (name, password): (&str, &str),
         timeout: Duration,
     ) -> Result<BindResult, DirectoryError> {
-        let answer = tokio::time::timeout(timeout, self.bind(connections, name, password)).await;
+        let answer = tokio::time::timeout(timeout, self.bind(connections, client, (name, password))).await;
         answer.unwrap_or(Err(DirectoryError::Late(timeout)))
     }
 
@@ -98,17 +106,17 @@ impl Directory {
         let permits = self.connections;
         build.per_worker("ldap-connections", &format!("{self:?}"), move || DirectoryConnections {
             idle: RefCell::default(),
-            permits: Semaphore::new(permits),
+            turns: Arc::new(FairTurns::new(permits, MOST_WAITING)),
         })
     }
 
     async fn bind(
         &self,
         connections: &DirectoryConnections,
-        name: &str,
-        password: &str,
+        client: IpAddr,
+        (name, password): (&str, &str),
     ) -> Result<BindResult, DirectoryError> {
-        let _permit = connections.permits.acquire().await.expect("the semaphore is never closed");
+        let _turn = connections.turns.take(client).await.ok_or(DirectoryError::Busy)?;
         while let Some(mut connection) = connections.take() {
             // The directory may just have closed an idle connection; then the next one is tried.
             if let Ok(answer) = connection.simple_bind(name, password).await {

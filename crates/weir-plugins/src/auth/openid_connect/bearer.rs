@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use weir_plugin::{Build, Exchange, PerWorker, Stop};
 
 use super::provider::{ClientAuthMethod, Provider, ProviderError};
+use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::auth::signed_token::{SignedToken, TokenRules, now_s};
 
@@ -39,12 +40,16 @@ pub type TokenClaims = Rc<Map<String, Value>>;
 
 /// The most valid tokens that each worker caches.
 const REMEMBERED: usize = 1024;
+/// The most bytes of their claims.
+const REMEMBERED_BYTES: usize = 8 << 20;
 
 /// The cache of valid tokens, by their digests.
 pub type GoodTokens = RefCell<RecentResults<TokenClaims>>;
 
 pub fn good_tokens(build: &Build) -> PerWorker<GoodTokens> {
-    build.per_worker("openid-good-tokens", "", || RefCell::new(RecentResults::new(REMEMBERED)))
+    build.per_worker("openid-good-tokens", "", || {
+        RefCell::new(RecentResults::new(REMEMBERED).with_most_bytes(REMEMBERED_BYTES))
+    })
 }
 
 /// Why a token does not admit a request.
@@ -142,7 +147,8 @@ impl Bearer {
         let claims = Rc::new(claims);
         if self.remembers && good_for_s > 0.0 {
             let until = Instant::now() + Duration::from_secs_f64(good_for_s);
-            self.good.get().borrow_mut().keep(mark, Rc::clone(&claims), until);
+            let bytes = map_bytes(&claims);
+            self.good.get().borrow_mut().keep_sized(mark, Rc::clone(&claims), until, bytes);
         }
         Ok(claims)
     }

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use weir_client::{CallError, HttpClient, IdleConnections};
 use weir_plugin::{Build, ConfigError, PerWorker, form};
 
+use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::auth::signed_token::SigningKey;
 use crate::http_service::HttpService;
@@ -163,6 +164,8 @@ type Renewal = watch::Receiver<RenewalResult>;
 const RENEWED: Duration = Duration::from_secs(10);
 /// The most renewals that are kept of a provider.
 const MOST_RENEWALS: usize = 4096;
+/// The most bytes of their answers.
+const MOST_RENEWAL_BYTES: usize = 16 << 20;
 
 /// Refreshes in progress, and those that have just ended, by digest of their refresh token. All workers share them: requests of
 /// one session come to any of them, and a provider that sees a token twice may end the session.
@@ -170,7 +173,7 @@ struct Renewals(Mutex<RecentResults<Renewal>>);
 
 impl Default for Renewals {
     fn default() -> Renewals {
-        Renewals(Mutex::new(RecentResults::new(MOST_RENEWALS)))
+        Renewals(Mutex::new(RecentResults::new(MOST_RENEWALS).with_most_bytes(MOST_RENEWAL_BYTES)))
     }
 }
 
@@ -186,8 +189,8 @@ impl Renewals {
         (renewal, Some(sender))
     }
 
-    fn keep(&self, mark: SecretDigest, renewal: Renewal, until: Instant) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).keep(mark, renewal, until);
+    fn keep(&self, mark: SecretDigest, renewal: Renewal, until: Instant, bytes: usize) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keep_sized(mark, renewal, until, bytes);
     }
 }
 
@@ -349,9 +352,10 @@ impl Provider {
                     Err(trouble) => Err(Arc::from(trouble.to_string())),
                 };
                 let kept_for = if answer.is_ok() { RENEWED } else { Duration::ZERO };
+                let bytes = answer.as_ref().ok().and_then(Option::as_ref).map_or(0, |answer| map_bytes(answer));
                 let renewal = sender.subscribe();
                 sender.send_replace(Some(answer));
-                renewals.keep(mark, renewal, Instant::now() + kept_for);
+                renewals.keep(mark, renewal, Instant::now() + kept_for, bytes);
             });
         }
         let answer = renewal.wait_for(Option::is_some).await.ok().and_then(|answer| answer.clone());

@@ -1,5 +1,6 @@
 //! The answer to one request: from the cache, or from the upstream.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ impl Responder for CacheResponder {
                 true => wanted(&head),
                 false => CacheDirectives::default(),
             };
-            CachedRequest { cache: &self, scope, head, wanted, upstream, reply }.answer().await
+            CachedRequest { cache: &self, scope, head, client: request.client, wanted, upstream, reply }.answer().await
         })
     }
 }
@@ -79,6 +80,7 @@ struct CachedRequest<'a> {
     cache: &'a CacheResponder,
     scope: Box<[u8]>,
     head: RequestHead,
+    client: IpAddr,
     wanted: CacheDirectives,
     upstream: Rc<dyn RouteUpstream>,
     reply: Reply,
@@ -182,8 +184,8 @@ impl CachedRequest<'_> {
         can_be_kept
     }
 
-    /// Sends the request to the upstream in a task of its own: it goes on if this client leaves
-    /// and others wait, or if the response has begun.
+    /// Sends the request to the upstream in a task of its own: it goes on if this client leaves and others wait, or, within limits, if
+    /// the response has begun.
     fn begin_fetch(
         &self,
         (fill, listed): (Arc<Fill>, Option<Box<[u8]>>),
@@ -202,6 +204,7 @@ impl CachedRequest<'_> {
             purges: self.cache.rules.zone.purges(&self.cache.key),
             fill,
             listed,
+            client: self.client,
             upstream: Rc::clone(&self.upstream),
             request,
             stale,

@@ -2,16 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use weir_plugin::proto::RequestHead;
 use weir_plugin::{ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 
 use super::CacheRules;
 use super::freshness::{ArrivalTimes, Lifetime, StoredAge, date, value, values};
+use super::kept::{KeptFetch, MOST_UNREAD_BYTES};
 use super::reply::CacheOutcome;
 use super::zone::{
     CacheZone, PIECE_OVERHEAD, Reservation, ScopeParts, StoredContent, StoredHead, StoredResponse, VaryFields,
@@ -179,6 +182,8 @@ pub struct Fetch {
     pub fill: Arc<Fill>,
     /// The fill is listed under this name.
     pub listed: Option<Box<[u8]>>,
+    /// The client whose request is sent.
+    pub client: IpAddr,
     pub upstream: Rc<dyn RouteUpstream>,
     /// The request that a client has sent, without preconditions.
     pub request: RequestHead,
@@ -347,9 +352,19 @@ impl Fetch {
         fills.get(name).is_some_and(|fill| Arc::ptr_eq(fill, &self.fill))
     }
 
-    /// Completes when all clients that have waited for the response have left.
+    /// Completes when all clients that have waited for the response have left. It is not listed any more then.
     async fn abandoned(&self) {
-        while !self.is_abandoned() {
+        loop {
+            self.unread().await;
+            if self.unlist_if_unread() {
+                return;
+            }
+        }
+    }
+
+    /// Completes when no client gets the response, or waits for it.
+    async fn unread(&self) {
+        while !self.is_unread() {
             if self.fill.state().keeps_on {
                 return std::future::pending().await;
             }
@@ -359,18 +374,38 @@ impl Fetch {
         }
     }
 
-    /// No client gets the response, or waits for it. It is then not listed any more, so that none begins to wait.
-    fn is_abandoned(&self) -> bool {
-        if Arc::strong_count(&self.fill) > 2 || self.fill.state().keeps_on {
+    /// No client gets the response, or waits for it.
+    fn is_unread(&self) -> bool {
+        // Without the lock of the list.
+        let has_reader = Arc::strong_count(&self.fill) > 1 + usize::from(self.listed.is_some());
+        if has_reader || self.fill.state().keeps_on {
             return false;
         }
+        self.is_unread_in(&self.rules.fills.all())
+    }
+
+    fn is_unread_in(&self, fills: &HashMap<Box<[u8]>, Arc<Fill>>) -> bool {
+        let is_listed = self.listed.as_deref().is_some_and(|name| self.is_listed(fills, name));
+        Arc::strong_count(&self.fill) == 1 + usize::from(is_listed)
+    }
+
+    /// Takes the fill from the list if no client reads it, so that none begins to wait; `false` if one has come.
+    fn unlist_if_unread(&self) -> bool {
         let mut fills = self.rules.fills.all();
-        let listed = self.listed.as_deref().filter(|name| self.is_listed(&fills, name));
-        let is_abandoned = Arc::strong_count(&self.fill) == 1 + usize::from(listed.is_some());
-        if let Some(name) = listed.filter(|_| is_abandoned) {
+        let is_unread = self.is_unread_in(&fills);
+        if let Some(name) = self.listed.as_deref().filter(|name| is_unread && self.is_listed(&fills, name)) {
             fills.remove(name);
         }
-        is_abandoned
+        is_unread
+    }
+
+    /// Whether a response that no client reads goes on: it is kept from now on, or a client has come again.
+    fn goes_on(&self, kept: &mut Option<KeptFetch>) -> bool {
+        *kept = match kept {
+            Some(over) if over.until <= Instant::now() => None,
+            _ => self.zone().kept.keep(self.client),
+        };
+        kept.is_some() || !self.unlist_if_unread()
     }
 
     fn leave(&self, left: LeftAnswer) {
@@ -391,13 +426,28 @@ impl Fetch {
         mut memory: Reservation,
     ) {
         self.fill.enter(FillStage::Storing(Arc::clone(&head), length));
-        let mut received = 0;
+        let (mut received, mut kept) = (0, None);
+        // How much may have been received while no client reads.
+        let mut most_unread = u64::MAX;
         loop {
-            match answer.next().await {
+            let next = tokio::select! {
+                biased;
+                next = answer.next() => Some(next),
+                () = self.unread(), if kept.is_none() => None,
+                () = expired(kept.as_ref()), if kept.is_some() => None,
+            };
+            // An upstream that sends all the time leaves no time to notice that all have left.
+            if next.is_none() || kept.is_none() && self.is_unread() {
+                if !self.goes_on(&mut kept) {
+                    return self.fill.enter(FillStage::Failed(Stop::ClientGone));
+                }
+                most_unread = if length.is_none() { received + MOST_UNREAD_BYTES } else { u64::MAX };
+            }
+            let Some(next) = next else { continue };
+            match next {
                 Ok(Some(piece)) => {
                     received += piece.len() as u64;
-                    // It may never end.
-                    if length.is_none() && self.is_abandoned() {
+                    if received > most_unread && self.unlist_if_unread() {
                         return self.fill.enter(FillStage::Failed(Stop::ClientGone));
                     }
                     let has_room = length.is_some()
@@ -422,6 +472,13 @@ impl Fetch {
             self.zone().store((&self.key, self.purges), &self.scope, &stored);
         }
         self.fill.enter(FillStage::Stored(stored, self.outcome));
+    }
+}
+
+/// Completes when a fetch has gone on without a reader for as long as it may.
+async fn expired(kept: Option<&KeptFetch>) {
+    if let Some(kept) = kept {
+        sleep_until(kept.until).await;
     }
 }
 

@@ -12,6 +12,7 @@ use weir_plugin::proto::{RequestHead, Trailers};
 
 use super::CacheTotals;
 use super::freshness::{Lifetime, StoredAge, values};
+use super::kept::KeptFetches;
 
 /// What a stored response costs besides its bytes: entries of maps, counters, and its parts' own lengths.
 const OVERHEAD: u64 = 512;
@@ -218,6 +219,8 @@ pub struct CacheZone {
     purges: Box<[AtomicU64]>,
     hasher: RandomState,
     totals: Arc<CacheTotals>,
+    /// The fetches that no client reads.
+    pub kept: Arc<KeptFetches>,
 }
 
 impl CacheZone {
@@ -229,6 +232,7 @@ impl CacheZone {
             purges: (0..PURGE_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::default(),
             totals,
+            kept: Arc::default(),
         }
     }
 
