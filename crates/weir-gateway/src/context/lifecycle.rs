@@ -169,8 +169,12 @@ impl Lifecycle {
         service.enter(WorkerPhase::Draining, now_ns);
     }
 
-    /// Stops the connections of closed listeners whose time to drain is over; `true` if there were any.
+    /// Stops the connections of closed listeners whose time to drain is over; `true` if there were any. While the whole worker
+    /// drains, its end is decided elsewhere.
     pub(super) fn stop_drained(&self, now_ns: u64) -> bool {
+        if self.phase() != WorkerPhase::Serving {
+            return false;
+        }
         let services = self.services.borrow();
         let due = services
             .iter()
