@@ -214,7 +214,9 @@ impl AdminApi {
             _ => return answer::not_found(),
         }
         let mut read = Some(read);
-        if is_own && let Some(answer) = self.log_ins.answer(&head, &path, (peer, &*host), &mut read, self.revision()).await {
+        if is_own
+            && let Some(answer) = self.log_ins.answer(&head, &path, (peer, &*host), &mut read, self.revision()).await
+        {
             return answer;
         }
         let Some(read) = read else { return answer::not_found() };

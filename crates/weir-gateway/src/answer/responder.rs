@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 
 use weir_plugin::responder::{Responder, ResponderCall};
 use weir_plugin::{AttemptRecord, Exchange, RouteUpstream, Stop};
-use weir_proto::limits::MAX_FIELDS;
 use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::h2::response_head;
+use weir_proto::limits::MAX_FIELDS;
 use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::relay::{self, RelayOutcome, RelayTerms};

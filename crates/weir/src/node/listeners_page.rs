@@ -7,8 +7,8 @@ use weir_gateway::snapshot::ClientSettings;
 use weir_gateway::tail::{MOST_BYTES, MOST_READER_BYTES};
 
 use super::server::bounds::{
-    ACCEPT_PAUSE, ANSWER, BODY, FIRST_BYTE, HANDSHAKE, HEAD, HEAD_BYTES, HELD_BYTES, IDLE, LAST_WORDS, LOCAL_RESETS,
-    PENDING_RESETS, PIECE, PING, PONG, REQUESTS, ServerBounds, UNREAD, WAIT, WAITING,
+    ACCEPT_PAUSE, ANSWER, ANSWER_BYTES, BODY, FIRST_BYTE, HANDSHAKE, HEAD, HEAD_BYTES, HELD_BYTES, IDLE, LAST_WORDS,
+    LOCAL_RESETS, PENDING_RESETS, PIECE, PING, PONG, REQUESTS, ServerBounds, UNREAD, WAIT, WAITING,
 };
 use super::{admin, status};
 
@@ -67,9 +67,14 @@ fn table() -> String {
     table +=
         &row("requests of one HTTP/2 connection", &clients.concurrent_streams.to_string(), same(REQUESTS.to_string()));
     table += &row(
-        "bytes held, half of them for one client address",
+        "bytes held of bodies, half of them for one client address",
         &format!("{}, a quarter for one (`held_content_max`)", bytes(clients.held.node as usize)),
         same(bytes(HELD_BYTES)),
+    );
+    table += &row(
+        &format!("bytes held of responses of more than {}, half of them for one client address", bytes(PIECE)),
+        "in the same",
+        same(bytes(ANSWER_BYTES)),
     );
     table += &row("streams that stay open, half of them for one client address", "none of the node's own", |own| {
         own.streams.to_string()
