@@ -9,6 +9,7 @@ mod consumers;
 mod dependencies;
 mod http_client;
 mod hubs;
+mod listeners;
 mod meta;
 mod parts;
 mod plugin_findings;
@@ -174,6 +175,7 @@ impl<'a> Compiler<'a> {
     fn make(&self, registry: &Registry, before: Option<&Parts>, unchanged: Unchanged) -> Option<CompiledParts> {
         let document = self.document;
         self.report_missing_registry();
+        self.check_listeners();
         let mut upstreams = Upstreams::new(self, before);
         let shares = upstreams.of_shares();
         let reused = before.filter(|_| unchanged.general);

@@ -80,7 +80,7 @@ pub use file_schema::file_schema;
 pub use hub::HubSpec;
 pub use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use kinds::RESOURCE_LISTS;
-pub use listen::{Listen, ListenAddress};
+pub use listen::{AllowedAddresses, Listen, ListenAddress, ListenerSpec};
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
@@ -117,6 +117,8 @@ pub struct Document {
     pub global_rules: Vec<PluginSet>,
     pub ssls: Vec<Ssl>,
     pub hubs: Vec<HubSpec>,
+    /// The listeners that are resources, beside those of the setting `listen`.
+    pub listeners: Vec<ListenerSpec>,
     pub consumers: Vec<ConsumerSpec>,
     pub credentials: Vec<CredentialSpec>,
     pub consumer_groups: Vec<PluginSet>,
@@ -438,6 +440,7 @@ impl Document {
             global_rules: Vec::new(),
             ssls: Vec::new(),
             hubs: Vec::new(),
+            listeners: Vec::new(),
             consumers: Vec::new(),
             credentials: Vec::new(),
             consumer_groups: Vec::new(),
@@ -508,12 +511,13 @@ impl Document {
             resource::list(fields, "plugin_metadata", plugins::read_metadata, |one| (&*one.name).into());
         self.ssls = resource::list(fields, "ssls", certificate::read, |ssl| (&*ssl.id).into());
         self.hubs = resource::list(fields, "hubs", hub::read, |hub| (&*hub.id).into());
+        self.listeners = resource::list(fields, "listeners", listen::read_resource, |one| (&*one.id).into());
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
     }
 
     /// The addresses to accept clients on.
     pub fn listens(&self) -> impl Iterator<Item = &Listen> {
-        self.settings.listen.iter()
+        self.settings.listen.iter().chain(self.listeners.iter().map(|listener| &listener.listen))
     }
 
     /// The names that must be resolved before endpoints have addresses.

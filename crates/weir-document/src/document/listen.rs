@@ -1,10 +1,15 @@
-//! The addresses that a node accepts clients on: the setting `listen`.
+//! The addresses that a node accepts clients on: the setting `listen`, and resources.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
+use serde_json::{Value, json};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 
-use super::resource::ResourceOrigin;
+use super::resource::{self, COMMON, ResourceOrigin};
+use crate::keys::keys;
+use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
+use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{NodeKind, TextPosition};
 
@@ -24,6 +29,36 @@ impl Listen {
         let address = ListenAddress::Everywhere(9080);
         Listen { address, settings: ListenerProtocol::Http.into(), origin }
     }
+}
+
+/// A listener that is a resource.
+#[derive(Clone, Debug)]
+pub struct ListenerSpec {
+    pub id: Box<str>,
+    pub listen: Listen,
+}
+
+keys! {
+    /// An address on which clients connect, beside those of the setting `listen`. The node's file decides which addresses resources may
+    /// name: `resource_listeners`.
+    pub(super) static LISTENER: ListenerKeys = "listener", shared COMMON;
+
+    /// The address: `":9443"` is port 9443 on every interface.
+    address: Custom<ListenAddress> = custom("text: an IP address and a port; or a port", address_schema, address), own(),
+        required("add `address: \":9443\"`"), example("\":9443\""), guide("listeners.md");
+    /// Whether connections use TLS, with the certificates of `ssls`.
+    tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
+    /// Whether connections use HTTP/2 without TLS, and nothing else.
+    h2c: Or<Flag> = flag().or(false), own();
+    /// Whether each connection begins with a PROXY header of a load balancer, which must be in `trusted_addresses`.
+    proxy_protocol: Or<Flag> = flag().or(false), own();
+}
+
+fn address_schema(_: &mut Definitions) -> Value {
+    json!({ "oneOf": [
+        { "type": "string", "minLength": 1, "maxLength": 64 },
+        { "type": "integer", "minimum": 0, "maximum": u16::MAX },
+    ] })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,22 +119,75 @@ fn one(at: &NodeReader) -> Option<Listen> {
         return None;
     };
     let flag = |key: &str| fields.get(key).and_then(|at| at.boolean()).unwrap_or(false);
-    let protocol = match (flag("tls"), flag("h2c")) {
-        (false, false) => ListenerProtocol::Http,
-        (false, true) => ListenerProtocol::Http2,
-        (true, false) => ListenerProtocol::Https,
-        (true, true) => {
-            if let Some(at) = fields.get("h2c") {
-                at.report_advising(
-                    "is HTTP/2 without TLS, and the address has `tls`",
-                    "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
-                );
-            }
-            ListenerProtocol::Https
-        }
-    };
+    let protocol = protocol(flag("tls"), flag("h2c"), fields.get("h2c"));
     let settings = ListenerSettings { protocol, proxy_protocol: flag("proxy_protocol") };
     address(&at).map(|address| Listen { address, settings, origin })
+}
+
+fn protocol(tls: bool, h2c: bool, at: Option<NodeReader>) -> ListenerProtocol {
+    if let (true, true, Some(at)) = (tls, h2c, at) {
+        at.report_advising(
+            "is HTTP/2 without TLS, and the address has `tls`",
+            "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
+        );
+    }
+    match (tls, h2c) {
+        (true, _) => ListenerProtocol::Https,
+        (false, true) => ListenerProtocol::Http2,
+        (false, false) => ListenerProtocol::Http,
+    }
+}
+
+/// A listener that is a resource.
+pub(super) fn read_resource(at: &NodeReader, index: usize) -> Option<ListenerSpec> {
+    let fields = at.keys(&LISTENER)?;
+    resource::common(&fields);
+    let id = resource::id(&fields, index);
+    let (tls, h2c) = (fields.value(&LISTENER.tls), fields.value(&LISTENER.h2c));
+    let settings = ListenerSettings {
+        protocol: protocol(tls, h2c, fields.get(&LISTENER.h2c)),
+        proxy_protocol: fields.value(&LISTENER.proxy_protocol),
+    };
+    let address = fields.read(&LISTENER.address)?;
+    Some(ListenerSpec { id, listen: Listen { address, settings, origin: ResourceOrigin::of(at) } })
+}
+
+/// An entry of `resource_listeners`: addresses that resources may listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedAddresses {
+    /// `None`: any.
+    host: Option<IpAddr>,
+    ports: RangeInclusive<u16>,
+}
+
+impl AllowedAddresses {
+    /// Every address.
+    pub const ALL: AllowedAddresses = AllowedAddresses { host: None, ports: 0..=u16::MAX };
+
+    fn new(first: ListenAddress, last: u16) -> AllowedAddresses {
+        AllowedAddresses { host: Some(first.socket_addr().ip()), ports: first.port()..=last }
+    }
+
+    pub fn contain(&self, address: ListenAddress) -> bool {
+        let addr = address.socket_addr();
+        self.host.is_none_or(|host| host == addr.ip()) && self.ports.contains(&addr.port())
+    }
+}
+
+/// `:9443`, `127.0.0.1:9443`, or a range of ports, `:9000-9099`.
+pub(super) fn allowed(at: &NodeReader) -> Option<AllowedAddresses> {
+    if let NodeKind::Text(text) = &at.node().kind
+        && let Some((first, last)) = text.rsplit_once('-')
+        && let (Some(first), Ok(last)) = (parse(first), last.parse::<u16>())
+    {
+        if last < first.port() {
+            at.report(format!("the last port of `{}` is below the first", shortened(text)));
+            return None;
+        }
+        return Some(AllowedAddresses::new(first, last));
+    }
+    let address = address(at)?;
+    Some(AllowedAddresses::new(address, address.port()))
 }
 
 /// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
@@ -108,16 +196,20 @@ pub(super) fn address(at: &NodeReader) -> Option<ListenAddress> {
         return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);
     }
     let text = at.text()?;
-    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-    if let Some(port) = port.and_then(|port| port.parse().ok()) {
-        return Some(ListenAddress::Everywhere(port));
-    }
-    let address = text.parse().ok().map(ListenAddress::One);
+    let address = parse(text);
     if address.is_none() {
         let problem = format!("`{}` is not an address to listen on", shortened(text));
         at.report_advising(problem, advice(text));
     }
     address
+}
+
+fn parse(text: &str) -> Option<ListenAddress> {
+    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    match port.and_then(|port| port.parse().ok()) {
+        Some(port) => Some(ListenAddress::Everywhere(port)),
+        None => text.parse().ok().map(ListenAddress::One),
+    }
 }
 
 /// What was probably meant by a text that is no address.

@@ -1,4 +1,4 @@
-//! What the resources of a store may use of the node: environment variables, secrets and files.
+//! What the resources of a store may use of the node: environment variables, secrets, files and addresses to listen on.
 //!
 //! Whoever may change resources is not always who may read the environment and the files of the node. So the node's configuration
 //! file lists what resources may use, and this module decides by these lists, for every way in which a resource can refer to
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use weir_plugin::AllowedFolders;
 
+use super::listen::{self, AllowedAddresses, ListenAddress};
 use super::secret_reference::{ReferenceFault, SecretReference};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
@@ -31,6 +32,8 @@ pub struct ResourceRights {
     pub files: Vec<Box<str>>,
     /// `resource_log_files`: directories in which files may be written, relative to that of the configuration.
     pub log_files: Vec<Box<str>>,
+    /// `resource_listeners`: addresses that may be listened on.
+    pub listeners: Vec<AllowedAddresses>,
 }
 
 /// An entry of `resource_env` or `resource_secrets`.
@@ -166,6 +169,11 @@ impl ResourceAccess {
         Err((problem, "add it to `resource_secrets` in the configuration file of the node".to_owned()))
     }
 
+    /// Whether resources may listen on an address.
+    pub fn may_listen(&self, address: ListenAddress) -> bool {
+        self.rights.listeners.iter().any(|allowed| allowed.contain(address))
+    }
+
     /// Whether some resource may read the text that a name stands for: the name of a file, or `$env://NAME`.
     pub(super) fn may_read(&self, name: &str) -> bool {
         match name.strip_prefix("$env://") {
@@ -190,6 +198,10 @@ pub(super) fn read(fields: &MapReader) -> ResourceRights {
         secrets: rules("resource_secrets"),
         files: folders("resource_files"),
         log_files: folders("resource_log_files"),
+        listeners: fields
+            .get("resource_listeners")
+            .map(|list| list.items().filter_map(|item| listen::allowed(&item)).collect())
+            .unwrap_or_default(),
     };
     let overlap = |a: &str, b: &str| Path::new(a).starts_with(b) || Path::new(b).starts_with(a);
     let both = rights.log_files.iter().find(|written| rights.files.iter().any(|read| overlap(read, written)));

@@ -190,6 +190,7 @@ pub const SETTINGS: &[(&str, SettingScope)] = &[
     ("resource_secrets", SettingScope::Node),
     ("resource_files", SettingScope::Node),
     ("resource_log_files", SettingScope::Node),
+    ("resource_listeners", SettingScope::Node),
     ("data_encryption", SettingScope::Node),
     ("records_threads", SettingScope::Routes),
     ("records_cpus", SettingScope::Routes),
