@@ -515,9 +515,15 @@ impl Document {
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
     }
 
-    /// The addresses to accept clients on.
+    /// The addresses to accept clients on. Listeners with hosts may share one.
     pub fn listens(&self) -> impl Iterator<Item = &Listen> {
         self.settings.listen.iter().chain(self.listeners.iter().map(|listener| &listener.listen))
+    }
+
+    /// Each address once.
+    pub fn listened_addresses(&self) -> Vec<&Listen> {
+        let mut known = HashSet::new();
+        self.listens().filter(|one| one.address.port() == 0 || known.insert(one.address.socket_addr())).collect()
     }
 
     /// The names that must be resolved before endpoints have addresses.

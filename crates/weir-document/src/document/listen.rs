@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use serde_json::{Value, json};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 
-use super::resource::{self, COMMON, ResourceOrigin};
+use super::resource::{self, COMMON, ResourceOrigin, host};
 use crate::keys::keys;
-use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
+use crate::keys::kinds::{Custom, DistinctList, Flag, Or, ParsedText, Whole, custom, flag, set, whole};
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{NodeKind, TextPosition};
@@ -18,6 +18,8 @@ use crate::text::tree::{NodeKind, TextPosition};
 pub struct Listen {
     pub address: ListenAddress,
     pub settings: ListenerSettings,
+    /// The port that clients use, if it is not that of the address.
+    pub public_port: Option<u16>,
     /// Where it is written.
     pub origin: ResourceOrigin,
 }
@@ -27,7 +29,7 @@ impl Listen {
     pub(super) fn by_default() -> Listen {
         let origin = ResourceOrigin { path: "listen".into(), place: TextPosition::default() };
         let address = ListenAddress::Everywhere(9080);
-        Listen { address, settings: ListenerProtocol::Http.into(), origin }
+        Listen { address, settings: ListenerProtocol::Http.into(), public_port: None, origin }
     }
 }
 
@@ -35,17 +37,26 @@ impl Listen {
 #[derive(Clone, Debug)]
 pub struct ListenerSpec {
     pub id: Box<str>,
+    /// In lower case; empty: any host.
+    pub hosts: Vec<String>,
     pub listen: Listen,
 }
 
 keys! {
     /// An address on which clients connect, beside those of the setting `listen`. The node's file decides which addresses resources may
-    /// name: `resource_listeners`.
+    /// name: `resource_listeners`. Several listeners may share an address if their hosts are different.
     pub(super) static LISTENER: ListenerKeys = "listener", shared COMMON;
 
     /// The address: `":9443"` is port 9443 on every interface.
     address: Custom<ListenAddress> = custom("text: an IP address and a port; or a port", address_schema, address), own(),
         required("add `address: \":9443\"`"), example("\":9443\""), guide("listeners.md");
+    /// The hosts that the listener serves: names, and wildcards such as `*.example.com`. A request belongs to the listener of its address
+    /// with the most specific host, and gets 404 if there is none.
+    hosts: DistinctList<ParsedText<String>> = set(host()), own(), absent("any that no other listener of the address has"),
+        example("[www.example.com, \"*.example.org\"]"), guide("listeners.md#listeners-with-hosts");
+    /// The port that clients use, if a load balancer or Kubernetes maps it to that of the address. It stands in the variables
+    /// `public_port` and `public_port_suffix`, in `X-Forwarded-Port`, and in redirects to HTTPS.
+    public_port: Whole<u16> = whole(1, u16::MAX), own(), absent("that of the address"), example("443");
     /// Whether connections use TLS, with the certificates of `ssls`.
     tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
     /// Whether connections use HTTP/2 without TLS, and nothing else.
@@ -111,7 +122,12 @@ pub(super) fn read(at: &NodeReader) -> Vec<Listen> {
 fn one(at: &NodeReader) -> Option<Listen> {
     let origin = ResourceOrigin::of(at);
     if !at.is_map() {
-        return address(at).map(|address| Listen { address, settings: ListenerProtocol::Http.into(), origin });
+        return address(at).map(|address| Listen {
+            address,
+            settings: ListenerProtocol::Http.into(),
+            public_port: None,
+            origin,
+        });
     }
     let fields = at.fields(&["address", "tls", "proxy_protocol", "h2c"])?;
     let Some(at) = fields.get("address") else {
@@ -121,7 +137,7 @@ fn one(at: &NodeReader) -> Option<Listen> {
     let flag = |key: &str| fields.get(key).and_then(|at| at.boolean()).unwrap_or(false);
     let protocol = protocol(flag("tls"), flag("h2c"), fields.get("h2c"));
     let settings = ListenerSettings { protocol, proxy_protocol: flag("proxy_protocol") };
-    address(&at).map(|address| Listen { address, settings, origin })
+    address(&at).map(|address| Listen { address, settings, public_port: None, origin })
 }
 
 fn protocol(tls: bool, h2c: bool, at: Option<NodeReader>) -> ListenerProtocol {
@@ -149,7 +165,9 @@ pub(super) fn read_resource(at: &NodeReader, index: usize) -> Option<ListenerSpe
         proxy_protocol: fields.value(&LISTENER.proxy_protocol),
     };
     let address = fields.read(&LISTENER.address)?;
-    Some(ListenerSpec { id, listen: Listen { address, settings, origin: ResourceOrigin::of(at) } })
+    let public_port = fields.read(&LISTENER.public_port);
+    let hosts = fields.read(&LISTENER.hosts).unwrap_or_default();
+    Some(ListenerSpec { id, hosts, listen: Listen { address, settings, public_port, origin: ResourceOrigin::of(at) } })
 }
 
 /// An entry of `resource_listeners`: addresses that resources may listen on.

@@ -172,7 +172,7 @@ impl ListenersState {
         document: &'d Document,
     ) -> (Vec<&'d Listen>, Vec<(ListenerId, ListenerSettings)>, Vec<ListenerId>) {
         let mut open: Vec<&OpenListener> = self.open.iter().collect();
-        let mut wanted: Vec<&Listen> = document.listens().collect();
+        let mut wanted: Vec<&Listen> = document.listened_addresses();
         // Port 0 may be open several times: those that stay as they are come first.
         let same_addr =
             |open: &OpenListener, listen: &Listen| open.address.socket_addr() == listen.address.socket_addr();
