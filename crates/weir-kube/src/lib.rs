@@ -11,5 +11,5 @@ mod translation;
 mod world;
 
 pub use translate::translate;
-pub use translation::{Event, EventKind, ObjectStatus, Options, Resource, ResourceKind, Translation};
+pub use translation::{Event, EventKind, GatewayAddresses, ObjectStatus, Options, Resource, ResourceKind, Translation};
 pub use world::{Manifests, ObjectName, Objects, World};

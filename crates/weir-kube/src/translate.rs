@@ -1,6 +1,5 @@
 //! From objects to resources and statuses.
 
-#[allow(dead_code, reason = "the translations that use it follow")]
 mod backends;
 mod gateway;
 mod ingress;
@@ -17,7 +16,8 @@ pub fn translate(world: &World, options: &Options) -> Translation {
     gateway::translate(world, options, &mut backends, &mut translation);
     ingress::translate(world, options, &mut backends, &mut translation);
     translation.resources.extend(backends.into_resources());
-    translation.resources.sort_by(|a, b| (a.kind, &a.id).cmp(&(b.kind, &b.id)));
+    // Stable: routes stay in the order in which conflicts are decided.
+    translation.resources.sort_by_key(|resource| resource.kind);
     translation.statuses.sort_by(|a, b| a.object.cmp(&b.object));
     translation
 }

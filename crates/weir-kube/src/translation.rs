@@ -3,6 +3,7 @@
 mod id;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde_json::Value;
 
@@ -17,8 +18,18 @@ pub struct Options {
     pub controller_name: String,
     /// An IngressClass with this `controller` is ours.
     pub ingress_controller: String,
-    /// The addresses at which clients reach the gateway, for statuses. IP addresses or names.
+    /// The addresses at which clients reach the gateway by its Ingresses, for statuses. IP addresses or names.
     pub publish_addresses: Vec<String>,
+    pub addresses: GatewayAddresses,
+}
+
+/// Which addresses Gateways have.
+#[derive(Clone, Debug)]
+pub enum GatewayAddresses {
+    /// Those of the nodes: all Gateways share their ports, told apart by host names. `published` stand in their statuses.
+    Node { published: Vec<String> },
+    /// Each Gateway has an IP address of its own, from the first to the last of these. Its listeners have the ports as stated.
+    Pool { first: IpAddr, last: IpAddr },
 }
 
 impl Default for Options {
@@ -27,6 +38,7 @@ impl Default for Options {
             controller_name: "weir.dev/gateway-controller".to_owned(),
             ingress_controller: "weir.dev/ingress-controller".to_owned(),
             publish_addresses: Vec::new(),
+            addresses: GatewayAddresses::Node { published: Vec::new() },
         }
     }
 }
@@ -34,7 +46,7 @@ impl Default for Options {
 /// What the objects of a cluster mean.
 #[derive(Clone, Debug, Default)]
 pub struct Translation {
-    /// Sorted by kind and id; ids are unique among a kind.
+    /// Sorted by kind; ids are unique among a kind. The first of two routes that match the same requests takes them.
     pub resources: Vec<Resource>,
     /// The statuses of all objects that are ours, whether they differ from what the cluster has or not.
     pub statuses: Vec<ObjectStatus>,
