@@ -10,6 +10,7 @@ pub mod policy;
 pub mod routes;
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -31,7 +32,7 @@ macro_rules! kinds {
 
         /// An object of any of the kinds.
         #[derive(Clone, Debug)]
-        pub enum Object { $($name($object)),+ }
+        pub enum Object { $($name(Arc<$object>)),+ }
 
         impl Kind {
             pub const ALL: &[Kind] = &[$(Kind::$name),+];
@@ -65,7 +66,7 @@ macro_rules! kinds {
             /// # Errors
             /// If a field does not have the type of the API, or there is no name.
             pub fn read(self, value: Value) -> Result<Object, ObjectError> {
-                match self { $(Kind::$name => read::<$object>(value).map(Object::$name)),+ }
+                match self { $(Kind::$name => read::<$object>(value).map(|object| Object::$name(Arc::new(object)))),+ }
             }
         }
 

@@ -80,7 +80,7 @@ impl World {
         let name = ObjectName::new(&metadata.namespace, &metadata.name);
         macro_rules! put {
             ($($kind:ident $map:ident),+) => {
-                match object { $(Object::$kind(object) => { self.$map.insert(name, Arc::new(object)); }),+ }
+                match object { $(Object::$kind(object) => { self.$map.insert(name, object); }),+ }
             };
         }
         each_kind!(put);

@@ -1,8 +1,10 @@
 //! What holds for a translation of any objects.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use serde_json::json;
-use weir_kube::objects::{KubeObject, Object, ObjectRef};
+use weir_kube::objects::{Object, ObjectRef};
 use weir_kube::{Options, Translation, World, translate};
 
 const SHOP: &str = include_str!("fixtures/shop.yaml");
@@ -12,8 +14,8 @@ const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
 const FAULTY: &str = include_str!("fixtures/faulty.yaml");
 
 fn objects(manifests: &str) -> Vec<Object> {
-    fn all<T: KubeObject + Clone>(map: &weir_kube::Objects<T>, wrap: fn(T) -> Object) -> Vec<Object> {
-        map.values().map(|object| wrap((**object).clone())).collect()
+    fn all<T>(map: &weir_kube::Objects<T>, wrap: fn(Arc<T>) -> Object) -> Vec<Object> {
+        map.values().map(|object| wrap(object.clone())).collect()
     }
     let world = World::from_manifests(manifests).unwrap().world;
     [
