@@ -10,10 +10,15 @@ use serde_json::Value;
 use crate::objects::ObjectRef;
 
 pub(crate) use id::resource_id;
+// The short names, for modules that are not changed yet.
+#[allow(unused_imports)]
+pub use self::{
+    DerivedResource as Resource, KubeOptions as Options, ObjectEvent as Event, ResourceList as ResourceKind,
+};
 
 /// What the translation depends on besides the objects.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KubeOptions {
     /// A GatewayClass with this `controllerName` is ours.
     pub controller_name: String,
     /// An IngressClass with this `controller` is ours.
@@ -32,9 +37,9 @@ pub enum GatewayAddresses {
     Pool { first: IpAddr, last: IpAddr },
 }
 
-impl Default for Options {
+impl Default for KubeOptions {
     fn default() -> Self {
-        Options {
+        KubeOptions {
             controller_name: "weir.dev/gateway-controller".to_owned(),
             ingress_controller: "weir.dev/ingress-controller".to_owned(),
             publish_addresses: Vec::new(),
@@ -47,17 +52,17 @@ impl Default for Options {
 #[derive(Clone, Debug, Default)]
 pub struct Translation {
     /// Sorted by kind; ids are unique among a kind. The first of two routes that match the same requests takes them.
-    pub resources: Vec<Resource>,
+    pub resources: Vec<DerivedResource>,
     /// The statuses of all objects that are ours, whether they differ from what the cluster has or not.
     pub statuses: Vec<ObjectStatus>,
     /// What users should learn about their objects in addition.
-    pub events: Vec<Event>,
+    pub events: Vec<ObjectEvent>,
 }
 
 /// A resource as the Admin API takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resource {
-    pub kind: ResourceKind,
+pub struct DerivedResource {
+    pub kind: ResourceList,
     /// At most 64 characters of `[a-zA-Z0-9_.-]`. It depends only on the names of the objects.
     pub id: String,
     /// Without `id`.
@@ -68,7 +73,7 @@ pub struct Resource {
 
 /// The lists of resources that a translation fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ResourceKind {
+pub enum ResourceList {
     Listeners,
     Ssls,
     Consumers,
@@ -78,22 +83,22 @@ pub enum ResourceKind {
     Routes,
 }
 
-impl ResourceKind {
+impl ResourceList {
     /// The name of the list in a file and in the Admin API.
     pub const fn list(self) -> &'static str {
         match self {
-            ResourceKind::Listeners => "listeners",
-            ResourceKind::Ssls => "ssls",
-            ResourceKind::Consumers => "consumers",
-            ResourceKind::PluginConfigs => "plugin_configs",
-            ResourceKind::Upstreams => "upstreams",
-            ResourceKind::Services => "services",
-            ResourceKind::Routes => "routes",
+            ResourceList::Listeners => "listeners",
+            ResourceList::Ssls => "ssls",
+            ResourceList::Consumers => "consumers",
+            ResourceList::PluginConfigs => "plugin_configs",
+            ResourceList::Upstreams => "upstreams",
+            ResourceList::Services => "services",
+            ResourceList::Routes => "routes",
         }
     }
 }
 
-impl fmt::Display for ResourceKind {
+impl fmt::Display for ResourceList {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.list())
     }
@@ -112,7 +117,7 @@ pub struct ObjectStatus {
 
 /// An Event of Kubernetes about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct ObjectEvent {
     pub object: ObjectRef,
     pub kind: EventKind,
     /// In CamelCase.
@@ -133,7 +138,7 @@ impl Translation {
         for resource in &self.resources {
             let list = document.entry(resource.kind.list()).or_insert_with(|| Value::Array(Vec::new()));
             let mut value = resource.value.clone();
-            let id_key = if resource.kind == ResourceKind::Consumers { "username" } else { "id" };
+            let id_key = if resource.kind == ResourceList::Consumers { "username" } else { "id" };
             value[id_key] = resource.id.clone().into();
             if let Value::Array(items) = list {
                 items.push(value);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use serde_json::{Map, Value, json};
-use weir_kube::{Options, Translation, World, translate};
+use weir_kube::{KubeOptions, Translation, World, translate};
 
 fn readable(translation: &Translation) -> Value {
     let mut resources = Map::new();
@@ -22,7 +22,7 @@ fn check(name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let manifests = World::from_manifests(&fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap()).unwrap();
     assert_eq!(manifests.skipped, Vec::<String>::new());
-    let found = readable(&translate(&manifests.world, &Options::default()));
+    let found = readable(&translate(&manifests.world, &KubeOptions::default()));
     let file = folder.join(format!("{name}.json"));
     if env::var("WEIR_WRITE_FIXTURES").is_ok() {
         fs::write(&file, format!("{found:#}\n")).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::json;
 use weir_kube::objects::{Object, ObjectRef};
-use weir_kube::{Options, Translation, World, translate};
+use weir_kube::{KubeOptions, Translation, World, translate};
 
 const SHOP: &str = include_str!("fixtures/shop.yaml");
 const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
@@ -45,7 +45,7 @@ fn world<'a>(objects: impl IntoIterator<Item = &'a Object>) -> World {
 }
 
 fn meaning(world: &World) -> Translation {
-    translate(world, &Options::default())
+    translate(world, &KubeOptions::default())
 }
 
 fn all() -> Vec<Object> {

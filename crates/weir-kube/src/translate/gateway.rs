@@ -19,12 +19,17 @@ mod statuses;
 
 use self::context::{Context, precedence};
 use self::parents::Parents;
-use super::backends::Backends;
-use crate::translation::{Options, Translation};
+use super::backends::ServiceBackends;
+use crate::translation::{KubeOptions, Translation};
 use crate::world::World;
 
 /// Adds what the Gateways of our classes mean, and the statuses of all that refers to them.
-pub(super) fn translate(world: &World, options: &Options, backends: &mut Backends, translation: &mut Translation) {
+pub(super) fn translate(
+    world: &World,
+    options: &KubeOptions,
+    backends: &mut ServiceBackends,
+    translation: &mut Translation,
+) {
     let context = Context::new(world, options);
     let classes = statuses::classes(&context, translation);
     let mut parents = Parents::collect(&context, &classes);

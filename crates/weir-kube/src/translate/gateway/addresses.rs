@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::conditions::Problem;
 use super::context::precedence;
-use crate::objects::gateway::{Gateway, GatewayAddress};
+use crate::objects::gateway::{GatewayAddress, KubeGateway};
 use crate::translation::GatewayAddresses;
 use crate::world::ObjectName;
 
@@ -25,7 +25,7 @@ pub(super) struct Addresses {
 }
 
 /// The addresses of all Gateways. Those that have one keep it; others get the first that is free, the oldest Gateway first.
-pub(super) fn assign(gateways: &[&Gateway], options: &GatewayAddresses) -> Vec<Addresses> {
+pub(super) fn assign(gateways: &[&KubeGateway], options: &GatewayAddresses) -> Vec<Addresses> {
     let mut all: Vec<Addresses> = gateways.iter().map(|gateway| stated(gateway, options)).collect();
     let GatewayAddresses::Pool { first, last } = options else { return all };
     let mut taken: BTreeSet<String> = all.iter().map(|one| one.host.clone()).collect();
@@ -63,7 +63,7 @@ fn set_host(addresses: &mut Addresses, address: String) {
 }
 
 /// What follows from the specification alone.
-fn stated(gateway: &Gateway, options: &GatewayAddresses) -> Addresses {
+fn stated(gateway: &KubeGateway, options: &GatewayAddresses) -> Addresses {
     let mut addresses = Addresses::default();
     let wanted: Vec<&GatewayAddress> = gateway.spec.addresses.iter().collect();
     let is_known = |address: &&GatewayAddress| matches!(address.kind.as_deref(), None | Some("IPAddress" | "Hostname"));
@@ -120,7 +120,7 @@ fn range(first: IpAddr, last: IpAddr) -> Box<dyn Iterator<Item = IpAddr>> {
 }
 
 /// The name of a Gateway in the world.
-pub(super) fn name_of(gateway: &Gateway) -> ObjectName {
+pub(super) fn name_of(gateway: &KubeGateway) -> ObjectName {
     ObjectName::new(&gateway.metadata.namespace, &gateway.metadata.name)
 }
 
@@ -128,7 +128,7 @@ pub(super) fn name_of(gateway: &Gateway) -> ObjectName {
 mod tests {
     use super::*;
 
-    fn gateway(name: &str, created: &str, wanted: Value, has: Value) -> Gateway {
+    fn gateway(name: &str, created: &str, wanted: Value, has: Value) -> KubeGateway {
         serde_json::from_value(json!({
             "metadata": { "name": name, "creationTimestamp": created },
             "spec": { "addresses": wanted },

@@ -5,14 +5,14 @@ use super::context::Context;
 use super::grants::GROUP;
 use super::hosts;
 use super::parents::Parents;
-use crate::objects::meta::{Metadata, Reference};
+use crate::objects::meta::{ObjectMeta, ObjectReference};
 use crate::objects::{Kind, ObjectRef};
 
 /// What decides about attachment.
 #[derive(Clone, Copy)]
 pub(super) struct Attaching<'a> {
     pub kind: Kind,
-    pub metadata: &'a Metadata,
+    pub metadata: &'a ObjectMeta,
     pub hostnames: &'a [String],
 }
 
@@ -24,14 +24,14 @@ pub(super) fn attach(
     context: &Context,
     parents: &Parents,
     route: Attaching,
-    parent: &Reference,
+    parent: &ObjectReference,
 ) -> Option<Result<Vec<usize>, Problem>> {
     let owner = owner(route, parent)?;
     let all = parents.listeners_of(&owner)?;
     Some(find(context, parents, route, parent, all))
 }
 
-fn owner(route: Attaching, parent: &Reference) -> Option<ObjectRef> {
+fn owner(route: Attaching, parent: &ObjectReference) -> Option<ObjectRef> {
     let kind = match (parent.group.as_deref().unwrap_or(GROUP), parent.kind.as_deref().unwrap_or("Gateway")) {
         (GROUP, "Gateway") => Kind::Gateway,
         (GROUP, "ListenerSet") => Kind::ListenerSet,
@@ -45,7 +45,7 @@ fn find(
     context: &Context,
     parents: &Parents,
     route: Attaching,
-    parent: &Reference,
+    parent: &ObjectReference,
     all: &[usize],
 ) -> Result<Vec<usize>, Problem> {
     let mut left: Vec<usize> = all.to_vec();

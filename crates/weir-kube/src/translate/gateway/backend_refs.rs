@@ -2,18 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::backends::{Backends, NoBackend};
+use super::super::backends::{NoBackend, ServiceBackends};
 use super::conditions::Problem;
 use super::context::Context;
-use super::grants::{GROUP, Referent, Referrer};
+use super::grants::{GROUP, GrantReferent, GrantReferrer};
 use crate::objects::core::NumberOrName;
-use crate::objects::meta::Reference;
+use crate::objects::meta::ObjectReference;
 use crate::objects::routes::BackendRef;
 use crate::world::ObjectName;
 
 /// Where the requests of a rule go.
 #[derive(Debug, PartialEq)]
-pub(super) enum Destination {
+pub(super) enum RuleDestination {
     /// An upstream with each weight; `None` is a backend that does not exist, whose share of requests gets 503.
     Upstreams(Vec<(Option<String>, u32)>),
     /// Nothing has a weight above 0, or nothing exists.
@@ -23,10 +23,10 @@ pub(super) enum Destination {
 /// The backends of a rule, and what is wrong with any of them.
 pub(super) fn resolve(
     context: &Context,
-    from: Referrer,
+    from: GrantReferrer,
     references: &[BackendRef],
-    backends: &mut Backends,
-) -> (Destination, Option<Problem>) {
+    backends: &mut ServiceBackends,
+) -> (RuleDestination, Option<Problem>) {
     let (mut shares, mut first) = (Vec::new(), None);
     for backend in references {
         let id = match upstream(context, from, backend, backends) {
@@ -42,15 +42,15 @@ pub(super) fn resolve(
         }
     }
     let exists = shares.iter().any(|(id, _)| id.is_some());
-    (if exists { Destination::Upstreams(shares) } else { Destination::Nowhere }, first)
+    (if exists { RuleDestination::Upstreams(shares) } else { RuleDestination::Nowhere }, first)
 }
 
-impl Destination {
+impl RuleDestination {
     /// Adds the keys to a route, and the plugins.
     pub(super) fn write(&self, route: &mut Map<String, Value>, plugins: &mut Map<String, Value>) {
         match self {
-            Destination::Nowhere => answer_500(plugins),
-            Destination::Upstreams(shares) => {
+            RuleDestination::Nowhere => answer_500(plugins),
+            RuleDestination::Upstreams(shares) => {
                 if let [(Some(id), _)] = &**shares {
                     route.insert("upstream_id".to_owned(), id.clone().into());
                     return;
@@ -74,18 +74,18 @@ pub(super) fn answer_500(plugins: &mut Map<String, Value>) {
 
 fn upstream(
     context: &Context,
-    from: Referrer,
+    from: GrantReferrer,
     backend: &BackendRef,
-    backends: &mut Backends,
+    backends: &mut ServiceBackends,
 ) -> Result<String, Problem> {
-    let Reference { group, kind, namespace, name, port, .. } = &backend.reference;
+    let ObjectReference { group, kind, namespace, name, port, .. } = &backend.reference;
     let (group, kind) = (group.as_deref().unwrap_or(""), kind.as_deref().unwrap_or("Service"));
     let namespace = namespace.as_deref().unwrap_or(from.namespace);
     let service = ObjectName::new(namespace, name);
     if (group, kind) != ("", "Service") {
         return Err(Problem::new("InvalidKind", format!("{kind} {service} cannot be a backend: refer to a Service")));
     }
-    if !context.grants.permit(from, Referent { group, kind, namespace, name }) {
+    if !context.grants.permit(from, GrantReferent { group, kind, namespace, name }) {
         let message = format!("no ReferenceGrant in {namespace} permits the reference to Service {service}");
         return Err(Problem::new("RefNotPermitted", message));
     }

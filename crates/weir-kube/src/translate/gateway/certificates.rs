@@ -5,14 +5,14 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::conditions::Problem;
 use super::context::Context;
-use super::grants::{Referent, Referrer};
+use super::grants::{GrantReferent, GrantReferrer};
 use crate::objects::core::Secret;
-use crate::objects::meta::Reference;
+use crate::objects::meta::ObjectReference;
 use crate::world::ObjectName;
 
 /// A certificate chain and its key, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Certificate {
+pub(super) struct ListenerCertificate {
     pub secret: ObjectName,
     pub chain: String,
     pub key: String,
@@ -22,7 +22,11 @@ pub(super) struct Certificate {
 ///
 /// # Errors
 /// The reason for the condition `ResolvedRefs`.
-pub(super) fn resolve(context: &Context, from: Referrer, reference: &Reference) -> Result<Certificate, Problem> {
+pub(super) fn resolve(
+    context: &Context,
+    from: GrantReferrer,
+    reference: &ObjectReference,
+) -> Result<ListenerCertificate, Problem> {
     let (group, kind) = (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("Secret"));
     let namespace = reference.namespace.as_deref().unwrap_or(from.namespace);
     let secret = ObjectName::new(namespace, &reference.name);
@@ -30,7 +34,7 @@ pub(super) fn resolve(context: &Context, from: Referrer, reference: &Reference) 
     if (group, kind) != ("", "Secret") {
         return Err(invalid(format!("{kind} {secret} cannot be a certificate: refer to a Secret")));
     }
-    if !context.grants.permit(from, Referent { group, kind, namespace, name: &reference.name }) {
+    if !context.grants.permit(from, GrantReferent { group, kind, namespace, name: &reference.name }) {
         let message = format!("no ReferenceGrant in {namespace} permits the reference to Secret {secret}");
         return Err(Problem::new("RefNotPermitted", message));
     }
@@ -41,7 +45,7 @@ pub(super) fn resolve(context: &Context, from: Referrer, reference: &Reference) 
         let text = text_of(found, key).filter(|text| has_pem(text, label));
         text.ok_or_else(|| invalid(format!("{key} of Secret {secret} is not a PEM text with a {label}")))
     };
-    Ok(Certificate { chain: part("tls.crt", "CERTIFICATE")?, key: part("tls.key", "PRIVATE KEY")?, secret })
+    Ok(ListenerCertificate { chain: part("tls.crt", "CERTIFICATE")?, key: part("tls.key", "PRIVATE KEY")?, secret })
 }
 
 /// A value of a Secret, if it is text.

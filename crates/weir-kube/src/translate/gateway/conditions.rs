@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::objects::meta::Condition;
+use crate::objects::meta::StatusCondition;
 
 /// Longer messages are cut: the API server refuses those above 32 KiB, and nobody reads them.
 const LONGEST_MESSAGE: usize = 1_024;
@@ -21,16 +21,16 @@ impl Problem {
 }
 
 /// Conditions that are being set.
-pub(super) struct Conditions<'a> {
+pub(super) struct StatusConditions<'a> {
     /// Those that the object has.
-    before: &'a [Condition],
+    before: &'a [StatusCondition],
     generation: i64,
-    list: Vec<Condition>,
+    list: Vec<StatusCondition>,
 }
 
-impl<'a> Conditions<'a> {
-    pub(super) fn new(before: &'a [Condition], generation: i64) -> Conditions<'a> {
-        Conditions { before, generation, list: Vec::new() }
+impl<'a> StatusConditions<'a> {
+    pub(super) fn new(before: &'a [StatusCondition], generation: i64) -> StatusConditions<'a> {
+        StatusConditions { before, generation, list: Vec::new() }
     }
 
     /// Sets a condition. The time of the last transition is that of the object if the status is the same, and otherwise left to
@@ -40,7 +40,7 @@ impl<'a> Conditions<'a> {
         let same = self.before.iter().find(|known| known.kind == kind && known.status == status);
         let mut message = message.to_owned();
         message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
-        self.list.push(Condition {
+        self.list.push(StatusCondition {
             kind: kind.to_owned(),
             status: status.to_owned(),
             observed_generation: self.generation,
@@ -69,14 +69,14 @@ mod tests {
 
     #[test]
     fn the_time_of_a_transition_is_kept_while_the_status_is_the_same() {
-        let before = [Condition {
+        let before = [StatusCondition {
             kind: "Accepted".to_owned(),
             status: "True".to_owned(),
             last_transition_time: "2026-01-01T00:00:00Z".to_owned(),
-            ..Condition::default()
+            ..StatusCondition::default()
         }];
         let time = |problem: Option<&Problem>| {
-            let mut conditions = Conditions::new(&before, 2);
+            let mut conditions = StatusConditions::new(&before, 2);
             conditions.set_result("Accepted", problem);
             conditions.into_value()[0]["lastTransitionTime"].clone()
         };
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
-        let mut conditions = Conditions::new(&[], 1);
+        let mut conditions = StatusConditions::new(&[], 1);
         conditions.set("Accepted", false, "Invalid", &"é".repeat(1_000));
         assert_eq!(conditions.into_value()[0]["message"].as_str().map(str::len), Some(1_024));
     }

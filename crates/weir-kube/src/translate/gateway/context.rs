@@ -4,18 +4,18 @@ use std::cmp::Ordering;
 
 use super::grants::Grants;
 use crate::objects::gateway::AllowedNamespaces;
-use crate::objects::meta::Metadata;
-use crate::translation::Options;
+use crate::objects::meta::ObjectMeta;
+use crate::translation::KubeOptions;
 use crate::world::{ObjectName, World};
 
 pub(super) struct Context<'a> {
     pub world: &'a World,
-    pub options: &'a Options,
+    pub options: &'a KubeOptions,
     pub grants: Grants<'a>,
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn new(world: &'a World, options: &'a Options) -> Context<'a> {
+    pub(super) fn new(world: &'a World, options: &'a KubeOptions) -> Context<'a> {
         Context { world, options, grants: Grants::new(world) }
     }
 
@@ -41,8 +41,8 @@ impl<'a> Context<'a> {
 }
 
 /// The order in which conflicts are decided: the oldest first, then by namespace and name.
-pub(super) fn precedence(one: &Metadata, other: &Metadata) -> Ordering {
-    fn key(metadata: &Metadata) -> (&str, &str, &str) {
+pub(super) fn precedence(one: &ObjectMeta, other: &ObjectMeta) -> Ordering {
+    fn key(metadata: &ObjectMeta) -> (&str, &str, &str) {
         (&metadata.creation_timestamp, &metadata.namespace, &metadata.name)
     }
     key(one).cmp(&key(other))

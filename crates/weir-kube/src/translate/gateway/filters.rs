@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::conditions::Problem;
 use super::matches::{RouteMatch, quote};
-use crate::objects::routes::{Cors, Header, HeaderModifier, PathModifier, RequestRedirect, RouteFilter, UrlRewrite};
+use crate::objects::routes::{
+    CorsFilter, HeaderModifier, HttpHeader, PathModifier, RequestRedirect, RouteFilter, UrlRewrite,
+};
 
 /// Adds the plugins that stand for filters.
 ///
@@ -51,9 +53,9 @@ pub(super) fn redirects(filters: &[RouteFilter]) -> bool {
 }
 
 fn headers(modifier: &HeaderModifier) -> Value {
-    let fields = |list: &[Header]| {
+    let fields = |list: &[HttpHeader]| {
         let mut fields = Map::new();
-        for Header { name, value } in list {
+        for HttpHeader { name, value } in list {
             fields.entry(name.clone()).or_insert_with(|| literal(value).into());
         }
         fields
@@ -116,7 +118,7 @@ fn redirect(wanted: &RequestRedirect, found: &RouteMatch) -> Value {
     json!({ "regex_uri": pair, "ret_code": status, "append_query_string": true })
 }
 
-fn cors(wanted: &Cors) -> Value {
+fn cors(wanted: &CorsFilter) -> Value {
     let credentials = wanted.allow_credentials.unwrap_or(false);
     let list = |items: &[String]| match items.iter().any(|item| item == "*") {
         true if credentials => "**".to_owned(),

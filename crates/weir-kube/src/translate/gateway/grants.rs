@@ -9,14 +9,14 @@ pub(super) const GROUP: &str = "gateway.networking.k8s.io";
 
 /// The object that refers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Referrer<'a> {
+pub(super) struct GrantReferrer<'a> {
     pub kind: &'a str,
     pub namespace: &'a str,
 }
 
 /// The object that is referred to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Referent<'a> {
+pub(super) struct GrantReferent<'a> {
     pub group: &'a str,
     pub kind: &'a str,
     pub namespace: &'a str,
@@ -36,7 +36,7 @@ impl<'a> Grants<'a> {
     }
 
     /// Whether an object of the Gateway API may refer to another object: in its own namespace always.
-    pub(super) fn permit(&self, from: Referrer, to: Referent) -> bool {
+    pub(super) fn permit(&self, from: GrantReferrer, to: GrantReferent) -> bool {
         let is_granted = |grant: &&ReferenceGrant| {
             let mut sources = grant.spec.from.iter();
             let mut targets = grant.spec.to.iter();
@@ -68,8 +68,8 @@ spec:
     fn a_grant_permits_what_it_names_and_nothing_else() {
         let world = World::from_manifests(GRANT).unwrap().world;
         let permits = |from: [&str; 2], to: [&str; 3]| {
-            let from = Referrer { kind: from[0], namespace: from[1] };
-            Grants::new(&world).permit(from, Referent { group: "", kind: to[0], namespace: to[1], name: to[2] })
+            let from = GrantReferrer { kind: from[0], namespace: from[1] };
+            Grants::new(&world).permit(from, GrantReferent { group: "", kind: to[0], namespace: to[1], name: to[2] })
         };
         let route = ["HTTPRoute", "here"];
         assert!(permits(route, ["Service", "there", "a"]));

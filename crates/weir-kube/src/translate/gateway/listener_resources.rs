@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::parents::{ListenerState, Parents};
-use crate::translation::{Resource, ResourceKind, Translation, resource_id};
+use crate::translation::{DerivedResource, ResourceList, Translation, resource_id};
 
 /// Adds the listeners that are served.
 pub(super) fn write(parents: &Parents, translation: &mut Translation) {
@@ -13,7 +13,7 @@ pub(super) fn write(parents: &Parents, translation: &mut Translation) {
             continue;
         }
         let value = listener(state, &addresses.host);
-        push(ResourceKind::Listeners, state.id.clone(), value, state, translation);
+        push(ResourceList::Listeners, state.id.clone(), value, state, translation);
         for (number, certificate) in state.certificates.iter().enumerate() {
             let id = resource_id(&[&state.id, &number.to_string()]);
             let value = json!({
@@ -22,7 +22,7 @@ pub(super) fn write(parents: &Parents, translation: &mut Translation) {
                 "key": certificate.key,
                 "listeners": [state.id],
             });
-            push(ResourceKind::Ssls, id, value, state, translation);
+            push(ResourceList::Ssls, id, value, state, translation);
         }
     }
 }
@@ -39,6 +39,6 @@ fn listener(state: &ListenerState, host: &str) -> Value {
     Value::Object(value)
 }
 
-fn push(kind: ResourceKind, id: String, value: Value, state: &ListenerState, translation: &mut Translation) {
-    translation.resources.push(Resource { kind, id, value, origin: state.owner.clone() });
+fn push(kind: ResourceList, id: String, value: Value, state: &ListenerState, translation: &mut Translation) {
+    translation.resources.push(DerivedResource { kind, id, value, origin: state.owner.clone() });
 }

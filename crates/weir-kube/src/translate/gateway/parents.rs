@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::addresses::{self, Addresses};
-use super::certificates::{self, Certificate};
+use super::certificates::{self, ListenerCertificate};
 use super::conditions::Problem;
 use super::context::{Context, precedence};
-use super::grants::{GROUP, Referrer};
-use crate::objects::gateway::{Gateway, Listener, ListenerSet, RouteGroupKind};
-use crate::objects::meta::Metadata;
+use super::grants::{GROUP, GrantReferrer};
+use crate::objects::gateway::{GatewayListener, KubeGateway, ListenerSet, RouteGroupKind};
+use crate::objects::meta::ObjectMeta;
 use crate::objects::{Kind, KubeObject, ObjectRef};
 use crate::translation::resource_id;
 use crate::world::ObjectName;
@@ -24,7 +24,7 @@ pub(super) struct Parents<'a> {
 }
 
 pub(super) struct GatewayState<'a> {
-    pub gateway: &'a Gateway,
+    pub gateway: &'a KubeGateway,
     pub addresses: Addresses,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct ListenerState<'a> {
     pub owner: ObjectRef,
     /// A number in `gateways`.
     pub gateway: usize,
-    pub listener: &'a Listener,
+    pub listener: &'a GatewayListener,
     /// The kinds of routes that may attach.
     pub kinds: Vec<Kind>,
     /// It cannot be served as it is, whatever else there is.
@@ -53,7 +53,7 @@ pub(super) struct ListenerState<'a> {
     pub conflict: Option<Problem>,
     /// A reference of it does not lead anywhere, or it names a kind of routes that is not known.
     pub unresolved: Option<Problem>,
-    pub certificates: Vec<Certificate>,
+    pub certificates: Vec<ListenerCertificate>,
     pub attached: usize,
 }
 
@@ -75,8 +75,8 @@ impl ListenerState<'_> {
 impl<'a> Parents<'a> {
     /// All Gateways of these classes, with their ListenerSets.
     pub(super) fn collect(context: &Context<'a>, classes: &BTreeSet<&str>) -> Parents<'a> {
-        let is_ours = |gateway: &&Gateway| classes.contains(&*gateway.spec.gateway_class_name);
-        let mut ours: Vec<&Gateway> =
+        let is_ours = |gateway: &&KubeGateway| classes.contains(&*gateway.spec.gateway_class_name);
+        let mut ours: Vec<&KubeGateway> =
             context.world.gateways.values().map(|gateway| &**gateway).filter(is_ours).collect();
         ours.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
         let assigned = addresses::assign(&ours, &context.options.addresses);
@@ -105,9 +105,9 @@ impl<'a> Parents<'a> {
         parents
     }
 
-    fn add<T: KubeObject>(&mut self, context: &Context, gateway: usize, owner: &T, listeners: &'a [Listener]) {
+    fn add<T: KubeObject>(&mut self, context: &Context, gateway: usize, owner: &T, listeners: &'a [GatewayListener]) {
         let reference = ObjectRef::of(owner);
-        let Metadata { namespace, name, .. } = owner.metadata();
+        let ObjectMeta { namespace, name, .. } = owner.metadata();
         let prefix = if T::KIND == Kind::Gateway { "gateway" } else { "listenerset" };
         for listener in listeners {
             let mut state = ListenerState {
@@ -124,7 +124,7 @@ impl<'a> Parents<'a> {
             };
             state.find_kinds();
             if state.is_tls() {
-                state.find_certificates(context, Referrer { kind: T::KIND.name(), namespace });
+                state.find_certificates(context, GrantReferrer { kind: T::KIND.name(), namespace });
             }
             self.listeners.push(state);
         }
@@ -160,7 +160,7 @@ impl<'a> Parents<'a> {
 
     /// The listeners of a Gateway or ListenerSet, as numbers; `None` if it is not ours.
     pub(super) fn listeners_of(&self, owner: &ObjectRef) -> Option<&[usize]> {
-        let known = |name: &Metadata| name.namespace == owner.namespace && name.name == owner.name;
+        let known = |name: &ObjectMeta| name.namespace == owner.namespace && name.name == owner.name;
         let is_ours = match owner.kind {
             Kind::Gateway => self.gateways.iter().any(|state| known(&state.gateway.metadata)),
             Kind::ListenerSet => self.sets.iter().any(|state| known(&state.set.metadata)),
@@ -190,7 +190,7 @@ fn sets<'a>(context: &Context<'a>, gateways: &[GatewayState<'a>]) -> Vec<SetStat
     sets
 }
 
-fn refusal(listener: &Listener) -> Option<Problem> {
+fn refusal(listener: &GatewayListener) -> Option<Problem> {
     let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
     match &*listener.protocol {
         "HTTP" => None,
@@ -225,7 +225,7 @@ impl ListenerState<'_> {
         }
     }
 
-    fn find_certificates(&mut self, context: &Context, from: Referrer) {
+    fn find_certificates(&mut self, context: &Context, from: GrantReferrer) {
         let references = self.listener.tls.as_ref().map(|tls| &*tls.certificate_refs).unwrap_or_default();
         for reference in references {
             match certificates::resolve(context, from, reference) {

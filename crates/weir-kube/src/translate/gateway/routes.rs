@@ -2,28 +2,28 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::backends::Backends;
+use super::super::backends::ServiceBackends;
 use super::attach::{Attaching, attach};
-use super::backend_refs::{self, Destination};
-use super::conditions::{Conditions, Problem};
+use super::backend_refs::{self, RuleDestination};
+use super::conditions::{Problem, StatusConditions};
 use super::context::Context;
 use super::filters;
-use super::grants::Referrer;
+use super::grants::GrantReferrer;
 use super::matches::{self, RouteMatch};
 use super::parents::Parents;
 use super::rule_limits;
-use crate::objects::meta::{Metadata, Reference};
+use crate::objects::meta::{ObjectMeta, ObjectReference};
 use crate::objects::routes::{
     BackendRef, GrpcRoute, HttpRetry, HttpRoute, HttpTimeouts, RouteFilter, parent_conditions,
 };
 use crate::objects::{Kind, ObjectRef};
-use crate::translation::{ObjectStatus, Resource, ResourceKind, Translation, resource_id};
+use crate::translation::{DerivedResource, ObjectStatus, ResourceList, Translation, resource_id};
 
 /// What an HTTPRoute and a GRPCRoute have in common.
-pub(super) struct RouteParts<'a> {
+pub(super) struct AttachingRoute<'a> {
     kind: Kind,
-    pub metadata: &'a Metadata,
-    parent_refs: &'a [Reference],
+    pub metadata: &'a ObjectMeta,
+    parent_refs: &'a [ObjectReference],
     hostnames: &'a [String],
     /// `status.parents`.
     before: &'a [Value],
@@ -40,7 +40,7 @@ struct RuleParts<'a> {
     has_session: bool,
 }
 
-pub(super) fn of_http(route: &HttpRoute) -> RouteParts<'_> {
+pub(super) fn of_http(route: &HttpRoute) -> AttachingRoute<'_> {
     let rules = route.spec.rules.iter().map(|rule| RuleParts {
         name: rule.name.as_deref(),
         matches: match &*rule.matches {
@@ -53,7 +53,7 @@ pub(super) fn of_http(route: &HttpRoute) -> RouteParts<'_> {
         retry: rule.retry.as_ref(),
         has_session: rule.session_persistence.is_some(),
     });
-    RouteParts {
+    AttachingRoute {
         kind: Kind::HTTPRoute,
         metadata: &route.metadata,
         parent_refs: &route.spec.parent_refs,
@@ -63,7 +63,7 @@ pub(super) fn of_http(route: &HttpRoute) -> RouteParts<'_> {
     }
 }
 
-pub(super) fn of_grpc(route: &GrpcRoute) -> RouteParts<'_> {
+pub(super) fn of_grpc(route: &GrpcRoute) -> AttachingRoute<'_> {
     let rules = route.spec.rules.iter().map(|rule| RuleParts {
         name: rule.name.as_deref(),
         matches: match &*rule.matches {
@@ -76,7 +76,7 @@ pub(super) fn of_grpc(route: &GrpcRoute) -> RouteParts<'_> {
         retry: None,
         has_session: rule.session_persistence.is_some(),
     });
-    RouteParts {
+    AttachingRoute {
         kind: Kind::GRPCRoute,
         metadata: &route.metadata,
         parent_refs: &route.spec.parent_refs,
@@ -88,7 +88,7 @@ pub(super) fn of_grpc(route: &GrpcRoute) -> RouteParts<'_> {
 
 /// What of a route is not as its author wants it, apart from its parents.
 #[derive(Default)]
-struct Problems {
+struct RouteProblems {
     /// A reference leads nowhere.
     unresolved: Option<Problem>,
     /// Something is not supported, and its requests get 500.
@@ -99,8 +99,8 @@ struct Problems {
 pub(super) fn translate(
     context: &Context,
     parents: &mut Parents,
-    route: &RouteParts,
-    backends: &mut Backends,
+    route: &AttachingRoute,
+    backends: &mut ServiceBackends,
     translation: &mut Translation,
 ) {
     let attaching = Attaching { kind: route.kind, metadata: route.metadata, hostnames: route.hostnames };
@@ -122,17 +122,17 @@ pub(super) fn translate(
 
 fn write_rules(
     context: &Context,
-    route: &RouteParts,
+    route: &AttachingRoute,
     listeners: &[&str],
-    backends: &mut Backends,
+    backends: &mut ServiceBackends,
     translation: &mut Translation,
-) -> Problems {
-    let mut problems = Problems::default();
-    let from = Referrer { kind: route.kind.name(), namespace: &route.metadata.namespace };
+) -> RouteProblems {
+    let mut problems = RouteProblems::default();
+    let from = GrantReferrer { kind: route.kind.name(), namespace: &route.metadata.namespace };
     for (number, rule) in route.rules.iter().enumerate() {
         let (destination, unresolved) = match listeners {
             // What is not served needs no upstreams, but its references are checked.
-            [] => backend_refs::resolve(context, from, rule.backends, &mut Backends::new(context.world)),
+            [] => backend_refs::resolve(context, from, rule.backends, &mut ServiceBackends::new(context.world)),
             _ => backend_refs::resolve(context, from, rule.backends, backends),
         };
         problems.unresolved = problems.unresolved.take().or(unresolved);
@@ -140,10 +140,15 @@ fn write_rules(
             let (value, unsupported) = route_value(route, rule, found, &destination, listeners);
             problems.unsupported = problems.unsupported.take().or(unsupported);
             if !listeners.is_empty() {
-                let Metadata { namespace, name, .. } = route.metadata;
+                let ObjectMeta { namespace, name, .. } = route.metadata;
                 let prefix = if route.kind == Kind::GRPCRoute { "grpcroute" } else { "httproute" };
                 let id = resource_id(&[prefix, namespace, name, &number.to_string(), &index.to_string()]);
-                translation.resources.push(Resource { kind: ResourceKind::Routes, id, value, origin: origin(route) });
+                translation.resources.push(DerivedResource {
+                    kind: ResourceList::Routes,
+                    id,
+                    value,
+                    origin: origin(route),
+                });
             }
         }
     }
@@ -151,14 +156,14 @@ fn write_rules(
 }
 
 fn route_value(
-    route: &RouteParts,
+    route: &AttachingRoute,
     rule: &RuleParts,
     found: &RouteMatch,
-    destination: &Destination,
+    destination: &RuleDestination,
     listeners: &[&str],
 ) -> (Value, Option<Problem>) {
     let (mut value, mut plugins) = (Map::new(), Map::new());
-    let Metadata { namespace, name, .. } = route.metadata;
+    let ObjectMeta { namespace, name, .. } = route.metadata;
     let full = [Some(&**namespace), Some(&**name), rule.name].into_iter().flatten().collect::<Vec<_>>().join("/");
     value.insert("name".to_owned(), full.chars().take(LONGEST_NAME).collect::<String>().into());
     value.insert("listeners".to_owned(), json!(listeners));
@@ -189,17 +194,17 @@ fn route_value(
 /// The most characters in the name of a resource.
 const LONGEST_NAME: usize = 100;
 
-fn origin(route: &RouteParts) -> ObjectRef {
-    let Metadata { namespace, name, .. } = route.metadata;
+fn origin(route: &AttachingRoute) -> ObjectRef {
+    let ObjectMeta { namespace, name, .. } = route.metadata;
     ObjectRef { kind: route.kind, namespace: namespace.clone(), name: name.clone() }
 }
 
 /// The entries of other controllers stay as they are, before ours.
 fn write_status(
     context: &Context,
-    route: &RouteParts,
-    verdicts: &[(&Reference, Option<Problem>)],
-    problems: &Problems,
+    route: &AttachingRoute,
+    verdicts: &[(&ObjectReference, Option<Problem>)],
+    problems: &RouteProblems,
     translation: &mut Translation,
 ) {
     let controller = &*context.options.controller_name;
@@ -213,7 +218,7 @@ fn write_status(
         let reference = json!(parent);
         let before = own.iter().find(|entry| same_parent(&entry["parentRef"], parent)).map(parent_conditions);
         let before = before.unwrap_or_default();
-        let mut conditions = Conditions::new(&before, route.metadata.generation);
+        let mut conditions = StatusConditions::new(&before, route.metadata.generation);
         let whole = problems.unsupported.as_ref().filter(|_| is_whole);
         conditions.set_result("Accepted", refused.as_ref().or(whole));
         match &problems.unresolved {
@@ -230,6 +235,6 @@ fn write_status(
     translation.statuses.push(ObjectStatus { object: origin(route), generation: route.metadata.generation, status });
 }
 
-fn same_parent(entry: &Value, parent: &Reference) -> bool {
-    serde_json::from_value::<Reference>(entry.clone()).is_ok_and(|reference| reference == *parent)
+fn same_parent(entry: &Value, parent: &ObjectReference) -> bool {
+    serde_json::from_value::<ObjectReference>(entry.clone()).is_ok_and(|reference| reference == *parent)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::conditions::{Conditions, Problem};
+use super::conditions::{Problem, StatusConditions};
 use super::context::Context;
 use super::grants::GROUP;
 use super::parents::{GatewayState, ListenerState, Parents, SetState};
@@ -43,7 +43,7 @@ pub(super) fn classes<'a>(context: &Context<'a>, translation: &mut Translation) 
     let is_ours = |class: &&GatewayClass| class.spec.controller_name == context.options.controller_name;
     let mut names = BTreeSet::new();
     for class in context.world.gateway_classes.values().map(|class| &**class).filter(is_ours) {
-        let mut conditions = Conditions::new(&class.status.conditions, class.metadata.generation);
+        let mut conditions = StatusConditions::new(&class.status.conditions, class.metadata.generation);
         let refused = class
             .spec
             .parameters_ref
@@ -74,7 +74,7 @@ fn gateway(parents: &Parents, state: &GatewayState, translation: &mut Translatio
     let listeners = listeners_of(parents, gateway);
     let addresses = &state.addresses;
     let accepted = addresses.unsupported.clone().or_else(|| none_valid(&listeners));
-    let mut conditions = Conditions::new(&gateway.status.conditions, gateway.metadata.generation);
+    let mut conditions = StatusConditions::new(&gateway.status.conditions, gateway.metadata.generation);
     match (&accepted, some_invalid(&listeners)) {
         (None, Some(problem)) => conditions.set("Accepted", true, problem.reason, &problem.message),
         (accepted, _) => conditions.set_result("Accepted", accepted.as_ref()),
@@ -107,7 +107,7 @@ fn listener_set(parents: &Parents, state: &SetState, translation: &mut Translati
         true => none_valid(&listeners),
         false => Some(Problem::new("NotAllowed", "allowedListeners of the Gateway do not allow this ListenerSet")),
     };
-    let mut conditions = Conditions::new(&set.status.conditions, set.metadata.generation);
+    let mut conditions = StatusConditions::new(&set.status.conditions, set.metadata.generation);
     match (&refused, some_invalid(&listeners)) {
         (None, Some(problem)) => conditions.set("Accepted", true, problem.reason, &problem.message),
         (refused, _) => conditions.set_result("Accepted", refused.as_ref()),
@@ -143,7 +143,8 @@ fn listener_statuses(listeners: &[&ListenerState], before: &[ListenerStatus], ge
     let one = |state: &&ListenerState| {
         let name = &state.listener.name;
         let known = before.iter().find(|known| known.name == *name);
-        let mut conditions = Conditions::new(known.map(|known| &*known.conditions).unwrap_or_default(), generation);
+        let mut conditions =
+            StatusConditions::new(known.map(|known| &*known.conditions).unwrap_or_default(), generation);
         let accepted = state.conflict.as_ref().or(state.refused.as_ref());
         conditions.set_result("Accepted", accepted);
         match accepted.or(state.unresolved.as_ref().filter(|_| !state.is_served())) {
