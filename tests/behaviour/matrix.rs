@@ -649,6 +649,46 @@ fn an_upstream_that_is_silent_is_a_504<C: ClientSide, U: UpstreamSide>() {
     assert_eq!(client.ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ");
 }
 
+fn an_answer_of_the_gateway_to_head_names_no_type<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(echo);
+    let route = format!("id: a, uri: /a, upstream: {}", upstream::<U>(&[&origin]));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&route]));
+    let mut client = C::connect(&gateway);
+    for (method, has_type) in [("HEAD", false), ("GET", true)] {
+        let answer = client.ask(method, "/none", &[], b"").expect("an answer");
+        assert_eq!((answer.status, answer.fields.has("Content-Type")), (404, has_type), "{:?}", answer.fields);
+    }
+}
+
+/// Of an upstream that goes on sending, each step is in time.
+fn an_exchange_takes_no_longer_than_its_route_allows<C: ClientSide, U: UpstreamSide>() {
+    let missed = Arc::new(AtomicUsize::new(0));
+    let origin = U::origin({
+        let missed = Arc::clone(&missed);
+        move |exchange| {
+            match exchange.target() {
+                "/silent" => {}
+                "/slow" => {
+                    exchange.respond(200, &[], Length::Exactly(1 << 20));
+                    let _ = exchange.send(b"some");
+                }
+                _ => return echo(exchange),
+            }
+            exchange.wait_gone();
+            missed.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let route = format!("id: all, uri: /*, request_timeout: 0.5, upstream: {}", upstream::<U>(&[&origin]));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&route]));
+    let mut client = C::connect(&gateway);
+    assert_eq!(client.ask("GET", "/silent", &[], b"").expect("an answer").status, 504);
+    eventually("the origin is told", DEADLINE, || missed.load(Ordering::Relaxed) == 1);
+    assert_eq!(client.ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ");
+    assert!(client.ask("GET", "/slow", &[], b"").is_err(), "the response has begun");
+    eventually("the origin is told", DEADLINE, || missed.load(Ordering::Relaxed) == 2);
+    assert_eq!(C::connect(&gateway).ask("GET", "/next", &[], b"").expect("an answer").body, "GET /next ");
+}
+
 /// Each feature as a test of each pair.
 macro_rules! matrix {
     ($features:tt; $($pair:ident: $client:ty => $upstream:ty;)*) => {
@@ -672,7 +712,9 @@ matrix! {
         responses_without_a_body_have_none,
         a_response_says_when_it_was_made,
         the_client_s_address_is_said_once_and_truly,
+        an_answer_of_the_gateway_to_head_names_no_type,
         an_early_response_passes,
+        an_exchange_takes_no_longer_than_its_route_allows,
         a_client_that_leaves_is_missed_upstream,
         events_pass_one_by_one,
         clients_share_an_event_stream,

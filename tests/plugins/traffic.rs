@@ -107,3 +107,24 @@ fn u19_prometheus_sees_routes_that_ask_for_it() {
     silent.get("/");
     assert_eq!(silent.metrics().sum("apisix_http_status", &[]), 0.0);
 }
+
+#[test]
+fn each_of_several_mirrors_gets_its_own_copies() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let (all, also, rarely) = (Origin::serving(|_| Answer::ok("")), Origin::serving(|_| Answer::ok("")), free_port());
+    let gateway = gateway(
+        &origin,
+        &format!(
+            "{{ proxy-mirror: {{ targets: [{{ host: \"http://{}\" }}, {{ host: \"http://{}\", path: /x }}, \
+             {{ host: \"http://127.0.0.1:{rarely}\", sample_ratio: 0.00001 }}] }} }}",
+            all.addr(),
+            also.addr()
+        ),
+    );
+    let request = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
+    assert_eq!(gateway.client().ask(request).expect("an answer").text(), "ok");
+    for (mirror, target) in [(all, "/a"), (also, "/x")] {
+        let copies = mirror.wait_requests(1);
+        assert_eq!((&*copies[0].target, &*copies[0].body), (target, &b"hello"[..]));
+    }
+}

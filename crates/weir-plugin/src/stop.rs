@@ -59,6 +59,8 @@ pub enum Stop {
     SendTimeout,
     /// The endpoint did not respond in time.
     ReadTimeout,
+    /// The exchange took longer than its route allows (`request_timeout`).
+    RequestTimeout,
     /// The endpoint answered with this status, after which the upstream has another endpoint tried (`retry_on`).
     UpstreamStatus(u16),
     /// The endpoint's response is not valid HTTP.
@@ -153,6 +155,7 @@ impl Stop {
             Stop::UpstreamAborted => (502, "upstream_aborted", Upstream, true, Never),
             Stop::SendTimeout => (504, "send_timeout", Upstream, false, Never),
             Stop::ReadTimeout => (504, "read_timeout", Upstream, false, Never),
+            Stop::RequestTimeout => (504, "request_timeout", Upstream, false, Never),
             Stop::BadResponse(bad) => (502, bad.name(), Upstream, false, Never),
             Stop::BadResponseBody => (502, "upstream_bad_body", Upstream, true, Never),
             Stop::ResponseTooLarge => (502, "response_too_large", Upstream, false, Never),

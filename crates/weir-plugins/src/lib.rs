@@ -197,6 +197,8 @@ mod tests {
         ("otlp-logger", "protocol"),
         ("proxy-mirror", "path"),
         ("proxy-mirror", "path_concat_mode"),
+        ("proxy-mirror", "targets[].path"),
+        ("proxy-mirror", "targets[].path_concat_mode"),
         ("proxy-rewrite", "host"),
         ("proxy-rewrite", "regex_uri"),
         ("proxy-rewrite", "uri"),

@@ -144,6 +144,7 @@ impl Compiler<'_> {
             chain: Chain::new(vec![link]),
             target: Target::Nothing,
             timeouts: None,
+            request_timeout: None,
             upgrades: false,
             encoded_separators: false,
         };

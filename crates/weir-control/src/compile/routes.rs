@@ -247,6 +247,7 @@ impl<'a> RouteCompiler<'a> {
             chain,
             target,
             timeouts: written.timeouts,
+            request_timeout: written.request_timeout,
             upgrades: websocket.unwrap_or(true),
             encoded_separators: self.compiler.document.settings.allow_encoded_slashes,
         }

@@ -1,5 +1,7 @@
 //! Routes and services.
 
+use std::time::Duration;
+
 use ipnet::IpNet;
 use serde_json::json;
 use weir_gateway::snapshot::Timeouts;
@@ -12,8 +14,8 @@ use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, host, id_of};
 use super::upstream::{self, TIMEOUT, UPSTREAM, UpstreamSpec};
 use crate::keys::kinds::{
-    AnyWhole, Custom, DistinctList, Flag, List, Or, ParsedText, RefusedKey, SubMap, Whole, Words, any_text, any_whole,
-    custom, flag, list, refused, section, set, text, whole, words,
+    AnyWhole, Custom, DistinctList, Flag, List, Or, ParsedText, RefusedKey, SubMap, Time, Whole, Words, any_text,
+    any_whole, custom, flag, list, refused, section, set, text, time, whole, words,
 };
 use crate::keys::{KeyRule, keys};
 use crate::text::fingerprint::Fingerprint;
@@ -42,6 +44,8 @@ pub struct RouteSpec {
     /// APISIX `status`: a disabled route matches no request.
     pub enabled: bool,
     pub timeouts: Option<Timeouts>,
+    /// Not in APISIX: for the whole exchange.
+    pub request_timeout: Option<Duration>,
     pub enable_websocket: Option<bool>,
     pub plugins: PluginSpecs,
     pub plugin_config_id: Option<Reference>,
@@ -123,6 +127,9 @@ keys! {
     hub_id: IdOf = id_of("hubs"), own(), guide("hub.md");
     /// How long steps of an exchange may take, in place of the upstream's `timeout`.
     timeout: SubMap<Timeouts> = section(&TIMEOUT, upstream::timeouts), absent("that of the upstream");
+    /// How long a whole exchange may take, from the first byte of the request to the last of the response, with all retries. The answer
+    /// is then 504, or a response that has begun is cut short. It applies to upstreams, and also to WebSockets and event streams.
+    request_timeout: Time = time(), own(), absent("no limit"), example("10s");
     /// Whether WebSockets are passed on. With `false`, the upstream gets requests without `Upgrade`. In APISIX the default is `false`.
     enable_websocket: Flag = flag(), absent("as the service says, or `true`"), guide("websocket.md");
     /// 0 disables the route.
@@ -179,6 +186,7 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
         vars: fields.read(&ROUTE.vars),
         enabled: fields.value(&ROUTE.status) == 1,
         timeouts: fields.read(&ROUTE.timeout),
+        request_timeout: fields.read(&ROUTE.request_timeout),
         enable_websocket: fields.read(&ROUTE.enable_websocket),
         plugins: fields.read(&ROUTE.plugins).unwrap_or_default(),
         plugin_config_id: fields.read(&ROUTE.plugin_config_id),

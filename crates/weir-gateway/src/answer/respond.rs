@@ -183,6 +183,10 @@ fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
         }
         _ => exchange.respond(status, "text/html", page(status, title).as_bytes()),
     };
+    // A type without content misleads clients that parse whatever is said to be JSON.
+    if exchange.request.client_method() == Method::Head {
+        exchange.response.head.remove(b"Content-Type");
+    }
     if exchange.upstream.addr.is_some() && stop.ending().blame == EndedBy::Upstream {
         forward::set_upstream_status_field(exchange, status);
     }

@@ -8,6 +8,7 @@ mod subrequest;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_plugin::{Exchange, MatchedRoute, Stop, UriParameters};
 use weir_proto::Method;
@@ -118,7 +119,21 @@ async fn answer(
         return Box::pin(responder::answer(worker, current, route, (&responder, upstream), client, exchange)).await;
     }
     match target {
-        Target::Upstream(number) => proxy(worker, current, route, *number, client, exchange).await,
+        Target::Upstream(number) => match route.request_timeout {
+            None => proxy(worker, current, route, *number, client, exchange).await,
+            Some(most) => {
+                let rest =
+                    most.saturating_sub(Duration::from_nanos(worker.now_ns().saturating_sub(exchange.started_ns)));
+                // Dropped at the end of its time: that closes its connection to the endpoint, or resets its stream.
+                let served = Box::pin(proxy(worker, current, route, *number, client, exchange));
+                let end = tokio::time::timeout(rest, served).await;
+                end.unwrap_or_else(|_| {
+                    (exchange.upstream.ended_ns, exchange.upstream.failure) =
+                        (worker.now_ns(), Some(Stop::RequestTimeout));
+                    Err(Stop::RequestTimeout)
+                })
+            }
+        },
         Target::Responder(responder) => {
             Box::pin(responder::answer(worker, current, route, (responder, None), client, exchange)).await
         }

@@ -187,6 +187,8 @@ pub struct Route {
     pub target: Target,
     /// Replaces the upstream's if set (APISIX `route.timeout`).
     pub timeouts: Option<Timeouts>,
+    /// The longest time of an exchange with an upstream, from the first byte of the request.
+    pub request_timeout: Option<Duration>,
     /// Whether `Connection: upgrade` is forwarded. APISIX `enable_websocket`; allowed unless set to `false`.
     pub upgrades: bool,
     /// Whether `%2F` and `%5C` in the path are accepted; they are forwarded still encoded.

@@ -20,7 +20,7 @@ use weir_plugin::{
 use crate::content::body_recorder::BodyRecorder;
 use crate::http_service::HttpService;
 
-/// Sends copies of requests to another service and ignores the responses.
+/// Sends copies of requests to other services and ignores the responses.
 ///
 /// The copy is the request as it was sent to the upstream. It is sent after the response to the client has ended, so
 /// the client never waits for the copy, and a failure of the copy does not affect the client. Requests that are refused
@@ -30,6 +30,27 @@ use crate::http_service::HttpService;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyMirror {
+    /// The service that gets the copies, as `http://host:port` or `https://host:port`.
+    #[schemars(extend("x-weir-reaches" = "server"))]
+    host: Option<String>,
+    /// The path of the copies. Without it, copies have the path of the request.
+    path: Option<String>,
+    /// `replace`: `path` replaces the path of the request. `prefix`: `path` is prepended to the path of the request.
+    #[serde(default)]
+    path_concat_mode: PathConcatMode,
+    /// The fraction of requests that are copied, from 0.00001 to 1.
+    #[serde(default = "default_sample_ratio")]
+    #[schemars(range(min = 0.00001, max = 1.0))]
+    sample_ratio: f64,
+    /// Several services in place of `host` and the options beside it, at most 16. Each gets its own fraction of the requests.
+    #[schemars(length(min = 1, max = 16))]
+    targets: Option<Vec<TargetOptions>>,
+}
+
+/// One of several services.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct TargetOptions {
     /// The service that gets the copies, as `http://host:port` or `https://host:port`.
     #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
@@ -57,6 +78,8 @@ fn default_sample_ratio() -> f64 {
     1.0
 }
 
+/// The most services that get copies of one request.
+const MOST_TARGETS: usize = 16;
 /// The most copies in flight for each worker.
 const MOST_UNDERWAY: usize = 128;
 /// The most bytes of a request's content; requests with more are not mirrored.
@@ -72,34 +95,56 @@ impl Definition for ProxyMirror {
     const EXAMPLE: &'static str = "proxy-mirror: { host: \"http://127.0.0.1:9797\", sample_ratio: 0.1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.host.starts_with("grpc") {
-            return Err(ConfigError::new("host", "must begin with `http://` or `https://`; gRPC is not copied"));
-        }
-        let is_path = |path: &String| path.len() > 1 && path.starts_with('/') && !path.contains(['?', '&']);
-        if self.path.as_ref().is_some_and(|path| !is_path(path)) {
-            return Err(ConfigError::new(
-                "path",
-                "must begin with `/`, be longer than `/`, and contain neither `?` nor `&`",
-            ));
-        }
-        if !(0.00001..=1.0).contains(&self.sample_ratio) {
-            return Err(ConfigError::new("sample_ratio", "must be from 0.00001 to 1"));
-        }
-        let idle = IdleConnections { max_per_origin: 8, timeout: Duration::from_secs(60) };
-        let service = HttpService::parse(build.http(), &self.host, true, TIMEOUT, idle, "host")?;
-        if &*service.target != "/" {
-            return Err(ConfigError::new("host", "has a path; use the option `path` instead"));
-        }
+        let ProxyMirror { host, path, path_concat_mode, sample_ratio, targets } = self;
+        let targets = match (host, targets) {
+            (Some(host), None) => {
+                let only = TargetOptions { host, path, path_concat_mode, sample_ratio };
+                Box::new([only.compile("", build)?]) as Box<[MirrorTarget]>
+            }
+            (None, Some(targets)) if path.is_none() && (1..=MOST_TARGETS).contains(&targets.len()) => {
+                let compile = |(index, one): (usize, TargetOptions)| one.compile(&format!("targets[{index}]."), build);
+                targets.into_iter().enumerate().map(compile).collect::<Result<_, _>>()?
+            }
+            (None, Some(_)) if path.is_some() => {
+                return Err(ConfigError::new("path", "belongs to `host`; write it into each entry of `targets`"));
+            }
+            (None, Some(_)) => {
+                return Err(ConfigError::new("targets", format!("must have from 1 to {MOST_TARGETS} entries")));
+            }
+            _ => return Err(ConfigError::new("", "needs one of `host` and `targets`")),
+        };
         Ok(Arc::new(RequestMirror {
-            tally: tally_of(&service.name()),
-            service,
-            path: self.path,
-            mode: self.path_concat_mode,
-            sample_ratio: self.sample_ratio,
+            targets,
             content: NoteKey::unique(),
             picked: NoteKey::unique(),
             underway: build.per_worker("proxy-mirror", "", Cell::default),
         }))
+    }
+}
+
+impl TargetOptions {
+    /// `prefix` stands before the names of the options in faults.
+    fn compile(self, prefix: &str, build: &mut Build) -> Result<MirrorTarget, ConfigError> {
+        let wrong = |option: &str, problem: &str| Err(ConfigError::new(format!("{prefix}{option}"), problem));
+        if self.host.starts_with("grpc") {
+            return wrong("host", "must begin with `http://` or `https://`; gRPC is not copied");
+        }
+        let is_path = |path: &String| path.len() > 1 && path.starts_with('/') && !path.contains(['?', '&']);
+        if self.path.as_ref().is_some_and(|path| !is_path(path)) {
+            return wrong("path", "must begin with `/`, be longer than `/`, and contain neither `?` nor `&`");
+        }
+        if !(0.00001..=1.0).contains(&self.sample_ratio) {
+            return wrong("sample_ratio", "must be from 0.00001 to 1");
+        }
+        let idle = IdleConnections { max_per_origin: 8, timeout: Duration::from_secs(60) };
+        let place = format!("{prefix}host");
+        let service = HttpService::parse(build.http(), &self.host, true, TIMEOUT, idle, &place)?;
+        if &*service.target != "/" {
+            return wrong("host", "has a path; use the option `path` instead");
+        }
+        let tally = tally_of(&service.name());
+        let TargetOptions { path, path_concat_mode: mode, sample_ratio, .. } = self;
+        Ok(MirrorTarget { tally, service, path, mode, sample_ratio })
     }
 }
 
@@ -136,17 +181,25 @@ pub fn tallies() -> Vec<(String, [(&'static str, u64); 3])> {
 }
 
 struct RequestMirror {
+    /// At most 64, the bits of the note `picked`.
+    targets: Box<[MirrorTarget]>,
+    content: NoteKey,
+    /// The note of a request that is copied: a bit for each target that gets it.
+    picked: NoteKey,
+    /// The copies in flight on this worker, of all mirrors together.
+    underway: PerWorker<Cell<usize>>,
+}
+
+struct MirrorTarget {
     service: HttpService,
     path: Option<String>,
     mode: PathConcatMode,
     sample_ratio: f64,
     tally: Arc<MirrorTally>,
-    content: NoteKey,
-    /// The note of a request that was selected for mirroring.
-    picked: NoteKey,
-    /// The copies in flight on this worker, of all mirrors together.
-    underway: PerWorker<Cell<usize>>,
 }
+
+/// The content of a request, with its share of the budget.
+type RecordedContent = (Bytes, Rc<Held>);
 
 /// A permit for one copy in flight.
 struct MirrorPermit(Rc<Cell<usize>>);
@@ -173,8 +226,12 @@ impl Plugin for RequestMirror {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        if self.sample_ratio >= 1.0 || rand::random::<f64>() < self.sample_ratio {
-            exchange.notes.write(self.picked, [1, 0, 0]);
+        let is_picked =
+            |target: &MirrorTarget| target.sample_ratio >= 1.0 || rand::random::<f64>() < target.sample_ratio;
+        let bit = |(index, target): (usize, &MirrorTarget)| u64::from(is_picked(target)) << index;
+        let picked = self.targets.iter().enumerate().map(bit).sum();
+        if picked != 0 {
+            exchange.notes.write(self.picked, [picked, 0, 0]);
         }
         Ok(Flow::Continue)
     }
@@ -193,17 +250,39 @@ impl Plugin for RequestMirror {
     }
 
     fn on_log(&self, exchange: &Exchange) {
-        if exchange.notes.read(self.picked).is_none() || exchange.upstream.attempts == 0 {
+        let Some([picked, ..]) = exchange.notes.read(self.picked) else { return };
+        if exchange.upstream.attempts == 0 {
             return;
         }
-        let copy = self.copy(exchange).and_then(|copy| Some((copy, MirrorPermit::take(self.underway.get())?)));
-        let Some(((copy, held), permit)) = copy else {
-            self.tally.dropped.fetch_add(1, Relaxed);
-            return;
-        };
+        let content = self.recorded(exchange);
+        for (_, target) in self.targets.iter().enumerate().filter(|(index, _)| picked >> index & 1 == 1) {
+            let copy = content.as_ref().and_then(|content| target.copy(exchange, content));
+            match copy.and_then(|copy| Some((copy, MirrorPermit::take(self.underway.get())?))) {
+                Some(((copy, held), permit)) => target.send(copy, (permit, held)),
+                None => _ = target.tally.dropped.fetch_add(1, Relaxed),
+            }
+        }
+    }
+}
+
+impl RequestMirror {
+    /// `None` if the content was not recorded completely.
+    fn recorded(&self, exchange: &Exchange) -> Option<RecordedContent> {
+        let kept = exchange.notes.kept(self.content);
+        if kept.is_some_and(|kept| kept.borrow().is_cut() || kept.borrow().len() > MOST_CONTENT) {
+            return None;
+        }
+        let (content, held) = kept.map(|kept| kept.borrow_mut().take()).unwrap_or_default();
+        Some((Bytes::from_owner(content), Rc::new(held)))
+    }
+}
+
+impl MirrorTarget {
+    /// Sends a copy in a task of its own, which holds `until_sent`.
+    fn send(&self, copy: Request<Full<Bytes>>, until_sent: (MirrorPermit, Rc<Held>)) {
         let (service, tally) = (self.service.clone(), Arc::clone(&self.tally));
         tokio::task::spawn_local(async move {
-            let _until_sent = (permit, held);
+            let _until_sent = until_sent;
             let count = match service.ask(copy, MOST_ANSWERED).await {
                 Ok(_) | Err(CallError::AnswerTooLarge { .. }) => &tally.sent,
                 Err(_) => &tally.failed,
@@ -211,18 +290,10 @@ impl Plugin for RequestMirror {
             count.fetch_add(1, Relaxed);
         });
     }
-}
 
-impl RequestMirror {
-    /// The request as it was sent to the upstream; `None` if its content was not recorded completely, or if it is not
-    /// valid for the HTTP client.
-    fn copy(&self, exchange: &Exchange) -> Option<(Request<Full<Bytes>>, Held)> {
+    /// The request as it was sent to the upstream; `None` if it is not valid for the HTTP client.
+    fn copy(&self, exchange: &Exchange, content: &RecordedContent) -> Option<(Request<Full<Bytes>>, Rc<Held>)> {
         let request = &exchange.request;
-        let kept = exchange.notes.kept(self.content);
-        if kept.is_some_and(|kept| kept.borrow().is_cut() || kept.borrow().len() > MOST_CONTENT) {
-            return None;
-        }
-        let (content, held) = kept.map(|kept| kept.borrow_mut().take()).unwrap_or_default();
         let mut fields = HeaderMap::new();
         for (name, value) in request.head.fields() {
             let name = HeaderName::from_bytes(name).ok()?;
@@ -233,7 +304,8 @@ impl RequestMirror {
         if !request.authority().is_empty() {
             fields.insert(HOST, HeaderValue::from_bytes(request.authority()).ok()?);
         }
-        let mut copy = Request::new(Full::new(Bytes::from_owner(content)));
+        let (content, held) = content.clone();
+        let mut copy = Request::new(Full::new(content));
         *copy.method_mut() = Method::from_bytes(request.method_name()).ok()?;
         *copy.uri_mut() = self.target(request.path(), request.query()).try_into().ok()?;
         *copy.headers_mut() = fields;
@@ -264,7 +336,11 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({}), "the option `host` is missing"),
+            (json!({}), "needs one of `host` and `targets`"),
+            (json!({"host": "http://a", "targets": []}), "needs one of `host` and `targets`"),
+            (json!({"targets": []}), "targets: must have from 1 to 16 entries"),
+            (json!({"targets": [{"host": "http://a"}, {"host": "a:1"}]}), "targets[1].host: `a:1` is not a URL"),
+            (json!({"targets": [{"host": "http://a"}], "path": "/b"}), "path: belongs to `host`"),
             (json!({"host": "a:1"}), "host: `a:1` is not a URL"),
             (json!({"host": "grpc://a:1"}), "host: must begin with"),
             (json!({"host": "http://a/b"}), "host: has a path"),

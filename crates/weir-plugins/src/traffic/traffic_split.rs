@@ -4,13 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+
+use crate::options::headers::{HeaderEdits, HeaderOptions};
 
 /// Distributes traffic among several upstreams by weight: canary releases, blue-green deployments, A/B tests.
 ///
 /// The first rule that matches a request is applied. Its weights are kept exactly, over all workers: with `weight: 10`
 /// and `weight: 90`, exactly 10 of every 100 requests go to the first upstream. All retries of a request use the same
-/// upstream.
+/// upstream. An entry may answer with a status in place of an upstream, and change the header fields of its share.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrafficSplit {
@@ -57,6 +59,14 @@ struct ShareOptions {
     /// The weight relative to the other entries; 0 means no requests.
     #[serde(default = "default_weight")]
     weight: u32,
+    /// The status of the answer to these requests, 200 to 599, in place of an upstream.
+    #[schemars(range(min = 200, max = 599))]
+    status: Option<u16>,
+    /// Header fields of these requests to add (names and values, or a list of `name: value`), set and remove, in this
+    /// order; or a map of names and values, which are set. Values may contain `$variables`.
+    headers: Option<HeaderOptions>,
+    /// The same for the responses to these requests.
+    response_headers: Option<HeaderOptions>,
 }
 
 fn default_weight() -> u32 {
@@ -87,11 +97,15 @@ impl Definition for TrafficSplit {
         let rule =
             |(index, options): (usize, SplitRuleOptions)| SplitRule::new(options, &format!("rules[{index}]"), build);
         let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
-        Ok(Arc::new(Split(rules)))
+        Ok(Arc::new(Split { rules, picked: NoteKey::unique() }))
     }
 }
 
-struct Split(Box<[SplitRule]>);
+struct Split {
+    rules: Box<[SplitRule]>,
+    /// The note of the rule and of the entry that a request has got, by their numbers, if responses to it are changed.
+    picked: NoteKey,
+}
 
 struct SplitRule {
     /// One of these conditions has to hold; none if the rule applies to all requests.
@@ -103,8 +117,44 @@ struct SplitRule {
 struct WeightedShare {
     /// The sum of the weights up to and including this one.
     until: u64,
+    target: ShareTarget,
+    request: HeaderEdits,
+    response: Option<HeaderEdits>,
+}
+
+/// What becomes of the requests of a share.
+enum ShareTarget {
     /// `None` for the upstream of the route.
-    upstream: Option<u32>,
+    Upstream(Option<u32>),
+    Status(u16),
+}
+
+impl ShareOptions {
+    fn compile(self, until: u64, path: &str, build: &mut Build) -> Result<WeightedShare, ConfigError> {
+        let mut edits = |options: Option<HeaderOptions>, key: &str| {
+            options.map(|options| options.compile(&format!("{path}.{key}"), build)).transpose()
+        };
+        let request = edits(self.headers, "headers")?.unwrap_or_default();
+        if request.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
+            let problem =
+                "cannot change `Host`; use the option `host` of `proxy-rewrite`, or `pass_host` of the upstream";
+            return Err(ConfigError::new(format!("{path}.headers"), problem));
+        }
+        let response = edits(self.response_headers, "response_headers")?;
+        let upstream = build.upstream(path);
+        let target = match self.status {
+            None => ShareTarget::Upstream(upstream),
+            Some(_) if upstream.is_some() => {
+                return Err(ConfigError::new(
+                    format!("{path}.status"),
+                    "takes the place of an upstream; keep one of them",
+                ));
+            }
+            Some(status @ 200..=599) => ShareTarget::Status(status),
+            Some(_) => return Err(ConfigError::new(format!("{path}.status"), "must be from 200 to 599")),
+        };
+        Ok(WeightedShare { until, target, request, response })
+    }
 }
 
 impl SplitRule {
@@ -120,11 +170,12 @@ impl SplitRule {
             cases.push(build.condition(vars, &path)?);
         }
         let mut until = 0;
-        let share = |(index, share): (usize, &ShareOptions)| {
+        let share = |(index, share): (usize, ShareOptions)| {
             until += u64::from(share.weight);
-            WeightedShare { until, upstream: build.upstream(&format!("{path}.weighted_upstreams[{index}]")) }
+            share.compile(until, &format!("{path}.weighted_upstreams[{index}]"), build)
         };
-        let shares: Box<[WeightedShare]> = options.weighted_upstreams.iter().enumerate().map(share).collect();
+        let shares: Box<[WeightedShare]> =
+            options.weighted_upstreams.into_iter().enumerate().map(share).collect::<Result<_, _>>()?;
         let path = format!("{path}.weighted_upstreams");
         if until > MAX_WEIGHT {
             return Err(ConfigError::new(path, format!("has weights whose sum is more than {MAX_WEIGHT}")));
@@ -139,23 +190,53 @@ impl SplitRule {
         self.cases.is_empty() || self.cases.iter().any(|case| case.holds(exchange))
     }
 
-    fn pick(&self) -> Option<u32> {
-        let turn = match &*self.shares {
-            [] => return None,
-            [only] => return only.upstream,
-            _ => self.turns.next(),
-        };
-        let share = self.shares.partition_point(|share| share.until <= turn);
-        self.shares.get(share)?.upstream
+    /// The number of the share whose turn it is; `None` if there is no share.
+    fn pick(&self) -> Option<usize> {
+        match self.shares.len() {
+            0 => None,
+            1 => Some(0),
+            _ => {
+                let turn = self.turns.next();
+                Some(self.shares.partition_point(|share| share.until <= turn))
+            }
+        }
     }
 }
 
 impl Plugin for Split {
+    fn phases(&self) -> Phases {
+        let changes_responses = |rule: &SplitRule| rule.shares.iter().any(|share| share.response.is_some());
+        match self.rules.iter().any(changes_responses) {
+            false => Phases::REQUEST,
+            true => Phases::REQUEST.and(Phases::RESPONSE),
+        }
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        if let Some(rule) = self.0.iter().find(|rule| rule.matches(exchange)) {
-            exchange.divert_to(rule.pick());
+        let Some(number) = self.rules.iter().position(|rule| rule.matches(exchange)) else { return Ok(Flow::Continue) };
+        let rule = &self.rules[number];
+        let Some((picked, share)) = rule.pick().and_then(|picked| Some((picked, rule.shares.get(picked)?))) else {
+            exchange.divert_to(None);
+            return Ok(Flow::Continue);
+        };
+        if share.response.is_some() {
+            exchange.notes.write(self.picked, [number as u64, picked as u64, 0]);
+        }
+        // The names have been checked; a value is invalid only because of the content of a variable.
+        let edited = share.request.apply(exchange, |exchange| &mut exchange.request.head, &[]);
+        edited.map_err(|_| Stop::Respond(400))?;
+        match share.target {
+            ShareTarget::Upstream(upstream) => exchange.divert_to(upstream),
+            ShareTarget::Status(status) => return Err(Stop::Respond(status)),
         }
         Ok(Flow::Continue)
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let Some([rule, share, _]) = exchange.notes.read(self.picked) else { return Ok(()) };
+        let share = self.rules.get(rule as usize).and_then(|rule| rule.shares.get(share as usize));
+        let Some(edits) = share.and_then(|share| share.response.as_ref()) else { return Ok(()) };
+        edits.apply(exchange, |exchange| &mut exchange.response.head, &[]).map_err(|_| Stop::Internal)
     }
 }
 
@@ -192,7 +273,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{build_with_upstreams, get, on_request, refused};
+    use crate::testing::{build_with_upstreams, get, on_request, refused, sent};
 
     fn chosen(step: &Arc<dyn Plugin>, target: &str) -> Option<u32> {
         let mut exchange = get(target);
@@ -231,6 +312,35 @@ mod tests {
     }
 
     #[test]
+    fn a_share_may_be_answered_with_a_status() {
+        let step = build_with_upstreams::<TrafficSplit>(json!({"rules": [{"weighted_upstreams": [
+            {"upstream_id": "a", "weight": 3}, {"status": 500, "weight": 1},
+        ]}]}));
+        let outcomes: Vec<_> = (0..8).map(|_| on_request(&step, &mut get("/"))).collect();
+        assert_eq!(outcomes.iter().filter(|outcome| **outcome == Err(Stop::Respond(500))).count(), 2);
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 6);
+    }
+
+    #[test]
+    fn header_fields_are_those_of_the_share() {
+        let step = build_with_upstreams::<TrafficSplit>(json!({"rules": [{"weighted_upstreams": [
+            {"upstream_id": "a", "headers": {"set": {"X-A": "$arg_a"}, "remove": ["X-B"]},
+             "response_headers": {"add": {"X-C": "c"}}},
+            {"upstream_id": "b"},
+        ]}]}));
+        for _ in 0..4 {
+            let mut exchange = get("/?a=1");
+            exchange.request.head.add(b"X-B", b"b").expect("valid");
+            on_request(&step, &mut exchange).expect("it refuses no request");
+            step.on_response(&mut exchange).expect("the fields are valid");
+            let is_first = exchange.diverted_to() == Some(0);
+            assert_eq!(exchange.request.head.value(b"x-a"), is_first.then_some(&b"1"[..]));
+            assert_eq!(exchange.request.head.value(b"x-b").is_none(), is_first);
+            assert_eq!(sent(&exchange, "x-c"), is_first.then_some("c"));
+        }
+    }
+
+    #[test]
     fn turns_meet_every_number_once() {
         for total in 1..200 {
             let turns = WeightedTurns::new(total);
@@ -250,6 +360,11 @@ mod tests {
             (
                 shares(json!([{"weight": -1}])),
                 "rules[0].weighted_upstreams[0].weight: expected a whole number, 0 or more",
+            ),
+            (shares(json!([{"status": 100}])), "rules[0].weighted_upstreams[0].status: must be from 200 to 599"),
+            (
+                shares(json!([{"headers": {"set": {"Host": "x"}}}])),
+                "rules[0].weighted_upstreams[0].headers: cannot change `Host`",
             ),
             (shares(json!([{"weight": 0}])), "rules[0].weighted_upstreams: has no weight above 0"),
             (shares(json!([{"wait": 1}])), "rules[0].weighted_upstreams[0].wait: the option `wait` is not known"),
