@@ -337,10 +337,9 @@ impl Publisher {
     }
 }
 
-/// Warnings about settings that a running node cannot change.
-fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
-    let settings = &document.settings;
-    let changed = [
+/// The settings that a running node cannot change, and whether they have changed.
+fn changes(settings: &NodeSettings, started_with: &NodeSettings) -> impl Iterator<Item = (&'static str, bool)> {
+    [
         ("listen", settings.listen != started_with.listen),
         ("worker_processes", settings.worker_processes != started_with.worker_processes),
         ("status", settings.status != started_with.status),
@@ -354,7 +353,12 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         ("records_threads", settings.records.threads != started_with.records.threads),
         ("records_cpus", settings.records.cpus != started_with.records.cpus),
         ("records_max_memory", settings.records.memory != started_with.records.memory),
-    ];
+    ]
+    .into_iter()
+}
+
+/// Warnings about settings that a running node cannot change.
+fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
     let warn = |key: &str| Diagnostic {
         path: key.to_owned(),
         ..Diagnostic::at_place(
@@ -364,5 +368,5 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         )
         .advise("it takes effect at the next start or binary upgrade")
     };
-    changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| warn(key)).collect()
+    changes(&document.settings, started_with).filter(|(_, changed)| *changed).map(|(key, _)| warn(key)).collect()
 }

@@ -8,7 +8,16 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES};
+use serde_json::{Value, json};
+
+use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
+use super::settings::NODE;
+use crate::keys::kinds::{
+    Custom, DistinctList, Form, List, Or, ParsedText, SubMap, Text, Whole, Words, any_text, custom, form, section,
+    set, text, whole, words,
+};
+use crate::keys::schema::Definitions;
+use crate::keys::{KeyRule, MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -116,8 +125,8 @@ pub struct EtcdTlsFiles {
 
 const DEFAULT_PORT: u16 = 9180;
 const DEFAULT_PREFIX: &str = "/apisix";
-const ETCD_TIMEOUT_S: i64 = 5;
-const DEFAULT_HISTORY: u64 = 1_000;
+const ETCD_TIMEOUT_S: u32 = 5;
+const DEFAULT_HISTORY: u32 = 1_000;
 /// In characters; shorter keys could be guessed.
 const LEAST_KEY: usize = 16;
 /// Default keys of Apache APISIX's documentation and packages, which are publicly known.
@@ -129,14 +138,92 @@ const MOST_SOCKET_PATH: usize = 100;
 /// The prefix of a key given by its SHA-256 hash.
 const HASHED: &str = "sha256:";
 
-pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
-    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens"])?;
+/// The longest path of a file.
+const MOST_PATH: usize = 4_096;
+
+keys! {
+    /// The Admin API.
+    pub(super) static ADMIN: AdminKeys = "admin";
+
+    /// The address to listen on: an IP address with a port, or `unix:PATH` for a Unix socket that only the user of the process can
+    /// connect to.
+    listen: ParsedText<AdminAddress> = any_text().pattern(ADDRESS).parsed(address), own(), absent("`127.0.0.1:9180`"),
+        example("unix:/run/weir/admin.sock");
+    /// The keys that requests may have, with their rights. Without keys and `tokens`, the node generates a key if it listens on a loopback
+    /// address, and asks for none on a Unix socket.
+    keys: Custom<Vec<AdminKey>> = custom("list: maps", keys_schema, keys).with(&ADMIN_KEY), own(), guide("admin-api.md#permissions"),
+        example("[{ name: ops, key: 2f1c6f0d5e8b4a97c3d2e1f0a9b8c7d6, role: admin }]");
+    /// TLS for connections to the API.
+    tls: SubMap<AdminTls> = section(&ADMIN_TLS, tls), own(), absent("no TLS");
+    /// Host names that requests may have in `Host`, besides addresses and the names of this machine.
+    hosts: DistinctList<ParsedText<Box<str>>> = NAMES, own(), absent("none"), example("[admin.example.com]"),
+        guide("admin-api.md#names-and-origins");
+    /// Origins of web pages that may read responses (CORS).
+    origins: DistinctList<ParsedText<Box<str>>> = NAMES, own(), absent("none"), example("[\"https://console.example\"]"),
+        guide("admin-api.md#names-and-origins");
+    /// The audit log.
+    audit: SubMap<PathBuf> = section(&AUDIT, audit), own(), absent("none");
+    /// JSON Web Tokens of an identity provider, accepted in place of keys.
+    tokens: SubMap<AdminTokens> = section(&TOKENS, admin_access::tokens), own(), absent("none"),
+        guide("admin-api.md#tokens-of-an-identity-provider");
+}
+
+const ADDRESS: &str = r"^(([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}|unix:.+)$";
+const NAMES: DistinctList<ParsedText<Box<str>>> = set(text(1, 256).parsed(lowered));
+
+keys! {
+    /// A key of the Admin API, with the rights that it gives.
+    static ADMIN_KEY: AdminKeyKeys = "admin_key",
+        rules &[KeyRule::All {
+            keys: &["name", "key"],
+            problem: "needs `name` and `key`",
+            advice: "write `{ name: ops, key: ..., role: admin }`",
+        }];
+
+    /// A name, which the audit log has.
+    name: Text = text(1, 64), own(), example("ops");
+    /// The key: at least 16 characters, or `sha256:` with its SHA-256 hash in hexadecimal digits.
+    key: ParsedText<[u8; 32]> = any_text().pattern("^(sha256:[0-9a-fA-F]{64}|.{16,})$").parsed(hash), own(), secret(),
+        example("2f1c6f0d5e8b4a97c3d2e1f0a9b8c7d6");
+    /// What it may do: read with secrets masked (`viewer`), read and write resources (`editor`), or everything (`admin`).
+    role: Or<Words<AdminRole>> = words(ROLES).or(AdminRole::Admin), own();
+    /// The resources that it gives access to.
+    scopes: List<SubMap<AdminScope>> = SCOPES, own(), absent("all"), guide("admin-api.md#some-resources-only");
+}
+
+keys! {
+    /// TLS of the Admin API, with PEM files.
+    static ADMIN_TLS: AdminTlsKeys = "admin_tls",
+        rules &[KeyRule::All {
+            keys: &["cert", "key"],
+            problem: "needs `cert` and `key`",
+            advice: "add a PEM file with the certificate, and one with its key",
+        }];
+
+    /// The file with the certificate.
+    cert: Text = text(1, MOST_PATH), own(), example("admin.crt");
+    /// The file with its key.
+    key: Text = text(1, MOST_PATH), own(), example("admin.key");
+    /// The file with the CA certificate that certificates of clients must be issued by. Without it, clients need none.
+    ca: Text = text(1, MOST_PATH), own(), example("clients-ca.crt");
+}
+
+keys! {
+    /// The audit log: one line for each change of a resource, and for each refused request.
+    static AUDIT: AuditKeys = "audit";
+
+    /// The path of the file.
+    path: Text = text(1, MOST_PATH), own(), required("add `path: logs/audit.log`"), example("logs/audit.log");
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
+    let at = fields.at();
     let default = AdminAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
-    let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
-    let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
+    let listen = if fields.has(&ADMIN.listen) { fields.read(&ADMIN.listen)? } else { default };
+    let keys = fields.read(&ADMIN.keys).unwrap_or_default();
     if let AdminAddress::Tcp(listen) = listen
         && keys.is_empty()
-        && !fields.has("tokens")
+        && !fields.has(&ADMIN.tokens)
         && !listen.ip().is_loopback()
     {
         at.report_advising(
@@ -144,83 +231,142 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
             "add `keys: [{ name: ops, key: ..., role: admin }]`, or listen on 127.0.0.1 or on a Unix socket",
         );
     }
-    if let (AdminAddress::Unix(_), Some(tls)) = (&listen, fields.get("tls")) {
+    if let (AdminAddress::Unix(_), Some(tls)) = (&listen, fields.get(&ADMIN.tls)) {
         tls.report_advising("is not used on a Unix socket", "remove `tls`, or listen on an IP address");
     }
-    let texts = |key: &str| -> Vec<Box<str>> {
-        let list = fields.get(key).map(|list| list.distinct(|item| item.text_of(1..=256).map(str::to_lowercase)));
-        list.unwrap_or_default().into_iter().map(Box::from).collect()
-    };
     Some(AdminSettings {
         listen,
         keys,
-        tls: fields.get("tls").and_then(|at| tls(&at)),
-        hosts: texts("hosts"),
-        origins: texts("origins"),
-        tokens: fields.get("tokens").and_then(|at| admin_access::tokens(&at)),
-        audit: fields.get("audit").and_then(|at| audit(&at)),
+        tls: fields.read(&ADMIN.tls),
+        hosts: fields.read(&ADMIN.hosts).unwrap_or_default(),
+        origins: fields.read(&ADMIN.origins).unwrap_or_default(),
+        tokens: fields.read(&ADMIN.tokens),
+        audit: fields.read(&ADMIN.audit),
     })
 }
 
-fn audit(at: &NodeReader) -> Option<PathBuf> {
-    let fields = at.fields(&["path"])?;
-    let Some(path) = fields.get("path") else {
-        at.report_advising("has no `path`", "add `path: logs/audit.log`");
-        return None;
-    };
-    path.text_of(1..=4096).map(PathBuf::from)
+fn audit(fields: &MapReader) -> Option<PathBuf> {
+    fields.read(&AUDIT.path).map(|path| path.into_string().into())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "it stands for functions that report faults")]
+fn lowered(_: &NodeReader, text: &str) -> Option<Box<str>> {
+    Some(text.to_lowercase().into())
+}
+
+keys! {
+    /// A store: a file of the node, or a cluster of etcd.
+    pub(super) static STORE: StoreKeys = "store", rules &[KeyRule::AtMostOne("path", "etcd")];
+
+    /// The file of an embedded store.
+    path: Text = text(1, MOST_PATH), own(), absent("one in `data_dir`"), example("/var/lib/weir/store.redb");
+    /// The number of revisions in the history.
+    history: Or<Whole<u32>> = whole(1, 1_000_000).or(DEFAULT_HISTORY), own();
+    /// A cluster of etcd, which several nodes may share.
+    etcd: SubMap<EtcdSettings> = section(&ETCD, read_etcd), own(), guide("clusters.md");
+}
+
+keys! {
+    /// A cluster of etcd that keeps the resources.
+    static ETCD: EtcdKeys = "etcd", rules &[KeyRule::Together("user", "password")];
+
+    /// The URLs of all members.
+    hosts: Form = form("list: URL", hosts_schema), own(), required(ADD_MEMBERS), example("[\"http://127.0.0.1:2379\"]");
+    /// The prefix of the keys of all resources.
+    prefix: ParsedText<Box<str>> = text(1, MOST_PATH).pattern("^/.*[^/]$").parsed(key_prefix), own(), absent("`/apisix`"),
+        example("/apisix");
+    /// The user.
+    user: Text = text(1, MOST_PATH), own(), absent("none"), example("weir");
+    /// The password of the user.
+    password: Text = text(1, MOST_PATH), own(), secret(), example("c0ffee-and-cake");
+    /// The longest time of a request.
+    timeout: Or<Whole<u32>> = whole(1, 60).or(ETCD_TIMEOUT_S), own(), unit("s");
+    /// TLS to the members, with PEM files. It is needed for `https` URLs.
+    tls: SubMap<EtcdTlsFiles> = section(&ETCD_TLS, read_etcd_tls), own(), absent("no TLS");
+}
+
+const ADD_MEMBERS: &str = "write `hosts: [\"http://127.0.0.1:2379\"]`, with all members";
+
+keys! {
+    /// TLS to the members of a cluster of etcd, with PEM files.
+    static ETCD_TLS: EtcdTlsKeys = "etcd_tls", rules &[KeyRule::Together("cert", "key")];
+
+    /// The file with the CA certificate that the members are verified with.
+    ca: Text = text(1, MOST_PATH), own(), required("add the PEM file with the CA certificate that the members are verified with"),
+        example("etcd-ca.crt");
+    /// The file with the client certificate of this node.
+    cert: Text = text(1, MOST_PATH), own(), absent("none"), example("node.crt");
+    /// The file with the key of this certificate.
+    key: Text = text(1, MOST_PATH), own(), absent("none"), example("node.key");
+    /// The name that the certificates of the members must have.
+    sni: Text = text(1, MOST_PATH), own(), absent("the host in `hosts`"), example("etcd.internal");
+}
+
+fn hosts_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "array", "minItems": 1, "items": { "type": "string", "pattern": "^https?://" } })
+}
+
+fn keys_schema(definitions: &mut Definitions) -> Value {
+    json!({ "type": "array", "items": { "$ref": definitions.reference(ADMIN_KEY.table()) } })
+}
+
+pub(super) fn store_schema(definitions: &mut Definitions) -> Value {
+    json!({ "oneOf": [{ "enum": ["embedded", "standalone"] }, { "$ref": definitions.reference(STORE.table()) }] })
 }
 
 /// The default is `embedded` if there is an Admin API, and no store otherwise.
 pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
-    let embedded = |path| StoreSettings { kind: StoreKind::Embedded { path }, history: DEFAULT_HISTORY };
-    let Some(at) = fields.get("store") else { return fields.has("admin").then(|| embedded(None)) };
-    if let NodeKind::Text(_) = &at.node().kind {
-        return match at.choice(&[("embedded", true), ("standalone", false)])? {
-            true => Some(embedded(None)),
-            false => {
-                if !fields.has("admin") {
-                    at.report_advising("is a store that the Admin API fills, and there is no Admin API", "add `admin`");
-                }
-                Some(StoreSettings { kind: StoreKind::Standalone, history: DEFAULT_HISTORY })
-            }
-        };
+    let has_api = fields.has(&NODE.admin);
+    let Some(at) = fields.get(&NODE.store) else { return has_api.then(|| embedded(None)) };
+    let store = fields.read(&NODE.store)?;
+    if store.kind == StoreKind::Standalone && !has_api {
+        at.report_advising("is a store that the Admin API fills, and there is no Admin API", "add `admin`");
     }
-    let own = at.fields(&["path", "history", "etcd"])?;
-    own.at_most_one("path", "etcd");
-    let path = own.get("path").and_then(|at| at.text_of(1..=4096)).map(Box::from);
-    let history = own.get("history").and_then(|at| at.integer(1..=1_000_000)).unwrap_or(DEFAULT_HISTORY as i64);
-    let history = history as u64;
-    Some(match own.get("etcd") {
-        Some(etcd) => StoreSettings { kind: StoreKind::Etcd(read_etcd(&etcd)?), history },
-        None => StoreSettings { history, ..embedded(path) },
+    Some(store)
+}
+
+fn embedded(path: Option<Box<str>>) -> StoreSettings {
+    StoreSettings { kind: StoreKind::Embedded { path }, history: DEFAULT_HISTORY.into() }
+}
+
+/// A word, or a map.
+pub(super) fn store(at: &NodeReader) -> Option<StoreSettings> {
+    if let NodeKind::Text(_) = &at.node().kind {
+        return Some(match at.choice(&[("embedded", true), ("standalone", false)])? {
+            true => embedded(None),
+            false => StoreSettings { kind: StoreKind::Standalone, history: DEFAULT_HISTORY.into() },
+        });
+    }
+    let fields = at.keys(&STORE)?;
+    let path = fields.read(&STORE.path);
+    let history = fields.value(&STORE.history).into();
+    Some(match fields.has(&STORE.etcd) {
+        true => StoreSettings { kind: StoreKind::Etcd(fields.read(&STORE.etcd)?), history },
+        false => StoreSettings { history, ..embedded(path) },
     })
 }
 
-fn read_etcd(at: &NodeReader) -> Option<EtcdSettings> {
-    let fields = at.fields(&["hosts", "prefix", "user", "password", "timeout", "tls"])?;
-    let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
-    let tls = fields.get("tls").map(|at| read_etcd_tls(&at));
-    let hosts = fields.get("hosts").map(|list| list.distinct(|item| etcd_host(item, tls.is_some())));
+fn read_etcd(fields: &MapReader) -> Option<EtcdSettings> {
+    let tls = fields.read(&ETCD.tls);
+    let has_tls = fields.has(&ETCD.tls);
+    let hosts = fields.get(&ETCD.hosts).map(|list| list.distinct(|item| etcd_host(item, has_tls)));
     let hosts: Vec<Box<str>> = hosts.unwrap_or_default().into_iter().map(Box::from).collect();
-    if hosts.is_empty() {
-        at.report_advising("has no `hosts`", "write `hosts: [\"http://127.0.0.1:2379\"]`, with all members");
-    }
-    let prefix = text("prefix").unwrap_or_else(|| DEFAULT_PREFIX.into());
-    if !prefix.starts_with('/') || prefix.len() < 2 || prefix.ends_with('/') {
-        let told = format!("`{}` is not a key prefix", shortened(&prefix));
+    Some(EtcdSettings {
+        hosts,
+        prefix: fields.read(&ETCD.prefix).unwrap_or_else(|| DEFAULT_PREFIX.into()),
+        user: fields.read(&ETCD.user).zip(fields.read(&ETCD.password)),
+        tls,
+        timeout: Duration::from_secs(fields.value(&ETCD.timeout).into()),
+    })
+}
+
+fn key_prefix(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    if !text.starts_with('/') || text.len() < 2 || text.ends_with('/') {
+        let told = format!("`{}` is not a key prefix", shortened(text));
         at.report_advising(told, "write as `/apisix`, with a slash at the start and none at the end");
+        return None;
     }
-    let user = match (text("user"), text("password")) {
-        (Some(user), Some(password)) => Some((user, password)),
-        (None, None) => None,
-        _ => {
-            at.report_advising("has only one of `user` and `password`", "write both, or neither");
-            None
-        }
-    };
-    let timeout = fields.get("timeout").and_then(|at| at.integer(1..=60)).unwrap_or(ETCD_TIMEOUT_S);
-    Some(EtcdSettings { hosts, prefix, user, tls: tls.flatten(), timeout: Duration::from_secs(timeout as u64) })
+    Some(text.into())
 }
 
 fn etcd_host(at: &NodeReader, has_tls: bool) -> Option<String> {
@@ -238,24 +384,15 @@ fn etcd_host(at: &NodeReader, has_tls: bool) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn read_etcd_tls(at: &NodeReader) -> Option<EtcdTlsFiles> {
-    let fields = at.fields(&["ca", "cert", "key", "sni"])?;
-    let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
-    if !fields.has("ca") {
-        at.report_advising(
-            "has no `ca`",
-            "add the PEM file with the CA certificate that the members are verified with",
-        );
-    }
-    let identity = text("cert").zip(text("key"));
-    if identity.is_none() && (fields.has("cert") || fields.has("key")) {
-        at.report_advising("has only one of `cert` and `key`", "write both, or neither");
-    }
-    Some(EtcdTlsFiles { authorities: text("ca"), identity, server_name: text("sni") })
+fn read_etcd_tls(fields: &MapReader) -> Option<EtcdTlsFiles> {
+    Some(EtcdTlsFiles {
+        authorities: fields.read(&ETCD_TLS.ca),
+        identity: fields.read(&ETCD_TLS.cert).zip(fields.read(&ETCD_TLS.key)),
+        server_name: fields.read(&ETCD_TLS.sni),
+    })
 }
 
-fn address(at: &NodeReader) -> Option<AdminAddress> {
-    let text = at.text()?;
+fn address(at: &NodeReader, text: &str) -> Option<AdminAddress> {
     if let Some(path) = text.strip_prefix(UNIX) {
         if path.is_empty() || path.len() > MOST_SOCKET_PATH || path.contains('\0') {
             let problem =
@@ -276,27 +413,28 @@ fn address(at: &NodeReader) -> Option<AdminAddress> {
     address
 }
 
-fn keys(at: &NodeReader) -> Vec<AdminKey> {
+fn keys(at: &NodeReader) -> Option<Vec<AdminKey>> {
     let mut names = HashSet::new();
-    let read = |item: NodeReader| {
-        let fields = item.fields(&["name", "key", "role", "scopes"])?;
-        let (Some(name), Some(key)) = (fields.get("name"), fields.get("key")) else {
-            item.report_advising("needs `name` and `key`", "write `{ name: ops, key: ..., role: admin }`");
-            return None;
-        };
-        let text = name.text_of(1..=64)?;
-        if !names.insert(text.to_owned()) {
-            name.report(format!("`{}` is the name of two keys", shortened(text)));
+    let mut keys = Vec::new();
+    for item in at.items() {
+        let Some(fields) = item.keys(&ADMIN_KEY) else { continue };
+        let name = fields.read(&ADMIN_KEY.name);
+        if let Some(name) = &name
+            && !names.insert(name.clone())
+            && let Some(at) = fields.get(&ADMIN_KEY.name)
+        {
+            at.report(format!("`{}` is the name of two keys", shortened(name)));
         }
-        let role = fields.get("role").map_or(Some(AdminRole::Admin), |at| at.choice(ROLES))?;
-        let scopes = admin_access::scopes(&fields);
-        Some(AdminKey { name: text.into(), hash: hash(&key)?, role, scopes })
-    };
-    at.items().collect::<Vec<_>>().into_iter().filter_map(read).collect()
+        let role = fields.value(&ADMIN_KEY.role);
+        let scopes = admin_access::scopes(&fields, &ADMIN_KEY.scopes);
+        if let (Some(name), Some(hash)) = (name, fields.read(&ADMIN_KEY.key)) {
+            keys.push(AdminKey { name, hash, role, scopes });
+        }
+    }
+    Some(keys)
 }
 
-fn hash(at: &NodeReader) -> Option<[u8; 32]> {
-    let text = at.text()?;
+fn hash(at: &NodeReader, text: &str) -> Option<[u8; 32]> {
     if let Some(digits) = text.strip_prefix(HASHED) {
         let hash = hex(digits);
         if hash.is_none() {
@@ -331,14 +469,9 @@ fn hex(digits: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-fn tls(at: &NodeReader) -> Option<AdminTls> {
-    let fields = at.fields(&["cert", "key", "ca"])?;
-    let file = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
-    let (Some(cert), Some(key)) = (file("cert"), file("key")) else {
-        at.report_advising("needs `cert` and `key`", "add a PEM file with the certificate, and one with its key");
-        return None;
-    };
-    Some(AdminTls { cert, key, ca: file("ca") })
+fn tls(fields: &MapReader) -> Option<AdminTls> {
+    let [cert, key, ca] = [&ADMIN_TLS.cert, &ADMIN_TLS.key, &ADMIN_TLS.ca].map(|key| fields.read(key));
+    Some(AdminTls { cert: cert?, key: key?, ca })
 }
 
 #[cfg(test)]

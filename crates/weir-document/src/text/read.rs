@@ -502,7 +502,7 @@ pub(crate) mod asked {
         static ASKED: RefCell<BTreeSet<(&'static str, String)>> = RefCell::default();
     }
 
-    pub(super) fn note(table: &'static str, key: &str) {
+    pub(crate) fn note(table: &'static str, key: &str) {
         ASKED.with_borrow_mut(|asked| asked.insert((table, key.to_owned())));
     }
 

@@ -3,12 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::document::IncludedFiles;
 use crate::document::kinds::KINDS;
-use crate::text::read::asked;
+use crate::document::settings;
+use crate::text::read::{asked, join};
+use crate::text::tree::TreeNode;
 use crate::{Diagnostic, Document};
 
 fn read(document: &Value) -> Vec<Diagnostic> {
-    Document::parse("f", &document.to_string(), &|_| None, TextLimits::default()).expect("JSON is YAML").faults
+    let mut no_files = |_: &TreeNode| IncludedFiles::default();
+    let text = document.to_string();
+    let read = Document::parse_including("f", &text, &|_| None, TextLimits::default(), &mut no_files);
+    read.expect("JSON is YAML").faults
 }
 
 /// A value of a key: its example, or what follows from its kind.
@@ -79,16 +85,37 @@ fn tables(table: &'static KeyTable, found: &mut BTreeMap<&'static str, &'static 
     }
 }
 
-fn kinds() -> impl Iterator<Item = (&'static str, &'static KeyTable)> {
-    KINDS.iter().filter_map(|kind| Some((kind.list, kind.table()?)))
+/// Maps of which a file consists: the settings of the node, and a resource of each list.
+struct Part {
+    /// The path of the map.
+    path: String,
+    table: &'static KeyTable,
+    list: Option<&'static str>,
+}
+
+impl Part {
+    fn document(&self, map: Value) -> Value {
+        match self.list {
+            Some(list) => json!({ list: [map] }),
+            None => map,
+        }
+    }
+}
+
+fn parts() -> impl Iterator<Item = Part> {
+    let kinds = KINDS.iter().filter_map(|kind| {
+        Some(Part { path: format!("{}[0]", kind.list), table: kind.table()?, list: Some(kind.list) })
+    });
+    std::iter::once(Part { path: String::new(), table: settings::table(), list: None }).chain(kinds)
 }
 
 #[test]
 fn keys_of_schemas_are_those_that_are_read() {
-    for (list, table) in kinds() {
+    for part in parts() {
+        let (list, table) = (&part.path, part.table);
         asked::take();
         for map in variants(table) {
-            read(&json!({ list: [map] }));
+            read(&part.document(Value::Object(map)));
         }
         let read: BTreeSet<(&str, String)> = asked::take();
         let mut all = BTreeMap::new();
@@ -136,7 +163,7 @@ fn refused_samples(
     }
     let schema = jsonschema::validator_for(&of(table)).expect("it is a schema");
     for key in table.keys().filter(|key| key.refusal().is_none()) {
-        let path = format!("{path}.{}", key.about().name);
+        let path = join(path, key.about().name);
         if let Some(inner) = key.inner() {
             let outer = |value: Value| {
                 let mut map = least(table, None);
@@ -170,16 +197,16 @@ fn refused_samples(
 #[test]
 fn examples_are_accepted_by_the_reader_and_by_the_schema() {
     let mut refused = Vec::new();
-    for (list, table) in kinds() {
-        let document = |value: Value| json!({ list: [value] });
-        refused.extend(refused_samples(table, &format!("{list}[0]"), &document, &mut BTreeSet::new()));
+    for part in parts() {
+        let document = |value: Value| part.document(value);
+        refused.extend(refused_samples(part.table, &part.path, &document, &mut BTreeSet::new()));
     }
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
 #[test]
 fn schemas_describe_each_key() {
-    for (list, table) in kinds() {
+    for Part { path: list, table, .. } in parts() {
         let mut all = BTreeMap::new();
         tables(table, &mut all);
         for key in all.values().flat_map(|table| table.keys()).filter(|key| key.refusal().is_none()) {

@@ -1,0 +1,203 @@
+//! `listen` and `status`: the addresses of a node.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use serde_json::{Value, json};
+use weir_gateway::snapshot::ClientSettings;
+
+use super::clients::CLIENTS;
+use super::keys::NODE;
+use crate::keys::keys;
+use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
+use crate::keys::schema::Definitions;
+use crate::keys::MapKeys;
+use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::NodeKind;
+
+/// One address to accept clients on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    pub address: ListenAddress,
+    /// Whether connections use TLS, with the certificates of `ssls`.
+    pub tls: bool,
+    /// Whether each connection begins with a PROXY header of a load balancer.
+    pub proxy_protocol: bool,
+    /// Whether connections use HTTP/2 without TLS, and nothing else.
+    pub h2c: bool,
+}
+
+impl Listen {
+    fn plain(address: ListenAddress) -> Listen {
+        Listen { address, tls: false, proxy_protocol: false, h2c: false }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// `:9080`: every interface, by IPv4 and, if available, IPv6.
+    Everywhere(u16),
+    One(SocketAddr),
+}
+
+impl ListenAddress {
+    pub fn port(self) -> u16 {
+        match self {
+            ListenAddress::Everywhere(port) => port,
+            ListenAddress::One(address) => address.port(),
+        }
+    }
+}
+
+/// If `status` is absent.
+const DEFAULT_STATUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7085);
+const DEFAULT_PORT: u16 = 9080;
+
+keys! {
+    /// An address on which Weir accepts client connections.
+    pub(super) static LISTEN: ListenKeys = "listen";
+
+    /// A port on every interface (`":9080"`), or an IP address with a port.
+    address: Custom<ListenAddress> = custom("`:PORT`, or IP address with port", address_schema, address), own(),
+        required("add `address: \":9080\"`"), example("127.0.0.1:9443");
+    /// Whether connections use TLS, with the certificates of `ssls` and `acme`.
+    tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
+    /// Whether each connection begins with a PROXY header of a load balancer, version 1 or 2.
+    proxy_protocol: Or<Flag> = flag().or(false), own();
+    /// Whether connections use HTTP/2 without TLS, and nothing else.
+    h2c: Or<Flag> = flag().or(false), own(), guide("http2.md");
+}
+
+/// `listen`, and what it needs of other settings.
+pub(super) fn read(fields: &MapReader, clients: &ClientSettings) -> Vec<Listen> {
+    let everywhere = || vec![Listen::plain(ListenAddress::Everywhere(DEFAULT_PORT))];
+    let Some(at) = fields.get(&NODE.listen) else { return everywhere() };
+    let listen = fields.read(&NODE.listen).unwrap_or_default();
+    if listen.iter().any(|listen| listen.proxy_protocol) && clients.trusted_addresses.is_empty() {
+        at.report_advising(
+            "expects the PROXY protocol, but `trusted_addresses` names no sender",
+            "add the addresses of the load balancers: `trusted_addresses: [10.0.0.1]`",
+        );
+    }
+    if !clients.http2
+        && listen.iter().any(|listen| listen.h2c)
+        && let Some(at) = fields.get(&CLIENTS.enable_http2)
+    {
+        at.report_advising("is off, and `listen` has an address with `h2c`", "leave one of the two out");
+    }
+    listen
+}
+
+/// One address, or a list.
+pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
+    if !at.is_list() {
+        return Some(one_listen(at).into_iter().collect());
+    }
+    let mut listens: Vec<Listen> = Vec::new();
+    for item in at.items() {
+        let Some(listen) = one_listen(&item) else { continue };
+        // Port 0 may be listed several times, since each gets a different port.
+        let taken = listens.iter().any(|other| other.address == listen.address);
+        match taken && listen.address.port() != 0 {
+            true => item.report_advising("the address is listed twice", "keep one"),
+            false => listens.push(listen),
+        }
+    }
+    if at.items().next().is_none() {
+        at.report_advising("is empty", "add an address, or leave the key out for the default `:9080`");
+    }
+    Some(listens)
+}
+
+fn one_listen(at: &NodeReader) -> Option<Listen> {
+    if !at.is_map() {
+        return address(at).map(Listen::plain);
+    }
+    let fields = at.keys(&LISTEN)?;
+    let (tls, h2c) = (fields.value(&LISTEN.tls), fields.value(&LISTEN.h2c));
+    if let (true, true, Some(at)) = (tls, h2c, fields.get(&LISTEN.h2c)) {
+        at.report_advising(
+            "is HTTP/2 without TLS, and the address has `tls`",
+            "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
+        );
+    }
+    let proxy_protocol = fields.value(&LISTEN.proxy_protocol);
+    fields.read(&LISTEN.address).map(|address| Listen { address, tls, proxy_protocol, h2c })
+}
+
+/// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
+fn address(at: &NodeReader) -> Option<ListenAddress> {
+    if let NodeKind::Number(_) = &at.node().kind {
+        return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);
+    }
+    let text = at.text()?;
+    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    if let Some(port) = port.and_then(|port| port.parse().ok()) {
+        return Some(ListenAddress::Everywhere(port));
+    }
+    let address = text.parse().ok().map(ListenAddress::One);
+    if address.is_none() {
+        let problem = format!("`{}` is not an address to listen on", shortened(text));
+        at.report_advising(problem, listen_advice(text));
+    }
+    address
+}
+
+/// What was probably meant by a text that is no address.
+fn listen_advice(text: &str) -> String {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if text.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) {
+        format!("add the port: `{text}:9080`")
+    } else if host.parse::<Ipv6Addr>().is_ok() && is_number {
+        format!("write an IPv6 address in brackets: `[{host}]:{port}`")
+    } else if is_number && port.parse::<u16>().is_err() {
+        "use a port from 0 to 65535".to_owned()
+    } else if host == "*" && is_number {
+        format!("write `:{port}` for all addresses of this machine")
+    } else if host == "localhost" && is_number {
+        format!("write the IP address in place of the name: `127.0.0.1:{port}`")
+    } else if text.ends_with(" ssl") || text.ends_with(" tls") {
+        "write `{ address: \":443\", tls: true }`".to_owned()
+    } else {
+        "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`; names of hosts are not possible".to_owned()
+    }
+}
+
+/// `status`; `None` if it is `false`.
+pub(super) fn status(fields: &MapReader) -> Option<SocketAddr> {
+    if !fields.has(&NODE.status) {
+        return Some(DEFAULT_STATUS);
+    }
+    fields.read(&NODE.status).flatten()
+}
+
+pub(super) fn status_address(at: &NodeReader) -> Option<Option<SocketAddr>> {
+    if matches!(at.node().kind, NodeKind::Bool(false)) {
+        return Some(None);
+    }
+    match address(at)? {
+        ListenAddress::One(address) => Some(Some(address)),
+        ListenAddress::Everywhere(port) => {
+            let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if every client may read it");
+            at.report_advising("the status address must include the IP address of an interface", advice);
+            None
+        }
+    }
+}
+
+/// An IP address with a port, in which an IPv6 address has brackets.
+const ADDRESS: &str = r"^([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}$";
+
+fn address_schema(_: &mut Definitions) -> Value {
+    let text = json!({ "type": "string", "pattern": format!("^:[0-9]{{1,5}}$|{ADDRESS}") });
+    json!({ "oneOf": [text, { "type": "integer", "minimum": 0, "maximum": u16::MAX }] })
+}
+
+pub(super) fn schema(definitions: &mut Definitions) -> Value {
+    let one = json!({ "oneOf": [address_schema(definitions), { "$ref": definitions.reference(LISTEN.table()) }] });
+    json!({ "oneOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+}
+
+pub(super) fn status_schema(_: &mut Definitions) -> Value {
+    json!({ "oneOf": [{ "type": "string", "pattern": ADDRESS }, { "const": false }] })
+}
