@@ -6,6 +6,7 @@ mod audit;
 mod checks;
 mod churn;
 mod commands;
+mod console;
 mod durability;
 mod encryption;
 mod equality;

@@ -5,10 +5,11 @@ use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, test_kill_process};
 use weir_testkit::{
-    Authority, Client, DEADLINE, Gateway, Identity, Origin, Reading, Signal, TempDir, TlsClient, eventually,
+    Answer, Authority, Client, DEADLINE, Gateway, Identity, Origin, Reading, Signal, TempDir, TlsClient, eventually,
     eventually_some, scaled,
 };
 
@@ -317,4 +318,37 @@ fn u16_websockets_are_told_that_the_gateway_leaves() {
         assert!(client.exact(1).is_err(), "no frame can be put within another");
     }
     assert!(gateway.wait_exit(DEADLINE).success());
+}
+
+#[test]
+fn shutdown_delay_serves_while_readiness_is_withdrawn() {
+    let origin = Origin::serving(|_| Answer::ok("served"));
+    for (workers, second) in [(1, Signal::TERM), (2, Signal::INT)] {
+        let mut gateway = weir().start(&format!(
+            "worker_processes: {workers}\nshutdown_delay: 1h\n\
+             routes: [{{ uri: /*, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+            origin.addr()
+        ));
+        assert_eq!(gateway.ask_status("/status/ready").status, 200);
+        gateway.signal(Signal::TERM);
+        eventually("readiness is withdrawn", DEADLINE, || gateway.ask_status("/status/ready").status == 503);
+        // Connections that are made after readiness is withdrawn, by clients that do not know of it yet.
+        for _ in 0..20 {
+            assert_eq!(gateway.get("/").text(), "served");
+        }
+        gateway.signal(Signal::HUP);
+        gateway.wait_stderr("the refusal", |said| said.contains("already shutting down"));
+        // A second signal ends the delay.
+        gateway.signal(second);
+        assert!(gateway.wait_exit(DEADLINE).success());
+    }
+}
+
+#[test]
+fn shutdown_delay_ends_by_itself() {
+    let mut gateway = weir().start("shutdown_delay: 1s\nroutes: []\n");
+    let begun = Instant::now();
+    gateway.signal(Signal::TERM);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    assert!(begun.elapsed() >= Duration::from_secs(1), "it has ended before the delay was over");
 }

@@ -14,6 +14,7 @@ mod policies;
 mod records;
 mod server;
 mod server_tally;
+mod shutdown;
 mod signals;
 mod sockets;
 mod state;
@@ -29,7 +30,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
@@ -80,12 +81,6 @@ const PURPOSES: [(&str, ListenerProtocol); 6] = [
     ("h2c", ListenerProtocol { tls: false, proxy_protocol: false, h2c: true }),
     ("proxy-h2c", ListenerProtocol { tls: false, proxy_protocol: true, h2c: true }),
 ];
-
-/// How often a draining node checks whether it is done.
-const DRAIN_LOOK: Duration = Duration::from_millis(20);
-
-/// How long a node that ends tries to export its metrics once more.
-const LAST_METRICS: Duration = Duration::from_secs(3);
 
 /// A running gateway.
 pub struct GatewayNode {
@@ -431,69 +426,6 @@ impl Control {
         say!("upgrade failed: {failed}; this process, {}, keeps serving", std::process::id());
         self.state.metrics.control.upgrades_failed.fetch_add(1, Relaxed);
         self.state.upgrade_error(Some(failed.to_string()));
-    }
-
-    /// Ends the node, after a drain unless it has to stop at once.
-    async fn end(&mut self, end: End) {
-        match end {
-            End::HandOver => {
-                // The new process serves the same addresses; this one would report that it is not ready, or has no store.
-                self.status = None;
-                self.admin = None;
-                say!("upgrade: the new process serves; process {} drains", std::process::id());
-            }
-            End::Drain => {
-                systemd::stopping();
-                say!("draining, for {} s at most", self.drain_patience().as_secs_f32());
-            }
-            End::Stop => systemd::stopping(),
-        }
-        // After a hand-over, the new process waits for the release of these.
-        self.acme.end();
-        if end == End::HandOver {
-            self.hubs.end();
-        }
-        // Readiness is withdrawn first, so that load balancers send no more requests here.
-        self.state.enter(NodePhase::Draining);
-        self.hubs.stop_listening();
-        if end != End::Stop {
-            self.drain().await;
-        }
-        self.hubs.end();
-        self.exporter.finish(LAST_METRICS);
-        say!("process {} ends", std::process::id());
-    }
-
-    fn drain_patience(&self) -> Duration {
-        let settings = self.snapshots.settings().expect("a node starts with a configuration");
-        settings.worker_shutdown_timeout
-    }
-
-    async fn drain(&mut self) {
-        // The workers have sockets of their own, and close them after accepting what is queued. These copies would keep a queue
-        // open that is not served.
-        self.sockets = Sockets::default();
-        let patience = self.drain_patience();
-        self.gateway.drain(patience);
-        let deadline = Instant::now() + patience;
-        let mut look = interval(DRAIN_LOOK);
-        loop {
-            tokio::select! {
-                _ = look.tick() => {
-                    if self.gateway.wait_drained(Instant::now()) {
-                        return;
-                    }
-                    if Instant::now() >= deadline {
-                        return say!("drain time-out: closing {} open connections", self.gateway.connections());
-                    }
-                }
-                request = self.signals.next() => match request {
-                    SignalRequest::Stop => return,
-                    SignalRequest::ReopenLogs => self.reopen_logs(),
-                    SignalRequest::Drain | SignalRequest::Reload | SignalRequest::Upgrade => say!("already draining"),
-                },
-            }
-        }
     }
 }
 

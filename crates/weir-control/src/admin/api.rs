@@ -1,7 +1,7 @@
 //! The Admin API: from a request to its response. Start reading at [`AdminApi::answer`].
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,16 +149,12 @@ impl AdminApi {
     /// Refuses requests that a web page of another site makes a browser on this machine send, by this address (CSRF) or by a host
     /// name of its own that resolves to it (DNS rebinding).
     fn refusal_of_origin(&self, head: &Parts, peer: AdminPeer, origin: Option<&HeaderValue>) -> Option<AdminResponse> {
-        let field = head.headers.get(HOST).and_then(|value| value.to_str().ok());
-        let host = head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default();
-        // Browsers cannot connect to a Unix socket.
-        let is_misdirected = |local: SocketAddr| !is_own_name(host, local.ip(), &self.hosts);
-        if matches!(peer, AdminPeer::Tcp { local, .. } if is_misdirected(local)) {
+        if self.is_misdirected(head, peer) {
             let problem =
                 "the Admin API does not accept this host name; use its IP address, or add the name to `admin.hosts`";
             return Some(answer::json_of(StatusCode::MISDIRECTED_REQUEST, &json!({ "error_msg": problem })));
         }
-        let origin = origin?;
+        let (origin, host) = (origin?, host_of(head));
         let is_same =
             origin.to_str().ok().and_then(|origin| origin.split_once("://")).is_some_and(|(_, own)| own == host);
         if is_same || self.is_allowed(origin) {
@@ -166,6 +162,12 @@ impl AdminApi {
         }
         let problem = "web pages of this origin may not use the Admin API; add the origin to `admin.origins`";
         Some(answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem })))
+    }
+
+    /// Whether a request has a host name that is none of this node.
+    pub fn is_misdirected(&self, head: &Parts, peer: AdminPeer) -> bool {
+        // Browsers cannot connect to a Unix socket.
+        matches!(peer, AdminPeer::Tcp { local, .. } if !is_own_name(host_of(head), local.ip(), &self.hosts))
     }
 
     async fn answer_own(
@@ -349,6 +351,12 @@ fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
             answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
         }
     })
+}
+
+/// The host that a request is for.
+fn host_of(head: &Parts) -> &str {
+    let field = head.headers.get(HOST).and_then(|value| value.to_str().ok());
+    head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default()
 }
 
 /// Whether a `Host` is one of this node. On loopback: an address, a name without dots, which public DNS does not have, or a name

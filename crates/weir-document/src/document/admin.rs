@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
 use super::settings::NODE;
 use crate::keys::kinds::{
-    Custom, DistinctList, Form, List, Or, ParsedText, SubMap, Text, Whole, Words, any_text, custom, form, section,
+    Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Whole, Words, any_text, custom, flag, form, section,
     set, text, whole, words,
 };
 use crate::keys::schema::Definitions;
@@ -38,6 +38,8 @@ pub struct AdminSettings {
     pub tokens: Option<AdminTokens>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
+    /// Whether the address serves the console, and browsers may log in.
+    pub console: bool,
 }
 
 /// Where the Admin API listens.
@@ -166,6 +168,8 @@ keys! {
     /// JSON Web Tokens of an identity provider, accepted in place of keys.
     tokens: SubMap<AdminTokens> = section(&TOKENS, admin_access::tokens), own(), absent("none"),
         guide("admin-api.md#tokens-of-an-identity-provider");
+    /// Whether the address serves the console, and browsers may log in.
+    console: Or<Flag> = flag().or(true), own();
 }
 
 const ADDRESS: &str = r"^(([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}|unix:.+)$";
@@ -242,6 +246,7 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
         origins: fields.read(&ADMIN.origins).unwrap_or_default(),
         tokens: fields.read(&ADMIN.tokens),
         audit: fields.read(&ADMIN.audit),
+        console: fields.value(&ADMIN.console),
     })
 }
 

@@ -27,6 +27,7 @@ impl NodeSettings {
             clients: _,
             allow_encoded_slashes: _,
             upstream_tls_verify: _,
+            shutdown_delay: _,
             worker_shutdown_timeout: _,
             dns: _,
             discovery: _,
@@ -48,7 +49,8 @@ impl NodeSettings {
             }
             Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
         }
-        if let Some(AdminSettings { listen, keys: _, tls, hosts: _, origins: _, tokens: _, audit }) = admin {
+        if let Some(AdminSettings { listen, keys: _, tls, hosts: _, origins: _, tokens: _, audit, console: _ }) = admin
+        {
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {
                 private.push(socket.clone());

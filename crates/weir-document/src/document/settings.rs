@@ -49,6 +49,8 @@ pub struct NodeSettings {
     pub trusted: Option<Pem>,
     /// Whether certificates of upstreams with TLS are verified unless the upstream says otherwise; `None` means yes.
     pub upstream_tls_verify: Option<bool>,
+    /// How long a node that was told to shut down accepts connections, while it says that it is not ready.
+    pub shutdown_delay: Duration,
     /// How long a node that shuts down waits for exchanges in flight.
     pub worker_shutdown_timeout: Duration,
     pub dns: DnsSettings,
@@ -177,6 +179,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         allow_encoded_slashes: fields.value(&NODE.allow_encoded_slashes),
         trusted: fields.read(&NODE.ssl_trusted_certificate),
         upstream_tls_verify: fields.read(&NODE.upstream_tls_verify),
+        shutdown_delay: fields.value(&NODE.shutdown_delay),
         worker_shutdown_timeout: fields.value(&NODE.worker_shutdown_timeout),
         dns: DnsSettings {
             servers: fields.read(&NODE.dns_resolver).unwrap_or_default(),

@@ -37,7 +37,8 @@ pub struct RunCommand {
 
 const SIGNALS: &str = "\
 Signals:
-  SIGTERM, SIGQUIT  accept no new connections, finish exchanges in flight (worker_shutdown_timeout), exit
+  SIGTERM, SIGQUIT  not ready (shutdown_delay), accept no new connections, finish exchanges in flight
+                    (worker_shutdown_timeout), exit
   SIGINT            exit at once
   SIGHUP            reload the configuration file
   SIGUSR1           reopen the access log and the audit log, after they were renamed

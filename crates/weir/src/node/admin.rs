@@ -1,6 +1,7 @@
 //! The Admin API of a node: its sockets, its TLS settings and its keys. Connections are the business of the server, requests that
 //! of the control plane.
 
+mod console;
 mod key_file;
 mod tokens;
 mod unix_socket;
@@ -29,6 +30,7 @@ use super::server_tally::ServerTally;
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
 use crate::say::say;
+use console::ConsoleFiles;
 use unix_socket::{SocketFile, UnixSocket};
 
 /// Half of the connections for each client is enough for tools that send many requests at a time. There are no streams yet.
@@ -40,6 +42,13 @@ const CLIENT_DEPTH: usize = 2;
 pub struct AdminServer {
     _server: NodeServer,
     socket_file: Option<SocketFile>,
+}
+
+/// Answers requests to the admin address.
+struct AdminService {
+    api: Arc<AdminApi>,
+    /// The console, if the address serves it.
+    console: Option<ConsoleFiles>,
 }
 
 /// The listening sockets of the Admin API.
@@ -118,22 +127,26 @@ pub fn start(
         audit: resources.audit.map(|log| Box::new(move |line| log.line(line)) as AuditSink),
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
-    let server = api.and_then(|api| AdminServer::start(sockets, api, tls, resources.tally));
+    let server = api.and_then(|api| {
+        let service = AdminService { api: Arc::new(api), console: admin.console.then(ConsoleFiles::default) };
+        AdminServer::start(sockets, service, tls, resources.tally)
+    });
     server.map(Some).map_err(|error| failed(format!("a thread or its async runtime cannot be started: {error}")))
 }
 
 impl AdminServer {
     fn start(
         sockets: AdminSockets,
-        api: AdminApi,
+        service: AdminService,
         tls: Option<TlsAcceptor>,
         tally: Arc<ServerTally>,
     ) -> io::Result<Self> {
         let AdminSockets { tcp, unix } = sockets;
         let (unix, socket_file) = unix.map(|UnixSocket { listener, file }| (listener, file)).unzip();
         let options = ServerOptions { name: "admin", title: "the Admin API", bounds: BOUNDS, tcp, unix, tls, tally };
-        let api = Arc::new(api);
-        let server = NodeServer::start(options, Arc::new(move |request| Box::pin(answer(Arc::clone(&api), request))))?;
+        let service = Arc::new(service);
+        let server =
+            NodeServer::start(options, Arc::new(move |request| Box::pin(Arc::clone(&service).answer(request))))?;
         Ok(AdminServer { _server: server, socket_file })
     }
 
@@ -172,6 +185,18 @@ fn admin_peer(peer: ServerPeer) -> AdminPeer {
     match peer {
         ServerPeer::Tcp { local, remote } => AdminPeer::Tcp { local, remote },
         ServerPeer::Unix => AdminPeer::Unix,
+    }
+}
+
+impl AdminService {
+    async fn answer(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+        if let Some(console) = &self.console {
+            let is_misdirected = self.api.is_misdirected(&request.head, admin_peer(request.peer));
+            if !is_misdirected && let Some(answer) = console.answer(&request.head).await {
+                return whole(answer);
+            }
+        }
+        answer(Arc::clone(&self.api), request).await
     }
 }
 

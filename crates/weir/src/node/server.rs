@@ -24,7 +24,9 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderValue};
+use hyper::header::{
+    CONNECTION, CONTENT_SECURITY_POLICY, HeaderMap, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -252,15 +254,31 @@ impl SharedServer {
         async move {
             let progress = match progress {
                 Ok(progress) => progress,
-                Err(PlaceRefusal::TooMany) => return Ok(refused(TOO_MANY)),
-                Err(PlaceRefusal::Ending) => return Ok(ending(request.version())),
+                Err(PlaceRefusal::TooMany) => return Ok(protected(refused(TOO_MANY))),
+                Err(PlaceRefusal::Ending) => return Ok(protected(ending(request.version()))),
             };
             progress.set_reset(StreamReset::current());
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
-            let answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
+            let mut answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
+            protect(answer.headers_mut());
             Ok(sent(answer, progress))
         }
+    }
+}
+
+/// What browsers may do with a response unless the service allows more: neither run anything in it, nor show it in a frame, nor
+/// guess its type.
+const PROTECTION: [(HeaderName, HeaderValue); 4] = [
+    (CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
+    (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
+];
+
+fn protect(fields: &mut HeaderMap) {
+    for (name, value) in PROTECTION {
+        fields.entry(name).or_insert(value);
     }
 }
 
@@ -270,6 +288,11 @@ const TOO_MANY: &str = "requests that you have cancelled are still in progress; 
 
 /// Over HTTP/1, these requests were pipelined.
 const ENDING: &str = "this connection ends to make room for others; send the request again on a new one\n";
+
+fn protected(mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
+    protect(answer.headers_mut());
+    answer
+}
 
 fn ending(version: Version) -> Response<AnswerBody> {
     let mut answer = refused(ENDING);

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The action requested by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalRequest {
-    /// SIGTERM, SIGQUIT: accept no new connections, finish the exchanges in flight, exit.
+    /// SIGTERM, SIGQUIT: after `shutdown_delay`, accept no new connections, finish the exchanges in flight, exit.
     Drain,
     /// SIGINT: exit at once.
     Stop,

@@ -46,6 +46,9 @@ keys! {
     /// The address that serves `/status`, `/metrics` and other pages about the node. `false` disables it.
     status: Custom<Option<SocketAddr>> = custom("IP address with port, or `false`", listen::status_schema, listen::status_address), own(),
         restart(), absent("`127.0.0.1:7085`"), example("0.0.0.0:7085"), guide("observing.md");
+    /// How long a node that was told to shut down accepts connections as before, while `/status/ready` answers 503, so that load balancers
+    /// notice. The packages and the image have `10s`.
+    shutdown_delay: Or<Time> = any_time().or(Duration::ZERO), own(), guide("operating.md#behind-a-load-balancer");
     /// How long a node waits for exchanges in flight when it shuts down.
     worker_shutdown_timeout: Or<Time> = any_time().or(Duration::from_secs(30));
     /// The DNS servers that are asked. Without a port, the port is 53.
