@@ -370,3 +370,18 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
     };
     changes(&document.settings, started_with).filter(|(_, changed)| *changed).map(|(key, _)| warn(key)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::settings;
+
+    #[test]
+    fn settings_that_cannot_change_are_those_declared_so() {
+        let compared: Vec<&str> =
+            changes(&NodeSettings::default(), &NodeSettings::default()).map(|(key, _)| key).collect();
+        let mut declared: Vec<&str> = settings::unchangeable().collect();
+        declared.sort_by_key(|key| compared.iter().position(|other| other == key));
+        assert_eq!(compared, declared);
+    }
+}

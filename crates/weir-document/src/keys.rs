@@ -246,8 +246,16 @@ impl<K: Kind> AnyKey for DeclaredKey<K> {
 pub enum KeyRule {
     ExactlyOne(&'static str, &'static str),
     AtMostOne(&'static str, &'static str),
-    AnyOf { keys: &'static [&'static str], problem: &'static str, advice: &'static str },
-    All { keys: &'static [&'static str], problem: &'static str, advice: &'static str },
+    AnyOf {
+        keys: &'static [&'static str],
+        problem: &'static str,
+        advice: &'static str,
+    },
+    All {
+        keys: &'static [&'static str],
+        problem: &'static str,
+        advice: &'static str,
+    },
     /// Both, or neither.
     Together(&'static str, &'static str),
 }

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
 use super::settings::NODE;
 use crate::keys::kinds::{
-    Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Whole, Words, any_text, custom, flag, form, section,
-    set, text, whole, words,
+    Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Whole, Words, any_text, custom, flag, form,
+    section, set, text, whole, words,
 };
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyRule, MapKeys, keys};

@@ -6,9 +6,9 @@ mod eureka;
 use serde_json::{Value, json};
 
 use crate::document::names::NameQuery;
-use crate::keys::schema::Definitions;
 use crate::keys::keys;
 use crate::keys::kinds::{RefusedKey, SubMap, refused, section};
+use crate::keys::schema::Definitions;
 use crate::text::read::{MapReader, NodeReader, listed, shortened};
 
 pub use consul::ConsulSettings;

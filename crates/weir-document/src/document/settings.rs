@@ -206,9 +206,9 @@ const DNS_PORT: u16 = 53;
 const MOST_WORKERS: u16 = 1_024;
 
 fn dns_server(at: &NodeReader, text: &str) -> Option<SocketAddr> {
-    let address = text.parse::<SocketAddr>().or_else(|_| {
-        text.trim_matches(['[', ']']).parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT))
-    });
+    let address = text
+        .parse::<SocketAddr>()
+        .or_else(|_| text.trim_matches(['[', ']']).parse::<IpAddr>().map(|address| SocketAddr::new(address, DNS_PORT)));
     if address.is_err() {
         let problem = format!("`{}` is not the IP address of a DNS server", shortened(text));
         at.report_advising(problem, "write as `10.0.0.2` or `127.0.0.1:5353`");

@@ -9,6 +9,10 @@ impl<K> KeyName for DeclaredKey<K> {
     fn name(&self) -> &str {
         self.about.name
     }
+
+    fn is_secret(&self) -> bool {
+        self.about.is_secret
+    }
 }
 
 impl<'a> NodeReader<'a> {

@@ -7,10 +7,10 @@ use weir_gateway::snapshot::ClientSettings;
 
 use super::clients::CLIENTS;
 use super::keys::NODE;
+use crate::keys::MapKeys;
 use crate::keys::keys;
 use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
 use crate::keys::schema::Definitions;
-use crate::keys::MapKeys;
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
