@@ -39,6 +39,7 @@ mod secrets;
 pub mod settings;
 mod shared_list;
 mod shares;
+mod store;
 mod upstream;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -62,9 +63,7 @@ use resource_access::{RESOURCE_FILES, ResourceAccess};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
 pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
-pub use admin::{
-    AdminAddress, AdminKey, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings,
-};
+pub use admin::{AdminAddress, AdminKey, AdminSettings, AdminTls};
 pub use admin_access::{AdminGrant, AdminRole, AdminScope, AdminTokens, TokenKeys, TokenRoles, is_trusted_url};
 pub use balance::BalanceSpec;
 pub use certificate::{ClientVerification, NamedBy, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
@@ -91,6 +90,7 @@ pub use secret_reference::SecretReference;
 pub use secrets::SecretManager;
 pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
 pub use shares::TrafficShare;
+pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
 
 /// A configuration as written.

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::settings::NODE;
 use crate::keys::keys;
 use crate::keys::kinds::{Flag, Form, Or, flag, form};
 use crate::keys::schema::Definitions;
@@ -54,19 +53,7 @@ fn keyring_schema(_: &mut Definitions) -> Value {
     json!({ "type": "array", "minItems": 1, "items": { "type": "string", "pattern": "^(.{16}|.{32})$" } })
 }
 
-/// `data_encryption`, which needs a store.
 pub(super) fn read(fields: &MapReader) -> Option<DataEncryption> {
-    let at = fields.get(&NODE.data_encryption)?;
-    if !fields.has(&NODE.store) && !fields.has(&NODE.admin) {
-        at.report_advising(
-            "encrypts secrets in a store, and this node has none",
-            "add `admin` or `store`, or leave `data_encryption` out",
-        );
-    }
-    fields.read(&NODE.data_encryption)
-}
-
-pub(super) fn of_fields(fields: &MapReader) -> Option<DataEncryption> {
     let enable = fields.value(&DATA_ENCRYPTION.enable);
     let ring = fields.get(&DATA_ENCRYPTION.keyring)?;
     let keyring: Vec<EncryptionKey> =

@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 use weir_plugin::AllowedFolders;
 
 use super::secret_reference::{ReferenceFault, SecretReference};
-use super::settings::NODE;
 use crate::keys::kinds::{List, ParsedText, list, text};
 use crate::keys::schema::Definitions;
 use crate::keys::{MapKeys, keys};
-use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::read::{NodeReader, shortened};
 
 /// What to do if a resource of a store may not name a file.
 pub const RESOURCE_FILES: &str =
@@ -196,23 +195,16 @@ pub(super) fn rule_schema(definitions: &mut Definitions) -> Value {
     json!({ "oneOf": [name, { "$ref": definitions.reference(RESOURCE_RULE.table()) }] })
 }
 
-/// The settings `resource_…`.
-pub(super) fn read(fields: &MapReader) -> ResourceRights {
-    let rights = ResourceRights {
-        variables: fields.read(&NODE.resource_env).unwrap_or_default(),
-        secrets: fields.read(&NODE.resource_secrets).unwrap_or_default(),
-        files: fields.read(&NODE.resource_files).unwrap_or_default(),
-        log_files: fields.read(&NODE.resource_log_files).unwrap_or_default(),
-    };
+/// Reports directories, `at` which is the list of those that may be written, that may be read as well.
+pub(super) fn keep_apart(rights: &ResourceRights, at: &NodeReader) {
     let overlap = |a: &str, b: &str| Path::new(a).starts_with(b) || Path::new(b).starts_with(a);
     let both = rights.log_files.iter().find(|written| rights.files.iter().any(|read| overlap(read, written)));
-    if let (Some(both), Some(at)) = (both, fields.get(&NODE.resource_log_files)) {
+    if let Some(both) = both {
         at.report_advising(
             format!("resources may write in `{}`, and others read there (`resource_files`)", shortened(both)),
             "use separate directories: who writes a file there could replace one that others read",
         );
     }
-    rights
 }
 
 /// A name, or `{ name, resources }`.

@@ -14,18 +14,20 @@ use weir_gateway::snapshot::ClientSettings;
 
 use super::access_log::AccessLogSpec;
 use super::acme::AcmeSpec;
-use super::admin::{self, AdminSettings, StoreSettings};
+use super::admin::AdminSettings;
 use super::certificate::Pem;
-use super::data_encryption::{self, DataEncryption};
+use super::data_encryption::DataEncryption;
 use super::discovery::DiscoverySettings;
 use super::otlp_metrics::OtlpMetricsSettings;
 use super::resource_access::{self, ResourceRights};
+use super::store::{self, StoreKind, StoreSettings};
 use crate::keys::schema::Definitions;
 use crate::keys::{AnyKey, KeyTable, MapKeys};
 use crate::text::diagnostic::Faults;
 use crate::text::read::{KeyName, MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind, TreeNode};
 
+use clients::CLIENTS;
 use keys::ENABLED_PLUGIN;
 pub(super) use keys::NODE;
 pub use listen::{Listen, ListenAddress};
@@ -170,12 +172,12 @@ pub(super) fn enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
 pub(super) fn read(fields: &MapReader) -> NodeSettings {
     let clients = clients::read(fields);
     NodeSettings {
-        listen: listen::read(fields, &clients),
+        listen: listen(fields, &clients),
         clients,
         worker_processes: fields.read(&NODE.worker_processes).flatten(),
         enable_access_log: fields.read(&NODE.enable_access_log),
         error_log_level: fields.value(&NODE.error_log_level),
-        status: listen::status(fields),
+        status: status(fields),
         allow_encoded_slashes: fields.value(&NODE.allow_encoded_slashes),
         trusted: fields.read(&NODE.ssl_trusted_certificate),
         upstream_tls_verify: fields.read(&NODE.upstream_tls_verify),
@@ -186,11 +188,11 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             valid: fields.read(&NODE.dns_resolver_valid),
         },
         discovery: fields.read(&NODE.discovery).unwrap_or_default(),
-        resources: resource_access::read(fields),
+        resources: resource_rights(fields),
         data_dir: fields.read(&NODE.data_dir),
-        store: admin::read_store(fields),
+        store: store(fields),
         admin: fields.read(&NODE.admin),
-        data_encryption: data_encryption::read(fields),
+        data_encryption: data_encryption(fields),
         price_every: fields.value(&NODE.price_every),
         metrics_names: fields.value(&NODE.metrics_names),
         records: RecordSettings {
@@ -200,6 +202,70 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         },
         otlp_metrics: fields.read(&NODE.otlp_metrics),
     }
+}
+
+/// `listen`, and what it needs of other settings.
+fn listen(fields: &MapReader, clients: &ClientSettings) -> Vec<Listen> {
+    let Some(at) = fields.get(&NODE.listen) else { return vec![Listen::default_address()] };
+    let listen = fields.read(&NODE.listen).unwrap_or_default();
+    if listen.iter().any(|listen| listen.proxy_protocol) && clients.trusted_addresses.is_empty() {
+        at.report_advising(
+            "expects the PROXY protocol, but `trusted_addresses` names no sender",
+            "add the addresses of the load balancers: `trusted_addresses: [10.0.0.1]`",
+        );
+    }
+    if !clients.http2
+        && listen.iter().any(|listen| listen.h2c)
+        && let Some(at) = fields.get(&CLIENTS.enable_http2)
+    {
+        at.report_advising("is off, and `listen` has an address with `h2c`", "leave one of the two out");
+    }
+    listen
+}
+
+/// `status`; `None` if it is `false`.
+fn status(fields: &MapReader) -> Option<SocketAddr> {
+    if !fields.has(&NODE.status) {
+        return Some(listen::DEFAULT_STATUS);
+    }
+    fields.read(&NODE.status).flatten()
+}
+
+/// The default is `embedded` if there is an Admin API, and no store otherwise.
+fn store(fields: &MapReader) -> Option<StoreSettings> {
+    let has_api = fields.has(&NODE.admin);
+    let Some(at) = fields.get(&NODE.store) else { return has_api.then(|| store::embedded(None)) };
+    let store = fields.read(&NODE.store)?;
+    if store.kind == StoreKind::Standalone && !has_api {
+        at.report_advising("is a store that the Admin API fills, and there is no Admin API", "add `admin`");
+    }
+    Some(store)
+}
+
+/// `data_encryption`, which needs a store.
+fn data_encryption(fields: &MapReader) -> Option<DataEncryption> {
+    let at = fields.get(&NODE.data_encryption)?;
+    if !fields.has(&NODE.store) && !fields.has(&NODE.admin) {
+        at.report_advising(
+            "encrypts secrets in a store, and this node has none",
+            "add `admin` or `store`, or leave `data_encryption` out",
+        );
+    }
+    fields.read(&NODE.data_encryption)
+}
+
+/// The settings `resource_…`.
+fn resource_rights(fields: &MapReader) -> ResourceRights {
+    let rights = ResourceRights {
+        variables: fields.read(&NODE.resource_env).unwrap_or_default(),
+        secrets: fields.read(&NODE.resource_secrets).unwrap_or_default(),
+        files: fields.read(&NODE.resource_files).unwrap_or_default(),
+        log_files: fields.read(&NODE.resource_log_files).unwrap_or_default(),
+    };
+    if let Some(at) = fields.get(&NODE.resource_log_files) {
+        resource_access::keep_apart(&rights, &at);
+    }
+    rights
 }
 
 const DNS_PORT: u16 = 53;

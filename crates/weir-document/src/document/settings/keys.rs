@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::access_log::{self, ACCESS_LOG, AccessLogSpec};
 use super::super::acme::{self, ACME, AcmeSpec};
-use super::super::admin::{self, ADMIN, AdminSettings, STORE, StoreSettings};
+use super::super::admin::{self, ADMIN, AdminSettings};
 use super::super::certificate::{self, Pem};
 use super::super::cpu_list;
 use super::super::data_encryption;
@@ -15,6 +15,7 @@ use super::super::data_encryption::{DATA_ENCRYPTION, DataEncryption};
 use super::super::discovery::{self, DISCOVERY, DiscoverySettings};
 use super::super::otlp_metrics::{self, OTLP_METRICS, OtlpMetricsSettings};
 use super::super::resource_access::{self, NameRule, RESOURCE_RULE};
+use super::super::store::{self, STORE, StoreSettings};
 use super::clients::CLIENTS;
 use super::listen::{self, LISTEN, Listen};
 use super::{LEVELS, LogLevel};
@@ -78,7 +79,7 @@ keys! {
     /// The Admin API. With it, resources are read from a store.
     admin: SubMap<AdminSettings> = section(&ADMIN, admin::read), own(), restart(), absent("none"), guide("admin-api.md");
     /// Where resources are read from instead of this file, which then must not contain any.
-    store: Custom<StoreSettings> = custom("`embedded`, `standalone`, or a map", admin::store_schema, admin::store).with(&STORE), own(),
+    store: Custom<StoreSettings> = custom("`embedded`, `standalone`, or a map", store::schema, store::store).with(&STORE), own(),
         restart(), absent("`embedded` with `admin`, otherwise none"), example("{ path: /var/lib/weir/store.redb }"), guide("admin-api.md");
     /// Environment variables that resources of a store may read with `$env://`. `*` at the end of a name stands for any rest.
     resource_env: List<Custom<NameRule>> = list(NAME_RULE), own(), absent("none"), example("[SHOP_TOKEN]"),
@@ -94,7 +95,7 @@ keys! {
     resource_log_files: DistinctList<Text> = set(text(1, MOST_PATH)), own(), absent("none"),
         example("[logs]"), guide("admin-api.md#variables-secrets-and-files");
     /// Encrypts keys, passwords and tokens in the store.
-    data_encryption: SubMap<DataEncryption> = section(&DATA_ENCRYPTION, data_encryption::of_fields), restart(), absent("no encryption"),
+    data_encryption: SubMap<DataEncryption> = section(&DATA_ENCRYPTION, data_encryption::read), restart(), absent("no encryption"),
         guide("admin-api.md#encrypted-in-the-store");
     /// The directory for files that the node writes: the store, a generated key, and the spool of log records. The spool requires it.
     /// If systemd provides a directory (`StateDirectory=`), that is the default.

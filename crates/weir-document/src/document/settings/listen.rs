@@ -3,15 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::{Value, json};
-use weir_gateway::snapshot::ClientSettings;
 
-use super::clients::CLIENTS;
-use super::keys::NODE;
 use crate::keys::MapKeys;
 use crate::keys::keys;
 use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
 use crate::keys::schema::Definitions;
-use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
 /// One address to accept clients on.
@@ -27,6 +24,11 @@ pub struct Listen {
 }
 
 impl Listen {
+    /// That of a node without `listen`.
+    pub(super) fn default_address() -> Listen {
+        Listen::plain(ListenAddress::Everywhere(DEFAULT_PORT))
+    }
+
     fn plain(address: ListenAddress) -> Listen {
         Listen { address, tls: false, proxy_protocol: false, h2c: false }
     }
@@ -49,7 +51,7 @@ impl ListenAddress {
 }
 
 /// If `status` is absent.
-const DEFAULT_STATUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7085);
+pub(super) const DEFAULT_STATUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7085);
 const DEFAULT_PORT: u16 = 9080;
 
 keys! {
@@ -65,26 +67,6 @@ keys! {
     proxy_protocol: Or<Flag> = flag().or(false), own();
     /// Whether connections use HTTP/2 without TLS, and nothing else.
     h2c: Or<Flag> = flag().or(false), own(), guide("http2.md");
-}
-
-/// `listen`, and what it needs of other settings.
-pub(super) fn read(fields: &MapReader, clients: &ClientSettings) -> Vec<Listen> {
-    let everywhere = || vec![Listen::plain(ListenAddress::Everywhere(DEFAULT_PORT))];
-    let Some(at) = fields.get(&NODE.listen) else { return everywhere() };
-    let listen = fields.read(&NODE.listen).unwrap_or_default();
-    if listen.iter().any(|listen| listen.proxy_protocol) && clients.trusted_addresses.is_empty() {
-        at.report_advising(
-            "expects the PROXY protocol, but `trusted_addresses` names no sender",
-            "add the addresses of the load balancers: `trusted_addresses: [10.0.0.1]`",
-        );
-    }
-    if !clients.http2
-        && listen.iter().any(|listen| listen.h2c)
-        && let Some(at) = fields.get(&CLIENTS.enable_http2)
-    {
-        at.report_advising("is off, and `listen` has an address with `h2c`", "leave one of the two out");
-    }
-    listen
 }
 
 /// One address, or a list.
@@ -163,14 +145,7 @@ fn listen_advice(text: &str) -> String {
     }
 }
 
-/// `status`; `None` if it is `false`.
-pub(super) fn status(fields: &MapReader) -> Option<SocketAddr> {
-    if !fields.has(&NODE.status) {
-        return Some(DEFAULT_STATUS);
-    }
-    fields.read(&NODE.status).flatten()
-}
-
+/// `false`, or an address.
 pub(super) fn status_address(at: &NodeReader) -> Option<Option<SocketAddr>> {
     if matches!(at.node().kind, NodeKind::Bool(false)) {
         return Some(None);
