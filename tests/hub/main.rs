@@ -3,7 +3,7 @@
 //! that failing callbacks do not hold up others of their host, `rights` who
 //! may publish and receive what, `limits` the limits of deliveries, `account` that nothing is lost when the process is killed,
 //! `conservation` that every delivery is accounted for, `operating` the tools of operators, `listening` and `socket` the other ways
-//! to receive a topic, `stalled` the cost of listeners that do not read, `memory` the memory of subscriptions, `pacing` the effect
+//! to receive a topic, `stalled` and `unread` the cost of listeners that do not read, `memory` the memory of subscriptions, `pacing` the effect
 //! of a fan-out on other routes, `guide` the example of the documentation, and `kafka` a hub that several nodes share.
 
 mod account;
@@ -31,5 +31,6 @@ mod safety;
 mod shared_hosts;
 mod socket;
 mod stalled;
+mod unread;
 mod websub;
 mod websub_rocks;

@@ -24,21 +24,26 @@ const MOST_BYTES: f64 = 400.0;
 const URL_BYTES: f64 = 30.0;
 
 const HUB: &str = "  publish: { anonymous: true }\n  delivery: { timeout: 60s }\n  \
-                   subscribe: { max_per_consumer: 1000000, callbacks: { allow: [127.0.0.0/8] }, standard_webhooks: true, \
+                   subscribe: { max_per_address: 1000000, callbacks: { allow: [127.0.0.0/8] }, standard_webhooks: true, \
                    verifications_per_second: 1000000, max_unverified_per_client: 100000 }\n";
 
-fn callback(hosts: &[SocketAddr], subscriber: usize) -> String {
-    format!("http://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)])
+fn callback(scheme: &str, hosts: &[SocketAddr], subscriber: usize) -> String {
+    format!("{scheme}://{}/s/{subscriber}", hosts[Receivers::host_of(subscriber)])
 }
 
 /// Subscribes all receivers, each with a secret.
 pub fn subscribe(node: &HubNode, hosts: &[SocketAddr], count: usize) {
+    subscribe_at(node, "http", hosts, count);
+}
+
+/// The same with callbacks of this scheme.
+pub fn subscribe_at(node: &HubNode, scheme: &str, hosts: &[SocketAddr], count: usize) {
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             scope.spawn(move || {
                 let mut open = Client::connect(node.gateway.addr());
                 for subscriber in (client..count).step_by(CLIENTS) {
-                    let callback = encoded(&callback(hosts, subscriber));
+                    let callback = encoded(&callback(scheme, hosts, subscriber));
                     let topic = encoded(TOPIC);
                     let form = format!(
                         "hub.mode=subscribe&hub.topic={topic}&hub.callback={callback}&hub.secret=secret-of-{subscriber:020}"

@@ -112,7 +112,7 @@ fn roles_and_secrets_hold_for_hubs() {
     let status = |key: &'static str| {
         Api::with_key(address, key).ask("POST", "/weir/v1/hubs/h/replay", "", r#"{"all":true}"#).status
     };
-    assert_eq!([VIEWER, EDITOR, ADMIN].map(status), [401, 200, 200]);
+    assert_eq!([VIEWER, EDITOR, ADMIN].map(status), [403, 200, 200]);
 }
 
 #[test]

@@ -192,7 +192,7 @@ type Behaviour = Box<dyn Fn(&Request) -> Option<Answer> + Send + Sync>;
 /// A server of callbacks. It verifies what it is asked and takes what it is sent, unless it is told otherwise.
 pub struct Subscriber {
     pub origin: Origin,
-    scheme: &'static str,
+    pub scheme: &'static str,
     behaviour: Arc<Mutex<Behaviour>>,
 }
 

@@ -1,16 +1,21 @@
-//! Subscriptions whose callbacks share a host: those that fail do not hold up those that work, nor other clients.
+//! Subscriptions whose callbacks share a host: those that fail do not hold up those that work, nor other clients; and hosts of which
+//! one is silent. In the clear and over TLS towards the callbacks, with one worker and with two.
 //!
-//! `--nocapture` shows the figures; with `WEIR_TEST_FULL` the latency of the other client is asserted, too.
+//! `--nocapture` shows the figures; with `WEIR_TEST_FULL` latencies are asserted, too.
 
 use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use weir_testkit::{Answer, Authority, DEADLINE, Origin, Request, TempDir, eventually, is_full, scaled};
 
-use crate::memory::subscribe;
+use crate::memory::subscribe_at;
 use crate::pacing::answered;
-use crate::peers::{HubNode, Subscriber};
+use crate::peers::{HubNode, Subscriber, TOPIC};
 
 /// Callbacks that fail, as many as a host may have deliveries at a time and more.
 const FAILING: usize = 40;
@@ -20,12 +25,21 @@ const MOST_BYTES: u64 = 32 << 20;
 /// By how much the requests of another client may take longer.
 const SLOWER: Duration = Duration::from_millis(5);
 
+/// Runs a test in each form.
+fn everywhere(test: impl Fn(&Subscriber, usize)) {
+    for start in [Subscriber::start, Subscriber::over_tls] {
+        for workers in [1, 2] {
+            test(&start(), workers);
+        }
+    }
+}
+
 /// A hub, a route `/plain` beside it, and trust in the authority of the tests.
-fn node(hub: &str, plain: &Origin) -> HubNode {
+fn node(hub: &str, plain: &Origin, workers: usize) -> HubNode {
     let data = TempDir::new();
     let trusted = data.write("authority.pem", &Authority::of_tests().certificate);
     let rest = format!(
-        "ssl_trusted_certificate: {}\nroutes:\n- {{ id: hub, uri: /hub, hub_id: h }}\n- {{ id: topics, uri: /t/*, hub_id: h }}\n\
+        "worker_processes: {workers}\nssl_trusted_certificate: {}\nroutes:\n- {{ id: hub, uri: /hub, hub_id: h }}\n- {{ id: topics, uri: /t/*, hub_id: h }}\n\
          - {{ id: plain, uri: /plain, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
         trusted.display(),
         plain.addr()
@@ -37,9 +51,9 @@ const HUB: &str = "  publish: { anonymous: true }\n  \
                    subscribe: { callbacks: { allow: [127.0.0.0/8] }, verifications_per_second: 100000 }\n";
 
 /// Publishes events to callbacks of one host that fail like this, and to one that works.
-fn works_beside(subscriber: &Subscriber, failure: fn() -> Answer) {
+fn works_beside(subscriber: &Subscriber, workers: usize, failure: fn() -> Answer) {
     let plain = Origin::serving(|_| Answer::ok("ok"));
-    let node = node(HUB, &plain);
+    let node = node(HUB, &plain, workers);
     node.subscribe(subscriber, "/works", &[]);
     node.publish("0");
     let works = || subscriber.deliveries().iter().filter(|delivery| delivery.target == "/works").count();
@@ -62,7 +76,8 @@ fn works_beside(subscriber: &Subscriber, failure: fn() -> Answer) {
     assert!(failed >= 4, "the others of the host have been tried: {failed}");
     let more = node.gateway.rss().saturating_sub(before);
     println!(
-        "another client: p50 and p99 {quiet:?} before, {slowest:?} beside; {failed} failed, {} KiB more",
+        "{}, workers: {workers}: another client: p50 and p99 {quiet:?} before, {slowest:?} beside; {failed} failed, {} KiB more",
+        subscriber.scheme,
         more >> 10
     );
     assert!(more <= MOST_BYTES, "{more} bytes");
@@ -71,45 +86,133 @@ fn works_beside(subscriber: &Subscriber, failure: fn() -> Answer) {
 
 #[test]
 fn a_callback_that_works_gets_events_beside_40_of_its_host_that_answer_500() {
-    works_beside(&Subscriber::start(), || Answer::status(500, ""));
+    everywhere(|subscriber, workers| works_beside(subscriber, workers, || Answer::status(500, "")));
 }
 
 #[test]
-fn a_callback_that_works_gets_events_beside_40_of_its_host_that_are_busy_over_tls() {
-    works_beside(&Subscriber::over_tls(), || Answer::with(503, "Retry-After: 60\r\n", ""));
+fn a_callback_that_works_gets_events_beside_40_of_its_host_that_are_busy() {
+    let busy = || Answer::with(503, "Retry-After: 60\r\n", "");
+    everywhere(|subscriber, workers| works_beside(subscriber, workers, busy));
 }
 
 #[test]
 fn a_callback_that_works_gets_events_beside_40_of_its_host_that_never_answer() {
-    works_beside(&Subscriber::start(), || Answer::raw(""));
-}
-
-#[test]
-fn a_callback_that_works_gets_events_beside_40_of_its_host_that_never_answer_over_tls() {
-    works_beside(&Subscriber::over_tls(), || Answer::raw(""));
+    everywhere(|subscriber, workers| works_beside(subscriber, workers, || Answer::raw("")));
 }
 
 #[test]
 fn callbacks_that_fail_twice_for_each_event_get_all_of_them() {
-    let count = scaled(200, 2_000);
-    let (plain, failures) =
-        (Origin::serving(|_| Answer::ok("ok")), Mutex::new(HashMap::<(String, Vec<u8>), u32>::new()));
-    let subscriber = Subscriber::start();
-    subscriber.answer(move |request| {
-        let number: usize = request.target.strip_prefix("/s/")?.parse().ok()?;
-        let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = failures.entry((request.target.clone(), request.body.clone())).or_default();
-        *failed += 1;
-        (number < FAILING && *failed <= 2).then(|| Answer::status(500, ""))
+    everywhere(|subscriber, workers| {
+        let count = scaled(100, 2_000);
+        let (plain, failures) =
+            (Origin::serving(|_| Answer::ok("ok")), Mutex::new(HashMap::<(String, Vec<u8>), u32>::new()));
+        subscriber.answer(move |request| {
+            let number: usize = request.target.strip_prefix("/s/")?.parse().ok()?;
+            let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+            let failed = failures.entry((request.target.clone(), request.body.clone())).or_default();
+            *failed += 1;
+            (number < FAILING && *failed <= 2).then(|| Answer::status(500, ""))
+        });
+        let hub = "  publish: { anonymous: true }\n  delivery: { retry_first: 100ms }\n  subscribe: { callbacks: { allow: \
+                   [127.0.0.0/8] }, verifications_per_second: 1000000, max_unverified_per_client: 100000 }\n";
+        let node = node(hub, &plain, workers);
+        subscribe_at(&node, subscriber.scheme, &[subscriber.origin.addr(); 10], count);
+        (0..EVENTS).for_each(|event| node.publish(event.to_string()));
+        let wanted = count * EVENTS;
+        eventually("each has each event", Duration::from_secs(scaled(60, 120) as u64), || {
+            node.status()["delivered"] == wanted as u64
+        });
+        assert_eq!(subscriber.deliveries().len(), wanted + 2 * FAILING * EVENTS);
     });
-    let hub = "  publish: { anonymous: true }\n  delivery: { retry_first: 100ms }\n  subscribe: { callbacks: { allow: \
-               [127.0.0.0/8] }, verifications_per_second: 1000000, max_unverified_per_client: 100000 }\n";
-    let node = node(hub, &plain);
-    subscribe(&node, &[subscriber.origin.addr(); 10], count);
-    (0..EVENTS).for_each(|event| node.publish(event.to_string()));
-    let wanted = count * EVENTS;
-    eventually("each has each event", Duration::from_secs(scaled(30, 120) as u64), || {
-        node.status()["delivered"] == wanted as u64
-    });
-    assert_eq!(subscriber.deliveries().len(), wanted + 2 * FAILING * EVENTS);
+}
+
+/// A host that passes connections on, until it accepts them and says nothing.
+struct SilentHost {
+    address: SocketAddr,
+    is_silent: Arc<AtomicBool>,
+}
+
+impl SilentHost {
+    fn before(host: SocketAddr) -> SilentHost {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let silent = SilentHost { address: listener.local_addr().expect("it is bound"), is_silent: Arc::default() };
+        let is_silent = Arc::clone(&silent.is_silent);
+        thread::spawn(move || {
+            let mut held = Vec::new();
+            for connection in listener.incoming().flatten() {
+                if is_silent.load(Relaxed) {
+                    held.push(connection);
+                } else if let Ok(onward) = TcpStream::connect(host) {
+                    pass_on(&connection, &onward, &is_silent).expect("sockets can be shared");
+                }
+            }
+        });
+        silent
+    }
+}
+
+/// Passes bytes on in both directions, until the host is silent: then the connections close.
+fn pass_on(one: &TcpStream, other: &TcpStream, is_silent: &Arc<AtomicBool>) -> io::Result<()> {
+    for (mut from, mut to) in [(one.try_clone()?, other.try_clone()?), (other.try_clone()?, one.try_clone()?)] {
+        from.set_read_timeout(Some(Duration::from_millis(20)))?;
+        let is_silent = Arc::clone(is_silent);
+        thread::spawn(move || {
+            let mut buffer = [0; 16 << 10];
+            while !is_silent.load(Relaxed) {
+                match from.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(count) if to.write_all(&buffer[..count]).is_ok() => {}
+                    Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                    _ => break,
+                }
+            }
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        });
+    }
+    Ok(())
+}
+
+#[test]
+fn events_reach_a_host_at_once_beside_one_that_never_answers_tls_handshakes() {
+    for start in [Subscriber::start, Subscriber::over_tls] {
+        for workers in [1, 2] {
+            let (plain, other, behind) = (Origin::serving(|_| Answer::ok("ok")), start(), Subscriber::over_tls());
+            let node = node(HUB, &plain, workers);
+            let silent = SilentHost::before(behind.origin.addr());
+            node.subscribe(&other, "/works", &[]);
+            let came = || other.deliveries().len();
+            let waits = |events: usize| {
+                let before = came();
+                let mut took: Vec<Duration> = (1..=events)
+                    .map(|event| {
+                        let began = Instant::now();
+                        node.publish("x");
+                        // As soon as it shows.
+                        while came() < before + event {
+                            assert!(began.elapsed() < DEADLINE, "the event does not come");
+                            thread::yield_now();
+                        }
+                        began.elapsed()
+                    })
+                    .collect();
+                took.sort_unstable();
+                [took[took.len() / 2], took[took.len() * 99 / 100]]
+            };
+            let alone = waits(scaled(20, 300));
+            for number in 0..FAILING {
+                let callback = format!("https://{}/{number}", silent.address);
+                let asked = node.form(&[("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &callback)]);
+                assert_eq!(asked.status, 202);
+            }
+            eventually("they are subscribed", DEADLINE, || node.status()["subscriptions"] == 1 + FAILING as u64);
+            silent.is_silent.store(true, Relaxed);
+            let beside = waits(scaled(20, 300));
+            assert!(node.status()["in_flight"].as_u64() > Some(0), "it has deliveries that wait for the silent host");
+            println!(
+                "{}, workers: {workers}: p50 and p99 of an event {alone:?} alone, {beside:?} beside",
+                other.scheme
+            );
+            assert!(!is_full() || beside[1] <= (alone[1] * 11 / 10).max(alone[1] + SLOWER), "{alone:?} {beside:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use weir_gateway::route::{Candidate, CandidateVerdict, Lookup, TieBreak};
 use weir_gateway::snapshot::{ChainReach, Snapshot};
@@ -14,7 +15,7 @@ use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
 use crate::compile::{Compiled, compile};
-use crate::document::{Document, PluginSet, PluginSpec};
+use crate::document::{Document, NodeSettings, PluginSet, PluginSpec};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::fingerprint::Fingerprint;
 
@@ -80,7 +81,7 @@ pub fn explain(
     question: &RequestDescription,
 ) -> Result<Explanation, Unexplained> {
     let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
-    let exchange = exchange(document, question).map_err(Unexplained::Request)?;
+    let exchange = exchange(&document.settings, question).map_err(Unexplained::Request)?;
     let lookup = lookup(&exchange);
     let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
     let candidates: Vec<_> =
@@ -105,6 +106,28 @@ impl Explanation {
     }
 }
 
+/// The configuration in use.
+#[derive(Clone)]
+pub(crate) struct RunningConfiguration {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) settings: Arc<NodeSettings>,
+}
+
+/// The routes that the running configuration tries for a request, in their order, with their ids.
+///
+/// # Errors
+/// If the request is malformed, and would be rejected regardless of routes.
+pub(crate) fn candidates(
+    running: &RunningConfiguration,
+    question: &RequestDescription,
+) -> Result<Vec<(Box<str>, Candidate)>, String> {
+    let RunningConfiguration { snapshot, settings } = running;
+    let exchange = exchange(settings, question)?;
+    let found = snapshot.table.explain(&lookup(&exchange));
+    let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
+    Ok(found.into_iter().map(|candidate| (id_of(&candidate), candidate)).collect())
+}
+
 fn lookup(exchange: &Exchange) -> Lookup<'_> {
     let request = &exchange.request;
     Lookup {
@@ -122,7 +145,7 @@ fn route_of<'s>(snapshot: &'s Snapshot, exchange: &Exchange) -> Option<&'s str> 
     Some(&snapshot.routes[route as usize].facts.route_id)
 }
 
-fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchange, String> {
+fn exchange(settings: &NodeSettings, question: &RequestDescription) -> Result<Exchange, String> {
     let (scheme, rest) = question.url.split_once("://").unwrap_or(("http", &question.url));
     if !matches!(scheme, "http" | "https") {
         return Err(format!("`{scheme}` is neither http nor https"));
@@ -139,7 +162,7 @@ fn exchange(document: &Document, question: &RequestDescription) -> Result<Exchan
     }
     head.push_str("\r\n");
     let mut exchange = Exchange::default();
-    match parse_request(head.as_bytes(), &document.settings.clients.limits, &mut exchange.request) {
+    match parse_request(head.as_bytes(), &settings.clients.limits, &mut exchange.request) {
         Ok(Some(length)) if length == head.len() => {}
         Ok(_) => return Err("this is not a valid request".to_owned()),
         Err(reject) => {
@@ -231,7 +254,7 @@ impl fmt::Display for Explanation {
 }
 
 /// The verdict on a candidate, in words.
-struct VerdictText<'a>(&'a CandidateVerdict);
+pub(crate) struct VerdictText<'a>(pub(crate) &'a CandidateVerdict);
 
 impl fmt::Display for VerdictText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

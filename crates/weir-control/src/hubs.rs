@@ -5,10 +5,12 @@
 //! the hub is opened as soon as the lock is released.
 
 mod call;
+mod client_events;
 mod endpoint;
 mod envelope;
 mod listening;
 mod permission;
+mod places;
 mod posting;
 mod slot;
 mod socket;
@@ -80,7 +82,11 @@ impl Hubs {
 
     /// The status of each running hub, by id. Blocks briefly.
     pub fn statuses(&self) -> Vec<(Box<str>, HubStatus)> {
-        self.running().into_iter().filter_map(|(id, hub)| Some((id, hub.status()?))).collect()
+        let status = |(id, hub): (Box<str>, Arc<Hub>)| {
+            let listeners = self.slot(&id).listener_counts();
+            Some((id, HubStatus { listeners, ..hub.status()? }))
+        };
+        self.running().into_iter().filter_map(status).collect()
     }
 
     /// The running hubs, by id.

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use serde::Serialize;
 use weir_client::HttpClient;
 use weir_gateway::snapshot::Snapshot;
@@ -13,7 +13,7 @@ use weir_plugin::Registry;
 use crate::acme::{AcmeTerms, Challenges};
 use crate::compile::{CertificateEnd, Compiled, NodeServices, Parts, ServedCertificates, compile_for};
 use crate::document::{Document, NodeSettings};
-use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, outcome};
+use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, RunningConfiguration, outcome};
 use crate::hubs::{HubTerms, Hubs};
 use crate::stores::shared::StoreState;
 use crate::text::diagnostic::Diagnostic;
@@ -111,6 +111,8 @@ pub struct Publisher {
     status: ArcSwap<ConfigStatus>,
     /// Held during a publication, so that revisions arrive in order.
     state: Mutex<PublisherState>,
+    /// `None` before the first publication.
+    running: ArcSwapOption<RunningConfiguration>,
     /// Held only to copy it: documents are also compiled beside publications.
     served: Mutex<ServedParts>,
 }
@@ -154,6 +156,7 @@ impl Publisher {
             subscriber,
             node: NodeServices::default(),
             status,
+            running: ArcSwapOption::empty(),
             state: Mutex::default(),
             served: Mutex::default(),
         }
@@ -171,6 +174,11 @@ impl Publisher {
 
     pub fn status(&self) -> Arc<ConfigStatus> {
         self.status.load_full()
+    }
+
+    /// The configuration in use; `None` before the first publication.
+    pub(crate) fn running(&self) -> Option<Arc<RunningConfiguration>> {
+        self.running.load_full()
     }
 
     /// Compiles and publishes a document, or refuses it as a whole. `warnings` are those of its store.
@@ -264,6 +272,11 @@ impl Publisher {
             warnings: all.into(),
             is_answered,
         };
+        let running = RunningConfiguration {
+            snapshot: Arc::clone(&publication.snapshot),
+            settings: Arc::clone(&publication.settings),
+        };
+        self.running.store(Some(Arc::new(running)));
         let certificates = presented.ends().into();
         let served = ServedParts { certificates: presented.served(), parts: Some(parts) };
         let parts_before = std::mem::replace(&mut *self.served(), served).parts;

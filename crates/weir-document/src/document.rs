@@ -41,6 +41,7 @@ mod shared_list;
 mod shares;
 mod store;
 mod upstream;
+mod written;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
@@ -92,6 +93,7 @@ pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
 pub use shares::TrafficShare;
 pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
+pub use written::WrittenResource;
 
 /// A configuration as written.
 #[derive(Debug)]

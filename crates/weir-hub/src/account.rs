@@ -76,15 +76,21 @@ pub enum RequestRefusal {
     UnverifiedOfClient,
     /// The consumer has too many subscriptions.
     Subscriptions,
+    /// The address of a caller that is no consumer has too many subscriptions.
+    SubscriptionsOfAddress,
+    /// All callers that are no consumers have too many subscriptions.
+    AnonymousSubscriptions,
     /// The subscription belongs to another consumer.
     NotOwner,
 }
 
 impl RequestRefusal {
-    const ALL: [RequestRefusal; 4] = [
+    const ALL: [RequestRefusal; 6] = [
         RequestRefusal::Unverified,
         RequestRefusal::UnverifiedOfClient,
         RequestRefusal::Subscriptions,
+        RequestRefusal::SubscriptionsOfAddress,
+        RequestRefusal::AnonymousSubscriptions,
         RequestRefusal::NotOwner,
     ];
 
@@ -94,6 +100,8 @@ impl RequestRefusal {
             RequestRefusal::Unverified => "unverified",
             RequestRefusal::UnverifiedOfClient => "unverified_of_client",
             RequestRefusal::Subscriptions => "subscriptions_of_consumer",
+            RequestRefusal::SubscriptionsOfAddress => "subscriptions_of_address",
+            RequestRefusal::AnonymousSubscriptions => "anonymous_subscriptions",
             RequestRefusal::NotOwner => "not_owner",
         }
     }
@@ -144,6 +152,18 @@ pub struct HubShares {
     pub all: usize,
 }
 
+/// Those who listen to a hub on a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounts {
+    pub open: usize,
+    /// Refused by this process, since the hub had as many as it may.
+    pub refused: u64,
+    /// Refused by this process, since the client had as many as it may.
+    pub refused_of_client: u64,
+    /// Ended by this process, since they did not take what was sent to them.
+    pub unread: u64,
+}
+
 /// The state and the totals of a hub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubStatus {
@@ -162,6 +182,8 @@ pub struct HubStatus {
     /// Verifications of intent that failed in this process.
     pub failed_verifications: FailedVerifications,
     pub turns: LoopTurns,
+    /// Filled in by those who serve listeners.
+    pub listeners: ListenerCounts,
     /// The number of the newest event.
     pub events: u64,
     pub stored_events: u64,

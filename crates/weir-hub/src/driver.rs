@@ -17,20 +17,22 @@ use tokio::time::{Instant, sleep_until};
 use weir_client::HttpClientSettings;
 use weir_journal::AppendError;
 
-use crate::account::{HubStatus, LoopTurns};
+use crate::account::{HubStatus, ListenerCounts, LoopTurns};
 use crate::attempt::DeliveryOutcome;
 use crate::clock::HubClock;
 use crate::ends::EndReason;
 use crate::engine::{CallbackRequest, DeadLetterFilter, Engine, Verification};
 use crate::form::{Refusal, SubscriptionRequest};
+use crate::holding::{EventHolding, HeldEvents, Listened};
 use crate::in_flight::EventsInFlight;
-use crate::record::{Event, LogEntry};
+use crate::record::LogEntry;
 use crate::sending::HubSender;
 use crate::settings::HubSettings;
 use crate::store::HubStore;
 use crate::verification::{VerificationFailure, VerificationReports};
 
 pub(crate) use listeners::EventWaiter;
+use listeners::WaitingListeners;
 pub(crate) use state_writing::PersistedChanges;
 
 /// A message to the hub's thread.
@@ -40,7 +42,9 @@ pub(crate) enum Message {
     /// Requests the content of a topic by HTTP.
     Fetch(Box<str>, oneshot::Sender<Result<(Box<str>, bytes::Bytes), Refusal>>),
     Listen(EventWaiter),
-    Latest(Box<str>, oneshot::Sender<Result<Option<Arc<Event>>, Refusal>>),
+    Latest(Box<str>, Box<dyn EventHolding>, oneshot::Sender<Result<Option<HeldEvents>, Refusal>>),
+    /// The number of the newest event of a topic.
+    NewestOf(Box<str>, oneshot::Sender<Option<u64>>),
     /// The number of the newest event of the hub.
     Newest(oneshot::Sender<u64>),
     Status(mpsc::SyncSender<HubStatus>),
@@ -97,7 +101,7 @@ pub(crate) struct HubDriver {
     replies: HashMap<u64, (Duration, oneshot::Sender<Result<Duration, Refusal>>)>,
     /// By number: how many dead letters the replay has, and its caller.
     replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
-    listeners: HashMap<Box<str>, Vec<EventWaiter>>,
+    listeners: WaitingListeners,
     /// Listeners that have an event, in turn.
     woken: VecDeque<EventWaiter>,
     /// The log of events may have more to take in.
@@ -142,7 +146,7 @@ impl HubDriver {
             replies: HashMap::new(),
             replays: HashMap::new(),
             verifications: VerificationReports::default(),
-            listeners: HashMap::new(),
+            listeners: WaitingListeners::default(),
             woken: VecDeque::new(),
             has_committed: true,
             has_more: false,
@@ -278,17 +282,11 @@ impl HubDriver {
                 spawn_local(async move { drop(reply.send(sender.fetch(&topic).await)) });
             }
             Message::Listen(listener) => self.listen(listener),
-            Message::Latest(topic, reply) => {
-                let newest = self.engine.newest_of(&topic);
-                let event = newest.map_or(Ok(None), |seq| self.store.event(seq));
-                let _ = reply.send(event.map_err(|error| {
-                    self.unreadable(&error);
-                    cannot_read()
-                }));
-            }
+            Message::Latest(topic, holding, reply) => drop(reply.send(self.latest(&topic, holding))),
+            Message::NewestOf(topic, reply) => drop(reply.send(self.engine.newest_of(&topic))),
             Message::StopListening => {
                 self.stops_listening = true;
-                self.listeners.clear();
+                self.listeners = WaitingListeners::default();
                 self.woken.clear();
             }
             Message::Newest(reply) => drop(reply.send(self.store.events.journal.status().committed)),
@@ -301,10 +299,9 @@ impl HubDriver {
                 self.apply_settings();
                 // Those who listen look whether they still may.
                 self.listeners
-                    .drain()
-                    .flat_map(|(_, waiting)| waiting)
+                    .take_all()
                     .chain(self.woken.drain(..))
-                    .for_each(|one| drop(one.reply.send(Vec::new())));
+                    .for_each(|one| drop(one.reply.send(Listened::Reconfigured)));
             }
             Message::Committed => {
                 self.has_committed = true;
@@ -372,7 +369,7 @@ impl HubDriver {
                 Ok(Some(LogEntry::Request(seq, request))) => self.engine.take_request(seq, request),
                 Ok(Some(LogEntry::Event(event))) => {
                     self.engine.committed(event.seq, &event.topic, event.content.len() as u32, event.time_ms);
-                    self.woken.extend(self.listeners.remove(&*event.topic).unwrap_or_default());
+                    self.woken.extend(self.listeners.take(&event.topic));
                 }
                 Ok(None) => {
                     self.has_committed = false;
@@ -404,7 +401,7 @@ impl HubDriver {
             // Deliveries have timers of their own.
             self.unreadable_at = None;
             self.has_committed = true;
-            self.woken.extend(self.listeners.drain().flat_map(|(_, waiting)| waiting));
+            self.woken.extend(self.listeners.take_all());
         }
     }
 
@@ -435,6 +432,7 @@ impl HubDriver {
             refused: self.engine.refused,
             failed_verifications: self.verifications.failed,
             turns: self.turns,
+            listeners: ListenerCounts::default(),
             events: events.committed,
             stored_events: events.records,
             stored_bytes: events.bytes,
@@ -474,6 +472,7 @@ mod tests {
     use super::*;
     use crate::engine::Delivery;
     use crate::engine::tests::{TOPIC, request, settings};
+    use crate::record::Event;
 
     fn open(directory: &Path, inbox: UnboundedSender<Message>) -> HubDriver {
         let settings = Arc::new(settings());

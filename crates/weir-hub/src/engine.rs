@@ -230,6 +230,11 @@ impl Engine {
         self.topics.get(topic).list_after(seq, limit)
     }
 
+    /// The size of an event's content, in bytes; 0 if the event is not kept.
+    pub fn bytes_of(&self, seq: u64) -> u64 {
+        self.topics.bytes_of(seq)
+    }
+
     pub fn newest_of(&self, topic: &str) -> Option<u64> {
         self.topics.get(self.topics.find(topic)?).newest()
     }

@@ -17,6 +17,7 @@ use crate::attempt::DeliveryAttempt;
 use crate::driver::{self, EventWaiter, HubDriver, Message};
 use crate::engine::{DeadLetter, DeadLetterFilter, Engine, SubscriptionEntry};
 use crate::form::{Refusal, SubscriptionRequest};
+use crate::holding::{EventHolding, HeldEvents, Listened};
 use crate::kafka::{self, HubDrivers, KafkaThread};
 use crate::live_settings::LiveSettings;
 use crate::record::{self, Event};
@@ -154,13 +155,18 @@ impl Hub {
         self.publish(topic, &content_type, &content).await
     }
 
-    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one. The list is empty if the settings
-    /// have changed meanwhile: the caller then has to find out whether it still may listen.
+    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one. `holding` counts them.
     ///
     /// # Errors
     /// The hub is closing, or [`Hub::stop_listening`] was called.
-    pub async fn events_after(&self, topic: &str, after: u64, limit: usize) -> Result<Vec<Arc<Event>>, Refusal> {
-        self.ask(|reply| Message::Listen(EventWaiter { topic: topic.into(), after, limit, reply })).await
+    pub async fn events_after(
+        &self,
+        topic: &str,
+        after: u64,
+        limit: usize,
+        holding: Box<dyn EventHolding>,
+    ) -> Result<Listened, Refusal> {
+        self.ask(|reply| Message::Listen(EventWaiter { topic: topic.into(), after, limit, holding, reply })).await
     }
 
     /// The number of the newest event of the hub on this node; 0 if there is none.
@@ -171,12 +177,20 @@ impl Hub {
         self.ask(Message::Newest).await
     }
 
-    /// The newest event of a topic.
+    /// The newest event of a topic. `holding` counts it.
     ///
     /// # Errors
-    /// The hub is closing, or the event cannot be read.
-    pub async fn latest(&self, topic: &str) -> Result<Option<Arc<Event>>, Refusal> {
-        self.ask(|reply| Message::Latest(topic.into(), reply)).await?
+    /// The hub is closing, the event cannot be read, or there is no room for it.
+    pub async fn latest(&self, topic: &str, holding: Box<dyn EventHolding>) -> Result<Option<HeldEvents>, Refusal> {
+        self.ask(|reply| Message::Latest(topic.into(), holding, reply)).await?
+    }
+
+    /// The number of the newest event of a topic.
+    ///
+    /// # Errors
+    /// The hub is closing.
+    pub async fn newest_of(&self, topic: &str) -> Result<Option<u64>, Refusal> {
+        self.ask(|reply| Message::NewestOf(topic.into(), reply)).await
     }
 
     /// Subscriptions with ids above `after`, at most `limit`, of one topic or of all. Where nodes share the hub, only those of

@@ -20,6 +20,7 @@ mod driver;
 mod ends;
 mod engine;
 mod form;
+mod holding;
 mod hub;
 mod in_flight;
 mod kafka;
@@ -34,19 +35,20 @@ mod store;
 mod topic;
 mod verification;
 
-pub use account::{Account, HubShares, HubStatus, LoopTurns, RefusedRequests, Tally};
+pub use account::{Account, HubShares, HubStatus, ListenerCounts, LoopTurns, RefusedRequests, Tally};
 pub use attempt::{DeliveryAttempt, DeliveryFailure};
 pub use ends::SubscriptionEnds;
 pub use engine::{DeadLetter, DeadLetterFilter, SubscriptionEntry, SubscriptionState};
 pub use form::{HubForm, Refusal, SubscriptionMode, SubscriptionRequest, known_topic, read as read_form};
+pub use holding::{EventHolding, HeldEvents, Listened};
 pub use hub::Hub;
 pub use limit::{DeliveryLimit, ExcessDelivery, LimitWindow};
 pub use record::Event;
 pub use rights::{ConsumerGroups, PermittedCallers, TopicRights};
 pub use sending::links;
 pub use settings::{
-    CallbackSettings, DeliverySettings, HubSettings, KafkaLogSettings, KafkaTlsSettings, LeaseSettings, LogSettings,
-    PublishSettings, RetentionSettings, SubscribeSettings,
+    CallbackSettings, DeliverySettings, HubSettings, KafkaLogSettings, KafkaTlsSettings, LeaseSettings, ListenSettings,
+    LogSettings, PublishSettings, RetentionSettings, SubscribeSettings,
 };
 pub use signature::{SignatureMethod, is_signed, sign};
 pub use store::{HubRecovery, lock};

@@ -33,6 +33,8 @@ pub struct SavedSubscription {
     pub callback: Box<str>,
     pub secret: Option<Box<[u8]>>,
     pub owner: Box<str>,
+    /// The address of the caller that made it, if that was no consumer. Empty for one of versions that did not keep it.
+    pub address: Box<str>,
     pub expires_ms: u64,
     /// Limits of its deliveries.
     pub limits: Box<[DeliveryLimit]>,
@@ -256,7 +258,7 @@ fn put_record(out: &mut Vec<u8>, record: &StateRecord) {
         }
         StateRecord::Unverified { number } => put_numbered(out, 6, *number),
         StateRecord::Subscribed { number, subscription } => {
-            out.push(17);
+            out.push(if subscription.address.is_empty() { 17 } else { 19 });
             put_numbers(out, [*number]);
             put_subscription(out, subscription);
         }
@@ -344,7 +346,8 @@ fn put_limits(out: &mut Vec<u8>, limits: &[DeliveryLimit]) {
 }
 
 fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {
-    let SavedSubscription { id, topic, callback, secret, owner, expires_ms, limits, base, done, tally } = subscription;
+    let SavedSubscription { id, topic, callback, secret, owner, address, expires_ms, limits, base, done, tally } =
+        subscription;
     put_numbers(out, [*id, *expires_ms, *base, *done]);
     put_bytes(out, topic.as_bytes());
     put_bytes(out, callback.as_bytes());
@@ -352,6 +355,9 @@ fn put_subscription(out: &mut Vec<u8>, subscription: &SavedSubscription) {
     put_bytes(out, secret.as_deref().unwrap_or_default());
     put_tally(out, tally);
     put_limits(out, limits);
+    if !address.is_empty() {
+        put_bytes(out, address.as_bytes());
+    }
 }
 
 fn put_tally(out: &mut Vec<u8>, tally: &Tally) {
@@ -486,17 +492,18 @@ impl<'a> RecordDecoder<'a> {
             4 => StateRecord::EndedTally(self.tally(TallyForm::First)?),
             5 => self.requested(false)?,
             6 => StateRecord::Unverified { number: self.number()? },
-            7 => self.subscribed(TallyForm::First)?,
+            7 => self.subscribed(TallyForm::First, false)?,
             8 => self.ended()?,
             9 => StateRecord::Marks(self.list(Self::mark)?),
             10 => StateRecord::EndedTally(self.tally(TallyForm::WithReplayed)?),
-            11 => self.subscribed(TallyForm::WithReplayed)?,
+            11 => self.subscribed(TallyForm::WithReplayed, false)?,
             12 => StateRecord::DeadLetters(self.list(Self::dead_letter)?),
             13 => StateRecord::Replays(self.pairs()?),
             14 => StateRecord::Replayed { number: self.number()?, letters: self.pairs()? },
             15 => StateRecord::RequestsTaken { seq: self.number()? },
             16 => self.requested(true)?,
-            17 => self.subscribed(TallyForm::WithThrottled)?,
+            17 => self.subscribed(TallyForm::WithThrottled, false)?,
+            19 => self.subscribed(TallyForm::WithThrottled, true)?,
             18 => StateRecord::EndedTally(self.tally(TallyForm::WithThrottled)?),
             _ => return Err(UnknownRecord),
         })
@@ -522,16 +529,17 @@ impl<'a> RecordDecoder<'a> {
         Ok(StateRecord::Requested { number, request })
     }
 
-    fn subscribed(&mut self, form: TallyForm) -> Result<StateRecord, UnknownRecord> {
-        Ok(StateRecord::Subscribed { number: self.number()?, subscription: self.subscription(form)? })
+    fn subscribed(&mut self, form: TallyForm, has_address: bool) -> Result<StateRecord, UnknownRecord> {
+        Ok(StateRecord::Subscribed { number: self.number()?, subscription: self.subscription(form, has_address)? })
     }
 
-    fn subscription(&mut self, form: TallyForm) -> Result<SavedSubscription, UnknownRecord> {
+    fn subscription(&mut self, form: TallyForm, has_address: bool) -> Result<SavedSubscription, UnknownRecord> {
         let (id, expires_ms, base, done) = (self.number()?, self.number()?, self.number()?, self.number()?);
         let (topic, callback, owner, secret) = (self.text()?, self.text()?, self.text()?, self.secret()?);
         let tally = self.tally(form)?;
         let limits = if form >= TallyForm::WithThrottled { self.limits()? } else { Box::default() };
-        Ok(SavedSubscription { id, topic, callback, secret, owner, expires_ms, limits, base, done, tally })
+        let address = if has_address { self.text()? } else { Box::default() };
+        Ok(SavedSubscription { id, topic, callback, secret, owner, address, expires_ms, limits, base, done, tally })
     }
 
     fn ended(&mut self) -> Result<StateRecord, UnknownRecord> {
@@ -606,6 +614,7 @@ mod tests {
             callback: "http://c/?x".into(),
             secret: None,
             owner: Box::default(),
+            address: Box::default(),
             expires_ms: 1 << 40,
             limits: [DeliveryLimit { excess: ExcessDelivery::Wait, ..limit }].into(),
             base: 3,
@@ -623,7 +632,11 @@ mod tests {
             StateRecord::EndedTally(tally),
             StateRecord::Requested { number: 1, request },
             StateRecord::Unverified { number: 1 },
-            StateRecord::Subscribed { number: 2, subscription },
+            StateRecord::Subscribed { number: 2, subscription: subscription.clone() },
+            StateRecord::Subscribed {
+                number: 3,
+                subscription: SavedSubscription { address: "192.0.2.1".into(), ..subscription },
+            },
             StateRecord::Ended { subscription: 7, reason: EndReason::NotPermitted, cancelled: 4 },
             StateRecord::Marks([marks, of_replays].concat()),
             StateRecord::DeadLetters(vec![SavedDeadLetter { subscription: 7, seq: 300, given_up }]),

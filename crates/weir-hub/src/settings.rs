@@ -20,6 +20,7 @@ pub struct HubSettings {
     pub consumers: ConsumerGroups,
     pub publish: PublishSettings,
     pub subscribe: SubscribeSettings,
+    pub listen: ListenSettings,
     pub delivery: DeliverySettings,
     pub retention: RetentionSettings,
     pub log: LogSettings,
@@ -56,6 +57,8 @@ impl HubSettings {
         HubSettings {
             subscribe: SubscribeSettings {
                 max_per_consumer: subscribe.max_per_consumer.div_ceil(count as usize),
+                max_per_address: subscribe.max_per_address.div_ceil(count as usize),
+                max_anonymous: subscribe.max_anonymous.div_ceil(count as usize),
                 max_unverified_per_client: subscribe.max_unverified_per_client.div_ceil(count as usize),
                 verifications_per_second: subscribe.verifications_per_second.div_ceil(count),
                 ..subscribe
@@ -127,12 +130,32 @@ pub struct SubscribeSettings {
     pub signature: SignatureMethod,
     /// Deliveries also have the fields of Standard Webhooks.
     pub standard_webhooks: bool,
-    /// The most subscriptions of one consumer; all callers without a consumer count as one.
+    /// The most subscriptions of one consumer.
     pub max_per_consumer: usize,
+    /// The most subscriptions that were made from one address by callers that are no consumers. Of IPv6, a network of 64 bits is one.
+    pub max_per_address: usize,
+    /// The most subscriptions of all callers that are no consumers.
+    pub max_anonymous: usize,
     /// The most requests of one client that may wait for verification: of one consumer, or of one address if the client is none.
     pub max_unverified_per_client: usize,
     /// Verifications of intent per second and callback host. A host may get a burst of ten seconds' worth.
     pub verifications_per_second: u32,
+}
+
+/// Limits of those who listen: event streams, WebSockets, and long polls that wait. They hold on each node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenSettings {
+    pub max: usize,
+    /// Of one consumer, or of one address if the client is none.
+    pub max_per_client: usize,
+    /// A listener that takes nothing of what is sent to it for this long is ended.
+    pub unread_timeout: Duration,
+}
+
+impl Default for ListenSettings {
+    fn default() -> Self {
+        ListenSettings { max: 20_000, max_per_client: 1_000, unread_timeout: Duration::from_secs(30) }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -198,6 +221,8 @@ impl Default for SubscribeSettings {
             signature: SignatureMethod::Sha256,
             standard_webhooks: false,
             max_per_consumer: 100_000,
+            max_per_address: 10_000,
+            max_anonymous: 1_000_000,
             max_unverified_per_client: 1_000,
             verifications_per_second: 10,
         }

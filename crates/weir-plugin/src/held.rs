@@ -120,17 +120,20 @@ impl HeldBudget {
         (hash, self.clients[number].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self, client: Option<IpAddr>, bytes: u64) -> Result<(), Exhausted> {
-        if let Some(client) = client
+    fn take(&self, of: Holder, bytes: u64) -> Result<(), Exhausted> {
+        if let Some(client) = of.client
             && !self.take_share(client, bytes)
         {
             self.refused_for_client.fetch_add(1, Relaxed);
             return Err(Exhausted::Client);
         }
+        if of.shares {
+            return Ok(());
+        }
         let before = self.used.fetch_add(bytes, Relaxed);
         if before.saturating_add(bytes) > self.node.load(Relaxed) {
             self.refused_for_node.fetch_add(1, Relaxed);
-            self.give(client, bytes);
+            self.give(of, bytes);
             return Err(Exhausted::Node);
         }
         Ok(())
@@ -158,9 +161,11 @@ impl HeldBudget {
         }
     }
 
-    fn give(&self, client: Option<IpAddr>, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
-        let Some(client) = client else { return };
+    fn give(&self, of: Holder, bytes: u64) {
+        if !of.shares {
+            self.used.fetch_sub(bytes, Relaxed);
+        }
+        let Some(client) = of.client else { return };
         let (hash, mut table) = self.table(client);
         if let Ok(mut entry) = table.find_entry(hash, |share| share.client == client) {
             let share = entry.get_mut();
@@ -175,14 +180,27 @@ impl HeldBudget {
 /// The content of one holder. Dropping it returns all of it to the budget.
 #[derive(Debug, Default)]
 pub struct Held {
-    client: Option<IpAddr>,
+    of: Holder,
     bytes: u64,
+}
+
+/// For whom content is held.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holder {
+    client: Option<IpAddr>,
+    /// It counts for the client alone: the node counts it once, for all clients that share it.
+    shares: bool,
 }
 
 impl Held {
     /// An empty share for this client.
     pub fn of(client: IpAddr) -> Held {
-        Held { client: Some(client_network(client)), bytes: 0 }
+        Held { of: Holder { client: Some(client_network(client)), shares: false }, bytes: 0 }
+    }
+
+    /// An empty share for this client, of content that other clients share: one more holder, without a client, counts it for the node.
+    pub fn shared_by(client: IpAddr) -> Held {
+        Held { of: Holder { client: Some(client_network(client)), shares: true }, bytes: 0 }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -200,9 +218,9 @@ impl Held {
     fn set_in(&mut self, budget: &HeldBudget, bytes: u64) -> Result<(), Exhausted> {
         let bytes = bytes.div_ceil(STEP).saturating_mul(STEP);
         if bytes > self.bytes {
-            budget.take(self.client, bytes - self.bytes)?;
+            budget.take(self.of, bytes - self.bytes)?;
         } else if bytes < self.bytes {
-            budget.give(self.client, self.bytes - bytes);
+            budget.give(self.of, self.bytes - bytes);
         }
         self.bytes = bytes;
         Ok(())
@@ -212,7 +230,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            BUDGET.give(self.client, self.bytes);
+            BUDGET.give(self.of, self.bytes);
         }
     }
 }
@@ -221,8 +239,8 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    fn client(last: u8) -> Option<IpAddr> {
-        Some(IpAddr::from([10, 0, 0, last]))
+    fn client(last: u8) -> Holder {
+        Holder { client: Some(IpAddr::from([10, 0, 0, last])), shares: false }
     }
 
     #[test]
@@ -232,7 +250,7 @@ mod tests {
         assert_eq!(budget.take(client(1), STEP), Err(Exhausted::Client));
         assert_eq!(budget.take(client(2), 41 * STEP), Err(Exhausted::Node), "its share is not used up by it");
         assert_eq!(budget.take(client(2), 40 * STEP), Ok(()));
-        assert_eq!(budget.take(None, 1), Err(Exhausted::Node));
+        assert_eq!(budget.take(Holder::default(), 1), Err(Exhausted::Node));
         budget.give(client(1), 60 * STEP);
         assert_eq!(budget.take(client(2), 20 * STEP), Ok(()));
         let used = budget.in_use();
@@ -242,9 +260,23 @@ mod tests {
     }
 
     #[test]
+    fn shared_content_counts_for_each_client_and_once_for_the_node() {
+        let budget = HeldBudget::new(HeldLimits { node: 4 * STEP, client: 2 * STEP });
+        let sharer = |last| Held { of: Holder { shares: true, ..client(last) }, bytes: 0 };
+        let (mut node, mut clients) = (Held::default(), [1, 2, 3].map(sharer));
+        assert_eq!(node.set_in(&budget, 2 * STEP), Ok(()));
+        assert!(clients.iter_mut().all(|held| held.set_in(&budget, 2 * STEP).is_ok()));
+        assert_eq!(budget.in_use().bytes, 2 * STEP);
+        assert_eq!(sharer(1).set_in(&budget, 1), Err(Exhausted::Client));
+        clients.iter_mut().chain([&mut node]).for_each(|held| held.set_in(&budget, 0).expect("it becomes less"));
+        assert_eq!(budget.in_use().bytes, 0);
+        assert!(budget.clients.iter().all(|table| table.lock().expect("no test panics with it").is_empty()));
+    }
+
+    #[test]
     fn u01_a_holder_counts_in_steps_and_gives_everything_back() {
         let budget = HeldBudget::new(HeldLimits { node: 4 * STEP, client: 2 * STEP });
-        let mut held = Held { client: client(1), bytes: 0 };
+        let mut held = Held { of: client(1), bytes: 0 };
         assert_eq!(held.set_in(&budget, 1), Ok(()));
         assert_eq!(held.set_in(&budget, STEP), Ok(()));
         assert_eq!(budget.in_use().bytes, STEP);

@@ -16,6 +16,7 @@ use weir_proto::{RequestHead, Trailers};
 
 use crate::claims::CallerClaims;
 use crate::consumer::Credential;
+use crate::held::Held;
 use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 use crate::reply_head::ReplyHead;
 use crate::route_upstream::RouteUpstream;
@@ -145,13 +146,17 @@ impl Channel {
 }
 
 /// The content of a request, as a stream.
-pub struct Content(Rc<RefCell<Channel>>);
+pub struct Content {
+    channel: Rc<RefCell<Channel>>,
+    /// What [`Content::whole`] has returned.
+    held: Held,
+}
 
 impl Content {
     /// The next piece; `None` at the end.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         poll_fn(|context| {
-            let mut channel = self.0.borrow_mut();
+            let mut channel = self.channel.borrow_mut();
             if !channel.incoming.is_empty() {
                 return Poll::Ready(Some(std::mem::take(&mut channel.incoming)));
             }
@@ -164,17 +169,18 @@ impl Content {
         .await
     }
 
-    /// The whole content.
+    /// The whole content. It is held content of the client until this stream is dropped.
     ///
     /// # Errors
-    /// [`Stop::BodyTooLarge`] for more than `limit` bytes.
+    /// [`Stop::BodyTooLarge`] for more than `limit` bytes; [`Stop::HeldContent`] and [`Stop::HeldByClient`] if there is no room for it.
     pub async fn whole(&mut self, limit: usize) -> Result<Vec<u8>, Stop> {
         let mut whole = Vec::new();
         while let Some(piece) = self.next().await {
-            whole.extend_from_slice(&piece);
-            if whole.len() > limit {
+            if whole.len() + piece.len() > limit {
                 return Err(Stop::BodyTooLarge);
             }
+            whole.extend_from_slice(&piece);
+            self.held.set(whole.capacity() as u64)?;
         }
         Ok(whole)
     }
@@ -223,6 +229,19 @@ impl Reply {
         .await
     }
 
+    /// Waits until the client has been sent all of the content so far, or it is on its way.
+    pub async fn taken(&mut self) {
+        poll_fn(|context| {
+            let mut channel = self.0.borrow_mut();
+            if channel.outgoing.is_empty() {
+                return Poll::Ready(());
+            }
+            channel.writer = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Sets the trailers, which follow the content of a response without a `Content-Length`.
     pub fn set_trailers(&mut self, trailers: Trailers) {
         self.0.borrow_mut().trailers = trailers;
@@ -239,7 +258,8 @@ pub struct ResponderCall {
 impl ResponderCall {
     pub fn new(responder: &Arc<dyn Responder>, request: ResponderRequest) -> ResponderCall {
         let channel = Rc::<RefCell<Channel>>::default();
-        let (content, reply) = (Content(Rc::clone(&channel)), Reply(Rc::clone(&channel)));
+        let content = Content { channel: Rc::clone(&channel), held: Held::of(request.client) };
+        let reply = Reply(Rc::clone(&channel));
         let work = Arc::clone(responder).respond(request, content, reply);
         ResponderCall { work: Some(work), end: None, channel }
     }

@@ -139,6 +139,30 @@ impl HistogramTotals {
     pub fn sum_seconds(&self) -> f64 {
         self.sum_ns as f64 / 1e9
     }
+
+    /// The observations since an earlier reading of the same histograms.
+    pub fn since(&self, before: &HistogramTotals) -> HistogramTotals {
+        let buckets = std::array::from_fn(|bucket| self.buckets[bucket].saturating_sub(before.buckets[bucket]));
+        HistogramTotals { buckets, sum_ns: self.sum_ns.saturating_sub(before.sum_ns) }
+    }
+
+    /// The value that a part of the observations, such as 0.99, does not exceed, in nanoseconds; `None` without observations. Within
+    /// a bucket, observations count as evenly spread.
+    pub fn quantile_ns(&self, part: f64) -> Option<f64> {
+        let wanted = self.count() as f64 * part;
+        let mut below = 0.0;
+        let (bucket, count) = self.buckets.iter().enumerate().find_map(|(bucket, count)| {
+            let is_in = *count > 0 && below + *count as f64 >= wanted;
+            if !is_in {
+                below += *count as f64;
+            }
+            is_in.then_some((bucket, *count as f64))
+        })?;
+        let low = bucket.checked_sub(1).and_then(bucket_bound_ns).unwrap_or_default() as f64;
+        // The last bucket has no bound of its own.
+        let high = bucket_bound_ns(bucket).map_or(low, |bound| bound as f64);
+        Some(low + (high - low) * ((wanted - below) / count).clamp(0.0, 1.0))
+    }
 }
 
 /// Counters by status class; the last one counts statuses without a valid class.

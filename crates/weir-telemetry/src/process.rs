@@ -35,6 +35,21 @@ pub fn open_files() -> Option<(u64, u64)> {
     Some((open, limit))
 }
 
+/// What the process uses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProcessUse {
+    /// Processor time since the start, in seconds.
+    pub cpu_seconds: f64,
+    pub resident_bytes: u64,
+}
+
+/// What the process uses now. `None` if the kernel does not tell.
+pub fn in_use() -> Option<ProcessUse> {
+    let stat = Process::myself().ok()?.stat().ok()?;
+    let cpu_seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+    Some(ProcessUse { cpu_seconds, resident_bytes: stat.rss * procfs::page_size() })
+}
+
 pub(crate) fn metrics(page: &mut Page) {
     let since = STARTED.1.duration_since(UNIX_EPOCH).unwrap_or_default();
     page.gauge("process_start_time_seconds", "When the process started, in seconds since 1970.");

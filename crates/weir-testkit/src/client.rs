@@ -48,10 +48,15 @@ impl Client {
     /// Connects with the smallest receive buffer that the kernel allows, so that a client that does not read causes
     /// back-pressure soon.
     pub fn connect_narrow(address: SocketAddr) -> std::io::Result<Client> {
+        Client::over(Client::narrow_stream(address)?)
+    }
+
+    /// The connection of [`Client::connect_narrow`], for [`Client::over_tls`].
+    pub fn narrow_stream(address: SocketAddr) -> std::io::Result<TcpStream> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.set_recv_buffer_size(4096)?;
         socket.connect_timeout(&SockAddr::from(address), DEADLINE)?;
-        Client::over(socket.into())
+        Ok(socket.into())
     }
 
     /// Connects to a server that supports HTTP/2 as well; requests use it if tests run with HTTP/2.

@@ -3,6 +3,7 @@
 mod admin;
 mod certificates;
 mod configuration;
+mod figures;
 mod health;
 mod hubs;
 #[cfg(test)]
@@ -223,15 +224,17 @@ impl GatewayNode {
         state.watches(&gateway, &acme);
 
         // Watches from the state that was loaded above, so that no change since then is missed.
-        let live = loader.live().map(Arc::clone);
+        let (live, files) = (loader.resources().map(Arc::clone), loader.shown().map(Arc::clone));
         let watch = weir_control::watch(loader, loaded, publisher).map_err(no_thread)?;
         let resources = live.zip(watch.checker()).map(|(live, checker)| NodeResources {
             live,
+            files,
             hubs: Arc::clone(&hubs),
             writer: watch.writer(),
             checker,
             audit: audit_log.as_ref().map(LogWriter::lines),
             tally: Arc::clone(&state.servers.admin),
+            state: Arc::clone(&state),
         });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);

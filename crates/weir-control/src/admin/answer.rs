@@ -152,10 +152,56 @@ fn is_resource(path: &str) -> bool {
 
 pub(super) fn diagnostic(fault: &Diagnostic) -> Value {
     let mut told = json!({ "path": fault.path, "problem": fault.problem });
+    let (key, below) = match fault.path.split_once(": ") {
+        Some((key, below)) if is_resource(key) => (Some(key), below),
+        _ if is_resource(&fault.path) => (Some(&*fault.path), ""),
+        _ => (None, &*fault.path),
+    };
+    told["pointer"] = pointer(below).into();
+    if let Some(key) = key {
+        told["key"] = key.into();
+    }
     if let Some(advice) = &fault.advice {
         told["advice"] = advice.as_str().into();
     }
     told
+}
+
+/// The JSON Pointer (RFC 6901) of a path such as `plugins.cors.allow_origins[0]` or `headers["x.y"]`. A path cannot tell whether a
+/// number is the index of a list or a quoted key, and a pointer need not.
+fn pointer(path: &str) -> String {
+    let mut pointer = String::new();
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (key, after) = match rest.strip_prefix("[\"") {
+            Some(quoted) => quoted_key(quoted),
+            None => {
+                let step = rest.trim_start_matches(['.', '[']);
+                let end = step.find(['.', '[']).unwrap_or(step.len());
+                (step[..end].trim_end_matches(']').to_owned(), &step[end..])
+            }
+        };
+        pointer.push('/');
+        pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+        rest = after;
+    }
+    pointer
+}
+
+/// The key at the start of `x.y"] …`, and what follows it.
+fn quoted_key(text: &str) -> (String, &str) {
+    let (mut key, mut is_escaped) = (String::new(), false);
+    for (at, one) in text.char_indices() {
+        match one {
+            '"' if !is_escaped => return (key, text[at + 1..].strip_prefix(']').unwrap_or_default()),
+            '\\' if !is_escaped => is_escaped = true,
+            _ => {
+                key.push(one);
+                is_escaped = false;
+            }
+        }
+    }
+    (key, "")
 }
 
 /// Sets the `ETag`, which `If-Match` of later requests is compared with.
@@ -166,4 +212,37 @@ pub(super) fn tag(answer: &mut AdminResponse, revision: u64) {
 
 pub(super) fn at_revision(answer: &mut AdminResponse, revision: u64) {
     answer.headers_mut().insert(REVISION, revision.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_pointers() {
+        for (path, expected) in [
+            ("", ""),
+            ("uri", "/uri"),
+            ("plugins.jwt-auth.claims_to_verify[0]", "/plugins/jwt-auth/claims_to_verify/0"),
+            ("plugins.proxy-rewrite.headers[\"x.y\"].set", "/plugins/proxy-rewrite/headers/x.y/set"),
+            ("a[\"b/c~d\"][2]", "/a/b~1c~0d/2"),
+            ("a[\"say \\\"hi\\\"]\"].b", "/a/say \"hi\"]/b"),
+            ("routes[2].uri", "/routes/2/uri"),
+        ] {
+            assert_eq!(pointer(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_diagnostic_names_its_resource_and_the_place_in_it() {
+        let of = |path: &str| {
+            diagnostic(&Diagnostic { path: path.to_owned(), ..Diagnostic::of_source(&"s".into(), "wrong") })
+        };
+        assert_eq!(
+            of("routes/r1: upstream.nodes"),
+            json!({"path": "routes/r1: upstream.nodes", "problem": "wrong", "pointer": "/upstream/nodes", "key": "routes/r1"})
+        );
+        assert_eq!((&of("routes/r1")["pointer"], &of("routes/r1")["key"]), (&json!(""), &json!("routes/r1")));
+        assert_eq!((&of("routes[0].uri")["pointer"], of("routes[0].uri").get("key")), (&json!("/routes/0/uri"), None));
+    }
 }

@@ -1,18 +1,15 @@
 //! The Admin API: from a request to its response. Start reading at [`AdminApi::answer`].
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue, ORIGIN, SERVER, VARY, WWW_AUTHENTICATE,
+    ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, SERVER, VARY,
 };
 use http::request::Parts;
-use http::uri::Authority;
 use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -22,17 +19,22 @@ use weir_plugin::Registry;
 use super::answer::{self, AdminResponse, Refused, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
+use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, RequestLanes};
+use super::log_in::{KnownCaller, LogIns};
+use super::node_pages::{NodePage, NodePages, NodeStream, OpenedStream};
 use super::query::{Query, decoded_path};
+use super::refusals::{WRONG_KEY_PAUSE, refused_token, unauthorized};
 use super::request::{
     AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
 };
-use super::tokens::{AcceptedTokens, TokenFault};
-use super::{configs, history, hubs, kinds, nodes, plugins, resources, validate};
+use super::tokens::AcceptedTokens;
+use super::{configs, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
 use crate::stores::checker::ResourceChecker;
+use crate::stores::file_resources::FileResources;
 use crate::stores::live::LiveResources;
 use crate::stores::writes::ResourceWriter;
 
@@ -40,8 +42,6 @@ use crate::stores::writes::ResourceWriter;
 const BASE: &str = "/apisix/admin";
 /// The base path of what Apache APISIX does not have.
 const OWN_BASE: &str = "/weir/v1";
-/// The delay of the response to a wrong key, which limits the rate of guessing.
-const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
 /// The tool ADC reads the version here, and uses the features of that version of Apache APISIX.
 const SERVED_BY: &str = concat!("Weir/", env!("CARGO_PKG_VERSION"), " APISIX/3.18.0");
 const API_VERSION: HeaderName = HeaderName::from_static("x-api-version");
@@ -50,6 +50,8 @@ const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, PUT, OPTIONS, 
 /// The components of an Admin API.
 pub struct AdminParts {
     pub live: Arc<LiveResources>,
+    /// The resources with their places, if they stand in files.
+    pub files: Option<Arc<FileResources>>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
     pub checker: Arc<ResourceChecker>,
@@ -61,9 +63,15 @@ pub struct AdminParts {
     pub hosts: Vec<Box<str>>,
     /// Origins of web pages that may read responses (CORS).
     pub origins: Vec<Box<str>>,
-    /// The resources are replaced as a whole, by `PUT /apisix/admin/configs`.
-    pub is_standalone: bool,
+    /// Where the resources are. Those in memory are replaced as a whole, by `PUT /apisix/admin/configs`.
+    pub mode: AdminMode,
     pub served: ServedRevisions,
+    /// Whether browsers may log in.
+    pub has_sessions: bool,
+    /// Whether clients use TLS.
+    pub is_tls: bool,
+    pub node: NodeIdentity,
+    pub pages: Arc<dyn NodePages>,
     /// The sink for lines of the audit log, if there is one.
     pub audit: Option<AuditSink>,
 }
@@ -80,29 +88,42 @@ struct AdminTarget {
 pub struct AdminApi {
     handlers: Arc<AdminHandlers>,
     lanes: RequestLanes,
-    keys: AdminKeys,
-    tokens: Option<AcceptedTokens>,
-    hosts: Vec<Box<str>>,
     origins: Vec<Box<str>>,
     audit: Option<AuditSink>,
+    log_ins: LogIns,
 }
 
 /// Answers requests whose senders are known.
 struct AdminHandlers {
     context: AdminContext,
     hubs: Arc<Hubs>,
+    pages: Arc<dyn NodePages>,
 }
 
 impl AdminApi {
     /// # Errors
     /// If no threads can be started.
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
-        let AdminParts { live, hubs, writer, checker, registry, keys, tokens, hosts, origins, .. } = parts;
-        let standalone = parts.is_standalone.then(StandaloneResources::default);
+        let AdminParts { live, files, hubs, writer, checker, registry, keys, tokens, hosts, origins, mode, .. } = parts;
+        let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
-        let context = AdminContext { live, writer, checker, registry, served: parts.served, standalone, waits };
-        let handlers = Arc::new(AdminHandlers { context, hubs });
-        Ok(AdminApi { handlers, lanes: RequestLanes::start()?, keys, tokens, hosts, origins, audit: parts.audit })
+        let context = AdminContext { live, files, writer, checker, registry, served: parts.served, standalone, waits };
+        let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages });
+        Ok(AdminApi {
+            handlers,
+            lanes: RequestLanes::start()?,
+            origins,
+            audit: parts.audit,
+            log_ins: LogIns {
+                sessions: parts.has_sessions.then(Arc::default),
+                keys,
+                tokens,
+                hosts,
+                is_tls: parts.is_tls,
+                mode,
+                node: parts.node,
+            },
+        })
     }
 
     /// Checks a request in the order of Apache APISIX; the first failed check determines the response. `read` reads at most the
@@ -167,7 +188,7 @@ impl AdminApi {
     /// Whether a request has a host name that is none of this node.
     pub fn is_misdirected(&self, head: &Parts, peer: AdminPeer) -> bool {
         // Browsers cannot connect to a Unix socket.
-        matches!(peer, AdminPeer::Tcp { local, .. } if !is_own_name(host_of(head), local.ip(), &self.hosts))
+        matches!(peer, AdminPeer::Tcp { local, .. } if !is_own_name(host_of(head), local.ip(), &self.log_ins.hosts))
     }
 
     async fn answer_own(
@@ -191,29 +212,52 @@ impl AdminApi {
             Method::GET | Method::HEAD | Method::PUT | Method::POST | Method::PATCH | Method::DELETE => {}
             _ => return answer::not_found(),
         }
+        let mut read = Some(read);
+        if is_own && let Some(answer) = self.log_ins.answer(&head, &path, peer, &mut read, self.revision()).await {
+            return answer;
+        }
+        let Some(read) = read else { return answer::not_found() };
         let query = Query::parse(head.uri.query().unwrap_or_default());
-        let caller = match self.caller(&query, &head.headers, peer).await {
-            Ok(caller) => caller,
+        let known = match self.log_ins.caller_of_session(&head, peer) {
+            Some(known) => known,
+            None => self.caller(&query, &head.headers, peer).await.map(KnownCaller::without_session),
+        };
+        let KnownCaller { caller, session } = match known {
+            Ok(known) => known,
             Err(refusal) => return *refusal,
         };
         let audited = AuditedCaller { name: caller.name.to_string(), role: caller.role };
+        if is_own && path == ["session"] && head.method == Method::GET {
+            let expires_ms = session.map(|(_, expires_ms)| expires_ms);
+            return answer::json_of(StatusCode::OK, &self.log_ins.told(&caller, expires_ms, self.revision()));
+        }
         let target = AdminTarget { is_own, path, query };
+        let hold = self.log_ins.hold(session.as_ref());
         let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client }, read).await;
+        if let Some(stream) = answer.extensions_mut().remove::<NodeStream>() {
+            answer.extensions_mut().insert(OpenedStream { stream, hold });
+        }
         answer.extensions_mut().insert(audited);
         answer
+    }
+
+    /// The revision of the store.
+    fn revision(&self) -> u64 {
+        self.handlers.context.live.committed().revision
     }
 
     /// Authenticates by the key, or by the token if there is no key. If neither is configured, the API is on a Unix socket, and
     /// everyone who can connect to it is an admin.
     async fn caller(&self, query: &Query, headers: &HeaderMap, peer: AdminPeer) -> Refused<Caller> {
-        if matches!(peer, AdminPeer::Unix) && self.keys.is_empty() && self.tokens.is_none() {
+        let LogIns { keys, tokens, .. } = &self.log_ins;
+        if matches!(peer, AdminPeer::Unix) && keys.is_empty() && tokens.is_none() {
             return Ok(Caller::of_socket());
         }
-        let fault = match self.keys.of_request(query, headers) {
+        let fault = match keys.of_request(query, headers) {
             Ok(key) => return Ok(Caller::of_key(key)),
             Err(fault) => fault,
         };
-        match (fault, &self.tokens, bearer(headers)) {
+        match (fault, tokens, bearer(headers)) {
             (KeyFault::Missing, Some(tokens), Some(token)) => tokens.caller(token).await.map_err(refused_token),
             (KeyFault::Missing, ..) => Err(Box::new(unauthorized("missing apikey"))),
             (KeyFault::Wrong, ..) => {
@@ -232,7 +276,11 @@ impl AdminApi {
     ) -> AdminResponse {
         let AdminTarget { is_own, path, query } = target;
         let KnownSender { caller, peer, client } = sender;
-        if caller.role == AdminRole::Viewer && head.method != Method::GET && (is_own || !is_check(&path)) {
+        if is_own && caller.role < least_role(&head.method, &path) {
+            let problem = format!("the role {} may not use this", caller.role.name());
+            return answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }));
+        }
+        if !is_own && caller.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
             return unauthorized("invalid method for role viewer");
         }
         if head.method != Method::GET
@@ -256,13 +304,13 @@ impl AdminApi {
             Ok(body) => body,
             Err(fault) => return unreadable(fault, limit),
         };
-        let Parts { method, headers, .. } = head;
+        let Parts { method, headers, uri, .. } = head;
         let (room, presence) = (lane.room().clone(), client.clone());
         let request = AdminRequest { method, path, query, headers, body, caller, peer, client, room };
         let handlers = Arc::clone(&self.handlers);
         let answering = async move {
             match is_own {
-                true => handlers.route_own(&request).await,
+                true => handlers.route_own(&request, uri.query().unwrap_or_default()).await,
                 false => handlers.route(&request).await,
             }
         };
@@ -278,18 +326,41 @@ struct KnownSender {
 }
 
 impl AdminHandlers {
-    async fn route_own(&self, request: &AdminRequest) -> AdminResponse {
-        if let Err(refusal) = request.caller.needs_all("the state of hubs") {
-            return *refusal;
-        }
-        match request.path().as_slice() {
-            ["hubs", rest @ ..] => hubs::answer(&self.hubs, request, rest).await.unwrap_or_else(|refused| *refused),
-            _ => hubs::no_such_path(),
-        }
+    async fn route_own(&self, request: &AdminRequest, query: &str) -> AdminResponse {
+        let path = request.path();
+        let answered = match (path.as_slice(), &request.method) {
+            (["hubs", rest @ ..], _) => match request.caller.needs_all("the state of hubs") {
+                Ok(()) => hubs::answer(&self.hubs, request, rest).await,
+                Err(refusal) => Err(refusal),
+            },
+            (["table", list], &Method::GET) => table::answer(&self.context, request, list).await,
+            (["explain"], &Method::POST) => explain::answer(&self.context, request),
+            (_, &Method::GET) => self.node_page(request, query),
+            _ => Ok(hubs::no_such_path()),
+        };
+        answered.unwrap_or_else(|refused| *refused)
+    }
+
+    /// A page about the node, or a stream, which the node opens.
+    fn node_page(&self, request: &AdminRequest, query: &str) -> Refused<AdminResponse> {
+        request.caller.needs_all("the state of the node")?;
+        let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+        Ok(match self.pages.page(&request.path(), query, accept) {
+            Some(NodePage::Whole(answer)) => answer,
+            Some(NodePage::Stream(stream)) => {
+                let mut answer = text(StatusCode::OK, "");
+                answer.extensions_mut().insert(stream);
+                answer
+            }
+            None => hubs::no_such_path(),
+        })
     }
 
     async fn route(&self, request: &AdminRequest) -> AdminResponse {
         let (context, path) = (&self.context, request.path());
+        if let Some(refusal) = context.files.as_ref().and_then(|files| file_mode::refusal(files, request)) {
+            return refusal;
+        }
         let answered = match (path.as_slice(), &request.method) {
             (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
                 Ok(plugins::answer(context.registry, method, rest, &request.query))
@@ -312,6 +383,16 @@ impl AdminHandlers {
     }
 }
 
+/// The role that a path below `/weir/v1` needs at least. A line of `tail` has the address of a client.
+fn least_role(method: &Method, path: &[String]) -> AdminRole {
+    match (*method == Method::GET, path.first().map(String::as_str)) {
+        (true, Some("tail")) => AdminRole::Editor,
+        (true, _) => AdminRole::Viewer,
+        (false, _) if is_check(path) => AdminRole::Viewer,
+        (false, _) => AdminRole::Editor,
+    }
+}
+
 fn versioned(mut answer: AdminResponse) -> AdminResponse {
     answer.headers_mut().insert(API_VERSION, HeaderValue::from_static("v3"));
     answer
@@ -327,49 +408,6 @@ fn options() -> AdminResponse {
         HeaderValue::from_static("X-API-KEY, Authorization, Content-Type, If-Match, If-None-Match"),
     );
     answer
-}
-
-fn unauthorized(description: &str) -> AdminResponse {
-    let body = json!({ "error_msg": "failed to check token", "description": description });
-    answer::json_of(StatusCode::UNAUTHORIZED, &body)
-}
-
-fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
-    Box::new(match fault {
-        TokenFault::Invalid(problem) => {
-            let mut answer = unauthorized(&problem);
-            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
-            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-            answer
-        }
-        TokenFault::Unverifiable(problem) => {
-            let problem = format!("the token cannot be verified: {problem}");
-            answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem }))
-        }
-        TokenFault::NoRole => {
-            let problem = "no value of the token is in `admin.tokens.roles.map`";
-            answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
-        }
-    })
-}
-
-/// The host that a request is for.
-fn host_of(head: &Parts) -> &str {
-    let field = head.headers.get(HOST).and_then(|value| value.to_str().ok());
-    head.uri.authority().map(Authority::as_str).or(field).unwrap_or_default()
-}
-
-/// Whether a `Host` is one of this node. On loopback: an address, a name without dots, which public DNS does not have, or a name
-/// in `hosts`. An address that other machines can reach accepts any name, unless `hosts` is configured.
-fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
-    let Ok(authority) = host.parse::<Authority>() else { return false };
-    let name = authority.host().to_ascii_lowercase();
-    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    is_address
-        || !name.contains('.')
-        || name.ends_with(".localhost")
-        || hosts.iter().any(|own| **own == *name)
-        || !local.is_loopback() && hosts.is_empty()
 }
 
 /// The author name of a generated key in the history.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::answer::AdminResponse;
-use super::difference::changed_members;
+use super::difference::{action, changed_members};
 use super::kinds::{self, CREDENTIAL};
 use super::query::{Query, decoded_path};
 use super::request::{AdminPeer, is_check};
@@ -139,16 +139,11 @@ fn told(change: &ResourceChange) -> Value {
         Some(_) => Some(&CREDENTIAL),
         None => kinds::find(change.key.list()),
     };
-    let action = match (&change.before, &change.after) {
-        (None, _) => "created",
-        (_, None) => "deleted",
-        _ => "changed",
-    };
     json!({
         "key": change.key,
         "kind": kind.map(|kind| kind.name),
         "id": change.key.id(),
-        "action": action,
+        "action": action(change),
         "members": changed_members(change),
     })
 }

@@ -18,6 +18,7 @@ use super::query::Query;
 use super::request::AdminRequest;
 use crate::explain::RequestDescription;
 use crate::stores::checker::{ChangeCheck, ResourceChecker};
+use crate::stores::file_resources::FileResources;
 use crate::stores::live::LiveResources;
 use crate::stores::resources::Author;
 use crate::stores::shared::NodeReport;
@@ -30,6 +31,8 @@ pub type ServedRevisions = Box<dyn Fn() -> Vec<u64> + Send + Sync>;
 
 pub(super) struct AdminContext {
     pub(super) live: Arc<LiveResources>,
+    /// The resources with their places, if they stand in files.
+    pub(super) files: Option<Arc<FileResources>>,
     pub(super) writer: ResourceWriter,
     pub(super) checker: Arc<ResourceChecker>,
     pub(super) registry: Registry,

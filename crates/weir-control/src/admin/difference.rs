@@ -14,14 +14,18 @@ pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
         Some(value)
     };
     let (before, after) = (value(&change.before), value(&change.after));
-    let action = match (&before, &after) {
+    let mut members = Vec::new();
+    compare("", before.as_ref(), after.as_ref(), &mut members);
+    json!({ "key": change.key, "action": action(change), "members": members })
+}
+
+/// What a change did to its resource.
+pub(super) fn action(change: &ResourceChange) -> &'static str {
+    match (&change.before, &change.after) {
         (None, _) => "created",
         (_, None) => "deleted",
         _ => "changed",
-    };
-    let mut members = Vec::new();
-    compare("", before.as_ref(), after.as_ref(), &mut members);
-    json!({ "key": change.key, "action": action, "members": members })
+    }
 }
 
 /// The names of the members that a change modified, including members whose values are secret.

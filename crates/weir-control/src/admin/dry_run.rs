@@ -52,7 +52,7 @@ fn of_text(text: &str) -> Refused<RequestDescription> {
 }
 
 /// Reads `GET https://shop.example/orders/1`, or a map with `method`, `url`, `headers` and `from`.
-fn described(item: &Value) -> Result<RequestDescription, String> {
+pub(super) fn described(item: &Value) -> Result<RequestDescription, String> {
     const FORM: &str = "write a method and a URL, such as `GET https://shop.example/orders/1`";
     match item {
         Value::String(text) => {

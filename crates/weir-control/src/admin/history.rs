@@ -7,19 +7,24 @@ use serde_json::{Value, json};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::{AdminContext, WantedChange};
-use super::difference::difference;
+use super::difference::{action, difference};
 use super::dry_run;
 use super::past_consumers::PastConsumers;
+use super::redact::redact;
 use super::request::AdminRequest;
 use super::resources::{PIECE, pause};
 use super::scopes::within;
 use crate::document::AdminRole;
 use crate::stores::live::ResourceEdit;
-use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
+use crate::stores::resources::{
+    PendingResources, ResourceChange, ResourceKey, ResourceView, RevisionRecord, StoredResource,
+};
 use crate::stores::writes::WriteReceipt;
 
 const DEFAULT_COUNT: usize = 50;
 const MOST_COUNT: usize = 1_000;
+/// The most changes of a revision in a brief list.
+const MOST_BRIEF: usize = 100;
 /// A page ends with the revision that takes it beyond this many bytes.
 const MOST_PAGE: usize = 8 << 20;
 
@@ -43,6 +48,8 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
     let count = request.query.get("count").map_or(Ok(DEFAULT_COUNT as u64), number)?;
     let count = usize::try_from(count).unwrap_or(MOST_COUNT).clamp(1, MOST_COUNT);
     let key = request.query.get("key");
+    let told_part =
+        ToldPart { only: key.filter(|_| request.query.is_true("only")), is_brief: request.query.is_true("brief") };
     let concerned =
         |record: &RevisionRecord| key.is_none_or(|key| record.changes.iter().any(|change| change.key.as_str() == key));
     let (set, nothing) = (context.live.committed(), PendingResources::new());
@@ -61,7 +68,7 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
             if listed == count || list.len() >= MOST_PAGE {
                 break;
             }
-            let text = told(&record, request.caller.role).to_string();
+            let text = told_part.of(&record, request.caller.role).to_string();
             list.extend([if listed == 0 { "" } else { "," }.as_bytes(), text.as_bytes()].concat());
             listed += 1;
         }
@@ -90,7 +97,7 @@ async fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> R
             before = record.revision;
             let seen = past.seen(&request.caller, record);
             match seen.filter(|_| before == revision) {
-                Some(record) => return Ok(answer::json_of(StatusCode::OK, &told(&record, request.caller.role))),
+                Some(record) => return Ok(told_or_value(&record, request)),
                 None if before <= revision => return Ok(answer::key_not_found()),
                 None => {}
             }
@@ -99,8 +106,54 @@ async fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> R
     }
 }
 
+/// A revision, or with `?value=routes/r1` a resource that it changed, as it was from then on.
+fn told_or_value(record: &RevisionRecord, request: &AdminRequest) -> AdminResponse {
+    let role = request.caller.role;
+    let Some(key) = request.query.get("value") else {
+        return answer::json_of(StatusCode::OK, &told(record, role));
+    };
+    let Some(change) = record.changes.iter().find(|change| change.key.as_str() == key) else {
+        return answer::key_not_found();
+    };
+    let value = change.after.as_ref().map(|resource| {
+        let mut value = resource.value();
+        redact(change.key.list(), &mut value, role);
+        value
+    });
+    answer::json_of(StatusCode::OK, &json!({ "key": change.key, "revision": record.revision, "value": value }))
+}
+
+/// The part of a revision that a list has.
+#[derive(Clone, Copy, Debug, Default)]
+struct ToldPart<'q> {
+    /// `only=true`: the changes of this resource alone.
+    only: Option<&'q str>,
+    /// `brief=true`: the keys of the changed resources without their members, at most [`MOST_BRIEF`].
+    is_brief: bool,
+}
+
+impl ToldPart<'_> {
+    fn of(self, record: &RevisionRecord, role: AdminRole) -> Value {
+        let is_told = |change: &&ResourceChange| self.only.is_none_or(|key| change.key.as_str() == key);
+        let all = record.changes.iter().filter(is_told);
+        if !self.is_brief {
+            return told_with(record, all.map(|change| difference(change, role)).collect());
+        }
+        let count = all.clone().count();
+        let keys = all.take(MOST_BRIEF).map(|change| json!({ "key": change.key, "action": action(change) }));
+        let mut told = told_with(record, keys.collect());
+        if count > MOST_BRIEF {
+            told["more"] = (count - MOST_BRIEF).into();
+        }
+        told
+    }
+}
+
 fn told(record: &RevisionRecord, role: AdminRole) -> Value {
-    let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, role)).collect();
+    ToldPart::default().of(record, role)
+}
+
+fn told_with(record: &RevisionRecord, changes: Vec<Value>) -> Value {
     json!({
         "revision": record.revision,
         "at": record.at_ms / 1_000,

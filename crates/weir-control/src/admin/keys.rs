@@ -53,14 +53,24 @@ impl AdminKeys {
     /// about any key.
     pub(super) fn of_request(&self, query: &Query, headers: &HeaderMap) -> Result<&AdminKey, KeyFault> {
         let brought = brought(query, headers).ok_or(KeyFault::Missing)?;
-        let hash = digest(&SHA256, brought.as_bytes());
+        self.of_text(brought).ok_or(KeyFault::Wrong)
+    }
+
+    /// The key with this text.
+    pub(super) fn of_text(&self, text: &str) -> Option<&AdminKey> {
+        let hash = digest(&SHA256, text.as_bytes());
         let mut found = None;
         for key in &*self.0 {
             if verify_slices_are_equal(hash.as_ref(), &key.hash).is_ok() {
                 found = Some(key);
             }
         }
-        found.ok_or(KeyFault::Wrong)
+        found
+    }
+
+    /// The key with this name, if it still has this hash.
+    pub(super) fn find(&self, name: &str, hash: &[u8; 32]) -> Option<&AdminKey> {
+        self.0.iter().find(|key| *key.name == *name && key.hash == *hash)
     }
 }
 

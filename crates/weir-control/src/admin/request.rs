@@ -138,7 +138,10 @@ pub(super) fn is_change(method: &Method, path: &[String], query: &Query) -> bool
 /// Whether the path is one of a check, which changes nothing.
 pub(super) fn is_check(path: &[String]) -> bool {
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    matches!(path.as_slice(), ["schema", "validate", _] | ["configs", "validate"])
+    matches!(
+        path.as_slice(),
+        ["schema", "validate", _] | ["configs", "validate"] | ["explain"] | ["draft", "check" | "edit"]
+    )
 }
 
 /// The most bytes shown of a body that is not JSON.

@@ -7,6 +7,7 @@ use tokio::task::yield_now;
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::{AdminContext, WantedChange};
 use super::dry_run;
+use super::file_mode::add_place;
 use super::keys::may_write;
 use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
 use super::list::ListQuery;
@@ -217,7 +218,9 @@ async fn read(context: &AdminContext, request: &AdminRequest, target: &ResourceT
     let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
     let found = view.get(&key).filter(|resource| request.caller.sees(&view, &key, resource));
     let Some(resource) = found else { return Ok(answer::key_not_found()) };
-    let mut answer = answer::json_of(StatusCode::OK, &shown(&key, resource, request));
+    let mut shown = shown(&key, resource, request);
+    add_place(&mut shown, context.files.as_ref().and_then(|files| files.place(&key)).as_ref());
+    let mut answer = answer::json_of(StatusCode::OK, &shown);
     answer::tag(&mut answer, resource.modified);
     answer::at_revision(&mut answer, set.revision);
     Ok(answer)
@@ -243,6 +246,7 @@ async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceT
     }
     let total = found.len();
     let page = wanted.page(found);
+    let places = context.files.as_ref().map(|files| files.places());
     let mut items = Vec::new();
     let permit =
         request.room.take(page.iter().map(|(key, resource)| resource.json.len() + 2 * key.as_str().len()).sum());
@@ -252,7 +256,9 @@ async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceT
             if index + at > 0 {
                 items.push(b',');
             }
-            items.extend(shown(key, resource, request).to_string().as_bytes());
+            let mut shown = shown(key, resource, request);
+            add_place(&mut shown, places.as_ref().and_then(|places| places.get(key)));
+            items.extend(shown.to_string().as_bytes());
         }
         pause(request).await?;
     }

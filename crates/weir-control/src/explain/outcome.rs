@@ -59,7 +59,7 @@ pub(crate) fn outcome(
     registry: &Registry,
     request: &RequestDescription,
 ) -> Result<RoutingOutcome, String> {
-    let exchange = exchange(resources.document, request)?;
+    let exchange = exchange(&resources.document.settings, request)?;
     let route = route_of(snapshot, &exchange);
     let running = rows(resources, registry, route).into_iter().filter(|row| !row.off);
     let plugins = running.map(|row| OutcomePlugin { name: row.plugin, source: row.source, content: row.content });

@@ -2,29 +2,65 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use weir_hub::{
-    DeliveryLimit, Event, ExcessDelivery, Hub, HubSettings, LimitWindow, PermittedCallers, Refusal, is_signed, links,
+    DeliveryLimit, ExcessDelivery, HeldEvents, Hub, HubSettings, LimitWindow, Listened, PermittedCallers, Refusal,
+    is_signed, links,
 };
 use weir_plugin::{DeliveryQuota, PublishRefusal, Reply, ResponderRequest, Stop, form};
 
 use super::permission::{self, HubCaller};
+use super::places::{ClientPlace, PlaceLimit, PlaceLimits};
+use super::slot::HubSlot;
 
 /// The interval of comments or pings in an idle stream, so that proxies in between do not cut it off.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The most events taken from the hub at once.
 pub(super) const BATCH: usize = 64;
 
+/// The bytes of a response of which a client has to take some within `listen.unread_timeout`.
+const SENT_AT_ONCE: usize = 8 << 10;
+/// What `Retry-After` says to one who may not listen now, in seconds.
+const RETRY_AFTER_S: u64 = 10;
+/// How often a listener asks again for an event for which there is no room: first after this time, and then after twice as long.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// How long a listener waits for room for its next event.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// One request to a hub.
 pub(super) struct HubCall {
+    slot: Arc<HubSlot>,
     pub(super) hub: Arc<Hub>,
     pub(super) settings: Arc<HubSettings>,
     pub(super) request: ResponderRequest,
     /// When the caller may not listen any more, since its token expires.
     listens_until: Option<Instant>,
+    /// Since when there is no room for its next event, and what is said of that.
+    lacks_room: Option<(Instant, Refusal)>,
+}
+
+/// Why a call ends before it is answered.
+pub(super) enum CallEnd {
+    Refused(Refusal),
+    /// The exchange cannot go on.
+    Stopped(Stop),
+}
+
+impl From<Refusal> for CallEnd {
+    fn from(refusal: Refusal) -> CallEnd {
+        CallEnd::Refused(refusal)
+    }
+}
+
+impl From<Stop> for CallEnd {
+    fn from(stop: Stop) -> CallEnd {
+        CallEnd::Stopped(stop)
+    }
 }
 
 /// Responds with a refusal's status and reason (W3C WebSub §5.1.2: errors in plain text).
@@ -50,8 +86,9 @@ fn expired() -> Refusal {
 }
 
 impl HubCall {
-    pub(super) fn new(hub: Arc<Hub>, request: ResponderRequest) -> HubCall {
-        HubCall { settings: hub.settings(), hub, request, listens_until: None }
+    pub(super) fn new(slot: &Arc<HubSlot>, hub: Arc<Hub>, request: ResponderRequest) -> HubCall {
+        let (slot, settings) = (Arc::clone(slot), hub.settings());
+        HubCall { slot, settings, hub, request, listens_until: None, lacks_room: None }
     }
 
     /// The topic whose URL has the path of this request. Scheme and host do not matter, since a proxy in front may have changed them;
@@ -198,29 +235,96 @@ impl HubCall {
         of_topic.map_or(Ok(()), |permitted| self.permit(permitted, topic, "subscribe"))
     }
 
-    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one.
+    /// A place among those who listen.
     ///
     /// # Errors
-    /// The hub is closing, or the caller may not listen any more: the configuration has changed, or its token has expired.
-    pub(super) async fn events_after(
-        &mut self,
-        topic: &str,
-        after: u64,
-        limit: usize,
-    ) -> Result<Vec<Arc<Event>>, Refusal> {
+    /// The hub, or the client, has as many listeners as it may.
+    pub(super) fn take_place(&self) -> Result<ClientPlace, Refusal> {
+        let listen = &self.settings.listen;
+        let limits = PlaceLimits { all: listen.max, client: listen.max_per_client };
+        self.slot.listeners.take(self.client(), limits).map_err(|limit| {
+            let refusal = match limit {
+                PlaceLimit::Client => {
+                    Refusal::new(429, format!("a client has at most {} listeners here", limits.client))
+                }
+                PlaceLimit::All => Refusal::new(503, "the hub has as many listeners as it may"),
+            };
+            Refusal { retry_after_s: Some(RETRY_AFTER_S), ..refusal }
+        })
+    }
+
+    /// Sends content, and waits until the client has taken most of it.
+    ///
+    /// # Errors
+    /// The client has taken nothing for as long as it may.
+    pub(super) async fn send(&self, reply: &mut Reply, content: &[u8]) -> Result<(), Stop> {
+        for piece in content.chunks(SENT_AT_ONCE) {
+            self.unless_unread(reply.send(piece)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the client has taken all that was sent.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) async fn all_taken(&self, reply: &mut Reply) -> Result<(), Stop> {
+        self.unless_unread(reply.taken()).await
+    }
+
+    async fn unless_unread(&self, sending: impl Future<Output = ()>) -> Result<(), Stop> {
+        let sent = timeout(self.settings.listen.unread_timeout, sending).await;
+        sent.map_err(|_| {
+            self.slot.unread.fetch_add(1, Relaxed);
+            Stop::ClientStalled
+        })
+    }
+
+    /// The newest event of a topic.
+    ///
+    /// # Errors
+    /// The hub is closing, the event cannot be read, or there is no room for it.
+    pub(super) async fn latest(&self, topic: &str) -> Result<Option<HeldEvents>, Refusal> {
+        self.hub.latest(topic, Box::new(self.slot.held.of(self.request.client))).await
+    }
+
+    /// Events of a topic after event `after`, at most `limit`; waits until there is at least one, and room for it.
+    ///
+    /// # Errors
+    /// The hub is closing, or the caller may not listen any more: the configuration has changed, its token has expired, or there is
+    /// no room for its next event for long.
+    pub(super) async fn events_after(&mut self, topic: &str, after: u64, limit: usize) -> Result<HeldEvents, Refusal> {
+        let mut pause = FIRST_LOOK;
         loop {
             self.check_settings(topic)?;
-            let events = self.hub.events_after(topic, after, limit);
-            let events = match self.listens_until {
+            let events = self.hub.events_after(topic, after, limit, Box::new(self.slot.held.of(self.request.client)));
+            let listened = match self.listens_until {
                 None => events.await?,
                 Some(until) if Instant::now() >= until => return Err(expired()),
                 Some(until) => timeout_at(until, events).await.map_err(|_| expired())??,
             };
             self.check_settings(topic)?;
-            if !events.is_empty() {
-                return Ok(events);
+            match listened {
+                Listened::Events(events) => {
+                    self.lacks_room = None;
+                    return Ok(events);
+                }
+                Listened::NoRoom(refusal) => {
+                    let (since, _) = self.lacks_room.get_or_insert_with(|| (Instant::now(), refusal.clone()));
+                    if since.elapsed() >= ROOM_TIMEOUT {
+                        return Err(refusal);
+                    }
+                    sleep(pause).await;
+                    pause = (2 * pause).min(LONGEST_LOOK);
+                }
+                Listened::Reconfigured => {}
             }
         }
+    }
+
+    /// Refuses to say that there is no event if there is one, but no room for it.
+    pub(super) fn refuse_lack_of_room(&mut self) -> Result<(), Refusal> {
+        self.lacks_room.take().map_or(Ok(()), |(_, refusal)| Err(refusal))
     }
 
     /// Refuses to wait for the event after one that does not exist, because the log was lost or replaced: none would come for long.
@@ -251,7 +355,7 @@ impl HubCall {
 
     /// The last event that the client has seen, from `Last-Event-ID` or the argument `last_event_id`; otherwise the newest one.
     pub(super) async fn after_last_seen(&self, topic: &str) -> Result<u64, Refusal> {
-        let newest = self.hub.latest(topic).await?.map_or(0, |event| event.seq);
+        let newest = self.hub.newest_of(topic).await?.unwrap_or_default();
         let of_field = self.field(b"last-event-id").map(|value| String::from_utf8_lossy(value).into_owned());
         let last = match of_field {
             Some(last) => Some(("`Last-Event-ID`", last)),

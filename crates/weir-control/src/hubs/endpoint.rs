@@ -29,7 +29,7 @@ impl Responder for HubEndpoint {
                 let refusal = Refusal::new(503, "the hub is not open yet");
                 return refuse(&mut reply, &refusal).await;
             };
-            let mut call = HubCall::new(hub, request);
+            let mut call = HubCall::new(&self.slot, hub, request);
             match call.request.head.method {
                 Method::Get | Method::Head => listening::answer(&mut call, content, &mut reply).await,
                 Method::Post => posting::answer(&call, content, &mut reply).await,

@@ -10,7 +10,7 @@ use weir_hub::{Event, Refusal};
 use weir_plugin::{Content, Reply, Stop};
 use weir_proto::Method;
 
-use super::call::{BATCH, HEARTBEAT, HubCall, position, refuse};
+use super::call::{BATCH, CallEnd, HEARTBEAT, HubCall, position, refuse};
 use super::socket;
 
 /// The default time-out of a long poll, in seconds.
@@ -19,42 +19,43 @@ const MAX_POLL_S: u64 = 50;
 
 /// Responds to a GET or HEAD request.
 pub(super) async fn answer(call: &mut HubCall, sent: Content, reply: &mut Reply) -> Result<(), Stop> {
+    match read_or_listen(call, sent, reply).await {
+        Ok(()) => Ok(()),
+        Err(CallEnd::Refused(refusal)) => refuse(reply, &refusal).await,
+        Err(CallEnd::Stopped(stop)) => Err(stop),
+    }
+}
+
+async fn read_or_listen(call: &mut HubCall, sent: Content, reply: &mut Reply) -> Result<(), CallEnd> {
     let Some(topic) = call.topic_at_path() else {
         let problem = format!("{}; to subscribe, send a POST request", call.other_topics());
-        return refuse(reply, &Refusal::new(404, problem)).await;
+        return Err(Refusal::new(404, problem).into());
     };
-    if let Err(refusal) = call.begin_listening(&topic) {
-        return refuse(reply, &refusal).await;
-    }
+    call.begin_listening(&topic)?;
     let accepts = call.field(b"accept").unwrap_or_default();
     let wants_stream = accepts.windows(17).any(|part| part.eq_ignore_ascii_case(b"text/event-stream"));
-    let after = match call.argument("after") {
-        Ok(after) => after,
-        Err(refusal) => return refuse(reply, &refusal).await,
-    };
-    let answered = match after {
-        _ if call.request.head.method == Method::Head => newest(call, &topic, reply).await,
-        _ if socket::is_asked_for(call) => socket::answer(call, &topic, sent, reply).await,
-        _ if wants_stream => stream(call, &topic, reply).await,
-        Some(after) => poll(call, &topic, &after, reply).await,
-        None => newest(call, &topic, reply).await,
-    };
-    match answered {
-        Ok(()) => Ok(()),
-        Err(refusal) => refuse(reply, &refusal).await,
+    let (after, wants_socket) = (call.argument("after")?, socket::is_asked_for(call));
+    if call.request.head.method == Method::Head || !wants_socket && !wants_stream && after.is_none() {
+        return newest(call, &topic, reply).await;
+    }
+    let _place = call.take_place()?;
+    match after {
+        _ if wants_socket => socket::answer(call, &topic, sent, reply).await,
+        Some(after) if !wants_stream => poll(call, &topic, &after, reply).await,
+        _ => stream(call, &topic, reply).await,
     }
 }
 
 /// The newest content of the topic, with the links for discovery (W3C WebSub §4).
-async fn newest(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
-    match call.hub.latest(topic).await? {
-        Some(event) => content(call, &event, reply).await,
+async fn newest(call: &HubCall, topic: &str, reply: &mut Reply) -> Result<(), CallEnd> {
+    match call.latest(topic).await? {
+        Some(held) => content(call, &held.events()[0], reply).await?,
         None => reply.begin(204, &[("Link", &call.links(topic))]),
     }
     Ok(())
 }
 
-async fn content(call: &HubCall, event: &Event, reply: &mut Reply) {
+async fn content(call: &HubCall, event: &Event, reply: &mut Reply) -> Result<(), Stop> {
     let (length, seq, links) = (event.content.len().to_string(), event.seq.to_string(), call.links(&event.topic));
     let mut fields =
         vec![("Content-Length", &*length), ("Link", &*links), ("Event-Id", &*seq), ("Cache-Control", "no-cache")];
@@ -62,13 +63,14 @@ async fn content(call: &HubCall, event: &Event, reply: &mut Reply) {
         fields.push(("Content-Type", &event.content_type));
     }
     reply.begin(200, &fields);
-    if call.request.head.method != Method::Head {
-        reply.send(&event.content).await;
+    match call.request.head.method {
+        Method::Head => Ok(()),
+        _ => call.send(reply, &event.content).await,
     }
 }
 
 /// Responds with the event after the given id, or with the first one after `earliest`; 204 if there is none in time.
-async fn poll(call: &mut HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), Refusal> {
+async fn poll(call: &mut HubCall, topic: &str, after: &str, reply: &mut Reply) -> Result<(), CallEnd> {
     let after = position("the query argument `after`", after)?;
     let wait_s = match call.argument("wait")? {
         None => POLL_S,
@@ -83,11 +85,9 @@ async fn poll(call: &mut HubCall, topic: &str, after: &str, reply: &mut Reply) -
     }
     let events = call.events_after(topic, after, 1);
     match tokio::time::timeout(Duration::from_secs(wait_s), events).await {
-        Ok(events) => {
-            let events = events?;
-            content(call, events.first().expect("there is at least one"), reply).await;
-        }
+        Ok(held) => content(call, &held?.events()[0], reply).await?,
         Err(_) => {
+            call.refuse_lack_of_room()?;
             call.refuse_future(after).await?;
             reply.begin(204, &[("Link", &call.links(topic))]);
         }
@@ -97,7 +97,7 @@ async fn poll(call: &mut HubCall, topic: &str, after: &str, reply: &mut Reply) -
 
 /// Streams server-sent events, starting after `Last-Event-ID`. The client's reading provides the back-pressure: the next events
 /// are taken when the previous ones have been sent.
-async fn stream(call: &mut HubCall, topic: &str, reply: &mut Reply) -> Result<(), Refusal> {
+async fn stream(call: &mut HubCall, topic: &str, reply: &mut Reply) -> Result<(), CallEnd> {
     let mut after = call.after_last_seen(topic).await?;
     let links = call.links(topic);
     reply.begin(
@@ -109,24 +109,24 @@ async fn stream(call: &mut HubCall, topic: &str, reply: &mut Reply) -> Result<()
             ("Link", &links),
         ],
     );
-    reply.send(b"retry: 2000\n\n").await;
+    call.send(reply, b"retry: 2000\n\n").await?;
     loop {
-        let events = match tokio::time::timeout(HEARTBEAT, call.events_after(topic, after, BATCH)).await {
+        let held = match tokio::time::timeout(HEARTBEAT, call.events_after(topic, after, BATCH)).await {
             Err(_) => {
-                reply.send(b": \n\n").await;
+                call.send(reply, b": \n\n").await?;
                 continue;
             }
-            Ok(Ok(events)) => events,
+            Ok(Ok(held)) => held,
             // If the hub is being closed, the client reconnects.
             Ok(Err(refusal)) if refusal.status == 503 => return Ok(()),
             Ok(Err(refusal)) => {
-                reply.send(format!(": {}\n\n", refusal.reason).as_bytes()).await;
+                call.send(reply, format!(": {}\n\n", refusal.reason).as_bytes()).await?;
                 return Ok(());
             }
         };
-        for event in events {
-            for piece in server_sent(&event) {
-                reply.send(&piece).await;
+        for event in held.events() {
+            for piece in server_sent(event) {
+                call.send(reply, &piece).await?;
             }
             after = event.seq;
         }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use weir_hub::{HubForm, Refusal, known_topic, read_form};
-use weir_plugin::{Content, Reply, Stop, form};
+use weir_plugin::{Content, Held, Reply, Stop, form};
 
 use super::call::{HubCall, refuse};
+use super::client_events::no_room;
 
 /// The most bytes of a form.
 const MAX_FORM_BYTES: usize = 64 << 10;
@@ -130,6 +131,9 @@ async fn obey(call: &HubCall, content: &[u8]) -> Result<AcceptedForm, Refusal> {
         }
         HubForm::Ping(topics) => {
             topics.iter().try_for_each(|topic| call.may_publish(topic, content))?;
+            // Before it is fetched: how large it is shows only then.
+            let mut held = Held::of(call.request.client);
+            held.set(call.settings.publish.max_bytes as u64).map_err(no_room)?;
             for topic in topics {
                 call.count_event(&topic, 0)?;
                 call.hub.ping(&topic).await?;

@@ -2,13 +2,16 @@
 
 use std::mem;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_client::HttpClientSettings;
-use weir_hub::{Hub, HubSettings};
+use weir_hub::{Hub, HubSettings, ListenerCounts};
+
+use super::client_events::ClientEvents;
+use super::places::{ClientPlaces, PlaceLimit};
 
 /// The terms of one hub in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,11 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The slot of one hub. It outlives configurations.
 pub(crate) struct HubSlot {
+    /// Those who listen.
+    pub(super) listeners: Arc<ClientPlaces>,
+    /// Listeners that were ended since they did not read.
+    pub(super) unread: AtomicU64,
+    pub(super) held: Arc<ClientEvents>,
     running: watch::Sender<Option<Arc<Hub>>>,
     /// Whether the configuration has the hub. Workers read this: the mutex may be locked for as long as opening or closing takes.
     is_wanted: AtomicBool,
@@ -40,7 +48,23 @@ pub(super) struct WantedHub {
 
 impl HubSlot {
     pub(super) fn new() -> HubSlot {
-        HubSlot { running: watch::Sender::new(None), is_wanted: AtomicBool::new(false), wanted: Mutex::default() }
+        HubSlot {
+            listeners: Arc::default(),
+            unread: AtomicU64::new(0),
+            held: Arc::default(),
+            running: watch::Sender::new(None),
+            is_wanted: AtomicBool::new(false),
+            wanted: Mutex::default(),
+        }
+    }
+
+    pub(super) fn listener_counts(&self) -> ListenerCounts {
+        ListenerCounts {
+            open: self.listeners.count(),
+            refused: self.listeners.refused(PlaceLimit::All),
+            refused_of_client: self.listeners.refused(PlaceLimit::Client),
+            unread: self.unread.load(Ordering::Relaxed),
+        }
     }
 
     pub(super) fn wanted(&self) -> MutexGuard<'_, WantedHub> {

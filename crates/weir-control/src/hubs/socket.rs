@@ -1,11 +1,11 @@
 //! A topic's events over a WebSocket (RFC 6455): one message for each event.
 
 use weir_hub::{Event, Refusal};
-use weir_plugin::{Content, Reply};
+use weir_plugin::{Content, Reply, Stop};
 use weir_proto::Known;
 use weir_proto::websocket::{CloseCode, FrameEvent, FrameHeader, FrameReader, FrameSender, Opcode, frame};
 
-use super::call::{BATCH, HEARTBEAT, HubCall};
+use super::call::{BATCH, CallEnd, HEARTBEAT, HubCall};
 use super::envelope::Envelope;
 
 /// Whether the request asks for a WebSocket, and its route allows one.
@@ -15,18 +15,18 @@ pub(super) fn is_asked_for(call: &HubCall) -> bool {
 }
 
 /// Sends events until the client closes the WebSocket or the hub is closed. The client's reading provides the back-pressure.
-pub(super) async fn answer(call: &mut HubCall, topic: &str, sent: Content, reply: &mut Reply) -> Result<(), Refusal> {
+pub(super) async fn answer(call: &mut HubCall, topic: &str, sent: Content, reply: &mut Reply) -> Result<(), CallEnd> {
     if call.field(b"sec-websocket-version") != Some(b"13") {
         reply.begin(426, &[("Sec-WebSocket-Version", "13"), ("Content-Length", "0")]);
         return Ok(());
     }
     if call.field(b"sec-websocket-key").is_none() {
-        return Err(Refusal::new(400, "`Sec-WebSocket-Key` is missing"));
+        return Err(Refusal::new(400, "`Sec-WebSocket-Key` is missing").into());
     }
     let with_envelope = match call.argument("envelope")?.as_deref() {
         None => false,
         Some("json") => true,
-        Some(_) => return Err(Refusal::new(400, "`envelope` must be `json`")),
+        Some(_) => return Err(Refusal::new(400, "`envelope` must be `json`").into()),
     };
     let mut after = call.after_last_seen(topic).await?;
     reply.begin(101, &[("Link", &call.links(topic))]);
@@ -35,58 +35,63 @@ pub(super) async fn answer(call: &mut HubCall, topic: &str, sent: Content, reply
         tokio::select! {
             received = client.next() => match received {
                 ClientAction::Nothing => {}
-                ClientAction::Ping(content) => send(reply, Opcode::Pong, &content).await,
-                ClientAction::Close(code, reason) => return close(reply, code, reason).await,
+                ClientAction::Ping(content) => send(call, reply, Opcode::Pong, &content).await?,
+                ClientAction::Close(code, reason) => return close(call, reply, code, reason).await,
                 ClientAction::Gone => return Ok(()),
             },
             events = tokio::time::timeout(HEARTBEAT, call.events_after(topic, after, BATCH)) => match events {
-                Err(_) => send(reply, Opcode::Ping, b"").await,
-                Ok(Ok(events)) => {
-                    for event in events {
+                Err(_) => send(call, reply, Opcode::Ping, b"").await?,
+                Ok(Ok(held)) => {
+                    for event in held.events() {
                         match with_envelope {
-                            true => send_enveloped(reply, &event).await,
+                            true => send_enveloped(call, reply, event).await?,
                             false => {
-                                let opcode = if is_text(&event) { Opcode::Text } else { Opcode::Binary };
-                                send(reply, opcode, &event.content).await;
+                                let opcode = if is_text(event) { Opcode::Text } else { Opcode::Binary };
+                                send(call, reply, opcode, &event.content).await?;
                             }
                         }
                         after = event.seq;
                     }
                 }
                 Ok(Err(refusal)) if refusal.status == 503 => {
-                    return close(reply, CloseCode::GOING_AWAY, "the hub is being closed").await;
+                    return close(call, reply, CloseCode::GOING_AWAY, "the hub is being closed").await;
                 }
-                Ok(Err(refusal)) => return close(reply, CloseCode::POLICY, &refusal.reason).await,
+                // No room for its next event.
+                Ok(Err(refusal)) if refusal.retry_after_s.is_some() => {
+                    return close(call, reply, CloseCode::TRY_AGAIN_LATER, &refusal.reason).await;
+                }
+                Ok(Err(refusal)) => return close(call, reply, CloseCode::POLICY, &refusal.reason).await,
             },
         }
     }
 }
 
 /// Sends a message in one frame, or a control frame.
-async fn send(reply: &mut Reply, opcode: Opcode, content: &[u8]) {
-    send_frame(reply, opcode, true, content).await;
+async fn send(call: &HubCall, reply: &mut Reply, opcode: Opcode, content: &[u8]) -> Result<(), Stop> {
+    send_frame(call, reply, opcode, true, content).await
 }
 
-async fn send_frame(reply: &mut Reply, opcode: Opcode, fin: bool, content: &[u8]) {
+async fn send_frame(call: &HubCall, reply: &mut Reply, opcode: Opcode, fin: bool, content: &[u8]) -> Result<(), Stop> {
     let length = content.len() as u64;
     let mut header = Vec::with_capacity(frame::MAX_HEADER);
     FrameHeader { fin, compressed: false, opcode, length, mask: None }.write(&mut header);
-    reply.send(&header).await;
-    reply.send(content).await;
+    call.send(reply, &header).await?;
+    call.send(reply, content).await
 }
 
 /// Sends an event with its envelope as one message; a large one in fragments (RFC 6455 §5.4).
-async fn send_enveloped(reply: &mut Reply, event: &Event) {
+async fn send_enveloped(call: &HubCall, reply: &mut Reply, event: &Event) -> Result<(), Stop> {
     let mut opcode = Opcode::Text;
     for (piece, is_last) in Envelope::new(event) {
-        send_frame(reply, opcode, is_last, &piece).await;
+        send_frame(call, reply, opcode, is_last, &piece).await?;
         opcode = Opcode::Continuation;
     }
+    Ok(())
 }
 
-async fn close(reply: &mut Reply, code: CloseCode, reason: &str) -> Result<(), Refusal> {
-    send(reply, Opcode::Close, &code.content(reason)).await;
-    Ok(())
+async fn close(call: &HubCall, reply: &mut Reply, code: CloseCode, reason: &str) -> Result<(), CallEnd> {
+    send(call, reply, Opcode::Close, &code.content(reason)).await?;
+    Ok(call.all_taken(reply).await?)
 }
 
 fn is_text(event: &Event) -> bool {

@@ -60,10 +60,14 @@ struct CheckLoader {
 }
 
 impl ResourceChecker {
-    /// A checker of the resources of this loader; `None` if they come from the file.
+    /// A checker of the resources of this loader; `None` if they come from the file, and nobody sees them.
     pub(super) fn beside(loader: &DocumentLoader, publisher: &Arc<Publisher>) -> Option<ResourceChecker> {
-        let live = Arc::clone(loader.live()?);
+        let live = Arc::clone(loader.resources()?);
         Some(ResourceChecker { live, publisher: Arc::clone(publisher), loader: CheckLoader::beside(loader) })
+    }
+
+    pub(crate) fn publisher(&self) -> &Arc<Publisher> {
+        &self.publisher
     }
 
     /// What making this change would answer. Nothing is changed, and the publication is 0. May take long, and block.

@@ -94,6 +94,14 @@ impl LiveResources {
         state.follows
     }
 
+    /// Replaces all resources by those of a file.
+    pub(super) fn replace(&self, set: ResourceSet) {
+        let mut state = self.state_mut();
+        state.content = content_of(&set);
+        state.form = ServedForm { unread: set.all.keys().cloned().collect(), ..ServedForm::default() };
+        state.set = Arc::new(set);
+    }
+
     /// The committed state, as it is published to other nodes.
     pub fn content(&self) -> ServedContent {
         let state = self.state();

@@ -9,6 +9,7 @@ use weir_plugin::AllowedFolders;
 use super::beside;
 use super::file::FileSource;
 use super::file_access::{FileAccess, FileStall};
+use super::file_resources::FileResources;
 use super::live::LiveResources;
 use super::names::{FollowedNames, NameLookups};
 use super::resource_source::AcceptedSettings;
@@ -33,7 +34,9 @@ pub struct DocumentLoader {
     http: HttpClient,
     /// The resources of its store; `None` if they come from the file.
     live: Option<Arc<LiveResources>>,
-    /// The settings of the document that is served, if there is a store.
+    /// The resources of the file for the Admin API, if it shows them.
+    shown: Option<Arc<FileResources>>,
+    /// The settings of the document that is served, if there is a store, or an Admin API.
     pub(super) accepted: AcceptedSettings,
     /// The files of the document loaded last.
     files_read: SeenFiles,
@@ -117,6 +120,7 @@ impl DocumentLoader {
             secrets: Secrets::default(),
             http: HttpClient::default(),
             live: None,
+            shown: None,
             accepted: AcceptedSettings::default(),
             files_read: SeenFiles::default(),
             contents_read: NamedFiles::default(),
@@ -131,6 +135,20 @@ impl DocumentLoader {
     /// The resources of its store; `None` if they come from the file.
     pub fn live(&self) -> Option<&Arc<LiveResources>> {
         self.live.as_ref()
+    }
+
+    pub(super) fn showing(self, shown: FileResources, accepted: AcceptedSettings) -> DocumentLoader {
+        DocumentLoader { shown: Some(Arc::new(shown)), accepted, ..self }
+    }
+
+    /// The resources of the file for the Admin API; `None` if it does not show them.
+    pub fn shown(&self) -> Option<&Arc<FileResources>> {
+        self.shown.as_ref()
+    }
+
+    /// The resources for the Admin API: those of the store, or of the file.
+    pub fn resources(&self) -> Option<&Arc<LiveResources>> {
+        self.live.as_ref().or_else(|| self.shown.as_ref().map(|shown| shown.live()))
     }
 
     /// A handle to the state of name lookups.

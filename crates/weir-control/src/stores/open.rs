@@ -10,6 +10,7 @@ use super::encrypted::EncryptedStore;
 use super::etcd::EtcdStore;
 use super::file::FileSource;
 use super::file_access::FileAccess;
+use super::file_resources::FileResources;
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
@@ -38,6 +39,13 @@ impl DocumentLoader {
         let mut loader = DocumentLoader::of_file(path);
         let loaded = loader.load()?;
         let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded, told)? else {
+            if loaded.document.settings.admin.as_ref().is_some_and(|admin| admin.shows_file) {
+                let accepted = AcceptedSettings::default();
+                let shown = FileResources::new(accepted.clone());
+                let shown =
+                    shown.map_err(|failure| vec![Diagnostic::of_source(loader.source_name(), failure.problem)])?;
+                loader = loader.showing(shown, accepted);
+            }
             return Ok((loader, loaded));
         };
         let loaded = loader.load()?;

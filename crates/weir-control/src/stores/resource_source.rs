@@ -84,6 +84,17 @@ impl AcceptedSettings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Takes the settings of a file that has resources as well.
+    pub(super) fn take_file(&self, tree: TreeNode, revision: &str, access: ResourceAccess) {
+        self.set(Some(SettingsFile {
+            tree: Arc::new(tree),
+            version: SourceVersion::default(),
+            revision: revision.to_owned(),
+            incomplete: None,
+            access: Arc::new(access),
+        }));
+    }
+
     fn set(&self, file: Option<SettingsFile>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
     }

@@ -5,6 +5,7 @@ mod changes;
 mod expiry;
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -61,7 +62,7 @@ impl ConfigWatch {
         ResourceWriter::new(move |write| commands.send(WatchCommand::Write(write)).is_ok())
     }
 
-    /// Checks changes of the store's resources; `None` if they are in the file.
+    /// Checks changes of resources; `None` if they are in a file, and nobody sees them.
     pub fn checker(&self) -> Option<Arc<ResourceChecker>> {
         self.checker.clone()
     }
@@ -108,6 +109,7 @@ pub fn watch(
     if let Some(live) = loader.live() {
         live.served();
     }
+    show(&loader, &loaded, &publisher);
     let checker = ResourceChecker::beside(&loader, &publisher).map(Arc::new);
     let inputs = loaded.inputs.clone();
     let serving = with_names(loaded);
@@ -316,6 +318,7 @@ impl Watching {
         if let Some(live) = self.loader.live() {
             live.served();
         }
+        show(&self.loader, &loaded, &self.publisher);
         self.serving = with_names(loaded);
     }
 
@@ -327,6 +330,13 @@ impl Watching {
             // The document has compiled before, and addresses cannot cause faults.
             let _ = self.publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
         }
+    }
+}
+
+/// Shows the resources of a published file, if the Admin API is to.
+fn show(loader: &DocumentLoader, loaded: &LoadedDocument, publisher: &Publisher) {
+    if let Some(shown) = loader.shown() {
+        shown.take(&loaded.document, publisher.status().revision, &loaded.revision, Path::new(&**loader.source_name()));
     }
 }
 

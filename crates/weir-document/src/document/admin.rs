@@ -36,6 +36,8 @@ pub struct AdminSettings {
     pub audit: Option<PathBuf>,
     /// Whether the address serves the console, and browsers may log in.
     pub console: bool,
+    /// Whether the API shows the resources of this file (`store: file`), which it cannot change.
+    pub shows_file: bool,
 }
 
 /// Where the Admin API listens.
@@ -114,7 +116,11 @@ keys! {
         guide("admin-api.md#tokens-of-an-identity-provider");
     /// Whether the address serves the console, and browsers may log in.
     console: Or<Flag> = flag().or(true), own();
+    /// With `file`, the API shows the resources of this file, which it cannot change, in place of a store.
+    store: Words<bool> = words(FILE), own(), absent("a store");
 }
+
+const FILE: &[(&str, bool)] = &[("file", true)];
 
 const ADDRESS: &str = r"^(([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}|unix:.+)$";
 const NAMES: DistinctList<ParsedText<Box<str>>> = set(text(1, 256).parsed(lowered));
@@ -191,6 +197,7 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
         tokens: fields.read(&ADMIN.tokens),
         audit: fields.read(&ADMIN.audit),
         console: fields.value(&ADMIN.console),
+        shows_file: fields.read(&ADMIN.store).unwrap_or(false),
     })
 }
 

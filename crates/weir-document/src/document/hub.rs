@@ -5,9 +5,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 use weir_hub::{
-    CallbackSettings, ConsumerGroups, DeliverySettings, HubSettings, LeaseSettings, LogSettings, PermittedCallers,
-    PublishSettings, RetentionSettings, SignatureMethod, SubscribeSettings, TopicPattern, TopicRights, is_http_url,
-    origin_of,
+    CallbackSettings, ConsumerGroups, DeliverySettings, HubSettings, LeaseSettings, ListenSettings, LogSettings,
+    PermittedCallers, PublishSettings, RetentionSettings, SignatureMethod, SubscribeSettings, TopicPattern,
+    TopicRights, is_http_url, origin_of,
 };
 use weir_plugin::vars::parse_network;
 
@@ -44,6 +44,8 @@ keys! {
     publish: SubMap<PublishSettings> = section(&PUBLISH, publish), own();
     /// Who may subscribe, and how.
     subscribe: SubMap<SubscribeSettings> = section(&SUBSCRIBE, subscribe), own();
+    /// How many may listen, and how slowly.
+    listen: SubMap<ListenSettings> = section(&LISTEN, listen), own(), guide("hub.md#limits-of-listeners");
     /// How events are delivered.
     delivery: SubMap<DeliverySettings> = section(&DELIVERY, delivery), own();
     /// How long events are kept.
@@ -111,6 +113,11 @@ keys! {
     standard_webhooks: Or<Flag> = flag().or(false), own();
     /// The most subscriptions of a consumer. Further requests get 429.
     max_per_consumer: Or<Whole<u32>> = whole(1, 10_000_000).or(100_000), own();
+    /// The most subscriptions made from one address by clients that are no consumers; of IPv6, a network of 64 bits is one address.
+    /// Further requests get 429.
+    max_per_address: Or<Whole<u32>> = whole(1, 10_000_000).or(10_000), own();
+    /// The most subscriptions of all clients that are no consumers. Further requests get 429.
+    max_anonymous: Or<Whole<u32>> = whole(1, 100_000_000).or(1_000_000), own();
     /// The most requests of one client that wait for their verification. Further requests get 429.
     max_unverified_per_client: Or<Whole<u32>> = whole(1, 100_000).or(1_000), own();
     /// The most verifications per second and callback host. A burst may have as many as ten seconds' worth.
@@ -137,6 +144,19 @@ keys! {
     min: Time = time(), own(), absent("`5m`");
     /// The longest lease.
     max: Time = time(), own(), absent("`30d`");
+}
+
+keys! {
+    /// Limits of those who listen to a hub: event streams, WebSockets, and long polls that wait. They hold on each node.
+    static LISTEN: ListenKeys = "hub_listen";
+
+    /// The most listeners. Further ones get 503 with `Retry-After`.
+    max: Or<Whole<u32>> = whole(1, 10_000_000).or(20_000), own();
+    /// The most listeners of one client: of a consumer, or of an address without one (for IPv6, a network of 64 bits). Further ones
+    /// get 429 with `Retry-After`.
+    max_per_client: Or<Whole<u32>> = whole(1, 10_000_000).or(1_000), own();
+    /// The time after which a listener is ended that does not take what is sent to it, 8 KiB at a time.
+    unread_timeout: Or<Time> = time().or(Duration::from_secs(30)), own();
 }
 
 keys! {
@@ -188,6 +208,7 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<HubSpec> {
         consumers: ConsumerGroups::default(),
         publish: fields.section(&HUB.publish)?,
         subscribe: fields.section(&HUB.subscribe)?,
+        listen: fields.section(&HUB.listen)?,
         delivery: fields.section(&HUB.delivery)?,
         retention: fields.section(&HUB.retention)?,
         url: fields.read(&HUB.url)?,
@@ -307,8 +328,18 @@ fn subscribe(fields: &MapReader) -> Option<SubscribeSettings> {
         signature: fields.value(&SUBSCRIBE.signature),
         standard_webhooks: fields.value(&SUBSCRIBE.standard_webhooks),
         max_per_consumer: fields.value(&SUBSCRIBE.max_per_consumer) as usize,
+        max_per_address: fields.value(&SUBSCRIBE.max_per_address) as usize,
+        max_anonymous: fields.value(&SUBSCRIBE.max_anonymous) as usize,
         max_unverified_per_client: fields.value(&SUBSCRIBE.max_unverified_per_client) as usize,
         verifications_per_second: fields.value(&SUBSCRIBE.verifications_per_second),
+    })
+}
+
+fn listen(fields: &MapReader) -> Option<ListenSettings> {
+    Some(ListenSettings {
+        max: fields.value(&LISTEN.max) as usize,
+        max_per_client: fields.value(&LISTEN.max_per_client) as usize,
+        unread_timeout: fields.value(&LISTEN.unread_timeout),
     })
 }
 

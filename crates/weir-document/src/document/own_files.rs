@@ -11,7 +11,7 @@ use super::store::{EtcdSettings, EtcdTlsFiles, StoreKind};
 impl NodeSettings {
     /// As written, relative to the directory of the configuration or to that of the process.
     pub fn own_files(&self) -> OwnFiles {
-        // Every setting stands here, so that a new one does not compile before someone asks whether it names a file.
+        // Long, since every setting stands here: a new one does not compile before someone asks whether it names a file.
         let NodeSettings {
             enable_access_log,
             trusted,
@@ -50,8 +50,18 @@ impl NodeSettings {
             }
             Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
         }
-        if let Some(AdminSettings { listen, keys: _, tls, hosts: _, origins: _, tokens: _, audit, console: _ }) = admin
-        {
+        if let Some(admin) = admin {
+            let AdminSettings {
+                listen,
+                tls,
+                audit,
+                keys: _,
+                hosts: _,
+                origins: _,
+                tokens: _,
+                console: _,
+                shows_file: _,
+            } = admin;
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {
                 private.push(socket.clone());

@@ -59,6 +59,11 @@ impl NamePattern {
 }
 
 impl NameRule {
+    /// All resources may use this name.
+    pub fn of_all(name: &str) -> NameRule {
+        NameRule { name: NamePattern(name.into()), resources: Vec::new() }
+    }
+
     fn allows(&self, resource: &str, name: &str) -> bool {
         self.name.matches(name) && (self.resources.is_empty() || self.resources.iter().any(|one| one.matches(resource)))
     }

@@ -14,7 +14,7 @@ use weir_gateway::snapshot::ClientSettings;
 
 use super::access_log::AccessLogSpec;
 use super::acme::AcmeSpec;
-use super::admin::AdminSettings;
+use super::admin::{ADMIN, AdminSettings};
 use super::certificate::Pem;
 use super::data_encryption::DataEncryption;
 use super::discovery::DiscoverySettings;
@@ -233,6 +233,13 @@ fn status(fields: &MapReader) -> Option<SocketAddr> {
 
 /// The default is `embedded` if there is an Admin API, and no store otherwise.
 fn store(fields: &MapReader) -> Option<StoreSettings> {
+    let shows_file = |admin: NodeReader| admin.node().entry(ADMIN.store.name()).is_some();
+    if fields.get(&NODE.admin).is_some_and(shows_file) {
+        if let Some(at) = fields.get(&NODE.store) {
+            at.report_advising("is a second place for resources: `admin` has `store: file`", "remove one of the two");
+        }
+        return None;
+    }
     let has_api = fields.has(&NODE.admin);
     let Some(at) = fields.get(&NODE.store) else { return has_api.then(|| store::embedded(None)) };
     let store = fields.read(&NODE.store)?;

@@ -209,6 +209,14 @@ mod tests {
     }
 
     #[test]
+    fn the_api_shows_the_resources_of_its_file() {
+        assert_eq!(faults("admin: { store: file }\nroutes: [{ id: a, uri: /a, plugins: {} }]\n"), [""; 0]);
+        assert!(faults("admin: { store: etcd }\n")[0].contains("`etcd` is not an allowed value"));
+        let both = faults("admin: { store: file }\nstore: embedded\n");
+        assert!(both[0].contains("store: is a second place for resources"), "{both:?}");
+    }
+
+    #[test]
     fn etcd_is_named_by_its_members() {
         let of = |etcd: &str| faults(&format!("store: {{ etcd: {etcd} }}\n"));
         assert_eq!(of("{ hosts: ['http://127.0.0.1:2379'], prefix: /gateways, user: a, password: b }"), [""; 0]);

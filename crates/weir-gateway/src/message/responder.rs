@@ -130,6 +130,12 @@ impl ResponderSide<'_> {
         Some(call)
     }
 
+    /// Polls a responder whose client does not read, so that it can end the exchange.
+    fn poll_beside(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        let end = self.poll_responder(context).and_then(|call| call.end());
+        end.unwrap_or(Ok(())).inspect_err(|stop| self.stop = Some(*stop))
+    }
+
     fn failed(&mut self, stop: Stop) -> Poll<io::Result<Received>> {
         self.stop = Some(stop);
         Poll::Ready(Err(io::ErrorKind::Other.into()))
@@ -189,6 +195,10 @@ impl Pipe for ResponderSide<'_> {
         }
         Poll::Ready(Ok(()))
     }
+
+    fn poll_unread(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.poll_beside(context).map_err(|_| io::ErrorKind::Other.into())
+    }
 }
 
 impl UpstreamSide for ResponderSide<'_> {
@@ -243,6 +253,10 @@ impl UpstreamSide for ResponderSide<'_> {
             Some(Ok(())) => Poll::Ready(Ok(Received::End)),
             Some(Err(stop)) => self.failed(stop),
         }
+    }
+
+    fn poll_unread(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        self.poll_beside(context)
     }
 
     fn take_trailers(&mut self) -> Trailers {

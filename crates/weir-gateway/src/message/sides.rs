@@ -200,6 +200,14 @@ pub trait UpstreamSide: Sending {
         false
     }
 
+    /// Called while the client does not take what it is sent.
+    ///
+    /// # Errors
+    /// The response is given up.
+    fn poll_unread(&mut self, _: &mut Context<'_>) -> Result<(), Stop> {
+        Ok(())
+    }
+
     /// The content of the response is complete, and its end is no longer waited for.
     fn give_up_end(&mut self) {}
 
@@ -269,6 +277,13 @@ pub trait Pipe {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
     /// Closes the writing side.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Called while the other side does not take what was read.
+    ///
+    /// # Errors
+    /// The tunnel is given up.
+    fn poll_unread(&mut self, _: &mut Context<'_>) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Pipe for Stream {

@@ -18,6 +18,9 @@ use crate::message::turn::ConnectionTurn;
 /// A tunnel in which nothing moves for this long is closed. WebSocket pings keep one open.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
 
+/// The same, once one side has closed and the other does not take the rest.
+const LEAVING_NS: u64 = 30 * 1_000_000_000;
+
 /// The close frame 1001 for a server: clients must mask what they send (RFC 6455 §5.3), and a mask of zeros changes
 /// nothing.
 const GOING_AWAY_MASKED: [u8; 8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
@@ -49,8 +52,7 @@ pub async fn run(
     let mut up = Direction::new(std::mem::take(client.unread_bytes()), is_websocket);
     up.ended = client.ended();
     let mut down = Direction::new(early, is_websocket);
-    let mut has_left = false;
-    let mut last_ns = worker.now_ns();
+    let (mut has_left, mut last_ns) = (false, worker.now_ns());
     poll_fn(|context| {
         let now_ns = worker.wake_up();
         let mut turn = ConnectionTurn::default();
@@ -83,10 +85,11 @@ pub async fn run(
             }
             return Poll::Ready(());
         }
-        if is_stopping || now_ns >= last_ns + IDLE_NS {
+        let idle_ns = idle_ns(last_ns, [&up, &down]);
+        if is_stopping || now_ns >= idle_ns {
             return Poll::Ready(());
         }
-        client.set_deadline((last_ns + IDLE_NS).min(leave_ns.max(now_ns + LEAVING_STEP_NS)));
+        client.set_deadline(idle_ns.min(leave_ns.max(now_ns + LEAVING_STEP_NS)));
         Poll::Pending
     })
     .await;
@@ -97,12 +100,23 @@ pub async fn run(
     if has_left || up.shut && down.shut { AfterExchange::Close } else { AfterExchange::Abort }
 }
 
+/// When a tunnel is closed in which nothing has moved since `last_ns`.
+fn idle_ns(last_ns: u64, directions: [&Direction; 2]) -> u64 {
+    let is_leaving = directions.iter().any(|direction| direction.is_leaving());
+    last_ns + if is_leaving { LEAVING_NS } else { IDLE_NS }
+}
+
 impl Direction {
     /// `held`: bytes that were received before the tunnel began.
     fn new(held: Vec<u8>, is_websocket: bool) -> Direction {
         let mut frames = is_websocket.then(FrameBoundary::default);
         frames.iter_mut().for_each(|frames| frames.pass(&held));
         Direction { held, frames, ..Direction::default() }
+    }
+
+    /// Whether the sender has closed, and the receiver has not taken the rest.
+    fn is_leaving(&self) -> bool {
+        self.ended && !self.shut
     }
 
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
@@ -125,7 +139,10 @@ impl Direction {
         to: &mut impl Pipe,
     ) -> Poll<io::Result<usize>> {
         if !self.held.is_empty() {
-            let count = std::task::ready!(to.poll_write(context, &self.held))?;
+            let Poll::Ready(count) = to.poll_write(context, &self.held)? else {
+                from.poll_unread(context)?;
+                return Poll::Pending;
+            };
             worker.buffers.consume(&mut self.held, count);
             return Poll::Ready(Ok(count));
         }

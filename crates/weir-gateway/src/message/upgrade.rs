@@ -77,4 +77,8 @@ impl<P: Pipe> Pipe for CountingPipe<'_, P> {
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.pipe.poll_shutdown(context)
     }
+
+    fn poll_unread(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.pipe.poll_unread(context)
+    }
 }

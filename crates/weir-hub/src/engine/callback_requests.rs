@@ -171,10 +171,10 @@ mod tests {
         SubscriptionRequest { client: client.into(), ..request(&callback) }
     }
 
-    /// An engine whose consumer has all the subscriptions it may have, and whose clients may have ten open requests.
+    /// An engine that has all the subscriptions it may have, and whose clients may have ten open requests.
     fn full() -> Engine {
         let mut settings = settings();
-        settings.subscribe.max_per_consumer = 1;
+        settings.subscribe.max_anonymous = 1;
         settings.subscribe.max_unverified_per_client = 10;
         let mut engine = Engine::new(Arc::new(settings), 7);
         engine.take_request(1, of_client("friend", 0));

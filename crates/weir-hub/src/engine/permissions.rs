@@ -60,6 +60,7 @@ mod tests {
     use super::*;
     use crate::engine::CallbackRequest;
     use crate::engine::tests::{TOPIC, request, settings};
+    use crate::form::{Refusal, SubscriptionRequest};
     use crate::rights::{ConsumerGroups, PermittedCallers};
 
     /// The settings of a configuration with these consumers, of whom only some may subscribe.
@@ -86,6 +87,43 @@ mod tests {
             CallbackRequest::Verify(_) => panic!("no verification is open"),
         };
         std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn one_address_does_not_take_the_subscriptions_of_others() {
+        let mut settings = settings();
+        (settings.subscribe.max_per_address, settings.subscribe.max_anonymous) = (3, 5);
+        let mut engine = Engine::new(Arc::new(settings), 7);
+        let mut number = 0;
+        let mut ask = |engine: &mut Engine, owner: &str, client: &str| {
+            number += 1;
+            let callback = format!("http://c.example/{number}");
+            let request = SubscriptionRequest { owner: owner.into(), client: client.into(), ..request(&callback) };
+            let asked = engine.request(request)?;
+            engine.verify(asked);
+            assert!(engine.next_callback_request(0).is_some());
+            engine.verified(asked, true, 0, 0);
+            Ok::<u64, Refusal>(asked)
+        };
+        let results =
+            ["a", "a", "a", "a", "b", "b", "b"].map(|client| ask(&mut engine, "", client).map_err(|it| it.status));
+        assert_eq!(results.map(|result| result.err()), [None, None, None, Some(429), None, None, Some(429)]);
+        assert!(ask(&mut engine, "jack", "jack").is_ok(), "a consumer is no address");
+        let refused: Vec<_> = engine.refused.by_reason().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(refused, [("subscriptions_of_address", 1), ("anonymous_subscriptions", 1)]);
+        // The addresses are part of the state.
+        let records: Vec<_> = engine.snapshot().collect();
+        let mut restored = Engine::new(Arc::clone(&engine.settings), 7);
+        records.into_iter().for_each(|record| restored.restore(record).expect("a record of this version"));
+        assert_eq!(ask(&mut restored, "", "a").expect_err("it has 3").status, 429);
+        assert_eq!(restored.subscriptions(None, 0, 10).iter().filter(|one| one.owner.is_empty()).count(), 5);
+        // A place is left when a subscription ends, and an address without any is forgotten.
+        for id in restored.subscriptions(None, 0, 10).iter().map(|one| one.id).collect::<Vec<_>>() {
+            let slot = restored.subscriptions.slot_of(id).expect("it is there");
+            restored.end(slot, EndReason::Unsubscribed);
+        }
+        assert_eq!((restored.subscriptions.anonymous(), restored.subscriptions.count_of("", "a")), (0, 0));
+        assert!(ask(&mut restored, "", "a").is_ok());
     }
 
     #[test]

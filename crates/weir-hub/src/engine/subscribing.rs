@@ -49,18 +49,32 @@ impl Engine {
                 let reason = "the subscription belongs to another consumer".to_owned();
                 (RequestRefusal::NotOwner, Refusal::new(403, reason))
             }
-            None if request.mode == SubscriptionMode::Subscribe => {
-                let limit = self.settings.subscribe.max_per_consumer;
-                if self.subscriptions.count_of(&request.owner) < limit {
-                    return Ok(());
-                }
-                let reason = format!("a consumer has at most {limit} subscriptions here");
-                (RequestRefusal::Subscriptions, Refusal::new(429, reason))
-            }
+            None if request.mode == SubscriptionMode::Subscribe => match self.too_many_subscriptions(request) {
+                Some((refusal, reason)) => (refusal, Refusal::new(429, reason)),
+                None => return Ok(()),
+            },
             _ => return Ok(()),
         };
         self.refused.count(refusal);
         Err(reason)
+    }
+
+    /// The limit that another subscription of the caller would exceed.
+    fn too_many_subscriptions(&self, request: &SubscriptionRequest) -> Option<(RequestRefusal, String)> {
+        let limits = &self.settings.subscribe;
+        let own = self.subscriptions.count_of(&request.owner, &request.client);
+        if !request.owner.is_empty() {
+            let most = limits.max_per_consumer;
+            let reason = || format!("a consumer has at most {most} subscriptions here");
+            return (own >= most).then(|| (RequestRefusal::Subscriptions, reason()));
+        }
+        let (most, all) = (limits.max_per_address, limits.max_anonymous);
+        if own >= most {
+            let reason = format!("an address has at most {most} subscriptions here without a consumer");
+            return Some((RequestRefusal::SubscriptionsOfAddress, reason));
+        }
+        let reason = || format!("all callers without a consumer have at most {all} subscriptions here");
+        (self.subscriptions.anonymous() >= all).then(|| (RequestRefusal::AnonymousSubscriptions, reason()))
     }
 
     /// Takes in a request from a shared log of events; a request that is read again is ignored. Its caller has been answered
@@ -157,6 +171,7 @@ impl Engine {
                 topic: request.topic,
                 callback: request.callback,
                 secret: request.secret,
+                address: if request.owner.is_empty() { request.client } else { Box::default() },
                 owner: request.owner,
                 expires_ms,
                 limits: request.limits,

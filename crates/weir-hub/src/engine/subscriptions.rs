@@ -1,5 +1,6 @@
 //! The table of subscriptions, found by topic and callback, by id, and by slot.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -35,7 +36,7 @@ pub(super) struct Subscription {
     pub(super) since_ms: u64,
     pub(super) topic: TopicNumber,
     pub(super) host: HostNumber,
-    /// The number of the owner's name.
+    /// The number of the owner's name; of callers that are no consumers, each address is one.
     pub(super) owner: OwnerNumber,
     /// Its index among the topic's subscribers.
     pub(super) place: u32,
@@ -169,8 +170,21 @@ pub(super) struct Subscriptions {
     by_id: BTreeMap<u64, Slot>,
     /// When leases end, and the slots of their subscriptions.
     leases: BTreeSet<(u64, Slot)>,
-    /// The consumers that own subscriptions, each counted once per subscription.
+    /// The consumers and addresses that own subscriptions, each counted once per subscription.
     owners: Names<OwnerNumber>,
+    /// Those of callers that are no consumers.
+    anonymous: usize,
+}
+
+/// The first character of the name of an address among the owners. No consumer's name contains it.
+const OF_ADDRESS: char = '\0';
+
+/// The name among the owners of a consumer, or of an address if the consumer is empty.
+fn owner_name<'a>(consumer: &'a str, address: &str) -> Cow<'a, str> {
+    match consumer {
+        "" => format!("{OF_ADDRESS}{address}").into(),
+        consumer => consumer.into(),
+    }
 }
 
 impl Subscriptions {
@@ -210,13 +224,25 @@ impl Subscriptions {
         self.by_key.find(self.hasher.hash_one((topic, callback)), is_it).copied()
     }
 
-    pub(super) fn count_of(&self, owner: &str) -> usize {
-        self.owners.find(owner).map_or(0, |owner| self.owners.uses(owner) as usize)
+    /// How many a consumer has, or an address if the consumer is empty.
+    pub(super) fn count_of(&self, consumer: &str, address: &str) -> usize {
+        self.owners.find(&owner_name(consumer, address)).map_or(0, |owner| self.owners.uses(owner) as usize)
+    }
+
+    /// How many all callers have that are no consumers.
+    pub(super) fn anonymous(&self) -> usize {
+        self.anonymous
     }
 
     /// The consumer that created it; empty if none.
     pub(super) fn owner_of(&self, subscription: &Subscription) -> &str {
-        self.owners.get(subscription.owner)
+        let owner = self.owners.get(subscription.owner);
+        if owner.starts_with(OF_ADDRESS) { "" } else { owner }
+    }
+
+    /// The address of the caller that created it, if that was no consumer; otherwise empty.
+    fn address_of(&self, subscription: &Subscription) -> &str {
+        self.owners.get(subscription.owner).strip_prefix(OF_ADDRESS).unwrap_or_default()
     }
 
     /// Its form in the state log.
@@ -227,6 +253,7 @@ impl Subscriptions {
             callback: subscription.callback.clone(),
             secret: subscription.secret.clone(),
             owner: self.owner_of(subscription).into(),
+            address: self.address_of(subscription).into(),
             expires_ms: subscription.expires_ms,
             limits: subscription.limits().iter().map(|number| limits.get(*number).clone()).collect(),
             base: subscription.base,
@@ -269,7 +296,8 @@ impl Subscriptions {
         host: HostNumber,
         limits: Vec<u32>,
     ) -> Slot {
-        let owner = self.owners.add(&saved.owner);
+        self.anonymous += usize::from(saved.owner.is_empty());
+        let owner = self.owners.add(&owner_name(&saved.owner, &saved.address));
         let subscription = Subscription::new(saved, topic, host, owner, limits);
         let expires_ms = subscription.expires_ms;
         let (id, key) = (subscription.id, self.hasher.hash_one((subscription.topic, &*subscription.callback)));
@@ -292,6 +320,7 @@ impl Subscriptions {
         if let Ok(entry) = self.by_key.find_entry(key, |other| *other == slot) {
             entry.remove();
         }
+        self.anonymous -= usize::from(self.owner_of(&subscription).is_empty());
         if self.owners.release(subscription.owner) {
             self.owners.forget(subscription.owner);
         }

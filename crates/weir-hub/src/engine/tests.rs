@@ -8,7 +8,9 @@ use crate::attempt::{DeliveryAttempt, DeliveryFailure, DeliveryOutcome, NoAnswer
 use crate::form::{SubscriptionMode, SubscriptionRequest};
 use crate::limit::{DeliveryLimit, ExcessDelivery, LimitWindow};
 use crate::rights::ConsumerGroups;
-use crate::settings::{DeliverySettings, LogSettings, PublishSettings, RetentionSettings, SubscribeSettings};
+use crate::settings::{
+    DeliverySettings, ListenSettings, LogSettings, PublishSettings, RetentionSettings, SubscribeSettings,
+};
 use crate::topic::TopicPattern;
 
 pub(crate) fn settings() -> HubSettings {
@@ -19,6 +21,7 @@ pub(crate) fn settings() -> HubSettings {
         topics: vec![TopicPattern::parse("http://t.example/*").expect("a pattern")],
         publish: PublishSettings::default(),
         subscribe: SubscribeSettings::default(),
+        listen: ListenSettings::default(),
         delivery: DeliverySettings::default(),
         retention: RetentionSettings::default(),
         log: LogSettings::Local,

@@ -2,7 +2,10 @@
 //! of the control plane.
 
 mod console;
+mod encoding;
 mod key_file;
+mod pages;
+mod streams;
 mod tokens;
 mod unix_socket;
 
@@ -11,36 +14,56 @@ use std::net::TcpListener;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
+use bytes::Bytes;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY};
 use hyper::{Response, StatusCode};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio_rustls::TlsAcceptor;
 use weir_control::Hubs;
 use weir_control::admin::{
-    AdminApi, AdminKeys, AdminParts, AdminPeer, AuditSink, BodyFault, PresentClient, generated_key,
+    AdminApi, AdminKeys, AdminMode, AdminParts, AdminPeer, AuditSink, BodyFault, NodeIdentity, OpenedStream,
+    PresentClient, generated_key,
 };
-use weir_control::document::{AdminAddress, AdminSettings, AdminTls, NodeSettings, StoreKind};
-use weir_control::stores::{LiveResources, ResourceChecker, ResourceWriter, data_directory};
+use weir_control::document::{AdminAddress, AdminKey, AdminSettings, AdminTls, NodeSettings, StoreKind};
+use weir_control::stores::{FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
+use weir_telemetry::process;
 
+use super::figures::{FigureThread, Figures};
 use super::server::bounds::ServerBounds;
-use super::server::{NodeServer, ReceivedBodyFault, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole};
+use super::server::{
+    NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole,
+};
 use super::server_tally::ServerTally;
+use super::state::NodeState;
+use super::status;
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
 use crate::say::say;
 use console::ConsoleFiles;
+use encoding::AnswerCoding;
+use pages::OwnPages;
 use unix_socket::{SocketFile, UnixSocket};
 
-/// Half of the connections for each client is enough for tools that send many requests at a time. There are no streams yet.
-pub const BOUNDS: ServerBounds = ServerBounds { connections: 128, streams: 16 };
+/// Half of the connections for each client is enough for tools that send many requests at a time. Each tab of a console has a stream,
+/// and another one while it shows requests.
+pub const BOUNDS: ServerBounds = ServerBounds { connections: 128, streams: 32 };
+/// Smaller responses are sent as they are, in bytes.
+const LEAST_COMPRESSED: usize = 1 << 10;
+/// The most responses that are compressed at a time; others are sent as they are.
+const COMPRESSING: usize = 2;
 /// The most intermediate certificates between a client's certificate and the authority.
 const CLIENT_DEPTH: usize = 2;
 
 /// The running server. Dropping it stops accepting, finishes the requests in progress, and removes the Unix socket.
 pub struct AdminServer {
     _server: NodeServer,
+    _figures: Option<FigureThread>,
     socket_file: Option<SocketFile>,
 }
 
@@ -49,6 +72,9 @@ struct AdminService {
     api: Arc<AdminApi>,
     /// The console, if the address serves it.
     console: Option<ConsoleFiles>,
+    figures: Option<Arc<Figures>>,
+    /// The right to compress a response.
+    compressing: Semaphore,
 }
 
 /// The listening sockets of the Admin API.
@@ -78,11 +104,14 @@ pub fn sockets(
 /// What the Admin API of a node uses: the store's resources, the hubs, the audit log and the counters of the server.
 pub struct NodeResources {
     pub live: Arc<LiveResources>,
+    /// The resources with their places, if they stand in files.
+    pub files: Option<Arc<FileResources>>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
     pub checker: Arc<ResourceChecker>,
     pub audit: Option<LineSender>,
     pub tally: Arc<ServerTally>,
+    pub state: Arc<NodeState>,
 }
 
 /// Starts the Admin API, if it is configured. An error has been logged when this returns.
@@ -100,21 +129,17 @@ pub fn start(
     };
     let beside = file.parent().unwrap_or(Path::new(""));
     let tls = tls(admin, beside).map_err(failed)?;
-    let mut keys = admin.keys.clone();
-    if keys.is_empty() && admin.tokens.is_none() && matches!(admin.listen, AdminAddress::Tcp(_)) {
-        let directory = data_directory(settings, beside);
-        let (key, path) = key_file::generated(&directory).map_err(|error| {
-            failed(format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display()))
-        })?;
-        say!("the key of the Admin API is in {}", path.display());
-        keys.push(generated_key(&key));
-    }
+    let (keys, key_file) = keys(admin, settings, beside).map_err(failed)?;
     let tokens = admin.tokens.as_ref().map(|tokens| tokens::accepted(tokens, settings, beside));
     let tokens = tokens.transpose().map_err(failed)?;
-    let is_standalone = settings.store.as_ref().is_some_and(|store| store.kind == StoreKind::Standalone);
+    let figures = admin.console.then(|| Figures::start(Arc::clone(&resources.state))).transpose();
+    let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
+    let (figures, figure_thread) = figures.unzip();
+    let pages = OwnPages { state: resources.state, figures: figures.clone() };
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,
+        files: resources.files,
         hubs: resources.hubs,
         writer: resources.writer,
         checker: resources.checker,
@@ -123,13 +148,22 @@ pub fn start(
         tokens,
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
-        is_standalone,
+        mode: mode(settings),
+        has_sessions: admin.console,
+        is_tls: tls.is_some(),
+        node: NodeIdentity { name: machine_name(), started_ms: started_ms(), key_file },
+        pages: Arc::new(pages),
         audit: resources.audit.map(|log| Box::new(move |line| log.line(line)) as AuditSink),
         served: Box::new(move || gateway.upgrade().map(|gateway| gateway.revisions()).unwrap_or_default()),
     });
     let server = api.and_then(|api| {
-        let service = AdminService { api: Arc::new(api), console: admin.console.then(ConsoleFiles::default) };
-        AdminServer::start(sockets, service, tls, resources.tally)
+        let service = AdminService {
+            api: Arc::new(api),
+            console: admin.console.then(ConsoleFiles::default),
+            figures,
+            compressing: Semaphore::new(COMPRESSING),
+        };
+        AdminServer::start(sockets, service, tls, resources.tally, figure_thread)
     });
     server.map(Some).map_err(|error| failed(format!("a thread or its async runtime cannot be started: {error}")))
 }
@@ -140,6 +174,7 @@ impl AdminServer {
         service: AdminService,
         tls: Option<TlsAcceptor>,
         tally: Arc<ServerTally>,
+        figures: Option<FigureThread>,
     ) -> io::Result<Self> {
         let AdminSockets { tcp, unix } = sockets;
         let (unix, socket_file) = unix.map(|UnixSocket { listener, file }| (listener, file)).unzip();
@@ -147,7 +182,7 @@ impl AdminServer {
         let service = Arc::new(service);
         let server =
             NodeServer::start(options, Arc::new(move |request| Box::pin(Arc::clone(&service).answer(request))))?;
-        Ok(AdminServer { _server: server, socket_file })
+        Ok(AdminServer { _server: server, _figures: figures, socket_file })
     }
 
     /// Renames the Unix socket to its final name. An error has been logged when this returns.
@@ -196,13 +231,103 @@ impl AdminService {
                 return whole(answer);
             }
         }
-        answer(Arc::clone(&self.api), request).await
+        let progress = Arc::clone(&request.progress);
+        let coding = AnswerCoding::accepted(&request.head.headers);
+        let mut answer = answer(Arc::clone(&self.api), request).await;
+        if let Some(opened) = answer.extensions_mut().remove::<OpenedStream>() {
+            return self.stream(answer, opened, &progress);
+        }
+        whole(self.compressed(answer, coding).await)
     }
+
+    /// Opens a stream that was allowed.
+    fn stream(
+        &self,
+        answer: Response<Bytes>,
+        opened: OpenedStream,
+        progress: &RequestProgress,
+    ) -> Response<ServerAnswer> {
+        let Some(permit) = progress.open_stream() else {
+            let problem = format!(
+                "there are as many streams as there may be: {} of the node, half of them of one client address; close another tab",
+                BOUNDS.streams
+            );
+            let body = serde_json::json!({ "error_msg": problem });
+            let mut refused = status::json(StatusCode::SERVICE_UNAVAILABLE, &body);
+            refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+            return whole(refused);
+        };
+        let Some((source, last_words)) = streams::source(opened, self.figures.as_ref()) else {
+            return whole(status::json(StatusCode::NOT_FOUND, &serde_json::json!({ "error_msg": "not found" })));
+        };
+        let mut answer = answer.map(|_| ServerAnswer::Stream { permit, source, last_words });
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        answer
+    }
+
+    /// The response in a coding that its client accepts, if that makes it smaller.
+    async fn compressed(&self, answer: Response<Bytes>, coding: Option<AnswerCoding>) -> Response<Bytes> {
+        let (mut head, plain) = answer.into_parts();
+        if plain.len() >= LEAST_COMPRESSED {
+            head.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+        }
+        let wanted = coding.filter(|_| plain.len() >= LEAST_COMPRESSED);
+        let Some((coding, _permit)) = wanted.zip(self.compressing.try_acquire().ok()) else {
+            return Response::from_parts(head, plain);
+        };
+        let encoding = plain.clone();
+        // Compression takes longer than a request may delay others.
+        let encoded = spawn_blocking(move || coding.encode(&encoding, false)).await;
+        match encoded {
+            Ok(Ok(encoded)) if encoded.len() < plain.len() => {
+                head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+                Response::from_parts(head, encoded.into())
+            }
+            _ => Response::from_parts(head, plain),
+        }
+    }
+}
+
+/// The keys, and the file with the one that is generated if there are none.
+fn keys(
+    admin: &AdminSettings,
+    settings: &NodeSettings,
+    beside: &Path,
+) -> Result<(Vec<AdminKey>, Option<String>), String> {
+    let mut keys = admin.keys.clone();
+    if !keys.is_empty() || admin.tokens.is_some() || !matches!(admin.listen, AdminAddress::Tcp(_)) {
+        return Ok((keys, None));
+    }
+    let directory = data_directory(settings, beside);
+    let (key, path) = key_file::generated(&directory).map_err(|error| {
+        format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display())
+    })?;
+    say!("the key of the Admin API is in {}", path.display());
+    keys.push(generated_key(&key));
+    Ok((keys, Some(path.display().to_string())))
+}
+
+fn mode(settings: &NodeSettings) -> AdminMode {
+    match settings.store.as_ref().map(|store| &store.kind) {
+        Some(StoreKind::Standalone) => AdminMode::Memory,
+        Some(StoreKind::Etcd(_)) => AdminMode::Etcd,
+        Some(StoreKind::Embedded { .. }) => AdminMode::Embedded,
+        None => AdminMode::File,
+    }
+}
+
+fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// When the process started, in milliseconds since 1970.
+fn started_ms() -> u64 {
+    process::start_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 /// Runs in a task of its own, which goes on if the client disconnects: a change that is being made is to be in the audit log as well,
 /// and in the state of standalone mode. What changes nothing ends.
-async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<ServerAnswer> {
+async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<Bytes> {
     let ServerRequest { head, body, peer, progress } = request;
     let read = async move |limit: usize| {
         body.read(limit).await.map_err(|fault| match fault {
@@ -218,14 +343,14 @@ async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<ServerAn
         api.answer(head, admin_peer(peer), client, read).await
     });
     match answering.await {
-        Ok(answer) => whole(answer),
+        Ok(answer) => answer,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
             // The process is ending.
             Err(_) => {
                 let mut answer = Response::default();
                 *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                whole(answer)
+                answer
             }
         },
     }

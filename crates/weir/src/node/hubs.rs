@@ -44,6 +44,7 @@ pub fn write(hubs: &HubStatuses, page: &mut Page) {
         page.total(&[("hub", hub)], status.attempts);
     }
     subscribing(hubs, page);
+    listening(hubs, page);
     sizes(hubs, page);
 }
 
@@ -63,7 +64,8 @@ fn subscribing(hubs: &HubStatuses, page: &mut Page) {
         "weir_hub_refused_requests",
         "Subscription requests that were refused since the process started, by reason: `unverified` (too many wait for their \
          verification), `unverified_of_client` (too many of one client do), `subscriptions_of_consumer` (the consumer has too \
-         many), or `not_owner` (the subscription belongs to another consumer).",
+         many), `subscriptions_of_address` (the address of a client without a consumer has too many), \
+         `anonymous_subscriptions` (all clients without a consumer have too many), or `not_owner` (the subscription belongs to another consumer).",
     );
     for (hub, status) in hubs {
         for (reason, count) in status.refused.by_reason() {
@@ -80,6 +82,29 @@ fn subscribing(hubs: &HubStatuses, page: &mut Page) {
         for (reason, count) in status.failed_verifications.by_reason() {
             page.total(&[("hub", hub), ("reason", reason)], count);
         }
+    }
+}
+
+fn listening(hubs: &HubStatuses, page: &mut Page) {
+    page.gauge("weir_hub_listeners", "Clients that listen: event streams, WebSockets, and long polls that wait.");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], status.listeners.open);
+    }
+    page.counter(
+        "weir_hub_refused_listeners",
+        "Clients that could not listen since the process started, by the limit that was reached: `hub` (`listen.max`) or \
+         `client` (`listen.max_per_client`).",
+    );
+    for (hub, status) in hubs {
+        page.total(&[("hub", hub), ("limit", "hub")], status.listeners.refused);
+        page.total(&[("hub", hub), ("limit", "client")], status.listeners.refused_of_client);
+    }
+    page.counter(
+        "weir_hub_unread_listeners",
+        "Clients whose connection or stream was ended since the process started, because they did not read.",
+    );
+    for (hub, status) in hubs {
+        page.total(&[("hub", hub)], status.listeners.unread);
     }
 }
 
@@ -118,6 +143,7 @@ pub fn report(hubs: &HubStatuses) -> Value {
             "id": hub,
             "subscriptions": status.subscriptions,
             "unverified": status.unverified,
+            "listeners": status.listeners.open,
             "events": status.events,
             "stored_events": status.stored_events,
             "stored_bytes": status.stored_bytes,

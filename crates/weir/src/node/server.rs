@@ -44,6 +44,7 @@ use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
+pub use places::RequestProgress;
 use places::{EndOrder, PlaceRefusal, ServerPlace, ServerPlaces};
 pub use stream::AnswerStream;
 

@@ -140,7 +140,7 @@ impl NodeState {
         self.gateway.get().and_then(Weak::upgrade)
     }
 
-    fn acme(&self) -> Option<AcmeReport> {
+    pub fn acme(&self) -> Option<AcmeReport> {
         self.acme.get().and_then(Weak::upgrade)?.report()
     }
 
@@ -205,6 +205,11 @@ impl NodeState {
                 "ports": self.limits.ports,
             },
         })
+    }
+
+    /// The revision that every worker has adopted at least.
+    pub fn revision(&self) -> u64 {
+        self.revisions().iter().min().copied().unwrap_or_default()
     }
 
     fn revisions(&self) -> Vec<u64> {

@@ -144,12 +144,12 @@ fn answer(request: &Parts, local: IpAddr, state: &NodeState) -> Response<Bytes> 
     if let Some(refused) = refusal(request, local) {
         return refused;
     }
+    let query = request.uri.query().unwrap_or_default();
+    let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    if let Some(page) = page(request.uri.path(), query, accept, state) {
+        return page;
+    }
     match request.uri.path() {
-        "/status" => {
-            json(StatusCode::OK, &state.report(&EndpointQuery::parse(request.uri.query().unwrap_or_default())))
-        }
-        "/policies" => json(StatusCode::OK, &state.policies()),
-        "/records" => json(StatusCode::OK, &records::report()),
         "/status/ready" => match state.not_ready() {
             None => json(StatusCode::OK, &serde_json::json!({ "status": "ok" })),
             Some(why) => json(StatusCode::SERVICE_UNAVAILABLE, &serde_json::json!({ "status": "error", "error": why })),
@@ -160,16 +160,25 @@ fn answer(request: &Parts, local: IpAddr, state: &NodeState) -> Response<Bytes> 
         },
         // A process that responds is alive, also while it drains, when it must not be killed.
         "/livez" | "/healthz" => text(StatusCode::OK, "ok\n".into()),
-        "/metrics" => {
-            let accept = request.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
-            let format = Format::for_accept(accept);
-            respond(StatusCode::OK, format.content_type(), state.page().text(format))
-        }
         _ => text(StatusCode::NOT_FOUND, format!("not found; the paths are {PATHS}\n")),
     }
 }
 
-fn json(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
+/// A page about the node that can also be had at the admin address.
+pub fn page(path: &str, query: &str, accept: Option<&str>, state: &NodeState) -> Option<Response<Bytes>> {
+    Some(match path {
+        "/status" => json(StatusCode::OK, &state.report(&EndpointQuery::parse(query))),
+        "/policies" => json(StatusCode::OK, &state.policies()),
+        "/records" => json(StatusCode::OK, &records::report()),
+        "/metrics" => {
+            let format = Format::for_accept(accept);
+            respond(StatusCode::OK, format.content_type(), state.page().text(format))
+        }
+        _ => return None,
+    })
+}
+
+pub fn json(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     respond(status, "application/json", format!("{value:#}\n"))
 }
 

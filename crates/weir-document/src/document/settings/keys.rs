@@ -76,7 +76,7 @@ keys! {
     /// The plugins that may be used. Entries for stream plugins have no effect.
     plugins: List<SubMap<super::EnabledPlugin>> = list(section(&ENABLED_PLUGIN, super::enabled_plugin)), compiles_routes(),
         absent("all plugins"), example("[{ name: limit-count }]");
-    /// The Admin API. With it, resources are read from a store.
+    /// The Admin API. With it, resources are read from a store, unless it has `store: file`.
     admin: SubMap<AdminSettings> = section(&ADMIN, admin::read), own(), restart(), absent("none"), guide("admin-api.md");
     /// Where resources are read from instead of this file, which then must not contain any.
     store: Custom<StoreSettings> = custom("`embedded`, `standalone`, or a map", store::schema, store::store).with(&STORE), own(),

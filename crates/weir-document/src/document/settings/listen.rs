@@ -56,7 +56,7 @@ const DEFAULT_PORT: u16 = 9080;
 
 keys! {
     /// An address on which Weir accepts client connections.
-    pub(super) static LISTEN: ListenKeys = "listen";
+    pub(super) static LISTEN: ListenAddressKeys = "listen";
 
     /// A port on every interface (`":9080"`), or an IP address with a port.
     address: Custom<ListenAddress> = custom("`:PORT`, or IP address with port", address_schema, address), own(),

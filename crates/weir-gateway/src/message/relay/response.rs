@@ -39,7 +39,10 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
                     Poll::Ready(Ok(()))
                 }
                 Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::ClientGone)),
-                Poll::Pending => Poll::Pending,
+                Poll::Pending => match self.upstream.poll_unread(context) {
+                    Ok(()) => Poll::Pending,
+                    Err(stop) => Poll::Ready(Err(stop)),
+                },
             };
         }
         if self.response.head_done && self.response.body.is_done() {

@@ -162,7 +162,11 @@ impl MessageDirection {
     ) -> Poll<Result<usize, MessageEnd>> {
         let worker = passage.worker;
         if !self.out.is_empty() {
-            return self.poll_flush(context, worker, to).map_err(MessageEnd::from);
+            let flushed = self.poll_flush(context, worker, to);
+            if flushed.is_pending() {
+                from.poll_unread(context)?;
+            }
+            return flushed.map_err(MessageEnd::from);
         }
         if self.is_shut {
             return Poll::Pending;

@@ -4,20 +4,19 @@
 //! optimisation reads them from the folder at each request, so that a change of the console needs no build.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use hyper::header::{
-    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap,
-    HeaderValue, IF_NONE_MATCH, LOCATION, VARY,
+    ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue,
+    IF_NONE_MATCH, LOCATION, VARY,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use rust_embed::{EmbeddedFile, RustEmbed};
 use tokio::task::spawn_blocking;
+
+use super::encoding::{AnswerCoding, accepts};
 
 #[derive(RustEmbed)]
 #[folder = "../../console/"]
@@ -41,9 +40,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     trusted-types lit-html";
 /// Smaller files are sent as they are, in bytes.
 const LEAST_COMPRESSED: usize = 512;
-const BROTLI_QUALITY: u32 = 9;
-const BROTLI_WINDOW: u32 = 22;
-const BROTLI_BUFFER: usize = 4 << 10;
 
 /// The files, each compressed once.
 #[derive(Default)]
@@ -116,22 +112,21 @@ fn find(name: &str) -> Option<(&str, EmbeddedFile)> {
 impl EncodedFile {
     fn of(hash: [u8; 32], file: &EmbeddedFile) -> EncodedFile {
         let plain = Bytes::copy_from_slice(&file.data);
-        let is_smaller = |encoded: &Vec<u8>| encoded.len() < plain.len();
-        let kept = |encoded: io::Result<Vec<u8>>| encoded.ok().filter(is_smaller).map(Bytes::from);
-        let (brotli, gzip) = match plain.len() < LEAST_COMPRESSED {
-            true => (None, None),
-            false => (kept(brotli(&plain)), kept(gzip(&plain))),
+        let encoded = |coding: AnswerCoding| {
+            let encoded = coding.encode(&plain, true).ok()?;
+            (plain.len() >= LEAST_COMPRESSED && encoded.len() < plain.len()).then(|| Bytes::from(encoded))
         };
+        let (brotli, gzip) = (encoded(AnswerCoding::Brotli), encoded(AnswerCoding::Gzip));
         EncodedFile { hash, plain, brotli, gzip }
     }
 
     fn answer(&self, headers: &HeaderMap, content_type: &'static str) -> Response<Bytes> {
-        let encoded = |name: &'static str, bytes: &Option<Bytes>| {
-            bytes.clone().filter(|_| accepts(headers, ACCEPT_ENCODING.as_str(), name)).map(|bytes| (name, bytes))
-        };
-        let (coding, body) = encoded("br", &self.brotli)
-            .or_else(|| encoded("gzip", &self.gzip))
-            .unwrap_or_else(|| ("", self.plain.clone()));
+        let coding = AnswerCoding::accepted(headers);
+        let encoded = coding.and_then(|coding| match coding {
+            AnswerCoding::Brotli => Some((coding.name(), self.brotli.clone()?)),
+            AnswerCoding::Gzip => Some((coding.name(), self.gzip.clone()?)),
+        });
+        let (coding, body) = encoded.unwrap_or_else(|| ("", self.plain.clone()));
         // A strong tag is one of the bytes as they are sent (RFC 9110 §8.8.3.3).
         let tag = format!("\"{}{}{coding}\"", hex::encode(&self.hash[..16]), if coding.is_empty() { "" } else { "-" });
         let is_current = headers.get_all(IF_NONE_MATCH).iter().any(|tags| {
@@ -153,35 +148,6 @@ impl EncodedFile {
         }
         answer
     }
-}
-
-/// Whether a list of a field names something, and does not refuse it by `q=0`.
-fn accepts(headers: &HeaderMap, field: &str, wanted: &str) -> bool {
-    let lists = headers.get_all(field).iter().filter_map(|value| value.to_str().ok());
-    lists.flat_map(|list| list.split(',')).any(|item| {
-        let mut parts = item.split(';').map(str::trim);
-        let is_named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case(wanted));
-        let is_refused = |part: &str| {
-            let weight = part.strip_prefix("q=").or_else(|| part.strip_prefix("Q="));
-            weight.and_then(|weight| weight.parse::<f32>().ok()) == Some(0.0)
-        };
-        is_named && !parts.any(is_refused)
-    })
-}
-
-fn brotli(plain: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoded = Vec::new();
-    let mut writer = brotli::CompressorWriter::new(&mut encoded, BROTLI_BUFFER, BROTLI_QUALITY, BROTLI_WINDOW);
-    writer.write_all(plain)?;
-    writer.flush()?;
-    drop(writer);
-    Ok(encoded)
-}
-
-fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
-    let mut writer = GzEncoder::new(Vec::new(), Compression::best());
-    writer.write_all(plain)?;
-    writer.finish()
 }
 
 /// A browser refuses a script without a script's type.

@@ -1,0 +1,301 @@
+//! Log-in and log-out of browsers, and requests of their sessions.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{COOKIE, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER, SET_COOKIE};
+use http::request::Parts;
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::answer::{self, AdminResponse, Refused, json_of};
+use super::audit::AuditedCaller;
+use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
+use super::keys::{AdminKeys, Caller};
+use super::node_pages::SessionHold;
+use super::refusals::{WRONG_KEY_PAUSE, refused_token, unauthorized};
+use super::request::{AdminPeer, BodyFault, unreadable};
+use super::sessions::{AdminSession, AdminSessions, LIFETIME, SessionOrigin, SessionRefusal, SessionSecrets};
+use super::tokens::AcceptedTokens;
+use crate::document::{AdminRole, AdminScope};
+
+/// The field with the token of a session.
+pub(super) const SESSION: HeaderName = HeaderName::from_static("x-weir-session");
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// Browsers accept this name only with `Secure`, for the whole host and no other (RFC 6265bis §4.1.3.2), so that no page of a
+/// subdomain can set it.
+const COOKIE_NAME: &str = "__Host-weir";
+/// The most bytes of a log-in.
+const MAX_LOG_IN: usize = 16 << 10;
+
+/// The sender of a request, and the session that it belongs to.
+pub(super) struct KnownCaller {
+    pub(super) caller: Caller,
+    /// The token of the session and its end in milliseconds since 1970; `None` for a key or a token.
+    pub(super) session: Option<(String, u64)>,
+}
+
+impl KnownCaller {
+    pub(super) fn without_session(caller: Caller) -> KnownCaller {
+        KnownCaller { caller, session: None }
+    }
+}
+
+/// Who may use the API, and the sessions of those who have logged in.
+pub(super) struct LogIns {
+    /// `None` if browsers may not log in.
+    pub(super) sessions: Option<Arc<AdminSessions>>,
+    pub(super) keys: AdminKeys,
+    pub(super) tokens: Option<AcceptedTokens>,
+    /// Host names that requests may have, besides addresses and names of this machine.
+    pub(super) hosts: Vec<Box<str>>,
+    /// Whether clients use TLS.
+    pub(super) is_tls: bool,
+    pub(super) mode: AdminMode,
+    pub(super) node: NodeIdentity,
+}
+
+impl LogIns {
+    /// Answers a log-in or log-out, and what a page asks before a log-in; `None` if the request is something else. `revision` is that
+    /// of the store.
+    pub(super) async fn answer(
+        &self,
+        head: &Parts,
+        path: &[String],
+        peer: AdminPeer,
+        read: &mut Option<impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>>,
+        revision: u64,
+    ) -> Option<AdminResponse> {
+        let sessions = self.sessions.as_ref()?;
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        Some(match (path.as_slice(), &head.method) {
+            (["session"], &Method::POST) => {
+                let read = read.take()?;
+                self.log_in(sessions, head, peer, read, revision).await.unwrap_or_else(|refusal| *refusal)
+            }
+            (["session"], &Method::DELETE) => self.log_out(sessions, head, peer).await,
+            (["session", "hint"], &Method::GET) => self.hint(head, peer),
+            _ => return None,
+        })
+    }
+
+    async fn log_in(
+        &self,
+        sessions: &AdminSessions,
+        head: &Parts,
+        peer: AdminPeer,
+        read: impl AsyncFnOnce(usize) -> Result<Bytes, BodyFault>,
+        revision: u64,
+    ) -> Refused<AdminResponse> {
+        self.check_page(head, peer)?;
+        let address = address_of(peer);
+        sessions.take_log_in(address).map_err(|wait| Box::new(too_often(wait)))?;
+        let body = read(MAX_LOG_IN).await.map_err(|fault| Box::new(unreadable(fault, MAX_LOG_IN)))?;
+        let origin = self.proven(&body).await?;
+        sessions.return_log_in(address);
+        let caller = self.caller_of(&origin).ok_or_else(|| Box::new(unauthorized("wrong apikey")))?;
+        // Whoever logs in again gets new secrets, and those used so far are worth nothing.
+        if let Some((token, _)) = self.session_of(sessions, &head.headers) {
+            sessions.end(token);
+        }
+        let SessionSecrets { token, cookie, expires_ms } = sessions.begin(origin).map_err(refused_session)?;
+        let mut told = self.told(&caller, Some(expires_ms), revision);
+        told["token"] = token.into();
+        let mut answer = json_of(StatusCode::OK, &told);
+        set_cookie(&mut answer, &cookie, LIFETIME);
+        answer.extensions_mut().insert(AuditedCaller { name: caller.name.to_string(), role: caller.role });
+        Ok(answer)
+    }
+
+    /// What the body of a log-in proves.
+    async fn proven(&self, body: &[u8]) -> Refused<SessionOrigin> {
+        let body: Value = serde_json::from_slice(body)
+            .or_else(|error| answer::refuse(format!("the body of a log-in is not JSON: {error}")))?;
+        let text = |name: &str| body.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        match (text("key"), text("bearer"), &self.tokens) {
+            (Some(key), None, _) => match self.keys.of_text(key) {
+                Some(key) => Ok(SessionOrigin::Key(key.name.clone(), key.hash)),
+                None => {
+                    sleep(WRONG_KEY_PAUSE).await;
+                    Err(Box::new(unauthorized("wrong apikey")))
+                }
+            },
+            (None, Some(token), Some(tokens)) => {
+                let caller = tokens.caller(token).await.map_err(refused_token)?;
+                Ok(SessionOrigin::Token(caller))
+            }
+            (None, Some(_), None) => answer::refuse("this node accepts no tokens; configure `admin.tokens`"),
+            _ => answer::refuse("a log-in has either `key` or `bearer`, a text that is not empty"),
+        }
+    }
+
+    async fn log_out(&self, sessions: &AdminSessions, head: &Parts, peer: AdminPeer) -> AdminResponse {
+        if let Err(refusal) = self.check_page(head, peer) {
+            return *refusal;
+        }
+        let mut answer = answer::text(StatusCode::NO_CONTENT, "");
+        if let Some((token, session)) = self.session_of(sessions, &head.headers) {
+            sessions.end(token);
+            if let Some(Caller { name, role, .. }) = self.caller_of(&session.origin) {
+                answer.extensions_mut().insert(AuditedCaller { name: name.to_string(), role });
+            }
+        }
+        set_cookie(&mut answer, "", Duration::ZERO);
+        answer
+    }
+
+    /// What a page without a session is told: how to log in here.
+    fn hint(&self, head: &Parts, peer: AdminPeer) -> AdminResponse {
+        let is_here = matches!(peer, AdminPeer::Tcp { remote, .. } if remote.ip().to_canonical().is_loopback());
+        let body = json!({
+            "secure": self.check_page(head, peer).is_ok(),
+            "key_file": self.node.key_file.as_ref().filter(|_| is_here),
+            "tokens": self.tokens.is_some(),
+        });
+        json_of(StatusCode::OK, &body)
+    }
+
+    /// The sender of a request with a session's token; `None` if the request has none.
+    pub(super) fn caller_of_session(&self, head: &Parts, peer: AdminPeer) -> Option<Refused<KnownCaller>> {
+        let sessions = self.sessions.as_ref().filter(|_| head.headers.contains_key(SESSION))?;
+        let known = || {
+            self.check_page(head, peer)?;
+            let (token, session) = self.session_of(sessions, &head.headers).ok_or_else(ended)?;
+            let Some(caller) = self.caller_of(&session.origin) else {
+                sessions.end(token);
+                return Err(ended());
+            };
+            Ok(KnownCaller { caller, session: Some((token.to_owned(), session.expires_ms)) })
+        };
+        Some(known())
+    }
+
+    /// Whether what was allowed at the beginning of a stream is still allowed.
+    pub(super) fn hold(&self, session: Option<&(String, u64)>) -> SessionHold {
+        let Some((sessions, (token, _))) = self.sessions.clone().zip(session.cloned()) else {
+            return SessionHold::default();
+        };
+        SessionHold::new(Arc::new(move || sessions.is_open(&token)))
+    }
+
+    fn session_of<'h>(&self, sessions: &AdminSessions, headers: &'h HeaderMap) -> Option<(&'h str, AdminSession)> {
+        let token = headers.get(SESSION)?.to_str().ok()?;
+        Some((token, sessions.of(token, cookie(headers)?)?))
+    }
+
+    /// The caller that a session stands for; `None` if its key is one no longer.
+    fn caller_of(&self, origin: &SessionOrigin) -> Option<Caller> {
+        match origin {
+            SessionOrigin::Key(name, hash) => self.keys.find(name, hash).map(Caller::of_key),
+            SessionOrigin::Token(caller) => Some(caller.clone()),
+        }
+    }
+
+    /// Refuses sessions to pages of other origins, to names that other hosts may have, and where the secrets of a session would cross
+    /// the network in the clear.
+    fn check_page(&self, head: &Parts, peer: AdminPeer) -> Refused<()> {
+        let refused = |reason: &str, problem: &str| {
+            Err(Box::new(json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem, "reason": reason }))))
+        };
+        let is_local = match peer {
+            AdminPeer::Tcp { local, remote } => {
+                local.ip().to_canonical().is_loopback() && remote.ip().to_canonical().is_loopback()
+            }
+            AdminPeer::Unix => true,
+        };
+        if !is_local && !self.is_tls {
+            let problem = "a log-in over plain HTTP is possible on a loopback address only, since the key would cross the network \
+                in the clear; configure `admin.tls`, or use an SSH tunnel to the address";
+            return refused("insecure", problem);
+        }
+        let host = host_of(head);
+        if !is_own_name(host, IpAddr::V4(Ipv4Addr::LOCALHOST), &self.hosts) {
+            return refused("host", "sessions need a host name of this node; add the name to `admin.hosts`");
+        }
+        let scheme = if self.is_tls { "https" } else { "http" };
+        let field = |name: &HeaderName| head.headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        let is_own_site = field(&FETCH_SITE).is_none_or(|site| matches!(site, "same-origin" | "none"));
+        let is_own_origin = field(&ORIGIN)
+            .is_none_or(|origin| origin.split_once("://").is_some_and(|(own, name)| own == scheme && name == host));
+        match is_own_site && is_own_origin {
+            true => Ok(()),
+            false => refused("cross_site", "a session is for pages of this address alone"),
+        }
+    }
+
+    /// The caller and the node, for `GET /weir/v1/session`.
+    pub(super) fn told(&self, caller: &Caller, expires_ms: Option<u64>, revision: u64) -> Value {
+        let scope = |scope: &AdminScope| {
+            let labels: serde_json::Map<String, Value> =
+                scope.labels.iter().map(|(name, text)| (name.to_string(), text.to_string().into())).collect();
+            json!({ "kinds": scope.kinds, "id_prefix": scope.id_prefix, "labels": labels })
+        };
+        let (role, has_all) = (caller.role, caller.scopes.is_empty());
+        let can_write = role != AdminRole::Viewer && self.mode != AdminMode::File;
+        json!({
+            "name": caller.name,
+            "role": role.name(),
+            "scopes": caller.scopes.iter().map(scope).collect::<Vec<_>>(),
+            "mode": self.mode.name(),
+            "node": self.node.name,
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "started_ms": self.node.started_ms,
+            "now_ms": crate::stores::live::now_ms(),
+            "revision": revision,
+            "expires_ms": expires_ms,
+            "can_write": can_write,
+            "can_tail": role != AdminRole::Viewer && has_all,
+            "can_rollback": role == AdminRole::Admin && self.mode != AdminMode::File,
+            "features": FEATURES,
+        })
+    }
+}
+
+/// What this version answers; a page hides what needs something else.
+const FEATURES: &[&str] =
+    &["status", "tail", "table", "explain", "history", "events", "certificates", "metrics_history"];
+
+/// The address of a client, by which log-ins are limited; `None` for the Unix socket.
+fn address_of(peer: AdminPeer) -> Option<IpAddr> {
+    match peer {
+        AdminPeer::Tcp { remote, .. } => Some(remote.ip()),
+        AdminPeer::Unix => None,
+    }
+}
+
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value)
+}
+
+fn set_cookie(answer: &mut AdminResponse, value: &str, lifetime: Duration) {
+    let seconds = lifetime.as_secs();
+    let text = format!("{COOKIE_NAME}={value}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={seconds}");
+    let text = HeaderValue::from_str(&text).expect("hexadecimal digits are a field value");
+    answer.headers_mut().insert(SET_COOKIE, text);
+}
+
+fn ended() -> Box<AdminResponse> {
+    Box::new(unauthorized("the session has ended"))
+}
+
+fn too_often(wait: Duration) -> AdminResponse {
+    let seconds = wait.as_secs() + 1;
+    let problem = format!("too many log-ins of this address have failed; try again in {seconds} s");
+    let mut answer = json_of(StatusCode::TOO_MANY_REQUESTS, &json!({ "error_msg": problem }));
+    answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+    answer
+}
+
+fn refused_session(refusal: SessionRefusal) -> Box<AdminResponse> {
+    let problem = match refusal {
+        SessionRefusal::TooMany => "there are as many sessions as there may be; log out of others, or try again later",
+        SessionRefusal::NoRandom => "the random number generator failed",
+    };
+    Box::new(json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem })))
+}

@@ -1,0 +1,37 @@
+//! Refusals of requests whose senders are not known.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{HeaderValue, WWW_AUTHENTICATE};
+use serde_json::json;
+
+use super::answer::{self, AdminResponse};
+use super::tokens::TokenFault;
+
+/// The delay of the response to a wrong key, which limits the rate of guessing.
+pub(super) const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
+
+pub(super) fn unauthorized(description: &str) -> AdminResponse {
+    let body = json!({ "error_msg": "failed to check token", "description": description });
+    answer::json_of(StatusCode::UNAUTHORIZED, &body)
+}
+
+pub(super) fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
+    Box::new(match fault {
+        TokenFault::Invalid(problem) => {
+            let mut answer = unauthorized(&problem);
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            answer
+        }
+        TokenFault::Unverifiable(problem) => {
+            let problem = format!("the token cannot be verified: {problem}");
+            answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem }))
+        }
+        TokenFault::NoRole => {
+            let problem = "no value of the token is in `admin.tokens.roles.map`";
+            answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
+        }
+    })
+}
