@@ -102,7 +102,10 @@ fn is_refused(api: &mut Api, path: &str, body: &str, reason: &str) {
         let text = answer.text();
         assert!(matches!(answer.status, 400), "{method} {target} {body}: {} {text}", answer.status);
         assert!(text.contains(reason), "{method} {target} {body}: {text}");
-        assert!(![KEY_OF_NODE, DATA_KEY, LISTED].iter().any(|secret| text.contains(secret)), "{text}");
+        assert!(
+            ![KEY_OF_NODE, DATA_KEY, LISTED, "a-value-of-a-manager"].iter().any(|secret| text.contains(secret)),
+            "{text}"
+        );
     }
 }
 
@@ -187,6 +190,30 @@ fn secrets_are_read_by_no_resource_unless_listed() {
     assert_eq!(editor.ask("PUT", "secrets/vault/9", "", &manager("t")).status, 403);
     editor.put("routes/r", &mocking("$secret://vault/1/team-a/web/key"));
     assert_eq!(gateway.get("/r").text(), "of-team-a");
+}
+
+#[test]
+fn the_value_of_a_reference_that_is_refused_is_in_no_answer_and_no_log() {
+    let vault = Origin::serving(|_| Answer::ok(r#"{"data": {"key": "a-value-of-a-manager"}}"#));
+    let gateway = weir().start(&node_file("resource_secrets: [\"vault/1/*\"]\nresource_env: [LISTED]\n"));
+    let (mut admin, mut editor) = (Api::of(&gateway), scoped(&gateway));
+    let manager = json!({"uri": format!("http://{}", vault.addr()), "prefix": "kv", "token": "t"});
+    admin.put("secrets/vault/1", &manager.to_string());
+    for reference in ["$env://LISTED", "$secret://vault/1/web/key"] {
+        for plugins in [
+            json!({"http-logger": {"uri": reference}}),
+            json!({"limit-count": {"count": reference, "time_window": 60}}),
+            json!({"limit-count": {"count": 1, "time_window": 60, "policy": reference}}),
+            json!({"ip-restriction": {"whitelist": [reference]}}),
+            json!({"cors": {"allow_origins": reference}}),
+            json!({"real-ip": {"source": "arg_ip", "trusted_addresses": [reference]}}),
+        ] {
+            let body = json!({"uri": "/r", "labels": {"team": "a"}, "plugins": plugins}).to_string();
+            is_refused(&mut editor, "routes/r", &body, reference);
+        }
+    }
+    let log = gateway.stderr();
+    assert!(!log.contains(LISTED) && !log.contains("a-value-of-a-manager"), "{log}");
 }
 
 #[test]

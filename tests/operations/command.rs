@@ -44,6 +44,28 @@ fn check_says_what_is_wrong_and_ends_with_1() {
 }
 
 #[test]
+fn check_refuses_a_log_file_that_can_never_be_written() {
+    let place = TempDir::new();
+    std::fs::create_dir(place.join("here")).expect("its own directory");
+    let directory = place.join("here");
+    let long = "x".repeat(256);
+    for (name, says) in [
+        (directory.to_str().expect("ASCII"), "plugins.file-logger.path: is a directory; add the name of the file"),
+        ("logs/", "plugins.file-logger.path: names a directory; add the name of the file"),
+        ("a\nb", "plugins.file-logger.path: contains a line break"),
+        (&long, "plugins.file-logger.path: has a part with 256 bytes"),
+    ] {
+        let plugins = format!("routes: [{{ uri: /*, plugins: {{ file-logger: {{ path: \"{name}\" }} }} }}]\n");
+        let file = place.write("weir.yaml", format!("listen: [\"127.0.0.1:0\"]\n{plugins}"));
+        ends(&["check", file.to_str().expect("ASCII")], 1, says);
+    }
+    for setting in ["enable_access_log: \"logs/\"", "enable_access_log: { path: \"a\\0b\" }", "data_dir: \"a\\nb\""] {
+        let file = place.write("weir.yaml", format!("listen: [\"127.0.0.1:0\"]\n{setting}\n"));
+        ends(&["check", file.to_str().expect("ASCII")], 1, "is not valid");
+    }
+}
+
+#[test]
 fn check_reads_directories_and_standard_input() {
     let place = TempDir::new();
     place.write("a.yaml", FILE);

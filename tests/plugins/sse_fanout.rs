@@ -536,3 +536,81 @@ fn kept_events_are_held_content() {
     drop(client);
     eventually("nothing is held any more", DEADLINE, || held() == 0.0);
 }
+
+/// The client that opened a stream pays for it while it is there, and nobody suffers when it leaves.
+#[test]
+fn a_stream_outlives_the_client_that_opened_it_and_counts_for_another() {
+    let upstream = EventOrigin::start();
+    for workers in [1, 2] {
+        let limits = "held_content_max: 4MiB\nplugin_metadata: [{ id: sse-fanout, max_streams_per_client: 1 }]\n";
+        let file = document_with(&upstream.origin, workers, "{ keep_open: 0 }", limits);
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
+        let (opened, opener) = ask_from(&gateway, 1, "/shared");
+        let (joined, mut other) = ask_from(&gateway, 2, "/shared");
+        assert_eq!([opened, joined, ask_from(&gateway, 1, "/own").0], [200, 200, 429], "the opener has its stream");
+        upstream.event(1);
+        read_to(&mut other, "event 1");
+        drop(opener);
+        // The first client has room for another stream as soon as it counts for the second, which has none then.
+        let mut own = None;
+        eventually("the stream counts for another", DEADLINE, || {
+            let (status, client) = ask_from(&gateway, 1, "/own");
+            own = Some(client);
+            status == 200
+        });
+        assert_eq!(ask_from(&gateway, 2, "/another").0, 429);
+        let streams = upstream.streams.lock().expect("no test panics with it");
+        let shared = streams.iter().rev().flatten().nth(1).expect("a stream").clone();
+        drop(streams);
+        shared.send("id: 2\ndata: event 2\n\n".to_owned()).expect("it is open");
+        assert_eq!(ids(&read_to(&mut other, "event 2")), [2]);
+        let metrics = gateway.metrics();
+        assert_eq!(metrics.get("weir_sse_fanout_open_streams"), Some(2.0));
+    }
+}
+
+/// What its owner holds otherwise does not end the stream of others, nor take their events.
+#[test]
+fn a_window_of_an_owner_without_room_counts_for_another_client() {
+    let upstream = EventOrigin::start();
+    let file =
+        document_with(&upstream.origin, 1, "{ window_bytes: 1048576, keep_open: 0 }", "held_content_max: 1MiB\n");
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
+    // The opener has a share of 256 KiB, most of which its other stream takes.
+    let (_, mut full) = ask_from(&gateway, 1, "/full");
+    upstream.wait_opened(1);
+    for id in 1..=4 {
+        upstream.send(&format!("id: {id}\ndata: {}\n\n", "x".repeat(50_000)));
+        read_to(&mut full, &format!("id: {id}\n"));
+    }
+    let (_, mut opener) = ask_from(&gateway, 1, "/shared");
+    upstream.wait_opened(2);
+    let (_, mut other) = ask_from(&gateway, 2, "/shared");
+    for id in 1..=4 {
+        upstream.send(&format!("id: {id}\ndata: {}\n\n", "x".repeat(50_000)));
+        for client in [&mut opener, &mut other] {
+            read_to(client, &format!("id: {id}\n"));
+        }
+    }
+    let again = read_to(&mut follow(&gateway, "/shared", "Last-Event-ID: 1\r\n"), "id: 4\n");
+    assert_eq!(ids(&again), [2, 3, 4], "no event was given up");
+}
+
+#[test]
+fn a_burst_takes_the_place_of_no_more_events_than_it_needs() {
+    let upstream = EventOrigin::start();
+    let file =
+        document_with(&upstream.origin, 1, "{ window_bytes: 1048576, keep_open: 0 }", "held_content_max: 1MiB\n");
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
+    let mut client = follow(&gateway, "/", "");
+    let event = |id: u64| format!("id: {id}\ndata: {}\n\n", "x".repeat(1_000));
+    // 200 of about 1.2 KiB are 240 KiB of 256.
+    for id in 1..=200 {
+        upstream.send(&event(id));
+        read_to(&mut client, &format!("id: {id}\n"));
+    }
+    upstream.send(&(201..=230).map(event).collect::<String>());
+    read_to(&mut client, "id: 230\n");
+    let again = read_to(&mut follow(&gateway, "/", "Last-Event-ID: 60\r\n"), "id: 230\n");
+    assert_eq!(ids(&again), (61..=230).collect::<Vec<_>>(), "most of what was kept is still there");
+}

@@ -5,6 +5,8 @@ mod demo;
 mod dependencies;
 mod docs;
 mod draw;
+mod imports;
+mod ladder;
 mod package;
 mod schema_page;
 mod structure;
@@ -18,7 +20,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "cargo xtask COMMAND
 
   check   format, lints, tidy, generated docs, dependencies
-  tidy    layering, import circles, long functions, type names that mean two things, machine paths
+  tidy    layering, import circles of files and folders, long functions, type names that mean two things, machine paths
   deps    licences, banned and repeated crates (deny.toml)
   docs    writes docs/reference (with --check: compares)
   site    builds the pages as a site, target/site, with mdBook; scripts/mdbook installs it

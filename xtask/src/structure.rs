@@ -1,22 +1,21 @@
-//! Rules about the shape of all crates' own sources: no import circles between files, no function that has grown too long.
-//! Both read the text as rustfmt leaves it.
+//! Rules about the shape of all crates' own sources: no import circles between files or folders, no function that has grown too
+//! long. They read the text as rustfmt leaves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Problems;
+use crate::imports::{Imports, Module, imports, part};
 use crate::tree::{read, tracked};
+use crate::{Problems, ladder};
 
 /// Lines of a function, from its signature to its closing brace.
 const MOST_LINES: usize = 60;
 /// A comment in a longer function that says why it is in one piece.
 const REASON: &str = "// Long, since ";
 
-/// The modules of a crate, by path (`endpoint::pool`; the root is empty), with the modules each one imports.
-type Imports = BTreeMap<String, BTreeSet<String>>;
-
-/// Checks both, in every crate of the workspace.
+/// Checks them in every crate of the workspace.
 pub fn structure() -> Result<Problems, Problems> {
     let mut problems = Vec::new();
+    let page = read("ARCHITECTURE.md")?;
     for name in crates()? {
         let sources = sources(&name)?;
         for (path, text) in &sources {
@@ -28,7 +27,11 @@ pub fn structure() -> Result<Problems, Problems> {
             }));
         }
         let modules = sources.into_iter().map(|(path, text)| (module(&name, &path), Module::new(text))).collect();
-        problems.extend(circles(&imports(&modules)).iter().map(|circle| described(&name, circle)));
+        let imports = imports(&modules);
+        problems.extend(circles(&imports).iter().map(|circle| described(&name, circle)));
+        let of_folders = ladder::circles_of_folders(&imports).into_iter();
+        problems.extend(of_folders.map(|circle| format!("{name}: {circle}; move what they share below both")));
+        problems.extend(ladder::against_page(&page, &name, &imports));
     }
     Ok(problems)
 }
@@ -53,7 +56,7 @@ pub fn crates() -> Result<Vec<String>, Problems> {
 pub fn sources(folder: &str) -> Result<Vec<(String, String)>, Problems> {
     let root = format!("{folder}/src/");
     let is_source = |path: &&String| {
-        let is_test = |part: &str| matches!(part, "tests" | "tests.rs" | "oracle.rs" | "testing.rs");
+        let is_test = |part: &str| matches!(part, "tests" | "oracle.rs" | "testing.rs") || part.ends_with("tests.rs");
         path.starts_with(&root) && path.ends_with(".rs") && !path.split('/').any(is_test)
     };
     let mut files = Vec::new();
@@ -70,117 +73,6 @@ fn module(folder: &str, path: &str) -> String {
     let path = path.trim_start_matches(&format!("{folder}/src/")).trim_end_matches(".rs").trim_end_matches("/mod");
     if path == "lib" { String::new() } else { path.replace('/', "::") }
 }
-
-/// What one file says of others.
-struct Module {
-    /// Without comments and ends of lines.
-    code: String,
-    /// What its `use` declarations bring into it, by name.
-    uses: BTreeMap<String, String>,
-}
-
-impl Module {
-    fn new(text: String) -> Module {
-        let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default().trim());
-        let code = lines.fold(String::new(), |code, line| code + line + " ");
-        let mut imported = Vec::new();
-        for (at, _) in code.match_indices("use ").filter(|(at, _)| !is_in_word(&code, *at)) {
-            let tree = &code[at + "use ".len()..];
-            expand("", &tree[..tree.find(';').unwrap_or_default()], &mut imported);
-        }
-        Module { code, uses: imported.into_iter().map(|(path, name)| (name, path)).collect() }
-    }
-}
-
-fn imports(modules: &BTreeMap<String, Module>) -> Imports {
-    let of = |(name, module): (&String, &Module)| {
-        let known = |path: &String| home(modules, name, path, 0).filter(|home| home != name && !home.is_empty());
-        (name.clone(), paths(modules, name, module).iter().filter_map(known).collect())
-    };
-    modules.iter().map(of).collect()
-}
-
-/// The paths that lead to other modules, in `use` declarations and elsewhere.
-fn paths(modules: &BTreeMap<String, Module>, name: &str, module: &Module) -> Vec<String> {
-    let below = if name.is_empty() { String::new() } else { format!("{name}::") };
-    let children = modules.keys().filter_map(|other| other.strip_prefix(&below)).filter(|rest| !rest.contains("::"));
-    let mut found = Vec::new();
-    for (start, prefix) in
-        [("crate", ""), ("super", ""), ("self", "")].into_iter().chain(children.map(|child| (child, "self::")))
-    {
-        for (at, _) in module.code.match_indices(&format!("{start}::")).filter(|(at, _)| !is_in_word(&module.code, *at))
-        {
-            expand(prefix, &module.code[at..], &mut found);
-        }
-    }
-    found.into_iter().map(|(path, _)| path).collect()
-}
-
-/// Whether the byte before belongs to the same word or path.
-fn is_in_word(code: &str, at: usize) -> bool {
-    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte == b':';
-    code.as_bytes()[..at].last().is_some_and(is_word)
-}
-
-/// Appends the paths of a use tree at the beginning of `tree`, each with the name it gets; says how long it is.
-fn expand(prefix: &str, tree: &str, found: &mut Vec<(String, String)>) -> usize {
-    let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
-    let length = tree.find(|letter| !is_path(letter)).unwrap_or(tree.len());
-    let path = format!("{prefix}{}", &tree[..length]);
-    if !path.ends_with("::") || !tree[length..].starts_with('{') {
-        let path = path.strip_suffix("::self").unwrap_or(&path).to_owned();
-        let other_name = tree[length..].strip_prefix(" as ").and_then(|rest| rest.split([',', '}', ' ', ';']).next());
-        let name = other_name.or(path.rsplit("::").next()).unwrap_or_default().to_owned();
-        found.push((path, name));
-        return length;
-    }
-    let mut at = length + 1;
-    while at < tree.len() {
-        match tree.as_bytes()[at] {
-            b'}' => return at + 1,
-            byte if is_path(char::from(byte)) => at += expand(&path, &tree[at..], found),
-            // ` as name` ends with the next comma.
-            b' ' if tree[at..].starts_with(" as ") => at += tree[at..].find([',', '}']).unwrap_or(1),
-            _ => at += 1,
-        }
-    }
-    at
-}
-
-/// The module in which what a path names is defined, seen from `module`: what a file only passes on (`pub use`) stands elsewhere.
-fn home(modules: &BTreeMap<String, Module>, module: &str, path: &str, passed_on: usize) -> Option<String> {
-    let mut at: Vec<&str> = module.split("::").filter(|name| !name.is_empty()).collect();
-    let names: Vec<&str> = path.split("::").filter(|name| !name.is_empty()).collect();
-    for (index, name) in names.iter().enumerate() {
-        match *name {
-            "crate" => at.clear(),
-            "self" => {}
-            "super" => {
-                at.pop();
-            }
-            name if modules.contains_key(&[&at[..], &[name]].concat().join("::")) => at.push(name),
-            name => {
-                let here = at.join("::");
-                let Some(target) = modules.get(&here)?.uses.get(name).filter(|_| passed_on < MOST_PASSES) else {
-                    return Some(here);
-                };
-                let first = target.split("::").next().unwrap_or_default();
-                let is_child = modules.contains_key(&[&at[..], &[first]].concat().join("::"));
-                let prefix = match first {
-                    "crate" | "self" | "super" => "",
-                    _ if is_child => "self::",
-                    _ => return None, // from another crate
-                };
-                let rest = [&[format!("{prefix}{target}").as_str()], &names[index + 1..]].concat().join("::");
-                return home(modules, &here, &rest, passed_on + 1);
-            }
-        }
-    }
-    Some(at.join("::")).filter(|home| modules.contains_key(home))
-}
-
-/// Files that pass a name on to each other, at most.
-const MOST_PASSES: usize = 8;
 
 /// The shortest circle through each module that is part of one; each circle once. A file and those in its folder may know each
 /// other: a circle is one that does not pass the file of the folder that all of it is in.
@@ -220,12 +112,6 @@ fn circle_through(imports: &Imports, room: &str, module: &str) -> Option<Vec<Str
         ways = longer;
     }
     None
-}
-
-/// The part of a room that a module belongs to; nothing if it is not in the room, or is the room's own file.
-fn part<'a>(room: &str, module: &'a str) -> Option<&'a str> {
-    let inside = if room.is_empty() { module } else { module.strip_prefix(room)?.strip_prefix("::")? };
-    inside.split("::").next().filter(|part| !part.is_empty())
 }
 
 /// Functions with more than [`MOST_LINES`] and no reason for it: line, name, length.

@@ -11,6 +11,7 @@ pub mod jmx;
 pub mod library;
 pub mod manifest;
 pub mod plot;
+mod process_tree;
 pub mod report;
 pub mod result;
 pub mod run;

@@ -3,6 +3,7 @@
 mod doubts;
 #[cfg(test)]
 mod quoted_secrets;
+mod written_files;
 
 use weir_plugin::Registry;
 
@@ -39,6 +40,10 @@ fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnost
 /// As [`check_file`].
 pub fn check_document(document: &Document, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let Compiled { mut warnings, .. } = compile(document, registry, None)?;
+    let unwritable = written_files::directories(document, registry);
+    if !unwritable.is_empty() {
+        return Err(unwritable);
+    }
     warnings.extend(doubts::doubts(document, registry).into_iter().map(|doubt| document.located(doubt)));
     // The sort is stable: the main file comes before the included ones, and findings without a line come last.
     let place = |warning: &Diagnostic| (warning.line.unwrap_or(u32::MAX), warning.column);

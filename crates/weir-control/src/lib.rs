@@ -8,9 +8,11 @@ pub mod acme;
 pub mod admin;
 mod check;
 pub mod compile;
+mod data_directory;
 pub mod explain;
 pub mod hubs;
 pub mod publish;
+mod store_state;
 pub mod stores;
 
 pub use acme::Acme;

@@ -15,7 +15,7 @@ use crate::compile::{CertificateEnd, Compiled, NodeServices, Parts, ServedCertif
 use crate::document::{Document, NodeSettings};
 use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, RunningConfiguration, outcome};
 use crate::hubs::{HubTerms, Hubs};
-use crate::stores::shared::StoreState;
+use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
 
 /// A snapshot on its way to the workers.

@@ -11,7 +11,6 @@
 mod beside;
 pub mod checker;
 mod consul;
-mod data_directory;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
@@ -45,8 +44,8 @@ mod wake;
 pub mod watch;
 pub mod writes;
 
+pub use crate::data_directory::{data_directory, store_path};
 pub use checker::{ChangeCheck, ResourceChecker};
-pub use data_directory::{data_directory, store_path};
 pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use file_resources::FileResources;

@@ -29,6 +29,7 @@ mod persistence;
 mod plugin_set;
 mod plugins;
 mod references;
+mod resolved_texts;
 mod resource;
 pub mod resource_access;
 mod route;
@@ -60,6 +61,7 @@ use crate::text::yaml::{self, Parsed, SourceText, TextLimits};
 use include::DocumentText;
 use lists::{LongLists, ReferringResource};
 use references::{PlacedReference, ReferringText};
+use resolved_texts::ResolvedTexts;
 use resource_access::{RESOURCE_FILES, ResourceAccess};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
@@ -82,6 +84,7 @@ pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
 pub use persistence::PersistenceSpec;
 pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
+pub use resolved_texts::ResolvedText;
 pub use resource::{Reference, ResourceOrigin};
 pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
@@ -123,6 +126,8 @@ pub struct Document {
     secrets: Vec<PlacedReference>,
     /// The resources of long lists that refer to secrets, if the document comes from a store.
     referring: Vec<Arc<ReferringResource>>,
+    /// The references that were replaced by their values, so that messages do not quote these.
+    resolved: ResolvedTexts,
     /// APISIX's list `plugins`: if present, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// The names to look up, collected on first use.
@@ -230,8 +235,9 @@ impl Document {
         mut faults: Vec<Diagnostic>,
         lookup: VariableLookup,
     ) -> Document {
-        faults.extend(references::resolve(&source, &mut tree, lookup, ReferringText::Document(None)));
-        Document::of_parts(source, tree, None, faults, None)
+        let mut resolved = Vec::new();
+        faults.extend(references::resolve(&source, &mut tree, lookup, ReferringText::Document(None), &mut resolved));
+        Document::of_parts(source, tree, None, (faults, resolved), None)
     }
 
     /// Like [`Document::of_tree`], for the resources of a store: the long lists are already read, everything else is in the tree.
@@ -242,15 +248,16 @@ impl Document {
         lookup: VariableLookup,
         access: Arc<ResourceAccess>,
     ) -> Document {
-        let faults = references::resolve(&source, &mut tree, lookup, ReferringText::Document(Some(&access)));
-        Document::of_parts(source, tree, Some(lists), faults, Some(access))
+        let (of, mut resolved) = (ReferringText::Document(Some(&access)), Vec::new());
+        let faults = references::resolve(&source, &mut tree, lookup, of, &mut resolved);
+        Document::of_parts(source, tree, Some(lists), (faults, resolved), Some(access))
     }
 
     fn of_parts(
         source: Arc<str>,
         mut tree: TreeNode,
         lists: Option<LongLists>,
-        mut faults: Vec<Diagnostic>,
+        (mut faults, resolved): (Vec<Diagnostic>, Vec<ResolvedText>),
         access: Option<Arc<ResourceAccess>>,
     ) -> Document {
         let (secrets, wrong) = references::secrets(&source, &mut tree, ReferringText::Document(access.as_deref()));
@@ -264,9 +271,10 @@ impl Document {
         document.secrets.extend(of_lists.cloned());
         document.referring = referring;
         document.with_references = with_references;
+        document.resolved.own = resolved;
         faults.append(&mut document.faults);
         faults.extend(document.without_manager());
-        document.faults = faults;
+        document.set_faults(faults);
         document
     }
 
@@ -298,13 +306,14 @@ impl Document {
             return self;
         };
         let lists = self.store_revision.is_some().then(|| self.take_lists());
-        let Document { source, text, managers, secrets, store_revision, access, .. } = self;
+        let Document { source, text, managers, secrets, store_revision, access, resolved, .. } = self;
+        let mut resolved = resolved.own;
         let find = |secret: &SecretReference| {
             let keeper = managers.iter().find(|manager| manager.id == secret.manager);
             let keeper = keeper.ok_or_else(|| format!("there is no secrets manager `{}`", secret.manager))?;
             value(keeper, secret)
         };
-        let faults = references::put_secrets(&source, &mut tree, &find);
+        let faults = references::put_secrets(&source, &mut tree, &find, &mut resolved);
         let lists = lists.map(|mut lists| {
             lists.put_secrets(&source, &find);
             lists
@@ -314,8 +323,14 @@ impl Document {
         document.store_revision = store_revision;
         document.access = access;
         document.text = text;
-        document.faults.extend(faults);
+        document.resolved.own = resolved;
+        let faults = document.faults.drain(..).chain(faults).collect();
+        document.set_faults(faults);
         document
+    }
+
+    fn set_faults(&mut self, faults: Vec<Diagnostic>) {
+        self.faults = faults.into_iter().map(|fault| self.resolved.hidden_in(fault)).collect();
     }
 
     /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none), or cannot be read,
@@ -350,8 +365,10 @@ impl Document {
         self.tree.get_or_init(|| text.tree()).place_of(path)
     }
 
-    /// The same diagnostic, with the name, line and path in the included file that it concerns.
+    /// The same diagnostic, with the name, line and path in the included file that it concerns, and with references in place of
+    /// their values.
     pub fn located(&self, diagnostic: Diagnostic) -> Diagnostic {
+        let diagnostic = self.resolved.hidden_in(diagnostic);
         match &self.text {
             Some(text) => text.located(diagnostic),
             None => diagnostic,
@@ -421,6 +438,7 @@ impl Document {
             managers: Vec::new(),
             secrets: Vec::new(),
             referring: Vec::new(),
+            resolved: ResolvedTexts::default(),
             enabled_plugins: None,
             queries: OnceLock::new(),
             found: ResolvedNames::new(),
@@ -441,7 +459,8 @@ impl Document {
     }
 
     fn put_lists(&mut self, lists: LongLists, faults: &Faults) {
-        let LongLists { routes, enabled_routes, services, upstreams, plugin_configs, faults: found, referring } = lists;
+        let LongLists { routes, enabled_routes, services, upstreams, plugin_configs, .. } = lists;
+        let LongLists { faults: found, referring, resolved, .. } = lists;
         found.into_iter().for_each(|fault| faults.add(fault));
         self.routes = routes;
         self.enabled_routes = enabled_routes;
@@ -449,6 +468,7 @@ impl Document {
         self.upstreams = upstreams;
         self.plugin_configs = plugin_configs;
         self.referring = referring;
+        self.resolved.of_lists = resolved;
     }
 
     fn take_lists(&mut self) -> LongLists {
@@ -460,6 +480,7 @@ impl Document {
             plugin_configs: std::mem::take(&mut self.plugin_configs),
             faults: Vec::new(),
             referring: std::mem::take(&mut self.referring),
+            resolved: std::mem::take(&mut self.resolved.of_lists),
         }
     }
 

@@ -18,11 +18,11 @@ use crate::endpoint::probe::Prober;
 use crate::endpoint::state::SharedState;
 use crate::published::{Latest, Published, RetiredSnapshotDropper};
 use crate::snapshot::{Endpoint, Snapshot, Upstream};
+use crate::thread::WorkerStart;
+use crate::thread::commands::WorkerCommand;
+use crate::thread::progress::WorkerProgress;
+use crate::thread::rebalance::ConnectionRebalancer;
 use crate::worker::client_connections::ClientConnections;
-use crate::worker::commands::WorkerCommand;
-use crate::worker::progress::WorkerProgress;
-use crate::worker::rebalance::ConnectionRebalancer;
-use crate::worker::thread::WorkerStart;
 
 /// What a gateway starts with.
 pub struct GatewayOptions {

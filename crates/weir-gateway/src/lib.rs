@@ -8,6 +8,7 @@ pub mod route;
 pub mod snapshot;
 pub mod tail;
 
+mod answer;
 mod certificates;
 mod connection;
 mod context;
@@ -18,6 +19,7 @@ mod pieces;
 mod plugins;
 mod published;
 mod serve;
+mod thread;
 mod worker;
 
 pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerProtocol};

@@ -2,9 +2,11 @@
 
 pub mod clock;
 pub mod connect;
+pub mod handshake;
 pub mod inherit;
 pub mod limits;
 pub mod listener;
+mod plain;
 pub mod prefetch;
 pub mod proxy_protocol;
 pub mod stream;

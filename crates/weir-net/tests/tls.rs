@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use weir_net::handshake::{AcceptError, accept, connect};
 use weir_net::stream::Stream;
 use weir_net::tls::{
-    AcceptError, CertificateDer, CertifiedKey, ClientTerms, KeyError, Server, ServerName, ServerTerms, TlsConnector,
-    Trust, UpstreamTerms, Versions, accept, certificates, certified, connect,
+    CertificateDer, CertifiedKey, ClientTerms, KeyError, Server, ServerName, ServerTerms, TlsConnector, Trust,
+    UpstreamTerms, Versions, certificates, certified,
 };
 
 /// An authority, and what it has signed.

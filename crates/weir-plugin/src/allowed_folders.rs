@@ -156,12 +156,14 @@ impl AppendedFile {
         &self.path
     }
 
+    /// Does not wait for the other end of a FIFO or a device; writing to one that has no room is an error.
+    ///
     /// # Errors
     /// If it cannot be opened, or may not be.
     pub fn open(&self) -> io::Result<File> {
         match &self.folders {
             Some(folders) => folders.open_to_append(&self.path),
-            None => OpenOptions::new().append(true).create(true).open(&self.path),
+            None => open(OpenOptions::new().append(true).create(true), OFlags::NONBLOCK, &self.path),
         }
     }
 }

@@ -23,6 +23,7 @@ use crate::state::{self, PerWorker};
 use crate::template::Template;
 use crate::variable::ExchangePhase;
 use crate::vars::Expression;
+use crate::written_name::WrittenName;
 
 /// When a plugin runs on a request. All of `Rewrite`, by priority, run before all of `Access` (APISIX phases).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,8 +218,11 @@ impl Build {
     /// which files the resources of a store may write.
     ///
     /// # Errors
-    /// If a resource of a store names a file that it may not write.
+    /// If the name can never be that of a file, or a resource of a store names a file that it may not write.
     pub fn appended_file(&self, path: &str, place: &str) -> Result<AppendedFile, ConfigError> {
+        if let Some(fault) = WrittenName::File.fault(path) {
+            return Err(ConfigError::new(place, fault));
+        }
         self.note(|inputs| inputs.log_folders = true);
         let folders = self.shared.log_folders.clone();
         let path = folders.as_ref().map_or_else(|| PathBuf::from(path), |folders| folders.path_of(path));

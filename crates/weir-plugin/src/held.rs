@@ -161,11 +161,29 @@ impl HeldBudget {
         }
     }
 
+    /// How many more bytes a client may hold by its own limit.
+    fn share_left(&self, client: IpAddr) -> u64 {
+        let (hash, table) = self.table(client);
+        let used = table.find(hash, |share| share.client == client).map_or(0, |share| share.bytes);
+        self.client.load(Relaxed).saturating_sub(used)
+    }
+
+    /// How many more bytes may be held now.
+    fn room(&self, of: Holder) -> u64 {
+        let of_client = of.client.map_or(u64::MAX, |client| self.share_left(client));
+        let of_node = self.node.load(Relaxed).saturating_sub(self.used.load(Relaxed));
+        if of.shares { of_client } else { of_client.min(of_node) }
+    }
+
     fn give(&self, of: Holder, bytes: u64) {
         if !of.shares {
             self.used.fetch_sub(bytes, Relaxed);
         }
-        let Some(client) = of.client else { return };
+        self.give_share(of.client, bytes);
+    }
+
+    fn give_share(&self, client: Option<IpAddr>, bytes: u64) {
+        let Some(client) = client else { return };
         let (hash, mut table) = self.table(client);
         if let Ok(mut entry) = table.find_entry(hash, |share| share.client == client) {
             let share = entry.get_mut();
@@ -215,6 +233,45 @@ impl Held {
         self.set_in(&BUDGET, bytes)
     }
 
+    /// How many more bytes a client may hold by its own limit, whatever the node holds.
+    pub fn share_left(client: IpAddr) -> u64 {
+        BUDGET.share_left(client_network(client))
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The most bytes that [`Held::set`] would accept now.
+    pub fn most(&self) -> u64 {
+        self.most_in(&BUDGET)
+    }
+
+    fn most_in(&self, budget: &HeldBudget) -> u64 {
+        let most = self.bytes.saturating_add(budget.room(self.of));
+        // `set` rounds up.
+        most - most % STEP
+    }
+
+    /// Counts what is held for another client from now on; `false` if it exceeds that client's share. With `None` it counts for the
+    /// node alone.
+    pub fn pass_to(&mut self, client: Option<IpAddr>) -> bool {
+        self.pass_to_in(&BUDGET, client)
+    }
+
+    fn pass_to_in(&mut self, budget: &HeldBudget, client: Option<IpAddr>) -> bool {
+        let client = client.map(client_network);
+        if client == self.of.client {
+            return true;
+        }
+        if client.is_some_and(|client| self.bytes > 0 && !budget.take_share(client, self.bytes)) {
+            return false;
+        }
+        budget.give_share(self.of.client, self.bytes);
+        self.of.client = client;
+        true
+    }
+
     fn set_in(&mut self, budget: &HeldBudget, bytes: u64) -> Result<(), Exhausted> {
         let bytes = bytes.div_ceil(STEP).saturating_mul(STEP);
         if bytes > self.bytes {
@@ -257,6 +314,22 @@ mod tests {
         assert_eq!((used.bytes, used.refused_for_node, used.refused_for_client), (60 * STEP, 2, 1));
         budget.give(client(2), 60 * STEP);
         assert!(budget.clients.iter().all(|table| table.lock().expect("no test panics with it").is_empty()));
+    }
+
+    #[test]
+    fn what_is_held_can_be_passed_to_another_client() {
+        let budget = HeldBudget::new(HeldLimits { node: 5 * STEP, client: 2 * STEP });
+        let mut held = Held { of: client(1), bytes: 0 };
+        assert_eq!(held.most_in(&budget), 2 * STEP);
+        assert_eq!(held.set_in(&budget, 2 * STEP), Ok(()));
+        assert_eq!(budget.take(client(2), STEP), Ok(()));
+        assert!(!held.pass_to_in(&budget, client(2).client), "it has room for half of it");
+        assert!(held.pass_to_in(&budget, client(3).client));
+        assert_eq!((budget.in_use().bytes, budget.room(client(1)), budget.room(client(3))), (3 * STEP, 2 * STEP, 0));
+        assert!(held.pass_to_in(&budget, None));
+        assert_eq!((held.most_in(&budget), budget.room(client(3))), (4 * STEP, 2 * STEP));
+        assert_eq!(held.set_in(&budget, 0), Ok(()));
+        assert_eq!(budget.in_use().bytes, STEP);
     }
 
     #[test]

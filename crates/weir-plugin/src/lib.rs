@@ -29,6 +29,7 @@ pub mod template;
 pub mod tls;
 pub mod variable;
 pub mod vars;
+mod written_name;
 
 pub use allowed_folders::{AllowedFolders, AppendedFile};
 pub use body::{Filter, Filters};
@@ -62,3 +63,4 @@ pub use variable::{ExchangePhase, Variable, Variables};
 pub use vars::Expression;
 /// The HTTP messages exchanges consist of.
 pub use weir_proto as proto;
+pub use written_name::WrittenName;

@@ -72,7 +72,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
     Entry::of::<auth::openid_connect::OpenidConnect>(),
     Entry::described::<observe::opentelemetry::Opentelemetry>(),
-    Entry::described::<log::otlp_logger::OtlpLogger>(),
+    Entry::described::<observe::otlp_logger::OtlpLogger>(),
     Entry::of::<observe::prometheus::Prometheus>(),
     Entry::described::<traffic::proxy_cache::ProxyCache>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),

@@ -339,6 +339,11 @@ pub fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
+/// The name with `-` for each `_`.
+pub(crate) fn dashed(name: &[u8]) -> Vec<u8> {
+    name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

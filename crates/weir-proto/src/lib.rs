@@ -11,6 +11,7 @@ pub mod grpc;
 pub mod h1;
 pub mod h2;
 pub mod head;
+pub mod limits;
 pub mod method;
 pub mod path;
 pub mod request;

@@ -1,9 +1,9 @@
 //! Derives host and path of a request, and defines why one is refused: common to all HTTP versions.
 
 use crate::authority::{self, HostPort};
-use crate::field::Known;
-use crate::h1::limits::Limits;
+use crate::field::{Known, dashed};
 use crate::head::{Head, RequestHead, Span};
+use crate::limits::Limits;
 use crate::method::Method;
 use crate::path::{self, BadPath, Canonical};
 use crate::scan;
@@ -87,11 +87,6 @@ pub(crate) fn is_dropped_for_underscore(name: &[u8], underscores: bool) -> bool 
 
 fn reads_as_known(name: &[u8]) -> bool {
     Known::parse(&dashed(name)) != Known::Other
-}
-
-/// The name with `-` for each `_`.
-pub(crate) fn dashed(name: &[u8]) -> Vec<u8> {
-    name.iter().map(|&byte| if byte == b'_' { b'-' } else { byte }).collect()
 }
 
 /// Stores the authority as sent, and its host in canonical form.

@@ -1,8 +1,7 @@
 //! Trailer fields (RFC 9110 §6.5).
 
-use crate::field::{self, Known};
+use crate::field::{self, Known, dashed};
 use crate::head::{BadField, write_field};
-use crate::request::dashed;
 
 /// A trailer section as received. Only fields that may be forwarded can be read from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ pub mod metrics;
 pub mod page;
 pub mod price;
 pub mod process;
-mod room;
+pub mod room;
 pub mod routes;
 mod scrape;
 pub mod stderr;

@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::room;
+use crate::room::{self, PIPE_PIECE};
 
 /// A chunk is passed to the writer when it has this size,
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -30,8 +30,6 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a writer that waits for a reader checks for urgent commands.
 const LOOK: Duration = Duration::from_millis(50);
-/// A write of up to this size to a pipe with room does not block (PIPE_BUF, pipe(7)).
-const PIPE_PIECE: usize = 4096;
 
 /// Called on the log's thread with the result of reopening the path.
 type ReopenReport = Box<dyn FnOnce(io::Result<()>) + Send>;

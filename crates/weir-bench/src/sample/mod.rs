@@ -2,7 +2,6 @@
 
 mod host;
 mod process;
-mod tree;
 
 use std::{
     sync::{
@@ -14,10 +13,7 @@ use std::{
 };
 
 use self::process::SampledTree;
-pub use self::{
-    process::{open_files_limit, rss_bytes},
-    tree::process_tree,
-};
+pub use self::process::{open_files_limit, rss_bytes};
 use crate::engine::LoadStart;
 use crate::result::{HostSample, Process, ProcessRole, ProcessSample};
 

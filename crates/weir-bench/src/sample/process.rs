@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
-use super::tree::{children, numbers, process_tree, stat};
+use crate::process_tree::{children, numbers, process_tree, stat};
 use crate::result::ProcessSample;
 
 /// The sum of the resident bytes of the processes. Pages that they share are counted for each.

@@ -14,7 +14,7 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-use crate::sample::process_tree;
+use crate::process_tree::process_tree;
 
 /// A process that the lab has started, in a process group of its own. Dropping it kills the group.
 pub struct Child {

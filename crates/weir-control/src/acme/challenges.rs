@@ -7,7 +7,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use weir_gateway::route::PathSet;
 use weir_gateway::snapshot::ChallengeCertificates;
-use weir_net::tls::{self, ACME_TLS, CertificateFacts, Server, ServerTerms, Versions};
+use weir_net::handshake::ACME_TLS;
+use weir_net::tls::{self, CertificateFacts, Server, ServerTerms, Versions};
 
 /// The path prefix of HTTP challenges, before the token.
 pub const PREFIX: &str = "/.well-known/acme-challenge/";

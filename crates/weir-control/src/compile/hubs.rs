@@ -7,9 +7,9 @@ use weir_hub::{ConsumerGroups, HubSettings};
 use weir_plugin::Responder;
 
 use super::Compiler;
+use crate::data_directory::data_directory;
 use crate::document::{ConsumerSpec, RouteSpec};
 use crate::hubs::{HubEndpoint, HubTerms};
-use crate::stores::data_directory;
 
 /// The responders of a document's hubs.
 pub(super) struct HubEndpoints<'a> {

@@ -5,10 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::secret_cipher::{CipherForm, OpenedResource, SecretCipher};
-use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore, StoreState};
+use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore};
 use super::source::Wake;
 use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
 use crate::document::all_unreadable;
+use crate::store_state::StoreState;
 
 /// A store, with the cipher for its secrets.
 pub(super) struct EncryptedStore<S> {

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::data_directory::{data_directory, store_path};
 use super::embedded::EmbeddedStore;
 use super::encrypted::EncryptedStore;
 use super::etcd::EtcdStore;
@@ -17,6 +16,7 @@ use super::memory::MemoryStore;
 use super::resource_source::{AcceptedSettings, ResourceSource};
 use super::secret_cipher::{CipherForm, SecretCipher};
 use super::store::{ResourceStore, StoreFailure};
+use crate::data_directory::{data_directory, store_path};
 use crate::document::{NodeSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
 

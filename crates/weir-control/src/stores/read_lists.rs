@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::resources::ResourceKey;
+use crate::document::ResolvedText;
 use crate::document::lists::{ListedSpec, LongLists, ReadResource, ReferringResource};
 use crate::document::resource_access::ResourceAccess;
 use crate::document::{PluginSet, RouteSpec, ServiceSpec, UpstreamSpec};
@@ -19,6 +20,7 @@ pub(super) struct ReadLists {
     access: Arc<ResourceAccess>,
     faults: BTreeMap<ResourceKey, Vec<Diagnostic>>,
     referring: BTreeMap<ResourceKey, Arc<ReferringResource>>,
+    resolved: BTreeMap<ResourceKey, Arc<[ResolvedText]>>,
 }
 
 /// Whether resources of this list are parsed individually.
@@ -64,13 +66,17 @@ impl ReadLists {
     fn read<T: ListedSpec>(&mut self, source: &Arc<str>, key: &ResourceKey, tree: Option<TreeNode>) -> Option<Arc<T>> {
         self.faults.remove(key);
         self.referring.remove(key);
+        self.resolved.remove(key);
         let read = ReadResource::of(source, key.id(), tree?, &process_environment, &self.access);
-        let ReadResource { spec, faults, referring } = read;
+        let ReadResource { spec, faults, referring, resolved } = read;
         if !faults.is_empty() {
             self.faults.insert(key.clone(), faults);
         }
         if let Some(referring) = referring {
             self.referring.insert(key.clone(), referring);
+        }
+        if let Some(resolved) = resolved {
+            self.resolved.insert(key.clone(), resolved);
         }
         spec
     }
@@ -80,6 +86,7 @@ impl ReadLists {
         LongLists {
             faults: self.faults.values().flatten().cloned().collect(),
             referring: self.referring.values().cloned().collect(),
+            resolved: self.resolved.values().cloned().collect(),
             ..self.lists.clone()
         }
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::data_directory::data_directory;
 use super::file::FileSource;
 use super::live::LiveResources;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use super::trial::{ChangeTrial, DocumentLists};
+use crate::data_directory::data_directory;
 use crate::document::resource_access::{NodeOwned, OwnFiles, ResourceAccess};
 use crate::document::{Document, RESOURCE_LISTS};
 use crate::text::diagnostic::Diagnostic;

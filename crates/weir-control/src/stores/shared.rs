@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::StoreFailure;
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::wake::Wake;
+use crate::store_state::StoreState;
 
 /// A change that another node has made.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,17 +69,4 @@ pub struct NodeReport {
     pub told_ms: u64,
     #[serde(flatten)]
     pub served: ServedContent,
-}
-
-/// The state of the connection to a shared store.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct StoreState {
-    pub connected: bool,
-    /// The member that is used, or was used last.
-    pub member: String,
-    /// When `connected` last changed, in milliseconds since 1970.
-    pub since_ms: u64,
-    /// The problem, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
 }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use super::checker::ResourceChecker;
 use super::live::LiveResources;
 use super::loader::{DocumentInputs, DocumentLoader, LoadedDocument};
-use super::shared::StoreState;
 use super::source::Wake;
 use super::store::StoreFailure;
 use super::writes::{QueuedWrite, ResourceWriter};
 use crate::publish::Publisher;
+use crate::store_state::StoreState;
 
 pub use changes::publish_first;
 use expiry::ExpiryReminders;

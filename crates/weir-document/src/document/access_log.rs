@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use weir_plugin::{ExchangePhase, Template, Variable};
+use weir_plugin::{ExchangePhase, Template, Variable, WrittenName};
 
-use crate::keys::kinds::{Custom, Text, custom, text};
+use crate::keys::kinds::{Custom, WrittenPath, custom, written};
 use crate::keys::schema::Definitions;
 use crate::keys::{MapKeys, keys};
 use crate::text::read::{NodeReader, shortened};
@@ -31,14 +31,12 @@ pub enum AccessLogFormat {
     Fields(Vec<(String, String)>),
 }
 
-const MOST_PATH: usize = 4_096;
-
 keys! {
     /// The access log.
     pub(super) static ACCESS_LOG: AccessLogKeys = "access_log";
 
     /// The path of the file.
-    path: Text = text(1, MOST_PATH), required("add `path: logs/access.log`"), example("logs/access.log");
+    path: WrittenPath = written(WrittenName::File), required("add `path: logs/access.log`"), example("logs/access.log");
     /// The format of a line: `combined` (that of nginx), `json`, a text with variables, or a map from field names to such texts, which
     /// makes JSON.
     format: Custom<AccessLogFormat> = custom("text, or map: names to text", format_schema, format), own(), absent("`combined`"),
@@ -52,7 +50,7 @@ fn format_schema(_: &mut Definitions) -> Value {
 
 pub(super) fn schema(definitions: &mut Definitions) -> Value {
     let map = json!({ "$ref": definitions.reference(ACCESS_LOG.table()) });
-    json!({ "oneOf": [{ "type": "string", "minLength": 1, "maxLength": MOST_PATH }, { "const": false }, map] })
+    json!({ "oneOf": [{ "type": "string", "minLength": 1 }, { "const": false }, map] })
 }
 
 /// `enable_access_log`: a path, or a map.
@@ -75,7 +73,9 @@ pub(super) fn read(at: &NodeReader) -> Option<AccessLogSpec> {
             };
             Some(AccessLogSpec { path: path?.into_string().into(), format })
         }
-        _ => Some(AccessLogSpec { path: at.text_of(1..=MOST_PATH)?.into(), format: AccessLogFormat::Combined }),
+        _ => {
+            Some(AccessLogSpec { path: at.written_name(WrittenName::File)?.into(), format: AccessLogFormat::Combined })
+        }
     }
 }
 

@@ -7,10 +7,11 @@ use serde_json::json;
 use super::certificate::{self, Pem};
 use super::resource::ResourceOrigin;
 use crate::keys::kinds::{
-    Custom, Form, ParsedText, SubMap, Text, Time, Words, custom, form, section, text, time, words,
+    Custom, Form, ParsedText, SubMap, Text, Time, Words, WrittenPath, custom, form, section, text, time, words, written,
 };
 use crate::keys::{KeyRule, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
+use weir_plugin::WrittenName;
 
 /// The settings for certificates issued by an ACME authority (RFC 8555).
 #[derive(Clone, Debug)]
@@ -101,7 +102,7 @@ keys! {
     ca: Custom<Pem> = custom("PEM text, or the path of a file", |_| json!({ "type": "string", "minLength": 1 }),
         certificate::pem_of_settings), own(), absent("those of the system"), example("/etc/ssl/certs/internal-ca.pem");
     /// The directory for the account and the certificates.
-    storage: Text = text(1, 4_096), own(), absent("`acme`"), example("/var/lib/weir/acme");
+    storage: WrittenPath = written(WrittenName::Directory), own(), absent("`acme`"), example("/var/lib/weir/acme");
     /// How long before its end a certificate is renewed.
     renew_before: Time = time(), own(), absent("a third of its lifetime"), example("30d");
     /// Binds the account to one that you have at the authority (RFC 8555 §7.3.4).

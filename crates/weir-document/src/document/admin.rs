@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};
+use weir_plugin::WrittenName;
 
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
 use crate::keys::kinds::{
-    Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Words, any_text, custom, flag, section, set, text,
-    words,
+    Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Words, WrittenPath, any_text, custom, flag,
+    section, set, text, words, written,
 };
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyRule, MapKeys, keys};
@@ -167,7 +168,7 @@ keys! {
     static AUDIT: AuditKeys = "audit";
 
     /// The path of the file.
-    path: Text = text(1, MOST_PATH), own(), required("add `path: logs/audit.log`"), example("logs/audit.log");
+    path: WrittenPath = written(WrittenName::File), own(), required("add `path: logs/audit.log`"), example("logs/audit.log");
 }
 
 pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {

@@ -6,6 +6,7 @@ use std::ops::Index;
 use std::sync::Arc;
 
 use super::references::{self, PlacedReference, ReferringText};
+use super::resolved_texts::{self, ResolvedText};
 use super::resource;
 use super::resource_access::ResourceAccess;
 use super::shared_list::SharedList;
@@ -158,6 +159,8 @@ pub struct LongLists {
     pub faults: Vec<Diagnostic>,
     /// The resources of these lists that refer to secrets.
     pub referring: Vec<Arc<ReferringResource>>,
+    /// The references in these resources that were replaced by their values.
+    pub resolved: Vec<Arc<[ResolvedText]>>,
 }
 
 impl LongLists {
@@ -181,11 +184,12 @@ impl LongLists {
     /// Replaces references to secrets by their values. A secret that cannot be read is a fault.
     pub(super) fn put_secrets(&mut self, source: &Arc<str>, value: references::SecretLookup) {
         for referring in std::mem::take(&mut self.referring) {
+            let found = (&mut self.faults, &mut self.resolved);
             match referring.list {
-                RouteSpec::LIST => referring.put_into(&mut self.routes, source, value, &mut self.faults),
-                ServiceSpec::LIST => referring.put_into(&mut self.services, source, value, &mut self.faults),
-                UpstreamSpec::LIST => referring.put_into(&mut self.upstreams, source, value, &mut self.faults),
-                _ => referring.put_into(&mut self.plugin_configs, source, value, &mut self.faults),
+                RouteSpec::LIST => referring.put_into(&mut self.routes, source, value, found),
+                ServiceSpec::LIST => referring.put_into(&mut self.services, source, value, found),
+                UpstreamSpec::LIST => referring.put_into(&mut self.upstreams, source, value, found),
+                _ => referring.put_into(&mut self.plugin_configs, source, value, found),
             }
         }
     }
@@ -206,12 +210,14 @@ impl ReferringResource {
         list: &mut SpecList<T>,
         source: &Arc<str>,
         value: references::SecretLookup,
-        faults: &mut Vec<Diagnostic>,
+        (faults, resolved): (&mut Vec<Diagnostic>, &mut Vec<Arc<[ResolvedText]>>),
     ) {
-        let mut tree = self.tree.clone();
-        faults.extend(in_its_place(T::LIST, &self.id, references::put_secrets(source, &mut tree, value)));
+        let (mut tree, mut texts) = (self.tree.clone(), Vec::new());
+        let unread = references::put_secrets(source, &mut tree, value, &mut texts);
+        faults.extend(in_its_place(T::LIST, &self.id, unread));
         let (spec, found) = read_one(source, &self.id, &tree);
         faults.extend(found);
+        resolved.push(texts_in_their_place(T::LIST, &self.id, texts));
         list.set(&self.id, spec);
     }
 }
@@ -222,6 +228,8 @@ pub struct ReadResource<T> {
     pub spec: Option<Arc<T>>,
     pub faults: Vec<Diagnostic>,
     pub referring: Option<Arc<ReferringResource>>,
+    /// The references that were replaced by their values; `None` if there are none.
+    pub resolved: Option<Arc<[ResolvedText]>>,
 }
 
 impl<T: ListedSpec> ReadResource<T> {
@@ -235,7 +243,8 @@ impl<T: ListedSpec> ReadResource<T> {
     ) -> ReadResource<T> {
         let key = format!("{}/{id}", T::LIST);
         let of = ReferringText::Resource(&key, access);
-        let mut faults = references::resolve(source, &mut tree, lookup, of);
+        let mut resolved = Vec::new();
+        let mut faults = references::resolve(source, &mut tree, lookup, of, &mut resolved);
         let (mut secrets, wrong) = references::secrets(source, &mut tree, of);
         faults.extend(wrong);
         let mut faults = in_its_place(T::LIST, id, faults);
@@ -244,7 +253,10 @@ impl<T: ListedSpec> ReadResource<T> {
         secrets.iter_mut().for_each(|found| found.path = format!("{}[{id}].{}", T::LIST, found.path));
         let referring = ReferringResource { list: T::LIST, id: id.into(), tree, secrets };
         let referring = (!referring.secrets.is_empty()).then(|| Arc::new(referring));
-        ReadResource { spec, faults, referring }
+        let resolved = texts_in_their_place(T::LIST, id, resolved);
+        let faults = faults.into_iter().map(|fault| resolved_texts::hidden(resolved.iter(), fault)).collect();
+        let resolved = (!resolved.is_empty()).then_some(resolved);
+        ReadResource { spec, faults, referring, resolved }
     }
 }
 
@@ -255,6 +267,11 @@ fn read_one<T: ListedSpec>(source: &Arc<str>, id: &str, tree: &TreeNode) -> (Opt
     // If the id in the tree is wrong, the resource read has another id; a fault has been reported.
     let spec = T::read(&NodeReader::at(tree, path, &faults), 0).filter(|spec| spec.id() == id);
     (spec.map(Arc::new), faults.into_diagnostics())
+}
+
+fn texts_in_their_place(list: &str, id: &str, mut texts: Vec<ResolvedText>) -> Arc<[ResolvedText]> {
+    texts.iter_mut().for_each(|text| text.below(&format!("{list}[{id}]")));
+    texts.into()
 }
 
 fn in_its_place(list: &str, id: &str, mut faults: Vec<Diagnostic>) -> Vec<Diagnostic> {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::RESOURCE_LISTS;
 use super::data_encryption::{UNREADABLE, unreadable};
+use super::resolved_texts::ResolvedText;
 use super::resource_access::ResourceAccess;
 use super::secret_reference::{ReferenceFault, SecretReference, after};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
@@ -34,9 +35,15 @@ pub(crate) enum ReferringText<'a> {
 }
 
 /// Replaces references to the environment by their values. A reference that cannot be resolved is a fault: the text of the
-/// reference must not become the password.
-pub fn resolve(source: &Arc<str>, tree: &mut TreeNode, lookup: VariableLookup, of: ReferringText) -> Vec<Diagnostic> {
-    replace(source, tree, of, &mut |text, _, referrer| variable(text, lookup, referrer))
+/// reference must not become the password. What was replaced is added to `resolved`.
+pub(super) fn resolve(
+    source: &Arc<str>,
+    tree: &mut TreeNode,
+    lookup: VariableLookup,
+    of: ReferringText,
+    resolved: &mut Vec<ResolvedText>,
+) -> Vec<Diagnostic> {
+    replace(source, tree, of, resolved, &mut |text, _, referrer| variable(text, lookup, referrer))
 }
 
 /// A reference to a secret, with its place.
@@ -50,7 +57,8 @@ pub struct PlacedReference {
 /// The references to secrets in options. One that is incomplete is a fault, and so is one that its author may not use.
 pub fn secrets(source: &Arc<str>, tree: &mut TreeNode, of: ReferringText) -> (Vec<PlacedReference>, Vec<Diagnostic>) {
     let mut found = Vec::new();
-    let faults = replace(source, tree, of, &mut |text, (path, place), referrer| {
+    // Nothing is replaced yet.
+    let faults = replace(source, tree, of, &mut Vec::new(), &mut |text, (path, place), referrer| {
         let allowed = |secret| referrer.may_use(&secret).map(|()| secret);
         match SecretReference::parse(text)?.and_then(allowed) {
             Ok(secret) => {
@@ -78,10 +86,15 @@ pub fn is_secret(options: &Value, path: &str) -> bool {
 pub type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, String>;
 
 /// Replaces references to secrets by their values.
-pub(crate) fn put_secrets(source: &Arc<str>, tree: &mut TreeNode, value: SecretLookup) -> Vec<Diagnostic> {
+pub(super) fn put_secrets(
+    source: &Arc<str>,
+    tree: &mut TreeNode,
+    value: SecretLookup,
+    resolved: &mut Vec<ResolvedText>,
+) -> Vec<Diagnostic> {
     // Whether each may be used was checked when they were collected.
     let of = ReferringText::Document(None);
-    replace(source, tree, of, &mut |text, _, _| match SecretReference::parse(text)? {
+    replace(source, tree, of, resolved, &mut |text, _, _| match SecretReference::parse(text)? {
         Ok(secret) => Some(value(&secret).map_err(|problem| {
             let problem = format!("the secret `{}/{}` cannot be read: {problem}", secret.path, secret.key);
             Unresolved::Outside((problem, String::new()))
@@ -154,8 +167,14 @@ impl Referrer<'_> {
 type ReferenceMeaning<'a> =
     &'a mut dyn FnMut(&str, (&TreePath<'_>, TextPosition), Referrer<'_>) -> Option<Result<String, Unresolved>>;
 
-fn replace(source: &Arc<str>, tree: &mut TreeNode, of: ReferringText, meaning: ReferenceMeaning) -> Vec<Diagnostic> {
-    let mut resolver = ReferenceResolver { source, meaning, faults: Vec::new() };
+fn replace(
+    source: &Arc<str>,
+    tree: &mut TreeNode,
+    of: ReferringText,
+    resolved: &mut Vec<ResolvedText>,
+    meaning: ReferenceMeaning,
+) -> Vec<Diagnostic> {
+    let mut resolver = ReferenceResolver { source, meaning, resolved, faults: Vec::new() };
     match of {
         ReferringText::Document(None) => resolver.node(tree, &TreePath::ROOT, false, Referrer::Operator),
         ReferringText::Document(Some(access)) => resolver.document(tree, access),
@@ -184,6 +203,7 @@ fn key_of(list: &str, resource: &TreeNode) -> String {
 struct ReferenceResolver<'a> {
     source: &'a Arc<str>,
     meaning: ReferenceMeaning<'a>,
+    resolved: &'a mut Vec<ResolvedText>,
     faults: Vec<Diagnostic>,
 }
 
@@ -212,7 +232,12 @@ impl ReferenceResolver<'_> {
         match &mut node.kind {
             NodeKind::Text(text) if in_options => match (self.meaning)(text, (path, node.place), referrer) {
                 None => {}
-                Some(Ok(value)) => *text = value.into(),
+                Some(Ok(value)) => {
+                    let (scope_bytes, value) = (scope_of(path).to_string().len(), value.into());
+                    let reference = std::mem::replace(text, value);
+                    let (path, value) = (path.to_string(), text.clone());
+                    self.resolved.push(ResolvedText { path, scope_bytes, reference, value });
+                }
                 Some(Err(fault)) => self.report(node.place, path, fault),
             },
             // Outside of options, the name of a certificate or a key, which is read later.
@@ -249,6 +274,14 @@ impl ReferenceResolver<'_> {
     }
 }
 
+/// The path of the options around a text: those of one plugin, or one resource of a list that is all options.
+fn scope_of<'p>(path: &TreePath<'p>) -> TreePath<'p> {
+    // Options can have a member `plugins`, too, so the outermost counts.
+    let is_all_options =
+        |path: &TreePath<'_>| path.parent().is_some_and(|outer| outer.last_key().is_some_and(has_options));
+    path.and_ancestors().filter(is_all_options).last().unwrap_or(*path)
+}
+
 fn is_disabled(entries: &[MapEntry]) -> bool {
     let meta = entries.iter().find(|entry| &*entry.key == "_meta");
     meta.and_then(|meta| meta.value.entry("disable")).is_some_and(|entry| entry.value.kind == NodeKind::Bool(true))
@@ -267,7 +300,7 @@ mod tests {
             "JSON" => Some(r#"{"a": {"b": "deep", "n": 7}}"#.to_owned()),
             _ => None,
         };
-        let faults = resolve(&"f".into(), &mut tree, &lookup, ReferringText::Document(None));
+        let faults = resolve(&"f".into(), &mut tree, &lookup, ReferringText::Document(None), &mut Vec::new());
         (tree.to_json(), faults.iter().map(Diagnostic::to_string).collect())
     }
 
@@ -301,7 +334,8 @@ mod tests {
         let value = |asked: &SecretReference| {
             if *asked == secret { Ok("s3cret".to_owned()) } else { Err("no such secret".to_owned()) }
         };
-        let faults: Vec<String> = put_secrets(&source, &mut tree, &value).iter().map(Diagnostic::to_string).collect();
+        let faults: Vec<String> =
+            put_secrets(&source, &mut tree, &value, &mut Vec::new()).iter().map(Diagnostic::to_string).collect();
         assert_eq!(tree.to_json()["plugins"]["a"], "s3cret");
         assert_eq!(faults, ["f: plugins.b: the secret `x/y` cannot be read: no such secret"]);
     }

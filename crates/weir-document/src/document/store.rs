@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use weir_plugin::WrittenName;
 
-use crate::keys::kinds::{Form, Or, ParsedText, SubMap, Text, Whole, form, section, text, whole};
+use crate::keys::kinds::{Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, form, section, text, whole, written};
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyRule, MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
@@ -70,7 +71,7 @@ keys! {
     pub(super) static STORE: StoreKeys = "store", rules &[KeyRule::AtMostOne("path", "etcd")];
 
     /// The file of an embedded store.
-    path: Text = text(1, MOST_PATH), own(), absent("one in `data_dir`"), example("/var/lib/weir/store.redb");
+    path: WrittenPath = written(WrittenName::File), own(), absent("one in `data_dir`"), example("/var/lib/weir/store.redb");
     /// The number of revisions in the history.
     history: Or<Whole<u32>> = whole(1, 1_000_000).or(DEFAULT_HISTORY), own();
     /// A cluster of etcd, which several nodes may share.

@@ -12,6 +12,7 @@ use crate::text::diagnostic::Faults;
 use crate::text::foreign::{foreign_key, shell_variable, variable_advice};
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
+use weir_plugin::WrittenName;
 use weir_plugin::secret_name::may_be_secret;
 use weir_plugin::suggest::closest;
 
@@ -268,6 +269,18 @@ impl<'a> NodeReader<'a> {
         let (least, most) = (length.start(), length.end());
         self.report(format!("has {count} characters; {least} to {most} are allowed"));
         None
+    }
+
+    /// The name of a file or a directory that the gateway writes.
+    pub fn written_name(&self, kind: WrittenName) -> Option<&'a str> {
+        let text = self.text()?;
+        match kind.fault(text) {
+            Some(fault) => {
+                self.report(fault);
+                None
+            }
+            None => Some(text),
+        }
     }
 
     pub fn boolean(&self) -> Option<bool> {

@@ -180,8 +180,16 @@ impl<'a> TreePath<'a> {
 
     /// The keys of the path, the last one first.
     pub fn keys(&self) -> impl Iterator<Item = &'a str> {
-        let paths = std::iter::successors(Some(*self), |path| path.parent.copied());
-        paths.filter_map(|path| path.last_key())
+        self.and_ancestors().filter_map(|path| path.last_key())
+    }
+
+    pub fn parent(&self) -> Option<&'a TreePath<'a>> {
+        self.parent
+    }
+
+    /// The path itself and those that it is below of, up to the root.
+    pub fn and_ancestors(&self) -> impl Iterator<Item = TreePath<'a>> {
+        std::iter::successors(Some(*self), |path| path.parent.copied())
     }
 
     /// The last key of the path, if it ends with one.

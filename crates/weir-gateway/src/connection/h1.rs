@@ -13,12 +13,13 @@ use weir_proto::h2::PREFACE;
 use weir_proto::{Trailers, Version};
 
 use super::accepted::Accepted;
-use super::{AfterExchange, h2};
+use super::h2;
 use crate::context::WorkerContext;
 use crate::context::buffers::READ_BYTES;
 use crate::context::frame::{Frame, boxed, own_waker};
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
+use crate::message::AfterExchange;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, Sending};
 use crate::message::unsent::UnsentBytes;

@@ -19,19 +19,6 @@ use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
 use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 
-/// What a connection does after an exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterExchange {
-    KeepAlive,
-    /// The response is complete; close in a way that lets the client read all of it.
-    Close,
-    /// The client has gone, or the response was cut short: close without a graceful end.
-    Abort,
-    /// The same, but with a TCP reset: where the close of the connection is the end of the body, only a reset shows the
-    /// cut.
-    Reset,
-}
-
 /// Makes a connection end with a reset when it is dropped, so that it leaves no `TIME_WAIT` state behind.
 pub fn reset(tcp: &TcpStream) {
     // If the option cannot be set, the connection is closed already.

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::net::TcpStream;
+use weir_net::handshake::{ACME_TLS, AcceptError, accept};
 use weir_net::stream::Stream;
-use weir_net::tls::{ACME_TLS, AcceptError, CertificateDer, CertificateFacts, Scope, accept};
+use weir_net::tls::{CertificateDer, CertificateFacts, Scope};
 use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;

@@ -1,13 +1,11 @@
-//! The messages of an exchange: heads, bodies in both directions, the gateway's own responses, tunnels.
+//! The messages of an exchange as any protocol moves them: the sides, heads, bodies, and what a connection keeps of them.
 
-pub mod final_recipient;
+mod after_exchange;
+pub mod body;
 pub mod forward;
-pub mod relay;
-pub mod respond;
-pub mod responder;
 pub mod sides;
-pub mod tunnel;
 pub mod turn;
 pub mod unsent;
-pub mod upgrade;
-pub mod websocket;
+pub mod websocket_handshake;
+
+pub use after_exchange::AfterExchange;

@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use weir_plugin::{EndedBy, Stop};
 
-use crate::connection::AfterExchange;
+use crate::answer::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms, StatusRetryRule};
+use crate::answer::upgrade::tunneled;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit};
-use crate::message::relay::{self, PersistenceCookie, RelayOutcome, RelayTerms, StatusRetryRule};
+use crate::message::AfterExchange;
 use crate::message::sides::{ClientSide, until_client_disconnects};
-use crate::message::upgrade::tunneled;
 use crate::plugins::chain::Plugins;
 use crate::snapshot::Timeouts;
 use crate::worker::snapshot::{UpstreamView, WorkerSnapshot};

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use weir_plugin::{Exchange, MatchedRoute, Stop, UriParameters};
 use weir_proto::Method;
 
-use crate::connection::AfterExchange;
+use crate::answer::final_recipient;
+use crate::answer::relay::StatusRetryRule;
+use crate::answer::{respond, responder};
 use crate::context::frame::boxed;
 use crate::context::served_exchange::ServedExchange;
-use crate::message::final_recipient;
-use crate::message::relay::StatusRetryRule;
+use crate::message::AfterExchange;
+use crate::message::forward;
 use crate::message::sides::ClientSide;
-use crate::message::{forward, respond, responder};
 use crate::plugins::chain::Plugins;
 use crate::plugins::{content, messages};
 use crate::route::Lookup;

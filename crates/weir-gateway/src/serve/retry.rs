@@ -3,11 +3,11 @@
 use weir_plugin::{EndedBy, Exchange, Retry, Stop};
 
 use super::attempt::Failure;
+use crate::answer::relay::StatusRetryRule;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Freshness;
-use crate::message::relay::StatusRetryRule;
 use crate::snapshot;
 use crate::worker::snapshot::UpstreamView;
 

@@ -13,10 +13,10 @@ use weir_plugin::{
 use weir_proto::{Framing, RequestHead, Trailers, Version};
 
 use super::proxy;
+use crate::answer::responder::{ForwardedAttempt, ResponderUpstream};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::HopFraming;
-use crate::message::responder::{ForwardedAttempt, ResponderUpstream};
 use crate::message::sides::{ClientSide, Pipe, Sending};
 use crate::snapshot::{ClientSettings, Target};
 use crate::worker::Worker;

@@ -1,6 +1,9 @@
 //! The configuration, compiled: immutable, shared by all workers, replaced as a whole.
 
 pub mod endpoint;
+mod hashing;
+pub(crate) mod persistence;
+pub(crate) mod seats;
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -17,10 +20,10 @@ use weir_proto::h1::{Limits, Tolerance};
 use crate::context::lifecycle::WaitsFor;
 
 pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckSpec, CheckTls, Endpoint};
+pub use hashing::{HashKey, Hashing};
+pub use persistence::{Persistence, WhenEndpointGone};
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
-pub use crate::endpoint::balance::chash::{HashKey, Hashing};
-pub use crate::endpoint::persistence::{Persistence, WhenEndpointGone};
 pub use crate::pieces::Pieces;
 pub use crate::route::{RouteRule, RouteTable};
 

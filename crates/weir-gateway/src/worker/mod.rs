@@ -1,15 +1,7 @@
-//! One worker: a thread with its own runtime, listeners, connections, pools and metrics. Workers share nothing on the
-//! path of a request.
+//! What all connections of one worker share: the current snapshot, pools, metrics. Workers share nothing on the path of a request.
 
-mod accept;
 pub mod client_connections;
-pub mod commands;
-pub mod progress;
-pub mod rebalance;
 pub mod snapshot;
-mod start_connection;
-pub mod thread;
-mod tick;
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;

@@ -100,6 +100,7 @@ mod tests {
     fn with_subscribers(count: usize) -> Engine {
         let mut settings = settings();
         settings.delivery.in_flight = 100_000;
+        settings.subscribe.max_per_address = usize::MAX;
         let mut engine = Engine::new(Arc::new(settings), 7);
         for number in 0..count {
             subscribe(&mut engine, request(&format!("http://c{number}.example/")));

@@ -70,9 +70,9 @@ fn wrong(error: impl fmt::Display) -> InvalidTerms {
 /// The TLS configuration for a server name.
 #[derive(Clone, Debug)]
 pub struct Server {
-    pub(super) config: Arc<ServerConfig>,
+    pub(crate) config: Arc<ServerConfig>,
     /// The same without resumption, if clients are asked for certificates: a ticket must not outlive the certificate in it.
-    pub(super) full: Option<Arc<ServerConfig>>,
+    pub(crate) full: Option<Arc<ServerConfig>>,
     scope: Scope,
 }
 
@@ -180,7 +180,7 @@ pub enum Trust<'a> {
 /// The TLS configuration of a client for upstreams. Clones share their sessions.
 #[derive(Clone, Debug)]
 pub struct TlsConnector {
-    pub(super) config: Arc<ClientConfig>,
+    pub(crate) config: Arc<ClientConfig>,
     id: [u8; 32],
 }
 

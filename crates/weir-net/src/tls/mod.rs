@@ -1,8 +1,6 @@
 //! TLS on both sides of the gateway: rustls on aws-lc-rs, versions 1.2 and 1.3.
 
-mod accept;
 mod config;
-mod connect;
 mod facts;
 mod keys;
 mod server_name;
@@ -14,9 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use accept::{ACME_TLS, AcceptError, RequestedServer, accept};
 pub use config::{ClientTerms, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
-pub use connect::{connect, is_unknown_name};
 pub use facts::CertificateFacts;
 pub use keys::{KeyError, certificates, certified, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};

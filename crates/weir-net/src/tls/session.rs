@@ -13,7 +13,7 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, Unbuffered
 use rustls::{CipherSuite, CommonState, HandshakeKind, ProtocolVersion};
 use tokio::net::TcpStream;
 
-use crate::stream::{poll_read, poll_write};
+use crate::plain::{poll_read, poll_write};
 
 /// The largest record on the wire (RFC 8446 §5.2, and the older RFC 5246 §6.2.3, which allows more): header and payload.
 const RECORD: usize = 5 + 16 * 1024 + 2048;
@@ -187,7 +187,7 @@ fn invalid(error: rustls::Error) -> io::Error {
 }
 
 impl TlsSession {
-    pub(super) fn server(
+    pub(crate) fn server(
         connection: UnbufferedServerConnection,
         name: Option<Box<str>>,
         received: Vec<u8>,
@@ -195,7 +195,7 @@ impl TlsSession {
         TlsSession::new(Side::Server(connection), name, received)
     }
 
-    pub(super) fn client(connection: UnbufferedClientConnection, name: Option<Box<str>>) -> TlsSession {
+    pub(crate) fn client(connection: UnbufferedClientConnection, name: Option<Box<str>>) -> TlsSession {
         TlsSession::new(Side::Client(connection), name, Vec::new())
     }
 
@@ -243,7 +243,7 @@ impl TlsSession {
     }
 
     /// Completes the handshake. The last flight may still be on its way to the peer then.
-    pub(super) fn poll_handshake(&mut self, tcp: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_handshake(&mut self, tcp: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if !self.left_over {
                 ready!(self.poll_flush(tcp, context))?;
@@ -257,7 +257,7 @@ impl TlsSession {
 
     /// Processes the records received before the handshake began, or else reads some; what there is to send in response is kept
     /// until [`TlsSession::poll_handshake`] is called.
-    pub(super) fn poll_receive_handshake(
+    pub(crate) fn poll_receive_handshake(
         &mut self,
         tcp: &TcpStream,
         context: &mut Context<'_>,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::{AppendedFile, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, Retries, SendOutcome, SinkOptions};
+use weir_telemetry::room::{self, PIPE_PIECE};
 
 use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::captured::RecordWriter;
@@ -25,6 +26,9 @@ use crate::log::options::{FormatOptions, LoggerMetadata};
 /// In a resource of a store (Admin API, etcd), the file must be in a directory that `resource_log_files` of the node's
 /// configuration file lists. A relative path starts at the directory of the configuration file there; otherwise, at the
 /// working directory of the process.
+///
+/// The file is opened without waiting: a FIFO without a reader, and one whose reader takes nothing for a second, is a file that
+/// cannot be written.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileLogger {
@@ -96,6 +100,9 @@ impl HasMetadata for FileLogger {
     }
 }
 
+/// How long a write waits for room in a FIFO or a device.
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A file with one line for each record.
 struct LogLines {
     file: AppendedFile,
@@ -138,9 +145,9 @@ fn append(file: &AppendedFile, lines: &[u8], ends: &[usize]) -> (usize, io::Resu
         Ok(mut file) => {
             // Two processes may have the file during an upgrade: what one removes must be its own. Other targets than regular files
             // have no locks, and are not cut. Any reader of the file can lock it, so the lock is not waited for.
-            let may_cut = file.metadata().is_ok_and(|metadata| metadata.is_file())
-                && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-            append_whole(&mut OpenedFile { file: &mut file, may_cut }, lines, ends)
+            let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+            let may_cut = is_regular && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            append_whole(&mut OpenedFile { file: &mut file, has_reader: !is_regular, may_cut }, lines, ends)
         }
         Err(error) => (0, Err(error)),
     }
@@ -155,13 +162,21 @@ trait LineTarget: Write {
 /// The file of the lines.
 struct OpenedFile<'a> {
     file: &'a mut File,
+    /// It is no regular file: a FIFO, a device or a terminal, at whose other end somebody reads.
+    has_reader: bool,
     /// It is a regular file, and this process has its lock.
     may_cut: bool,
 }
 
 impl Write for OpenedFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        if !self.has_reader {
+            return self.file.write(bytes);
+        }
+        match room::is_there(&self.file, READER_TIMEOUT)? {
+            true => self.file.write(&bytes[..bytes.len().min(PIPE_PIECE)]),
+            false => Err(io::Error::new(io::ErrorKind::WouldBlock, "its reader takes nothing")),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -208,6 +223,8 @@ fn append_whole(file: &mut impl LineTarget, lines: &[u8], ends: &[usize]) -> (us
 mod tests {
     use std::path::Path;
 
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
     use serde_json::json;
     use weir_testkit::TempDir;
 
@@ -218,6 +235,11 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "path: is needed"),
+            (json!({"path": "logs/"}), "path: names a directory"),
+            (json!({"path": "a\nb"}), "path: contains a line break"),
+            (json!({"path": "a\0b"}), "path: contains a NUL"),
+            (json!({"path": "x".repeat(256)}), "path: has a part with 256 bytes"),
+            (json!({"path": "x/".repeat(3000)}), "path: has 6000 bytes"),
             (
                 json!({"path": "a", "include_resp_body_expr": [["status", "?", 400]]}),
                 "include_resp_body_expr[0][1]: invalid operator",
@@ -267,13 +289,33 @@ mod tests {
     }
 
     #[test]
+    fn a_fifo_is_never_waited_for() {
+        let directory = TempDir::new();
+        let path = directory.path().join("fifo");
+        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("its own directory");
+        let file = AppendedFile::new(path.clone(), None);
+        let (count, outcome) = append(&file, b"one\n", &[4]);
+        assert!(count == 0 && outcome.is_err(), "nobody reads");
+        // A reader that reads nothing: the room of the FIFO is used, and the rest is an error.
+        let mut reader = File::options().read(true).write(true).open(&path).expect("its own FIFO");
+        let lines = b"line\n".repeat(100_000);
+        let ends: Vec<usize> = (1..=100_000).map(|line| 5 * line).collect();
+        let (count, outcome) = append(&file, &lines, &ends);
+        assert!(count > 0 && count < 100_000, "{count}");
+        assert_eq!(outcome.expect_err("it is full").kind(), io::ErrorKind::WouldBlock);
+        let mut first = vec![0; 5 * count];
+        std::io::Read::read_exact(&mut reader, &mut first).expect("what was written");
+        assert_eq!(first, lines[..5 * count]);
+    }
+
+    #[test]
     fn cut_removes_the_end_of_the_file() {
         let directory = TempDir::new();
         let path = directory.path().join("records.log");
         let of = |path: &Path| AppendedFile::new(path.to_owned(), None);
         assert_eq!(append(&of(&path), b"one\ntwo\n", &[4, 8]).0, 2);
         let mut file = of(&path).open().expect("its own file");
-        OpenedFile { file: &mut file, may_cut: true }.cut(4).expect("its own file");
+        OpenedFile { file: &mut file, has_reader: false, may_cut: true }.cut(4).expect("its own file");
         assert_eq!(std::fs::read(&path).expect("its own file"), b"one\n");
         assert_eq!(append(&of(Path::new("/dev/full")), b"one\n", &[4]).0, 0);
     }

@@ -16,7 +16,6 @@ pub mod kafka_logger;
 pub mod logger;
 pub mod loki_logger;
 pub mod options;
-pub mod otlp_logger;
 pub mod receivers;
 pub mod socket;
 pub mod splunk_hec_logging;

@@ -3,6 +3,7 @@
 pub mod collector;
 pub mod metrics_export;
 pub mod opentelemetry;
+pub mod otlp_logger;
 pub mod prometheus;
 pub mod request_id;
 pub mod trace;

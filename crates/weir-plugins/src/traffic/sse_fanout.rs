@@ -1,4 +1,4 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use weir_plugin::proto::address::client_network;
 use weir_plugin::proto::{Method, RequestHead};
 use weir_plugin::{
     Build, ConfigError, Content, Definition, Exchange, Flow, HasMetadata, Held, PerWorker, Plugin, Reply, ReplyField,
@@ -40,8 +41,9 @@ use window::WindowLimits;
 /// are sent to the upstream. Comments of the upstream and its `Set-Cookie` are not forwarded to clients. A response of the
 /// upstream that is not an event stream is sent to all clients that wait for it.
 ///
-/// The kept events are held content (`held_content_max`), and count for the client whose request opened the stream. If a limit is
-/// reached, fewer events are kept. The number of streams is limited by `max_streams` and by the options in `plugin_metadata`:
+/// The kept events are held content (`held_content_max`), and count for the client whose request opened the stream. When it leaves,
+/// or has no room for them, they and the stream count for another client of the stream. If a limit is reached, fewer events are
+/// kept. The number of streams is limited by `max_streams` and by the options in `plugin_metadata`:
 /// a request for one more stream gets 503, or 429 if its client has too many, and the streams that are open go on.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -398,6 +400,7 @@ impl StreamSharing {
                 request: self.upstream_request(head, None),
                 times: self.times,
                 permit: RefCell::new(permit),
+                owner: Cell::new(client_network(address)),
                 held: RefCell::new(held),
             };
             tokio::task::spawn_local(source.run());
@@ -405,7 +408,7 @@ impl StreamSharing {
         let position = worker_feed
             .position(last_event_id, self.replay_to_new)
             .or_else(|| (self.unknown_event_id == UnknownEventId::Join).then(|| worker_feed.end()));
-        Ok(position.map(|position| (worker_feed.client(), position)))
+        Ok(position.map(|position| (worker_feed.client(address), position)))
     }
 
     async fn send(&self, mut client: FeedClient, position: u64, reply: &mut Reply) -> Result<(), Stop> {

@@ -7,8 +7,8 @@ use crate::method::Method;
 use crate::request::{Reject, is_dropped_for_underscore, method, set_host, set_target_path};
 use crate::scan;
 
-use super::limits::{Limits, MAX_FIELDS};
 use super::lines::{self, BadLines, ConnectionOptions, FieldLines};
+use crate::limits::{Limits, MAX_FIELDS};
 
 /// Parses the request head at the start of `bytes` into `request`, which must be clear. Returns the length of the head,
 /// or `None` while it is incomplete. An empty line before the request line is skipped (RFC 9112 §2.2).

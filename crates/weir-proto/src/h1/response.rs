@@ -5,8 +5,8 @@ use crate::head::{Framing, ResponseHead, Span, Version};
 use crate::method::Method;
 use crate::scan;
 
-use super::limits::{Limits, MAX_FIELDS};
 use super::lines::{self, BadLines, ConnectionOptions};
+use crate::limits::{Limits, MAX_FIELDS};
 
 /// Why a response is refused. The client gets 502 and the upstream connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

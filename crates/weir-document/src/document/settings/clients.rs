@@ -7,7 +7,7 @@ use weir_gateway::snapshot::{ClientSettings, ConnectionShare};
 use weir_plugin::HeldLimits;
 use weir_plugin::vars::parse_network;
 use weir_proto::field::is_token_byte;
-use weir_proto::h1::limits::{Limits, MAX_FIELDS};
+use weir_proto::limits::{Limits, MAX_FIELDS};
 
 use crate::keys::keys;
 use crate::keys::kinds::{

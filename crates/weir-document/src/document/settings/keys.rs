@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
+use weir_plugin::WrittenName;
 
 use super::super::access_log::{self, ACCESS_LOG, AccessLogSpec};
 use super::super::acme::{self, ACME, AcmeSpec};
@@ -21,8 +22,8 @@ use super::listen::{self, LISTEN, Listen};
 use super::{LEVELS, LogLevel};
 use crate::keys::keys;
 use crate::keys::kinds::{
-    ByteSize, Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text,
-    any_time, custom, flag, form, list, section, set, size, text, time, whole, words,
+    ByteSize, Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, WrittenPath,
+    any_text, any_time, custom, flag, form, list, section, set, size, text, time, whole, words, written,
 };
 
 /// The longest path of a file.
@@ -99,7 +100,7 @@ keys! {
         guide("admin-api.md#encrypted-in-the-store");
     /// The directory for files that the node writes: the store, a generated key, and the spool of log records. The spool requires it.
     /// If systemd provides a directory (`StateDirectory=`), that is the default.
-    data_dir: Text = text(1, MOST_PATH), own(), restart(), compiles_routes(), absent("`weir-data` beside the file"),
+    data_dir: WrittenPath = written(WrittenName::Directory), own(), restart(), compiles_routes(), absent("`weir-data` beside the file"),
         example("/var/lib/weir");
     /// The cost of plugins, which `/policies` shows, is measured on one exchange in this many, chosen at random. 0 measures none.
     price_every: Or<Whole<u32>> = whole(0, 1_000_000).or(128), own();

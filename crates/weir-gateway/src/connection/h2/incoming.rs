@@ -10,11 +10,11 @@ use weir_proto::h2::{ConnectionEvent, ErrorCode, HeadTarget};
 
 use super::Shared;
 use super::stream::H2ClientStream;
-use crate::connection::AfterExchange;
 use crate::connection::accepted::Accepted;
 use crate::context::frame::boxed;
 use crate::context::served_exchange::ServedExchange;
 use crate::http2::{Handler, State};
+use crate::message::AfterExchange;
 use crate::serve::serve;
 
 /// Creates the exchanges of a connection's requests.

@@ -2,8 +2,9 @@
 //! follows a peak at once and forgets it slowly, so that an endpoint which begins to stall loses its traffic with the first
 //! slow answer.
 
-use super::seats::{self, WeightedEndpoint};
+use super::seats;
 use super::{BalancerRandom, EndpointLoads};
+use crate::snapshot::seats::WeightedEndpoint;
 
 pub fn pick(
     seats: &[WeightedEndpoint],

@@ -4,8 +4,9 @@
 //! Of more than sixteen endpoints four are drawn and the least of them is taken: a pick then costs the same for a thousand,
 //! and the loss against comparing all is not measurable (Mitzenmacher, "The Power of Two Choices").
 
-use super::seats::{self, WeightedEndpoint};
+use super::seats;
 use super::{BalancerRandom, EndpointLoads};
+use crate::snapshot::seats::WeightedEndpoint;
 
 const LOOKED_AT: usize = 16;
 const DRAWN: usize = 4;

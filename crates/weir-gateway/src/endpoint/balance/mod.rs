@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use weir_plugin::Exchange;
 
-use crate::snapshot::{Balance, Endpoint};
+use crate::snapshot::seats::{WeightedEndpoint, by_priority};
+use crate::snapshot::{Balance, Endpoint, Hashing};
 
 mod budget;
-pub mod chash;
 mod dice;
 mod ewma;
 mod latency;
@@ -23,13 +23,10 @@ mod round_robin;
 mod seats;
 
 pub use budget::RetryBudget;
-use chash::Hashing;
 pub use dice::BalancerRandom;
 pub use latency::LatencyEstimate;
 use random::WeightedRandom;
 use round_robin::RoundRobin;
-use seats::WeightedEndpoint;
-pub use seats::by_priority;
 
 /// The balancer of one worker for one upstream.
 pub struct Balancer {

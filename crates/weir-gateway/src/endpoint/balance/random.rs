@@ -2,7 +2,8 @@
 //! table access, however many endpoints there are.
 
 use super::dice::BalancerRandom;
-use super::seats::{self, WeightedEndpoint};
+use super::seats;
+use crate::snapshot::seats::WeightedEndpoint;
 
 pub struct WeightedRandom {
     seats: Box<[WeightedEndpoint]>,

@@ -8,7 +8,8 @@
 use std::cell::{Cell, RefCell};
 
 use super::dice::BalancerRandom;
-use super::seats::{self, WeightedEndpoint};
+use super::seats;
+use crate::snapshot::seats::{WeightedEndpoint, gcd};
 
 /// The longest period that is computed beforehand,
 const MAX_TURNS: u64 = 1 << 16;
@@ -98,10 +99,6 @@ impl WeightedTurnState {
         let order = (0..count).map(turn).map(|seat| seats[seat].endpoint as u32).collect();
         WeightedTurnState::Known { order, next: Cell::new(0) }
     }
-}
-
-pub fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]

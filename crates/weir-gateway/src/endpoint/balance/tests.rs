@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use weir_plugin::Variable;
 
-use super::chash::HashKey;
 use super::*;
+use crate::snapshot::HashKey;
 
 mod definitions;
 

@@ -4,8 +4,9 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
+use weir_net::handshake::{connect, is_unknown_name};
 use weir_net::stream::Stream;
-use weir_net::tls::{ServerName, TlsConnector, connect, is_unknown_name, server_name};
+use weir_net::tls::{ServerName, TlsConnector, server_name};
 use weir_plugin::Stop;
 use weir_proto::RequestHead;
 

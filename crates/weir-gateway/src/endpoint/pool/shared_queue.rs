@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::{Ticket, WaitQueue, WorkingSet};
-use crate::endpoint::balance::{BalancerRandom, by_priority};
+use crate::endpoint::balance::BalancerRandom;
 use crate::endpoint::concurrency::LimiterGroup;
 use crate::endpoint::state::Health;
 use crate::snapshot;
+use crate::snapshot::seats::by_priority;
 
 /// The shared queue of one upstream at one worker. It is kept when settings of the upstream change, unless its endpoints do.
 pub struct SharedQueue {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -12,6 +13,7 @@ use slab::Slab;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
+use weir_plugin::proto::address::client_network;
 use weir_plugin::{Held, ReplyField, RouteUpstream, Stop};
 use weir_telemetry::cell::Histogram;
 
@@ -62,6 +64,10 @@ pub struct Feed {
     progress: watch::Sender<FeedProgress>,
     /// Notified when the stream is ended because it has no client.
     ended: Notify,
+    /// The addresses of its clients on all workers, with the number of clients of each.
+    clients: Mutex<HashMap<IpAddr, usize>>,
+    /// Notified when the last client of an address has left.
+    address_left: Notify,
     /// The `Last-Event-ID` of the first request to the upstream.
     pub opened_after: Option<Box<[u8]>>,
     pub totals: Arc<FanoutTotals>,
@@ -73,6 +79,8 @@ impl Feed {
             window: Mutex::new(EventWindow::new(joining.limits)),
             progress: watch::Sender::new(FeedProgress { stage: FeedStage::Opening, end: 0 }),
             ended: Notify::new(),
+            clients: Mutex::default(),
+            address_left: Notify::new(),
             opened_after: joining.last_event_id.map(Into::into),
             totals: Arc::clone(joining.totals),
         }
@@ -82,6 +90,39 @@ impl Feed {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn clients(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add_client(&self, address: IpAddr) {
+        *self.clients().entry(address).or_default() += 1;
+    }
+
+    fn remove_client(&self, address: IpAddr) {
+        let mut clients = self.clients();
+        let Some(count) = clients.get_mut(&address) else { return };
+        *count -= 1;
+        if *count == 0 {
+            clients.remove(&address);
+            self.address_left.notify_one();
+        }
+    }
+
+    /// Completes when the last client of an address has left.
+    pub async fn address_left(&self) {
+        self.address_left.notified().await;
+    }
+
+    /// Whether an address (IPv6: a /64) has a client.
+    pub fn has_client_of(&self, address: IpAddr) -> bool {
+        self.clients().contains_key(&address)
+    }
+
+    /// Some addresses that have clients.
+    pub fn addresses(&self, most: usize) -> Vec<IpAddr> {
+        self.clients().keys().copied().take(most).collect()
+    }
+
     /// The bytes of memory that the window takes, without what is beyond its limits.
     pub fn held_bytes(&self) -> usize {
         let mut window = self.window();
@@ -89,9 +130,9 @@ impl Feed {
         window.held_bytes()
     }
 
-    /// Gives up the older half of the window; `false` if it is empty.
-    pub fn halve_window(&self) -> bool {
-        self.window().halve()
+    /// Gives up the oldest events until the memory of the others is at most this.
+    pub fn shrink_window_to(&self, held_bytes: usize) {
+        self.window().shrink_to(held_bytes);
     }
 
     pub fn publish(&self, blocks: Vec<Arc<EventBlock>>) {
@@ -317,10 +358,12 @@ impl WorkerFeed {
         self.window.borrow().end()
     }
 
-    pub fn client(self: &Rc<Self>) -> FeedClient {
+    pub fn client(self: &Rc<Self>, address: IpAddr) -> FeedClient {
         let place = self.waiting.borrow_mut().insert(None);
+        let address = client_network(address);
         self.feed.totals.clients.add(1);
-        FeedClient { feed: Rc::clone(self), place, beats: self.beats.get() }
+        self.feed.add_client(address);
+        FeedClient { feed: Rc::clone(self), address, place, beats: self.beats.get() }
     }
 
     /// Counts an event that has been given to a client's connection as it came.
@@ -397,6 +440,8 @@ pub enum FeedWake {
 /// A client of a stream.
 pub struct FeedClient {
     pub feed: Rc<WorkerFeed>,
+    /// For IPv6 the network.
+    address: IpAddr,
     place: usize,
     beats: u64,
 }
@@ -449,5 +494,6 @@ impl Drop for FeedClient {
     fn drop(&mut self) {
         self.feed.waiting.borrow_mut().remove(self.place);
         self.feed.feed.totals.clients.sub(1);
+        self.feed.feed.remove_client(self.address);
     }
 }

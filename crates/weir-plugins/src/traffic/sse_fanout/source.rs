@@ -1,6 +1,8 @@
 //! The source of a shared stream: sends the request to the upstream, stores its events, and reconnects when the stream ends.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,10 @@ use super::streams::UpstreamStreamPermit;
 const MOST_OTHER_BYTES: usize = 64 << 10;
 /// Held content that each stream has, so that events up to this size pass whatever else is held.
 pub const RESERVED_BYTES: u64 = 16 << 10;
+/// How many clients are asked whether they have room for a window whose owner has left.
+const MOST_ASKED: usize = 16;
+/// How often the window is made smaller for new events, since others can take what it gives up.
+const MOST_TRIES: usize = 8;
 /// The time until the first reconnect, unless the stream sets another with `retry`.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -40,6 +46,9 @@ pub struct FeedSource {
     pub request: RequestHead,
     pub times: SourceTimes,
     pub permit: RefCell<UpstreamStreamPermit>,
+    /// The client that the stream and its window count for (IPv6: the network): the one that opened it, while it has a client of
+    /// this address.
+    pub owner: Cell<IpAddr>,
     /// For the window, and an event that has begun.
     pub held: RefCell<Held>,
 }
@@ -88,7 +97,49 @@ impl FeedSource {
         tokio::select! {
             () = self.fill() => {}
             () = self.left() => {}
+            never = self.follow_owner() => match never {},
         }
+    }
+
+    /// Passes the stream on when its owner has left.
+    async fn follow_owner(&self) -> Infallible {
+        loop {
+            self.feed.address_left().await;
+            if !self.feed.has_client_of(self.owner.get()) {
+                self.replace_owner(&mut self.held.borrow_mut());
+            }
+        }
+    }
+
+    /// Makes another client the owner that may hold this many bytes; `false` if none of those that are asked may.
+    fn pass_to_another(&self, held: &mut Held, bytes: u64) -> bool {
+        let has_room = |one: &IpAddr| *one != self.owner.get() && Held::share_left(*one) >= bytes;
+        let owner = self.feed.addresses(MOST_ASKED).into_iter().find(has_room);
+        owner.is_some_and(|owner| held.pass_to(Some(owner)) && self.belongs_to(owner))
+    }
+
+    fn belongs_to(&self, owner: IpAddr) -> bool {
+        self.permit.borrow_mut().pass_to(owner);
+        self.owner.set(owner);
+        true
+    }
+
+    /// Finds an owner in place of the one that has left. If none has room for the window, the window gets as small as the room of the
+    /// one with the most. What each stream has in any case counts for the node then.
+    fn replace_owner(&self, held: &mut Held) {
+        let bytes = held.bytes();
+        if self.pass_to_another(held, bytes) {
+            return;
+        }
+        let others = self.feed.addresses(MOST_ASKED).into_iter().map(|one| (Held::share_left(one), one));
+        let Some((room, owner)) = others.max() else { return };
+        self.feed.shrink_window_to(room as usize);
+        // Less than before, so there is room for it.
+        let _ = held.set((self.feed.held_bytes() as u64).max(RESERVED_BYTES));
+        if !held.pass_to(Some(owner)) {
+            held.pass_to(None);
+        }
+        self.belongs_to(owner);
     }
 
     async fn left(&self) {
@@ -216,20 +267,30 @@ impl FeedSource {
         true
     }
 
-    /// Counts blocks, and bytes of one that has begun, as held content beside the window. Older events are given up if there is
-    /// no room for them. `false`: there is none without them either.
+    /// Counts blocks, and bytes of one that has begun, as held content beside the window. If there is no room for them, as many of
+    /// the oldest events are given up as are needed. `false`: there is none without the window either, and the window stays.
     fn hold(&self, blocks: &[Arc<EventBlock>], begun: usize) -> bool {
         let new = blocks.iter().map(|block| block.held_bytes()).sum::<usize>() + begun;
         let mut held = self.held.borrow_mut();
-        loop {
-            let bytes = (self.feed.held_bytes() + new) as u64;
-            if held.set(bytes.max(RESERVED_BYTES)).is_ok() {
-                return true;
+        for _ in 0..MOST_TRIES {
+            let bytes = ((self.feed.held_bytes() + new) as u64).max(RESERVED_BYTES);
+            if bytes <= held.most() {
+                match held.set(bytes) {
+                    Ok(()) => return true,
+                    Err(_) => continue,
+                }
             }
-            if !self.feed.halve_window() {
-                return false;
+            // What its owner holds otherwise is no reason to take events from the other clients.
+            let more = bytes - held.bytes();
+            if Held::share_left(self.owner.get()) < more && self.pass_to_another(&mut held, bytes) {
+                continue;
             }
+            let Some(most) = held.most().checked_sub(new as u64) else { break };
+            self.feed.shrink_window_to(most as usize);
         }
+        // Counts as refused.
+        blocks.len() < 2
+            && held.set((new as u64).max(RESERVED_BYTES)).inspect(|()| self.feed.shrink_window_to(0)).is_ok()
     }
 
     async fn refuse(&self, head: ReplyHead, mut answer: UpstreamAnswer) {

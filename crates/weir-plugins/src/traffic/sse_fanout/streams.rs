@@ -164,6 +164,13 @@ impl StreamUses {
         self.forget_owner(owner);
     }
 
+    /// Counts an open stream for another client, also beyond its limit: the stream goes on.
+    fn pass(&mut self, from: StreamOwner, to: StreamOwner) {
+        self.of(from, StreamLimit::Client).open -= 1;
+        self.of(to, StreamLimit::Client).open += 1;
+        self.forget_owner(from);
+    }
+
     fn forget_owner(&mut self, owner: StreamOwner) {
         if self.of(owner, StreamLimit::Client).open == 0 {
             self.clients.remove(&owner.client);
@@ -215,6 +222,18 @@ impl UpstreamStreamPermit {
     pub fn unused(&mut self, end: EndUnused) {
         let stream = UnusedStream { owner: self.owner, is_ended: Arc::clone(&self.is_ended), end };
         self.unused = Some(self.streams.uses().add_unused(stream));
+    }
+
+    /// The stream counts for another client from now on.
+    pub fn pass_to(&mut self, client: IpAddr) {
+        let owner = StreamOwner { client: client_network(client), ..self.owner };
+        let mut uses = self.streams.uses();
+        // As one without a client it stays with the last one.
+        if self.unused.is_none() && !self.is_ended.load(Relaxed) {
+            uses.pass(self.owner, owner);
+            drop(uses);
+            self.owner = owner;
+        }
     }
 
     /// The stream has a client again.
@@ -269,6 +288,19 @@ mod tests {
         let of = |last: u16| StreamOwner { route: 0, client: IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]) };
         let _permits: Vec<_> = (0..3).map(|last| streams.open(of(last), LIMITS).expect("a place")).collect();
         assert_eq!(streams.open(of(9), LIMITS).err(), Some(StreamLimit::Client));
+    }
+
+    #[test]
+    fn a_stream_counts_for_the_client_that_it_was_passed_to() {
+        let streams = Arc::<OpenStreams>::default();
+        let mut permits: Vec<_> = (0..3).map(|_| streams.open(owner(0, 1), LIMITS).expect("a place")).collect();
+        permits[0].pass_to(owner(0, 2).client);
+        permits[0].pass_to(owner(0, 2).client);
+        permits.push(streams.open(owner(0, 1), LIMITS).expect("it has two now"));
+        permits.extend((0..2).map(|_| streams.open(owner(0, 2), LIMITS).expect("it has one")));
+        assert_eq!(streams.open(owner(1, 2), LIMITS).err(), Some(StreamLimit::Client));
+        drop(permits);
+        assert!(streams.uses().clients.is_empty() && streams.open_now() == 0);
     }
 
     #[test]

@@ -58,14 +58,14 @@ impl EventWindow {
         }
     }
 
-    /// Removes the older half; `false` if nothing is left to remove.
-    pub fn halve(&mut self) -> bool {
-        let count = self.blocks.len().div_ceil(2);
-        (0..count).for_each(|_| self.remove_oldest());
+    /// Removes the oldest blocks until the memory of the others is at most this.
+    pub fn shrink_to(&mut self, held_bytes: usize) {
+        while self.held > held_bytes && !self.blocks.is_empty() {
+            self.remove_oldest();
+        }
         if self.blocks.is_empty() {
             self.blocks.shrink_to_fit();
         }
-        count > 0
     }
 
     fn remove_oldest(&mut self) {
@@ -165,12 +165,15 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_up_its_older_half() {
+    fn it_gives_up_no_more_than_it_has_to() {
         let mut window = filled(WIDE, 0..5);
-        assert!(window.halve());
+        let one = block(3).held_bytes();
+        window.shrink_to(3 * one - 1);
         assert_eq!((window.at(2), window.at(3), window.end()), (At::Gone(3), At::Block(&block(3)), 5));
-        assert_eq!(window.held_bytes(), 2 * block(3).held_bytes());
-        assert!(window.halve() && window.halve() && !window.halve());
+        assert_eq!(window.held_bytes(), 2 * one);
+        window.shrink_to(2 * one);
+        assert_eq!(window.held_bytes(), 2 * one);
+        window.shrink_to(0);
         assert_eq!((window.held_bytes(), window.end()), (0, 5));
         window.extend([block(5)]);
         assert_eq!(window.at(5), At::Block(&block(5)));
@@ -195,7 +198,7 @@ mod tests {
         local.catch_up(&filled(WIDE, 0..5));
         assert_eq!((local.end(), local.at(0)), (5, At::Block(&block(0))));
         let mut halved = filled(WIDE, 0..5);
-        halved.halve();
+        halved.shrink_to(2 * block(3).held_bytes());
         local.catch_up(&halved);
         assert_eq!((local.at(2), local.at(3)), (At::Gone(3), At::Block(&block(3))), "it keeps no more than the other");
         assert_eq!(local.held_bytes(), halved.held_bytes());

@@ -16,7 +16,7 @@ use crate::endpoint::pool::{Freshness, Permit, within_timeout};
 use crate::http2::fields;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, StreamLoss, UpstreamSide};
-use crate::message::upgrade::{asks_for_websocket, websocket_accept};
+use crate::message::websocket_handshake::{asks_for_websocket, websocket_accept};
 use crate::snapshot::Timeouts;
 
 /// A stream as the upstream side of one exchange.

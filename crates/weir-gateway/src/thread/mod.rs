@@ -1,4 +1,11 @@
-//! A worker's thread, from its start to its end.
+//! A worker's thread, from its start to its end: it accepts connections, carries out commands, and advances the timers.
+
+mod accept;
+pub mod commands;
+pub mod progress;
+pub mod rebalance;
+mod start_connection;
+mod tick;
 
 use std::io;
 use std::rc::Rc;
@@ -10,20 +17,20 @@ use weir_net::clock::Clock;
 use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
-use super::Worker;
-use super::accept::accept;
-use super::client_connections::ClientConnections;
-use super::commands::{WorkerCommand, run_commands};
-use super::progress::WorkerProgress;
-use super::rebalance::ConnectionRebalancer;
-use super::snapshot::WorkerSnapshot;
-use super::tick::tick;
 use crate::access_log::{AccessLogWriter, LineFormat};
 use crate::connection::listener::Listener;
 use crate::context::WorkerContext;
 use crate::endpoint::pool::Pools;
 use crate::endpoint::state::SharedState;
 use crate::published::Published;
+use crate::worker::Worker;
+use crate::worker::client_connections::ClientConnections;
+use crate::worker::snapshot::WorkerSnapshot;
+use accept::accept;
+use commands::{WorkerCommand, run_commands};
+use progress::WorkerProgress;
+use rebalance::ConnectionRebalancer;
+use tick::tick;
 
 /// The arguments of a worker's thread.
 pub struct WorkerStart {

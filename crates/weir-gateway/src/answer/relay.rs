@@ -15,19 +15,17 @@ use weir_proto::{Framing, Trailers};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ServedExchange;
-use crate::endpoint::persistence::{Persistence, StickySessions};
+use crate::endpoint::persistence::StickySessions;
+use crate::message::body::BodyTransfer;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
 use crate::message::turn::ConnectionTurn;
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;
-use crate::snapshot::{ClientSettings, Endpoint, PassHost, Timeouts};
+use crate::snapshot::{ClientSettings, Endpoint, PassHost, Persistence, Timeouts};
 
-pub mod body;
 mod request;
 mod response;
-
-use body::BodyTransfer;
 
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::Framing;
 
-use super::body::{self, BodyTransfer, TransferProgress};
 use super::{END_PATIENCE_NS, Relay, RequestSide, ns};
 use crate::context::served_exchange::ContentTaken;
+use crate::message::body::{self, BodyTransfer, TransferProgress};
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, UpstreamSide};
 

@@ -14,12 +14,13 @@ use weir_proto::h2::response_head;
 use weir_proto::{Method, ResponseHead, Trailers};
 
 use super::relay::{self, RelayOutcome, RelayTerms};
-use super::sides::{ClientSide, Pipe, Received, RequestTerms, Sending, UpstreamSide};
-use super::upgrade::{asks_for_websocket, tunneled, websocket_accept};
-use crate::connection::AfterExchange;
+use super::upgrade::tunneled;
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
+use crate::message::AfterExchange;
 use crate::message::forward::HopFraming;
+use crate::message::sides::{ClientSide, Pipe, Received, RequestTerms, Sending, UpstreamSide};
+use crate::message::websocket_handshake::{asks_for_websocket, websocket_accept};
 use crate::plugins::chain::Plugins;
 use crate::plugins::guard::guarded;
 use crate::snapshot::{Endpoint, PassHost, Route};

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::Worker;
 use super::commands::WorkerCommand;
 use super::rebalance::ConnectionRebalancer;
 use super::start_connection::start_connection;
 use crate::connection::listener::ListenerProtocol;
 use crate::context::lifecycle::WorkerPhase;
+use crate::worker::Worker;
 
 /// How long accepting pauses at the connection limit, or when there is no file descriptor left. Open connections are served
 /// meanwhile.

@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustls::server::{Acceptor, UnbufferedServerConnection};
 use tokio::net::TcpStream;
 
-use super::{CertificateFacts, Server, TlsSession};
-use crate::stream::{Stream, poll_read, poll_write};
+use crate::plain::{poll_read, poll_write};
+use crate::stream::Stream;
+use crate::tls::{CertificateFacts, Server, TlsSession};
 
 /// The largest ClientHello accepted, in bytes. Today's, with post-quantum key shares, take two kilobytes.
 const MOST_HELLO: usize = 64 * 1024;

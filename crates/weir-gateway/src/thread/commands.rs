@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::Worker;
 use super::progress::WorkerProgress;
 use super::rebalance::ConnectionRebalancer;
 use super::start_connection::start_connection;
@@ -17,6 +16,7 @@ use crate::connection::listener::ListenerProtocol;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::state::SharedState;
 use crate::published::Published;
+use crate::worker::Worker;
 
 pub enum WorkerCommand {
     Publish(Arc<Published>),

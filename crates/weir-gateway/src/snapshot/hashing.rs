@@ -10,9 +10,8 @@ use crc32fast::Hasher;
 use weir_plugin::template::Template;
 use weir_plugin::{Exchange, Variable, Variables};
 
-use super::round_robin::gcd;
-use super::seats::{self, WeightedEndpoint};
-use crate::snapshot::endpoint::Endpoint;
+use super::endpoint::Endpoint;
+use super::seats::{self, WeightedEndpoint, gcd};
 use weir_proto::address::write_ip;
 
 const POINTS: u32 = 160;
@@ -59,7 +58,7 @@ impl Hashing {
         }
     }
 
-    pub(super) fn pick(&self, exchange: &Exchange, usable: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(crate) fn pick(&self, exchange: &Exchange, usable: impl Fn(usize) -> bool) -> Option<usize> {
         let hash = self.key.hash(exchange);
         self.rings.iter().find_map(|ring| ring.find(hash, &usable))
     }

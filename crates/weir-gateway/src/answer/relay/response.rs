@@ -10,10 +10,10 @@ use weir_proto::h2::ErrorCode;
 use weir_proto::head::MAX_INTERIM_RESPONSES;
 use weir_proto::{Method, Trailers};
 
-use super::body::{self, BodyTransfer, TransferProgress};
 use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ResponseSide, StatusRetryRule, ns};
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ContentTaken;
+use crate::message::body::{self, BodyTransfer, TransferProgress};
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{ClientSide, NOT_PROCESSED, Received, StreamLoss, UpstreamSide};
 use crate::plugins::{content, events, messages};

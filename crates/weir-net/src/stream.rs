@@ -1,7 +1,5 @@
 //! A connection, plain or TLS, with poll functions for reading and writing.
 
-mod plain;
-
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -12,9 +10,8 @@ use rustix::net::Shutdown;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use crate::plain::{poll_read, poll_write};
 use crate::tls::TlsSession;
-
-pub(crate) use plain::{poll_read, poll_write};
 
 /// One connection, to a client or an upstream.
 #[derive(Debug)]

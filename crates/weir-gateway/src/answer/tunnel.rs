@@ -9,9 +9,9 @@ use weir_plugin::Exchange;
 use weir_proto::Known;
 use weir_proto::websocket::{self, FrameBoundary};
 
-use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
+use crate::message::AfterExchange;
 use crate::message::sides::{ClientSide, Pipe};
 use crate::message::turn::ConnectionTurn;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_net::timer::TICK_NS;
 
-use super::Worker;
+use crate::worker::Worker;
 
 /// Advances the timers, and does the regular work, once per tick.
 pub async fn tick(worker: Rc<Worker>) {

@@ -9,11 +9,11 @@ use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, MessageSource, StreamClose};
 use weir_proto::websocket::{CloseCode, Opcode};
 
-use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::identity_watch::IdentityGuard;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::WebSocketOpening;
+use crate::message::AfterExchange;
 use crate::message::sides::{ClientSide, Pipe};
 use crate::message::turn::ConnectionTurn;
 use crate::plugins::messages::{self, MessagePolicies};

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use tokio::net::TcpStream;
 use weir_net::stream::Stream;
 
-use super::Worker;
 use crate::connection::accepted::Accepted;
 use crate::connection::listener::ListenerProtocol;
 use crate::connection::{announced, h1, h2, reset, secure};
+use crate::worker::Worker;
 
 pub fn start_connection(worker: &Rc<Worker>, stream: TcpStream, spoken: ListenerProtocol, peer: SocketAddr) {
     let mut task = worker.task();

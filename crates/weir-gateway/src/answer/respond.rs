@@ -11,12 +11,12 @@ use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
 use weir_telemetry::exemplar::SampledTrace;
 
-use crate::connection::AfterExchange;
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
+use crate::message::AfterExchange;
+use crate::message::body;
 use crate::message::forward::{self, HopFraming};
-use crate::message::relay::body;
 use crate::message::sides::ClientSide;
 use crate::plugins::chain::Plugins;
 use crate::plugins::content;

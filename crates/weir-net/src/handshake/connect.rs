@@ -8,8 +8,8 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, Error};
 use tokio::net::TcpStream;
 
-use super::{TlsConnector, TlsSession};
 use crate::stream::Stream;
+use crate::tls::{TlsConnector, TlsSession};
 
 /// Performs the handshake on a new connection. The peer must have a valid certificate for `name`, unless the terms disable
 /// verification.

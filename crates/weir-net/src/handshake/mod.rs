@@ -1,0 +1,7 @@
+//! TLS handshakes on both sides of the gateway: from a connection to a stream.
+
+mod accept;
+mod connect;
+
+pub use accept::{ACME_TLS, AcceptError, RequestedServer, accept};
+pub use connect::{connect, is_unknown_name};
