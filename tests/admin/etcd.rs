@@ -1,5 +1,6 @@
 //! Nodes that share an etcd with each other and with other writers.
 
+mod console;
 mod import;
 mod logins;
 mod partition;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{ADMIN, Api, VIEWER, admin_addr, file, json as parsed};
+use crate::api::{ADMIN, Api, EDITOR, VIEWER, admin_addr, file, json as parsed};
 use crate::sessions::log_in;
 use crate::weir;
 
@@ -201,4 +201,56 @@ fn plugins_come_with_examples_that_their_schemas_and_the_node_accept() {
         fault["pointer"].as_str().is_some_and(|pointer| pointer.starts_with("/plugins/proxy-rewrite/headers")),
         "{told}"
     );
+}
+
+#[test]
+fn a_request_is_sent_for_real_and_its_way_is_shown() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let big = "x".repeat(70_000);
+    let mocking = |id: &str, text: &str| {
+        json!({ "uri": format!("/{id}"), "hosts": ["shop.example"], "plugins": { "mocking": { "response_example": text } } }).to_string()
+    };
+    api.put("routes/small", &mocking("small", "hello"));
+    api.put("routes/big", &mocking("big", &big));
+    let traced = parsed(&api.ask("POST", "/weir/v1/trace", "", r#""GET http://shop.example/small?a=b""#));
+    assert_eq!(
+        (&traced["status"], &traced["body"], &traced["truncated"]),
+        (&json!(200), &json!("hello"), &json!(false)),
+        "{traced:#}"
+    );
+    assert_eq!(
+        (&traced["exchange"]["route_id"], &traced["exchange"]["host"]),
+        (&json!("small"), &json!("shop.example")),
+        "{traced:#}"
+    );
+    let plugins = traced["exchange"]["plugins"].as_array().expect("a list");
+    assert!(plugins.iter().any(|plugin| plugin["name"] == "mocking"), "{traced:#}");
+    let traced = parsed(&api.ask(
+        "POST",
+        "/weir/v1/trace",
+        "",
+        r#"{"url": "http://127.0.0.1/big", "headers": {"Host": "shop.example"}, "method": "POST", "body": "b"}"#,
+    ));
+    assert_eq!((traced["body"].as_str().map(str::len), &traced["truncated"]), (Some(64 << 10), &json!(true)));
+    let none = parsed(&api.ask("POST", "/weir/v1/trace", "", r#""GET http://other.example/""#));
+    assert_eq!((&none["status"], &none["exchange"]["status"]), (&json!(404), &json!(404)), "{none:#}");
+    for wrong in [
+        r#""GET https://shop.example/""#,
+        r#""GET http://a b/""#,
+        r#"{"url": "http://a/", "body": 7}"#,
+        r#"{"url": "http://a/", "headers": {"a b": "c"}}"#,
+    ] {
+        assert_eq!(api.ask("POST", "/weir/v1/trace", "", wrong).status, 400, "{wrong}");
+    }
+    let asked = r#""GET http://shop.example/small""#;
+    assert_eq!(log_in(admin_addr(&gateway), VIEWER).ask("POST", "/weir/v1/trace", "", asked).status, 403);
+    assert_eq!(Api::with_key(admin_addr(&gateway), EDITOR).ask("POST", "/weir/v1/trace", "", asked).status, 200);
+    let of_file = weir().start(&file().replacen("admin:\n", "admin:\n  store: file\n", 1));
+    assert_eq!(
+        Api::with_key(admin_addr(&of_file), EDITOR).ask("POST", "/weir/v1/trace", "", asked).status,
+        403,
+        "routes are not its own"
+    );
+    assert_eq!(Api::of(&of_file).ask("POST", "/weir/v1/trace", "", asked).status, 200);
 }

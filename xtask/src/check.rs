@@ -1,11 +1,11 @@
 //! Everything that can be said about the sources without running them.
 
-use crate::{Problems, cargo, dependencies, docs, step, tidy};
+use crate::{Problems, cargo, console, dependencies, docs, step, tidy};
 
 /// Runs all checks, the quick ones first, and reports all that failed.
 pub fn check() -> Result<(), Problems> {
     let checks: &[fn() -> Result<(), Problems>] =
-        &[format, tidy::tidy, clippy, docs::compare, dependencies::dependencies];
+        &[format, tidy::tidy, console::verify, clippy, docs::compare, dependencies::dependencies];
     let problems: Problems = checks.iter().filter_map(|check| check().err()).flatten().collect();
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }

@@ -1,6 +1,7 @@
 //! The project's own commands: `cargo xtask check` is all that CI's static part runs.
 
 mod check;
+mod console;
 mod demo;
 mod dependencies;
 mod docs;
@@ -26,6 +27,8 @@ const USAGE: &str = "cargo xtask COMMAND
   site    builds the pages as a site, target/site, with mdBook; scripts/mdbook installs it
   package writes a tarball, a Debian and an RPM package, an OCI image, SBOM and checksums to target/packages, or to the
           folder named (with --binary FILE: of this binary, instead of building the profile `dist`)
+  console vendor
+          fetches the packages that the console uses, and bundles them into console/vendor
   demo    starts the weir built beside it before a demo backend and sends a first request (with --once: on free ports,
           and stops; with --binary BINARY FILE: this binary with this file)
   draw    prints messages and names drawn at random by a seed, to be read by fresh eyes";
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         ["docs", "--check"] => docs::compare(),
         ["site"] => docs::build_site(),
         ["draw", seed] => draw::draw(seed),
+        ["console", "vendor"] => console::vendor(),
         ["demo"] => demo::demo(false),
         ["demo", "--once"] => demo::demo(true),
         ["demo", "--binary", binary, file] => demo::run(Path::new(binary), file, false),

@@ -35,6 +35,7 @@ mod sent_lists;
 mod sessions;
 mod table;
 mod tokens;
+mod trace;
 mod transaction;
 mod validate;
 
@@ -44,6 +45,6 @@ pub use context::{MOST_WAITS, ServedRevisions};
 pub use identity::{AdminMode, NodeIdentity};
 pub use keys::AdminKeys;
 pub use lanes::{ClientPresence, PresentClient};
-pub use node_pages::{NodePage, NodePages, NodeStream, OpenedStream, SessionHold};
+pub use node_pages::{NodePage, NodePages, NodeStream, OpenedStream, SentRequest, SessionHold, TracedRequest};
 pub use request::{AdminPeer, BodyFault};
 pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};

@@ -5,6 +5,7 @@
 //! [`eventually`], and open [`Gate`]s when a scripted peer may go on. Helpers panic with a description when a test's
 //! expectation about its own peers fails; what the gateway answers is returned as a value for the test to judge.
 
+mod browser;
 mod client;
 mod dns;
 mod gate;
@@ -26,6 +27,7 @@ mod tls;
 mod wait;
 mod wire;
 
+pub use browser::{BROWSER_DEADLINE, BrowserPage};
 pub use client::Client;
 pub use dns::Dns;
 pub use gate::Gate;

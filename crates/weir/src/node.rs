@@ -235,6 +235,7 @@ impl GatewayNode {
             audit: audit_log.as_ref().map(LogWriter::lines),
             tally: Arc::clone(&state.servers.admin),
             state: Arc::clone(&state),
+            listening: in_the_clear(&listening),
         });
         let admin = resources.map(|resources| {
             let sockets = sockets.share(ADMIN, 1).map_err(no_copy)?.remove(0);
@@ -279,6 +280,11 @@ impl GatewayNode {
 fn system(what: &str, error: &io::Error) -> ExitFailure {
     say!("{what}: {error}");
     ExitFailure::System
+}
+
+/// The addresses on which clients speak HTTP/1.1 without TLS.
+fn in_the_clear(listening: &[(SocketAddr, &str)]) -> Vec<SocketAddr> {
+    listening.iter().filter(|(_, purpose)| *purpose == "http").map(|(addr, _)| *addr).collect()
 }
 
 /// The client sockets of each worker.

@@ -30,7 +30,7 @@ use super::request::{
     AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
 };
 use super::tokens::AcceptedTokens;
-use super::{configs, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, validate};
+use super::{configs, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, trace, validate};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
 use crate::stores::checker::ResourceChecker;
@@ -276,7 +276,7 @@ impl AdminApi {
     ) -> AdminResponse {
         let AdminTarget { is_own, path, query } = target;
         let KnownSender { caller, peer, client } = sender;
-        if is_own && caller.role < least_role(&head.method, &path) {
+        if is_own && caller.role < least_role(&head.method, &path, self.log_ins.mode) {
             let problem = format!("the role {} may not use this", caller.role.name());
             return answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }));
         }
@@ -335,6 +335,7 @@ impl AdminHandlers {
             },
             (["table", list], &Method::GET) => table::answer(&self.context, request, list).await,
             (["explain"], &Method::POST) => explain::answer(&self.context, request),
+            (["trace"], &Method::POST) => trace::answer(&*self.pages, request).await,
             (_, &Method::GET) => self.node_page(request, query),
             _ => Ok(hubs::no_such_path()),
         };
@@ -383,12 +384,14 @@ impl AdminHandlers {
     }
 }
 
-/// The role that a path below `/weir/v1` needs at least. A line of `tail` has the address of a client.
-fn least_role(method: &Method, path: &[String]) -> AdminRole {
+/// The role that a path below `/weir/v1` needs at least. A line of `tail` has the address of a client. A trace reaches routes that are
+/// for this machine only, as an editor does who may change them.
+fn least_role(method: &Method, path: &[String], mode: AdminMode) -> AdminRole {
     match (*method == Method::GET, path.first().map(String::as_str)) {
         (true, Some("tail")) => AdminRole::Editor,
         (true, _) => AdminRole::Viewer,
         (false, _) if is_check(path) => AdminRole::Viewer,
+        (false, Some("trace")) if mode == AdminMode::File => AdminRole::Admin,
         (false, _) => AdminRole::Editor,
     }
 }

@@ -248,6 +248,7 @@ impl LogIns {
             "revision": revision,
             "expires_ms": expires_ms,
             "can_write": can_write,
+            "can_trace": has_all && (role == AdminRole::Admin || can_write),
             "can_tail": role != AdminRole::Viewer && has_all,
             "can_rollback": role == AdminRole::Admin && self.mode != AdminMode::File,
             "features": FEATURES,
@@ -257,7 +258,7 @@ impl LogIns {
 
 /// What this version answers; a page hides what needs something else.
 const FEATURES: &[&str] =
-    &["status", "tail", "table", "explain", "history", "events", "certificates", "metrics_history"];
+    &["status", "tail", "table", "explain", "history", "events", "certificates", "metrics_history", "trace"];
 
 /// The address of a client, by which log-ins are limited; `None` for the Unix socket.
 fn address_of(peer: AdminPeer) -> Option<IpAddr> {

@@ -1,6 +1,7 @@
 //! What the node knows, and the control plane does not: pages and streams below `/weir/v1`.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +11,23 @@ use http::Response;
 pub trait NodePages: Send + Sync {
     /// The response to a path below `/weir/v1`; `None` if there is no such page. May take long, and block.
     fn page(&self, path: &[&str], query: &str, accept: Option<&str>) -> Option<NodePage>;
+
+    /// Sends a request to a listener of the node, and responds with what became of it.
+    fn send(&self, request: TracedRequest) -> SentRequest<'_>;
+}
+
+/// The future of the response to [`NodePages::send`].
+pub type SentRequest<'a> = Pin<Box<dyn Future<Output = Response<Bytes>> + Send + 'a>>;
+
+/// A request to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedRequest {
+    pub method: String,
+    /// `http://host/path?query`.
+    pub url: String,
+    /// Names and values.
+    pub headers: Vec<(String, String)>,
+    pub body: String,
 }
 
 /// A response of a node.

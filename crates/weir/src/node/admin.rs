@@ -7,10 +7,11 @@ mod key_file;
 mod pages;
 mod streams;
 mod tokens;
+mod trace;
 mod unix_socket;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ use crate::say::say;
 use console::ConsoleFiles;
 use encoding::AnswerCoding;
 use pages::OwnPages;
+use trace::OwnTraces;
 use unix_socket::{SocketFile, UnixSocket};
 
 /// Half of the connections for each client is enough for tools that send many requests at a time. Each tab of a console has a stream,
@@ -112,6 +114,8 @@ pub struct NodeResources {
     pub audit: Option<LineSender>,
     pub tally: Arc<ServerTally>,
     pub state: Arc<NodeState>,
+    /// The addresses for clients in the clear.
+    pub listening: Vec<SocketAddr>,
 }
 
 /// Starts the Admin API, if it is configured. An error has been logged when this returns.
@@ -135,7 +139,8 @@ pub fn start(
     let figures = admin.console.then(|| Figures::start(Arc::clone(&resources.state))).transpose();
     let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
     let (figures, figure_thread) = figures.unzip();
-    let pages = OwnPages { state: resources.state, figures: figures.clone() };
+    let pages =
+        OwnPages { state: resources.state, figures: figures.clone(), traces: OwnTraces::new(&resources.listening) };
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,

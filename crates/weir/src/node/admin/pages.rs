@@ -5,8 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
-use weir_control::admin::{NodePage, NodePages, NodeStream};
+use weir_control::admin::{NodePage, NodePages, NodeStream, SentRequest, TracedRequest};
 
+use super::trace::OwnTraces;
 use crate::node::figures::{FigureRange, Figures};
 use crate::node::state::NodeState;
 use crate::node::{status, tail};
@@ -16,6 +17,7 @@ pub struct OwnPages {
     pub state: Arc<NodeState>,
     /// `None` without the console.
     pub figures: Option<Arc<Figures>>,
+    pub traces: OwnTraces,
 }
 
 impl NodePages for OwnPages {
@@ -33,6 +35,10 @@ impl NodePages for OwnPages {
             ["metrics", "history"] => self.history(self.figures.as_ref()?, query),
             _ => return None,
         })
+    }
+
+    fn send(&self, request: TracedRequest) -> SentRequest<'_> {
+        Box::pin(self.traces.send(request))
     }
 }
 

@@ -1,0 +1,124 @@
+// Everything that is asked of the node goes through `call`.
+
+import { signal } from "./vendor/ui.js";
+
+/** The session as the node describes it; null: logged out; undefined: not known yet. */
+export const session = signal(undefined);
+
+/** The revision of the store that the last answer named. */
+export const revision = signal(null);
+
+const TOKEN = "weir-session";
+const root = new URL("../", document.baseURI);
+
+/** An answer that is not what was asked for. `status` is 0 if there was no answer. */
+export class Refusal extends Error {
+  constructor(status, body) {
+    super(body.error_msg ?? body.description ?? body.message ?? `status ${status}`);
+    this.status = status;
+    this.body = body;
+    this.diagnostics = body.diagnostics ?? [];
+  }
+}
+
+/** Sends a request and returns the response, whatever its status. */
+async function send(path, { method = "GET", body, headers = {}, abort } = {}) {
+  const token = sessionStorage.getItem(TOKEN);
+  const all = { Accept: "application/json", ...headers };
+  if (token) all["X-Weir-Session"] = token;
+  if (body !== undefined) all["Content-Type"] = "application/json";
+  const text = body === undefined ? undefined : JSON.stringify(body);
+  try {
+    return await fetch(new URL(path, root), { method, headers: all, body: text, signal: abort, redirect: "error" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(0, { error_msg: "no_answer" });
+  }
+}
+
+async function read(response) {
+  const text = await response.text();
+  if (!text) return {};
+  try {
+    return JSON.parse(text);
+  } catch {
+    return { error_msg: text.slice(0, 300) };
+  }
+}
+
+/** True for the 401 that says that the role may not, as Apache APISIX says it: the session is well. */
+const forbidsRole = (body) => `${body.description ?? ""}${body.error_msg ?? ""}`.includes("invalid method for role");
+
+async function refuse(response) {
+  const body = await read(response);
+  if (response.status === 401 && !forbidsRole(body)) ended();
+  throw new Refusal(response.status, body);
+}
+
+/** The session is over: what the tab keeps of it is forgotten. */
+function ended() {
+  sessionStorage.removeItem(TOKEN);
+  session.value = null;
+}
+
+/** Sends a request and returns the JSON of the answer. Throws a `Refusal`. */
+export async function call(path, options) {
+  return (await exchange(path, options)).body;
+}
+
+/** As `call`, with the header fields of the answer: `{body, headers}`. */
+export async function exchange(path, options) {
+  const response = await send(path, options);
+  if (!response.ok) await refuse(response);
+  const now = response.headers.get("X-Weir-Revision");
+  if (now) revision.value = Number(now);
+  return { body: await read(response), headers: response.headers };
+}
+
+/** A stream of lines of JSON, for each of which `onLine` is called, until it ends or `abort` ends it. */
+export async function lines(path, onLine, abort) {
+  const response = await send(path, { abort });
+  if (!response.ok) await refuse(response);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    for (const part of parts) if (part) onLine(JSON.parse(part));
+  }
+}
+
+/** Asks whether the tab still has a session. */
+export async function resume() {
+  if (!sessionStorage.getItem(TOKEN)) {
+    session.value = null;
+    return;
+  }
+  session.value = await call("weir/v1/session");
+}
+
+/** Logs in with a key. It is sent once and kept nowhere; the token that it is exchanged for is kept in this tab. */
+export async function logIn(key) {
+  const response = await send("weir/v1/session", { method: "POST", body: { key } });
+  const body = await read(response);
+  if (!response.ok) throw new Refusal(response.status, body);
+  const { token, ...rest } = body;
+  sessionStorage.setItem(TOKEN, token);
+  session.value = rest;
+}
+
+export async function logOut() {
+  try {
+    await call("weir/v1/session", { method: "DELETE" });
+  } finally {
+    ended();
+  }
+}
+
+/** What the page says about logging in, before anybody has. */
+export const hint = () => call("weir/v1/session/hint");
+
+/** True if the node offers what a screen needs. */
+export const has = (feature) => session.value?.features?.includes(feature) ?? false;

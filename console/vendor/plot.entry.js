@@ -1,0 +1,2 @@
+// Curves over time.
+export { default as Plot } from "uplot";

@@ -1,0 +1,6 @@
+// Templates and signals.
+export { html, svg, nothing, render } from "lit-html";
+export { keyed } from "lit-html/directives/keyed.js";
+export { live } from "lit-html/directives/live.js";
+export { repeat } from "lit-html/directives/repeat.js";
+export { batch, computed, effect, signal, untracked } from "@preact/signals-core";

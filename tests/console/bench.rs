@@ -1,0 +1,138 @@
+//! A gateway with some resources, and a page of the console that is logged in.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use weir_testkit::{Answer, BrowserPage, Gateway, Origin, skipped};
+
+use crate::api::{self, Api};
+
+/// Resources of each kind: the key in the Admin API, and the value. `ORIGIN` stands for the address of the backend.
+pub const RESOURCES: &[(&str, &str)] = &[
+    ("upstreams/orders", r#"{"name":"orders","nodes":{"ORIGIN":1,"127.0.0.1:1":0},"labels":{"team":"a"}}"#),
+    (
+        "services/shop",
+        r#"{"name":"shop","upstream_id":"orders","plugins":{"limit-count":{"count":100000,"time_window":60}}}"#,
+    ),
+    (
+        "routes/orders",
+        r#"{"name":"orders","uri":"/orders/*","service_id":"shop","methods":["GET","POST"],"labels":{"team":"a","env":"prod"},
+            "plugins":{"proxy-rewrite":{"headers":{"set":{"X-Shop":"1"}}},"fault-injection":{"abort":{"http_status":503,"vars":[[["arg_fail","==","1"]]]}}}}"#,
+    ),
+    (
+        "routes/orders-2",
+        r#"{"uri":"/orders/*","priority":10,"vars":[["arg_version","==","2"]],"upstream_id":"orders"}"#,
+    ),
+    (
+        "routes/images",
+        r#"{"uris":["/images/*","/img/*"],"hosts":["shop.example.com"],"upstream":{"nodes":{"ORIGIN":1}}}"#,
+    ),
+    ("consumers/jack", r#"{"username":"jack","plugins":{"key-auth":{"key":"key-of-jack"}},"labels":{"tier":"gold"}}"#),
+    ("consumer_groups/gold", r#"{"plugins":{"limit-count":{"count":10,"time_window":60}}}"#),
+    ("plugin_configs/standard", r#"{"plugins":{"cors":{}}}"#),
+    ("global_rules/ids", r#"{"plugins":{"request-id":{}}}"#),
+    ("secrets/vault/1", r#"{"uri":"http://127.0.0.1:1","prefix":"kv/weir","token":"a-token"}"#),
+];
+
+/// The page, what it shows, and what is behind it.
+pub struct Bench {
+    pub page: BrowserPage,
+    pub gateway: Gateway,
+    pub origin: Origin,
+}
+
+impl Bench {
+    /// `None`, with a line that reports the test as skipped, if there is no browser.
+    #[track_caller]
+    pub fn start() -> Option<Bench> {
+        let bench = Bench::logged_out(&api::file())?;
+        let mut admin = Api::of(&bench.gateway);
+        for (key, value) in RESOURCES {
+            admin.put(key, &value.replace("ORIGIN", &bench.origin.addr().to_string()));
+        }
+        bench.log_in(api::ADMIN);
+        Some(bench)
+    }
+
+    /// A gateway with this file, and the page before anybody has logged in.
+    #[track_caller]
+    pub fn logged_out(file: &str) -> Option<Bench> {
+        let page = BrowserPage::open()?;
+        let origin = Origin::serving(|request| match request.target.contains("slow") {
+            true => Answer::status(503, ""),
+            false => Answer::ok("{\"ok\": true}"),
+        });
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(file);
+        let base = format!("http://{}/console/", api::admin_addr(&gateway));
+        page.visit(&base);
+        page.wait("the page of the log-in", "document.querySelector('#key')");
+        Some(Bench { page, gateway, origin })
+    }
+
+    #[track_caller]
+    pub fn log_in(&self, key: &str) {
+        self.page.fill("#key", key);
+        self.page.press("Enter");
+        self.page.wait("the menu", "document.querySelector('#menu a')");
+        self.settle("the first screen");
+    }
+
+    /// Goes to a place, and waits until all of it is there.
+    #[track_caller]
+    pub fn go(&self, place: &str) {
+        self.page.evaluate(&format!("location.hash = {place:?}"));
+        self.page.wait(place, &format!("location.hash === {place:?}"));
+        self.settle(place);
+    }
+
+    /// Waits until a screen is there: its heading, and nothing in the place of what is being fetched.
+    #[track_caller]
+    pub fn settle(&self, what: &str) {
+        let is_there = "document.querySelector('#content').dataset.place === location.hash.split('?')[0]
+            && document.querySelector('#content h1')?.textContent && !document.querySelector('#content .waiting, #content .plot-place')
+            && [...document.querySelectorAll('weir-editor')].every((one) => one.shadowRoot?.querySelector('.cm-content'))
+            && new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))";
+        self.page.wait(what, is_there);
+    }
+
+    #[track_caller]
+    pub fn wait_text(&self, text: &str) {
+        self.page.wait(&format!("the text `{text}`"), &format!("document.body.innerText.includes({text:?})"));
+    }
+
+    /// The JSON of a resource as the node has it; `None` if there is none.
+    #[track_caller]
+    pub fn resource(&self, key: &str) -> Option<serde_json::Value> {
+        let answer = Api::of(&self.gateway).ask("GET", key, "", "");
+        (answer.status == 200).then(|| api::json(&answer)["value"].clone())
+    }
+
+    pub fn admin_addr(&self) -> SocketAddr {
+        api::admin_addr(&self.gateway)
+    }
+
+    /// Panics if the page has complained of something, or has asked another host.
+    #[track_caller]
+    pub fn check_quiet(&self) {
+        let complaints = self.page.complaints();
+        assert!(complaints.is_empty(), "{complaints:#?}");
+        let own = format!("http://{}/", self.admin_addr());
+        let others: Vec<String> = self
+            .page
+            .requested()
+            .into_iter()
+            .filter(|url| !url.starts_with(&own) && !url.starts_with("data:"))
+            .collect();
+        assert!(others.is_empty(), "{others:#?}");
+    }
+}
+
+/// The source of axe-core; `None`, with a line that reports the test as skipped, if it is not installed.
+pub fn axe() -> Option<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/axe/node_modules/axe-core/axe.min.js");
+    let source = std::fs::read_to_string(path).ok();
+    if source.is_none() {
+        skipped("there is no axe-core");
+    }
+    source
+}
