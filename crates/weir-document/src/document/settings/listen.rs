@@ -1,10 +1,15 @@
-//! The addresses that a node accepts clients on: the setting `listen`.
+//! `listen` and `status`: the addresses of a node.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use serde_json::{Value, json};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 
-use super::resource::ResourceOrigin;
+use super::super::resource::ResourceOrigin;
+use crate::keys::MapKeys;
+use crate::keys::keys;
+use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
+use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{NodeKind, TextPosition};
 
@@ -21,7 +26,7 @@ impl Listen {
     /// The address `:9080` of a node whose file names none.
     pub(super) fn by_default() -> Listen {
         let origin = ResourceOrigin { path: "listen".into(), place: TextPosition::default() };
-        let address = ListenAddress::Everywhere(9080);
+        let address = ListenAddress::Everywhere(DEFAULT_PORT);
         Listen { address, settings: ListenerProtocol::Http.into(), origin }
     }
 }
@@ -55,13 +60,33 @@ impl ListenAddress {
     }
 }
 
-pub(super) fn read(at: &NodeReader) -> Vec<Listen> {
+/// If `status` is absent.
+pub(super) const DEFAULT_STATUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7085);
+const DEFAULT_PORT: u16 = 9080;
+
+keys! {
+    /// An address on which Weir accepts client connections.
+    pub(super) static LISTEN: ListenAddressKeys = "listen";
+
+    /// A port on every interface (`":9080"`), or an IP address with a port.
+    address: Custom<ListenAddress> = custom("`:PORT`, or IP address with port", address_schema, address), own(),
+        required("add `address: \":9080\"`"), example("127.0.0.1:9443");
+    /// Whether connections use TLS, with the certificates of `ssls` and `acme`.
+    tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
+    /// Whether each connection begins with a PROXY header of a load balancer, version 1 or 2.
+    proxy_protocol: Or<Flag> = flag().or(false), own();
+    /// Whether connections use HTTP/2 without TLS, and nothing else.
+    h2c: Or<Flag> = flag().or(false), own(), guide("http2.md");
+}
+
+/// One address, or a list.
+pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
     if !at.is_list() {
-        return one(at).into_iter().collect();
+        return Some(one_listen(at).into_iter().collect());
     }
     let mut listens: Vec<Listen> = Vec::new();
     for item in at.items() {
-        let Some(listen) = one(&item) else { continue };
+        let Some(listen) = one_listen(&item) else { continue };
         match listens.iter().any(|other| other.address.is_same(listen.address)) {
             true => item.report_advising("the address is listed twice", "keep one"),
             false => listens.push(listen),
@@ -70,26 +95,21 @@ pub(super) fn read(at: &NodeReader) -> Vec<Listen> {
     if at.items().next().is_none() {
         at.report_advising("is empty", "add an address, or leave the key out for the default `:9080`");
     }
-    listens
+    Some(listens)
 }
 
-fn one(at: &NodeReader) -> Option<Listen> {
+fn one_listen(at: &NodeReader) -> Option<Listen> {
     let origin = ResourceOrigin::of(at);
     if !at.is_map() {
         return address(at).map(|address| Listen { address, settings: ListenerProtocol::Http.into(), origin });
     }
-    let fields = at.fields(&["address", "tls", "proxy_protocol", "h2c"])?;
-    let Some(at) = fields.get("address") else {
-        at.report_advising("has no `address`", "add `address: \":9080\"`");
-        return None;
-    };
-    let flag = |key: &str| fields.get(key).and_then(|at| at.boolean()).unwrap_or(false);
-    let protocol = match (flag("tls"), flag("h2c")) {
+    let fields = at.keys(&LISTEN)?;
+    let protocol = match (fields.value(&LISTEN.tls), fields.value(&LISTEN.h2c)) {
         (false, false) => ListenerProtocol::Http,
         (false, true) => ListenerProtocol::Http2,
         (true, false) => ListenerProtocol::Https,
         (true, true) => {
-            if let Some(at) = fields.get("h2c") {
+            if let Some(at) = fields.get(&LISTEN.h2c) {
                 at.report_advising(
                     "is HTTP/2 without TLS, and the address has `tls`",
                     "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
@@ -98,12 +118,12 @@ fn one(at: &NodeReader) -> Option<Listen> {
             ListenerProtocol::Https
         }
     };
-    let settings = ListenerSettings { protocol, proxy_protocol: flag("proxy_protocol") };
-    address(&at).map(|address| Listen { address, settings, origin })
+    let settings = ListenerSettings { protocol, proxy_protocol: fields.value(&LISTEN.proxy_protocol) };
+    fields.read(&LISTEN.address).map(|address| Listen { address, settings, origin })
 }
 
 /// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
-pub(super) fn address(at: &NodeReader) -> Option<ListenAddress> {
+fn address(at: &NodeReader) -> Option<ListenAddress> {
     if let NodeKind::Number(_) = &at.node().kind {
         return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);
     }
@@ -115,13 +135,13 @@ pub(super) fn address(at: &NodeReader) -> Option<ListenAddress> {
     let address = text.parse().ok().map(ListenAddress::One);
     if address.is_none() {
         let problem = format!("`{}` is not an address to listen on", shortened(text));
-        at.report_advising(problem, advice(text));
+        at.report_advising(problem, listen_advice(text));
     }
     address
 }
 
 /// What was probably meant by a text that is no address.
-fn advice(text: &str) -> String {
+fn listen_advice(text: &str) -> String {
     let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if text.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) {
@@ -139,4 +159,36 @@ fn advice(text: &str) -> String {
     } else {
         "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`; names of hosts are not possible".to_owned()
     }
+}
+
+/// `false`, or an address.
+pub(super) fn status_address(at: &NodeReader) -> Option<Option<SocketAddr>> {
+    if matches!(at.node().kind, NodeKind::Bool(false)) {
+        return Some(None);
+    }
+    match address(at)? {
+        ListenAddress::One(address) => Some(Some(address)),
+        ListenAddress::Everywhere(port) => {
+            let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if every client may read it");
+            at.report_advising("the status address must include the IP address of an interface", advice);
+            None
+        }
+    }
+}
+
+/// An IP address with a port, in which an IPv6 address has brackets.
+const ADDRESS: &str = r"^([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}$";
+
+fn address_schema(_: &mut Definitions) -> Value {
+    let text = json!({ "type": "string", "pattern": format!("^:[0-9]{{1,5}}$|{ADDRESS}") });
+    json!({ "oneOf": [text, { "type": "integer", "minimum": 0, "maximum": u16::MAX }] })
+}
+
+pub(super) fn schema(definitions: &mut Definitions) -> Value {
+    let one = json!({ "oneOf": [address_schema(definitions), { "$ref": definitions.reference(LISTEN.table()) }] });
+    json!({ "oneOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+}
+
+pub(super) fn status_schema(_: &mut Definitions) -> Value {
+    json!({ "oneOf": [{ "type": "string", "pattern": ADDRESS }, { "const": false }] })
 }
