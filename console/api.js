@@ -117,7 +117,7 @@ export async function logOut() {
   }
 }
 
-/** What the page says about logging in, before anybody has. */
+/** What the log-in page shows before a user has logged in. */
 export const hint = () => call("weir/v1/session/hint");
 
 /** True if the node offers what a screen needs. */

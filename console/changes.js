@@ -1,4 +1,4 @@
-// Changes of resources. Each can be undone as long as its message is shown, unless somebody else has changed the resource since.
+// Changes of resources. A user can undo a change while its message is shown, unless another user has changed the resource since.
 
 import { call, exchange, revision, session } from "./api.js";
 import { editable } from "./document.js";
@@ -29,7 +29,7 @@ async function attempt(kind, run, text) {
   await refresh(kind.list);
 }
 
-/** Saves a resource over what was read as `before`. Throws a `Refusal`, with the status 412 if somebody was faster. */
+/** Saves a resource that was read as `before`. Throws a `Refusal`; its status is 412 if another user has saved the resource since. */
 export async function save(kind, before, value) {
   const id = idOf(before, kind);
   const entry = await put(kind, id, value, ifAt(before.modifiedIndex));

@@ -47,10 +47,10 @@ class Page {
   #answer = signal({ diagnostics: [], warnings: [] });
   #checking = signal(false);
   #refused = signal(null);
-  /** The resource as somebody else has saved it meanwhile. */
+  /** The resource as another user has saved it since this page read it. */
   #theirs = signal(null);
   #shown = new Map();
-  /** What a new resource began as: nobody is told that it is incomplete. */
+  /** The content that a new resource starts with. The page shows no faults until the user has changed it. */
   #start = null;
   #stop = [];
   #isClosed = false;
@@ -160,7 +160,7 @@ class Page {
     try {
       if (this.#entry.peek() === null) {
         const made = await create(this.#kind, this.#newId.peek().trim(), value);
-        // Whoever has gone elsewhere meanwhile stays there.
+        // A user who has opened another page meanwhile stays on that page.
         if (!this.#isClosed) go(this.#kind.list, made);
       } else {
         const entry = await save(this.#kind, this.#entry.peek(), value);

@@ -4,9 +4,10 @@ import { signal } from "./vendor/ui.js";
 
 /**
  * `read(abort)` fetches. The result has `data` (undefined before the first answer), `error` and `busy`, which are drawn
- * again when they change; `load()`, of which the newest wins; and `close()`.
+ * again when they change; `load()`, of which the newest wins; and `close()`. With `everyMs`, it loads again at this interval
+ * while the page is visible.
  */
-export function loaded(read) {
+export function loaded(read, everyMs) {
   const state = signal({ data: undefined, error: null, busy: true });
   let running = null;
   const load = async () => {
@@ -20,11 +21,12 @@ export function loaded(read) {
       if (own === running && !own.signal.aborted) state.value = { ...state.peek(), error, busy: false };
     }
   };
+  const timer = everyMs ? setInterval(() => document.hidden || load(), everyMs) : null;
   return {
     get data() { return state.value.data; },
     get error() { return state.value.error; },
     get busy() { return state.value.busy; },
     load,
-    close: () => running?.abort(),
+    close: () => (clearInterval(timer), running?.abort()),
   };
 }

@@ -1,4 +1,4 @@
-// The page before anybody has logged in.
+// The log-in page.
 
 import { hint, logIn } from "./api.js";
 import { loaded } from "./load.js";

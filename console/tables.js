@@ -19,7 +19,7 @@ export function refresh(kind) {
   return running.get(kind);
 }
 
-/** Reads the changes of all tables that somebody has looked at. */
+/** Reads the changes of all tables that were opened in this tab. */
 export const refreshAll = () => Promise.all([...tables.keys()].map(refresh));
 
 /** Forgets everything, as after a log-out. */

@@ -12,21 +12,16 @@ const words = t.nodes;
 
 export function open() {
   const isShared = session.peek().mode === "etcd";
-  const status = loaded((abort) => call("weir/v1/status", { abort }));
-  const nodes = loaded((abort) => call("apisix/admin/nodes", { abort }));
-  const load = () => {
-    if (document.hidden) return;
-    status.load();
-    if (isShared) nodes.load();
-  };
-  load();
-  const timer = setInterval(load, EVERY_MS);
+  const status = loaded((abort) => call("weir/v1/status", { abort }), EVERY_MS);
+  const nodes = loaded((abort) => call("apisix/admin/nodes", { abort }), isShared ? EVERY_MS : 0);
+  status.load();
+  if (isShared) nodes.load();
   return {
     title: t.screens.nodes,
     view: () => html`${heading(t.screens.nodes, nothing, html`<p class="muted">${isShared ? words.about : words.one}</p>`)}
       ${isShared ? others(nodes) : nothing}
       <div class="cards">${status.data ? [workers(status.data), configuration(status.data)] : problem(status.error) === nothing ? waiting() : problem(status.error)}</div>`,
-    close: () => (clearInterval(timer), status.close(), nodes.close()),
+    close: () => (status.close(), nodes.close()),
   };
 }
 

@@ -16,13 +16,12 @@ const STATUS_EVERY_MS = 5000;
 const words = t.overview;
 
 export async function open() {
-  const status = loaded((abort) => call("weir/v1/status", { abort }));
+  const status = loaded((abort) => call("weir/v1/status", { abort }), STATUS_EVERY_MS);
   const changes = loaded((abort) => call("apisix/admin/history?count=8&brief=true", { abort }));
   const certificates = loaded((abort) => call("weir/v1/certificates", { abort }));
   const busiest = loaded((abort) => call("weir/v1/metrics/history?by=route", { abort }));
   const figures = curves();
   const stored = session.peek().mode !== "file";
-  const timer = setInterval(() => document.hidden || status.load(), STATUS_EVERY_MS);
   const stops = [effect(() => {
     void revision.value;
     status.load();
@@ -47,7 +46,6 @@ export async function open() {
         ${has("metrics_history") ? busiestRoutes(busiest) : nothing}
       </div>`,
     close: () => {
-      clearInterval(timer);
       figures.stop();
       stops.forEach((stop) => stop());
       [status, changes, certificates, busiest].forEach((part) => part.close());

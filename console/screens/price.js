@@ -14,13 +14,12 @@ const ENOUGH = 100;
 const words = t.price;
 
 export function open() {
-  const policies = loaded((abort) => call("weir/v1/policies", { abort }));
-  const timer = setInterval(() => document.hidden || policies.load(), EVERY_MS);
+  const policies = loaded((abort) => call("weir/v1/policies", { abort }), EVERY_MS);
   policies.load();
   return {
     title: t.screens.price,
     view: () => [heading(t.screens.price, by(), html`<p class="muted">${words.about} ${policies.data ? words.oneIn(policies.data.measured_one_in) : nothing}</p>`), body(policies)],
-    close: () => (clearInterval(timer), policies.close()),
+    close: policies.close,
   };
 }
 

@@ -11,13 +11,12 @@ const EVERY_MS = 5000;
 const words = t.records;
 
 export function open() {
-  const records = loaded((abort) => call("weir/v1/records", { abort }));
-  const timer = setInterval(() => document.hidden || records.load(), EVERY_MS);
+  const records = loaded((abort) => call("weir/v1/records", { abort }), EVERY_MS);
   records.load();
   return {
     title: t.screens.records,
     view: () => [heading(t.screens.records, nothing, html`<p class="muted">${words.about}</p>`), body(records)],
-    close: () => (clearInterval(timer), records.close()),
+    close: records.close,
   };
 }
 

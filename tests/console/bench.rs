@@ -54,7 +54,7 @@ impl Bench {
         Some(bench)
     }
 
-    /// A gateway with this file, and the page before anybody has logged in.
+    /// A gateway with this file, and the log-in page of its console.
     #[track_caller]
     pub fn logged_out(file: &str) -> Option<Bench> {
         let page = BrowserPage::open()?;

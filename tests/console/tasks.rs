@@ -384,7 +384,7 @@ fn who_changed_a_route_last_and_a_copy_as_yaml() {
 }
 
 #[test]
-fn a_save_over_somebody_elses_shows_both() {
+fn a_save_over_that_of_another_user_shows_both() {
     let Some(bench) = Bench::start() else { return };
     bench.go("#/routes/images");
     bench.page.fill("[data-pointer='/desc'] input, [data-pointer='/uris'] textarea", "/mine");
@@ -392,7 +392,7 @@ fn a_save_over_somebody_elses_shows_both() {
     let origin = bench.origin.addr();
     admin.put("routes/images", &format!(r#"{{"uris":["/theirs"],"upstream":{{"nodes":{{"{origin}":1}}}}}}"#));
     bench.page.press("Ctrl+Enter");
-    bench.wait_text("Somebody has saved this resource");
+    bench.wait_text("Another user has saved this resource");
     bench.wait_text("Their changes");
     bench.page.click("aside .danger");
     eventually_is(&bench, "routes/images", "/uris/0", &json!("/mine"));

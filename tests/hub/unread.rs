@@ -267,7 +267,7 @@ fn events_that_one_client_asks_for_and_does_not_read_are_held_content() {
 }
 
 #[test]
-fn whoever_does_not_read_is_ended() {
+fn a_listener_that_does_not_read_is_ended() {
     let (data, plain) = (Arc::new(TempDir::new()), Origin::serving(|_| Answer::ok("ok")));
     publish(&data, &plain);
     for mode in [Mode::Clear, Mode::Tls, Mode::Http2] {

@@ -1,4 +1,4 @@
-//! Listeners come and go while the node serves: nobody who is connected loses anything.
+//! Listeners come and go while the node serves: no client that is connected loses a request.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use weir_testkit::{
 use crate::load::{Events, Load, Tunnel, origin, routes};
 use crate::{script, weir};
 
-/// A port that nobody listens on now, and that no other test gets from the system.
+/// A port that no process listens on now, and that no other test gets from the system.
 fn free_port() -> u16 {
     // Below the range that the system takes ports for clients and for port 0 from.
     let start = 10_000 + (std::process::id() % 10_000) as u16;
@@ -38,12 +38,12 @@ fn tls_client() -> TlsClient {
     TlsClient::trusting(Authority::of_tests())
 }
 
-/// Waits until nobody listens at an address any more.
+/// Waits until no process listens at an address any more.
 #[track_caller]
 fn wait_gone(gateway: &Gateway, addr: SocketAddr) {
     let gone = format!("weir: no longer listening on {addr} (");
     gateway.wait_stderr("that it has gone", |line| line.starts_with(&gone));
-    eventually("nobody listens", DEADLINE, || {
+    eventually("no process listens", DEADLINE, || {
         TcpStream::connect_timeout(&addr, DEADLINE).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     });
 }
@@ -170,7 +170,7 @@ fn an_address_that_cannot_be_listened_on_refuses_the_whole_change() {
         for addr in &before {
             assert_eq!(Client::connect(*addr).get("/version").expect("it listens").text(), "before");
         }
-        TcpListener::bind(("127.0.0.1", port)).expect("nobody listens there");
+        TcpListener::bind(("127.0.0.1", port)).expect("no process listens there");
     }
     drop(taken);
     gateway.rewrite(&(listen(&[&format!("\"{in_use}\"")]) + &fixed("after")));

@@ -190,7 +190,7 @@ fn until(
 
 /// Why an exchange is not served.
 enum Failure {
-    /// Nobody listens, as expected.
+    /// No process listens, as expected.
     Refused,
     Other(String),
 }

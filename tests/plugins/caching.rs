@@ -359,7 +359,7 @@ fn a_response_that_has_begun_is_kept_though_all_its_clients_have_left() {
     }
 }
 
-/// Whoever begins many requests and leaves has few of them under way.
+/// Few requests go on for a client that begins many and leaves.
 #[test]
 fn few_responses_go_on_for_a_client_that_has_left() {
     let origin = Origin::scripted(Reading::Strict, |connection| {

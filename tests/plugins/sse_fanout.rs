@@ -537,7 +537,7 @@ fn kept_events_are_held_content() {
     eventually("nothing is held any more", DEADLINE, || held() == 0.0);
 }
 
-/// The client that opened a stream pays for it while it is there, and nobody suffers when it leaves.
+/// A stream counts for the client that opened it while this client is there, and goes on for others when it leaves.
 #[test]
 fn a_stream_outlives_the_client_that_opened_it_and_counts_for_another() {
     let upstream = EventOrigin::start();

@@ -1,4 +1,4 @@
-//! Whoever writes `$env://NAME` or `$secret://…` must not learn the value from a message by writing it where it is refused.
+//! A user who writes `$env://NAME` or `$secret://…` where the value is refused does not learn the value from the message.
 
 use serde_json::{Value, json};
 use weir_control::text::diagnostic::Diagnostic;

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_connects_to_a_socket_that_turns_away() {
+    fn a_socket_that_drops_syn_segments_accepts_no_new_connection() {
         let listener = bind(loopback(), 1, 16).expect("loopback has a free port").remove(0);
         let addr = listener.local_addr().expect("it is bound");
         let _queued = TcpStream::connect(addr).expect("it listens");

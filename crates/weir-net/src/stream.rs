@@ -121,13 +121,18 @@ mod tests {
     use std::future::poll_fn;
     use std::io::{Read, Write};
 
-    #[tokio::test]
-    async fn bytes_and_ends_arrive() {
+    /// A stream, and the socket of its peer.
+    fn connected() -> (Stream, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         accepted.set_nonblocking(true).unwrap();
-        let mut stream = Stream::plain(TcpStream::from_std(accepted).unwrap());
+        (Stream::plain(TcpStream::from_std(accepted).unwrap()), peer)
+    }
+
+    #[tokio::test]
+    async fn bytes_and_ends_arrive() {
+        let (mut stream, mut peer) = connected();
         let mut buffer = [0; 64];
         for round in 0..3 {
             peer.write_all(b"hello").unwrap();
@@ -152,11 +157,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_socket_waits_for_its_reader() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (accepted, _) = listener.accept().unwrap();
-        accepted.set_nonblocking(true).unwrap();
-        let mut stream = Stream::plain(TcpStream::from_std(accepted).unwrap());
+        let (mut stream, mut peer) = connected();
         const TOTAL: usize = 32 * 1024 * 1024;
         let reader = std::thread::spawn(move || {
             let mut got = vec![0; TOTAL];

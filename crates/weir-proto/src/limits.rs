@@ -21,15 +21,19 @@ pub struct Limits {
 /// Upper bound of [`Limits::fields`].
 pub const MAX_FIELDS: usize = 256;
 
+impl Limits {
+    pub const DEFAULT: Limits = Limits {
+        head_bytes: 32 * 1024,
+        fields: 100,
+        target_bytes: 16 * 1024,
+        underscores_in_names: false,
+        target_replaces_host: false,
+        refuse_path_parameters: false,
+    };
+}
+
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            head_bytes: 32 * 1024,
-            fields: 100,
-            target_bytes: 16 * 1024,
-            underscores_in_names: false,
-            target_replaces_host: false,
-            refuse_path_parameters: false,
-        }
+        Limits::DEFAULT
     }
 }

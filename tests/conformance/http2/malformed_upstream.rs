@@ -86,7 +86,8 @@ fn bad_fields(table: &mut Table) {
     let many: Vec<_> = [(":status", "200")].into_iter().chain([("x", "y"); 257]).collect();
     table.add_head("more fields than a head may have", Refused("upstream_head_too_large"), &many);
     let long = "x".repeat(15_000);
-    let large = [(":status", "200"), ("a", &long), ("b", &long), ("c", &long)];
+    // Over the default of `response_max_header_size`, 64 KiB.
+    let large = [(":status", "200"), ("a", &long), ("b", &long), ("c", &long), ("d", &long), ("e", &long)];
     table.add("a larger head than may be", Refused("upstream_head_too_large"), {
         let block = section(&large);
         move |id| {

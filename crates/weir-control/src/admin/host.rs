@@ -18,7 +18,7 @@ pub type WaitForRoom<'a> = Pin<Box<dyn Future<Output = Option<TakenRoom>> + Send
 
 /// The server, as a request sees it.
 pub trait RequestHost: Send + Sync {
-    /// The request waits, and has shown no key so far: whoever needs the place of its connection may have it.
+    /// The request waits and has shown no key so far. Another connection may take the place of its connection.
     fn pause(&self);
 
     /// The request has a key or a token that is accepted.

@@ -98,7 +98,7 @@ impl LogIns {
         let origin = self.proven(&body, host).await?;
         sessions.return_log_in(address);
         let caller = self.caller_of(&origin).ok_or_else(|| Box::new(unauthorized("wrong apikey")))?;
-        // Whoever logs in again gets new secrets, and those used so far are worth nothing.
+        // A second log-in makes new secrets and ends the session of the former ones.
         if let Some((token, _)) = self.session_of(sessions, &head.headers) {
             sessions.end(token);
         }

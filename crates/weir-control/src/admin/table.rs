@@ -106,7 +106,7 @@ fn removed_since(
     if since == now {
         return Ok(Some(BTreeSet::new()));
     }
-    // Whoever sees a part of the resources cannot be told what has left this part. Other writers of a shared store leave no history,
+    // A caller with scopes sees a part of the resources, and the history does not say what has left this part. Other writers of a shared store leave no history,
     // and files have none.
     let has_history = context.files.is_none() && context.live.store().shared().is_none();
     if since > now || !has_history || !request.caller.scopes.is_empty() {

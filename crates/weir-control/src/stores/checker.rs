@@ -60,7 +60,7 @@ struct CheckLoader {
 }
 
 impl ResourceChecker {
-    /// A checker of the resources of this loader; `None` if they come from the file, and nobody sees them.
+    /// A checker of the resources of this loader; `None` if they come from the file and there is no Admin API that shows them.
     pub(super) fn beside(loader: &DocumentLoader, publisher: &Arc<Publisher>) -> Option<ResourceChecker> {
         let live = Arc::clone(loader.resources()?);
         Some(ResourceChecker { live, publisher: Arc::clone(publisher), loader: CheckLoader::beside(loader) })

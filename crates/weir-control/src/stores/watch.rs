@@ -62,7 +62,7 @@ impl ConfigWatch {
         ResourceWriter::new(move |write| commands.send(WatchCommand::Write(write)).is_ok())
     }
 
-    /// Checks changes of resources; `None` if they are in a file, and nobody sees them.
+    /// Checks changes of resources; `None` if they are in a file and there is no Admin API that shows them.
     pub fn checker(&self) -> Option<Arc<ResourceChecker>> {
         self.checker.clone()
     }

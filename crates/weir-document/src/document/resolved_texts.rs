@@ -1,5 +1,5 @@
-//! Keeps the values of references out of messages. Whoever may write `$env://NAME` must not learn the value by writing it where it is
-//! refused, so a message names the reference instead.
+//! Keeps the values of references out of messages. A user who writes `$env://NAME` where the value is refused must not learn the value
+//! from the message, so the message names the reference instead.
 
 use std::borrow::Cow;
 use std::fmt;

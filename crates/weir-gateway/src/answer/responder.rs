@@ -49,14 +49,7 @@ pub struct ResponderUpstream {
 
 /// Limits of the heads of responders. A head may be that of an upstream's response, which has limits of its own, with fields that
 /// the responder has added.
-const RESPONSE_LIMITS: Limits = Limits {
-    head_bytes: 2 << 20,
-    fields: 2 * MAX_FIELDS,
-    target_bytes: 0,
-    underscores_in_names: false,
-    target_replaces_host: false,
-    refuse_path_parameters: false,
-};
+const RESPONSE_LIMITS: Limits = Limits { head_bytes: 2 << 20, fields: 2 * MAX_FIELDS, ..Limits::DEFAULT };
 
 /// Lets a responder answer the request in place of an upstream.
 pub async fn answer(

@@ -176,11 +176,7 @@ impl StickySessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn endpoint(port: u16) -> Endpoint {
-        let addr = ([127, 0, 0, 1], port).into();
-        Endpoint { name: "node:1".into(), addr, weight: 1, priority: 0, host: "".into(), checks: None }
-    }
+    use crate::snapshot::persistence::tests::endpoint;
 
     #[test]
     fn a_set_cookie_field_gives_one_value() {

@@ -233,7 +233,7 @@ impl Health {
             Stop::BadResponse(BadResponse::NotHttp) => (&self.tcp_failures, checks.tcp_failures),
             Stop::ConnectTimeout | Stop::ReadTimeout | Stop::SendTimeout => (&self.timeouts, checks.timeouts),
             // A response that is malformed or too large (`BadResponse`, `BadResponseBody`, `BadInterim`) is the fault of one
-            // resource. If it counted, whoever may ask for that resource could take the endpoint away from everybody.
+            // resource. If it counted, a client that may request that resource could take the endpoint out of rotation for all.
             _ => return,
         };
         self.count(failures, most, (checks, &format_args!("failed: {}", stop.ending().name)), now_ns);

@@ -80,10 +80,10 @@ fn code(key: &hmac::Key, endpoint: &Endpoint) -> Box<str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn endpoint(port: u16) -> Endpoint {
+    pub(crate) fn endpoint(port: u16) -> Endpoint {
         let addr = ([127, 0, 0, 1], port).into();
         Endpoint { name: "node:1".into(), addr, weight: 1, priority: 0, host: "".into(), checks: None }
     }

@@ -162,7 +162,7 @@ trait LineTarget: Write {
 /// The file of the lines.
 struct OpenedFile<'a> {
     file: &'a mut File,
-    /// It is no regular file: a FIFO, a device or a terminal, at whose other end somebody reads.
+    /// The file is not a regular one: it is a FIFO, a device or a terminal, which another program reads.
     has_reader: bool,
     /// It is a regular file, and this process has its lock.
     may_cut: bool,
@@ -295,7 +295,7 @@ mod tests {
         mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("its own directory");
         let file = AppendedFile::new(path.clone(), None);
         let (count, outcome) = append(&file, b"one\n", &[4]);
-        assert!(count == 0 && outcome.is_err(), "nobody reads");
+        assert!(count == 0 && outcome.is_err(), "no program reads");
         // A reader that reads nothing: the room of the FIFO is used, and the rest is an error.
         let mut reader = File::options().read(true).write(true).open(&path).expect("its own FIFO");
         let lines = b"line\n".repeat(100_000);

@@ -16,7 +16,7 @@ use weir_telemetry::exposition::Format;
 
 use super::health::EndpointQuery;
 use super::records;
-use super::server::bounds::{ServerBounds, UNREAD};
+use super::server::bounds::ServerBounds;
 use super::server::{NodeServer, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole};
 use super::state::NodeState;
 use super::tail::{self, TailStream};
@@ -124,8 +124,7 @@ fn tail(request: &ServerRequest, (local, peer): (IpAddr, IpAddr)) -> Response<Se
         return whole(head(""));
     }
     let Some(permit) = progress.open_stream() else { return whole(too_many_streams()) };
-    let last_words = serde_json::json!({ "ended": format!("nothing was read for {} s", UNREAD.as_secs()) });
-    let last_words = Bytes::from(format!("{last_words}\n"));
+    let last_words = tail::unread();
     head("").map(|_| ServerAnswer::Stream { permit, source: Box::new(TailStream(Tail::open(filter))), last_words })
 }
 

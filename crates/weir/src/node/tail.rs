@@ -3,10 +3,12 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use serde_json::json;
 use weir_gateway::tail::{Tail, TailFilter};
 use weir_plugin::{Expression, form};
 
 use super::server::AnswerStream;
+use super::server::bounds::UNREAD;
 
 /// The filter in the query of a request: `vars` is a condition in the syntax of `vars`, `trace` the name of a trace.
 pub fn filter(query: &str) -> Result<TailFilter, String> {
@@ -27,6 +29,16 @@ pub fn condition(text: &str) -> Result<Expression, String> {
     let value = serde_json::from_str(text)
         .map_err(|error| format!("vars: not JSON: {error}; write it as [[\"status\", \">=\", 500]]"))?;
     Expression::compile(&value).map_err(|error| format!("vars{}: {}; {}", error.place, error.reason, error.help))
+}
+
+/// The last line of a stream that the server ends, with the reason.
+pub fn ended(reason: &str) -> Bytes {
+    Bytes::from(format!("{}\n", json!({ "ended": reason })))
+}
+
+/// The last line for a client that does not read.
+pub fn unread() -> Bytes {
+    ended(&format!("nothing was read for {} s", UNREAD.as_secs()))
 }
 
 /// A stream of lines, until the client disconnects.

@@ -235,7 +235,7 @@ async fn kept(upstream: UpstreamView<'_>, context: &Rc<WorkerContext>, exchange:
         while opened.len() < 4
             && let Some(permit) = endpoint.try_permit(context)
         {
-            opened.push(permit.open(Freshness::New, timeouts, exchange).await.expect("somebody listens"));
+            opened.push(permit.open(Freshness::New, timeouts, exchange).await.expect("an endpoint listens"));
         }
         opened.into_iter().for_each(|connection| connection.keep(context.now_ns()));
         let mut again = Vec::new();
@@ -377,8 +377,9 @@ fn many_upstreams_with_one_address_share_its_connections_and_what_auto_has_found
         let mut opened = Vec::new();
         for number in 0..20 {
             let permit = first(number).try_permit(context).expect("it is free again");
-            opened
-                .push(permit.open(Freshness::New, Timeouts::default(), &mut exchange).await.expect("somebody listens"));
+            opened.push(
+                permit.open(Freshness::New, Timeouts::default(), &mut exchange).await.expect("an endpoint listens"),
+            );
         }
         opened.into_iter().for_each(|connection| connection.keep(context.now_ns()));
         let reused = |number| {

@@ -10,19 +10,8 @@ use crate::head::Framing;
 use crate::method::Method;
 
 const STREAMS: u32 = 8;
-const BOUNDS: PeerLimits = PeerLimits {
-    limits: Limits {
-        head_bytes: 32 * 1024,
-        fields: 100,
-        target_bytes: 16 * 1024,
-        underscores_in_names: false,
-        target_replaces_host: false,
-        refuse_path_parameters: false,
-    },
-    streams: STREAMS,
-    stream_window: 20_000,
-    connection_window: 70_000,
-};
+const BOUNDS: PeerLimits =
+    PeerLimits { limits: Limits::DEFAULT, streams: STREAMS, stream_window: 20_000, connection_window: 70_000 };
 const STEPS: u64 = 400;
 /// Without unsent output, a side uses no more than its HPACK tables and the largest section.
 const MOST_MEMORY: usize = 256 * 1024;

@@ -4,19 +4,8 @@ use crate::h2::frame::{ACK, END_HEADERS, END_STREAM, FrameHead, HEAD, PADDED, ki
 use crate::head::Framing;
 use crate::method::Method;
 
-const BOUNDS: PeerLimits = PeerLimits {
-    limits: Limits {
-        head_bytes: 32 * 1024,
-        fields: 100,
-        target_bytes: 16 * 1024,
-        underscores_in_names: false,
-        target_replaces_host: false,
-        refuse_path_parameters: false,
-    },
-    streams: 8,
-    stream_window: 100_000,
-    connection_window: 200_000,
-};
+const BOUNDS: PeerLimits =
+    PeerLimits { limits: Limits::DEFAULT, streams: 8, stream_window: 100_000, connection_window: 200_000 };
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();

@@ -124,7 +124,7 @@ struct LoggedClients {
 }
 
 impl SeldomLogged {
-    /// Whether it may be logged now for a client; `None`: whoever caused it. Returns how often it was left out since it was last logged.
+    /// Whether it may be logged now for a client, or for an unknown one (`None`). Returns how often it was left out since it was last logged.
     pub fn is_due(&self, client: Option<ServerClient>) -> Option<LeftOut> {
         self.is_due_at(client, Instant::now())
     }

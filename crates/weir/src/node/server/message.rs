@@ -127,7 +127,7 @@ pub async fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>
             Some(room) => sending(bytes, Some(room), progress),
             None => return refused(NO_ROOM),
         },
-        // It does not wait: nobody is to believe that the change was not made.
+        // It does not wait: a client without an answer would believe that the change was not made.
         ServerAnswer::Change { whole, short } => match progress.try_answer_room(whole.len()) {
             Some(room) => sending(whole, Some(room), progress),
             None => sending(short, None, progress),

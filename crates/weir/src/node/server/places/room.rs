@@ -118,7 +118,7 @@ impl HeldRoom {
         HeldRoom { kind, bytes: 0, place: Arc::clone(place) }
     }
 
-    /// Adds bytes if there is room for them. Otherwise, whoever is slow gives way: for `NoRoom::OfClient` the client itself.
+    /// Adds bytes if there is room for them. Otherwise a slow connection gives way: one of the same client for `NoRoom::OfClient`.
     fn grow(&mut self, more: usize, shifts: &[NoRoom]) -> Result<(), NoRoom> {
         let places = &self.place.places;
         let mut table = places.table();
@@ -271,7 +271,7 @@ mod tests {
         assert!(room(1, PIECE + 1).is_none(), "that is the share of the client");
         let _small = room(1, PIECE).expect("a small answer always has room");
         let _other = room(2, ANSWER_BYTES / 2).expect("the share of another client");
-        assert!(room(3, PIECE + 1).is_none(), "all is held, and nobody is slow");
+        assert!(room(3, PIECE + 1).is_none(), "all is held, and no connection is slow");
         drop(huge);
         assert!(room(3, ANSWER_BYTES / 2).is_some());
     }
