@@ -1,0 +1,15 @@
+//! Kubernetes: what its objects mean as resources of Weir.
+//!
+//! [`translate`] is a pure function from the objects of a cluster, the [`World`], to resources and statuses. Where the objects
+//! come from, and who writes the statuses, is known elsewhere: a cluster that is watched, or manifests in a file.
+
+#![forbid(unsafe_code)]
+
+pub mod objects;
+mod translate;
+mod translation;
+mod world;
+
+pub use translate::translate;
+pub use translation::{Event, EventKind, ObjectStatus, Options, Resource, ResourceKind, Translation};
+pub use world::{Manifests, ObjectName, Objects, World};

@@ -1,0 +1,130 @@
+//! Namespaces, Services, EndpointSlices, Secrets and ConfigMaps.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::meta::Metadata;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Namespace {
+    pub metadata: Metadata,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Service {
+    pub metadata: Metadata,
+    pub spec: ServiceSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
+    /// `ClusterIP` if empty.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `None` for a headless service.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    pub external_name: String,
+    /// `IPv4` and `IPv6`, the primary one first.
+    pub ip_families: Vec<String>,
+    pub ports: Vec<ServicePort>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Empty if the service has one port only.
+    pub name: String,
+    pub port: u16,
+    /// `TCP` if empty.
+    pub protocol: String,
+    /// `kubernetes.io/h2c`, `kubernetes.io/ws`, `http`, `https` and so on (KEP-3726).
+    pub app_protocol: Option<String>,
+    pub target_port: Option<NumberOrName>,
+}
+
+/// A port by its number or its name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum NumberOrName {
+    Number(u16),
+    Name(String),
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointSlice {
+    pub metadata: Metadata,
+    /// `IPv4`, `IPv6` or `FQDN`.
+    pub address_type: String,
+    pub endpoints: Vec<SliceEndpoint>,
+    pub ports: Vec<EndpointPort>,
+}
+
+/// `endpoints[]` of an EndpointSlice.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SliceEndpoint {
+    /// All lead to the same pod; only the first is used, as the API says.
+    pub addresses: Vec<String>,
+    pub conditions: EndpointConditions,
+    pub zone: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointConditions {
+    /// Not stated means ready.
+    pub ready: Option<bool>,
+    /// Ready, or still serving while it terminates.
+    pub serving: Option<bool>,
+    pub terminating: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointPort {
+    /// That of the service's port.
+    pub name: String,
+    /// The port of the pod.
+    pub port: Option<u16>,
+    pub protocol: String,
+    pub app_protocol: Option<String>,
+}
+
+impl EndpointSlice {
+    /// The service that the slice belongs to.
+    pub fn service_name(&self) -> Option<&str> {
+        self.metadata.labels.get("kubernetes.io/service-name").map(String::as_str)
+    }
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Secret {
+    pub metadata: Metadata,
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// In Base64.
+    pub data: BTreeMap<String, String>,
+    /// As text; only in manifests, an API server returns it as `data`.
+    pub string_data: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Secret").field("metadata", &self.metadata.name).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ConfigMap {
+    pub metadata: Metadata,
+    pub data: BTreeMap<String, String>,
+}

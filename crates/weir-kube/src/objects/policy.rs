@@ -1,0 +1,88 @@
+//! ReferenceGrant and BackendTLSPolicy.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::meta::{Metadata, Reference};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ReferenceGrant {
+    pub metadata: Metadata,
+    pub spec: ReferenceGrantSpec,
+}
+
+/// Any of `from` may refer to any of `to`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ReferenceGrantSpec {
+    pub from: Vec<GrantFrom>,
+    pub to: Vec<GrantTo>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct GrantFrom {
+    pub group: String,
+    pub kind: String,
+    pub namespace: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct GrantTo {
+    pub group: String,
+    pub kind: String,
+    /// Not stated: every object of this kind in the namespace of the grant.
+    pub name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BackendTlsPolicy {
+    pub metadata: Metadata,
+    pub spec: BackendTlsPolicySpec,
+    /// As the API server has it.
+    pub status: Value,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BackendTlsPolicySpec {
+    pub target_refs: Vec<PolicyTarget>,
+    pub validation: BackendTlsValidation,
+    pub options: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PolicyTarget {
+    pub group: String,
+    pub kind: String,
+    pub name: String,
+    /// The name of a port of the Service. Not stated: all ports.
+    pub section_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BackendTlsValidation {
+    pub hostname: String,
+    pub ca_certificate_refs: Vec<Reference>,
+    /// `System`: the certificate authorities of the node.
+    #[serde(rename = "wellKnownCACertificates")]
+    pub well_known_ca_certificates: Option<String>,
+    pub subject_alt_names: Vec<SubjectAltName>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SubjectAltName {
+    /// `Hostname` or `URI`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub hostname: String,
+    pub uri: String,
+}

@@ -1,0 +1,132 @@
+//! The result of a translation, and how parts of it are named.
+
+mod id;
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::objects::ObjectRef;
+
+pub(crate) use id::resource_id;
+
+/// What the translation depends on besides the objects.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A GatewayClass with this `controllerName` is ours.
+    pub controller_name: String,
+    /// An IngressClass with this `controller` is ours.
+    pub ingress_controller: String,
+    /// The addresses at which clients reach the gateway, for statuses. IP addresses or names.
+    pub publish_addresses: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            controller_name: "weir.dev/gateway-controller".to_owned(),
+            ingress_controller: "weir.dev/ingress-controller".to_owned(),
+            publish_addresses: Vec::new(),
+        }
+    }
+}
+
+/// What the objects of a cluster mean.
+#[derive(Clone, Debug, Default)]
+pub struct Translation {
+    /// Sorted by kind and id; ids are unique among a kind.
+    pub resources: Vec<Resource>,
+    /// The statuses of all objects that are ours, whether they differ from what the cluster has or not.
+    pub statuses: Vec<ObjectStatus>,
+    /// What users should learn about their objects in addition.
+    pub events: Vec<Event>,
+}
+
+/// A resource as the Admin API takes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resource {
+    pub kind: ResourceKind,
+    /// At most 64 characters of `[a-zA-Z0-9_.-]`. It depends only on the names of the objects.
+    pub id: String,
+    /// Without `id`.
+    pub value: Value,
+    /// The object that it comes from; of several, the one that a user would change.
+    pub origin: ObjectRef,
+}
+
+/// The lists of resources that a translation fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceKind {
+    Listeners,
+    Ssls,
+    Consumers,
+    PluginConfigs,
+    Upstreams,
+    Services,
+    Routes,
+}
+
+impl ResourceKind {
+    /// The name of the list in a file and in the Admin API.
+    pub const fn list(self) -> &'static str {
+        match self {
+            ResourceKind::Listeners => "listeners",
+            ResourceKind::Ssls => "ssls",
+            ResourceKind::Consumers => "consumers",
+            ResourceKind::PluginConfigs => "plugin_configs",
+            ResourceKind::Upstreams => "upstreams",
+            ResourceKind::Services => "services",
+            ResourceKind::Routes => "routes",
+        }
+    }
+}
+
+impl fmt::Display for ResourceKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.list())
+    }
+}
+
+/// The `status` of an object as it should be: entries and conditions of other controllers are in it, as the object has them.
+///
+/// A condition has no `lastTransitionTime` if its status differs from that in the object; the writer sets it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectStatus {
+    pub object: ObjectRef,
+    /// The generation that the status is about.
+    pub generation: i64,
+    pub status: Value,
+}
+
+/// An Event of Kubernetes about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub object: ObjectRef,
+    pub kind: EventKind,
+    /// In CamelCase.
+    pub reason: String,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    Normal,
+    Warning,
+}
+
+impl Translation {
+    /// All as a document of Weir: a list for each kind that has resources.
+    pub fn document(&self) -> Value {
+        let mut document = serde_json::Map::new();
+        for resource in &self.resources {
+            let list = document.entry(resource.kind.list()).or_insert_with(|| Value::Array(Vec::new()));
+            let mut value = resource.value.clone();
+            let id_key = if resource.kind == ResourceKind::Consumers { "username" } else { "id" };
+            value[id_key] = resource.id.clone().into();
+            if let Value::Array(items) = list {
+                items.push(value);
+            }
+        }
+        Value::Object(document)
+    }
+}
