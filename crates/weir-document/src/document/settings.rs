@@ -237,6 +237,8 @@ fn store(fields: &MapReader) -> Option<StoreSettings> {
     if fields.get(&NODE.admin).is_some_and(shows_file) {
         if let Some(at) = fields.get(&NODE.store) {
             at.report_advising("is a second place for resources: `admin` has `store: file`", "remove one of the two");
+            // Read all the same: what is wrong in it is reported as well.
+            fields.read(&NODE.store);
         }
         return None;
     }
