@@ -13,6 +13,7 @@ mod equality;
 mod etcd;
 mod file_mode;
 mod hostile_input;
+mod listeners;
 mod mcp;
 mod membership;
 mod migration;

@@ -9,6 +9,7 @@ mod consumers;
 mod dependencies;
 mod http_client;
 mod hubs;
+mod listeners;
 mod meta;
 mod parts;
 mod plugin_findings;
@@ -173,7 +174,7 @@ impl<'a> Compiler<'a> {
     /// `None` only if a fault has been reported, or a reused part of `before` does not fit.
     fn make(&self, registry: &Registry, before: Option<&Parts>, unchanged: Unchanged) -> Option<CompiledParts> {
         let document = self.document;
-        self.report_missing_registry();
+        let listeners = self.listeners();
         let mut upstreams = Upstreams::new(self, before);
         let shares = upstreams.of_shares();
         let reused = before.filter(|_| unchanged.general);
@@ -205,6 +206,7 @@ impl<'a> Compiler<'a> {
         let snapshot = Snapshot {
             revision: 0,
             clients: document.settings.clients.clone(),
+            listeners,
             table: table.clone(),
             routes: route_pieces.clone(),
             upstreams: upstream_pieces.clone(),

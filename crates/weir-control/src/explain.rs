@@ -82,10 +82,7 @@ pub fn explain(
 ) -> Result<Explanation, Unexplained> {
     let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
     let exchange = exchange(&document.settings, question).map_err(Unexplained::Request)?;
-    let lookup = lookup(&exchange);
-    let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
-    let candidates: Vec<_> =
-        snapshot.table.explain(&lookup).into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
+    let candidates = candidates_in(&snapshot, &exchange);
     let chosen =
         candidates.iter().find(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen).map(|(id, _)| &**id);
     let plugins = rows(&ResourceIndex::new(document), registry, chosen);
@@ -123,25 +120,32 @@ pub(crate) fn candidates(
 ) -> Result<Vec<(Box<str>, Candidate)>, String> {
     let RunningConfiguration { snapshot, settings } = running;
     let exchange = exchange(settings, question)?;
-    let found = snapshot.table.explain(&lookup(&exchange));
-    let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
-    Ok(found.into_iter().map(|candidate| (id_of(&candidate), candidate)).collect())
+    Ok(candidates_in(snapshot, &exchange))
 }
 
-fn lookup(exchange: &Exchange) -> Lookup<'_> {
+fn candidates_in(snapshot: &Snapshot, exchange: &Exchange) -> Vec<(Box<str>, Candidate)> {
+    let found = lookup(snapshot, exchange).map(|lookup| snapshot.table.explain(&lookup)).unwrap_or_default();
+    let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
+    found.into_iter().map(|candidate| (id_of(&candidate), candidate)).collect()
+}
+
+/// `None` if no listener has the host.
+fn lookup<'a>(snapshot: &'a Snapshot, exchange: &'a Exchange) -> Option<Lookup<'a>> {
     let request = &exchange.request;
-    Lookup {
+    let listener = snapshot.listeners.find_by_port(exchange.client.public_port, request.host())?;
+    Some(Lookup {
         host: request.host(),
         path: request.path(),
         method: request.method,
+        listener: listener.id.as_deref(),
         remote_addr: exchange.client.addr,
         variables: exchange,
-    }
+    })
 }
 
 /// The id of the route that a request takes.
 fn route_of<'s>(snapshot: &'s Snapshot, exchange: &Exchange) -> Option<&'s str> {
-    let route = snapshot.table.find(&lookup(exchange))?;
+    let route = snapshot.table.find(&lookup(snapshot, exchange)?)?;
     Some(&snapshot.routes[route as usize].facts.route_id)
 }
 
@@ -172,6 +176,10 @@ fn exchange(settings: &NodeSettings, question: &RequestDescription) -> Result<Ex
     exchange.client.addr = question.from;
     exchange.client.peer.set_ip(question.from);
     exchange.client.tls = scheme == "https";
+    let usual = if exchange.client.tls { 443 } else { 80 };
+    let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(usual);
+    exchange.client.local.set_port(port);
+    exchange.client.public_port = port;
     Ok(exchange)
 }
 
@@ -268,6 +276,7 @@ impl fmt::Display for VerdictText<'_> {
             CandidateVerdict::Host => "no match: the host is different",
             CandidateVerdict::Uri => "no match: the path differs after the first `*` of the uri",
             CandidateVerdict::Method => "no match: the method is different",
+            CandidateVerdict::Listener => "no match: the request belongs to no listener of `listeners`",
             CandidateVerdict::RemoteAddr => "no match: the client's address is not in `remote_addrs`",
             CandidateVerdict::Among => "no match: this path is not served at present",
             CandidateVerdict::Vars(rule) => return write!(f, "no match: this rule of `vars` is false: {rule}"),

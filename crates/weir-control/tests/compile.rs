@@ -38,8 +38,14 @@ fn snapshot(document: &Document) -> Snapshot {
 fn found<'a>(snapshot: &'a Snapshot, host: &str, path: &str) -> Option<&'a Route> {
     let exchange = Exchange::default();
     let remote_addr: IpAddr = "127.0.0.1".parse().expect("an address");
-    let lookup =
-        Lookup { host: host.as_bytes(), path: path.as_bytes(), method: Method::Get, remote_addr, variables: &exchange };
+    let lookup = Lookup {
+        host: host.as_bytes(),
+        path: path.as_bytes(),
+        method: Method::Get,
+        listener: None,
+        remote_addr,
+        variables: &exchange,
+    };
     snapshot.table.find(&lookup).map(|number| &*snapshot.routes[number as usize])
 }
 

@@ -79,3 +79,27 @@ fn explanation_of_an_invalid_request_names_the_fault() {
         }
     }
 }
+
+#[test]
+fn the_listener_is_found_by_the_port_and_the_host() {
+    let file = "
+listeners:
+- { id: a, address: \":9090\", public_port: 80, hosts: [a.example] }
+- { id: b, address: \":9090\", public_port: 80, hosts: [b.example] }
+routes: [{ id: of-a, uri: /*, listeners: [a], plugins: {} }, { id: of-b, uri: /*, listeners: [b], plugins: {} }]
+";
+    let document = Document::parse("f", file, &|_| None, TextLimits::default()).expect("is YAML");
+    let explained = |url: &str| {
+        let from = "127.0.0.1".parse().expect("an address");
+        let question = RequestDescription { method: "GET".to_owned(), url: url.to_owned(), headers: Vec::new(), from };
+        let explanation = explain(&document, &plugins::REGISTRY, &question).expect("explained");
+        (explanation.route().map(str::to_owned), explanation.to_string())
+    };
+    for (url, route) in [("http://a.example/", "of-a"), ("http://b.example:9090/", "of-b")] {
+        let (found, text) = explained(url);
+        assert_eq!(found.as_deref(), Some(route), "{text}");
+        assert!(text.contains("no match: the request belongs to no listener of `listeners`"), "{text}");
+    }
+    assert_eq!(explained("http://c.example/"), (None, "No route matches; the answer is 404.\n".to_owned()));
+    assert_eq!(explained("http://a.example:81/").0, None);
+}

@@ -253,7 +253,14 @@ fn meaning(snapshot: &Snapshot) -> String {
     for (host, path) in HOSTS.iter().flat_map(|host| PATHS.map(|path| (host, path))) {
         let remote_addr: IpAddr = [127, 0, 0, 1].into();
         let method = Method::Get;
-        let lookup = Lookup { host: host.as_bytes(), path: path.as_bytes(), method, remote_addr, variables: &exchange };
+        let lookup = Lookup {
+            host: host.as_bytes(),
+            path: path.as_bytes(),
+            method,
+            listener: None,
+            remote_addr,
+            variables: &exchange,
+        };
         let id = |number: u32| &*snapshot.routes[number as usize].facts.route_id;
         let mut candidates: Vec<String> = snapshot
             .table

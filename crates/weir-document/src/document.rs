@@ -20,6 +20,8 @@ mod hub;
 mod hub_log;
 mod include;
 pub mod kinds;
+mod listen;
+mod listener;
 pub mod lists;
 mod methods;
 mod names;
@@ -78,6 +80,8 @@ pub use file_schema::file_schema;
 pub use hub::HubSpec;
 pub use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use kinds::RESOURCE_LISTS;
+pub use listen::{Listen, ListenAddress};
+pub use listener::{AllowedAddresses, ListenerSpec};
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
@@ -92,7 +96,7 @@ pub use scheme::Scheme;
 pub use secret_fields::{ApisixStorage, SecretField, for_each_secret, is_secret_at};
 pub use secret_reference::SecretReference;
 pub use secrets::SecretManager;
-pub use settings::{Listen, ListenAddress, LogLevel, NodeSettings};
+pub use settings::{LogLevel, NodeSettings};
 pub use shares::TrafficShare;
 pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
@@ -115,6 +119,8 @@ pub struct Document {
     pub global_rules: Vec<PluginSet>,
     pub ssls: Vec<Ssl>,
     pub hubs: Vec<HubSpec>,
+    /// The listeners that are resources, beside those of the setting `listen`.
+    pub listeners: Vec<ListenerSpec>,
     pub consumers: Vec<ConsumerSpec>,
     pub credentials: Vec<CredentialSpec>,
     pub consumer_groups: Vec<PluginSet>,
@@ -432,6 +438,7 @@ impl Document {
             global_rules: Vec::new(),
             ssls: Vec::new(),
             hubs: Vec::new(),
+            listeners: Vec::new(),
             consumers: Vec::new(),
             credentials: Vec::new(),
             consumer_groups: Vec::new(),
@@ -502,12 +509,19 @@ impl Document {
             resource::list(fields, "plugin_metadata", plugins::read_metadata, |one| (&*one.name).into());
         self.ssls = resource::list(fields, "ssls", certificate::read, |ssl| (&*ssl.id).into());
         self.hubs = resource::list(fields, "hubs", hub::read, |hub| (&*hub.id).into());
+        self.listeners = resource::list(fields, "listeners", listener::read_resource, |one| (&*one.id).into());
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
     }
 
-    /// The addresses to accept clients on.
+    /// The addresses to accept clients on. Listeners with hosts may share one.
     pub fn listens(&self) -> impl Iterator<Item = &Listen> {
-        self.settings.listen.iter()
+        self.settings.listen.iter().chain(self.listeners.iter().map(|listener| &listener.listen))
+    }
+
+    /// Each address once.
+    pub fn listened_addresses(&self) -> Vec<&Listen> {
+        let mut known = HashSet::new();
+        self.listens().filter(|one| one.address.port() == 0 || known.insert(one.address.socket_addr())).collect()
     }
 
     /// The names that must be resolved before endpoints have addresses.

@@ -50,6 +50,8 @@ pub struct Certificates {
     /// Some certificate requires client certificates, so the hosts of requests must be checked.
     proof: bool,
     prover: Option<Arc<dyn ChallengeCertificates>>,
+    /// By the ids of listeners that have certificates of their own.
+    of_listeners: HashMap<Box<str>, Certificates>,
 }
 
 impl Certificates {
@@ -78,6 +80,20 @@ impl Certificates {
             }
         }
         if taken.is_empty() { Ok(()) } else { Err(taken) }
+    }
+
+    /// The certificates that only this listener has, which are none at first.
+    pub fn of_listener_mut(&mut self, id: &str) -> &mut Certificates {
+        self.of_listeners.entry(id.into()).or_default()
+    }
+
+    /// The certificates of a listener: its own if it has any, and otherwise these.
+    #[inline]
+    pub fn of_listener(&self, id: Option<&str>) -> &Certificates {
+        match id {
+            Some(id) if !self.of_listeners.is_empty() => self.of_listeners.get(id).unwrap_or(self),
+            _ => self,
+        }
     }
 
     /// The certificate for a name in lower case: of that name, of the wildcard that covers it, or the default.
@@ -149,7 +165,7 @@ impl Certificates {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.all.is_empty() && self.of_listeners.is_empty()
     }
 }
 

@@ -294,6 +294,8 @@ pub struct ClientFacts {
     pub addr: IpAddr,
     /// The client's port: the peer's, or the one `real-ip` found with the address.
     pub port: u16,
+    /// The port that clients use, which is that of `local` unless the listener says otherwise.
+    pub public_port: u16,
     /// The peer is trusted, so its `X-Forwarded-*` and `Forwarded` fields are used.
     pub trusted: bool,
     /// The client's connection uses TLS.
@@ -312,6 +314,7 @@ impl Default for ClientFacts {
             local: nowhere,
             addr: nowhere.ip(),
             port: nowhere.port(),
+            public_port: nowhere.port(),
             trusted: false,
             tls: false,
             connection: 0,

@@ -141,6 +141,10 @@ variables! {
     ServerAddr = "server_addr",
     /// The local port on which the connection was accepted.
     ServerPort = "server_port",
+    /// The port that clients use: `public_port` of the listener, or the local port.
+    PublicPort = "public_port",
+    /// The same with a colon, as it stands in a URL: `:8443`. Missing for port 443 with TLS, and for port 80 without.
+    PublicPortSuffix = "public_port_suffix",
     /// The same as `host`. In nginx, the name of the virtual server.
     ServerName = "server_name",
     /// The serial number of the client's connection.

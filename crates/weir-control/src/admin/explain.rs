@@ -57,6 +57,7 @@ fn told(id: &str, candidate: &Candidate) -> Value {
         CandidateVerdict::Host => "host",
         CandidateVerdict::Uri => "uri",
         CandidateVerdict::Method => "method",
+        CandidateVerdict::Listener => "listener",
         CandidateVerdict::RemoteAddr => "remote_addr",
         CandidateVerdict::Among => "not_served",
         CandidateVerdict::Vars(_) => "vars",

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap};
 
 use super::query::Query;
-use crate::document::{AdminKey, AdminRole, AdminScope};
+use crate::document::{AdminKey, AdminRole, AdminScope, kinds};
 
 /// Why a request has no valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn brought<'r>(query: &'r Query, headers: &'r HeaderMap) -> Option<&'r str> {
 pub(super) fn may_write(role: AdminRole, list: &str) -> bool {
     match role {
         AdminRole::Viewer => false,
-        AdminRole::Editor => list != "secrets",
+        AdminRole::Editor => kinds::find(list).is_none_or(|kind| !kind.only_admins),
         AdminRole::Admin => true,
     }
 }

@@ -14,7 +14,7 @@ use crate::stores::resources::{ResourceChange, ResourceKey, ResourceView, Stored
 use crate::stores::writes::{Plan, PlanRefusal};
 
 /// Lists whose resources have an effect on those of others, whatever their labels are: a scope includes them only if it names them.
-const SHARED_LISTS: &[&str] = &["global_rules", "plugin_metadata", "secrets"];
+const SHARED_LISTS: &[&str] = &["global_rules", "plugin_metadata", "secrets", "listeners"];
 
 /// Whether scopes include a resource. A credential has the labels of its consumer, which `consumer` looks up.
 fn covers(

@@ -121,6 +121,7 @@ impl Compiler<'_> {
         let rule = RouteRule {
             uris: vec![format!("{PREFIX}*")],
             hosts: hosts.iter().map(|host| host.name.to_string()).collect(),
+            listeners: Box::default(),
             methods: Some([Method::Get, Method::Head].into_iter().collect()),
             remote_addrs: Vec::new(),
             priority: i64::MAX,

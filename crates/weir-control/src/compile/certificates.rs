@@ -87,8 +87,14 @@ impl Compiler<'_> {
         let mut all = Certificates::default();
         for written in self.document.ssls.iter().filter(|written| written.enabled && !written.for_upstreams) {
             let Some(certificate) = self.certificate(written) else { continue };
-            let names = written.names.iter().map(|name| &*name.name);
-            for index in all.add(certificate, names).err().unwrap_or_default() {
+            self.warn_of_missing_listeners(&written.origin, &written.listeners);
+            let listeners: Vec<&str> = written.listeners.iter().map(|listener| &*listener.id).collect();
+            let names = || written.names.iter().map(|name| &*name.name);
+            let taken = match &*listeners {
+                [] => all.add(certificate, names()),
+                named => named.iter().try_for_each(|id| all.of_listener_mut(id).add(certificate.clone(), names())),
+            };
+            for index in taken.err().unwrap_or_default() {
                 let name = &written.names[index];
                 let problem = format!("`{}` already has a certificate", name.name);
                 let advice = "put further certificates for a name into `certs` and `keys` of its first entry";

@@ -9,7 +9,7 @@ use weir_plugin::{BuildContext, Consumer, Proof, Registry};
 
 use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
-use crate::document::{self, CredentialSpec, Document, PluginSet, PluginSpec, ResourceOrigin};
+use crate::document::{self, CredentialSpec, Document, Listen, PluginSet, PluginSpec, ResourceOrigin};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 
 /// The inputs that are needed before any plugin can be built, and the sources of overlays.
@@ -52,7 +52,8 @@ impl KeyOwner<'_> {
 
 pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> KnownConsumers<'a> {
     let tls = compiler.document.listens().find(|listen| listen.settings.protocol.uses_tls());
-    let https_port = tls.map(|listen| listen.address.port()).filter(|port| *port != 0);
+    let port = |listen: &Listen| listen.public_port.unwrap_or(listen.address.port());
+    let https_port = tls.map(port).filter(|port| *port != 0);
     let mut reader = ConsumerReader {
         compiler,
         registry,

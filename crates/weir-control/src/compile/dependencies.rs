@@ -99,7 +99,7 @@ impl Surroundings {
                 sections(&["dns_resolver", "dns_resolver_valid", "ssl_trusted_certificate"]),
                 files,
             )),
-            https_port: sections(&["listen"]),
+            https_port: sections(&["listen", "listeners"]),
             log_folders: Fingerprint::of(document.access.as_ref().map(|access| &*access.writable)),
             names: names(document),
             tls: Fingerprint::of((sections(&["ssls", "ssl_trusted_certificate", "upstream_tls_verify"]), files)),

@@ -79,7 +79,9 @@ impl<'a> RouteCompiler<'a> {
         let targets: HashMap<&str, Option<usize>> =
             document.services.iter().map(|service| &*service.id).zip(numbers.iter().copied()).collect();
         let ids: Vec<&str> = document.upstreams.iter().map(|upstream| &*upstream.id).collect();
-        let references = chains.sets_key().map(|sets| Fingerprint::of((sets, ids, upstreams.numbers(), &numbers)));
+        let listeners: Vec<&str> = document.listeners.iter().map(|listener| &*listener.id).collect();
+        let numbers_of = (upstreams.numbers(), &numbers);
+        let references = chains.sets_key().map(|sets| Fingerprint::of((sets, ids, listeners, numbers_of)));
         let unchanged = self.unchanged_with(references, chains);
         let mut index = 0;
         while let Some(written) = document.routes.get(index) {
@@ -181,6 +183,7 @@ impl<'a> RouteCompiler<'a> {
             Some(hub) => Target::Responder(hub),
             None => upstream.map_or(Target::Nothing, Target::Upstream),
         };
+        self.compiler.warn_of_missing_listeners(&written.origin, &written.listeners);
         match is_on {
             true => {
                 if let Some(vars) = &written.vars {
@@ -311,7 +314,9 @@ impl Compiler<'_> {
 /// Whether a route depends on what its references refer to. Upstreams in options may be references as well.
 fn refers(written: &document::RouteSpec) -> bool {
     let references = [&written.service_id, &written.upstream_id, &written.plugin_config_id];
-    references.iter().any(|reference| reference.is_some()) || written.plugins.iter().any(|one| !one.shares.is_empty())
+    !written.listeners.is_empty()
+        || references.iter().any(|reference| reference.is_some())
+        || written.plugins.iter().any(|one| !one.shares.is_empty())
 }
 
 fn rule(written: &document::RouteSpec, service: Option<&ServiceSpec>, number: usize, order: u64) -> RouteRule {
@@ -323,6 +328,7 @@ fn rule(written: &document::RouteSpec, service: Option<&ServiceSpec>, number: us
     RouteRule {
         uris: written.uris.clone(),
         hosts: hosts.clone(),
+        listeners: written.listeners.iter().map(|listener| listener.id.clone()).collect(),
         methods: (!written.methods.is_empty()).then(methods),
         remote_addrs: written.remote_addrs.clone(),
         priority: written.priority,

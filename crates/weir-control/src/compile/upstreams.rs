@@ -44,6 +44,7 @@ pub(super) type UpstreamName<'n> = (&'n str, &'n str, &'n str);
 
 impl<'a> Upstreams<'a> {
     pub(super) fn new(compiler: &'a Compiler<'a>, before: Option<&'a Parts>) -> Self {
+        compiler.report_missing_registry();
         let mut upstreams = Upstreams {
             compiler,
             named: OnceCell::new(),

@@ -12,7 +12,7 @@ use super::resource_source::AcceptedSettings;
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::store::ResourceStore;
 use crate::document::resource_access::{NodeOwned, ResourceAccess};
-use crate::document::{Document, NameRule, ResourceRights, WrittenResource};
+use crate::document::{AllowedAddresses, Document, NameRule, ResourceRights, WrittenResource};
 use crate::text::tree::TextPosition;
 
 /// The resources of the document in use, each with its place.
@@ -92,6 +92,8 @@ fn access_of(document: &Document, written: &[WrittenResource], file: &Path) -> R
         files: document.files_of_resources().into_iter().map(Box::from).collect(),
         // A check opens no file to write to.
         log_files: vec!["/".into()],
+        // Nor does it listen on anything.
+        listeners: vec![AllowedAddresses::ALL],
     };
     let directory = file.parent().map(PathBuf::from).unwrap_or_default();
     ResourceAccess::new(rights, NodeOwned::default(), file, &directory)

@@ -25,6 +25,8 @@ pub struct Ssl {
     pub for_upstreams: bool,
     /// In lower case: `example.com`, `*.example.com` or `*`.
     pub names: Vec<ServerName>,
+    /// Empty: for every listener that has no certificates of its own.
+    pub listeners: Vec<Reference>,
     /// Certificates with their keys; several for several key types.
     pub pairs: Vec<(Pem, Pem)>,
     pub clients: Option<ClientVerification>,
@@ -120,6 +122,10 @@ keys! {
     /// Several host names.
     snis: List<ParsedText<ServerName>> = list(NAME).not_empty("add a host name, or `*` for all other names"),
         example("[example.com, \"*.example.com\"]");
+    /// The listeners that show the certificate, by their ids. A listener that some entry names shows only certificates of such entries,
+    /// and asks only for client certificates of these.
+    listeners: List<IdOf> = list(id_of("listeners")).not_empty("leave it out for all listeners"), own(),
+        absent("all that no entry names"), example("[internal]"), guide("listeners.md#certificates-of-one-listener");
     /// A certificate chain: PEM text, the name of a file, or `$env://NAME`. File names are relative to the configuration file.
     cert: Custom<Pem> = PEM, required("add PEM text, or the name of a PEM file"), example("example.crt");
     /// The key of `cert`.
@@ -175,6 +181,7 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
         id: resource::id(&fields, index),
         for_upstreams,
         names: if for_upstreams { Vec::new() } else { names(&fields) },
+        listeners: fields.read(&SSL.listeners).unwrap_or_default(),
         pairs: pairs(&fields),
         clients: fields.read(&SSL.client),
         versions: fields.read(&SSL.ssl_protocols).unwrap_or(Versions::ALL),

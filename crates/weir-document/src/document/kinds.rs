@@ -5,6 +5,7 @@ use std::fmt;
 use super::certificate::SSL;
 use super::consumer::CONSUMER;
 use super::hub::HUB;
+use super::listener::LISTENER;
 use super::plugin_set::{GLOBAL_RULE, PLUGIN_SET};
 use super::route::{ROUTE, SERVICE};
 use super::secrets::SECRET_MANAGER;
@@ -41,6 +42,8 @@ pub struct ResourceKind {
     pub is_long: bool,
     /// Whether a store holds it; otherwise only files do.
     pub is_stored: bool,
+    /// Whether only admins may change it: it decides what the node is to other machines, or what a name means.
+    pub only_admins: bool,
     /// Whether this version serves it. The list of one that it does not serve must be empty.
     pub is_served: bool,
     /// Its keys. `None`: any, which are not known here.
@@ -48,7 +51,18 @@ pub struct ResourceKind {
 }
 
 const fn kind(list: &'static str, name: &'static str, id: IdRule, keys: Option<&'static dyn MapKeys>) -> ResourceKind {
-    ResourceKind { list, name, id, patch: false, timed: true, is_long: false, is_stored: true, is_served: true, keys }
+    ResourceKind {
+        list,
+        name,
+        id,
+        patch: false,
+        timed: true,
+        is_long: false,
+        is_stored: true,
+        only_admins: false,
+        is_served: true,
+        keys,
+    }
 }
 
 impl fmt::Debug for ResourceKind {
@@ -64,6 +78,10 @@ impl ResourceKind {
 
     const fn long(self) -> ResourceKind {
         ResourceKind { is_long: true, ..self }
+    }
+
+    const fn only_admins(self) -> ResourceKind {
+        ResourceKind { only_admins: true, ..self }
     }
 
     const fn not_served(self) -> ResourceKind {
@@ -95,7 +113,7 @@ impl ResourceKind {
 /// All kinds.
 pub static KINDS: &[ResourceKind] = &ALL;
 
-const ALL: [ResourceKind; 13] = [
+const ALL: [ResourceKind; 14] = [
     kind("routes", "route", IdRule::Any, Some(&ROUTE)).patch().long(),
     kind("services", "service", IdRule::Any, Some(&SERVICE)).patch().long(),
     kind("upstreams", "upstream", IdRule::Any, Some(&UPSTREAM)).patch().long(),
@@ -105,7 +123,8 @@ const ALL: [ResourceKind; 13] = [
     kind("consumer_groups", "consumer group", IdRule::Required, Some(&PLUGIN_SET)).patch(),
     ResourceKind { timed: false, ..kind("plugin_metadata", "plugin_metadata", IdRule::Plugin, None) },
     kind("ssls", "ssl", IdRule::Any, Some(&SSL)).patch(),
-    kind("secrets", "secret", IdRule::Manager, Some(&SECRET_MANAGER)).patch(),
+    kind("secrets", "secret", IdRule::Manager, Some(&SECRET_MANAGER)).patch().only_admins(),
+    kind("listeners", "listener", IdRule::Any, Some(&LISTENER)).patch().only_admins(),
     kind("protos", "proto", IdRule::Any, None).not_served(),
     kind("stream_routes", "stream route", IdRule::Any, None).not_served(),
     ResourceKind { is_stored: false, ..kind("hubs", "hub", IdRule::Any, Some(&HUB)) },

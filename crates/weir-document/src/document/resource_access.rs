@@ -1,4 +1,4 @@
-//! What the resources of a store may use of the node: environment variables, secrets and files.
+//! What the resources of a store may use of the node: environment variables, secrets, files and addresses to listen on.
 //!
 //! Whoever may change resources is not always who may read the environment and the files of the node. So the node's configuration
 //! file lists what resources may use, and this module decides by these lists, for every way in which a resource can refer to
@@ -11,6 +11,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use weir_plugin::AllowedFolders;
 
+use super::listen::ListenAddress;
+use super::listener::AllowedAddresses;
 use super::secret_reference::{ReferenceFault, SecretReference};
 use crate::keys::kinds::{List, ParsedText, list, text};
 use crate::keys::schema::Definitions;
@@ -35,6 +37,8 @@ pub struct ResourceRights {
     pub files: Vec<Box<str>>,
     /// `resource_log_files`: directories in which files may be written, relative to that of the configuration.
     pub log_files: Vec<Box<str>>,
+    /// `resource_listeners`: addresses that may be listened on.
+    pub listeners: Vec<AllowedAddresses>,
 }
 
 /// An entry of `resource_env` or `resource_secrets`.
@@ -168,6 +172,11 @@ impl ResourceAccess {
         }
         let problem = format!("the secret `{}` may not be read by this resource", shortened(&name));
         Err((problem, "add it to `resource_secrets` in the configuration file of the node".to_owned()))
+    }
+
+    /// Whether resources may listen on an address.
+    pub fn may_listen(&self, address: ListenAddress) -> bool {
+        self.rights.listeners.iter().any(|allowed| allowed.contain(address))
     }
 
     /// Whether some resource may read the text that a name stands for: the name of a file, or `$env://NAME`.

@@ -12,8 +12,8 @@ use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, host, id_of};
 use super::upstream::{self, TIMEOUT, UPSTREAM, UpstreamSpec};
 use crate::keys::kinds::{
-    AnyWhole, Custom, DistinctList, Flag, Or, ParsedText, RefusedKey, SubMap, Whole, Words, any_text, any_whole,
-    custom, flag, refused, section, set, text, whole, words,
+    AnyWhole, Custom, DistinctList, Flag, List, Or, ParsedText, RefusedKey, SubMap, Whole, Words, any_text, any_whole,
+    custom, flag, list, refused, section, set, text, whole, words,
 };
 use crate::keys::{KeyRule, keys};
 use crate::text::fingerprint::Fingerprint;
@@ -31,6 +31,8 @@ pub struct RouteSpec {
     pub uris: Vec<String>,
     /// In lower case; empty: any host.
     pub hosts: Vec<String>,
+    /// Empty: any listener.
+    pub listeners: Vec<Reference>,
     /// Empty: any method.
     pub methods: Vec<String>,
     /// Empty: any address.
@@ -94,6 +96,9 @@ keys! {
         example("[api.example.com, \"*.example.org\"]");
     /// The methods. An empty list stands for all.
     methods: DistinctList<Words<&'static str>> = set(words(METHODS)).may_be_empty(), absent("any"), example("[GET, POST]");
+    /// The listeners whose requests the route takes, by their ids.
+    listeners: List<IdOf> = list(id_of("listeners")).not_empty("leave it out for all listeners"), own(), absent("any"),
+        example("[internal]"), guide("listeners.md#routes-of-one-listener");
     /// The address of the client, or a range of addresses.
     remote_addr: ParsedText<String> = NETWORK, absent("any"), example("10.0.0.0/8");
     /// Several addresses and ranges.
@@ -168,6 +173,7 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
         uris: one_or_many(fields.has(&ROUTE.uri), fields.read(&ROUTE.uri), || fields.read(&ROUTE.uris)),
         hosts: one_or_many(fields.has(&ROUTE.host), fields.read(&ROUTE.host), || fields.read(&ROUTE.hosts)),
         methods: fields.read(&ROUTE.methods).unwrap_or_default().into_iter().map(str::to_owned).collect(),
+        listeners: fields.read(&ROUTE.listeners).unwrap_or_default(),
         remote_addrs: remote_addrs.iter().filter_map(|text| parse_network(text)).collect(),
         priority: fields.value(&ROUTE.priority),
         vars: fields.read(&ROUTE.vars),

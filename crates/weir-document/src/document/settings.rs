@@ -2,7 +2,6 @@
 
 mod clients;
 mod keys;
-mod listen;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -18,6 +17,7 @@ use super::admin::{ADMIN, AdminSettings};
 use super::certificate::Pem;
 use super::data_encryption::DataEncryption;
 use super::discovery::DiscoverySettings;
+use super::listen::{self, Listen};
 use super::otlp_metrics::OtlpMetricsSettings;
 use super::resource_access::{self, ResourceRights};
 use super::store::{self, StoreKind, StoreSettings};
@@ -30,7 +30,6 @@ use crate::text::tree::{MapEntry, NodeKind, TreeNode};
 use clients::CLIENTS;
 use keys::ENABLED_PLUGIN;
 pub(super) use keys::NODE;
-pub use listen::{Listen, ListenAddress};
 
 /// Settings of the node itself. Changes of some need a restart or binary upgrade: see `publish::unchangeable`.
 #[derive(Clone, Debug)]
@@ -270,6 +269,7 @@ fn resource_rights(fields: &MapReader) -> ResourceRights {
         secrets: fields.read(&NODE.resource_secrets).unwrap_or_default(),
         files: fields.read(&NODE.resource_files).unwrap_or_default(),
         log_files: fields.read(&NODE.resource_log_files).unwrap_or_default(),
+        listeners: fields.read(&NODE.resource_listeners).unwrap_or_default(),
     };
     if let Some(at) = fields.get(&NODE.resource_log_files) {
         resource_access::keep_apart(&rights, &at);

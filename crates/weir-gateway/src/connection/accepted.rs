@@ -128,6 +128,7 @@ impl Accepted {
             local: self.local,
             addr: self.peer.ip(),
             port: self.peer.port(),
+            public_port: self.local.port(),
             trusted: false,
             tls: self.tls.is_some(),
             connection: self.number,

@@ -41,6 +41,7 @@ async fn handshake(worker: &TaskGuard, tcp: TcpStream, peer: SocketAddr) -> Opti
     let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
     let is_begun = within_timeout(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
     let mut proof = Scope::default();
+    let local = tcp.local_addr().ok().map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
     // Boxed, since the handshake is over before the long part of a connection's life, and its state would take room all the
     // time.
     let accepting = Box::pin(accept(tcp, |wanted| {
@@ -52,7 +53,14 @@ async fn handshake(worker: &TaskGuard, tcp: TcpStream, peer: SocketAddr) -> Opti
         {
             return Some(server);
         }
-        let certificate = certificates.find(wanted.name.as_deref())?;
+        let certificate = match current.snapshot.listeners.is_empty() {
+            true => certificates.find(wanted.name.as_deref())?,
+            false => {
+                let name = wanted.name.as_deref();
+                let listener = current.snapshot.listeners.find(local?, name.unwrap_or_default().as_bytes())?;
+                certificates.of_listener(listener.id.as_deref()).find(name)?
+            }
+        };
         proof = certificate.server.scope();
         Some(certificate.server.clone())
     }));

@@ -123,7 +123,7 @@ impl TrustedForwarding {
 
 /// Writes `X-Real-IP` and `X-Forwarded-*`, which tell the upstream who the client is and how it reached the gateway.
 pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
-    let ClientFacts { peer, local, addr, trusted, .. } = exchange.client;
+    let ClientFacts { peer, public_port, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
     let said = TrustedForwarding::by(exchange);
     let mut lines = AddressLines::default();
@@ -165,7 +165,7 @@ pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
         lines.push(b"\r\n");
     }
     if !said.port && !head.is_withheld(Known::XForwardedPort) {
-        let port = forwarded_port(exchange, &said).unwrap_or(local.port());
+        let port = forwarded_port(exchange, &said).unwrap_or(public_port);
         lines.push(b"X-Forwarded-Port: ");
         lines.push(itoa::Buffer::new().format(port).as_bytes());
         lines.push(b"\r\n");

@@ -126,9 +126,9 @@ fn parse(index: usize, rule: RouteRule, errors: &mut Vec<BuildError>) -> Compile
     }
     hosts.sort();
     hosts.dedup();
-    let RouteRule { methods, remote_addrs, vars, among, priority, order, route, .. } = rule;
+    let RouteRule { listeners, methods, remote_addrs, vars, among, priority, order, route, .. } = rule;
     let methods = methods.unwrap_or(MethodSet::ANY);
-    CompiledRule { uris, hosts, methods, remote_addrs, vars, among, priority, order, route }
+    CompiledRule { uris, hosts, listeners, methods, remote_addrs, vars, among, priority, order, route }
 }
 
 /// Calls `each` for every pair of host and key that the rules have entries for, with these entries in the order they are
@@ -143,7 +143,10 @@ fn for_each_placement(rules: &[Arc<CompiledRule>], mut each: impl FnMut(Option<&
                 route: rule.route,
                 methods: rule.methods,
                 has_pattern: uri.is_pattern(),
-                has_conditions: !rule.remote_addrs.is_empty() || rule.vars.is_some() || rule.among.is_some(),
+                has_conditions: !rule.listeners.is_empty()
+                    || !rule.remote_addrs.is_empty()
+                    || rule.vars.is_some()
+                    || rule.among.is_some(),
             };
             placed.extend(rule.hosts.iter().map(|host| PlacedRule { host: Some(host), uri, entry: entry.clone() }));
             if rule.hosts.is_empty() {

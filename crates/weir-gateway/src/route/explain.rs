@@ -28,6 +28,8 @@ pub enum CandidateVerdict {
     Uri,
     /// It does not take the method.
     Method,
+    /// It is not a route of the listener that the request belongs to.
+    Listener,
     /// The client's address is in none of its `remote_addrs`.
     RemoteAddr,
     /// This condition of its `vars` does not hold.
@@ -83,6 +85,7 @@ fn refused(entry: &RuleEntry, refusal: RuleMismatch, lookup: &Lookup<'_>) -> Can
     match refusal {
         RuleMismatch::Pattern => CandidateVerdict::Uri,
         RuleMismatch::Method => CandidateVerdict::Method,
+        RuleMismatch::Listener => CandidateVerdict::Listener,
         RuleMismatch::RemoteAddr => CandidateVerdict::RemoteAddr,
         RuleMismatch::Among => CandidateVerdict::Among,
         RuleMismatch::Vars => {

@@ -6,7 +6,7 @@
 //! 2. within these, the exact path, then the longest prefix, then shorter ones;
 //! 3. within one path, `priority`, then the longer `uri`, then the order of the rules.
 //!
-//! The first in this order that also takes the method, the client's address and the `vars` wins. So a `priority` never
+//! The first in this order that also takes the method, the listener, the client's address and the `vars` wins. So a `priority` never
 //! beats a more specific path, and nothing beats a host that is named.
 //!
 //! A lookup costs two hashes and a walk down a radix tree, however many routes there are, and allocates nothing. A table is
@@ -16,6 +16,7 @@
 mod build;
 mod explain;
 mod host;
+mod listeners;
 mod methods;
 #[cfg(test)]
 mod oracle;
@@ -32,6 +33,7 @@ pub use explain::{Candidate, CandidateVerdict, TieBreak};
 use foldhash::fast::RandomState;
 use host::{Host, Hosts};
 use ipnet::IpNet;
+pub use listeners::{ListenerConflict, ListenerEntry, ListenerRule, ListenerTable};
 pub use methods::MethodSet;
 use radix::Radix;
 use table::SharedTable;
@@ -49,6 +51,8 @@ pub struct RouteRule {
     pub uris: Vec<String>,
     /// `host` or `hosts`, or those of the service; an empty list is every host.
     pub hosts: Vec<String>,
+    /// The ids of the listeners whose requests it takes; an empty list is every listener.
+    pub listeners: Box<[Box<str>]>,
     /// `None` is every method.
     pub methods: Option<MethodSet>,
     /// `remote_addr` or `remote_addrs`; an empty list is every address.
@@ -78,6 +82,8 @@ pub struct Lookup<'a> {
     /// Canonical, without the query.
     pub path: &'a [u8],
     pub method: Method,
+    /// The id of the listener that the request belongs to, if it has one.
+    pub listener: Option<&'a str>,
     pub remote_addr: IpAddr,
     /// For `vars`; used only if a rule that has them matches otherwise.
     pub variables: &'a dyn Variables,
@@ -120,7 +126,7 @@ struct RuleEntry {
     methods: MethodSet,
     /// The `uri` is a pattern: more than the prefix that it is found by must match.
     has_pattern: bool,
-    /// The rule has `remote_addrs`, `vars` or `among`.
+    /// The rule has `listeners`, `remote_addrs`, `vars` or `among`.
     has_conditions: bool,
 }
 
@@ -129,6 +135,7 @@ struct RuleEntry {
 struct CompiledRule {
     uris: Vec<Uri>,
     hosts: Vec<Host>,
+    listeners: Box<[Box<str>]>,
     methods: MethodSet,
     remote_addrs: Vec<IpNet>,
     vars: Option<Expression>,
@@ -159,6 +166,7 @@ struct LookupStep<'a> {
 enum RuleMismatch {
     Pattern,
     Method,
+    Listener,
     RemoteAddr,
     Vars,
     Among,
@@ -238,6 +246,10 @@ impl RouteTable {
         if entry.has_pattern && !rule.uris[entry.uri as usize].matches_after_key(lookup.path) {
             return Some(RuleMismatch::Pattern);
         }
+        let is_named = |id: &str| rule.listeners.iter().any(|named| **named == *id);
+        if !rule.listeners.is_empty() && !lookup.listener.is_some_and(is_named) {
+            return Some(RuleMismatch::Listener);
+        }
         if !rule.remote_addrs.is_empty() && !any_contains(&rule.remote_addrs, lookup.remote_addr) {
             return Some(RuleMismatch::RemoteAddr);
         }
@@ -272,6 +284,7 @@ impl std::fmt::Debug for Lookup<'_> {
             .field("host", &String::from_utf8_lossy(self.host))
             .field("path", &String::from_utf8_lossy(self.path))
             .field("method", &self.method)
+            .field("listener", &self.listener)
             .field("remote_addr", &self.remote_addr)
             .finish_non_exhaustive()
     }

@@ -15,6 +15,7 @@ struct Request {
     host: String,
     path: String,
     method: Method,
+    listener: Option<String>,
     remote_addr: IpAddr,
     variables: HashMap<String, String>,
 }
@@ -31,6 +32,7 @@ impl Request {
             host: host.to_owned(),
             path: path.to_owned(),
             method: Method::Get,
+            listener: None,
             remote_addr: [127, 0, 0, 1].into(),
             variables: HashMap::new(),
         }
@@ -41,6 +43,7 @@ impl Request {
             host: self.host.as_bytes(),
             path: self.path.as_bytes(),
             method: self.method,
+            listener: self.listener.as_deref(),
             remote_addr: self.remote_addr,
             variables: self,
         }
@@ -51,6 +54,7 @@ fn rule(route: u32, uris: &[&str]) -> RouteRule {
     RouteRule {
         uris: uris.iter().map(|uri| uri.to_string()).collect(),
         hosts: Vec::new(),
+        listeners: Box::default(),
         methods: None,
         remote_addrs: Vec::new(),
         priority: 0,
@@ -110,7 +114,9 @@ fn host_rank(hosts: &[String], host: &str) -> Option<(bool, bool, usize)> {
 }
 
 fn takes(rule: &RouteRule, request: &Request) -> bool {
+    let is_of = |listener: &String| rule.listeners.iter().any(|named| **named == **listener);
     rule.methods.is_none_or(|methods| methods.contains(request.method))
+        && (rule.listeners.is_empty() || request.listener.as_ref().is_some_and(is_of))
         && (rule.remote_addrs.is_empty() || rule.remote_addrs.iter().any(|net| net.contains(&request.remote_addr)))
         && rule.vars.as_ref().is_none_or(|vars| vars.holds(request))
 }
@@ -180,18 +186,19 @@ fn some_rule() -> impl Strategy<Value = RouteRule> {
     ];
     let uris = prop::collection::vec(some_uri(), 1..4);
     let hosts = prop_oneof![2 => Just(vec![]), 3 => prop::collection::vec(some_host_pattern(), 1..4)];
-    (uris, hosts, methods, networks, -1i64..2, vars).prop_map(|(uris, hosts, methods, networks, priority, vars)| {
-        RouteRule {
-            uris,
-            hosts,
-            methods: methods.map(MethodSet::from_iter),
-            remote_addrs: networks.iter().map(|text| text.parse().expect("a range")).collect(),
-            priority,
-            vars: vars.map(|value| Expression::compile(&value).expect("right")),
-            among: None,
-            order: 0,
-            route: 0,
-        }
+    let listeners = prop_oneof![4 => Just(vec![]), 1 => prop::sample::subsequence(vec!["a", "b"], 1..3)];
+    let parts = (uris, hosts, listeners, methods, networks, -1i64..2, vars);
+    parts.prop_map(|(uris, hosts, listeners, methods, networks, priority, vars)| RouteRule {
+        uris,
+        hosts,
+        listeners: listeners.into_iter().map(Box::from).collect(),
+        methods: methods.map(MethodSet::from_iter),
+        remote_addrs: networks.iter().map(|text| text.parse().expect("a range")).collect(),
+        priority,
+        vars: vars.map(|value| Expression::compile(&value).expect("right")),
+        among: None,
+        order: 0,
+        route: 0,
     })
 }
 
@@ -199,10 +206,13 @@ fn some_request() -> impl Strategy<Value = Request> {
     let address = prop::sample::select(vec!["10.1.0.1", "10.2.0.1", "127.0.0.1", "::1"]);
     let value = prop::option::of(prop::sample::select(vec!["1", "2"]));
     let host = prop_oneof![9 => some_host(), 1 => Just(String::new())];
-    (host, some_path(), some_method(), address, value).prop_map(|(host, path, method, address, value)| Request {
+    let listener = prop::option::of(prop::sample::select(vec!["a", "b"]));
+    let parts = (host, some_path(), some_method(), listener, address, value);
+    parts.prop_map(|(host, path, method, listener, address, value)| Request {
         host,
         path,
         method,
+        listener: listener.map(str::to_owned),
         remote_addr: address.parse().expect("an address"),
         variables: value.map(|value| ("arg_v".to_owned(), value.to_owned())).into_iter().collect(),
     })
@@ -441,6 +451,7 @@ fn explanation_says_why_each_lost() {
         for_hosts(&["other.com", "*.other.com"], rule(0, &["/*"])),
         RouteRule { methods: Some([Method::Post].into_iter().collect()), ..rule(1, &["/a"]) },
         RouteRule { vars: vars(json!([["arg_v", "==", "2"]])), priority: 9, ..rule(2, &["/a*"]) },
+        RouteRule { listeners: ["other".into()].into(), priority: 9, ..rule(9, &["/a*"]) },
         RouteRule { remote_addrs: vec!["10.0.0.0/8".parse().expect("a range")], priority: 8, ..rule(3, &["/a*"]) },
         RouteRule { priority: 2, ..rule(4, &["/a*"]) },
         RouteRule { priority: 1, ..rule(5, &["/a*"]) },
@@ -455,6 +466,7 @@ fn explanation_says_why_each_lost() {
         [
             (1, CandidateVerdict::Method),
             (2, CandidateVerdict::Vars(r#"arg_v == "2""#.to_owned())),
+            (9, CandidateVerdict::Listener),
             (3, CandidateVerdict::RemoteAddr),
             (4, CandidateVerdict::Chosen),
             (5, CandidateVerdict::Outranked(TieBreak::Priority)),

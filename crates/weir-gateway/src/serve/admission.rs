@@ -19,7 +19,16 @@ pub fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), St
         return Err(Stop::ConnectMethod);
     }
     if let Some(tls) = &exchange.tls {
-        match current.snapshot.certificates.admit(exchange.request.host(), exchange.request.path(), tls) {
+        let mut certificates = &current.snapshot.certificates;
+        let listeners = &current.snapshot.listeners;
+        if !listeners.is_empty() {
+            let (local, host) = (exchange.client.local, exchange.request.host());
+            if tls.server_name.as_ref().is_some_and(|name| listeners.is_misdirected(local, name.as_bytes(), host)) {
+                return Err(Stop::Misdirected);
+            }
+            certificates = certificates.of_listener(listeners.find(local, host).and_then(|found| found.id.as_deref()));
+        }
+        match certificates.admit(exchange.request.host(), exchange.request.path(), tls) {
             Admission::Admitted => {}
             Admission::Misdirected => return Err(Stop::Misdirected),
             Admission::Unproved => return Err(Stop::NoCertificate),

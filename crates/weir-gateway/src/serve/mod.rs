@@ -139,11 +139,21 @@ fn leave_out_upgrade(exchange: &mut Exchange) -> Result<(), Stop> {
 
 /// Finds the route, and stores it in the exchange.
 fn find_route<'a>(current: &'a Rc<WorkerSnapshot>, exchange: &mut Exchange) -> Option<&'a Route> {
+    let snapshot = &current.snapshot;
+    let mut listener = None;
+    if !snapshot.listeners.is_empty() {
+        let found = snapshot.listeners.find(exchange.client.local, exchange.request.host())?;
+        if found.public_port != 0 {
+            exchange.client.public_port = found.public_port;
+        }
+        listener = found.id.as_deref();
+    }
     let request = &exchange.request;
-    let number = current.snapshot.table.find(&Lookup {
+    let number = snapshot.table.find(&Lookup {
         host: request.host(),
         path: request.path(),
         method: request.method,
+        listener,
         remote_addr: exchange.client.addr,
         variables: exchange,
     })?;

@@ -27,12 +27,14 @@ pub use persistence::{Persistence, WhenEndpointGone};
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::pieces::Pieces;
-pub use crate::route::{RouteRule, RouteTable};
+pub use crate::route::{ListenerConflict, ListenerRule, ListenerTable, RouteRule, RouteTable};
 
 /// One configuration. An exchange uses the same snapshot from its first to its last byte.
 pub struct Snapshot {
     pub revision: u64,
     pub clients: ClientSettings,
+    /// Empty without listeners that have an id.
+    pub listeners: ListenerTable,
     pub table: RouteTable,
     /// Indexed by the `route` number of the table's rules. Unchanged routes share their pieces with the previous snapshot.
     pub routes: Pieces<Arc<Route>>,

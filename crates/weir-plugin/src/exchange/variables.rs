@@ -69,6 +69,8 @@ impl Variables for Exchange {
             Variable::PeerAddr => text(self.client.peer.ip()),
             Variable::ServerAddr => text(self.client.local.ip()),
             Variable::ServerPort => text(self.client.local.port()),
+            Variable::PublicPort => text(self.client.public_port),
+            Variable::PublicPortSuffix => self.public_port_suffix(),
             Variable::Connection => text(self.client.connection),
             Variable::ConnectionRequests => text(self.client.connection_requests),
             Variable::Pid => text(std::process::id()),
@@ -172,6 +174,13 @@ impl Variables for Exchange {
 }
 
 impl Exchange {
+    /// What a URL of this listener has after the host: nothing for the port that its scheme stands for.
+    fn public_port_suffix(&self) -> Value<'_> {
+        let usual = if self.client.tls { 443 } else { 80 };
+        let port = self.client.public_port;
+        (port != usual).then(|| Cow::Owned(format!(":{port}").into_bytes()))
+    }
+
     /// A value of each attempt, as nginx writes it: a list if there were several, with `-` for a missing value.
     fn of_attempts<'a>(&'a self, value: impl Fn(&'a AttemptRecord) -> Value<'a>) -> Value<'a> {
         if self.earlier().is_empty() {
@@ -240,7 +249,7 @@ impl Exchange {
             Known::XForwardedHost => {
                 Some(self.request.client_authority()).filter(|host| !host.is_empty()).and_then(bytes)
             }
-            Known::XForwardedPort => text(self.client.local.port()),
+            Known::XForwardedPort => text(self.client.public_port),
             _ => None,
         }
     }

@@ -172,7 +172,7 @@ impl ListenersState {
         document: &'d Document,
     ) -> (Vec<&'d Listen>, Vec<(ListenerId, ListenerSettings)>, Vec<ListenerId>) {
         let mut open: Vec<&OpenListener> = self.open.iter().collect();
-        let mut wanted: Vec<&Listen> = document.listens().collect();
+        let mut wanted: Vec<&Listen> = document.listened_addresses();
         // Port 0 may be open several times: those that stay as they are come first.
         let same_addr =
             |open: &OpenListener, listen: &Listen| open.address.socket_addr() == listen.address.socket_addr();
@@ -217,10 +217,10 @@ impl ListenersState {
     }
 }
 
-/// The fault of an address that cannot be listened on. The same text may be right at another time, or on another machine.
+/// The fault of an address that cannot be listened on. Its author is to know at once, so a change of a resource is refused.
 fn fault(document: &Document, listen: &Listen, error: &CannotListen) -> Diagnostic {
     let fault = Diagnostic::at_place(&document.source, listen.origin.place, error.to_string());
-    let fault = Diagnostic { path: listen.origin.path.to_string(), ..fault }.outside();
+    let fault = Diagnostic { path: listen.origin.path.to_string(), ..fault };
     document.located(match error.advice() {
         Some(advice) => fault.advise(advice),
         None => fault,

@@ -14,11 +14,12 @@ use super::super::cpu_list;
 use super::super::data_encryption;
 use super::super::data_encryption::{DATA_ENCRYPTION, DataEncryption};
 use super::super::discovery::{self, DISCOVERY, DiscoverySettings};
+use super::super::listen::{self, LISTEN, Listen};
+use super::super::listener::{self, AllowedAddresses};
 use super::super::otlp_metrics::{self, OTLP_METRICS, OtlpMetricsSettings};
 use super::super::resource_access::{self, NameRule, RESOURCE_RULE};
 use super::super::store::{self, STORE, StoreSettings};
 use super::clients::CLIENTS;
-use super::listen::{self, LISTEN, Listen};
 use super::{LEVELS, LogLevel};
 use crate::keys::keys;
 use crate::keys::kinds::{
@@ -95,6 +96,10 @@ keys! {
     /// separate from `resource_files`.
     resource_log_files: DistinctList<Text> = set(text(1, MOST_PATH)), own(), absent("none"),
         example("[logs]"), guide("admin-api.md#variables-secrets-and-files");
+    /// Addresses that listeners of a store may name. A range of ports is written `:9000-9099`.
+    resource_listeners: List<Custom<AllowedAddresses>> = list(custom("`:PORT`, or IP address with port; also a range of ports",
+        listener::allowed_schema, listener::allowed)), own(), absent("none"), example("[\":9443\", \"127.0.0.1:9000-9099\"]"),
+        guide("listeners.md#listeners-as-resources");
     /// Encrypts keys, passwords and tokens in the store.
     data_encryption: SubMap<DataEncryption> = section(&DATA_ENCRYPTION, data_encryption::read), restart(), absent("no encryption"),
         guide("admin-api.md#encrypted-in-the-store");

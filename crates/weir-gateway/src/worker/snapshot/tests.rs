@@ -15,8 +15,8 @@ use super::*;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::Freshness;
 use crate::snapshot::{
-    Balance, Certificates, Chain, ClientSettings, Concurrency, Endpoint, HashKey, Hashing, Keepalive, PassHost, Queue,
-    RouteTable, Timeouts, Upstream,
+    Balance, Certificates, Chain, ClientSettings, Concurrency, Endpoint, HashKey, Hashing, Keepalive, ListenerTable,
+    PassHost, Queue, RouteTable, Timeouts, Upstream,
 };
 use crate::worker::client_connections::ClientConnections;
 
@@ -102,6 +102,7 @@ fn snapshot(revision: u64, upstreams: Pieces<Arc<Upstream>>) -> Arc<Snapshot> {
     Arc::new(Snapshot {
         revision,
         clients: ClientSettings::default(),
+        listeners: ListenerTable::default(),
         table: RouteTable::build(Vec::new()).expect("nothing is wrong with no rules"),
         routes: Pieces::default(),
         upstreams,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use serde_json::{Value, json};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 
-use super::super::resource::ResourceOrigin;
+use super::resource::ResourceOrigin;
 use crate::keys::MapKeys;
 use crate::keys::keys;
 use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
@@ -18,6 +18,8 @@ use crate::text::tree::{NodeKind, TextPosition};
 pub struct Listen {
     pub address: ListenAddress,
     pub settings: ListenerSettings,
+    /// The port that clients use, if it is not that of the address.
+    pub public_port: Option<u16>,
     /// Where it is written.
     pub origin: ResourceOrigin,
 }
@@ -27,7 +29,7 @@ impl Listen {
     pub(super) fn by_default() -> Listen {
         let origin = ResourceOrigin { path: "listen".into(), place: TextPosition::default() };
         let address = ListenAddress::Everywhere(DEFAULT_PORT);
-        Listen { address, settings: ListenerProtocol::Http.into(), origin }
+        Listen { address, settings: ListenerProtocol::Http.into(), public_port: None, origin }
     }
 }
 
@@ -101,43 +103,53 @@ pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
 fn one_listen(at: &NodeReader) -> Option<Listen> {
     let origin = ResourceOrigin::of(at);
     if !at.is_map() {
-        return address(at).map(|address| Listen { address, settings: ListenerProtocol::Http.into(), origin });
+        let settings = ListenerProtocol::Http.into();
+        return address(at).map(|address| Listen { address, settings, public_port: None, origin });
     }
     let fields = at.keys(&LISTEN)?;
-    let protocol = match (fields.value(&LISTEN.tls), fields.value(&LISTEN.h2c)) {
-        (false, false) => ListenerProtocol::Http,
-        (false, true) => ListenerProtocol::Http2,
-        (true, false) => ListenerProtocol::Https,
-        (true, true) => {
-            if let Some(at) = fields.get(&LISTEN.h2c) {
-                at.report_advising(
-                    "is HTTP/2 without TLS, and the address has `tls`",
-                    "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
-                );
-            }
-            ListenerProtocol::Https
-        }
+    let (tls, h2c) = (fields.value(&LISTEN.tls), fields.value(&LISTEN.h2c));
+    let settings = ListenerSettings {
+        protocol: protocol(tls, h2c, fields.get(&LISTEN.h2c)),
+        proxy_protocol: fields.value(&LISTEN.proxy_protocol),
     };
-    let settings = ListenerSettings { protocol, proxy_protocol: fields.value(&LISTEN.proxy_protocol) };
-    fields.read(&LISTEN.address).map(|address| Listen { address, settings, origin })
+    fields.read(&LISTEN.address).map(|address| Listen { address, settings, public_port: None, origin })
+}
+
+/// The protocol of an address; `at` is `h2c`.
+pub(super) fn protocol(tls: bool, h2c: bool, at: Option<NodeReader>) -> ListenerProtocol {
+    if let (true, true, Some(at)) = (tls, h2c, at) {
+        at.report_advising(
+            "is HTTP/2 without TLS, and the address has `tls`",
+            "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
+        );
+    }
+    match (tls, h2c) {
+        (true, _) => ListenerProtocol::Https,
+        (false, true) => ListenerProtocol::Http2,
+        (false, false) => ListenerProtocol::Http,
+    }
 }
 
 /// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
-fn address(at: &NodeReader) -> Option<ListenAddress> {
+pub(super) fn address(at: &NodeReader) -> Option<ListenAddress> {
     if let NodeKind::Number(_) = &at.node().kind {
         return at.integer(0..=u16::MAX).map(ListenAddress::Everywhere);
     }
     let text = at.text()?;
-    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-    if let Some(port) = port.and_then(|port| port.parse().ok()) {
-        return Some(ListenAddress::Everywhere(port));
-    }
-    let address = text.parse().ok().map(ListenAddress::One);
+    let address = parse(text);
     if address.is_none() {
         let problem = format!("`{}` is not an address to listen on", shortened(text));
         at.report_advising(problem, listen_advice(text));
     }
     address
+}
+
+pub(super) fn parse(text: &str) -> Option<ListenAddress> {
+    let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    match port.and_then(|port| port.parse().ok()) {
+        Some(port) => Some(ListenAddress::Everywhere(port)),
+        None => text.parse().ok().map(ListenAddress::One),
+    }
 }
 
 /// What was probably meant by a text that is no address.
@@ -179,7 +191,7 @@ pub(super) fn status_address(at: &NodeReader) -> Option<Option<SocketAddr>> {
 /// An IP address with a port, in which an IPv6 address has brackets.
 const ADDRESS: &str = r"^([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}$";
 
-fn address_schema(_: &mut Definitions) -> Value {
+pub(super) fn address_schema(_: &mut Definitions) -> Value {
     let text = json!({ "type": "string", "pattern": format!("^:[0-9]{{1,5}}$|{ADDRESS}") });
     json!({ "oneOf": [text, { "type": "integer", "minimum": 0, "maximum": u16::MAX }] })
 }
