@@ -148,7 +148,7 @@ fn changes_beside_all(site: &Site, each: bool) {
 fn a_change_is_made_while_checks_of_a_viewer_wait() {
     let gateway = with_routes(1, "");
     let address = admin_addr(&gateway);
-    let (body, answered) = (expressions(scaled(400, 1_500)), AtomicUsize::new(0));
+    let (body, answered) = (expressions(scaled(400, 1_000)), AtomicUsize::new(0));
     let rounds = 6;
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -197,6 +197,35 @@ fn expressions_of_a_request_are_bounded_together() {
     }
     assert_eq!(api.ask("GET", "routes/b", "", "").status, 404);
     api.put("routes/r", &route(7));
+}
+
+#[test]
+fn expressions_that_are_served_cost_the_changes_of_others_nothing() {
+    let gateway = with_routes(1, "");
+    let mut api = Api::of(&gateway);
+    let shared = |number: usize| json!({"plugins": {"request-id": {"header_name": format!("X-{number}")}}}).to_string();
+    api.put("services/shared", &shared(0));
+    // Together more than the expressions of one request may take.
+    for number in 0..40 {
+        let filter = json!({"regex": format!("[a-z]{{9000}}{number}"), "replace": "x", "scope": "global"});
+        let condition = json!(["arg_a", "~~", format!("[a-z]{{3000}}{number}$")]);
+        let route = json!({"uri": format!("/{number}"), "service_id": "shared", "vars": [condition],
+            "plugins": {"response-rewrite": {"filters": [filter]}, "mocking": {"response_example": "x"}}});
+        api.put(&format!("routes/{number}"), &route.to_string());
+    }
+    let log_format = json!({"log_format": {"a": "$host"}}).to_string();
+    for (path, body) in [
+        ("services/shared", shared(1)),
+        ("plugin_metadata/http-logger", log_format),
+        ("plugin_metadata/opentelemetry", json!({"resource": {"service.name": "a"}}).to_string()),
+        ("secrets/vault/a", json!({"uri": "http://127.0.0.1:1", "prefix": "kv", "token": "t"}).to_string()),
+        ("consumers/jack", json!({"username": "jack", "plugins": {"key-auth": {"key": "k"}}}).to_string()),
+        ("global_rules/g", json!({"plugins": {"request-id": {}}}).to_string()),
+    ] {
+        let checked = api.ask("PUT", &format!("{path}?dry_run=true"), "", &body);
+        assert_eq!(checked.status, 200, "{path}: {}", checked.text());
+        api.put(path, &body);
+    }
 }
 
 #[test]

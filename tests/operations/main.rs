@@ -8,6 +8,7 @@ mod converted;
 mod definitions;
 mod descriptors;
 mod failures;
+mod gateway_api;
 mod listener_hosts;
 mod listeners;
 mod load;

@@ -328,8 +328,12 @@ fn u06_endless_interim_responses_to_the_gateway_cost_others_little() {
                 name: "interim responses for ever",
                 new_connections: false,
                 most_memory: 32 * MIB,
+                // The origin sends without end, which keeps the machine busy without the gateway as well.
                 harmless: Some(&|site| {
                     assert_eq!(site.client().get("/elsewhere").expect("an answer").status, 200);
+                    let mut direct = Client::connect(endless.addr());
+                    direct.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+                    assert_eq!(direct.next_head().expect("an interim response").status, 102);
                     None
                 }),
                 round: &|site| {

@@ -30,7 +30,7 @@ impl Certificate {
 #[derive(Clone, Debug)]
 pub struct RequiredClientCertificate {
     /// Paths that need none (APISIX `skip_mtls_uri_regex`).
-    pub except: RegexSet,
+    pub except: Arc<RegexSet>,
 }
 
 /// Answers a certificate authority that validates, within a TLS handshake, that a name is served here (RFC 8737).

@@ -11,5 +11,8 @@ mod translation;
 mod world;
 
 pub use translate::translate;
-pub use translation::{Event, EventKind, ObjectStatus, Options, Resource, ResourceKind, Translation};
+pub use translation::{
+    DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, ResourceList, Translation,
+};
+pub use translation::{Event, Options, Resource, ResourceKind};
 pub use world::{Manifests, ObjectName, Objects, World};

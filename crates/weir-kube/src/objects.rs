@@ -10,16 +10,17 @@ pub mod policy;
 pub mod routes;
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use meta::Metadata;
+use meta::ObjectMeta;
 
 /// An object that has metadata.
 pub trait KubeObject {
     const KIND: Kind;
-    fn metadata(&self) -> &Metadata;
+    fn metadata(&self) -> &ObjectMeta;
 }
 
 /// Declares the kinds: name, type, API group, versions from the preferred one on, name in URLs, and whether in a namespace.
@@ -31,7 +32,7 @@ macro_rules! kinds {
 
         /// An object of any of the kinds.
         #[derive(Clone, Debug)]
-        pub enum Object { $($name($object)),+ }
+        pub enum Object { $($name(Arc<$object>)),+ }
 
         impl Kind {
             pub const ALL: &[Kind] = &[$(Kind::$name),+];
@@ -65,7 +66,7 @@ macro_rules! kinds {
             /// # Errors
             /// If a field does not have the type of the API, or there is no name.
             pub fn read(self, value: Value) -> Result<Object, ObjectError> {
-                match self { $(Kind::$name => read::<$object>(value).map(Object::$name)),+ }
+                match self { $(Kind::$name => read::<$object>(value).map(|object| Object::$name(Arc::new(object)))),+ }
             }
         }
 
@@ -74,26 +75,26 @@ macro_rules! kinds {
                 match self { $(Object::$name(_) => Kind::$name),+ }
             }
 
-            pub fn metadata(&self) -> &Metadata {
+            pub fn metadata(&self) -> &ObjectMeta {
                 match self { $(Object::$name(object) => object.metadata()),+ }
             }
         }
 
         $(impl KubeObject for $object {
             const KIND: Kind = Kind::$name;
-            fn metadata(&self) -> &Metadata { &self.metadata }
+            fn metadata(&self) -> &ObjectMeta { &self.metadata }
         })+
     };
 }
 
 kinds! {
-    Namespace(core::Namespace): "" ["v1"], "namespaces", false;
+    Namespace(core::KubeNamespace): "" ["v1"], "namespaces", false;
     Service(core::Service): "" ["v1"], "services", true;
     EndpointSlice(core::EndpointSlice): "discovery.k8s.io" ["v1"], "endpointslices", true;
     Secret(core::Secret): "" ["v1"], "secrets", true;
     ConfigMap(core::ConfigMap): "" ["v1"], "configmaps", true;
     GatewayClass(gateway::GatewayClass): "gateway.networking.k8s.io" ["v1", "v1beta1"], "gatewayclasses", false;
-    Gateway(gateway::Gateway): "gateway.networking.k8s.io" ["v1", "v1beta1"], "gateways", true;
+    Gateway(gateway::KubeGateway): "gateway.networking.k8s.io" ["v1", "v1beta1"], "gateways", true;
     ListenerSet(gateway::ListenerSet): "gateway.networking.k8s.io" ["v1"], "listenersets", true;
     HTTPRoute(routes::HttpRoute): "gateway.networking.k8s.io" ["v1", "v1beta1"], "httproutes", true;
     GRPCRoute(routes::GrpcRoute): "gateway.networking.k8s.io" ["v1"], "grpcroutes", true;

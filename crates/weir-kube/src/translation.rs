@@ -3,30 +3,47 @@
 mod id;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde_json::Value;
 
 use crate::objects::ObjectRef;
 
 pub(crate) use id::resource_id;
+// The short names, for modules that are not changed yet.
+#[allow(unused_imports)]
+pub use self::{
+    DerivedResource as Resource, KubeOptions as Options, ObjectEvent as Event, ResourceList as ResourceKind,
+};
 
 /// What the translation depends on besides the objects.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KubeOptions {
     /// A GatewayClass with this `controllerName` is ours.
     pub controller_name: String,
     /// An IngressClass with this `controller` is ours.
     pub ingress_controller: String,
-    /// The addresses at which clients reach the gateway, for statuses. IP addresses or names.
+    /// The addresses at which clients reach the gateway by its Ingresses, for statuses. IP addresses or names.
     pub publish_addresses: Vec<String>,
+    pub addresses: GatewayAddresses,
 }
 
-impl Default for Options {
+/// Which addresses Gateways have.
+#[derive(Clone, Debug)]
+pub enum GatewayAddresses {
+    /// Those of the nodes: all Gateways share their ports, told apart by host names. `published` stand in their statuses.
+    Node { published: Vec<String> },
+    /// Each Gateway has an IP address of its own, from the first to the last of these. Its listeners have the ports as stated.
+    Pool { first: IpAddr, last: IpAddr },
+}
+
+impl Default for KubeOptions {
     fn default() -> Self {
-        Options {
+        KubeOptions {
             controller_name: "weir.dev/gateway-controller".to_owned(),
             ingress_controller: "weir.dev/ingress-controller".to_owned(),
             publish_addresses: Vec::new(),
+            addresses: GatewayAddresses::Node { published: Vec::new() },
         }
     }
 }
@@ -34,18 +51,18 @@ impl Default for Options {
 /// What the objects of a cluster mean.
 #[derive(Clone, Debug, Default)]
 pub struct Translation {
-    /// Sorted by kind and id; ids are unique among a kind.
-    pub resources: Vec<Resource>,
+    /// Sorted by kind; ids are unique among a kind. The first of two routes that match the same requests takes them.
+    pub resources: Vec<DerivedResource>,
     /// The statuses of all objects that are ours, whether they differ from what the cluster has or not.
     pub statuses: Vec<ObjectStatus>,
     /// What users should learn about their objects in addition.
-    pub events: Vec<Event>,
+    pub events: Vec<ObjectEvent>,
 }
 
 /// A resource as the Admin API takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resource {
-    pub kind: ResourceKind,
+pub struct DerivedResource {
+    pub kind: ResourceList,
     /// At most 64 characters of `[a-zA-Z0-9_.-]`. It depends only on the names of the objects.
     pub id: String,
     /// Without `id`.
@@ -56,7 +73,7 @@ pub struct Resource {
 
 /// The lists of resources that a translation fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ResourceKind {
+pub enum ResourceList {
     Listeners,
     Ssls,
     Consumers,
@@ -66,22 +83,22 @@ pub enum ResourceKind {
     Routes,
 }
 
-impl ResourceKind {
+impl ResourceList {
     /// The name of the list in a file and in the Admin API.
     pub const fn list(self) -> &'static str {
         match self {
-            ResourceKind::Listeners => "listeners",
-            ResourceKind::Ssls => "ssls",
-            ResourceKind::Consumers => "consumers",
-            ResourceKind::PluginConfigs => "plugin_configs",
-            ResourceKind::Upstreams => "upstreams",
-            ResourceKind::Services => "services",
-            ResourceKind::Routes => "routes",
+            ResourceList::Listeners => "listeners",
+            ResourceList::Ssls => "ssls",
+            ResourceList::Consumers => "consumers",
+            ResourceList::PluginConfigs => "plugin_configs",
+            ResourceList::Upstreams => "upstreams",
+            ResourceList::Services => "services",
+            ResourceList::Routes => "routes",
         }
     }
 }
 
-impl fmt::Display for ResourceKind {
+impl fmt::Display for ResourceList {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.list())
     }
@@ -100,7 +117,7 @@ pub struct ObjectStatus {
 
 /// An Event of Kubernetes about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct ObjectEvent {
     pub object: ObjectRef,
     pub kind: EventKind,
     /// In CamelCase.
@@ -121,7 +138,7 @@ impl Translation {
         for resource in &self.resources {
             let list = document.entry(resource.kind.list()).or_insert_with(|| Value::Array(Vec::new()));
             let mut value = resource.value.clone();
-            let id_key = if resource.kind == ResourceKind::Consumers { "username" } else { "id" };
+            let id_key = if resource.kind == ResourceList::Consumers { "username" } else { "id" };
             value[id_key] = resource.id.clone().into();
             if let Value::Array(items) = list {
                 items.push(value);

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::objects::core::{ConfigMap, EndpointSlice, Namespace, Secret, Service};
-use crate::objects::gateway::{Gateway, GatewayClass, ListenerSet};
+use crate::objects::core::{ConfigMap, EndpointSlice, KubeNamespace, Secret, Service};
+use crate::objects::gateway::{GatewayClass, KubeGateway, ListenerSet};
 use crate::objects::ingress::{Ingress, IngressClass};
 use crate::objects::policy::{BackendTlsPolicy, ReferenceGrant};
 use crate::objects::routes::{GrpcRoute, HttpRoute};
@@ -45,13 +45,13 @@ pub type Objects<T> = BTreeMap<ObjectName, Arc<T>>;
 /// The objects of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    pub namespaces: Objects<Namespace>,
+    pub namespaces: Objects<KubeNamespace>,
     pub services: Objects<Service>,
     pub endpoint_slices: Objects<EndpointSlice>,
     pub secrets: Objects<Secret>,
     pub config_maps: Objects<ConfigMap>,
     pub gateway_classes: Objects<GatewayClass>,
-    pub gateways: Objects<Gateway>,
+    pub gateways: Objects<KubeGateway>,
     pub listener_sets: Objects<ListenerSet>,
     pub http_routes: Objects<HttpRoute>,
     pub grpc_routes: Objects<GrpcRoute>,
@@ -80,7 +80,7 @@ impl World {
         let name = ObjectName::new(&metadata.namespace, &metadata.name);
         macro_rules! put {
             ($($kind:ident $map:ident),+) => {
-                match object { $(Object::$kind(object) => { self.$map.insert(name, Arc::new(object)); }),+ }
+                match object { $(Object::$kind(object) => { self.$map.insert(name, object); }),+ }
             };
         }
         each_kind!(put);

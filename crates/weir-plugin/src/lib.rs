@@ -13,9 +13,11 @@ pub mod escape;
 pub mod exchange;
 pub mod form;
 pub mod held;
+mod interner;
 pub mod messages;
 mod option_error;
 pub mod options;
+pub mod pattern;
 pub mod pattern_budget;
 pub mod plugin;
 pub mod publishing;
@@ -48,6 +50,7 @@ pub use exchange::{
     PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
+pub use interner::Interner;
 pub use messages::{
     MessageFilter, MessageHead, MessageKind, MessageLoss, MessageProtocol, MessageSource, MessageTerms, MessageVerdict,
     PingTerms, ReadMessages, StreamClose,

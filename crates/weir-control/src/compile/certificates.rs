@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use regex::bytes::RegexSetBuilder;
+use regex::bytes::RegexSet;
 use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificate};
 use weir_net::tls::{self, CertificateDer, CertificateFacts, CertifiedKey, ClientTerms, KeyError, Server, ServerTerms};
-use weir_plugin::pattern_budget;
+use weir_plugin::pattern::{self, PatternFault};
 use weir_plugin::secret_name::may_be_secret;
 
 use super::Compiler;
 use crate::document::resource_access::RESOURCE_FILES;
-use crate::document::{Pem, PemSource, ServerName, Ssl};
+use crate::document::{Pem, PemSource, ResourceOrigin, ServerName, Ssl};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::read::shortened;
 
@@ -104,6 +104,26 @@ impl Compiler<'_> {
         all
     }
 
+    /// The paths for which a client needs no certificate. `None` if a fault has been reported.
+    fn paths(&self, patterns: &[(String, ResourceOrigin)]) -> Option<Arc<RegexSet>> {
+        let texts: Vec<String> = patterns.iter().map(|(text, _)| text.clone()).collect();
+        let fault = match pattern::compile_set(&texts, false, PATTERN_SIZE) {
+            Ok(set) => return Some(set),
+            Err(fault) => fault,
+        };
+        let own_fault = |text: &str| pattern::compile(text, false, PATTERN_SIZE).err();
+        let of_one = patterns.iter().find_map(|(text, origin)| Some((text, origin, own_fault(text)?)));
+        let (text, origin, fault) = of_one.unwrap_or((&patterns[0].0, &patterns[0].1, fault));
+        let problem = match fault {
+            PatternFault::Invalid { reason } => format!("`{}` is not a valid pattern: {reason}", shortened(text)),
+            PatternFault::TooLarge => {
+                format!("the patterns must not exceed {} KiB when they are compiled", PATTERN_SIZE >> 10)
+            }
+        };
+        self.report(&origin.path, origin.place, problem, None);
+        None
+    }
+
     fn certificate(&self, written: &Ssl) -> Option<Certificate> {
         let keys: Vec<_> =
             written.pairs.iter().filter_map(|(cert, key)| self.certified(&written.names, cert, key)).collect();
@@ -113,22 +133,7 @@ impl Compiler<'_> {
         };
         let except = match clients.as_ref().map(|(clients, _)| &clients.except) {
             None => None,
-            Some(except) => {
-                let patterns = except.iter().map(|(pattern, _)| pattern);
-                let build = |size| RegexSetBuilder::new(patterns.clone()).size_limit(size).build();
-                let built = pattern_budget::compile(PATTERN_SIZE, build);
-                let complain = |error: regex::Error| {
-                    let (pattern, origin) = except
-                        .iter()
-                        .find(|(pattern, _)| regex::bytes::Regex::new(pattern).is_err())
-                        .unwrap_or(&except[0]);
-                    let reason = error.to_string();
-                    let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                    let problem = format!("`{}` is not a valid pattern: {reason}", shortened(pattern));
-                    self.report(&origin.path, origin.place, problem, None);
-                };
-                Some(built.map_err(complain).ok()?)
-            }
+            Some(except) => Some(self.paths(except)?),
         };
         // If there are fewer than written, a fault has been reported.
         if keys.is_empty() || keys.len() < written.pairs.len() {

@@ -5,24 +5,24 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::meta::Metadata;
+use super::meta::ObjectMeta;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Namespace {
-    pub metadata: Metadata,
+pub struct KubeNamespace {
+    pub metadata: ObjectMeta,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Service {
-    pub metadata: Metadata,
-    pub spec: ServiceSpec,
+    pub metadata: ObjectMeta,
+    pub spec: KubeServiceSpec,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct ServiceSpec {
+pub struct KubeServiceSpec {
     /// `ClusterIP` if empty.
     #[serde(rename = "type")]
     pub kind: String,
@@ -59,7 +59,7 @@ pub enum NumberOrName {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     /// `IPv4`, `IPv6` or `FQDN`.
     pub address_type: String,
     pub endpoints: Vec<SliceEndpoint>,
@@ -107,7 +107,7 @@ impl EndpointSlice {
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Secret {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     #[serde(rename = "type")]
     pub kind: String,
     /// In Base64.
@@ -125,6 +125,6 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ConfigMap {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub data: BTreeMap<String, String>,
 }

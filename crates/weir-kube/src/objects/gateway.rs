@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::meta::{Condition, LabelSelector, Metadata, Reference};
+use super::meta::{LabelSelector, ObjectMeta, ObjectReference, StatusCondition};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewayClass {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: GatewayClassSpec,
     pub status: ConditionsOnly,
 }
@@ -17,7 +17,7 @@ pub struct GatewayClass {
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewayClassSpec {
     pub controller_name: String,
-    pub parameters_ref: Option<Reference>,
+    pub parameters_ref: Option<ObjectReference>,
 }
 
 /// Of a status that the API server has, only the conditions: for those whose status does not change, the time of the last
@@ -25,13 +25,13 @@ pub struct GatewayClassSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ConditionsOnly {
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Gateway {
-    pub metadata: Metadata,
+pub struct KubeGateway {
+    pub metadata: ObjectMeta,
     pub spec: GatewaySpec,
     pub status: GatewayStatus,
 }
@@ -40,7 +40,7 @@ pub struct Gateway {
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewaySpec {
     pub gateway_class_name: String,
-    pub listeners: Vec<Listener>,
+    pub listeners: Vec<GatewayListener>,
     pub addresses: Vec<GatewayAddress>,
     pub infrastructure: Option<GatewayInfrastructure>,
     pub allowed_listeners: Option<AllowedListeners>,
@@ -50,7 +50,7 @@ pub struct GatewaySpec {
 /// Of a Gateway, or of a ListenerSet.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Listener {
+pub struct GatewayListener {
     pub name: String,
     /// Not stated: all hosts. `*.example.com` covers any number of labels.
     pub hostname: Option<String>,
@@ -66,7 +66,7 @@ pub struct Listener {
 pub struct ListenerTls {
     /// `Terminate` if not stated, or `Passthrough`.
     pub mode: Option<String>,
-    pub certificate_refs: Vec<Reference>,
+    pub certificate_refs: Vec<ObjectReference>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -112,7 +112,7 @@ pub struct GatewayAddress {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewayInfrastructure {
-    pub parameters_ref: Option<Reference>,
+    pub parameters_ref: Option<ObjectReference>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -126,7 +126,7 @@ pub struct GatewayTls {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewayBackendTls {
-    pub client_certificate_ref: Option<Reference>,
+    pub client_certificate_ref: Option<ObjectReference>,
 }
 
 /// How clients are verified: on ports without an entry of their own by `default`.
@@ -153,7 +153,7 @@ pub struct FrontendTlsConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FrontendTlsValidation {
-    pub ca_certificate_refs: Vec<Reference>,
+    pub ca_certificate_refs: Vec<ObjectReference>,
     /// `AllowValidOnly` if empty, or `AllowInsecureFallback`.
     pub mode: String,
 }
@@ -161,7 +161,7 @@ pub struct FrontendTlsValidation {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewayStatus {
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
     /// Written by the part that gives a Gateway its address.
     pub addresses: Vec<Value>,
     pub listeners: Vec<ListenerStatus>,
@@ -171,13 +171,13 @@ pub struct GatewayStatus {
 #[serde(default, rename_all = "camelCase")]
 pub struct ListenerStatus {
     pub name: String,
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ListenerSet {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: ListenerSetSpec,
     pub status: ListenerSetStatus,
 }
@@ -185,13 +185,13 @@ pub struct ListenerSet {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ListenerSetSpec {
-    pub parent_ref: Reference,
-    pub listeners: Vec<Listener>,
+    pub parent_ref: ObjectReference,
+    pub listeners: Vec<GatewayListener>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ListenerSetStatus {
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<StatusCondition>,
     pub listeners: Vec<ListenerStatus>,
 }

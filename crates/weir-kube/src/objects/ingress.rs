@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::meta::Metadata;
+use super::meta::ObjectMeta;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Ingress {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: IngressSpec,
     /// As the API server has it.
     pub status: Value,
@@ -79,7 +79,7 @@ pub struct IngressServicePort {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct IngressClass {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: IngressClassSpec,
 }
 

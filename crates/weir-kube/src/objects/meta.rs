@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+// The short names, for modules that are not changed yet.
+#[allow(unused_imports)]
+pub use self::{ObjectMeta as Metadata, ObjectReference as Reference};
+
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Metadata {
+pub struct ObjectMeta {
     pub name: String,
     pub namespace: String,
     pub uid: String,
@@ -24,7 +28,7 @@ pub struct Metadata {
 /// A condition in a status. `lastTransitionTime` is empty until the writer of the status sets it: the translation has no clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Condition {
+pub struct StatusCondition {
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
@@ -39,7 +43,7 @@ pub struct Condition {
 /// A reference to an object. What is not stated has a default that depends on the field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Reference {
+pub struct ObjectReference {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::meta::{Metadata, Reference};
+use super::meta::{ObjectMeta, ObjectReference};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ReferenceGrant {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: ReferenceGrantSpec,
 }
 
@@ -42,7 +42,7 @@ pub struct GrantTo {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackendTlsPolicy {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: BackendTlsPolicySpec,
     /// As the API server has it.
     pub status: Value,
@@ -70,7 +70,7 @@ pub struct PolicyTarget {
 #[serde(default, rename_all = "camelCase")]
 pub struct BackendTlsValidation {
     pub hostname: String,
-    pub ca_certificate_refs: Vec<Reference>,
+    pub ca_certificate_refs: Vec<ObjectReference>,
     /// `System`: the certificate authorities of the node.
     #[serde(rename = "wellKnownCACertificates")]
     pub well_known_ca_certificates: Option<String>,

@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::meta::{Condition, Metadata, Reference};
+use super::meta::{ObjectMeta, ObjectReference, StatusCondition};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HttpRoute {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: HttpRouteSpec,
     pub status: RouteStatus,
 }
@@ -16,7 +16,7 @@ pub struct HttpRoute {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HttpRouteSpec {
-    pub parent_refs: Vec<Reference>,
+    pub parent_refs: Vec<ObjectReference>,
     pub hostnames: Vec<String>,
     pub rules: Vec<HttpRule>,
 }
@@ -74,33 +74,33 @@ pub struct RouteFilter {
     pub kind: String,
     pub request_header_modifier: Option<HeaderModifier>,
     pub response_header_modifier: Option<HeaderModifier>,
-    pub request_mirror: Option<RequestMirror>,
+    pub request_mirror: Option<MirrorFilter>,
     pub request_redirect: Option<RequestRedirect>,
     pub url_rewrite: Option<UrlRewrite>,
-    pub cors: Option<Cors>,
+    pub cors: Option<CorsFilter>,
     pub external_auth: Option<Value>,
-    pub extension_ref: Option<Reference>,
+    pub extension_ref: Option<ObjectReference>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HeaderModifier {
-    pub set: Vec<Header>,
-    pub add: Vec<Header>,
+    pub set: Vec<HttpHeader>,
+    pub add: Vec<HttpHeader>,
     pub remove: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Header {
+pub struct HttpHeader {
     pub name: String,
     pub value: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct RequestMirror {
-    pub backend_ref: Reference,
+pub struct MirrorFilter {
+    pub backend_ref: ObjectReference,
     pub percent: Option<u32>,
     pub fraction: Option<Fraction>,
 }
@@ -142,7 +142,7 @@ pub struct PathModifier {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Cors {
+pub struct CorsFilter {
     pub allow_origins: Vec<String>,
     pub allow_credentials: Option<bool>,
     pub allow_methods: Vec<String>,
@@ -156,7 +156,7 @@ pub struct Cors {
 #[serde(default, rename_all = "camelCase")]
 pub struct BackendRef {
     #[serde(flatten)]
-    pub reference: Reference,
+    pub reference: ObjectReference,
     /// 1 if not stated.
     pub weight: Option<u32>,
     pub filters: Vec<RouteFilter>,
@@ -181,7 +181,7 @@ pub struct HttpRetry {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GrpcRoute {
-    pub metadata: Metadata,
+    pub metadata: ObjectMeta,
     pub spec: GrpcRouteSpec,
     pub status: RouteStatus,
 }
@@ -189,7 +189,7 @@ pub struct GrpcRoute {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GrpcRouteSpec {
-    pub parent_refs: Vec<Reference>,
+    pub parent_refs: Vec<ObjectReference>,
     pub hostnames: Vec<String>,
     pub rules: Vec<GrpcRule>,
 }
@@ -232,6 +232,6 @@ pub struct RouteStatus {
 }
 
 /// The conditions of an entry of `status.parents`.
-pub fn parent_conditions(entry: &Value) -> Vec<Condition> {
+pub fn parent_conditions(entry: &Value) -> Vec<StatusCondition> {
     entry.get("conditions").and_then(|conditions| serde_json::from_value(conditions.clone()).ok()).unwrap_or_default()
 }

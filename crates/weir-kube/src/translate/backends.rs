@@ -7,15 +7,19 @@ use serde_json::{Map, Value, json};
 
 use crate::objects::ObjectRef;
 use crate::objects::core::{EndpointSlice, NumberOrName, Service, ServicePort, SliceEndpoint};
-use crate::translation::{Resource, ResourceKind, resource_id};
+use crate::translation::{DerivedResource, ResourceList, resource_id};
 use crate::world::{ObjectName, World};
 
+// The short names, for modules that are not changed yet.
+#[allow(unused_imports)]
+pub(super) use self::ServiceBackends as Backends;
+
 /// Finds backends, and collects the upstreams that resources refer to.
-pub(super) struct Backends<'a> {
+pub(super) struct ServiceBackends<'a> {
     world: &'a World,
     /// The slices of each service.
     slices: BTreeMap<ObjectName, Vec<&'a EndpointSlice>>,
-    upstreams: BTreeMap<String, Resource>,
+    upstreams: BTreeMap<String, DerivedResource>,
 }
 
 /// A port of a Service.
@@ -41,15 +45,15 @@ pub(super) struct PodAddress {
     pub port: u16,
 }
 
-impl<'a> Backends<'a> {
-    pub(super) fn new(world: &'a World) -> Backends<'a> {
+impl<'a> ServiceBackends<'a> {
+    pub(super) fn new(world: &'a World) -> ServiceBackends<'a> {
         let mut slices: BTreeMap<ObjectName, Vec<&EndpointSlice>> = BTreeMap::new();
         for slice in world.endpoint_slices.values() {
             if let Some(service) = slice.service_name() {
                 slices.entry(ObjectName::new(&slice.metadata.namespace, service)).or_default().push(slice);
             }
         }
-        Backends { world, slices, upstreams: BTreeMap::new() }
+        ServiceBackends { world, slices, upstreams: BTreeMap::new() }
     }
 
     /// The port of a service, by its number or its name.
@@ -104,7 +108,7 @@ impl<'a> Backends<'a> {
             value.extend(settings);
             let origin = ObjectRef::of(backend.service);
             let resource =
-                Resource { kind: ResourceKind::Upstreams, id: id.clone(), value: Value::Object(value), origin };
+                DerivedResource { kind: ResourceList::Upstreams, id: id.clone(), value: Value::Object(value), origin };
             self.upstreams.insert(id.clone(), resource);
         }
         id
@@ -123,7 +127,7 @@ impl<'a> Backends<'a> {
     }
 
     /// All upstreams that were asked for.
-    pub(super) fn into_resources(self) -> impl Iterator<Item = Resource> {
+    pub(super) fn into_resources(self) -> impl Iterator<Item = DerivedResource> {
         self.upstreams.into_values()
     }
 }
@@ -168,7 +172,7 @@ endpoints: {endpoints}
     }
 
     fn hosts(world: &World) -> Vec<String> {
-        let backends = Backends::new(world);
+        let backends = ServiceBackends::new(world);
         let found = backends.find(&ObjectName::new("n", "a"), &NumberOrName::Number(80)).unwrap();
         backends.addresses(found).into_iter().map(|at| format!("{}:{}", at.address, at.port)).collect()
     }
@@ -192,7 +196,7 @@ endpoints: {endpoints}
     #[test]
     fn an_upstream_is_made_once_for_each_port() {
         let world = world(&slice("s", "[{ addresses: [10.0.0.1] }]"));
-        let mut backends = Backends::new(&world);
+        let mut backends = ServiceBackends::new(&world);
         let service = ObjectName::new("n", "a");
         let calls = backends.find(&service, &NumberOrName::Name("calls".to_owned())).unwrap();
         assert_eq!(backends.upstream(calls, None, Map::new()), "n_a_81");
@@ -207,7 +211,10 @@ endpoints: {endpoints}
     fn a_reference_that_leads_nowhere_says_why() {
         let mut world = world("");
         let find = |world: &World, name: &str, port| {
-            Backends::new(world).find(&ObjectName::new("n", name), &NumberOrName::Number(port)).map(|_| ()).unwrap_err()
+            ServiceBackends::new(world)
+                .find(&ObjectName::new("n", name), &NumberOrName::Number(port))
+                .map(|_| ())
+                .unwrap_err()
         };
         assert_eq!(find(&world, "b", 80), NoBackend::NoService);
         assert_eq!(find(&world, "a", 8080), NoBackend::NoPort);

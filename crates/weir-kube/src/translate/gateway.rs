@@ -1,7 +1,45 @@
 //! The Gateway API.
 
-use super::backends::Backends;
-use crate::translation::{Options, Translation};
+mod addresses;
+mod attach;
+mod backend_refs;
+mod certificates;
+mod conditions;
+mod context;
+mod duration;
+mod filters;
+mod grants;
+mod hosts;
+mod listener_resources;
+mod matches;
+mod parents;
+mod routes;
+mod rule_limits;
+mod statuses;
+
+use self::context::{Context, precedence};
+use self::parents::Parents;
+use super::backends::ServiceBackends;
+use crate::translation::{KubeOptions, Translation};
 use crate::world::World;
 
-pub(super) fn translate(_world: &World, _options: &Options, _backends: &mut Backends, _translation: &mut Translation) {}
+/// Adds what the Gateways of our classes mean, and the statuses of all that refers to them.
+pub(super) fn translate(
+    world: &World,
+    options: &KubeOptions,
+    backends: &mut ServiceBackends,
+    translation: &mut Translation,
+) {
+    let context = Context::new(world, options);
+    let classes = statuses::classes(&context, translation);
+    let mut parents = Parents::collect(&context, &classes);
+    let http = world.http_routes.values().map(|route| routes::of_http(route));
+    let grpc = world.grpc_routes.values().map(|route| routes::of_grpc(route));
+    let mut all: Vec<_> = http.chain(grpc).collect();
+    all.sort_by(|one, other| precedence(one.metadata, other.metadata));
+    for route in &all {
+        routes::translate(&context, &mut parents, route, backends, translation);
+    }
+    listener_resources::write(&parents, translation);
+    statuses::write(&parents, translation);
+}

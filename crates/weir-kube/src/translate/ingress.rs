@@ -1,7 +1,13 @@
 //! Ingress.
 
-use super::backends::Backends;
-use crate::translation::{Options, Translation};
+use super::backends::ServiceBackends;
+use crate::translation::{KubeOptions, Translation};
 use crate::world::World;
 
-pub(super) fn translate(_world: &World, _options: &Options, _backends: &mut Backends, _translation: &mut Translation) {}
+pub(super) fn translate(
+    _world: &World,
+    _options: &KubeOptions,
+    _backends: &mut ServiceBackends,
+    _translation: &mut Translation,
+) {
+}

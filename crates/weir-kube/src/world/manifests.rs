@@ -20,8 +20,10 @@ impl World {
     /// # Errors
     /// If the text is not YAML, a document is not an object of Kubernetes, or an object does not have the form of its kind.
     pub fn from_manifests(text: &str) -> Result<Manifests, ObjectError> {
-        let documents: Vec<Value> =
-            serde_saphyr::from_multiple(text).map_err(|error| ObjectError(format!("this is not YAML: {error}")))?;
+        // `n`, `on` and `yes` are names here.
+        let options = serde_saphyr::options! { strict_booleans: true };
+        let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+            .map_err(|error| ObjectError(format!("this is not YAML: {error}")))?;
         let mut manifests = Manifests::default();
         for document in documents {
             manifests.add(document)?;
@@ -75,7 +77,7 @@ mod tests {
             "---
 apiVersion: v1
 kind: Service
-metadata: { name: a, namespace: shop }
+metadata: { name: y, namespace: shop }
 spec: { ports: [{ port: 80 }] }
 ---
 # nothing but a comment
@@ -89,8 +91,8 @@ items:
         )
         .unwrap();
         let names: Vec<_> = manifests.world.services.keys().cloned().collect();
-        assert_eq!(names, [ObjectName::new("default", "b"), ObjectName::new("shop", "a")]);
-        assert_eq!(manifests.world.services[&ObjectName::new("shop", "a")].spec.ports[0].port, 80);
+        assert_eq!(names, [ObjectName::new("default", "b"), ObjectName::new("shop", "y")]);
+        assert_eq!(manifests.world.services[&ObjectName::new("shop", "y")].spec.ports[0].port, 80);
         assert_eq!(manifests.skipped, ["apps/v1 Deployment shop/c"]);
     }
 

@@ -1,13 +1,15 @@
 //! Compiles the JSON form of an expression to a tree.
 
-use regex::bytes::{Regex, RegexBuilder};
+use std::sync::Arc;
+
+use regex::bytes::Regex;
 use serde_json::Value;
 
 use super::condition::{Condition, Constant, Relation, Set, Test};
 use super::network::parse_network;
 use super::number::number;
 use super::{Error, Node};
-use crate::pattern_budget;
+use crate::pattern::{self, PatternFault};
 use crate::variable::Variable;
 
 /// Limit of the nesting of rules, and so of the recursion of compiling and evaluating.
@@ -252,7 +254,7 @@ impl ExpressionCompiler {
         Ok(())
     }
 
-    fn regex(&mut self, value: &Value, ignore_case: bool) -> Result<Regex, Error> {
+    fn regex(&mut self, value: &Value, ignore_case: bool) -> Result<Arc<Regex>, Error> {
         let text = match value {
             Value::String(text) => text.as_str(),
             Value::Number(number) => &number.to_string(),
@@ -267,32 +269,15 @@ impl ExpressionCompiler {
             let help = format!("keep a regular expression below {MAX_REGEX_TEXT} bytes");
             return Err(self.error("invalid expression", help));
         }
-        let build = |unicode| {
-            pattern_budget::compile(MAX_REGEX_SIZE, |size| {
-                RegexBuilder::new(text)
-                    .case_insensitive(ignore_case)
-                    .unicode(unicode)
-                    .size_limit(size)
-                    .dfa_size_limit(MAX_REGEX_SIZE)
-                    .build()
-            })
-        };
-        // As in PCRE, \w and \d are ASCII only, which also keeps the automaton small. Non-ASCII text needs the Unicode mode.
-        let built = if text.is_ascii() { build(false).or_else(|_| build(true)) } else { build(true) };
-        built.map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => {
+        pattern::compile(text, ignore_case, MAX_REGEX_SIZE).map_err(|fault| match fault {
+            PatternFault::TooLarge => {
                 let help = format!("simplify it: the compiled expression must not exceed {} KiB", MAX_REGEX_SIZE >> 10);
                 self.error("regular expression too large", help)
             }
-            error => {
-                // The last line is the reason; the lines before it point at the place in the expression.
-                let text = error.to_string();
-                let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
-                self.error(
-                    format!("invalid regular expression: {}", short(reason)),
-                    "look-around and back-references are not supported",
-                )
-            }
+            PatternFault::Invalid { reason } => self.error(
+                format!("invalid regular expression: {}", short(&reason)),
+                "look-around and back-references are not supported",
+            ),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use regex::bytes::Regex;
@@ -26,7 +27,7 @@ pub(super) enum Condition {
         accepted: Relation,
         bound: Constant,
     },
-    Matches(Regex),
+    Matches(Arc<Regex>),
     OneOf(Set),
     /// The variable is a list with an element that equals the constant.
     Has(Constant),

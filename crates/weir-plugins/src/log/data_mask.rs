@@ -156,7 +156,7 @@ impl MaskRule {
 enum MaskAction {
     Remove,
     Replace(Vec<u8>),
-    Matches { regex: Regex, replacement: Vec<u8> },
+    Matches { regex: Arc<Regex>, replacement: Vec<u8> },
 }
 
 impl MaskAction {

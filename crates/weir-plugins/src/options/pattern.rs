@@ -1,7 +1,10 @@
-//! Regular expressions in plugin options: linear-time, bounded in size, with ASCII classes unless the text needs Unicode.
+//! Regular expressions in plugin options.
 
-use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
-use weir_plugin::{ConfigError, pattern_budget};
+use std::sync::Arc;
+
+use regex::bytes::{Regex, RegexSet};
+use weir_plugin::ConfigError;
+use weir_plugin::pattern::{self, PatternFault};
 
 /// The longest text of an expression, in bytes.
 const MAX_TEXT: usize = 16 << 10;
@@ -12,59 +15,34 @@ const MAX_COMPILED: usize = 1 << 20;
 const MAX_LISTED: usize = 1000;
 
 /// Compiles a list of expressions at `path` of the options into a set that is matched in one pass.
-pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<RegexSet, ConfigError> {
+pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Arc<RegexSet>, ConfigError> {
     if texts.is_empty() || texts.len() > MAX_LISTED {
         return Err(ConfigError::new(path, format!("must contain from 1 to {MAX_LISTED} regular expressions")));
     }
     for (index, text) in texts.iter().enumerate() {
         compile(text, ignore_case, &format!("{path}[{index}]"))?;
     }
-    let build = |unicode| {
-        pattern_budget::compile(MAX_COMPILED, |size| {
-            let mut builder = RegexSetBuilder::new(texts);
-            builder.case_insensitive(ignore_case).unicode(unicode).size_limit(size).dfa_size_limit(MAX_COMPILED);
-            builder.build()
-        })
-    };
-    let is_ascii = texts.iter().all(|text| text.is_ascii());
-    let built = if is_ascii { build(false).or_else(|_| build(true)) } else { build(true) };
-    built.map_err(|_| {
+    pattern::compile_set(texts, ignore_case, MAX_COMPILED).map_err(|_| {
         ConfigError::new(path, format!("is too large: the compiled list must not exceed {} KiB", MAX_COMPILED >> 10))
     })
 }
 
 /// Compiles the expression at `path` of the options.
-pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Regex, ConfigError> {
+pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Arc<Regex>, ConfigError> {
     if text.len() > MAX_TEXT {
         let problem = format!("is longer than the {MAX_TEXT} bytes a regular expression may have");
         return Err(ConfigError::new(path, problem));
     }
-    let build = |unicode| {
-        pattern_budget::compile(MAX_COMPILED, |size| {
-            RegexBuilder::new(text)
-                .case_insensitive(ignore_case)
-                .unicode(unicode)
-                .size_limit(size)
-                .dfa_size_limit(MAX_COMPILED)
-                .build()
-        })
-    };
-    // As in PCRE, \w and \d mean ASCII, which also keeps them small. Other alphabets need the Unicode mode.
-    let built = if text.is_ascii() { build(false).or_else(|_| build(true)) } else { build(true) };
-    built.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => ConfigError::new(
-            path,
-            format!("is too large: the compiled expression must not exceed {} KiB", MAX_COMPILED >> 10),
-        ),
-        error => {
-            // Only the last line of the error has the reason; the lines before it show the place in the expression.
-            let text = error.to_string();
-            let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            ConfigError::new(
-                path,
-                format!("is not a regular expression ({reason}); look-around and back-references are not supported"),
-            )
-        }
+    pattern::compile(text, ignore_case, MAX_COMPILED).map_err(|fault| {
+        let problem = match fault {
+            PatternFault::TooLarge => {
+                format!("is too large: the compiled expression must not exceed {} KiB", MAX_COMPILED >> 10)
+            }
+            PatternFault::Invalid { reason } => {
+                format!("is not a regular expression ({reason}); look-around and back-references are not supported")
+            }
+        };
+        ConfigError::new(path, problem)
     })
 }
 

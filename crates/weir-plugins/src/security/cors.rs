@@ -179,7 +179,7 @@ enum Origins {
     /// The answer is the origin, or `*` for a request without one.
     Each,
     Listed(Box<[Box<[u8]>]>),
-    Matching(RegexSet),
+    Matching(Arc<RegexSet>),
 }
 
 impl Origins {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::{Framing, Head};
 use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form, pattern_budget,
+    Build, ConfigError, Definition, Exchange, Flow, Held, Interner, Phases, Plugin, Stage, Stop, form, pattern_budget,
 };
 
 use crate::content::coding::{self, Opaque};
@@ -138,16 +138,26 @@ impl Definition for RequestValidation {
     }
 }
 
-fn compile(schema: Map<String, Value>, path: &str) -> Result<Validator, ConfigError> {
-    if !pattern_budget::spend(schema.values().map(pattern_bytes).sum()) {
-        return Err(ConfigError::new(path, "has too many regular expressions"));
-    }
+/// The validators in use, by the texts of their schemas.
+static VALIDATORS: Interner<String, Validator> = Interner::new();
+
+fn compile(schema: Map<String, Value>, path: &str) -> Result<Arc<Validator>, ConfigError> {
+    let schema = Value::Object(schema);
+    VALIDATORS.get_or_build(schema.to_string(), |_| {
+        if !pattern_budget::spend(pattern_bytes(&schema)) {
+            return Err(ConfigError::new(path, "has too many regular expressions"));
+        }
+        validator(&schema, path)
+    })
+}
+
+fn validator(schema: &Value, path: &str) -> Result<Validator, ConfigError> {
     let mut options = jsonschema::options()
         .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN));
-    if !schema.contains_key("$schema") {
+    if schema.get("$schema").is_none() {
         options = options.with_draft(Draft::Draft7);
     }
-    options.build(&Value::Object(schema)).map_err(|error| {
+    options.build(schema).map_err(|error| {
         let place = error.instance_path().segments().fold(path.to_owned(), |place, segment| match segment {
             LocationSegment::Property(name) => format!("{place}.{name}"),
             LocationSegment::Index(index) => format!("{place}[{index}]"),
@@ -182,7 +192,7 @@ fn names(schema: &Map<String, Value>) -> Vec<String> {
 
 /// Validates the header fields of requests.
 struct FieldValidation {
-    headers: Option<Validator>,
+    headers: Option<Arc<Validator>>,
     names: Vec<String>,
     status: u16,
     message: Option<String>,
@@ -319,7 +329,7 @@ impl From<JsonError> for Fault {
 
 /// The rules for bodies, or for messages of a WebSocket.
 pub(super) struct BodyRules {
-    validator: Validator,
+    validator: Arc<Validator>,
     max_bytes: u64,
     max_values: usize,
     max_depth: usize,

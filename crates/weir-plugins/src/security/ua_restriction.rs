@@ -53,7 +53,7 @@ impl Definition for UaRestriction {
 }
 
 struct UserAgentAccessList {
-    patterns: RegexSet,
+    patterns: Arc<RegexSet>,
     /// Whether matching agents are allowed, and others refused, or the reverse.
     allowed: bool,
     bypass_missing: bool,

@@ -51,7 +51,7 @@ impl Definition for UriBlocker {
 }
 
 struct Blocker {
-    rules: RegexSet,
+    rules: Arc<RegexSet>,
     refusal: RefusalResponse,
 }
 

@@ -69,7 +69,7 @@ impl Definition for Redirect {
             (false, None, Some(texts)) => match &texts[..] {
                 [expression, place] => {
                     let expression = pattern::compile(expression, false, "regex_uri[0]")?;
-                    RedirectTarget::Matched(Box::new(expression), build.template(place, "regex_uri[1]"))
+                    RedirectTarget::Matched(expression, build.template(place, "regex_uri[1]"))
                 }
                 _ => return Err(ConfigError::new("regex_uri", "must contain one regular expression and one target")),
             },
@@ -100,7 +100,7 @@ enum RedirectTarget {
     /// To `https` on this port, written as `:port`; empty for the default port.
     Https(Box<[u8]>),
     Fixed(Template),
-    Matched(Box<Regex>, Template),
+    Matched(Arc<Regex>, Template),
 }
 
 impl Plugin for Redirection {

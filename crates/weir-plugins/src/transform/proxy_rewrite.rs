@@ -94,7 +94,7 @@ impl Definition for ProxyRewrite {
     }
 }
 
-fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Regex, TargetTemplate)]>, ConfigError> {
+fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Arc<Regex>, TargetTemplate)]>, ConfigError> {
     if texts.is_empty() || !texts.len().is_multiple_of(2) {
         return Err(ConfigError::new("regex_uri", "must contain pairs of a regular expression and a replacement"));
     }
@@ -132,7 +132,7 @@ struct ProxyRewriter {
 
 enum NewPath {
     Fixed(TargetTemplate),
-    Matched(Box<[(Regex, TargetTemplate)]>),
+    Matched(Box<[(Arc<Regex>, TargetTemplate)]>),
 }
 
 /// The templates of a path, or of a part of one, and of its query.

@@ -137,7 +137,7 @@ struct ResponseRewriter {
 }
 
 struct BodyReplacement {
-    regex: Regex,
+    regex: Arc<Regex>,
     replacement: Vec<u8>,
     scope: ReplaceScope,
     /// Whether the expression contains `$`, which in PCRE also matches before a last line end.

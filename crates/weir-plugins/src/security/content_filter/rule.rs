@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use regex::bytes::Regex;
 use schemars::JsonSchema;
@@ -28,7 +29,7 @@ pub enum FilterAction {
 /// A rule: the place to inspect, the expression to match, and the action.
 pub struct ContentRule {
     pub place: RuleTarget,
-    pub regex: Regex,
+    pub regex: Arc<Regex>,
     pub action: FilterAction,
     pub replacement: Vec<u8>,
 }

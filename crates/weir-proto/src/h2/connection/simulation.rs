@@ -61,7 +61,7 @@ fn content(stream: u32, offset: usize, count: usize) -> Vec<u8> {
     (offset..offset + count).map(|at| (at * 7 + stream as usize) as u8).collect()
 }
 
-struct World {
+struct SimulatedWorld {
     draw: SimulationRandom,
     client: Connection,
     server: Connection,
@@ -81,9 +81,9 @@ struct World {
 #[derive(Debug)]
 struct SimulatedEnd(ErrorCode);
 
-impl World {
-    fn new(seed: u64, is_legal: bool) -> World {
-        World {
+impl SimulatedWorld {
+    fn new(seed: u64, is_legal: bool) -> SimulatedWorld {
+        SimulatedWorld {
             draw: SimulationRandom(seed),
             client: Connection::new(Role::Client, BOUNDS, 0),
             server: Connection::new(Role::Server, BOUNDS, 0),
@@ -375,7 +375,7 @@ fn response_of(exchange: &mut SimulatedExchange) -> &mut SimulatedMessage {
 
 fn run(seed: u64) {
     let is_legal = seed.is_multiple_of(2);
-    let mut world = World::new(seed, is_legal);
+    let mut world = SimulatedWorld::new(seed, is_legal);
     for _ in 0..STEPS {
         if let Err(SimulatedEnd(code)) = world.step() {
             assert!(!is_legal, "what is legal ended with {}", code.name());

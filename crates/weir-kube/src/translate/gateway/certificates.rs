@@ -1,0 +1,82 @@
+//! The certificates that listeners show.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::conditions::Problem;
+use super::context::Context;
+use super::grants::{GrantReferent, GrantReferrer};
+use crate::objects::core::Secret;
+use crate::objects::meta::ObjectReference;
+use crate::world::ObjectName;
+
+/// A certificate chain and its key, as PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListenerCertificate {
+    pub secret: ObjectName,
+    pub chain: String,
+    pub key: String,
+}
+
+/// The certificate that a listener, in `from`, refers to.
+///
+/// # Errors
+/// The reason for the condition `ResolvedRefs`.
+pub(super) fn resolve(
+    context: &Context,
+    from: GrantReferrer,
+    reference: &ObjectReference,
+) -> Result<ListenerCertificate, Problem> {
+    let (group, kind) = (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("Secret"));
+    let namespace = reference.namespace.as_deref().unwrap_or(from.namespace);
+    let secret = ObjectName::new(namespace, &reference.name);
+    let invalid = |message: String| Problem::new("InvalidCertificateRef", message);
+    if (group, kind) != ("", "Secret") {
+        return Err(invalid(format!("{kind} {secret} cannot be a certificate: refer to a Secret")));
+    }
+    if !context.grants.permit(from, GrantReferent { group, kind, namespace, name: &reference.name }) {
+        let message = format!("no ReferenceGrant in {namespace} permits the reference to Secret {secret}");
+        return Err(Problem::new("RefNotPermitted", message));
+    }
+    let Some(found) = context.world.secrets.get(&secret) else {
+        return Err(invalid(format!("Secret {secret} does not exist, or is not of type kubernetes.io/tls")));
+    };
+    let part = |key: &str, label: &str| {
+        let text = text_of(found, key).filter(|text| has_pem(text, label));
+        text.ok_or_else(|| invalid(format!("{key} of Secret {secret} is not a PEM text with a {label}")))
+    };
+    Ok(ListenerCertificate { chain: part("tls.crt", "CERTIFICATE")?, key: part("tls.key", "PRIVATE KEY")?, secret })
+}
+
+/// A value of a Secret, if it is text.
+pub(super) fn text_of(secret: &Secret, key: &str) -> Option<String> {
+    let from_data = || String::from_utf8(STANDARD.decode(secret.data.get(key)?).ok()?).ok();
+    secret.string_data.get(key).cloned().or_else(from_data)
+}
+
+/// Whether a text has a PEM block whose label ends so (RFC 7468), with DER inside.
+pub(super) fn has_pem(text: &str, label: &str) -> bool {
+    const DER_SEQUENCE: u8 = 0x30;
+    let mut lines = text.lines().map(str::trim);
+    let begins = |line: &str| line.starts_with("-----BEGIN ") && line.ends_with(&format!("{label}-----"));
+    if !lines.any(begins) {
+        return false;
+    }
+    let content: String = lines.take_while(|line| !line.starts_with("-----END ")).collect();
+    STANDARD.decode(content).is_ok_and(|der| der.first() == Some(&DER_SEQUENCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pem_block_has_a_label_and_der() {
+        let pem = |label: &str, content: &str| format!("-----BEGIN {label}-----\n{content}\n-----END {label}-----\n");
+        assert!(has_pem(&pem("CERTIFICATE", "MAA="), "CERTIFICATE"));
+        assert!(has_pem(&pem("EC PRIVATE KEY", "MAA="), "PRIVATE KEY"));
+        assert!(!has_pem(&pem("CERTIFICATE", "MAA="), "PRIVATE KEY"));
+        assert!(!has_pem(&pem("CERTIFICATE", "hello"), "CERTIFICATE"));
+        assert!(!has_pem("CERTIFICATE", "CERTIFICATE"));
+    }
+}

@@ -1,0 +1,241 @@
+//! What routes attach to: the listeners of Gateways and of ListenerSets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::addresses::{self, Addresses};
+use super::certificates::{self, ListenerCertificate};
+use super::conditions::Problem;
+use super::context::{Context, precedence};
+use super::grants::{GROUP, GrantReferrer};
+use crate::objects::gateway::{GatewayListener, KubeGateway, ListenerSet, RouteGroupKind};
+use crate::objects::meta::ObjectMeta;
+use crate::objects::{Kind, KubeObject, ObjectRef};
+use crate::translation::resource_id;
+use crate::world::ObjectName;
+
+/// All that is ours.
+pub(super) struct Parents<'a> {
+    pub gateways: Vec<GatewayState<'a>>,
+    pub sets: Vec<SetState<'a>>,
+    /// In the order in which conflicts are decided.
+    pub listeners: Vec<ListenerState<'a>>,
+    /// The listeners of each Gateway and ListenerSet.
+    by_owner: BTreeMap<ObjectRef, Vec<usize>>,
+}
+
+pub(super) struct GatewayState<'a> {
+    pub gateway: &'a KubeGateway,
+    pub addresses: Addresses,
+}
+
+/// A ListenerSet whose parent is ours.
+pub(super) struct SetState<'a> {
+    pub set: &'a ListenerSet,
+    /// A number in `gateways`.
+    pub gateway: usize,
+    /// Whether the Gateway allows it.
+    pub is_allowed: bool,
+}
+
+pub(super) struct ListenerState<'a> {
+    /// That of the resource.
+    pub id: String,
+    /// The Gateway or the ListenerSet that has it.
+    pub owner: ObjectRef,
+    /// A number in `gateways`.
+    pub gateway: usize,
+    pub listener: &'a GatewayListener,
+    /// The kinds of routes that may attach.
+    pub kinds: Vec<Kind>,
+    /// It cannot be served as it is, whatever else there is.
+    pub refused: Option<Problem>,
+    /// A listener before it has its port with another protocol, or with its host.
+    pub conflict: Option<Problem>,
+    /// A reference of it does not lead anywhere, or it names a kind of routes that is not known.
+    pub unresolved: Option<Problem>,
+    pub certificates: Vec<ListenerCertificate>,
+    pub attached: usize,
+}
+
+impl ListenerState<'_> {
+    /// Whether it gets requests.
+    pub(super) fn is_served(&self) -> bool {
+        self.refused.is_none() && self.conflict.is_none() && (!self.is_tls() || !self.certificates.is_empty())
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        self.listener.protocol == "HTTPS"
+    }
+
+    pub(super) fn host(&self) -> Option<&str> {
+        self.listener.hostname.as_deref().filter(|host| !host.is_empty())
+    }
+}
+
+impl<'a> Parents<'a> {
+    /// All Gateways of these classes, with their ListenerSets.
+    pub(super) fn collect(context: &Context<'a>, classes: &BTreeSet<&str>) -> Parents<'a> {
+        let is_ours = |gateway: &&KubeGateway| classes.contains(&*gateway.spec.gateway_class_name);
+        let mut ours: Vec<&KubeGateway> =
+            context.world.gateways.values().map(|gateway| &**gateway).filter(is_ours).collect();
+        ours.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
+        let assigned = addresses::assign(&ours, &context.options.addresses);
+        let states = ours.into_iter().zip(assigned);
+        let mut parents = Parents {
+            gateways: states.map(|(gateway, addresses)| GatewayState { gateway, addresses }).collect(),
+            sets: Vec::new(),
+            listeners: Vec::new(),
+            by_owner: BTreeMap::new(),
+        };
+        parents.sets = sets(context, &parents.gateways);
+        for index in 0..parents.gateways.len() {
+            let gateway = parents.gateways[index].gateway;
+            parents.add(context, index, gateway, &gateway.spec.listeners);
+        }
+        for index in 0..parents.sets.len() {
+            let SetState { set, gateway, is_allowed } = parents.sets[index];
+            if is_allowed {
+                parents.add(context, gateway, set, &set.spec.listeners);
+            }
+        }
+        parents.find_conflicts();
+        for (index, listener) in parents.listeners.iter().enumerate() {
+            parents.by_owner.entry(listener.owner.clone()).or_default().push(index);
+        }
+        parents
+    }
+
+    fn add<T: KubeObject>(&mut self, context: &Context, gateway: usize, owner: &T, listeners: &'a [GatewayListener]) {
+        let reference = ObjectRef::of(owner);
+        let ObjectMeta { namespace, name, .. } = owner.metadata();
+        let prefix = if T::KIND == Kind::Gateway { "gateway" } else { "listenerset" };
+        for listener in listeners {
+            let mut state = ListenerState {
+                id: resource_id(&[prefix, namespace, name, &listener.name]),
+                owner: reference.clone(),
+                gateway,
+                listener,
+                kinds: Vec::new(),
+                refused: refusal(listener),
+                conflict: None,
+                unresolved: None,
+                certificates: Vec::new(),
+                attached: 0,
+            };
+            state.find_kinds();
+            if state.is_tls() {
+                state.find_certificates(context, GrantReferrer { kind: T::KIND.name(), namespace });
+            }
+            self.listeners.push(state);
+        }
+    }
+
+    /// Of listeners with one port, those with another protocol than the first, and those with the host of one before, conflict.
+    fn find_conflicts(&mut self) {
+        let mut ports: BTreeMap<(String, u16), (String, BTreeSet<String>)> = BTreeMap::new();
+        for listener in &mut self.listeners {
+            let host = listener.host().unwrap_or_default().to_ascii_lowercase();
+            let (port, protocol) = (listener.listener.port, &listener.listener.protocol);
+            let address = (self.gateways[listener.gateway].addresses.host.clone(), port);
+            match ports.get_mut(&address) {
+                Some((other, _)) if other != protocol => {
+                    let message = format!("another listener has port {port} with {other}");
+                    listener.conflict = Some(Problem::new("ProtocolConflict", message));
+                }
+                Some((_, hosts)) if hosts.contains(&host) => {
+                    let message = format!("another listener has port {port} with this host name");
+                    listener.conflict = Some(Problem::new("HostnameConflict", message));
+                }
+                Some((_, hosts)) => {
+                    hosts.insert(host);
+                }
+                // One that is not served takes no port.
+                None if listener.refused.is_none() => {
+                    ports.insert(address, (protocol.clone(), BTreeSet::from([host])));
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The listeners of a Gateway or ListenerSet, as numbers; `None` if it is not ours.
+    pub(super) fn listeners_of(&self, owner: &ObjectRef) -> Option<&[usize]> {
+        let known = |name: &ObjectMeta| name.namespace == owner.namespace && name.name == owner.name;
+        let is_ours = match owner.kind {
+            Kind::Gateway => self.gateways.iter().any(|state| known(&state.gateway.metadata)),
+            Kind::ListenerSet => self.sets.iter().any(|state| known(&state.set.metadata)),
+            _ => false,
+        };
+        is_ours.then(|| self.by_owner.get(owner).map(Vec::as_slice).unwrap_or_default())
+    }
+}
+
+fn sets<'a>(context: &Context<'a>, gateways: &[GatewayState<'a>]) -> Vec<SetState<'a>> {
+    let numbers: BTreeMap<ObjectName, usize> =
+        gateways.iter().enumerate().map(|(number, state)| (addresses::name_of(state.gateway), number)).collect();
+    let state = |set: &'a ListenerSet| {
+        let parent = &set.spec.parent_ref;
+        let is_gateway = parent.kind.as_deref().unwrap_or("Gateway") == "Gateway"
+            && parent.group.as_deref().unwrap_or(GROUP) == GROUP;
+        let own = &set.metadata.namespace;
+        let name = ObjectName::new(parent.namespace.as_ref().unwrap_or(own), &parent.name);
+        let gateway = *numbers.get(&name).filter(|_| is_gateway)?;
+        let allowed = gateways[gateway].gateway.spec.allowed_listeners.as_ref();
+        let namespaces = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+        let is_allowed = context.allows(namespaces, "None", &name.namespace, own);
+        Some(SetState { set, gateway, is_allowed })
+    };
+    let mut sets: Vec<SetState> = context.world.listener_sets.values().filter_map(|set| state(set)).collect();
+    sets.sort_by(|one, other| precedence(&one.set.metadata, &other.set.metadata));
+    sets
+}
+
+fn refusal(listener: &GatewayListener) -> Option<Problem> {
+    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
+    match &*listener.protocol {
+        "HTTP" => None,
+        "HTTPS" if mode == "Terminate" => None,
+        "HTTPS" => Some(Problem::new("UnsupportedProtocol", format!("TLS mode {mode} is not supported with HTTPS"))),
+        other => {
+            let message = format!("protocol {other} is not supported: use HTTP or HTTPS");
+            Some(Problem::new("UnsupportedProtocol", message))
+        }
+    }
+}
+
+impl ListenerState<'_> {
+    fn find_kinds(&mut self) {
+        const KNOWN: [Kind; 2] = [Kind::HTTPRoute, Kind::GRPCRoute];
+        let named = self.listener.allowed_routes.as_ref().map(|allowed| &*allowed.kinds).unwrap_or_default();
+        let known = |kind: &RouteGroupKind| {
+            let is_group = kind.group.as_deref().unwrap_or(GROUP) == GROUP;
+            KNOWN.into_iter().find(|known| is_group && known.name() == kind.kind)
+        };
+        if self.refused.is_some() {
+            return;
+        }
+        if named.is_empty() {
+            self.kinds = KNOWN.to_vec();
+            return;
+        }
+        self.kinds = named.iter().filter_map(known).collect();
+        if let Some(other) = named.iter().find(|kind| known(kind).is_none()) {
+            let message = format!("routes of kind {} cannot attach to {}", other.kind, self.listener.protocol);
+            self.unresolved = Some(Problem::new("InvalidRouteKinds", message));
+        }
+    }
+
+    fn find_certificates(&mut self, context: &Context, from: GrantReferrer) {
+        let references = self.listener.tls.as_ref().map(|tls| &*tls.certificate_refs).unwrap_or_default();
+        for reference in references {
+            match certificates::resolve(context, from, reference) {
+                Ok(certificate) => self.certificates.push(certificate),
+                Err(problem) => self.unresolved = self.unresolved.take().or(Some(problem)),
+            }
+        }
+        if references.is_empty() {
+            let problem = Problem::new("InvalidCertificateRef", "the listener has no certificateRefs");
+            self.unresolved = self.unresolved.take().or(Some(problem));
+        }
+    }
+}

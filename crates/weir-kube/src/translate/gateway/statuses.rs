@@ -1,0 +1,173 @@
+//! The statuses of GatewayClasses, Gateways and ListenerSets.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::conditions::{Problem, StatusConditions};
+use super::context::Context;
+use super::grants::GROUP;
+use super::parents::{GatewayState, ListenerState, Parents, SetState};
+use crate::objects::gateway::{GatewayClass, ListenerStatus};
+use crate::objects::{KubeObject, ObjectRef};
+use crate::translation::{ObjectStatus, Translation};
+
+/// The extended features of the Gateway API that are supported, besides the core.
+const FEATURES: &[&str] = &[
+    "GRPCRoute",
+    "Gateway",
+    "GatewayHTTPListenerIsolation",
+    "GatewayPort8080",
+    "HTTPRoute",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteDestinationPortMatching",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteSchemeRedirect",
+    "ListenerSet",
+    "ReferenceGrant",
+];
+
+/// Adds the statuses of our classes, and returns their names.
+pub(super) fn classes<'a>(context: &Context<'a>, translation: &mut Translation) -> BTreeSet<&'a str> {
+    let is_ours = |class: &&GatewayClass| class.spec.controller_name == context.options.controller_name;
+    let mut names = BTreeSet::new();
+    for class in context.world.gateway_classes.values().map(|class| &**class).filter(is_ours) {
+        let mut conditions = StatusConditions::new(&class.status.conditions, class.metadata.generation);
+        let refused = class
+            .spec
+            .parameters_ref
+            .as_ref()
+            .map(|_| Problem::new("InvalidParameters", "parametersRef is not supported: leave it out"));
+        conditions.set_result("Accepted", refused.as_ref());
+        let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+        push(class, json!({ "conditions": conditions.into_value(), "supportedFeatures": features }), translation);
+        if refused.is_none() {
+            names.insert(&*class.metadata.name);
+        }
+    }
+    names
+}
+
+/// Adds the statuses of Gateways and ListenerSets. The routes are counted by then.
+pub(super) fn write(parents: &Parents, translation: &mut Translation) {
+    for state in &parents.gateways {
+        gateway(parents, state, translation);
+    }
+    for state in &parents.sets {
+        listener_set(parents, state, translation);
+    }
+}
+
+fn gateway(parents: &Parents, state: &GatewayState, translation: &mut Translation) {
+    let gateway = state.gateway;
+    let listeners = listeners_of(parents, gateway);
+    let addresses = &state.addresses;
+    let accepted = addresses.unsupported.clone().or_else(|| none_valid(&listeners));
+    let mut conditions = StatusConditions::new(&gateway.status.conditions, gateway.metadata.generation);
+    match (&accepted, some_invalid(&listeners)) {
+        (None, Some(problem)) => conditions.set("Accepted", true, problem.reason, &problem.message),
+        (accepted, _) => conditions.set_result("Accepted", accepted.as_ref()),
+    }
+    let programmed = addresses.unusable.as_ref().or(accepted.as_ref());
+    match programmed {
+        Some(problem) if accepted.is_some() => conditions.set("Programmed", false, "Invalid", &problem.message),
+        programmed => conditions.set_result("Programmed", programmed),
+    }
+    let is_attached = |set: &&SetState| {
+        std::ptr::eq(parents.gateways[set.gateway].gateway, gateway)
+            && set.is_allowed
+            && none_valid(&listeners_of(parents, set.set)).is_none()
+    };
+    let mut status = json!({
+        "addresses": addresses.published,
+        "conditions": conditions.into_value(),
+        "listeners": listener_statuses(&listeners, &gateway.status.listeners, gateway.metadata.generation),
+    });
+    if gateway.spec.allowed_listeners.is_some() {
+        status["attachedListenerSets"] = parents.sets.iter().filter(is_attached).count().into();
+    }
+    push(gateway, status, translation);
+}
+
+fn listener_set(parents: &Parents, state: &SetState, translation: &mut Translation) {
+    let SetState { set, is_allowed, .. } = *state;
+    let listeners = listeners_of(parents, set);
+    let refused = match is_allowed {
+        true => none_valid(&listeners),
+        false => Some(Problem::new("NotAllowed", "allowedListeners of the Gateway do not allow this ListenerSet")),
+    };
+    let mut conditions = StatusConditions::new(&set.status.conditions, set.metadata.generation);
+    match (&refused, some_invalid(&listeners)) {
+        (None, Some(problem)) => conditions.set("Accepted", true, problem.reason, &problem.message),
+        (refused, _) => conditions.set_result("Accepted", refused.as_ref()),
+    }
+    conditions.set_result("Programmed", refused.as_ref());
+    let mut status = json!({ "conditions": conditions.into_value() });
+    if is_allowed {
+        status["listeners"] = listener_statuses(&listeners, &set.status.listeners, set.metadata.generation);
+    }
+    push(set, status, translation);
+}
+
+fn listeners_of<'p, 'a, T: KubeObject>(parents: &'p Parents<'a>, owner: &T) -> Vec<&'p ListenerState<'a>> {
+    let numbers = parents.listeners_of(&ObjectRef::of(owner)).unwrap_or_default();
+    numbers.iter().map(|number| &parents.listeners[*number]).collect()
+}
+
+const NOT_VALID: &str = "ListenersNotValid";
+
+fn none_valid(listeners: &[&ListenerState]) -> Option<Problem> {
+    let is_valid = |listener: &&ListenerState| listener.is_served();
+    let none = !listeners.is_empty() && !listeners.iter().any(is_valid);
+    none.then(|| Problem::new(NOT_VALID, "no listener is valid; see their conditions"))
+}
+
+fn some_invalid(listeners: &[&ListenerState]) -> Option<Problem> {
+    let invalid: Vec<&str> =
+        listeners.iter().filter(|listener| !listener.is_served()).map(|listener| &*listener.listener.name).collect();
+    (!invalid.is_empty()).then(|| Problem::new(NOT_VALID, format!("not valid: listeners {}", invalid.join(", "))))
+}
+
+fn listener_statuses(listeners: &[&ListenerState], before: &[ListenerStatus], generation: i64) -> Value {
+    let one = |state: &&ListenerState| {
+        let name = &state.listener.name;
+        let known = before.iter().find(|known| known.name == *name);
+        let mut conditions =
+            StatusConditions::new(known.map(|known| &*known.conditions).unwrap_or_default(), generation);
+        let accepted = state.conflict.as_ref().or(state.refused.as_ref());
+        conditions.set_result("Accepted", accepted);
+        match accepted.or(state.unresolved.as_ref().filter(|_| !state.is_served())) {
+            Some(problem) if accepted.is_none() => conditions.set("Programmed", false, "Invalid", &problem.message),
+            programmed => conditions.set_result("Programmed", programmed),
+        }
+        conditions.set_result("ResolvedRefs", state.unresolved.as_ref());
+        match &state.conflict {
+            Some(problem) => conditions.set("Conflicted", true, problem.reason, &problem.message),
+            None => conditions.set("Conflicted", false, "NoConflicts", ""),
+        }
+        let kinds = state.kinds.iter().map(|kind| json!({ "group": GROUP, "kind": kind.name() }));
+        json!({
+            "name": name,
+            "supportedKinds": kinds.collect::<Vec<_>>(),
+            "attachedRoutes": state.attached,
+            "conditions": conditions.into_value(),
+        })
+    };
+    listeners.iter().map(one).collect()
+}
+
+fn push<T: KubeObject>(object: &T, status: Value, translation: &mut Translation) {
+    let generation = object.metadata().generation;
+    translation.statuses.push(ObjectStatus { object: ObjectRef::of(object), generation, status });
+}

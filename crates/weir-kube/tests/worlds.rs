@@ -1,0 +1,132 @@
+//! What holds for a translation of any objects.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::json;
+use weir_kube::objects::{Object, ObjectRef};
+use weir_kube::{KubeOptions, Translation, World, translate};
+
+const SHOP: &str = include_str!("fixtures/shop.yaml");
+const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
+
+/// Faulty objects, which nothing refers to.
+const FAULTY: &str = include_str!("fixtures/faulty.yaml");
+
+fn objects(manifests: &str) -> Vec<Object> {
+    fn all<T>(map: &weir_kube::Objects<T>, wrap: fn(Arc<T>) -> Object) -> Vec<Object> {
+        map.values().map(|object| wrap(object.clone())).collect()
+    }
+    let world = World::from_manifests(manifests).unwrap().world;
+    [
+        all(&world.namespaces, Object::Namespace),
+        all(&world.services, Object::Service),
+        all(&world.endpoint_slices, Object::EndpointSlice),
+        all(&world.secrets, Object::Secret),
+        all(&world.gateway_classes, Object::GatewayClass),
+        all(&world.gateways, Object::Gateway),
+        all(&world.listener_sets, Object::ListenerSet),
+        all(&world.http_routes, Object::HTTPRoute),
+        all(&world.grpc_routes, Object::GRPCRoute),
+        all(&world.reference_grants, Object::ReferenceGrant),
+    ]
+    .concat()
+}
+
+fn reference(object: &Object) -> ObjectRef {
+    let metadata = object.metadata();
+    ObjectRef { kind: object.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() }
+}
+
+fn world<'a>(objects: impl IntoIterator<Item = &'a Object>) -> World {
+    let mut world = World::default();
+    objects.into_iter().for_each(|object| world.put(object.clone()));
+    world
+}
+
+fn meaning(world: &World) -> Translation {
+    translate(world, &KubeOptions::default())
+}
+
+fn all() -> Vec<Object> {
+    objects(&[SHOP, LISTENERS, FAULTY].join("\n---\n"))
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_objects_does_not_matter(shuffled in Just(all()).prop_shuffle()) {
+        let (one, other) = (meaning(&world(&all())), meaning(&world(&shuffled)));
+        prop_assert_eq!(one.resources, other.resources);
+        prop_assert_eq!(one.statuses, other.statuses);
+    }
+
+    #[test]
+    fn a_removed_object_is_as_one_that_never_was(kept in prop::sample::subsequence(all(), 0..all().len())) {
+        let mut reduced = world(&all());
+        for object in all() {
+            if !kept.iter().any(|one| reference(one) == reference(&object)) {
+                reduced.remove(&reference(&object));
+            }
+        }
+        let (one, other) = (meaning(&reduced), meaning(&world(&kept)));
+        prop_assert_eq!(one.resources, other.resources);
+        prop_assert_eq!(one.statuses, other.statuses);
+    }
+
+    #[test]
+    fn a_faulty_object_changes_nothing_about_others(
+        good in prop::sample::subsequence(objects(&[SHOP, LISTENERS].join("\n---\n")), 0..12),
+        faulty in prop::sample::select(objects(FAULTY)),
+    ) {
+        let before = meaning(&world(&good));
+        let after = meaning(&world(good.iter().chain([&faulty])));
+        let is_other = |object: &ObjectRef| *object != reference(&faulty);
+        let resources: Vec<_> = after.resources.into_iter().filter(|one| is_other(&one.origin)).collect();
+        let statuses: Vec<_> = after.statuses.into_iter().filter(|one| is_other(&one.object)).collect();
+        prop_assert_eq!(before.resources, resources);
+        prop_assert_eq!(before.statuses, statuses);
+    }
+
+    /// Another namespace's Service has an address of its own, which must be nowhere unless its namespace grants it.
+    #[test]
+    fn without_a_grant_no_address_of_another_namespace_is_there(
+        kind in prop::sample::select(vec!["HTTPRoute", "GRPCRoute", "TCPRoute"]),
+        namespace in prop::sample::select(vec!["shop", "other"]),
+        name in prop::sample::select(vec![None, Some("hidden"), Some("else")]),
+        is_there in any::<bool>(),
+    ) {
+        let mut world = World::from_manifests(&[SHOP, HIDDEN].join("\n---\n")).unwrap().world;
+        if is_there {
+            let spec = json!({
+                "from": [{ "group": "gateway.networking.k8s.io", "kind": kind, "namespace": namespace }],
+                "to": [{ "group": "", "kind": "Service", "name": name }],
+            });
+            let grant = json!({ "metadata": { "name": "g", "namespace": "vault" }, "spec": spec });
+            world.put(weir_kube::objects::Kind::ReferenceGrant.read(grant).unwrap());
+        }
+        let is_granted = is_there && kind == "HTTPRoute" && namespace == "other" && name != Some("else");
+        let document = meaning(&world).document().to_string();
+        prop_assert_eq!(document.contains("10.9.9.9"), is_granted);
+    }
+}
+
+const HIDDEN: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: { name: curious, namespace: other }
+spec:
+  parentRefs: [{ name: public, namespace: infra }]
+  rules: [{ backendRefs: [{ name: hidden, namespace: vault, port: 80 }] }]
+---
+apiVersion: v1
+kind: Service
+metadata: { name: hidden, namespace: vault }
+spec: { ports: [{ port: 80 }] }
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: { name: hidden-1, namespace: vault, labels: { kubernetes.io/service-name: hidden } }
+addressType: IPv4
+ports: [{ port: 80 }]
+endpoints: [{ addresses: [10.9.9.9] }]
+";
