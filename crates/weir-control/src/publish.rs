@@ -363,10 +363,9 @@ impl Publisher {
     }
 }
 
-/// Warnings about settings that a running node cannot change.
-fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
-    let settings = &document.settings;
-    let changed = [
+/// The settings that a running node cannot change, and whether they have changed.
+fn changes(settings: &NodeSettings, started_with: &NodeSettings) -> impl Iterator<Item = (&'static str, bool)> {
+    [
         ("worker_processes", settings.worker_processes != started_with.worker_processes),
         ("status", settings.status != started_with.status),
         ("enable_access_log", settings.enable_access_log != started_with.enable_access_log),
@@ -379,7 +378,12 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         ("records_threads", settings.records.threads != started_with.records.threads),
         ("records_cpus", settings.records.cpus != started_with.records.cpus),
         ("records_max_memory", settings.records.memory != started_with.records.memory),
-    ];
+    ]
+    .into_iter()
+}
+
+/// Warnings about settings that a running node cannot change.
+fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnostic> {
     let warn = |key: &str| Diagnostic {
         path: key.to_owned(),
         ..Diagnostic::at_place(
@@ -389,5 +393,20 @@ fn unchangeable(document: &Document, started_with: &NodeSettings) -> Vec<Diagnos
         )
         .advise("it takes effect at the next start or binary upgrade")
     };
-    changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| warn(key)).collect()
+    changes(&document.settings, started_with).filter(|(_, changed)| *changed).map(|(key, _)| warn(key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::settings;
+
+    #[test]
+    fn settings_that_cannot_change_are_those_declared_so() {
+        let compared: Vec<&str> =
+            changes(&NodeSettings::default(), &NodeSettings::default()).map(|(key, _)| key).collect();
+        let mut declared: Vec<&str> = settings::unchangeable().collect();
+        declared.sort_by_key(|key| compared.iter().position(|other| other == key));
+        assert_eq!(compared, declared);
+    }
 }

@@ -21,6 +21,7 @@ mod hub_log;
 mod include;
 pub mod kinds;
 mod listen;
+mod listener;
 pub mod lists;
 mod methods;
 mod names;
@@ -41,6 +42,7 @@ mod secrets;
 pub mod settings;
 mod shared_list;
 mod shares;
+mod store;
 mod upstream;
 mod written;
 
@@ -66,9 +68,7 @@ use resource_access::{RESOURCE_FILES, ResourceAccess};
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
 pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
-pub use admin::{
-    AdminAddress, AdminKey, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings,
-};
+pub use admin::{AdminAddress, AdminKey, AdminSettings, AdminTls};
 pub use admin_access::{AdminGrant, AdminRole, AdminScope, AdminTokens, TokenKeys, TokenRoles, is_trusted_url};
 pub use balance::BalanceSpec;
 pub use certificate::{ClientVerification, NamedBy, Pem, PemSource, ServerName, Ssl, UpstreamIdentity, UpstreamTls};
@@ -80,7 +80,8 @@ pub use file_schema::file_schema;
 pub use hub::HubSpec;
 pub use include::{IncludedFile, IncludedFiles, ReadIncluded};
 pub use kinds::RESOURCE_LISTS;
-pub use listen::{AllowedAddresses, Listen, ListenAddress, ListenerSpec};
+pub use listen::{Listen, ListenAddress};
+pub use listener::{AllowedAddresses, ListenerSpec};
 pub use lists::SpecList;
 pub use names::{NameQuery, ResolvedName, ResolvedNames, ServiceInstance};
 pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
@@ -97,6 +98,7 @@ pub use secret_reference::SecretReference;
 pub use secrets::SecretManager;
 pub use settings::{LogLevel, NodeSettings};
 pub use shares::TrafficShare;
+pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
 pub use written::WrittenResource;
 
@@ -215,7 +217,7 @@ impl Document {
         let source: Arc<str> = source.into();
         let text = SourceText::new(&source, text, lookup, limits)?;
         let Parsed { mut tree, faults } = text.parse()?;
-        let include = tree.entry("include").map(|entry| (entry.key_place, read(&entry.value)));
+        let include = settings::include(&tree).map(|entry| (entry.key_place, read(&entry.value)));
         let (place, IncludedFiles { files, faults: mut of_files }) = include.unwrap_or_default();
         let mut lists = resources_in(&tree);
         lists.extend(place.known().then_some(("include", place)));
@@ -401,19 +403,15 @@ impl Document {
         let mut document = Document::empty(source, &tree);
         let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
         let root = NodeReader::root(&tree, &faults);
-        let settings = settings::SETTINGS.iter().map(|(name, _)| *name);
-        let known: Vec<&str> = settings
-            .chain(file_schema::FURTHER.iter().copied())
-            .chain(kinds::KINDS.iter().map(|kind| kind.list))
-            .collect();
-        if let Some(fields) = root.fields(&known) {
+        let lists_of_resources: Vec<&str> = kinds::KINDS.iter().map(|kind| kind.list).collect();
+        if let Some(fields) = root.map_with(settings::table(), &lists_of_resources) {
             document.settings = settings::read(&fields);
-            document.acme = fields.get("acme").and_then(|at| acme::read(&at));
+            document.acme = settings::acme(&fields);
             // The lists were taken out of the tree; this reports a value that is not a list.
             LongLists::KEYS.iter().filter_map(|key| fields.get(key)).for_each(|at| drop(at.items()));
             document.put_lists(lists.unwrap_or_else(|| LongLists::of_nodes(nodes, &faults)), &faults);
             document.read_resources(&fields);
-            document.enabled_plugins = read_enabled_plugins(&fields);
+            document.enabled_plugins = settings::enabled_plugins(&fields);
             refuse_what_is_not_served(&fields);
         }
         document.faults = faults.into_diagnostics();
@@ -511,7 +509,7 @@ impl Document {
             resource::list(fields, "plugin_metadata", plugins::read_metadata, |one| (&*one.name).into());
         self.ssls = resource::list(fields, "ssls", certificate::read, |ssl| (&*ssl.id).into());
         self.hubs = resource::list(fields, "hubs", hub::read, |hub| (&*hub.id).into());
-        self.listeners = resource::list(fields, "listeners", listen::read_resource, |one| (&*one.id).into());
+        self.listeners = resource::list(fields, "listeners", listener::read_resource, |one| (&*one.id).into());
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
     }
 
@@ -678,21 +676,6 @@ fn resources_in(tree: &TreeNode) -> Vec<(&'static str, TextPosition)> {
 fn places(tree: &TreeNode) -> Vec<(Box<str>, TextPosition)> {
     let NodeKind::Map(entries) = &tree.kind else { return Vec::new() };
     entries.iter().map(|entry| (entry.key.clone(), entry.value.place)).collect()
-}
-
-/// APISIX's list of enabled plugins: `[{ name: limit-count }, { name: mqtt-proxy, stream: true }]`. Stream plugins are left out.
-fn read_enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
-    let list = fields.get("plugins")?;
-    let names = list.items().filter_map(|item| {
-        let fields = item.fields(&["name", "stream"])?;
-        let Some(name) = fields.get("name") else {
-            item.report_advising("has no `name`", "add `name: <plugin>`");
-            return None;
-        };
-        let stream = fields.get("stream").and_then(|at| at.boolean()).unwrap_or(false);
-        name.text_of(1..=256).filter(|_| !stream).map(Box::from)
-    });
-    Some(names.collect())
 }
 
 fn refuse_what_is_not_served(fields: &MapReader) {

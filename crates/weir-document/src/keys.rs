@@ -65,6 +65,10 @@ pub struct AboutKey {
     pub guide: Option<&'static str>,
     /// The key has an effect only if another key has one of these values; otherwise it is refused.
     pub only_if: Option<(&'static str, &'static [&'static str])>,
+    /// A setting of the node that takes effect at the next start or binary upgrade, not with a reload.
+    pub needs_restart: bool,
+    /// A setting of the node that routes and plugins are compiled from.
+    pub compiles_routes: bool,
 }
 
 impl AboutKey {
@@ -96,6 +100,8 @@ impl<K> DeclaredKey<K> {
             example: None,
             guide: None,
             only_if: None,
+            needs_restart: false,
+            compiles_routes: false,
         };
         DeclaredKey { about, kind }
     }
@@ -145,6 +151,16 @@ impl<K> DeclaredKey<K> {
 
     pub(crate) const fn only_if(mut self, key: &'static str, words: &'static [&'static str]) -> DeclaredKey<K> {
         self.about.only_if = Some((key, words));
+        self
+    }
+
+    pub(crate) const fn restart(mut self) -> DeclaredKey<K> {
+        self.about.needs_restart = true;
+        self
+    }
+
+    pub(crate) const fn compiles_routes(mut self) -> DeclaredKey<K> {
+        self.about.compiles_routes = true;
         self
     }
 }
@@ -230,7 +246,18 @@ impl<K: Kind> AnyKey for DeclaredKey<K> {
 pub enum KeyRule {
     ExactlyOne(&'static str, &'static str),
     AtMostOne(&'static str, &'static str),
-    AnyOf { keys: &'static [&'static str], problem: &'static str, advice: &'static str },
+    AnyOf {
+        keys: &'static [&'static str],
+        problem: &'static str,
+        advice: &'static str,
+    },
+    All {
+        keys: &'static [&'static str],
+        problem: &'static str,
+        advice: &'static str,
+    },
+    /// Both, or neither.
+    Together(&'static str, &'static str),
 }
 
 /// All keys of a map.
@@ -262,8 +289,17 @@ impl KeyTable {
 
     /// All keys in the order of their declaration, shared ones last.
     pub fn keys(&self) -> impl Iterator<Item = &'static dyn AnyKey> {
-        let tables = std::iter::successors(Some(self), |table| table.shared.map(|shared| shared()));
-        tables.flat_map(|table| table.keys).copied()
+        self.parts().flat_map(KeyTable::own_keys)
+    }
+
+    /// The keys without shared ones.
+    pub fn own_keys(&self) -> impl Iterator<Item = &'static dyn AnyKey> + use<> {
+        self.keys.iter().copied()
+    }
+
+    /// The table itself, and those whose keys it shares.
+    pub fn parts(&self) -> impl Iterator<Item = &KeyTable> {
+        std::iter::successors(Some(self), |table| table.shared.map(|shared| shared()))
     }
 
     pub fn find(&self, name: &str) -> Option<&'static dyn AnyKey> {

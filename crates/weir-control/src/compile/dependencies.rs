@@ -5,7 +5,7 @@ use std::ops::{BitOr, Not};
 use weir_plugin::BuildInputs;
 
 use crate::document::kinds;
-use crate::document::settings::{SETTINGS, SettingScope};
+use crate::document::settings::{self, SettingScope};
 use crate::document::{Document, NamedBy, NamedFiles, NodeSpec, ResolvedName};
 use crate::text::fingerprint::Fingerprint;
 
@@ -83,9 +83,8 @@ pub(super) struct Surroundings {
 /// Whether a change of this member of the document compiles every route again: any but those that are known not to. Routes depend on
 /// the resources of stores through other fields of `Surroundings`.
 fn is_general(key: &str) -> bool {
-    let scope = SETTINGS.iter().find(|(name, _)| *name == key).map(|(_, scope)| *scope);
     let is_of_store = kinds::find(key).is_some_and(|kind| kind.is_stored);
-    scope != Some(SettingScope::Node) && !is_of_store && key != "acme"
+    settings::scope(key) != Some(SettingScope::Node) && !is_of_store
 }
 
 impl Surroundings {

@@ -2,8 +2,12 @@
 
 use std::path::PathBuf;
 
+use serde_json::{Value, json};
 use weir_plugin::{ExchangePhase, Template, Variable, WrittenName};
 
+use crate::keys::kinds::{Custom, WrittenPath, custom, written};
+use crate::keys::schema::Definitions;
+use crate::keys::{MapKeys, keys};
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};
 use weir_plugin::suggest::meant;
@@ -27,6 +31,28 @@ pub enum AccessLogFormat {
     Fields(Vec<(String, String)>),
 }
 
+keys! {
+    /// The access log.
+    pub(super) static ACCESS_LOG: AccessLogKeys = "access_log";
+
+    /// The path of the file.
+    path: WrittenPath = written(WrittenName::File), required("add `path: logs/access.log`"), example("logs/access.log");
+    /// The format of a line: `combined` (that of nginx), `json`, a text with variables, or a map from field names to such texts, which
+    /// makes JSON.
+    format: Custom<AccessLogFormat> = custom("text, or map: names to text", format_schema, format), own(), absent("`combined`"),
+        example("{ host: $host, status: $status }"), guide("observing.md");
+}
+
+fn format_schema(_: &mut Definitions) -> Value {
+    json!({ "oneOf": [{ "type": "string", "pattern": "^(combined|json)$|\\$" },
+        { "type": "object", "additionalProperties": { "type": "string" } }] })
+}
+
+pub(super) fn schema(definitions: &mut Definitions) -> Value {
+    let map = json!({ "$ref": definitions.reference(ACCESS_LOG.table()) });
+    json!({ "oneOf": [{ "type": "string", "minLength": 1 }, { "const": false }, map] })
+}
+
 /// `enable_access_log`: a path, or a map.
 pub(super) fn read(at: &NodeReader) -> Option<AccessLogSpec> {
     match &at.node().kind {
@@ -39,13 +65,13 @@ pub(super) fn read(at: &NodeReader) -> Option<AccessLogSpec> {
             None
         }
         NodeKind::Map(_) => {
-            let fields = at.fields(&["path", "format"])?;
-            let Some(path) = fields.get("path") else {
-                at.report_advising("has no `path`", "add `path: logs/access.log`");
-                return None;
+            let fields = at.keys(&ACCESS_LOG)?;
+            let path = fields.read(&ACCESS_LOG.path);
+            let format = match fields.has(&ACCESS_LOG.format) {
+                true => fields.read(&ACCESS_LOG.format)?,
+                false => AccessLogFormat::Combined,
             };
-            let format = fields.get("format").map_or(Some(AccessLogFormat::Combined), |at| format(&at));
-            Some(AccessLogSpec { path: path.written_name(WrittenName::File)?.into(), format: format? })
+            Some(AccessLogSpec { path: path?.into_string().into(), format })
         }
         _ => {
             Some(AccessLogSpec { path: at.written_name(WrittenName::File)?.into(), format: AccessLogFormat::Combined })

@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::certificate::{self, Pem};
 use super::resource::ResourceOrigin;
+use crate::keys::kinds::{
+    Custom, Form, ParsedText, SubMap, Text, Time, Words, WrittenPath, custom, form, section, text, time, words, written,
+};
+use crate::keys::{KeyRule, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use weir_plugin::WrittenName;
 
@@ -64,52 +70,83 @@ const STORAGE: &str = "acme";
 /// Certificates are obtained one by one, so more hosts would take days; a wildcard certificate is the better choice then.
 const MOST_HOSTS: usize = 1_000;
 
-pub(super) fn read(at: &NodeReader) -> Option<AcmeSpec> {
-    let fields = at.fields(&[
-        "hosts",
-        "email",
-        "terms_of_service_agreed",
-        "challenge",
-        "directory",
-        "ca",
-        "storage",
-        "renew_before",
-        "external_account",
-    ])?;
-    match fields.get("terms_of_service_agreed") {
-        None => agree(at),
-        Some(agreed) if agreed.boolean() == Some(false) => agree(&agreed),
-        Some(_) => {}
-    }
+const CHALLENGES: &[(&str, Challenge)] = &[("http-01", Challenge::Http01), ("tls-alpn-01", Challenge::TlsAlpn01)];
+
+const AGREE: (&str, &str) = (
+    "the authority issues certificates only if you agree to its terms of service",
+    "read the terms, and write `terms_of_service_agreed: true`",
+);
+const AGREED: &[KeyRule] = &[KeyRule::AnyOf { keys: &["terms_of_service_agreed"], problem: AGREE.0, advice: AGREE.1 }];
+
+keys! {
+    /// Hosts for which the gateway obtains and renews certificates from an ACME authority (RFC 8555).
+    pub(super) static ACME: AcmeKeys = "acme", rules AGREED;
+
+    /// The host names. Each one gets a certificate of its own.
+    hosts: Form = form("list: text", |_| json!({ "type": "array", "minItems": 1, "maxItems": MOST_HOSTS,
+            "items": { "type": "string", "pattern": "^[A-Za-z0-9.-]+$" } })), own(),
+        required("list the hosts that need a certificate: `hosts: [www.example.com]`"), example("[www.example.com]");
+    /// Mail addresses at which the authority reaches you: one, or a list.
+    email: Custom<Vec<Box<str>>> = custom("text, or list: text", |_| json!({ "oneOf": [
+            { "type": "string", "minLength": 3 }, { "type": "array", "items": { "type": "string", "minLength": 3 } }] }), emails), own(),
+        absent("none"), example("ops@example.com");
+    /// Your agreement to the terms of service of the authority.
+    terms_of_service_agreed: Custom<()> = custom("`true`", |_| json!({ "type": "boolean", "const": true }), agreed), own(),
+        example("true");
+    /// How the authority checks that a host is served by this gateway: by a request on port 80, or by a TLS handshake on port 443.
+    challenge: Words<Challenge> = words(CHALLENGES), own(), absent("by the addresses in `listen`");
+    /// The `https` URL of the directory of the authority.
+    directory: ParsedText<Box<str>> = text(1, 2_048).pattern("^https://").parsed(directory), own(), absent("that of Let's Encrypt"),
+        example("https://acme-staging-v02.api.letsencrypt.org/directory");
+    /// The CA certificates that the server of the authority is verified against: PEM text, or the path of a PEM file.
+    ca: Custom<Pem> = custom("PEM text, or the path of a file", |_| json!({ "type": "string", "minLength": 1 }),
+        certificate::pem_of_settings), own(), absent("those of the system"), example("/etc/ssl/certs/internal-ca.pem");
+    /// The directory for the account and the certificates.
+    storage: WrittenPath = written(WrittenName::Directory), own(), absent("`acme`"), example("/var/lib/weir/acme");
+    /// How long before its end a certificate is renewed.
+    renew_before: Time = time(), own(), absent("a third of its lifetime"), example("30d");
+    /// Binds the account to one that you have at the authority (RFC 8555 §7.3.4).
+    external_account: SubMap<ExternalAccount> = section(&EXTERNAL_ACCOUNT, external_account), own(), absent("none");
+}
+
+const ADD_ACCOUNT: &str = "the authority issues `key_id` and `hmac_key` together, as text";
+
+keys! {
+    /// An account at an ACME authority.
+    static EXTERNAL_ACCOUNT: ExternalAccountKeys = "acme_external_account";
+
+    /// The id of the account.
+    key_id: Text = text(1, 4_096), own(), required(ADD_ACCOUNT), example("kid-1");
+    /// The key of the account, in base64url.
+    hmac_key: ParsedText<Box<str>> = text(1, 4_096).pattern("^[A-Za-z0-9_-]+=*$").parsed(hmac_key), own(), secret(),
+        required(ADD_ACCOUNT), example("zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W");
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<AcmeSpec> {
+    fields.read(&ACME.terms_of_service_agreed);
     Some(AcmeSpec {
-        origin: ResourceOrigin::of(at),
-        hosts: hosts(&fields),
-        emails: fields.get("email").map(|at| emails(&at)).unwrap_or_default(),
-        challenge: fields
-            .get("challenge")
-            .and_then(|at| at.choice(&[("http-01", Challenge::Http01), ("tls-alpn-01", Challenge::TlsAlpn01)])),
-        directory: fields.get("directory").and_then(|at| directory(&at)).unwrap_or_else(|| LETS_ENCRYPT.into()),
-        authorities: fields.get("ca").and_then(|at| certificate::pem_of_settings(&at)),
-        storage: fields.get("storage").and_then(|at| at.written_name(WrittenName::Directory)).unwrap_or(STORAGE).into(),
-        renew_before: fields.get("renew_before").and_then(|at| at.duration()),
-        external_account: fields.get("external_account").and_then(|at| external_account(&at)),
+        origin: ResourceOrigin::of(fields.at()),
+        hosts: hosts(fields),
+        emails: fields.read(&ACME.email).unwrap_or_default(),
+        challenge: fields.read(&ACME.challenge),
+        directory: fields.read(&ACME.directory).unwrap_or_else(|| LETS_ENCRYPT.into()),
+        authorities: fields.read(&ACME.ca),
+        storage: fields.read(&ACME.storage).unwrap_or_else(|| STORAGE.into()),
+        renew_before: fields.read(&ACME.renew_before),
+        external_account: fields.read(&ACME.external_account),
     })
 }
 
-fn agree(at: &NodeReader) {
-    at.report_advising(
-        "the authority issues certificates only if you agree to its terms of service",
-        "read the terms, and write `terms_of_service_agreed: true`",
-    );
+fn agreed(at: &NodeReader) -> Option<()> {
+    if at.boolean()? {
+        return Some(());
+    }
+    at.report_advising(AGREE.0, AGREE.1);
+    None
 }
 
 fn hosts(fields: &MapReader) -> Vec<AcmeHost> {
-    let Some(list) = fields.get("hosts") else {
-        fields
-            .at()
-            .report_advising("has no `hosts`", "list the hosts that need a certificate: `hosts: [www.example.com]`");
-        return Vec::new();
-    };
+    let Some(list) = fields.get(&ACME.hosts) else { return Vec::new() };
     let mut hosts: Vec<AcmeHost> = Vec::new();
     for item in list.items() {
         let Some(name) = host(&item) else { continue };
@@ -151,7 +188,7 @@ fn host(at: &NodeReader) -> Option<Box<str>> {
     None
 }
 
-fn emails(at: &NodeReader) -> Vec<Box<str>> {
+fn emails(at: &NodeReader) -> Option<Vec<Box<str>>> {
     let email = |at: &NodeReader| {
         let text = at.text_of(3..=254)?;
         let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b',' | b'<' | b'>'));
@@ -162,14 +199,13 @@ fn emails(at: &NodeReader) -> Vec<Box<str>> {
         }
         Some(text.into())
     };
-    match at.is_list() {
+    Some(match at.is_list() {
         true => at.items().filter_map(|item| email(&item)).collect(),
         false => email(at).into_iter().collect(),
-    }
+    })
 }
 
-fn directory(at: &NodeReader) -> Option<Box<str>> {
-    let text = at.text_of(1..=2048)?;
+fn directory(at: &NodeReader, text: &str) -> Option<Box<str>> {
     let uri = text.parse::<http::Uri>().ok();
     let is_url = uri.as_ref().is_some_and(|uri| {
         uri.scheme() == Some(&http::uri::Scheme::HTTPS)
@@ -183,26 +219,21 @@ fn directory(at: &NodeReader) -> Option<Box<str>> {
     Some(text.into())
 }
 
-fn external_account(at: &NodeReader) -> Option<ExternalAccount> {
-    let fields = at.fields(&["key_id", "hmac_key"])?;
-    let [key_id, hmac_key] = ["key_id", "hmac_key"].map(|key| {
-        let value = fields.get(key);
-        if value.is_none() {
-            at.report_advising(
-                format!("has no `{key}`"),
-                "the authority issues `key_id` and `hmac_key` together, as text",
-            );
-        }
-        value?.text_of(1..=4096)
-    });
-    let hmac_key = hmac_key?.trim_end_matches('=');
+fn external_account(fields: &MapReader) -> Option<ExternalAccount> {
+    let key_id = fields.read(&EXTERNAL_ACCOUNT.key_id);
+    let hmac_key = fields.read(&EXTERNAL_ACCOUNT.hmac_key);
+    Some(ExternalAccount { key_id: key_id?, hmac_key: hmac_key? })
+}
+
+fn hmac_key(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    let text = text.trim_end_matches('=');
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if !hmac_key.bytes().all(is_key) || hmac_key.len() % 4 == 1 {
+    if !text.bytes().all(is_key) || text.len() % 4 == 1 {
         // The value is not shown, since it is a secret.
-        fields.get("hmac_key")?.report_advising("is not base64url", "copy the text as the authority shows it");
+        at.report_advising("is not base64url", "copy the text as the authority shows it");
         return None;
     }
-    Some(ExternalAccount { key_id: key_id?.into(), hmac_key: hmac_key.into() })
+    Some(text.into())
 }
 
 impl AcmeSpec {

@@ -1,17 +1,22 @@
-//! `admin` and `store`: the source of resources if it is not the file, and who may change them.
+//! `admin`: the Admin API, and who may use it.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-
-use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES};
-use crate::text::read::{MapReader, NodeReader, shortened};
-use crate::text::tree::NodeKind;
+use serde_json::{Value, json};
 use weir_plugin::WrittenName;
+
+use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
+use crate::keys::kinds::{
+    Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Words, WrittenPath, any_text, custom, flag,
+    section, set, text, words, written,
+};
+use crate::keys::schema::Definitions;
+use crate::keys::{KeyRule, MapKeys, keys};
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// The Admin API of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,59 +75,7 @@ pub struct AdminTls {
     pub ca: Option<Box<str>>,
 }
 
-/// Where resources are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreSettings {
-    pub kind: StoreKind,
-    /// The number of revisions in the history.
-    pub history: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreKind {
-    /// A file; without a path, one in the data directory.
-    Embedded {
-        path: Option<Box<str>>,
-    },
-    /// Memory, filled by `PUT /apisix/admin/configs`.
-    Standalone,
-    Etcd(EtcdSettings),
-}
-
-/// A cluster of etcd.
-#[derive(Clone, PartialEq, Eq)]
-pub struct EtcdSettings {
-    /// URLs such as `http://127.0.0.1:2379`.
-    pub hosts: Vec<Box<str>>,
-    /// The prefix of the keys of all resources.
-    pub prefix: Box<str>,
-    /// A name and a password.
-    pub user: Option<(Box<str>, Box<str>)>,
-    pub tls: Option<EtcdTlsFiles>,
-    /// The time limit of a request.
-    pub timeout: Duration,
-}
-
-impl std::fmt::Debug for EtcdSettings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EtcdSettings").field("hosts", &self.hosts).field("prefix", &self.prefix).finish_non_exhaustive()
-    }
-}
-
-/// PEM files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EtcdTlsFiles {
-    pub authorities: Option<Box<str>>,
-    /// The client certificate of this node, and its key.
-    pub identity: Option<(Box<str>, Box<str>)>,
-    /// The name that the members' certificates must have, if it is not the host in `hosts`.
-    pub server_name: Option<Box<str>>,
-}
-
 const DEFAULT_PORT: u16 = 9180;
-const DEFAULT_PREFIX: &str = "/apisix";
-const ETCD_TIMEOUT_S: i64 = 5;
-const DEFAULT_HISTORY: u64 = 1_000;
 /// In characters; shorter keys could be guessed.
 const LEAST_KEY: usize = 16;
 /// Default keys of Apache APISIX's documentation and packages, which are publicly known.
@@ -134,14 +87,98 @@ const MOST_SOCKET_PATH: usize = 100;
 /// The prefix of a key given by its SHA-256 hash.
 const HASHED: &str = "sha256:";
 
-pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
-    let fields = at.fields(&["listen", "keys", "tls", "hosts", "origins", "audit", "tokens", "console", "store"])?;
+/// The longest path of a file.
+const MOST_PATH: usize = 4_096;
+
+keys! {
+    /// The Admin API.
+    pub(super) static ADMIN: AdminKeys = "admin";
+
+    /// The address to listen on: an IP address with a port, or `unix:PATH` for a Unix socket that only the user of the process can
+    /// connect to.
+    listen: ParsedText<AdminAddress> = any_text().pattern(ADDRESS).parsed(address), own(), absent("`127.0.0.1:9180`"),
+        example("unix:/run/weir/admin.sock");
+    /// The keys that requests may have, with their rights. Without keys and `tokens`, the node generates a key if it listens on a loopback
+    /// address, and asks for none on a Unix socket.
+    keys: Custom<Vec<AdminKey>> = custom("list: maps", keys_schema, keys).with(&ADMIN_KEY), own(), guide("admin-api.md#permissions"),
+        example("[{ name: ops, key: 2f1c6f0d5e8b4a97c3d2e1f0a9b8c7d6, role: admin }]");
+    /// TLS for connections to the API.
+    tls: SubMap<AdminTls> = section(&ADMIN_TLS, tls), own(), absent("no TLS");
+    /// Host names that requests may have in `Host`, besides addresses and the names of this machine.
+    hosts: DistinctList<ParsedText<Box<str>>> = NAMES, own(), absent("none"), example("[admin.example.com]"),
+        guide("admin-api.md#names-and-origins");
+    /// Origins of web pages that may read responses (CORS).
+    origins: DistinctList<ParsedText<Box<str>>> = NAMES, own(), absent("none"), example("[\"https://console.example\"]"),
+        guide("admin-api.md#names-and-origins");
+    /// The audit log.
+    audit: SubMap<PathBuf> = section(&AUDIT, audit), own(), absent("none");
+    /// JSON Web Tokens of an identity provider, accepted in place of keys.
+    tokens: SubMap<AdminTokens> = section(&TOKENS, admin_access::tokens), own(), absent("none"),
+        guide("admin-api.md#tokens-of-an-identity-provider");
+    /// Whether the address serves the console, and browsers may log in.
+    console: Or<Flag> = flag().or(true), own();
+    /// With `file`, the API shows the resources of this file, which it cannot change, in place of a store.
+    store: Words<bool> = words(FILE), own(), absent("a store");
+}
+
+const FILE: &[(&str, bool)] = &[("file", true)];
+
+const ADDRESS: &str = r"^(([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}|unix:.+)$";
+const NAMES: DistinctList<ParsedText<Box<str>>> = set(text(1, 256).parsed(lowered));
+
+keys! {
+    /// A key of the Admin API, with the rights that it gives.
+    static ADMIN_KEY: AdminKeyKeys = "admin_key",
+        rules &[KeyRule::All {
+            keys: &["name", "key"],
+            problem: "needs `name` and `key`",
+            advice: "write `{ name: ops, key: ..., role: admin }`",
+        }];
+
+    /// A name, which the audit log has.
+    name: Text = text(1, 64), own(), example("ops");
+    /// The key: at least 16 characters, or `sha256:` with its SHA-256 hash in hexadecimal digits.
+    key: ParsedText<[u8; 32]> = any_text().pattern("^(sha256:[0-9a-fA-F]{64}|.{16,})$").parsed(hash), own(), secret(),
+        example("2f1c6f0d5e8b4a97c3d2e1f0a9b8c7d6");
+    /// What it may do: read with secrets masked (`viewer`), read and write resources (`editor`), or everything (`admin`).
+    role: Or<Words<AdminRole>> = words(ROLES).or(AdminRole::Admin), own();
+    /// The resources that it gives access to.
+    scopes: List<SubMap<AdminScope>> = SCOPES, own(), absent("all"), guide("admin-api.md#some-resources-only");
+}
+
+keys! {
+    /// TLS of the Admin API, with PEM files.
+    static ADMIN_TLS: AdminTlsKeys = "admin_tls",
+        rules &[KeyRule::All {
+            keys: &["cert", "key"],
+            problem: "needs `cert` and `key`",
+            advice: "add a PEM file with the certificate, and one with its key",
+        }];
+
+    /// The file with the certificate.
+    cert: Text = text(1, MOST_PATH), own(), example("admin.crt");
+    /// The file with its key.
+    key: Text = text(1, MOST_PATH), own(), example("admin.key");
+    /// The file with the CA certificate that certificates of clients must be issued by. Without it, clients need none.
+    ca: Text = text(1, MOST_PATH), own(), example("clients-ca.crt");
+}
+
+keys! {
+    /// The audit log: one line for each change of a resource, and for each refused request.
+    static AUDIT: AuditKeys = "audit";
+
+    /// The path of the file.
+    path: WrittenPath = written(WrittenName::File), own(), required("add `path: logs/audit.log`"), example("logs/audit.log");
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
+    let at = fields.at();
     let default = AdminAddress::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
-    let listen = fields.get("listen").map_or(Some(default), |at| address(&at))?;
-    let keys = fields.get("keys").map(|at| keys(&at)).unwrap_or_default();
+    let listen = if fields.has(&ADMIN.listen) { fields.read(&ADMIN.listen)? } else { default };
+    let keys = fields.read(&ADMIN.keys).unwrap_or_default();
     if let AdminAddress::Tcp(listen) = listen
         && keys.is_empty()
-        && !fields.has("tokens")
+        && !fields.has(&ADMIN.tokens)
         && !listen.ip().is_loopback()
     {
         at.report_advising(
@@ -149,126 +186,36 @@ pub(super) fn read(at: &NodeReader) -> Option<AdminSettings> {
             "add `keys: [{ name: ops, key: ..., role: admin }]`, or listen on 127.0.0.1 or on a Unix socket",
         );
     }
-    if let (AdminAddress::Unix(_), Some(tls)) = (&listen, fields.get("tls")) {
+    if let (AdminAddress::Unix(_), Some(tls)) = (&listen, fields.get(&ADMIN.tls)) {
         tls.report_advising("is not used on a Unix socket", "remove `tls`, or listen on an IP address");
     }
-    let texts = |key: &str| -> Vec<Box<str>> {
-        let list = fields.get(key).map(|list| list.distinct(|item| item.text_of(1..=256).map(str::to_lowercase)));
-        list.unwrap_or_default().into_iter().map(Box::from).collect()
-    };
     Some(AdminSettings {
         listen,
         keys,
-        tls: fields.get("tls").and_then(|at| tls(&at)),
-        hosts: texts("hosts"),
-        origins: texts("origins"),
-        tokens: fields.get("tokens").and_then(|at| admin_access::tokens(&at)),
-        audit: fields.get("audit").and_then(|at| audit(&at)),
-        console: fields.get("console").and_then(|at| at.boolean()).unwrap_or(true),
-        shows_file: fields.get("store").and_then(|at| at.choice(&[("file", true)])).unwrap_or(false),
+        tls: fields.read(&ADMIN.tls),
+        hosts: fields.read(&ADMIN.hosts).unwrap_or_default(),
+        origins: fields.read(&ADMIN.origins).unwrap_or_default(),
+        tokens: fields.read(&ADMIN.tokens),
+        audit: fields.read(&ADMIN.audit),
+        console: fields.value(&ADMIN.console),
+        shows_file: fields.read(&ADMIN.store).unwrap_or(false),
     })
 }
 
-fn audit(at: &NodeReader) -> Option<PathBuf> {
-    let fields = at.fields(&["path"])?;
-    let Some(path) = fields.get("path") else {
-        at.report_advising("has no `path`", "add `path: logs/audit.log`");
-        return None;
-    };
-    path.written_name(WrittenName::File).map(PathBuf::from)
+fn audit(fields: &MapReader) -> Option<PathBuf> {
+    fields.read(&AUDIT.path).map(|path| path.into_string().into())
 }
 
-/// The default is `embedded` if there is an Admin API, and no store otherwise.
-pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
-    let embedded = |path| StoreSettings { kind: StoreKind::Embedded { path }, history: DEFAULT_HISTORY };
-    if fields.get("admin").is_some_and(|admin| admin.node().entry("store").is_some()) {
-        if let Some(at) = fields.get("store") {
-            at.report_advising("is a second place for resources: `admin` has `store: file`", "remove one of the two");
-        }
-        return None;
-    }
-    let Some(at) = fields.get("store") else { return fields.has("admin").then(|| embedded(None)) };
-    if let NodeKind::Text(_) = &at.node().kind {
-        return match at.choice(&[("embedded", true), ("standalone", false)])? {
-            true => Some(embedded(None)),
-            false => {
-                if !fields.has("admin") {
-                    at.report_advising("is a store that the Admin API fills, and there is no Admin API", "add `admin`");
-                }
-                Some(StoreSettings { kind: StoreKind::Standalone, history: DEFAULT_HISTORY })
-            }
-        };
-    }
-    let own = at.fields(&["path", "history", "etcd"])?;
-    own.at_most_one("path", "etcd");
-    let path = own.get("path").and_then(|at| at.written_name(WrittenName::File)).map(Box::from);
-    let history = own.get("history").and_then(|at| at.integer(1..=1_000_000)).unwrap_or(DEFAULT_HISTORY as i64);
-    let history = history as u64;
-    Some(match own.get("etcd") {
-        Some(etcd) => StoreSettings { kind: StoreKind::Etcd(read_etcd(&etcd)?), history },
-        None => StoreSettings { history, ..embedded(path) },
-    })
+#[expect(clippy::unnecessary_wraps, reason = "it stands for functions that report faults")]
+fn lowered(_: &NodeReader, text: &str) -> Option<Box<str>> {
+    Some(text.to_lowercase().into())
 }
 
-fn read_etcd(at: &NodeReader) -> Option<EtcdSettings> {
-    let fields = at.fields(&["hosts", "prefix", "user", "password", "timeout", "tls"])?;
-    let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
-    let tls = fields.get("tls").map(|at| read_etcd_tls(&at));
-    let hosts = fields.get("hosts").map(|list| list.distinct(|item| etcd_host(item, tls.is_some())));
-    let hosts: Vec<Box<str>> = hosts.unwrap_or_default().into_iter().map(Box::from).collect();
-    if hosts.is_empty() {
-        at.report_advising("has no `hosts`", "write `hosts: [\"http://127.0.0.1:2379\"]`, with all members");
-    }
-    let prefix = text("prefix").unwrap_or_else(|| DEFAULT_PREFIX.into());
-    if !prefix.starts_with('/') || prefix.len() < 2 || prefix.ends_with('/') {
-        let told = format!("`{}` is not a key prefix", shortened(&prefix));
-        at.report_advising(told, "write as `/apisix`, with a slash at the start and none at the end");
-    }
-    let user = match (text("user"), text("password")) {
-        (Some(user), Some(password)) => Some((user, password)),
-        (None, None) => None,
-        _ => {
-            at.report_advising("has only one of `user` and `password`", "write both, or neither");
-            None
-        }
-    };
-    let timeout = fields.get("timeout").and_then(|at| at.integer(1..=60)).unwrap_or(ETCD_TIMEOUT_S);
-    Some(EtcdSettings { hosts, prefix, user, tls: tls.flatten(), timeout: Duration::from_secs(timeout as u64) })
+fn keys_schema(definitions: &mut Definitions) -> Value {
+    json!({ "type": "array", "items": { "$ref": definitions.reference(ADMIN_KEY.table()) } })
 }
 
-fn etcd_host(at: &NodeReader, has_tls: bool) -> Option<String> {
-    let text = at.text_of(1..=1024)?;
-    let is_plain = text.starts_with("http://");
-    if !is_plain && !text.starts_with("https://") {
-        let told = format!("`{}` is not the URL of an etcd member", shortened(text));
-        at.report_advising(told, "write as `http://127.0.0.1:2379` or `https://etcd-1.example:2379`");
-    } else if is_plain == has_tls {
-        at.report_advising(
-            "needs `tls` with `https://`, and no `tls` with `http://`",
-            "add `tls: { ca: etcd-ca.crt }` for `https://`, or leave `tls` out for `http://`",
-        );
-    }
-    Some(text.to_owned())
-}
-
-fn read_etcd_tls(at: &NodeReader) -> Option<EtcdTlsFiles> {
-    let fields = at.fields(&["ca", "cert", "key", "sni"])?;
-    let text = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
-    if !fields.has("ca") {
-        at.report_advising(
-            "has no `ca`",
-            "add the PEM file with the CA certificate that the members are verified with",
-        );
-    }
-    let identity = text("cert").zip(text("key"));
-    if identity.is_none() && (fields.has("cert") || fields.has("key")) {
-        at.report_advising("has only one of `cert` and `key`", "write both, or neither");
-    }
-    Some(EtcdTlsFiles { authorities: text("ca"), identity, server_name: text("sni") })
-}
-
-fn address(at: &NodeReader) -> Option<AdminAddress> {
-    let text = at.text()?;
+fn address(at: &NodeReader, text: &str) -> Option<AdminAddress> {
     if let Some(path) = text.strip_prefix(UNIX) {
         if path.is_empty() || path.len() > MOST_SOCKET_PATH || path.contains('\0') {
             let problem =
@@ -289,27 +236,28 @@ fn address(at: &NodeReader) -> Option<AdminAddress> {
     address
 }
 
-fn keys(at: &NodeReader) -> Vec<AdminKey> {
+fn keys(at: &NodeReader) -> Option<Vec<AdminKey>> {
     let mut names = HashSet::new();
-    let read = |item: NodeReader| {
-        let fields = item.fields(&["name", "key", "role", "scopes"])?;
-        let (Some(name), Some(key)) = (fields.get("name"), fields.get("key")) else {
-            item.report_advising("needs `name` and `key`", "write `{ name: ops, key: ..., role: admin }`");
-            return None;
-        };
-        let text = name.text_of(1..=64)?;
-        if !names.insert(text.to_owned()) {
-            name.report(format!("`{}` is the name of two keys", shortened(text)));
+    let mut keys = Vec::new();
+    for item in at.items() {
+        let Some(fields) = item.keys(&ADMIN_KEY) else { continue };
+        let name = fields.read(&ADMIN_KEY.name);
+        if let Some(name) = &name
+            && !names.insert(name.clone())
+            && let Some(at) = fields.get(&ADMIN_KEY.name)
+        {
+            at.report(format!("`{}` is the name of two keys", shortened(name)));
         }
-        let role = fields.get("role").map_or(Some(AdminRole::Admin), |at| at.choice(ROLES))?;
-        let scopes = admin_access::scopes(&fields);
-        Some(AdminKey { name: text.into(), hash: hash(&key)?, role, scopes })
-    };
-    at.items().collect::<Vec<_>>().into_iter().filter_map(read).collect()
+        let role = fields.value(&ADMIN_KEY.role);
+        let scopes = admin_access::scopes(&fields, &ADMIN_KEY.scopes);
+        if let (Some(name), Some(hash)) = (name, fields.read(&ADMIN_KEY.key)) {
+            keys.push(AdminKey { name, hash, role, scopes });
+        }
+    }
+    Some(keys)
 }
 
-fn hash(at: &NodeReader) -> Option<[u8; 32]> {
-    let text = at.text()?;
+fn hash(at: &NodeReader, text: &str) -> Option<[u8; 32]> {
     if let Some(digits) = text.strip_prefix(HASHED) {
         let hash = hex(digits);
         if hash.is_none() {
@@ -344,14 +292,9 @@ fn hex(digits: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-fn tls(at: &NodeReader) -> Option<AdminTls> {
-    let fields = at.fields(&["cert", "key", "ca"])?;
-    let file = |key: &str| fields.get(key).and_then(|at| at.text_of(1..=4096)).map(Box::<str>::from);
-    let (Some(cert), Some(key)) = (file("cert"), file("key")) else {
-        at.report_advising("needs `cert` and `key`", "add a PEM file with the certificate, and one with its key");
-        return None;
-    };
-    Some(AdminTls { cert, key, ca: file("ca") })
+fn tls(fields: &MapReader) -> Option<AdminTls> {
+    let [cert, key, ca] = [&ADMIN_TLS.cert, &ADMIN_TLS.key, &ADMIN_TLS.ca].map(|key| fields.read(key));
+    Some(AdminTls { cert: cert?, key: key?, ca })
 }
 
 #[cfg(test)]
@@ -392,36 +335,5 @@ mod tests {
         assert_eq!(of(&format!("sha256:{}", "0a".repeat(32))), [""; 0]);
         let twice = "admin: { keys: [{ name: a, key: 0123456789abcdefg }, { name: a, key: 0123456789abcdefh }] }\n";
         assert!(faults(twice)[0].contains("`a` is the name of two keys"));
-    }
-
-    #[test]
-    fn resources_come_from_one_place() {
-        let both = faults("admin: {}\nroutes: [{ id: a, uri: /a, plugins: {} }]\n");
-        assert!(both[0].starts_with("text:2:1: routes: this file contains resources"), "{both:?}");
-        assert_eq!(faults("store: { path: s.redb, history: 10 }\nroutes: []\n"), [""; 0]);
-        assert!(
-            faults("store: standalone\n")[0].contains("is a store that the Admin API fills, and there is no Admin API")
-        );
-        assert!(faults("store: etcd\n")[0].contains("`etcd` is not an allowed value"));
-    }
-
-    #[test]
-    fn the_api_shows_the_resources_of_its_file() {
-        assert_eq!(faults("admin: { store: file }\nroutes: [{ id: a, uri: /a, plugins: {} }]\n"), [""; 0]);
-        assert!(faults("admin: { store: etcd }\n")[0].contains("`etcd` is not an allowed value"));
-        let both = faults("admin: { store: file }\nstore: embedded\n");
-        assert!(both[0].contains("store: is a second place for resources"), "{both:?}");
-    }
-
-    #[test]
-    fn etcd_is_named_by_its_members() {
-        let of = |etcd: &str| faults(&format!("store: {{ etcd: {etcd} }}\n"));
-        assert_eq!(of("{ hosts: ['http://127.0.0.1:2379'], prefix: /gateways, user: a, password: b }"), [""; 0]);
-        assert_eq!(of("{ hosts: ['https://etcd:2379'], tls: { ca: ca.crt, cert: a.crt, key: a.key } }"), [""; 0]);
-        assert!(of("{}")[0].contains("has no `hosts`"));
-        assert!(of("{ hosts: ['127.0.0.1:2379'] }")[0].contains("is not the URL of an etcd member"));
-        assert!(of("{ hosts: ['https://etcd:2379'] }")[0].contains("needs `tls` with `https://`"));
-        assert!(of("{ hosts: ['http://a:1'], prefix: apisix }")[0].contains("is not a key prefix"));
-        assert!(of("{ hosts: ['http://a:1'], user: x }")[0].contains("only one of `user` and `password`"));
     }
 }

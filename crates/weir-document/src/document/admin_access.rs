@@ -6,8 +6,15 @@ use std::sync::Arc;
 use weir_client::ServiceUrl;
 
 use super::RESOURCE_LISTS;
+use serde_json::{Value, json};
+
+use crate::keys::kinds::{
+    Custom, Kind, List, MapOf, ParsedText, SubMap, Text, Words, custom, list, map_of, section, text, words,
+};
+use crate::keys::schema::Definitions;
+use crate::keys::{DeclaredKey, KeyRule, MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
-use crate::text::tree::{MapEntry, NodeKind};
+use crate::text::tree::MapEntry;
 
 /// The role of a key or token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,93 +86,145 @@ pub(super) const ROLES: &[(&str, AdminRole)] =
 
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
 
-/// `scopes`, beside `role`. If absent: all resources.
-pub(super) fn scopes(fields: &MapReader) -> Arc<[AdminScope]> {
-    let Some(at) = fields.get("scopes") else { return Arc::default() };
-    let scopes: Vec<AdminScope> = at.items().filter_map(|item| scope(&item)).collect();
-    if at.is_list() && at.items().next().is_none() {
-        at.report_advising("is empty", "list at least one scope, or leave `scopes` out for all resources");
+/// `scopes`, beside `role`.
+pub(super) const SCOPES: List<SubMap<AdminScope>> =
+    list(section(&SCOPE, scope)).not_empty("list at least one scope, or leave `scopes` out for all resources");
+
+const LISTS: &[(&str, &str)] = &{
+    let mut lists = [("", ""); RESOURCE_LISTS.len()];
+    let mut index = 0;
+    while index < lists.len() {
+        lists[index] = (RESOURCE_LISTS[index], RESOURCE_LISTS[index]);
+        index += 1;
     }
-    scopes.into()
+    lists
+};
+
+keys! {
+    /// A subset of the resources: those that match all of these keys.
+    static SCOPE: ScopeKeys = "admin_scope",
+        rules &[KeyRule::AnyOf {
+            keys: &["kinds", "id_prefix", "labels"],
+            problem: "is empty",
+            advice: "write `kinds`, `id_prefix` or `labels`, or leave `scopes` out for all resources",
+        }];
+
+    /// Their lists.
+    kinds: List<Words<&'static str>> = list(words(LISTS)), own(), absent("all"), example("[routes, upstreams]");
+    /// The prefix of their ids.
+    id_prefix: Text = text(1, 64), own(), absent("any"), example("shop-");
+    /// Labels that they must have.
+    labels: MapOf<Text> = map_of(text(1, 256)), own(), absent("any"), example("{ team: shop }");
 }
 
-fn scope(at: &NodeReader) -> Option<AdminScope> {
-    let fields = at.fields(&["kinds", "id_prefix", "labels"])?;
-    let known: Vec<(&str, &'static str)> = RESOURCE_LISTS.iter().map(|list| (*list, *list)).collect();
-    let kinds = fields.get("kinds").map(|list| list.items().filter_map(|item| item.choice(&known)).collect());
-    let id_prefix = fields.get("id_prefix").and_then(|at| at.text_of(1..=64)).unwrap_or_default().into();
-    let labels = fields.get("labels").map(|at| {
-        let label = |entry: &MapEntry| Some((entry.key.clone(), at.below(entry).text_of(1..=256)?.into()));
-        at.entries().unwrap_or_default().iter().filter_map(label).collect()
-    });
-    let scope = AdminScope { kinds: kinds.unwrap_or_default(), id_prefix, labels: labels.unwrap_or_default() };
-    if !["kinds", "id_prefix", "labels"].iter().any(|key| fields.has(key)) {
-        at.report_advising(
-            "is empty",
-            "write `kinds`, `id_prefix` or `labels`, or leave `scopes` out for all resources",
-        );
-        return None;
-    }
-    Some(scope)
+/// If absent: all resources.
+pub(super) fn scopes(fields: &MapReader, key: &DeclaredKey<List<SubMap<AdminScope>>>) -> Arc<[AdminScope]> {
+    fields.read(key).unwrap_or_default().into()
 }
 
-pub(super) fn tokens(at: &NodeReader) -> Option<AdminTokens> {
-    let fields = at.fields(&["issuer", "audience", "discovery", "jwks_uri", "roles"])?;
-    fields.at_most_one("discovery", "jwks_uri");
-    let required = |key: &str, advice: &str| {
-        let found = fields.get(key);
-        if found.is_none() {
-            at.report_advising(format!("has no `{key}`"), advice);
+fn scope(fields: &MapReader) -> Option<AdminScope> {
+    let (kinds, id_prefix, labels) =
+        (fields.read(&SCOPE.kinds), fields.read(&SCOPE.id_prefix), fields.read(&SCOPE.labels));
+    let is_empty = !fields.has(&SCOPE.kinds) && !fields.has(&SCOPE.id_prefix) && !fields.has(&SCOPE.labels);
+    (!is_empty).then(|| AdminScope {
+        kinds: kinds.unwrap_or_default(),
+        id_prefix: id_prefix.unwrap_or_default(),
+        labels: labels.unwrap_or_default(),
+    })
+}
+
+keys! {
+    /// The identity provider whose tokens are accepted, and the rights they give.
+    pub(super) static TOKENS: TokensKeys = "admin_tokens", rules &[KeyRule::AtMostOne("discovery", "jwks_uri")];
+
+    /// The issuer of the tokens: their claim `iss`.
+    issuer: Text = text(1, 1_024), own(), required("add `issuer: https://login.example/realms/ops`, as tokens say it in `iss`"),
+        example("https://login.example/realms/ops");
+    /// The recipient of the tokens: their claim `aud`.
+    audience: Text = text(1, 1_024), own(), required("add the `aud` that tokens for this API have: `audience: weir-admin`"),
+        example("weir-admin");
+    /// The URL of the metadata of the provider (OpenID Connect Discovery).
+    discovery: ParsedText<Box<str>> = URL, own(), absent("below `issuer`"),
+        example("https://login.example/.well-known/openid-configuration");
+    /// The URL of the keys that tokens are signed with (a JSON Web Key Set), in place of `discovery`.
+    jwks_uri: ParsedText<Box<str>> = URL, own(), absent("as the metadata says"), example("https://login.example/keys");
+    /// Which claim gives which rights.
+    roles: SubMap<TokenRoles> = section(&ROLES_OF_TOKENS, read_roles), own(),
+        required("add `roles: { claim: groups, map: { gateway-admins: admin } }`");
+}
+
+const URL: ParsedText<Box<str>> = text(1, 2_048).pattern("^https?://").parsed(trusted_url);
+
+keys! {
+    /// The rights that a claim of a token gives.
+    static ROLES_OF_TOKENS: TokenRolesKeys = "admin_token_roles",
+        rules &[KeyRule::All {
+            keys: &["claim", "map"],
+            problem: "needs `claim` and `map`",
+            advice: "write `{ claim: groups, map: { gateway-admins: admin } }`",
+        }];
+
+    /// The claim: a member of the payload of the token, or a path such as `realm_access.roles`.
+    claim: Text = text(1, 256), own(), example("groups");
+    /// Values of the claim with the roles that they give; the first one that the token has applies.
+    map: Custom<Vec<(Box<str>, AdminGrant)>> = custom("map: values to roles, or to maps", grants_schema, grants).with(&GRANT), own(),
+        example("{ gateway-admins: admin }");
+}
+
+keys! {
+    /// A role for some resources.
+    static GRANT: GrantKeys = "admin_grant";
+
+    /// What the caller may do.
+    role: Words<AdminRole> = words(ROLES), own(), required("add `role: editor`"), example("editor");
+    /// The resources that the role is for.
+    scopes: List<SubMap<AdminScope>> = SCOPES, own(), absent("all"), guide("admin-api.md#some-resources-only");
+}
+
+fn grants_schema(definitions: &mut Definitions) -> Value {
+    let role = words(ROLES).schema(definitions);
+    let one = json!({ "oneOf": [role, { "$ref": definitions.reference(GRANT.table()) }] });
+    json!({ "type": "object", "additionalProperties": one, "minProperties": 1 })
+}
+
+pub(super) fn tokens(fields: &MapReader) -> Option<AdminTokens> {
+    let (issuer, audience) = (fields.read(&TOKENS.issuer), fields.read(&TOKENS.audience));
+    let roles = fields.read(&TOKENS.roles);
+    let (key_set, discovery) = (fields.read(&TOKENS.jwks_uri), fields.read(&TOKENS.discovery));
+    let keys = match (fields.has(&TOKENS.jwks_uri), fields.has(&TOKENS.discovery)) {
+        (true, _) => key_set.map(TokenKeys::KeySet),
+        (false, true) => discovery.map(TokenKeys::Discovery),
+        (false, false) => {
+            let place = fields.get(&TOKENS.issuer)?;
+            let url = format!("{}{WELL_KNOWN}", issuer.as_deref()?.trim_end_matches('/'));
+            trusted_url(&place, &url).map(TokenKeys::Discovery)
         }
-        found
     };
-    let issuer = required("issuer", "add `issuer: https://login.example/realms/ops`, as tokens say it in `iss`");
-    let audience = required("audience", "add the `aud` that tokens for this API have: `audience: weir-admin`");
-    let roles = required("roles", "add `roles: { claim: groups, map: { gateway-admins: admin } }`");
-    let (issuer, audience) = (issuer?.text_of(1..=1024)?, audience?.text_of(1..=1024)?);
-    let roles = read_roles(&roles?)?;
-    let keys = match (fields.get("jwks_uri"), fields.get("discovery")) {
-        (Some(at), _) => TokenKeys::KeySet(url(&at)?),
-        (None, Some(at)) => TokenKeys::Discovery(url(&at)?),
-        (None, None) => {
-            let place = fields.get("issuer")?;
-            let discovery = format!("{}{WELL_KNOWN}", issuer.trim_end_matches('/'));
-            TokenKeys::Discovery(trusted_url(&place, &discovery)?)
-        }
-    };
-    Some(AdminTokens { issuer: issuer.into(), audience: audience.into(), keys, roles })
+    Some(AdminTokens { issuer: issuer?, audience: audience?, keys: keys?, roles: roles? })
 }
 
-fn read_roles(at: &NodeReader) -> Option<TokenRoles> {
-    let fields = at.fields(&["claim", "map"])?;
-    let (Some(claim), Some(map)) = (fields.get("claim"), fields.get("map")) else {
-        at.report_advising("needs `claim` and `map`", "write `{ claim: groups, map: { gateway-admins: admin } }`");
-        return None;
-    };
+fn read_roles(fields: &MapReader) -> Option<TokenRoles> {
+    let (claim, grants) = (fields.read(&ROLES_OF_TOKENS.claim), fields.read(&ROLES_OF_TOKENS.map));
+    Some(TokenRoles { claim: claim?, grants: grants? })
+}
+
+fn grants(map: &NodeReader) -> Option<Vec<(Box<str>, AdminGrant)>> {
     let grant = |entry: &MapEntry| {
         let at = map.below(entry);
-        let grant = match &at.node().kind {
-            NodeKind::Map(_) => {
-                let fields = at.fields(&["role", "scopes"])?;
-                let Some(role) = fields.get("role") else {
-                    at.report_advising("has no `role`", "add `role: editor`");
-                    return None;
-                };
-                AdminGrant { role: role.choice(ROLES)?, scopes: scopes(&fields) }
-            }
-            _ => AdminGrant { role: at.choice(ROLES)?, scopes: Arc::default() },
+        let grant = if at.is_map() {
+            let fields = at.keys(&GRANT)?;
+            let scopes = scopes(&fields, &GRANT.scopes);
+            AdminGrant { role: fields.read(&GRANT.role)?, scopes }
+        } else {
+            AdminGrant { role: at.choice(ROLES)?, scopes: Arc::default() }
         };
         Some((entry.key.clone(), grant))
     };
-    let grants: Vec<_> = map.entries()?.iter().filter_map(grant).collect();
-    if map.entries()?.is_empty() {
+    let entries = map.entries()?;
+    if entries.is_empty() {
         map.report_advising("is empty", "map values of the claim to roles: `gateway-admins: admin`");
     }
-    Some(TokenRoles { claim: claim.text_of(1..=256)?.into(), grants })
-}
-
-fn url(at: &NodeReader) -> Option<Box<str>> {
-    trusted_url(at, at.text_of(1..=2048)?)
+    Some(entries.iter().filter_map(grant).collect())
 }
 
 /// The URL must be trusted, since anyone able to replace the keys in transit could issue valid tokens.

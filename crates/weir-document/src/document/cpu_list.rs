@@ -1,5 +1,8 @@
 //! A list of processors, as in `taskset -c`.
 
+use serde_json::{Value, json};
+
+use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::NodeKind;
 
@@ -25,6 +28,11 @@ pub(super) fn read(at: &NodeReader) -> Option<Box<[u16]>> {
         }
     };
     Some(cpus.into())
+}
+
+pub(super) fn schema(_: &mut Definitions) -> Value {
+    let list = json!({ "type": "string", "pattern": "^ *[0-9]{1,4} *(- *[0-9]{1,4} *)?(, *[0-9]{1,4} *(- *[0-9]{1,4} *)?)*$" });
+    json!({ "oneOf": [{ "type": "integer", "minimum": 0, "maximum": MAX_CPUS - 1 }, list] })
 }
 
 fn parse(text: &str) -> Option<Vec<u16>> {

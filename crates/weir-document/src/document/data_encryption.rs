@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
+use crate::keys::keys;
+use crate::keys::kinds::{Flag, Form, Or, flag, form};
+use crate::keys::schema::Definitions;
 use crate::text::read::{MapReader, NodeReader, listed};
 
 /// The prefix of a secret that no key of the ring decrypts; it is never used as a value.
@@ -32,20 +37,25 @@ const KNOWN_KEYS: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
 
 const GENERATE: &str = "generate a key of 32 characters: `openssl rand -hex 16`";
 
+keys! {
+    /// How the store encrypts secrets.
+    pub(super) static DATA_ENCRYPTION: DataEncryptionKeys = "data_encryption";
+
+    /// Keys of 16 bytes (AES-128, as APISIX has it) or 32 (AES-256). The first one encrypts, all of them decrypt.
+    keyring: Form = form("list: text of 16 or 32 bytes", keyring_schema), secret(),
+        required("add `keyring: [KEY]`; generate a key of 32 characters: `openssl rand -hex 16`"),
+        example("[0a8f2c4b6d7e19f3a5b7c9d1e3f50718]");
+    /// With `false`, secrets are stored in plain text, and encrypted ones are still decrypted.
+    enable: Or<Flag> = flag().or(true);
+}
+
+fn keyring_schema(_: &mut Definitions) -> Value {
+    json!({ "type": "array", "minItems": 1, "items": { "type": "string", "pattern": "^(.{16}|.{32})$" } })
+}
+
 pub(super) fn read(fields: &MapReader) -> Option<DataEncryption> {
-    let at = fields.get("data_encryption")?;
-    if !fields.has("store") && !fields.has("admin") {
-        at.report_advising(
-            "encrypts secrets in a store, and this node has none",
-            "add `admin` or `store`, or leave `data_encryption` out",
-        );
-    }
-    let own = at.fields(&["keyring", "enable"])?;
-    let enable = own.get("enable").map_or(Some(true), |at| at.boolean())?;
-    let Some(ring) = own.get("keyring") else {
-        at.report_advising("has no `keyring`", format!("add `keyring: [KEY]`; {GENERATE}"));
-        return None;
-    };
+    let enable = fields.value(&DATA_ENCRYPTION.enable);
+    let ring = fields.get(&DATA_ENCRYPTION.keyring)?;
     let keyring: Vec<EncryptionKey> =
         ring.items().enumerate().filter_map(|(index, item)| key(&item, enable && index == 0)).collect();
     if ring.is_list() && ring.items().next().is_none() {

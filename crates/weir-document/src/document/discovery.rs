@@ -6,14 +6,19 @@ mod eureka;
 use serde_json::{Value, json};
 
 use crate::document::names::NameQuery;
+use crate::keys::keys;
+use crate::keys::kinds::{RefusedKey, SubMap, refused, section};
 use crate::keys::schema::Definitions;
-use crate::text::read::{NodeReader, listed, shortened};
+use crate::text::read::{MapReader, NodeReader, listed, shortened};
 
 pub use consul::ConsulSettings;
 pub use eureka::{EurekaServer, EurekaSettings};
 
 /// The most milliseconds of a time-out.
-const MOST_MS: u64 = 600_000;
+const MOST_MS: u32 = 600_000;
+/// The longest time between two requests for the services, in seconds.
+const MOST_INTERVAL_S: u32 = 86_400;
+const MOST_WEIGHT: u32 = 100_000;
 
 /// The registries of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,13 +31,51 @@ pub struct DiscoverySettings {
 const KINDS: [&str; 3] = ["dns", "eureka", "consul"];
 
 /// Registries of APISIX that are known and not built, each with what to use in its place.
-const NOT_BUILT: &[(&str, &str)] = &[
-    ("consul_kv", "use `discovery_type: dns` with Consul's DNS interface as `dns_resolver`, or `nodes_file`"),
-    ("nacos", "use `nodes_file`, or `discovery_type: dns` with Nacos' DNS server as `dns_resolver`"),
-    ("kubernetes", "use `discovery_type: dns` with the name of a headless service"),
-    ("tars", "use `nodes_file`"),
-    ("zookeeper", "use `nodes_file`"),
+const NOT_BUILT: [(&str, &str, &str); 5] = [
+    (
+        "consul_kv",
+        "discovery by `consul_kv` is not built",
+        "use `discovery_type: dns` with Consul's DNS interface as `dns_resolver`, or `nodes_file`",
+    ),
+    (
+        "nacos",
+        "discovery by `nacos` is not built",
+        "use `nodes_file`, or `discovery_type: dns` with Nacos' DNS server as `dns_resolver`",
+    ),
+    (
+        "kubernetes",
+        "discovery by `kubernetes` is not built",
+        "use `discovery_type: dns` with the name of a headless service",
+    ),
+    ("tars", "discovery by `tars` is not built", "use `nodes_file`"),
+    ("zookeeper", "discovery by `zookeeper` is not built", "use `nodes_file`"),
 ];
+
+const fn not_built(number: usize) -> RefusedKey {
+    let (_, problem, advice) = NOT_BUILT[number];
+    refused(problem, advice)
+}
+
+keys! {
+    /// The registries of services of a node.
+    pub(super) static DISCOVERY: DiscoveryKeys = "discovery";
+
+    /// The servers of a Eureka registry.
+    eureka: SubMap<EurekaSettings> = section(&eureka::EUREKA, eureka::read), absent("none"),
+        guide("configuration.md#service-discovery-by-eureka");
+    /// The agents of a Consul cluster.
+    consul: SubMap<ConsulSettings> = section(&consul::CONSUL, consul::read), absent("none"),
+        guide("configuration.md#service-discovery-by-consul");
+
+    refused {
+        dns: refused("is set elsewhere in Weir", "write the servers as `dns_resolver: [10.0.0.2]`");
+        consul_kv: not_built(0);
+        nacos: not_built(1);
+        kubernetes: not_built(2);
+        tars: not_built(3);
+        zookeeper: not_built(4);
+    }
+}
 
 pub(super) fn kinds_schema(_: &mut Definitions) -> Value {
     json!({ "type": "string", "enum": KINDS })
@@ -41,39 +84,21 @@ pub(super) fn kinds_schema(_: &mut Definitions) -> Value {
 /// Reads a `discovery_type`.
 pub(super) fn kind(at: &NodeReader) -> Option<Box<str>> {
     let name = at.text()?;
-    if !KINDS.contains(&name) {
-        report_unknown(at, name, &KINDS);
-        return None;
+    if KINDS.contains(&name) {
+        return Some(name.into());
     }
-    Some(name.into())
-}
-
-/// Reports a value of `discovery_type`, or a key of `discovery`, that is not `known`.
-fn report_unknown(at: &NodeReader, kind: &str, known: &[&str]) {
-    match NOT_BUILT.iter().find(|(name, _)| *name == kind) {
-        Some((name, advice)) => at.report_advising(format!("discovery by `{name}` is not built"), *advice),
+    match NOT_BUILT.iter().find(|(known, ..)| *known == name) {
+        Some((_, problem, advice)) => at.report_advising(*problem, *advice),
         None => {
-            let problem = format!("`{}` is not a kind of service discovery", shortened(kind));
-            at.report_advising(problem, format!("use {}", listed(known)));
+            let problem = format!("`{}` is not a kind of service discovery", shortened(name));
+            at.report_advising(problem, format!("use {}", listed(&KINDS)));
         }
     }
+    None
 }
 
-pub(super) fn read(at: &NodeReader) -> Option<DiscoverySettings> {
-    let names: Vec<&str> = NOT_BUILT.iter().map(|(name, _)| *name).collect();
-    let fields = at.fields(&[&KINDS, &names[..]].concat())?;
-    for name in names {
-        if let Some(at) = fields.get(name) {
-            report_unknown(&at, name, &[]);
-        }
-    }
-    if let Some(at) = fields.get("dns") {
-        at.report_advising("is set elsewhere in Weir", "write the servers as `dns_resolver: [10.0.0.2]`");
-    }
-    Some(DiscoverySettings {
-        eureka: fields.get("eureka").and_then(|at| eureka::read(&at)),
-        consul: fields.get("consul").and_then(|at| consul::read(&at)),
-    })
+pub(super) fn read(fields: &MapReader) -> Option<DiscoverySettings> {
+    Some(DiscoverySettings { eureka: fields.read(&DISCOVERY.eureka), consul: fields.read(&DISCOVERY.consul) })
 }
 
 /// The name of a service in a registry; `None` if the kind of discovery is not a registry.

@@ -1,25 +1,19 @@
 //! The JSON Schema of a configuration file.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::kinds::{KINDS, ResourceKind};
-use super::settings::SETTINGS;
+use super::settings;
 use crate::keys::schema::{self, Definitions};
 
-/// Keys of a file that are neither settings in [`SETTINGS`] nor lists of resources.
-pub(super) const FURTHER: &[&str] = &["acme", "include", "plugins"];
-
-/// The schema of a configuration file. Resources are described in full; of the settings of a node it has the names.
+/// The schema of a configuration file: the settings of the node, and the lists of resources.
 pub fn file_schema() -> Value {
     schema::with_definitions(|definitions| {
-        let settings = SETTINGS.iter().map(|(name, _)| *name).chain(FURTHER.iter().copied());
-        let mut properties: Map<String, Value> = settings.map(|name| (name.to_owned(), true.into())).collect();
-        properties.extend(KINDS.iter().map(|kind| (kind.list.to_owned(), list(kind, definitions))));
-        let mut root = Map::new();
+        let mut root = schema::object(settings::table(), definitions);
         root.insert("title".to_owned(), "Configuration of Weir".into());
-        root.insert("type".to_owned(), "object".into());
-        root.insert("properties".to_owned(), properties.into());
-        root.insert("additionalProperties".to_owned(), false.into());
+        root.insert("description".to_owned(), "A configuration file: settings of the node, and resources.".into());
+        let properties = root.get_mut("properties").and_then(Value::as_object_mut).expect("it is the schema of a map");
+        properties.extend(KINDS.iter().map(|kind| (kind.list.to_owned(), list(kind, definitions))));
         root
     })
 }

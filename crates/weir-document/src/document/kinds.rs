@@ -5,7 +5,7 @@ use std::fmt;
 use super::certificate::SSL;
 use super::consumer::CONSUMER;
 use super::hub::HUB;
-use super::listen::LISTENER;
+use super::listener::LISTENER;
 use super::plugin_set::{GLOBAL_RULE, PLUGIN_SET};
 use super::route::{ROUTE, SERVICE};
 use super::secrets::SECRET_MANAGER;

@@ -1,14 +1,14 @@
-//! The addresses that a node accepts clients on: the setting `listen`, and resources.
+//! `listen` and `status`: the addresses of a node.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::{Value, json};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 
-use super::resource::{self, COMMON, ResourceOrigin, host};
+use super::resource::ResourceOrigin;
+use crate::keys::MapKeys;
 use crate::keys::keys;
-use crate::keys::kinds::{Custom, DistinctList, Flag, Or, ParsedText, Whole, custom, flag, set, whole};
+use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{NodeKind, TextPosition};
@@ -28,48 +28,9 @@ impl Listen {
     /// The address `:9080` of a node whose file names none.
     pub(super) fn by_default() -> Listen {
         let origin = ResourceOrigin { path: "listen".into(), place: TextPosition::default() };
-        let address = ListenAddress::Everywhere(9080);
+        let address = ListenAddress::Everywhere(DEFAULT_PORT);
         Listen { address, settings: ListenerProtocol::Http.into(), public_port: None, origin }
     }
-}
-
-/// A listener that is a resource.
-#[derive(Clone, Debug)]
-pub struct ListenerSpec {
-    pub id: Box<str>,
-    /// In lower case; empty: any host.
-    pub hosts: Vec<String>,
-    pub listen: Listen,
-}
-
-keys! {
-    /// An address on which clients connect, beside those of the setting `listen`. The node's file decides which addresses resources may
-    /// name: `resource_listeners`. Several listeners may share an address if their hosts are different.
-    pub(super) static LISTENER: ListenerKeys = "listener", shared COMMON;
-
-    /// The address: `":9443"` is port 9443 on every interface.
-    address: Custom<ListenAddress> = custom("text: an IP address and a port; or a port", address_schema, address), own(),
-        required("add `address: \":9443\"`"), example("\":9443\""), guide("listeners.md");
-    /// The hosts that the listener serves: names, and wildcards such as `*.example.com`. A request belongs to the listener of its address
-    /// with the most specific host, and gets 404 if there is none.
-    hosts: DistinctList<ParsedText<String>> = set(host()), own(), absent("any that no other listener of the address has"),
-        example("[www.example.com, \"*.example.org\"]"), guide("listeners.md#listeners-with-hosts");
-    /// The port that clients use, if a load balancer or Kubernetes maps it to that of the address. It stands in the variables
-    /// `public_port` and `public_port_suffix`, in `X-Forwarded-Port`, and in redirects to HTTPS.
-    public_port: Whole<u16> = whole(1, u16::MAX), own(), absent("that of the address"), example("443");
-    /// Whether connections use TLS, with the certificates of `ssls`.
-    tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
-    /// Whether connections use HTTP/2 without TLS, and nothing else.
-    h2c: Or<Flag> = flag().or(false), own();
-    /// Whether each connection begins with a PROXY header of a load balancer, which must be in `trusted_addresses`.
-    proxy_protocol: Or<Flag> = flag().or(false), own();
-}
-
-fn address_schema(_: &mut Definitions) -> Value {
-    json!({ "oneOf": [
-        { "type": "string", "minLength": 1, "maxLength": 64 },
-        { "type": "integer", "minimum": 0, "maximum": u16::MAX },
-    ] })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,13 +62,33 @@ impl ListenAddress {
     }
 }
 
-pub(super) fn read(at: &NodeReader) -> Vec<Listen> {
+/// If `status` is absent.
+pub(super) const DEFAULT_STATUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7085);
+const DEFAULT_PORT: u16 = 9080;
+
+keys! {
+    /// An address on which Weir accepts client connections.
+    pub(super) static LISTEN: ListenAddressKeys = "listen";
+
+    /// A port on every interface (`":9080"`), or an IP address with a port.
+    address: Custom<ListenAddress> = custom("`:PORT`, or IP address with port", address_schema, address), own(),
+        required("add `address: \":9080\"`"), example("127.0.0.1:9443");
+    /// Whether connections use TLS, with the certificates of `ssls` and `acme`.
+    tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
+    /// Whether each connection begins with a PROXY header of a load balancer, version 1 or 2.
+    proxy_protocol: Or<Flag> = flag().or(false), own();
+    /// Whether connections use HTTP/2 without TLS, and nothing else.
+    h2c: Or<Flag> = flag().or(false), own(), guide("http2.md");
+}
+
+/// One address, or a list.
+pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
     if !at.is_list() {
-        return one(at).into_iter().collect();
+        return Some(one_listen(at).into_iter().collect());
     }
     let mut listens: Vec<Listen> = Vec::new();
     for item in at.items() {
-        let Some(listen) = one(&item) else { continue };
+        let Some(listen) = one_listen(&item) else { continue };
         match listens.iter().any(|other| other.address.is_same(listen.address)) {
             true => item.report_advising("the address is listed twice", "keep one"),
             false => listens.push(listen),
@@ -116,31 +97,26 @@ pub(super) fn read(at: &NodeReader) -> Vec<Listen> {
     if at.items().next().is_none() {
         at.report_advising("is empty", "add an address, or leave the key out for the default `:9080`");
     }
-    listens
+    Some(listens)
 }
 
-fn one(at: &NodeReader) -> Option<Listen> {
+fn one_listen(at: &NodeReader) -> Option<Listen> {
     let origin = ResourceOrigin::of(at);
     if !at.is_map() {
-        return address(at).map(|address| Listen {
-            address,
-            settings: ListenerProtocol::Http.into(),
-            public_port: None,
-            origin,
-        });
+        let settings = ListenerProtocol::Http.into();
+        return address(at).map(|address| Listen { address, settings, public_port: None, origin });
     }
-    let fields = at.fields(&["address", "tls", "proxy_protocol", "h2c"])?;
-    let Some(at) = fields.get("address") else {
-        at.report_advising("has no `address`", "add `address: \":9080\"`");
-        return None;
+    let fields = at.keys(&LISTEN)?;
+    let (tls, h2c) = (fields.value(&LISTEN.tls), fields.value(&LISTEN.h2c));
+    let settings = ListenerSettings {
+        protocol: protocol(tls, h2c, fields.get(&LISTEN.h2c)),
+        proxy_protocol: fields.value(&LISTEN.proxy_protocol),
     };
-    let flag = |key: &str| fields.get(key).and_then(|at| at.boolean()).unwrap_or(false);
-    let protocol = protocol(flag("tls"), flag("h2c"), fields.get("h2c"));
-    let settings = ListenerSettings { protocol, proxy_protocol: flag("proxy_protocol") };
-    address(&at).map(|address| Listen { address, settings, public_port: None, origin })
+    fields.read(&LISTEN.address).map(|address| Listen { address, settings, public_port: None, origin })
 }
 
-fn protocol(tls: bool, h2c: bool, at: Option<NodeReader>) -> ListenerProtocol {
+/// The protocol of an address; `at` is `h2c`.
+pub(super) fn protocol(tls: bool, h2c: bool, at: Option<NodeReader>) -> ListenerProtocol {
     if let (true, true, Some(at)) = (tls, h2c, at) {
         at.report_advising(
             "is HTTP/2 without TLS, and the address has `tls`",
@@ -154,60 +130,6 @@ fn protocol(tls: bool, h2c: bool, at: Option<NodeReader>) -> ListenerProtocol {
     }
 }
 
-/// A listener that is a resource.
-pub(super) fn read_resource(at: &NodeReader, index: usize) -> Option<ListenerSpec> {
-    let fields = at.keys(&LISTENER)?;
-    resource::common(&fields);
-    let id = resource::id(&fields, index);
-    let (tls, h2c) = (fields.value(&LISTENER.tls), fields.value(&LISTENER.h2c));
-    let settings = ListenerSettings {
-        protocol: protocol(tls, h2c, fields.get(&LISTENER.h2c)),
-        proxy_protocol: fields.value(&LISTENER.proxy_protocol),
-    };
-    let address = fields.read(&LISTENER.address)?;
-    let public_port = fields.read(&LISTENER.public_port);
-    let hosts = fields.read(&LISTENER.hosts).unwrap_or_default();
-    Some(ListenerSpec { id, hosts, listen: Listen { address, settings, public_port, origin: ResourceOrigin::of(at) } })
-}
-
-/// An entry of `resource_listeners`: addresses that resources may listen on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllowedAddresses {
-    /// `None`: any.
-    host: Option<IpAddr>,
-    ports: RangeInclusive<u16>,
-}
-
-impl AllowedAddresses {
-    /// Every address.
-    pub const ALL: AllowedAddresses = AllowedAddresses { host: None, ports: 0..=u16::MAX };
-
-    fn new(first: ListenAddress, last: u16) -> AllowedAddresses {
-        AllowedAddresses { host: Some(first.socket_addr().ip()), ports: first.port()..=last }
-    }
-
-    pub fn contain(&self, address: ListenAddress) -> bool {
-        let addr = address.socket_addr();
-        self.host.is_none_or(|host| host == addr.ip()) && self.ports.contains(&addr.port())
-    }
-}
-
-/// `:9443`, `127.0.0.1:9443`, or a range of ports, `:9000-9099`.
-pub(super) fn allowed(at: &NodeReader) -> Option<AllowedAddresses> {
-    if let NodeKind::Text(text) = &at.node().kind
-        && let Some((first, last)) = text.rsplit_once('-')
-        && let (Some(first), Ok(last)) = (parse(first), last.parse::<u16>())
-    {
-        if last < first.port() {
-            at.report(format!("the last port of `{}` is below the first", shortened(text)));
-            return None;
-        }
-        return Some(AllowedAddresses::new(first, last));
-    }
-    let address = address(at)?;
-    Some(AllowedAddresses::new(address, address.port()))
-}
-
 /// Parses `:9080`, `127.0.0.1:9080`, `[::1]:9080`, or a port alone, as in APISIX's `node_listen`.
 pub(super) fn address(at: &NodeReader) -> Option<ListenAddress> {
     if let NodeKind::Number(_) = &at.node().kind {
@@ -217,12 +139,12 @@ pub(super) fn address(at: &NodeReader) -> Option<ListenAddress> {
     let address = parse(text);
     if address.is_none() {
         let problem = format!("`{}` is not an address to listen on", shortened(text));
-        at.report_advising(problem, advice(text));
+        at.report_advising(problem, listen_advice(text));
     }
     address
 }
 
-fn parse(text: &str) -> Option<ListenAddress> {
+pub(super) fn parse(text: &str) -> Option<ListenAddress> {
     let port = text.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
     match port.and_then(|port| port.parse().ok()) {
         Some(port) => Some(ListenAddress::Everywhere(port)),
@@ -231,7 +153,7 @@ fn parse(text: &str) -> Option<ListenAddress> {
 }
 
 /// What was probably meant by a text that is no address.
-fn advice(text: &str) -> String {
+fn listen_advice(text: &str) -> String {
     let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     if text.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()) {
@@ -249,4 +171,36 @@ fn advice(text: &str) -> String {
     } else {
         "write as `:9080`, `127.0.0.1:9080` or `[::1]:9080`; names of hosts are not possible".to_owned()
     }
+}
+
+/// `false`, or an address.
+pub(super) fn status_address(at: &NodeReader) -> Option<Option<SocketAddr>> {
+    if matches!(at.node().kind, NodeKind::Bool(false)) {
+        return Some(None);
+    }
+    match address(at)? {
+        ListenAddress::One(address) => Some(Some(address)),
+        ListenAddress::Everywhere(port) => {
+            let advice = format!("write `127.0.0.1:{port}`, or `0.0.0.0:{port}` if every client may read it");
+            at.report_advising("the status address must include the IP address of an interface", advice);
+            None
+        }
+    }
+}
+
+/// An IP address with a port, in which an IPv6 address has brackets.
+const ADDRESS: &str = r"^([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}$";
+
+pub(super) fn address_schema(_: &mut Definitions) -> Value {
+    let text = json!({ "type": "string", "pattern": format!("^:[0-9]{{1,5}}$|{ADDRESS}") });
+    json!({ "oneOf": [text, { "type": "integer", "minimum": 0, "maximum": u16::MAX }] })
+}
+
+pub(super) fn schema(definitions: &mut Definitions) -> Value {
+    let one = json!({ "oneOf": [address_schema(definitions), { "$ref": definitions.reference(LISTEN.table()) }] });
+    json!({ "oneOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+}
+
+pub(super) fn status_schema(_: &mut Definitions) -> Value {
+    json!({ "oneOf": [{ "type": "string", "pattern": ADDRESS }, { "const": false }] })
 }

@@ -5,9 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
+use serde_json::json;
 use weir_client::ServiceUrl;
 
-use crate::text::read::{NodeReader, shortened};
+use crate::keys::keys;
+use crate::keys::kinds::{Custom, Flag, Form, Or, Time, Words, custom, flag, form, time, words};
+use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};
 
 /// Where the metrics of the node go by OTLP, and how often.
@@ -55,32 +58,46 @@ pub enum ResourceAttribute {
 /// As in the SDKs of OpenTelemetry (`OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_EXPORTER_OTLP_TIMEOUT`).
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(60);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-const INTERVALS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
-const TIMEOUTS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(300)];
+const INTERVAL: Time = time().between(Duration::from_secs(1), Duration::from_secs(3600));
+const TIMEOUT: Time = time().between(Duration::from_millis(100), Duration::from_secs(300));
 
 const PROTOCOLS: &[(&str, MetricsProtocol)] =
     &[("http/protobuf", MetricsProtocol::Http), ("grpc", MetricsProtocol::Grpc)];
 
-pub(super) fn read(at: &NodeReader) -> Option<OtlpMetricsSettings> {
-    let fields = at.fields(&["endpoint", "protocol", "headers", "interval", "timeout", "ssl_verify", "resource"])?;
-    let protocol = fields.get("protocol").and_then(|at| at.choice(PROTOCOLS)).unwrap_or_default();
-    let endpoint = match fields.get("endpoint") {
-        Some(at) => endpoint(&at, protocol),
-        None => {
-            at.report_advising("has no `endpoint`", "write `endpoint: \"http://127.0.0.1:4318\"`");
-            None
-        }
-    };
-    let time = |key: &str, range: [Duration; 2], default: Duration| match fields.get(key) {
-        Some(at) => time(&at, range).unwrap_or(default),
-        None => default,
-    };
+keys! {
+    /// The OpenTelemetry collector that gets the metrics of the node.
+    pub(super) static OTLP_METRICS: OtlpMetricsKeys = "otlp_metrics";
+
+    /// The URL of the collector. With `http/protobuf`, `/v1/metrics` is appended to its path; with `grpc` it has no path.
+    endpoint: Form = form("URL", |_| json!({ "type": "string", "pattern": "^https?://", "maxLength": 1024 })), own(),
+        required("write `endpoint: \"http://127.0.0.1:4318\"`"), example("\"http://127.0.0.1:4318\"");
+    /// The protocol.
+    protocol: Or<Words<MetricsProtocol>> = words(PROTOCOLS).or(MetricsProtocol::Http), own();
+    /// Header fields of each request.
+    headers: Custom<BTreeMap<String, String>> = custom("map: names to text",
+        |_| json!({ "type": "object", "additionalProperties": { "type": "string" } }), headers), own(), secret(), absent("none"),
+        example("{ x-tenant: edge }");
+    /// The time from one export to the next.
+    interval: Or<Time> = INTERVAL.or(DEFAULT_INTERVAL), own();
+    /// The longest time of one request, including the time to connect.
+    timeout: Or<Time> = TIMEOUT.or(DEFAULT_TIMEOUT), own();
+    /// Whether the certificate of the collector is verified.
+    ssl_verify: Or<Flag> = flag().or(true), own();
+    /// Attributes of the resource that the metrics belong to.
+    resource: Custom<BTreeMap<String, ResourceAttribute>> = custom("map: names to text, numbers, or `true` and `false`",
+        |_| json!({ "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } }), resource), own(),
+        absent("none"), example("{ deployment.environment: production }");
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<OtlpMetricsSettings> {
+    let protocol = fields.value(&OTLP_METRICS.protocol);
+    let endpoint = fields.get(&OTLP_METRICS.endpoint).and_then(|at| endpoint(&at, protocol));
     Some(OtlpMetricsSettings {
-        interval: time("interval", INTERVALS, DEFAULT_INTERVAL),
-        timeout: time("timeout", TIMEOUTS, DEFAULT_TIMEOUT),
-        headers: fields.get("headers").map(|at| headers(&at)).unwrap_or_default(),
-        verify: fields.get("ssl_verify").and_then(|at| at.boolean()).unwrap_or(true),
-        resource: fields.get("resource").map(|at| resource(&at)).unwrap_or_default(),
+        interval: fields.value(&OTLP_METRICS.interval),
+        timeout: fields.value(&OTLP_METRICS.timeout),
+        headers: fields.read(&OTLP_METRICS.headers).unwrap_or_default(),
+        verify: fields.value(&OTLP_METRICS.ssl_verify),
+        resource: fields.read(&OTLP_METRICS.resource).unwrap_or_default(),
         endpoint: endpoint?,
         protocol,
     })
@@ -103,17 +120,8 @@ fn endpoint(at: &NodeReader, protocol: MetricsProtocol) -> Option<Box<str>> {
     Some(text.into())
 }
 
-fn time(at: &NodeReader, [least, most]: [Duration; 2]) -> Option<Duration> {
-    let time = at.duration()?;
-    if !(least..=most).contains(&time) {
-        at.report(format!("must be from {} to {} seconds", least.as_secs_f64(), most.as_secs_f64()));
-        return None;
-    }
-    Some(time)
-}
-
-fn headers(at: &NodeReader) -> BTreeMap<String, String> {
-    let entries = at.entries().unwrap_or_default();
+fn headers(at: &NodeReader) -> Option<BTreeMap<String, String>> {
+    let entries = at.entries()?;
     let header = |entry: &MapEntry| {
         let at = at.below(entry);
         let value = at.text()?;
@@ -126,11 +134,11 @@ fn headers(at: &NodeReader) -> BTreeMap<String, String> {
         at.report(wrong);
         None
     };
-    entries.iter().filter_map(header).collect()
+    Some(entries.iter().filter_map(header).collect())
 }
 
-fn resource(at: &NodeReader) -> BTreeMap<String, ResourceAttribute> {
-    let entries = at.entries().unwrap_or_default();
+fn resource(at: &NodeReader) -> Option<BTreeMap<String, ResourceAttribute>> {
+    let entries = at.entries()?;
     let attribute = |entry: &MapEntry| {
         let at = at.below(entry);
         let value = match &at.node().kind {
@@ -144,5 +152,5 @@ fn resource(at: &NodeReader) -> BTreeMap<String, ResourceAttribute> {
         };
         Some((entry.key.to_string(), value))
     };
-    entries.iter().filter_map(attribute).collect()
+    Some(entries.iter().filter_map(attribute).collect())
 }

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::admin::{AdminAddress, AdminSettings, AdminTls, EtcdSettings, EtcdTlsFiles, StoreKind};
+use super::admin::{AdminAddress, AdminSettings, AdminTls};
 use super::certificate::Pem;
 use super::resource_access::OwnFiles;
 use super::settings::NodeSettings;
+use super::store::{EtcdSettings, EtcdTlsFiles, StoreKind};
 
 impl NodeSettings {
     /// As written, relative to the directory of the configuration or to that of the process.

@@ -8,11 +8,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use weir_plugin::AllowedFolders;
 
-use super::listen::{self, AllowedAddresses, ListenAddress};
+use super::listen::ListenAddress;
+use super::listener::AllowedAddresses;
 use super::secret_reference::{ReferenceFault, SecretReference};
-use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::keys::kinds::{List, ParsedText, list, text};
+use crate::keys::schema::Definitions;
+use crate::keys::{MapKeys, keys};
+use crate::text::read::{NodeReader, shortened};
 
 /// What to do if a resource of a store may not name a file.
 pub const RESOURCE_FILES: &str =
@@ -46,7 +51,7 @@ pub struct NameRule {
 
 /// A name, or with `*` at its end all names that begin like it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct NamePattern(Box<str>);
+pub(super) struct NamePattern(Box<str>);
 
 impl NamePattern {
     fn matches(&self, name: &str) -> bool {
@@ -183,63 +188,60 @@ impl ResourceAccess {
     }
 }
 
-/// The settings `resource_…`.
-pub(super) fn read(fields: &MapReader) -> ResourceRights {
-    let rules = |key: &str| -> Vec<NameRule> {
-        let list = fields.get(key);
-        list.iter().flat_map(|list| list.items().filter_map(|item| rule(&item)).collect::<Vec<_>>()).collect()
-    };
-    let folders = |key: &str| -> Vec<Box<str>> {
-        let list = fields.get(key).map(|list| list.distinct(|item| item.text_of(1..=4096).map(str::to_owned)));
-        list.unwrap_or_default().into_iter().map(Box::from).collect()
-    };
-    let rights = ResourceRights {
-        variables: rules("resource_env"),
-        secrets: rules("resource_secrets"),
-        files: folders("resource_files"),
-        log_files: folders("resource_log_files"),
-        listeners: fields
-            .get("resource_listeners")
-            .map(|list| list.items().filter_map(|item| listen::allowed(&item)).collect())
-            .unwrap_or_default(),
-    };
+const MOST_NAME: usize = 1_024;
+/// Of a name: `*` may stand at its end.
+const NAME: &str = r"^[^*]*\*?$";
+
+keys! {
+    /// What some resources may read.
+    pub(super) static RESOURCE_RULE: ResourceRuleKeys = "resource_rule";
+
+    /// The name. `*` at its end stands for any rest.
+    name: ParsedText<NamePattern> = text(1, MOST_NAME).pattern(NAME).parsed(pattern), own(),
+        required("write `{ name: SHOP_TOKEN, resources: [routes/shop-*] }`"), example("SHOP_TOKEN");
+    /// The keys of the resources that may read it. `*` at the end of a key stands for any rest.
+    resources: List<ParsedText<NamePattern>> = list(text(1, MOST_NAME).pattern(NAME).parsed(pattern)), own(), absent("all"),
+        example("[\"routes/shop-*\"]");
+}
+
+pub(super) fn rule_schema(definitions: &mut Definitions) -> Value {
+    let name = json!({ "type": "string", "minLength": 1, "maxLength": MOST_NAME, "pattern": NAME });
+    json!({ "oneOf": [name, { "$ref": definitions.reference(RESOURCE_RULE.table()) }] })
+}
+
+/// Reports directories, `at` which is the list of those that may be written, that may be read as well.
+pub(super) fn keep_apart(rights: &ResourceRights, at: &NodeReader) {
     let overlap = |a: &str, b: &str| Path::new(a).starts_with(b) || Path::new(b).starts_with(a);
     let both = rights.log_files.iter().find(|written| rights.files.iter().any(|read| overlap(read, written)));
-    if let (Some(both), Some(at)) = (both, fields.get("resource_log_files")) {
+    if let Some(both) = both {
         at.report_advising(
             format!("resources may write in `{}`, and others read there (`resource_files`)", shortened(both)),
             "use separate directories: who writes a file there could replace one that others read",
         );
     }
-    rights
 }
 
 /// A name, or `{ name, resources }`.
-fn rule(at: &NodeReader) -> Option<NameRule> {
+pub(super) fn rule(at: &NodeReader) -> Option<NameRule> {
     if !at.is_map() {
-        return Some(NameRule { name: pattern(at)?, resources: Vec::new() });
+        return Some(NameRule { name: pattern(at, at.text_of(1..=MOST_NAME)?)?, resources: Vec::new() });
     }
-    let fields = at.fields(&["name", "resources"])?;
-    let Some(name) = fields.get("name") else {
-        at.report_advising("has no `name`", "write `{ name: SHOP_TOKEN, resources: [routes/shop-*] }`");
-        return None;
-    };
-    let Some(list) = fields.get("resources") else {
-        return Some(NameRule { name: pattern(&name)?, resources: Vec::new() });
-    };
-    let resources: Vec<NamePattern> = list.items().filter_map(|item| pattern(&item)).collect();
-    if resources.is_empty() {
+    let fields = at.keys(&RESOURCE_RULE)?;
+    let name = fields.read(&RESOURCE_RULE.name);
+    let resources = fields.read(&RESOURCE_RULE.resources).unwrap_or_default();
+    if let Some(list) = fields.get(&RESOURCE_RULE.resources)
+        && resources.is_empty()
+    {
         list.report_advising(
             "lists no resource",
             "write keys such as `routes/shop-*`, or leave it out for all resources",
         );
         return None;
     }
-    Some(NameRule { name: pattern(&name)?, resources })
+    Some(NameRule { name: name?, resources })
 }
 
-fn pattern(at: &NodeReader) -> Option<NamePattern> {
-    let text = at.text_of(1..=1024)?;
+fn pattern(at: &NodeReader, text: &str) -> Option<NamePattern> {
     let name = text.strip_suffix('*').unwrap_or(text);
     if name.contains('*') || name.contains("://") {
         let problem = format!("`{}` is not a name", shortened(text));

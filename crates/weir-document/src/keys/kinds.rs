@@ -14,7 +14,7 @@ use crate::text::read::NodeReader;
 pub(crate) use collections::{DistinctList, List, MapOf, SubMap, list, map_of, section, set};
 pub(crate) use numbers::{AnyWhole, ByteSize, Flag, Time, Whole, any_time, any_whole, flag, size, time, whole};
 pub(crate) use special::{Anything, Custom, Form, RefusedKey, anything, custom, form, refused};
-pub(crate) use texts::{ParsedText, Text, Words, any_text, text, words};
+pub(crate) use texts::{ParsedText, Text, Words, WrittenPath, any_text, text, words, written};
 
 /// The kind of a value.
 pub(crate) trait Kind: Sync {

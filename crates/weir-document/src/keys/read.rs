@@ -9,6 +9,10 @@ impl<K> KeyName for DeclaredKey<K> {
     fn name(&self) -> &str {
         self.about.name
     }
+
+    fn is_secret(&self) -> bool {
+        self.about.is_secret
+    }
 }
 
 impl<'a> NodeReader<'a> {
@@ -19,9 +23,14 @@ impl<'a> NodeReader<'a> {
 
     /// Like [`NodeReader::keys`], by the table of the keys.
     pub(crate) fn map_of(&'a self, table: &'static KeyTable) -> Option<MapReader<'a>> {
+        self.map_with(table, &[])
+    }
+
+    /// Like [`NodeReader::map_of`], for a map that has `further` keys, which are declared elsewhere.
+    pub(crate) fn map_with(&'a self, table: &'static KeyTable, further: &[&'static str]) -> Option<MapReader<'a>> {
         let fields = self.map(table.name)?;
-        let known = || table.keys().map(|key| key.about().name).collect();
-        self.report_unknown(&known, |name| table.find(name).is_some());
+        let known = || table.keys().map(|key| key.about().name).chain(further.iter().copied()).collect();
+        self.report_unknown(&known, |name| table.find(name).is_some() || further.contains(&name));
         for key in fields.names().filter_map(|name| table.find(name)) {
             check_effect(key, table, &fields);
             if let Some((problem, advice)) = key.refusal()
@@ -68,6 +77,17 @@ fn check(rule: &KeyRule, fields: &MapReader) {
         KeyRule::AnyOf { keys, problem, advice } => {
             if !keys.iter().any(|key| fields.find(key).is_some()) {
                 fields.at().report_advising(*problem, *advice);
+            }
+        }
+        KeyRule::All { keys, problem, advice } => {
+            if keys.iter().any(|key| fields.find(key).is_none()) {
+                fields.at().report_advising(*problem, *advice);
+            }
+        }
+        KeyRule::Together(one, other) => {
+            if fields.find(one).is_some() != fields.find(other).is_some() {
+                let problem = format!("has only one of `{one}` and `{other}`");
+                fields.at().report_advising(problem, "write both, or neither");
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Members beyond the standard: `x-weir-unit` (`s`, `bytes`, …), `x-weir-origin` (`apisix` or `weir`), `x-weir-since` (a version),
 //! `x-weir-reference` (the list of resources that an id belongs to), `x-weir-only-if` (the key has an effect only if another one has
-//! one of these values), `x-weir-absent` (what happens without the key, in words).
+//! one of these values), `x-weir-absent` (what happens without the key, in words), `x-weir-restart` (a change takes effect at the next start of
+//! the node).
 
 use serde_json::{Map, Value, json};
 
@@ -48,7 +49,8 @@ pub(crate) fn with_definitions(root: impl FnOnce(&mut Definitions) -> Map<String
     schema
 }
 
-fn object(table: &'static KeyTable, definitions: &mut Definitions) -> Map<String, Value> {
+/// The schema of a map, without those of the maps in it.
+pub(crate) fn object(table: &'static KeyTable, definitions: &mut Definitions) -> Map<String, Value> {
     let mut properties = Map::new();
     let mut required = Vec::new();
     let mut rules: Vec<Value> = table.rules.iter().map(|rule| rule_schema(rule, table)).collect();
@@ -79,7 +81,7 @@ fn object(table: &'static KeyTable, definitions: &mut Definitions) -> Map<String
 }
 
 fn property(key: &dyn AnyKey, definitions: &mut Definitions) -> Value {
-    let AboutKey { name, origin, since, is_secret, unit, absent, example, only_if, .. } = key.about();
+    let AboutKey { name, origin, since, is_secret, unit, absent, example, only_if, needs_restart, .. } = key.about();
     let mut schema = Map::new();
     schema.insert("title".to_owned(), title(name).into());
     schema.insert("description".to_owned(), key.about().meaning().into());
@@ -103,6 +105,9 @@ fn property(key: &dyn AnyKey, definitions: &mut Definitions) -> Value {
     if let Some((other, words)) = only_if {
         add("x-weir-only-if", json!({ *other: words }));
     }
+    if *needs_restart {
+        add("x-weir-restart", true.into());
+    }
     let origin = match origin {
         KeyOrigin::Apisix => "apisix",
         KeyOrigin::Own => "weir",
@@ -121,6 +126,8 @@ fn rule_schema(rule: &KeyRule, table: &KeyTable) -> Value {
             let is_offered = |key: &&&str| table.find(key).is_some_and(|key| key.refusal().is_none());
             json!({ "anyOf": keys.iter().filter(is_offered).map(|key| has(&[key])).collect::<Vec<_>>() })
         }
+        KeyRule::All { keys, .. } => has(keys),
+        KeyRule::Together(one, other) => json!({ "dependentRequired": { *one: [other], *other: [one] } }),
     }
 }
 

@@ -22,15 +22,17 @@ pub struct NodeReader<'a> {
     node: &'a TreeNode,
     path: TreePath<'a>,
     faults: &'a Faults,
+    /// It is declared to be a secret, or inside of one.
+    is_secret: bool,
 }
 
 impl<'a> NodeReader<'a> {
     pub fn root(node: &'a TreeNode, faults: &'a Faults) -> Self {
-        NodeReader { node, path: TreePath::ROOT, faults }
+        NodeReader { node, path: TreePath::ROOT, faults, is_secret: false }
     }
 
     pub fn at(node: &'a TreeNode, path: TreePath<'a>, faults: &'a Faults) -> Self {
-        NodeReader { node, path, faults }
+        NodeReader { node, path, faults, is_secret: false }
     }
 
     pub fn path(&self) -> &TreePath<'a> {
@@ -82,7 +84,7 @@ impl<'a> NodeReader<'a> {
 
     /// Whether the value may be a secret, which no error quotes.
     fn is_secret(&self) -> bool {
-        may_be_secret(self.path.keys())
+        self.is_secret || may_be_secret(self.path.keys())
     }
 
     /// The value for an error: shortened, and left out if it may be a secret.
@@ -212,6 +214,7 @@ impl<'a> NodeReader<'a> {
             node: &entry.value,
             path: TreePath::below(&self.path, PathStep::Key(&entry.key)),
             faults: self.faults,
+            is_secret: self.is_secret,
         }
     }
 
@@ -228,6 +231,7 @@ impl<'a> NodeReader<'a> {
             node,
             path: TreePath::below(&self.path, PathStep::Index(index)),
             faults: self.faults,
+            is_secret: self.is_secret,
         };
         items.iter().enumerate().map(item)
     }
@@ -403,6 +407,11 @@ pub struct MapReader<'a> {
 /// The name of a key.
 pub(crate) trait KeyName {
     fn name(&self) -> &str;
+
+    /// Whether its value is declared to be a secret.
+    fn is_secret(&self) -> bool {
+        false
+    }
 }
 
 impl KeyName for str {
@@ -415,6 +424,10 @@ impl<N: KeyName + ?Sized> KeyName for &N {
     fn name(&self) -> &str {
         (**self).name()
     }
+
+    fn is_secret(&self) -> bool {
+        (**self).is_secret()
+    }
 }
 
 impl<'a> MapReader<'a> {
@@ -422,7 +435,8 @@ impl<'a> MapReader<'a> {
     pub(crate) fn get<N: KeyName + ?Sized>(&self, key: &N) -> Option<NodeReader<'a>> {
         #[cfg(test)]
         asked::note(self.table, key.name());
-        self.find(key.name())
+        let found = self.find(key.name())?;
+        Some(NodeReader { is_secret: found.is_secret || key.is_secret(), ..found })
     }
 
     pub(crate) fn has<N: KeyName + ?Sized>(&self, key: &N) -> bool {
@@ -519,7 +533,7 @@ pub(crate) mod asked {
         static ASKED: RefCell<BTreeSet<(&'static str, String)>> = RefCell::default();
     }
 
-    pub(super) fn note(table: &'static str, key: &str) {
+    pub(crate) fn note(table: &'static str, key: &str) {
         ASKED.with_borrow_mut(|asked| asked.insert((table, key.to_owned())));
     }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use weir_client::ServiceUrl;
 
-use super::MOST_MS;
-use crate::text::read::{NodeReader, shortened};
+use super::{MOST_INTERVAL_S, MOST_MS, MOST_WEIGHT};
+use crate::keys::keys;
+use crate::keys::kinds::{Flag, List, Or, ParsedText, SubMap, Whole, flag, list, refused, section, text, whole};
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// APISIX `discovery.consul`.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,47 +39,92 @@ impl fmt::Debug for ConsulSettings {
     }
 }
 
-const DEFAULT_WEIGHT: u32 = 1;
-const MOST_WEIGHT: u32 = 100_000;
-const DEFAULT_INTERVAL_S: u64 = 3;
-const DEFAULT_TIMEOUT_MS: u64 = 2_000;
-const DEFAULT_WAIT_S: u64 = 60;
 /// Consul's own limit.
-const MOST_WAIT_S: u64 = 600;
+const MOST_WAIT_S: u32 = 600;
 
-const KEYS: &[&str] = &["servers", "token", "skip_services", "weight", "keepalive", "fetch_interval", "timeout"];
-/// Options of APISIX that are not built.
-const NOT_BUILT: &[&str] = &["sort_type", "default_service", "dump", "shared_size"];
+/// Of options of APISIX that are not built.
+const NOT_YET: (&str, &str) = ("is not supported yet by this version", "leave it out");
 
-pub(super) fn read(at: &NodeReader) -> Option<ConsulSettings> {
-    let fields = at.fields(&[KEYS, NOT_BUILT].concat())?;
-    fields.unsupported(NOT_BUILT);
-    if fields.get("servers").is_none_or(|at| at.is_list() && at.items().next().is_none()) {
-        at.report_advising("has no `servers`", "write `servers: [\"http://127.0.0.1:8500\"]`, with all servers");
+keys! {
+    /// The agents of a Consul cluster.
+    pub(super) static CONSUL: ConsulKeys = "consul";
+
+    /// The URLs of agents or servers. They are asked in this order until one answers.
+    servers: List<ParsedText<Box<str>>> = list(text(1, 1_024).pattern("^https?://[^@?#]+$").parsed(server))
+        .not_empty("write `servers: [\"http://127.0.0.1:8500\"]`, with all servers"),
+        required("write `servers: [\"http://127.0.0.1:8500\"]`, with all servers"), example("[\"http://127.0.0.1:8500\"]");
+    /// The ACL token of the requests.
+    token: ParsedText<Box<str>> = text(1, 4_096).pattern("^[ -~]+$").parsed(token), secret(), absent("none"),
+        example("0e0d9f5c-5d4b-4d3a-9a1f-2b0c6d1e7a55");
+    /// Services that no upstream may use.
+    skip_services: List<ParsedText<Box<str>>> = list(text(1, 256).pattern("^[A-Za-z0-9_.~-]+$").parsed(plain_name)), absent("none"),
+        example("[consul]");
+    /// The weight of instances that are registered without weights.
+    weight: Or<Whole<u32>> = whole(1, MOST_WEIGHT).or(1);
+    /// Whether a request waits at the server until the service changes (blocking queries). Otherwise the server is asked every
+    /// `fetch_interval`.
+    keepalive: Or<Flag> = flag().or(true);
+    /// The time between two requests without `keepalive`.
+    fetch_interval: Or<Whole<u32>> = whole(1, MOST_INTERVAL_S).or(3), unit("s");
+    /// How long steps of a request may take.
+    timeout: SubMap<ConsulTimes> = section(&CONSUL_TIMEOUT, times);
+
+    refused {
+        sort_type: refused(NOT_YET.0, NOT_YET.1);
+        default_service: refused(NOT_YET.0, NOT_YET.1);
+        dump: refused(NOT_YET.0, NOT_YET.1);
+        shared_size: refused(NOT_YET.0, NOT_YET.1);
     }
-    let servers = fields.get("servers").map(|at| at.items().filter_map(|at| server(&at)).collect());
-    let skipped = fields.get("skip_services").map(|at| at.items().filter_map(|at| service_name(&at)).collect());
-    let timeout = fields.get("timeout");
-    let timeout = timeout.as_ref().and_then(|at| at.fields(&["connect", "read", "wait"]));
-    let written = |key: &str, most: u64| timeout.as_ref().and_then(|fields| fields.get(key)?.integer(1..=most));
-    let milliseconds = |key: &str| Duration::from_millis(written(key, MOST_MS).unwrap_or(DEFAULT_TIMEOUT_MS));
-    let interval = fields.get("fetch_interval").and_then(|at| at.integer(1..=86_400_u64));
+}
+
+keys! {
+    /// How long steps of a request to Consul may take.
+    static CONSUL_TIMEOUT: ConsulTimeoutKeys = "consul_timeout";
+
+    /// For opening a connection.
+    connect: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// For a response, beyond `wait`.
+    read: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// How long the server waits for a change of the service.
+    wait: Or<Whole<u32>> = whole(1, MOST_WAIT_S).or(60), unit("s");
+}
+
+/// In milliseconds and, the last one, seconds.
+pub(super) struct ConsulTimes {
+    connect: u32,
+    read: u32,
+    wait: u32,
+}
+
+fn times(fields: &MapReader) -> Option<ConsulTimes> {
+    let [connect, read, wait] =
+        [&CONSUL_TIMEOUT.connect, &CONSUL_TIMEOUT.read, &CONSUL_TIMEOUT.wait].map(|key| fields.value(key));
+    Some(ConsulTimes { connect, read, wait })
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<ConsulSettings> {
+    let times = fields.section(&CONSUL.timeout)?;
+    let milliseconds = |time: u32| Duration::from_millis(time.into());
+    let seconds = |time: u32| Duration::from_secs(time.into());
     Some(ConsulSettings {
-        servers: servers.unwrap_or_default(),
-        token: fields.get("token").and_then(|at| token(&at)),
-        skip_services: skipped.unwrap_or_default(),
-        weight: fields.get("weight").and_then(|at| at.integer(1..=MOST_WEIGHT)).unwrap_or(DEFAULT_WEIGHT),
-        is_blocking: fields.get("keepalive").and_then(|at| at.boolean()).unwrap_or(true),
-        fetch_interval: Duration::from_secs(interval.unwrap_or(DEFAULT_INTERVAL_S)),
-        connect_timeout: milliseconds("connect"),
-        read_timeout: milliseconds("read"),
-        wait: Duration::from_secs(written("wait", MOST_WAIT_S).unwrap_or(DEFAULT_WAIT_S)),
+        servers: fields.read(&CONSUL.servers).unwrap_or_default(),
+        token: fields.read(&CONSUL.token),
+        skip_services: fields.read(&CONSUL.skip_services).unwrap_or_default().into_iter().collect(),
+        weight: fields.value(&CONSUL.weight),
+        is_blocking: fields.value(&CONSUL.keepalive),
+        fetch_interval: seconds(fields.value(&CONSUL.fetch_interval)),
+        connect_timeout: milliseconds(times.connect),
+        read_timeout: milliseconds(times.read),
+        wait: seconds(times.wait),
     })
 }
 
 /// The name of a service, which is a part of URLs.
 pub(super) fn service_name(at: &NodeReader) -> Option<Box<str>> {
-    let text = at.text_of(1..=256)?;
+    plain_name(at, at.text_of(1..=256)?)
+}
+
+fn plain_name(at: &NodeReader, text: &str) -> Option<Box<str>> {
     let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
     if !is_name {
         let problem = format!("`{}` is not the name of a service in Consul", shortened(text));
@@ -87,8 +134,7 @@ pub(super) fn service_name(at: &NodeReader) -> Option<Box<str>> {
 }
 
 /// The token may not be repeated in a message.
-fn token(at: &NodeReader) -> Option<Box<str>> {
-    let text = at.text_of(1..=4_096)?;
+fn token(at: &NodeReader, text: &str) -> Option<Box<str>> {
     // It is the value of a header field.
     let is_token = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
     if !is_token {
@@ -97,8 +143,7 @@ fn token(at: &NodeReader) -> Option<Box<str>> {
     is_token.then(|| text.into())
 }
 
-fn server(at: &NodeReader) -> Option<Box<str>> {
-    let text = at.text_of(1..=1_024)?;
+fn server(at: &NodeReader, text: &str) -> Option<Box<str>> {
     let url = text.trim_end_matches('/');
     let is_plain = !url.contains(['@', '?', '#']);
     if !is_plain || ServiceUrl::parse(&format!("{url}/v1/")).is_err() {

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use weir_client::ServiceUrl;
 
-use super::MOST_MS;
-use crate::text::read::{NodeReader, shortened};
+use serde_json::json;
+
+use super::{MOST_INTERVAL_S, MOST_MS, MOST_WEIGHT};
+use crate::keys::keys;
+use crate::keys::kinds::{Form, Or, ParsedText, SubMap, Whole, form, section, text, whole};
+use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// APISIX `discovery.eureka`: the servers of a Eureka registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,45 +40,77 @@ impl fmt::Debug for EurekaServer {
 }
 
 const DEFAULT_PREFIX: &str = "/eureka/";
-const DEFAULT_INTERVAL_S: u64 = 30;
-const DEFAULT_WEIGHT: u32 = 100;
-const DEFAULT_CONNECT_MS: u64 = 2_000;
-const DEFAULT_SEND_MS: u64 = 2_000;
-const DEFAULT_READ_MS: u64 = 5_000;
-const MOST_WEIGHT: u32 = 100_000;
 
-pub(super) fn read(at: &NodeReader) -> Option<EurekaSettings> {
-    let fields = at.fields(&["host", "prefix", "fetch_interval", "weight", "timeout"])?;
-    let prefix = fields.get("prefix").map_or(Some(DEFAULT_PREFIX), |at| prefix(&at));
-    if fields.get("host").is_none_or(|at| at.is_list() && at.items().next().is_none()) {
-        at.report_advising("has no `host`", "write `host: [\"http://127.0.0.1:8761\"]`, with all servers");
+keys! {
+    /// The servers of a Eureka registry.
+    pub(super) static EUREKA: EurekaKeys = "eureka";
+
+    /// The URLs of the servers, which may have a user and a password. They are asked in this order until one answers.
+    host: Form = form("list: URL", |_| json!({ "type": "array", "minItems": 1, "items": { "type": "string", "pattern": "^https?://" } })),
+        secret(), required(ADD_HOST), example("[\"http://127.0.0.1:8761\"]");
+    /// The path of the registry at its servers.
+    prefix: ParsedText<Box<str>> = text(1, 1_024).pattern("^/[^?#]*$").parsed(prefix), absent("`/eureka/`"), example("/eureka/");
+    /// The time between two requests for the services.
+    fetch_interval: Or<Whole<u32>> = whole(1, MOST_INTERVAL_S).or(30), unit("s");
+    /// The weight of instances whose metadata has none.
+    weight: Or<Whole<u32>> = whole(0, MOST_WEIGHT).or(100);
+    /// How long steps of a request may take.
+    timeout: SubMap<EurekaTimes> = section(&EUREKA_TIMEOUT, times);
+}
+
+const ADD_HOST: &str = "write `host: [\"http://127.0.0.1:8761\"]`, with all servers";
+
+keys! {
+    /// How long steps of a request to Eureka may take.
+    static EUREKA_TIMEOUT: EurekaTimeoutKeys = "eureka_timeout";
+
+    /// For opening a connection.
+    connect: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// For sending a request.
+    send: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// For receiving a response.
+    read: Or<Whole<u32>> = whole(1, MOST_MS).or(5_000), unit("ms");
+}
+
+pub(super) struct EurekaTimes {
+    connect: Duration,
+    exchange: Duration,
+}
+
+fn times(fields: &MapReader) -> Option<EurekaTimes> {
+    let [connect, send, read] = [&EUREKA_TIMEOUT.connect, &EUREKA_TIMEOUT.send, &EUREKA_TIMEOUT.read]
+        .map(|key| Duration::from_millis(fields.value(key).into()));
+    Some(EurekaTimes { connect, exchange: send + read })
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<EurekaSettings> {
+    let prefix = fields.read(&EUREKA.prefix);
+    let prefix = prefix.as_deref().unwrap_or(DEFAULT_PREFIX);
+    let hosts = fields.get(&EUREKA.host);
+    if let Some(at) = &hosts
+        && at.is_list()
+        && at.items().next().is_none()
+    {
+        at.report_advising("is empty", ADD_HOST);
     }
-    let server = |at: &NodeReader| server(at, prefix.unwrap_or(DEFAULT_PREFIX));
-    let servers = fields.get("host").map(|at| at.items().filter_map(|at| server(&at)).collect());
-    let timeout = fields.get("timeout");
-    let timeout = timeout.as_ref().and_then(|at| at.fields(&["connect", "send", "read"]));
-    let time = |key: &str, default: u64| {
-        let written = timeout.as_ref().and_then(|fields| fields.get(key)?.integer(1..=MOST_MS));
-        Duration::from_millis(written.unwrap_or(default))
-    };
-    let interval = fields.get("fetch_interval").and_then(|at| at.integer(1..=86_400_u64));
+    let servers = hosts.map(|at| at.items().filter_map(|at| server(&at, prefix)).collect());
+    let times = fields.section(&EUREKA.timeout)?;
     Some(EurekaSettings {
         servers: servers.unwrap_or_default(),
-        fetch_interval: Duration::from_secs(interval.unwrap_or(DEFAULT_INTERVAL_S)),
-        weight: fields.get("weight").and_then(|at| at.integer(0..=MOST_WEIGHT)).unwrap_or(DEFAULT_WEIGHT),
-        connect_timeout: time("connect", DEFAULT_CONNECT_MS),
-        timeout: time("send", DEFAULT_SEND_MS) + time("read", DEFAULT_READ_MS),
+        fetch_interval: Duration::from_secs(fields.value(&EUREKA.fetch_interval).into()),
+        weight: fields.value(&EUREKA.weight),
+        connect_timeout: times.connect,
+        timeout: times.exchange,
     })
 }
 
-fn prefix<'a>(at: &NodeReader<'a>) -> Option<&'a str> {
-    let text = at.text_of(1..=1_024)?;
+fn prefix(at: &NodeReader, text: &str) -> Option<Box<str>> {
     let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
     if !is_path {
         let problem = format!("`{}` is not the path of a Eureka server", shortened(text));
         at.report_advising(problem, "write as `/eureka/`");
     }
-    is_path.then_some(text)
+    is_path.then(|| text.into())
 }
 
 /// `http://user:password@host:port`, as in APISIX.

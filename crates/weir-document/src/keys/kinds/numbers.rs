@@ -146,19 +146,25 @@ impl WithDefault for AnyWhole {
 /// A time: a number of seconds, or a text such as `500ms`.
 pub(crate) struct Time {
     may_be_zero: bool,
+    /// The shortest and the longest.
+    range: Option<(Duration, Duration)>,
 }
 
 /// A time of more than zero.
 pub(crate) const fn time() -> Time {
-    Time { may_be_zero: false }
+    Time { may_be_zero: false, range: None }
 }
 
 /// A time that may be zero.
 pub(crate) const fn any_time() -> Time {
-    Time { may_be_zero: true }
+    Time { may_be_zero: true, range: None }
 }
 
 impl Time {
+    pub(crate) const fn between(self, least: Duration, most: Duration) -> Time {
+        Time { range: Some((least, most)), ..self }
+    }
+
     pub(crate) const fn or(self, default: Duration) -> Or<Time> {
         Or { kind: self, default }
     }
@@ -168,18 +174,31 @@ impl Kind for Time {
     type Value = Duration;
 
     fn read(&self, at: &NodeReader) -> Option<Duration> {
-        if self.may_be_zero { at.any_duration() } else { at.duration() }
+        let time = if self.may_be_zero { at.any_duration()? } else { at.duration()? };
+        match self.range {
+            Some((least, most)) if !(least..=most).contains(&time) => {
+                at.report(format!("must be from {} to {} seconds", least.as_secs_f64(), most.as_secs_f64()));
+                None
+            }
+            _ => Some(time),
+        }
     }
 
     fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
         let bound = if self.may_be_zero { "minimum" } else { "exclusiveMinimum" };
-        let number = json!({ "type": "number", bound: 0, "maximum": LONGEST.as_secs() });
+        let number = match self.range {
+            None => json!({ "type": "number", bound: 0, "maximum": LONGEST.as_secs() }),
+            Some((least, most)) => {
+                json!({ "type": "number", "minimum": least.as_secs_f64(), "maximum": most.as_secs_f64() })
+            }
+        };
         let text = json!({ "type": "string", "pattern": units::DURATION_PATTERN });
         number_or_text(number, text, "s")
     }
 
     fn form(&self) -> String {
-        "time".to_owned()
+        let written = units::written_time;
+        self.range.map_or("time".to_owned(), |(least, most)| format!("time, {} to {}", written(least), written(most)))
     }
 }
 

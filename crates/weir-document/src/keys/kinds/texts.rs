@@ -1,6 +1,7 @@
 //! Texts: any, those that stand for something else, and words of which one is chosen.
 
 use serde_json::{Map, Value, json};
+use weir_plugin::WrittenName;
 
 use super::{Kind, Or, WithDefault, members};
 use crate::keys::schema::Definitions;
@@ -85,6 +86,31 @@ impl WithDefault for Text {
 
     fn written(&self, default: &'static str) -> Value {
         default.into()
+    }
+}
+
+/// The name of a file or a directory that the gateway writes.
+pub(crate) struct WrittenPath {
+    kind: WrittenName,
+}
+
+pub(crate) const fn written(kind: WrittenName) -> WrittenPath {
+    WrittenPath { kind }
+}
+
+impl Kind for WrittenPath {
+    type Value = Box<str>;
+
+    fn read(&self, at: &NodeReader) -> Option<Box<str>> {
+        at.written_name(self.kind).map(Box::from)
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
+        members(json!({ "type": "string", "minLength": 1 }))
+    }
+
+    fn form(&self) -> String {
+        "path".to_owned()
     }
 }
 

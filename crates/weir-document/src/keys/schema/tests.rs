@@ -4,11 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::document::kinds::KINDS;
-use crate::text::read::asked;
+use crate::document::{IncludedFiles, file_schema, settings};
+use crate::text::read::{asked, join};
+use crate::text::tree::TreeNode;
 use crate::{Diagnostic, Document};
 
 fn read(document: &Value) -> Vec<Diagnostic> {
-    Document::parse("f", &document.to_string(), &|_| None, TextLimits::default()).expect("JSON is YAML").faults
+    let mut no_files = |_: &TreeNode| IncludedFiles::default();
+    let text = document.to_string();
+    let read = Document::parse_including("f", &text, &|_| None, TextLimits::default(), &mut no_files);
+    read.expect("JSON is YAML").faults
 }
 
 /// A value of a key: its example, or what follows from its kind.
@@ -79,27 +84,60 @@ fn tables(table: &'static KeyTable, found: &mut BTreeMap<&'static str, &'static 
     }
 }
 
-fn kinds() -> impl Iterator<Item = (&'static str, &'static KeyTable)> {
-    KINDS.iter().filter_map(|kind| Some((kind.list, kind.table()?)))
+/// Maps of which a file consists: the settings of the node, and a resource of each list.
+struct Part {
+    /// The path of the map.
+    path: String,
+    table: &'static KeyTable,
+    list: Option<&'static str>,
+}
+
+impl Part {
+    /// The schema of the map.
+    fn schema(&self) -> Value {
+        if self.list.is_some() { of(self.table) } else { file_schema() }
+    }
+
+    /// Keys of the map that are declared elsewhere: the lists of resources.
+    fn further(&self) -> Vec<&'static str> {
+        let lists = KINDS.iter().map(|kind| kind.list);
+        lists.filter(|_| self.list.is_none()).collect()
+    }
+
+    fn document(&self, map: Value) -> Value {
+        match self.list {
+            Some(list) => json!({ list: [map] }),
+            None => map,
+        }
+    }
+}
+
+fn parts() -> impl Iterator<Item = Part> {
+    let kinds = KINDS.iter().filter_map(|kind| {
+        Some(Part { path: format!("{}[0]", kind.list), table: kind.table()?, list: Some(kind.list) })
+    });
+    std::iter::once(Part { path: String::new(), table: settings::table(), list: None }).chain(kinds)
 }
 
 #[test]
 fn keys_of_schemas_are_those_that_are_read() {
-    for (list, table) in kinds() {
+    for part in parts() {
+        let (list, table) = (&part.path, part.table);
         asked::take();
         for map in variants(table) {
-            read(&json!({ list: [map] }));
+            read(&part.document(Value::Object(map)));
         }
         let read: BTreeSet<(&str, String)> = asked::take();
         let mut all = BTreeMap::new();
         tables(table, &mut all);
-        let schema = of(table);
+        let schema = part.schema();
         for (name, table) in all {
+            let further = if name == part.table.name { part.further() } else { Vec::new() };
             let part = if schema["$defs"][name].is_null() { &schema } else { &schema["$defs"][name] };
             let said = part["properties"].as_object().expect("it is the schema of a map").keys().cloned();
             let said: BTreeSet<String> = said.collect();
-            let known = table.keys().filter(|key| key.refusal().is_none()).map(|key| key.about().name.to_owned());
-            assert_eq!(said, known.collect(), "{list}: {name}");
+            let known = table.keys().filter(|key| key.refusal().is_none()).map(|key| key.about().name);
+            assert_eq!(said, known.chain(further).map(str::to_owned).collect(), "{list}: {name}");
             let asked: BTreeSet<String> =
                 read.iter().filter(|(of, _)| *of == name).map(|(_, key)| key.clone()).collect();
             assert_eq!(said, asked, "{list}: {name}: left are keys of the schema, right those that are read");
@@ -136,7 +174,7 @@ fn refused_samples(
     }
     let schema = jsonschema::validator_for(&of(table)).expect("it is a schema");
     for key in table.keys().filter(|key| key.refusal().is_none()) {
-        let path = format!("{path}.{}", key.about().name);
+        let path = join(path, key.about().name);
         if let Some(inner) = key.inner() {
             let outer = |value: Value| {
                 let mut map = least(table, None);
@@ -170,16 +208,16 @@ fn refused_samples(
 #[test]
 fn examples_are_accepted_by_the_reader_and_by_the_schema() {
     let mut refused = Vec::new();
-    for (list, table) in kinds() {
-        let document = |value: Value| json!({ list: [value] });
-        refused.extend(refused_samples(table, &format!("{list}[0]"), &document, &mut BTreeSet::new()));
+    for part in parts() {
+        let document = |value: Value| part.document(value);
+        refused.extend(refused_samples(part.table, &part.path, &document, &mut BTreeSet::new()));
     }
     assert!(refused.is_empty(), "{refused:#?}");
 }
 
 #[test]
 fn schemas_describe_each_key() {
-    for (list, table) in kinds() {
+    for Part { path: list, table, .. } in parts() {
         let mut all = BTreeMap::new();
         tables(table, &mut all);
         for key in all.values().flat_map(|table| table.keys()).filter(|key| key.refusal().is_none()) {
@@ -188,5 +226,50 @@ fn schemas_describe_each_key() {
             assert!(meaning.ends_with('.') && meaning.len() > 8, "{list}: `{}`: {meaning}", about.name);
             assert!(key.default() != Some(Value::Null), "{list}: the default of `{}` is none of its words", about.name);
         }
+    }
+}
+
+/// Documents in which one secret of a map, or of a map in it, has this value.
+fn with_secret(table: &'static KeyTable, value: &Value, document: &dyn Fn(Value) -> Value) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for key in table.keys().filter(|key| key.refusal().is_none()) {
+        let name = key.about().name;
+        let with = |inner: Value| {
+            let mut map = least(table, Some(key));
+            map.insert(name.to_owned(), inner);
+            document(Value::Object(map))
+        };
+        let is_list = key.schema(&mut Definitions::default()).get("type") == Some(&json!("array"));
+        if key.about().is_secret {
+            found.push((name.to_owned(), with(value.clone())));
+            found.push((name.to_owned(), with(json!([value]))));
+        }
+        if let Some(inner) = key.inner() {
+            let outer = |value: Value| with(if is_list { json!([value]) } else { value });
+            found.extend(with_secret(inner, value, &outer));
+        }
+    }
+    found
+}
+
+#[test]
+fn secrets_are_in_no_message() {
+    const WORD: &str = "hunter2";
+    // None of them is right for any secret: too short, too long, not PEM, no URL, no text.
+    let values = [json!(WORD), json!(WORD.repeat(1_000)), json!({ WORD: WORD }), json!(format!("{WORD}\n{WORD}"))];
+    let mut tried = BTreeSet::new();
+    for part in parts() {
+        for value in &values {
+            for (name, document) in with_secret(part.table, value, &|map| part.document(map)) {
+                for fault in read(&document) {
+                    let said = format!("{} {:?}", fault.problem, fault.advice);
+                    assert!(!said.contains(WORD) || fault.path.contains(WORD), "`{name}`: {fault}");
+                }
+                tried.insert(name);
+            }
+        }
+    }
+    for name in ["token", "host", "keyring", "hmac_key", "password", "client_key", "secret"] {
+        assert!(tried.contains(name), "{name} is not among {tried:?}");
     }
 }
