@@ -73,6 +73,27 @@ fn bodies_pass_both_ways<C: ClientSide, U: UpstreamSide>() {
     }
 }
 
+fn empty_segments_arrive_unless_the_route_merges_them<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(echo);
+    let route = |id: &str, rest: &str| format!("id: {id}, uri: /{id}/*, {rest}upstream: {}", upstream::<U>(&[&origin]));
+    let prefixed = "plugins: { proxy-rewrite: { regex_uri: [\"^/prefixed/(.*)\", \"/$1\"] } }, ";
+    let routes = [route("kept", ""), route("merged", "merge_slashes: true, "), route("prefixed", prefixed)];
+    let routes: Vec<&str> = routes.iter().map(String::as_str).collect();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&routes));
+    let mut client = C::connect(&gateway);
+    for (target, forwarded) in [
+        ("/kept/MFEw//Akg==?a=//", "/kept/MFEw//Akg==?a=//"),
+        ("//kept///%61", "//kept///a"),
+        ("/kept//../a", "/a"),
+        ("/merged/a//b?a=//", "/merged/a/b?a=//"),
+        ("/prefixed/a//b", "/a//b"),
+    ] {
+        let answer = client.ask("GET", target, &[], b"").expect("an answer");
+        let expected = if forwarded == "/a" { (404, false) } else { (200, true) };
+        assert_eq!((answer.status, answer.body == format!("GET {forwarded} ")), expected, "{target}: {}", answer.body);
+    }
+}
+
 fn both_directions_flow_at_once<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         exchange.respond(200, &[], Length::Unknown);
@@ -663,6 +684,7 @@ matrix! {
     [
         connections_are_kept,
         bodies_pass_both_ways,
+        empty_segments_arrive_unless_the_route_merges_them,
         both_directions_flow_at_once,
         trailers_pass_to_who_takes_them,
         interim_responses_pass,

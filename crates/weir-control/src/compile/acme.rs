@@ -146,6 +146,7 @@ impl Compiler<'_> {
             timeouts: None,
             upgrades: false,
             encoded_separators: false,
+            merge_slashes: false,
         };
         (rule, route)
     }

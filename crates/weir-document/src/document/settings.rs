@@ -36,6 +36,8 @@ pub struct NodeSettings {
     pub clients: ClientSettings,
     /// Whether `%2F` and `%5C` in paths are accepted, still encoded, instead of being refused.
     pub allow_encoded_slashes: bool,
+    /// Whether empty segments are removed from the paths that are forwarded.
+    pub merge_slashes: bool,
     /// CA certificates for upstreams without their own; `None` means those of the system.
     pub trusted: Option<Pem>,
     /// Whether certificates of upstreams with TLS are verified unless the upstream says otherwise; `None` means yes.
@@ -105,6 +107,7 @@ impl Default for NodeSettings {
             status: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 7085))),
             clients: ClientSettings::default(),
             allow_encoded_slashes: false,
+            merge_slashes: false,
             trusted: None,
             upstream_tls_verify: None,
             shutdown_delay: Duration::ZERO,
@@ -156,6 +159,7 @@ pub const SETTINGS: &[(&str, SettingScope)] = &[
     ("discovery", SettingScope::Node),
     ("trusted_addresses", SettingScope::Node),
     ("allow_encoded_slashes", SettingScope::Routes),
+    ("merge_slashes", SettingScope::Routes),
     ("underscores_in_headers", SettingScope::Routes),
     ("absolute_target_replaces_host", SettingScope::Routes),
     ("refuse_path_parameters", SettingScope::Routes),
@@ -228,6 +232,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         status: fields.get("status").map_or(default.status, |at| status(&at)),
         clients,
         allow_encoded_slashes: flag(fields, "allow_encoded_slashes"),
+        merge_slashes: flag(fields, "merge_slashes"),
         trusted: fields.get("ssl_trusted_certificate").and_then(|at| certificate::pem_of_settings(&at)),
         upstream_tls_verify: fields.get("upstream_tls_verify").and_then(|at| at.boolean()),
         shutdown_delay: fields.get("shutdown_delay").and_then(|at| at.any_duration()).unwrap_or(default.shutdown_delay),

@@ -235,7 +235,7 @@ impl RequestMirror {
         }
         let mut copy = Request::new(Full::new(Bytes::from_owner(content)));
         *copy.method_mut() = Method::from_bytes(request.method_name()).ok()?;
-        *copy.uri_mut() = self.target(request.path(), request.query()).try_into().ok()?;
+        *copy.uri_mut() = self.target(request.unmerged_path(), request.query()).try_into().ok()?;
         *copy.headers_mut() = fields;
         Some((copy, held))
     }
