@@ -359,6 +359,34 @@ fn events_pass_one_by_one<C: ClientSide, U: UpstreamSide>() {
     assert_eq!(client.part().expect("a proper end"), b"");
 }
 
+fn a_stream_that_a_plugin_would_hold_is_refused_or_passes<C: ClientSide, U: UpstreamSide>() {
+    let (said, sent) = (Gate::new(), Gate::new());
+    let (open, told) = (sent.clone(), said.clone());
+    let origin = U::origin(move |exchange| {
+        exchange.respond(200, &[("Content-Type", "text/event-stream")], Length::Unknown);
+        let _ = exchange.send(b"data: one\n\n");
+        told.open();
+        open.wait();
+        exchange.finish(&[]);
+    });
+    let route = |streams: &str| {
+        let plugin = format!("response-rewrite: {{ filters: [{{ regex: one, replace: two }}]{streams} }}");
+        format!("id: r{0}, uri: /{0}, plugins: {{ {plugin} }}, upstream: {1}", streams.len(), upstream::<U>(&[&origin]))
+    };
+    let (refuses, passes) = (route(""), route(", streams: pass"));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&refuses, &passes]));
+    let mut client = C::connect(&gateway);
+    client.begin("GET", "/15", &[], Length::None);
+    assert_eq!(client.response().expect("a head while the stream is open").0, 200);
+    assert_eq!(client.part().expect("an event while the stream is open"), b"data: one\n\n");
+    said.wait();
+    sent.open();
+    assert_eq!(client.part().expect("its end"), b"");
+    let answer = C::connect(&gateway).ask("GET", "/0", &[], b"").expect("an answer");
+    assert_eq!(answer.status, 502);
+    gateway.wait_stderr("the reason", |line| line.contains("response-rewrite") && line.contains("streams: pass"));
+}
+
 fn clients_share_an_event_stream<C: ClientSide, U: UpstreamSide>() {
     let (gate, opened) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
     let origin = U::origin({
@@ -697,6 +725,7 @@ matrix! {
         an_early_response_passes,
         a_client_that_leaves_is_missed_upstream,
         events_pass_one_by_one,
+        a_stream_that_a_plugin_would_hold_is_refused_or_passes,
         clients_share_an_event_stream,
         a_kept_response_answers_again,
         a_large_upload_takes_no_memory,

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read};
 use brotli::Decompressor;
 use flate2::read::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
-use weir_plugin::Exchange;
+use weir_plugin::{Exchange, Stop};
 use weir_plugin::proto::{Head, field};
 
 /// Why content could not be decoded.
@@ -27,6 +27,14 @@ impl Opaque {
             Opaque::UnknownCoding => 415,
             Opaque::TooLarge => 413,
             Opaque::Broken => 400,
+        }
+    }
+
+    /// The end of an exchange whose response cannot be decoded.
+    pub fn stop_of_response(self) -> Stop {
+        match self {
+            Opaque::TooLarge => Stop::ResponseTooLarge,
+            Opaque::UnknownCoding | Opaque::Broken => Stop::Respond(502),
         }
     }
 }
