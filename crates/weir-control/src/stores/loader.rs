@@ -341,7 +341,8 @@ impl DocumentLoader {
     }
 
     fn left_out(&self, document: &Document, query: &NameQuery, targets: &str) -> Diagnostic {
-        let problem = format!("targets of the service `{}` are left out, since they have no address: {targets}", query.name());
+        let problem =
+            format!("targets of the service `{}` are left out, since they have no address: {targets}", query.name());
         let advice = "they get no requests until they have one";
         document.located(Diagnostic::at_place(self.source.name(), document.place_of(query), problem).advise(advice))
     }

@@ -408,7 +408,8 @@ fn seen(
     trailers: &mut Trailers,
 ) -> Result<Vec<u8>, Stop> {
     for link in &whole.links {
-        let end = plugins.pricing.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body));
+        let end =
+            plugins.pricing.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body));
         // It can be larger once it is decoded.
         end.map_err(|stop| if stop == Stop::ResponseTooLarge { whole.too_large(exchange) } else { stop })?;
     }

@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Read};
 use brotli::Decompressor;
 use flate2::read::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
-use weir_plugin::{Exchange, Stop};
 use weir_plugin::proto::{Head, field};
+use weir_plugin::{Exchange, Stop};
 
 /// Why content could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ mod tests;
 use rule::{ContentRejection, ContentRule, FilterAction, RuleTarget, pass_arguments, pass_fields};
 
 use crate::answer::RefusalResponse;
-use crate::content::json;
 use crate::content::coding::Opaque;
+use crate::content::json;
 use crate::content::streams::StreamHandling;
 use crate::content::xml;
 use crate::content::{DIGESTS, coding};
