@@ -22,7 +22,7 @@ use weir_proto::h1::chunked::{ChunkedDecoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, PseudoField, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
-use weir_proto::path::{Canonical, canonical};
+use weir_proto::path::{Canonical, canonical, with_empty_segments};
 use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender, MessageInflater, extensions};
 use weir_proto::{Head, Method, RequestHead, ResponseHead};
 
@@ -305,7 +305,13 @@ pub fn path(data: &[u8]) {
     match canonical(data, &mut once) {
         Err(_) => return,
         Ok(Canonical::AsIs) => once.extend_from_slice(data),
-        Ok(Canonical::Rewritten { .. }) => {}
+        Ok(Canonical::Rewritten { empty_segments, .. }) => {
+            if empty_segments {
+                let mut merged = Vec::new();
+                canonical(&with_empty_segments(data), &mut merged).expect("the form with empty segments is a path");
+                assert_eq!(merged, once, "two forms of a path lead to two routes");
+            }
+        }
     }
     is_canonical(&once);
     assert!(once.starts_with(b"/"), "not absolute");

@@ -143,6 +143,48 @@ fn services_say_where_their_nodes_are_and_which_goes_first() {
 }
 
 #[test]
+fn a_target_of_a_service_without_an_address_takes_nothing_from_the_others() {
+    let (dns, origins) = (Dns::start(), origins(2));
+    let port = origins[0].addr().port();
+    let name = "_http._tcp.orders.test";
+    dns.addresses("first.test", 1, addresses([1]));
+    dns.services(name, 1, [(10, 5, port, "gone.test"), (20, 5, port, "first.test")]);
+    let gateway = gateway(&dns, &format!("service_name: {name}, discovery_type: dns"));
+    assert_eq!(gateway.get("/").text(), "1", "at the start");
+    gateway.wait_stderr("which target it is", |line| line.contains("left out") && line.contains("gone.test"));
+    dns.addresses("second.test", 1, addresses([2]));
+    dns.services(name, 1, [(10, 5, port, "second.test"), (20, 5, port, "gone.test")]);
+    eventually("a change is used", DEADLINE, || gateway.get("/").text() == "2");
+    dns.addresses("gone.test", 1, addresses([1]));
+    dns.services(name, 1, [(10, 5, port, "gone.test")]);
+    eventually("it has an address", DEADLINE, || gateway.get("/").text() == "1");
+}
+
+#[test]
+fn the_targets_of_a_service_are_looked_up_at_once() {
+    let (dns, origins) = (Dns::start(), origins(1));
+    let port = origins[0].addr().port();
+    // No answer about the first nine: one after the other they would take longer than a load waits for names.
+    let silent = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"];
+    silent.iter().for_each(|name| dns.be_silent_about(name));
+    dns.addresses("z.test", 60, addresses([1]));
+    let records = silent.iter().copied().chain(["z.test"]).map(|target| (10, 5, port, target));
+    dns.services("_http._tcp.orders.test", 60, records);
+    let gateway = gateway(&dns, "service_name: _http._tcp.orders.test, discovery_type: dns");
+    assert_eq!(gateway.get("/").text(), "1", "known at the start");
+}
+
+#[test]
+fn a_service_record_without_a_port_stands_for_the_port_of_the_scheme() {
+    let dns = Dns::start();
+    dns.addresses("first.test", 60, addresses([1]));
+    dns.services("_http._tcp.orders.test", 60, [(10, 5, 0, "first.test")]);
+    let gateway = gateway(&dns, "service_name: _http._tcp.orders.test, discovery_type: dns");
+    let status = gateway.status();
+    assert_eq!(status["upstreams"][0]["endpoints"][0]["name"], "first.test:80");
+}
+
+#[test]
 fn endpoint_named_by_a_service_record_has_to_prove_its_name() {
     let (dns, authority) = (Dns::start(), Authority::of_tests());
     let origin = |identity: &str| {

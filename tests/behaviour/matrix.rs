@@ -73,6 +73,27 @@ fn bodies_pass_both_ways<C: ClientSide, U: UpstreamSide>() {
     }
 }
 
+fn empty_segments_arrive_unless_the_route_merges_them<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(echo);
+    let route = |id: &str, rest: &str| format!("id: {id}, uri: /{id}/*, {rest}upstream: {}", upstream::<U>(&[&origin]));
+    let prefixed = "plugins: { proxy-rewrite: { regex_uri: [\"^/prefixed/(.*)\", \"/$1\"] } }, ";
+    let routes = [route("kept", ""), route("merged", "merge_slashes: true, "), route("prefixed", prefixed)];
+    let routes: Vec<&str> = routes.iter().map(String::as_str).collect();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&routes));
+    let mut client = C::connect(&gateway);
+    for (target, forwarded) in [
+        ("/kept/MFEw//Akg==?a=//", "/kept/MFEw//Akg==?a=//"),
+        ("//kept///%61", "//kept///a"),
+        ("/kept//../a", "/a"),
+        ("/merged/a//b?a=//", "/merged/a/b?a=//"),
+        ("/prefixed/a//b", "/a//b"),
+    ] {
+        let answer = client.ask("GET", target, &[], b"").expect("an answer");
+        let expected = if forwarded == "/a" { (404, false) } else { (200, true) };
+        assert_eq!((answer.status, answer.body == format!("GET {forwarded} ")), expected, "{target}: {}", answer.body);
+    }
+}
+
 fn both_directions_flow_at_once<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         exchange.respond(200, &[], Length::Unknown);
@@ -336,6 +357,34 @@ fn events_pass_one_by_one<C: ClientSide, U: UpstreamSide>() {
         assert_eq!(client.part().expect("an event"), format!("data: {number}\n\n").as_bytes());
     }
     assert_eq!(client.part().expect("a proper end"), b"");
+}
+
+fn a_stream_that_a_plugin_would_hold_is_refused_or_passes<C: ClientSide, U: UpstreamSide>() {
+    let (said, sent) = (Gate::new(), Gate::new());
+    let (open, told) = (sent.clone(), said.clone());
+    let origin = U::origin(move |exchange| {
+        exchange.respond(200, &[("Content-Type", "text/event-stream")], Length::Unknown);
+        let _ = exchange.send(b"data: one\n\n");
+        told.open();
+        open.wait();
+        exchange.finish(&[]);
+    });
+    let route = |streams: &str| {
+        let plugin = format!("response-rewrite: {{ filters: [{{ regex: one, replace: two }}]{streams} }}");
+        format!("id: r{0}, uri: /{0}, plugins: {{ {plugin} }}, upstream: {1}", streams.len(), upstream::<U>(&[&origin]))
+    };
+    let (refuses, passes) = (route(""), route(", streams: pass"));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file_of::<C>(&[&refuses, &passes]));
+    let mut client = C::connect(&gateway);
+    client.begin("GET", "/15", &[], Length::None);
+    assert_eq!(client.response().expect("a head while the stream is open").0, 200);
+    assert_eq!(client.part().expect("an event while the stream is open"), b"data: one\n\n");
+    said.wait();
+    sent.open();
+    assert_eq!(client.part().expect("its end"), b"");
+    let answer = C::connect(&gateway).ask("GET", "/0", &[], b"").expect("an answer");
+    assert_eq!(answer.status, 502);
+    gateway.wait_stderr("the reason", |line| line.contains("response-rewrite") && line.contains("streams: pass"));
 }
 
 fn clients_share_an_event_stream<C: ClientSide, U: UpstreamSide>() {
@@ -703,6 +752,7 @@ matrix! {
     [
         connections_are_kept,
         bodies_pass_both_ways,
+        empty_segments_arrive_unless_the_route_merges_them,
         both_directions_flow_at_once,
         trailers_pass_to_who_takes_them,
         interim_responses_pass,
@@ -717,6 +767,7 @@ matrix! {
         an_exchange_takes_no_longer_than_its_route_allows,
         a_client_that_leaves_is_missed_upstream,
         events_pass_one_by_one,
+        a_stream_that_a_plugin_would_hold_is_refused_or_passes,
         clients_share_an_event_stream,
         a_kept_response_answers_again,
         a_large_upload_takes_no_memory,

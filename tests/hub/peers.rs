@@ -1,5 +1,6 @@
 //! A gateway with a hub, and subscribers that share no code with it.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::api::{self, Api};
@@ -54,8 +55,13 @@ impl HubNode {
 
     /// With all the settings of the hub, and more resources.
     pub fn of(data: Arc<TempDir>, hub: &str, rest: &str) -> HubNode {
+        HubNode::run(Path::new(env!("CARGO_BIN_EXE_weir")), data, hub, rest)
+    }
+
+    /// The same, with this program.
+    pub fn run(binary: &Path, data: Arc<TempDir>, hub: &str, rest: &str) -> HubNode {
         let yaml = yaml(&data, hub, rest);
-        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&yaml);
+        let gateway = Gateway::with_binary(binary).start(&yaml);
         HubNode { gateway, data, hub: hub.to_owned(), rest: rest.to_owned() }
     }
 

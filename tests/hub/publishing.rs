@@ -1,8 +1,10 @@
 //! The forms of publishing (W3C WebSub §6 leaves them open), and the answers to them.
 
+use std::fs;
+use std::io::Write;
 use std::sync::Arc;
 
-use weir_testkit::{Answer, DEADLINE, Origin, TempDir, eventually};
+use weir_testkit::{Answer, DEADLINE, Origin, TempDir, eventually, on_small_disk};
 
 use crate::peers::{HubNode, Subscriber, TOPIC, encoded, value};
 use crate::redis::Redis;
@@ -221,4 +223,27 @@ fn a_request_that_is_of_no_topic_or_no_form_is_told_what_there_is() {
     assert_eq!(of_host("b.example", "GET", "").text(), "of b");
     assert_eq!(of_host("a.example", "GET", "").status, 204);
     assert_eq!(of_host("gw.example", "GET", "").status, 204, "the first one");
+}
+
+#[test]
+fn a_full_disk_is_insufficient_storage_and_the_hub_goes_on_once_there_is_room() {
+    let data = Arc::new(TempDir::new());
+    let Some(place) = on_small_disk(env!("CARGO_BIN_EXE_weir"), 8, data.path()) else { return };
+    let hub = "  publish: { anonymous: true }\n  subscribe: { callbacks: { allow: [127.0.0.0/8] } }\n";
+    let node = HubNode::run(&place.path().join("weir"), Arc::clone(&data), hub, "");
+    // The disk as the process sees it.
+    let filler = format!("/proc/{}/root{}/filler", node.gateway.pid(), data.path().display());
+    let mut file = fs::File::create(&filler).expect("a file");
+    while file.write_all(&[7; 4_096]).is_ok() {}
+    let target = format!("/hub?hub.mode=publish&hub.topic={}", encoded(TOPIC));
+    let mut refused = 0;
+    eventually("events are refused", DEADLINE, || {
+        let answer = node.post(&target, "text/plain", &[b'x'; 50_000]);
+        assert!(matches!(answer.status, 202 | 507), "{} {}", answer.status, answer.text());
+        refused += u64::from(answer.status == 507);
+        refused == 3
+    });
+    fs::remove_file(&filler).expect("the file");
+    drop(file);
+    eventually("there is room again", DEADLINE, || node.post(&target, "text/plain", b"small").status == 202);
 }

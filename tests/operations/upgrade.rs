@@ -137,6 +137,26 @@ fn f15_sessions_are_resumed_in_the_new_process() {
 }
 
 #[test]
+fn quotas_are_handed_over_and_exact_while_both_processes_serve() {
+    const QUOTA: usize = 20_000;
+    let month = format!("count: {QUOTA}, time_window: 2592000, key: all, key_type: constant, rejected_code: 429");
+    let plugins = format!("limit-count: {{ {month} }}, mocking: {{ response_example: ok }}");
+    let yaml = format!("worker_processes: 2\nroutes: [{{ uri: /*, plugins: {{ {plugins} }} }}]\n");
+    let installed = Installed::start(&yaml, &[]);
+    let gateway = &installed.gateway;
+    // Each client asks until its first refusal, on a new connection each time: at the new process, or at the one that drains.
+    let until_refused = || (0..).take_while(|_| gateway.get("/").status == 200).count();
+    let passed: usize = thread::scope(|scope| {
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(until_refused)).collect();
+        (0..2).for_each(|_| _ = upgrade(gateway));
+        clients.into_iter().map(|client| client.join().expect("no panic")).sum()
+    });
+    assert_eq!(passed, QUOTA);
+    upgrade(gateway);
+    assert_eq!(gateway.get("/").status, 429, "a month has not passed");
+}
+
+#[test]
 fn f15_streams_stay_with_the_old_process_and_it_waits_for_them() {
     let origin = origin();
     let mut gateway = weir().start(&routes(&origin));

@@ -268,6 +268,33 @@ fn a_response_that_is_wanted_whole_is_changed_or_refused() {
 }
 
 #[test]
+fn a_response_beyond_the_limit_of_a_plugin_is_a_502_with_a_line_whatever_the_limit() {
+    let zipped = || {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&[b'x'; 2_000]).expect("memory");
+        encoder.finish().expect("memory")
+    };
+    let origin = Origin::serving(move |request| match request.target.as_str() {
+        "/sized" => Answer::with(200, "", "x".repeat(200)),
+        "/chunked" => Answer::raw(format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc8\r\n{}\r\n0\r\n\r\n",
+            "x".repeat(200)
+        )),
+        _ => Answer::with(200, "Content-Encoding: gzip\r\n", zipped()),
+    });
+    // 10 bytes are less than the gateway's own answers have, and 150 are more.
+    for limit in [10, 150] {
+        let filters = "filters: [{ regex: a, replace: b }]";
+        let plugins = format!("{{ response-rewrite: {{ max_resp_body_size: {limit}, {filters} }} }}");
+        let gateway = before(&origin, &plugins);
+        for target in ["/sized", "/chunked", "/zipped"] {
+            assert_eq!(gateway.get(target).status, 502, "{target}, {limit}");
+        }
+        gateway.wait_stderr("the reason", |line| line.contains("response-rewrite") && line.contains("502"));
+    }
+}
+
+#[test]
 fn requests_are_filtered_by_content() {
     let rig = Rig::with(
         r#"{ content-filter: { message: never, rules: [{ in: query, pattern: "union\\s+select", ignore_case: true, action: block }, { in: body, path: $.pin, pattern: "\\d", action: mask }] } }"#,

@@ -27,7 +27,7 @@ pub use conduct::{MAX_INTERIM_RESPONSES, ServerExcess};
 pub use content::{AnswerContent, AnswerTrailers};
 pub use error::CallError;
 pub use filter::AddressFilter;
-pub use resolver::{DnsSettings, Resolver, ServiceTarget};
+pub use resolver::{DnsSettings, Resolver, ServiceAnswer, ServiceTarget};
 pub use settings::{Authorities, CallSettings, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification};
 pub use stream::{ServiceStream, StreamTarget, StreamTls};
 pub use url::{ServiceUrl, UrlError, UrlOrigin};

@@ -7,10 +7,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::StreamExt as _;
+use futures_util::stream;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::RData;
+use hickory_resolver::proto::rr::rdata::SRV;
 use tokio::runtime;
 
 /// A server that does not answer within this time is asked again, or the next one is.
@@ -25,6 +28,12 @@ const MAX_TTL: Duration = Duration::from_secs(30);
 const MAX_STALE: Duration = Duration::from_secs(600);
 /// Limit of cached names.
 const MAX_CACHED: usize = 1_024;
+/// The most targets of a service whose addresses are looked up at the same time.
+const TARGETS_AT_ONCE: usize = 32;
+/// How long the addresses of a target are waited for: a server that is silent about one target must not delay the others.
+const TARGET_PATIENCE: Duration = Duration::from_secs(3);
+/// When a service is looked up again if a target has no address.
+const TARGET_RETRY: Duration = Duration::from_secs(5);
 /// Limit of hickory resolvers per thread; there is one per runtime and settings.
 const MAX_PER_THREAD: usize = 8;
 
@@ -43,10 +52,22 @@ pub struct ServiceTarget {
     /// The target's name, which its TLS certificate must contain.
     pub host: Box<str>,
     pub address: IpAddr,
+    /// 0 if the record names none.
     pub port: u16,
     pub weight: u32,
     /// Higher is preferred: the negated priority of the SRV record.
     pub priority: i64,
+}
+
+/// What DNS says about a service.
+#[derive(Clone, Debug)]
+pub struct ServiceAnswer {
+    /// At least one.
+    pub targets: Vec<ServiceTarget>,
+    /// The targets that have no address, each with the reason.
+    pub unresolved: Vec<String>,
+    /// The time to live.
+    pub ttl: Duration,
 }
 
 /// A DNS resolver for any runtime. Clones share one cache.
@@ -80,12 +101,9 @@ impl Resolver {
         let now = Instant::now();
         match known {
             Some(known) if now < known.until => Ok(known.addresses),
-            known => match self.lookup_addresses(name).await {
+            _ => match self.lookup_addresses(name).await {
                 Ok((addresses, ttl)) => Ok(self.0.remember(name, addresses.into(), ttl)),
-                Err(reason) => match known {
-                    Some(known) if now < known.until + MAX_STALE => Ok(known.addresses),
-                    _ => Err(reason),
-                },
+                Err(reason) => self.0.stale(name).ok_or(reason),
             },
         }
     }
@@ -98,18 +116,82 @@ impl Resolver {
         addresses(&resolver_of_thread(&self.0.settings)?, name).await
     }
 
-    /// Looks up the targets of a service (SRV, RFC 2782) without the cache; also returns their TTL.
+    /// Looks up the targets of a service (SRV, RFC 2782) without the cache, and their addresses, all at once. A target without an
+    /// address does not affect the others; if no server answers, its last addresses are used for ten more minutes.
     ///
     /// # Errors
     /// Why there is no target.
-    pub async fn lookup_service(&self, name: &str) -> Result<(Vec<ServiceTarget>, Duration), String> {
-        targets(&resolver_of_thread(&self.0.settings)?, name).await
+    pub async fn lookup_service(&self, name: &str) -> Result<ServiceAnswer, String> {
+        let resolver = resolver_of_thread(&self.0.settings)?;
+        let answer = resolver.srv_lookup(name).await.map_err(|error| error.to_string())?;
+        let mut ttl = answer.valid_until().saturating_duration_since(Instant::now());
+        let records = answer.answers().iter().filter_map(|record| match &record.data {
+            // RFC 2782: the target "." means that the service does not exist.
+            RData::SRV(srv) if !srv.target.is_root() => Some(srv.clone()),
+            _ => None,
+        });
+        let lookups = records.map(|srv| self.lookup_target(srv));
+        let found: Vec<_> = stream::iter(lookups.collect::<Vec<_>>()).buffer_unordered(TARGETS_AT_ONCE).collect().await;
+        if found.is_empty() {
+            return Err("the name has no SRV record".to_owned());
+        }
+        let (mut targets, mut unresolved) = (Vec::new(), Vec::new());
+        for outcome in found {
+            match outcome {
+                Ok((of_target, target_ttl)) => {
+                    targets.extend(of_target);
+                    ttl = ttl.min(target_ttl);
+                }
+                Err(reason) => {
+                    unresolved.push(reason);
+                    ttl = ttl.min(TARGET_RETRY);
+                }
+            }
+        }
+        unresolved.sort_unstable();
+        if targets.is_empty() {
+            return Err(format!("no target of the service has an address: {}", unresolved.join("; ")));
+        }
+        targets.sort_unstable();
+        targets.dedup();
+        Ok(ServiceAnswer { targets, unresolved, ttl })
+    }
+
+    /// The target of a record with each of its addresses, and their TTL. SRV prefers low priorities, endpoints prefer high ones.
+    async fn lookup_target(&self, srv: SRV) -> Result<(Vec<ServiceTarget>, Duration), String> {
+        let name = srv.target.to_ascii();
+        // Servers may answer in any case and with a trailing dot; an endpoint needs one spelling.
+        let host = name.trim_end_matches('.').to_ascii_lowercase();
+        let asked = tokio::time::timeout(TARGET_PATIENCE, self.lookup_addresses(&name)).await;
+        let (addresses, ttl) = match asked.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
+            Ok((addresses, ttl)) => (self.0.remember(&host, addresses.into(), ttl), ttl),
+            Err(reason) => match self.0.stale(&host) {
+                Some(addresses) => (addresses, TARGET_RETRY),
+                None => return Err(format!("{host}: {reason}")),
+            },
+        };
+        let target = |address: &IpAddr| ServiceTarget {
+            host: host.as_str().into(),
+            address: *address,
+            port: srv.port,
+            // RFC 2782: weight 0 has a very small chance of being selected, not none.
+            weight: u32::from(srv.weight).max(1),
+            priority: -i64::from(srv.priority),
+        };
+        Ok((addresses.iter().map(target).collect(), ttl))
     }
 }
 
 impl ResolverState {
     fn cache(&self) -> MutexGuard<'_, HashMap<Box<str>, CachedAddresses>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An answer that has expired, but may be used while there is no newer one.
+    fn stale(&self, name: &str) -> Option<Arc<[IpAddr]>> {
+        let cache = self.cache();
+        let known = cache.get(name)?;
+        (Instant::now() < known.until + MAX_STALE).then(|| Arc::clone(&known.addresses))
     }
 
     fn remember(&self, name: &str, addresses: Arc<[IpAddr]>, ttl: Duration) -> Arc<[IpAddr]> {
@@ -193,37 +275,4 @@ async fn addresses(resolver: &TokioResolver, name: &str) -> Result<(Vec<IpAddr>,
     addresses.sort_unstable();
     addresses.dedup();
     Ok((addresses, answer.valid_until().saturating_duration_since(Instant::now())))
-}
-
-/// The targets of a service with their addresses. SRV prefers low priorities, endpoints prefer high ones.
-async fn targets(resolver: &TokioResolver, name: &str) -> Result<(Vec<ServiceTarget>, Duration), String> {
-    let answer = resolver.srv_lookup(name).await.map_err(|error| error.to_string())?;
-    let mut ttl = answer.valid_until().saturating_duration_since(Instant::now());
-    let mut targets = Vec::new();
-    for record in answer.answers() {
-        let RData::SRV(srv) = &record.data else { continue };
-        // RFC 2782: the target "." means that the service does not exist.
-        if srv.target.is_root() {
-            continue;
-        }
-        let host = srv.target.to_ascii();
-        let (addresses, of_target) = addresses(resolver, &host).await?;
-        // Servers may answer in any case and with a trailing dot; an endpoint needs one spelling.
-        let host = host.trim_end_matches('.').to_ascii_lowercase();
-        ttl = ttl.min(of_target);
-        targets.extend(addresses.into_iter().map(|address| ServiceTarget {
-            host: host.as_str().into(),
-            address,
-            port: srv.port,
-            // RFC 2782: weight 0 has a very small chance of being selected, not none.
-            weight: u32::from(srv.weight).max(1),
-            priority: -i64::from(srv.priority),
-        }));
-    }
-    if targets.is_empty() {
-        return Err("the name has no SRV record".to_owned());
-    }
-    targets.sort_unstable();
-    targets.dedup();
-    Ok((targets, ttl))
 }

@@ -170,11 +170,8 @@ fn item(list: &'static str) -> BoxedStrategy<Value> {
 }
 
 fn edit() -> impl Strategy<Value = Edit> {
-    let setting = any::<bool>().prop_map(|value| Edit {
-        list: "allow_encoded_slashes",
-        action: Action::Set(json!(value)),
-        at: 0,
-    });
+    let setting = (select(vec!["allow_encoded_slashes", "merge_slashes"]), any::<bool>());
+    let setting = setting.prop_map(|(list, value)| Edit { list, action: Action::Set(json!(value)), at: 0 });
     prop_oneof![15 => edit_of_list(), 1 => setting]
 }
 
@@ -241,7 +238,7 @@ fn meaning(snapshot: &Snapshot) -> String {
             Target::Responder(_) => "a responder",
             Target::Upstream(number) => &snapshot.upstreams[number].name,
         };
-        let settings = (route.timeouts, route.upgrades, route.encoded_separators);
+        let settings = (route.timeouts, route.upgrades, (route.encoded_separators, route.merge_slashes));
         let shown = format!("{:?} {target} {settings:?} {}", route.facts, shown(&route.chain));
         routes.insert(&*route.facts.route_id, shown);
     }

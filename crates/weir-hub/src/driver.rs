@@ -112,6 +112,8 @@ pub(crate) struct HubDriver {
     release: Option<u64>,
     /// When a write failed. A snapshot has to replace the records that were not written.
     failed_at: Option<Instant>,
+    /// Whether it failed for want of room.
+    is_disk_full: bool,
     /// When events could not be read. What needs them is tried again then.
     unreadable_at: Option<Instant>,
     /// When this was last reported.
@@ -153,6 +155,7 @@ impl HubDriver {
             stops_listening: false,
             release: None,
             failed_at: None,
+            is_disk_full: false,
             unreadable_at: None,
             unreadable_told: None,
             clock: HubClock::new(),
@@ -314,6 +317,7 @@ impl HubDriver {
                     (self.tell)(&format!("the state of the hub could not be written: {error}"));
                 }
                 self.failed_at = Some(Instant::now());
+                self.is_disk_full = error.is_full();
             }
             Message::Delivered { subscription, seq, outcome } => {
                 self.events_in_flight.end(seq);

@@ -335,8 +335,8 @@ fn status_of(driver: &UnboundedSender<Message>) -> Option<HubStatus> {
 fn refused(what: &str, error: &AppendError) -> Refusal {
     let status = match error {
         AppendError::TooLarge { .. } => 413,
-        AppendError::Full => 507,
-        AppendError::Busy | AppendError::Io(_) | AppendError::Closed => 503,
+        error if error.is_full() => 507,
+        AppendError::Full | AppendError::Busy | AppendError::Io(_) | AppendError::Closed => 503,
     };
     Refusal::new(status, format!("the {what} was not stored: {error}"))
 }

@@ -47,6 +47,17 @@ impl fmt::Display for AppendError {
 
 impl std::error::Error for AppendError {}
 
+impl AppendError {
+    /// There is no room: by the journal's limits, on the disk, or in the quota of the process's user.
+    pub fn is_full(&self) -> bool {
+        match self {
+            AppendError::Full => true,
+            AppendError::Io(error) => matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
+            AppendError::TooLarge { .. } | AppendError::Busy | AppendError::Closed => false,
+        }
+    }
+}
+
 /// Records that were removed before they were released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removal {

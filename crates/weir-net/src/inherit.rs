@@ -3,11 +3,13 @@
 //! Both pass open descriptors by number and describe them in the environment. The sockets are never closed in between, so
 //! connections in their accept queues are not lost.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
@@ -17,6 +19,8 @@ const SOCKETS: &str = "WEIR_SOCKETS";
 const READY: &str = "WEIR_READY_FD";
 /// The descriptor from which the new process reads the secrets of the old one.
 const SECRETS: &str = "WEIR_SECRETS_FD";
+/// `NAME=FD;NAME=FD`: memory that both processes use, such as that of counters.
+const MEMORY: &str = "WEIR_MEMORY";
 /// systemd's socket activation, sd_listen_fds(3).
 const SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 const SYSTEMD_FIRST_FD: RawFd = 3;
@@ -47,6 +51,8 @@ pub struct InheritedSockets {
     ready: Option<OwnedFd>,
     /// The secrets of the previous process; empty if there is none.
     pub secrets: Vec<u8>,
+    /// Memory that is shared with the previous process, by name.
+    pub memory: Vec<(String, OwnedFd)>,
 }
 
 impl InheritedSockets {
@@ -78,8 +84,14 @@ impl InheritedSockets {
         if let Some(text) = variable(SECRETS) {
             let fd = text.parse().map_err(|_| unclear(SECRETS, &text))?;
             // SAFETY: guaranteed by the caller.
-            let secrets = std::fs::File::from(unsafe { adopt(fd) }?);
+            let secrets = File::from(unsafe { adopt(fd) }?);
             secrets.take(MOST_SECRETS).read_to_end(&mut inherited.secrets)?;
+        }
+        for entry in variable(MEMORY).iter().flat_map(|text| text.split(';')).filter(|entry| !entry.is_empty()) {
+            let (name, fd) = entry.split_once('=').ok_or_else(|| unclear(MEMORY, entry))?;
+            let fd = fd.parse().map_err(|_| unclear(MEMORY, entry))?;
+            // SAFETY: guaranteed by the caller.
+            inherited.memory.push((name.to_owned(), unsafe { adopt(fd) }?));
         }
         let [pid, count, _] = SYSTEMD.map(variable);
         if let (Some(pid), Some(count)) = (pid, count)
@@ -136,7 +148,7 @@ impl InheritedSockets {
     /// Reports to the parent process that it may stop accepting. `false` if this process was not started for a takeover.
     pub fn tell_ready(&mut self) -> io::Result<bool> {
         let Some(ready) = self.ready.take() else { return Ok(false) };
-        std::fs::File::from(ready).write_all(&READY_BYTE)?;
+        File::from(ready).write_all(&READY_BYTE)?;
         Ok(true)
     }
 }
@@ -181,13 +193,17 @@ pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
     Ok(read.into())
 }
 
-/// Lets `command` inherit the sockets, `ready` as the pipe for its report, and `secrets`. The descriptors must stay open until
-/// the command was started.
+/// Memory to be passed on: a word without `=` and `;`, and the descriptor.
+pub type NamedMemory = (&'static str, Arc<File>);
+
+/// Lets `command` inherit the sockets, `ready` as the pipe for its report, `secrets`, and memory. The descriptors must stay open
+/// until the command was started.
 pub fn pass_on<'s>(
     command: &mut Command,
     sockets: impl Iterator<Item = (ListenerKey, &'s [TcpListener])>,
     ready: &OwnedFd,
     secrets: &OwnedFd,
+    memory: &[NamedMemory],
 ) {
     let sockets: Vec<(ListenerKey, &[TcpListener])> = sockets.collect();
     let entries = sockets.iter().map(|(place, listeners)| {
@@ -197,12 +213,17 @@ pub fn pass_on<'s>(
     command.env(SOCKETS, entries.collect::<Vec<_>>().join(";"));
     command.env(READY, ready.as_raw_fd().to_string());
     command.env(SECRETS, secrets.as_raw_fd().to_string());
+    let entries = memory.iter().map(|(name, file)| format!("{name}={}", file.as_raw_fd()));
+    command.env(MEMORY, entries.collect::<Vec<_>>().join(";"));
     for name in SYSTEMD {
         command.env_remove(name);
     }
     let listeners = sockets.iter().flat_map(|(_, listeners)| *listeners);
-    let descriptors: Vec<RawFd> =
-        listeners.map(AsRawFd::as_raw_fd).chain([ready.as_raw_fd(), secrets.as_raw_fd()]).collect();
+    let descriptors: Vec<RawFd> = listeners
+        .map(AsRawFd::as_raw_fd)
+        .chain([ready.as_raw_fd(), secrets.as_raw_fd()])
+        .chain(memory.iter().map(|(_, file)| file.as_raw_fd()))
+        .collect();
     // SAFETY: between fork and exec this only calls fcntl, which is async-signal-safe, and allocates nothing.
     unsafe {
         command.pre_exec(move || {
@@ -235,12 +256,13 @@ mod tests {
         let mut command = Command::new("sh");
         command.stdout(Stdio::piped()).args([
             "-c",
-            "for fd in $(echo $WEIR_SOCKETS | tr -c 0-9 ' ') $WEIR_READY_FD; do readlink /proc/$$/fd/$fd; done; \
+            "for fd in $(echo $WEIR_SOCKETS $WEIR_MEMORY | tr -c 0-9 ' ') $WEIR_READY_FD; do readlink /proc/$$/fd/$fd; done; \
              printf 1 > /proc/self/fd/$WEIR_READY_FD; cat /proc/self/fd/$WEIR_SECRETS_FD",
         ]);
         let secrets = held(b"a secret").expect("a pipe");
         let passed = sockets.iter().map(|(place, listeners)| (place.clone(), &**listeners));
-        pass_on(&mut command, passed, &write, &secrets);
+        let memory = Arc::new(File::open("/dev/null").expect("it is there"));
+        pass_on(&mut command, passed, &write, &secrets, &[("m", memory)]);
         let output = command.output().expect("there is a shell");
         drop(write);
         let mut said = Vec::new();
@@ -252,7 +274,7 @@ mod tests {
         for listener in sockets.iter().flat_map(|(_, listeners)| listeners) {
             assert!(text.contains(&format!("socket:[{}]", inode(listener))), "{text}");
         }
-        assert!(text.contains("pipe:["), "{text}");
+        assert!(text.contains("pipe:[") && text.contains("/dev/null"), "{text}");
         assert!(text.ends_with("a secret"), "{text}");
     }
 
@@ -270,6 +292,7 @@ mod tests {
             activated: vec![activated],
             ready: None,
             secrets: Vec::new(),
+            memory: Vec::new(),
         };
         assert_eq!(inherited.take(&place("http", "127.0.0.1:0")).len(), 1);
         assert_eq!(inherited.take(&place("http", "127.0.0.1:0")).len(), 1);

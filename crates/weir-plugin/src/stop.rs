@@ -69,6 +69,8 @@ pub enum Stop {
     BadResponseBody,
     /// The endpoint's response is larger than allowed.
     ResponseTooLarge,
+    /// The endpoint's response is a stream, and a plugin needs the whole content.
+    HeldStream,
     /// Too many bytes of interim responses, or `101` to a request without an upgrade.
     BadInterim,
     /// Every endpoint is out of rotation or refuses connections.
@@ -159,6 +161,7 @@ impl Stop {
             Stop::BadResponse(bad) => (502, bad.name(), Upstream, false, Never),
             Stop::BadResponseBody => (502, "upstream_bad_body", Upstream, true, Never),
             Stop::ResponseTooLarge => (502, "response_too_large", Upstream, false, Never),
+            Stop::HeldStream => (502, "held_stream", Gateway, false, Never),
             Stop::BadInterim => (502, "upstream_bad_interim", Upstream, false, Never),
             Stop::NoEndpoint => (503, "no_endpoint", Upstream, false, Never),
             Stop::Overloaded => (503, "overloaded", Upstream, false, Never),

@@ -31,6 +31,7 @@ pub use observe::metrics_export::{MetricsCollector, MetricsCollectorOptions, Met
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
 pub use observe::trace::otlp::metrics::MetricsPeriod;
 pub use observe::trace::otlp::service::OtlpProtocol;
+pub use store::counters::{hand_over as hand_over_counters, take_over as take_over_counters};
 pub use traffic::proxy_cache::totals as cache_totals;
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
 pub use traffic::sse_fanout::{StreamLimit, totals as fanout_totals};

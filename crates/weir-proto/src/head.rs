@@ -9,6 +9,7 @@ use std::num::NonZeroU64;
 use crate::decimal::Decimal;
 use crate::field::{self, Known, Name, PreparedField};
 use crate::method::Method;
+use crate::path::{BadPath, Canonical};
 
 /// A range of a head's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -347,6 +348,14 @@ impl Framing {
     }
 }
 
+/// What a client asked for, kept once a plugin has replaced it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientTarget {
+    path: Span,
+    unmerged_path: Option<Span>,
+    query: Option<Span>,
+}
+
 /// A request's head, checked, with everything the gateway derives from it.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
@@ -373,9 +382,11 @@ pub struct RequestHead {
     pub(crate) client_method: Option<(Method, Span)>,
     pub(crate) target: Span,
     pub(crate) path: Span,
+    /// The path with its empty segments, if it has some that are forwarded.
+    pub(crate) unmerged_path: Option<Span>,
     pub(crate) query: Option<Span>,
-    /// The canonical path and the query of the client, if [`RequestHead::set_path`] replaced them for the upstream.
-    pub(crate) client_path: Option<(Span, Option<Span>)>,
+    /// The target of the client, if it was replaced for the upstream.
+    pub(crate) client_target: Option<ClientTarget>,
     pub(crate) authority: Span,
     /// Replaces `authority` in the forwarded `Host`.
     pub(crate) new_authority: Option<Span>,
@@ -430,7 +441,7 @@ impl RequestHead {
         }
         out.extend_from_slice(self.method_name());
         out.push(b' ');
-        out.extend_from_slice(self.path());
+        out.extend_from_slice(self.unmerged_path());
         if let Some(query) = self.query() {
             out.push(b'?');
             out.extend_from_slice(query);
@@ -490,18 +501,43 @@ impl RequestHead {
 
     /// The canonical path of the client's request, which was used for routing, even if [`RequestHead::set_path`] has replaced it.
     pub fn client_path(&self) -> &[u8] {
-        self.head.slice(self.client_path.map_or(self.path, |(path, _)| path))
+        self.head.slice(self.client_target().path)
+    }
+
+    /// [`RequestHead::client_path`] with its empty segments.
+    pub fn client_unmerged_path(&self) -> &[u8] {
+        let target = self.client_target();
+        self.head.slice(target.unmerged_path.unwrap_or(target.path))
     }
 
     /// The query that the client sent, without its `?`, even if [`RequestHead::set_path`] has replaced it.
     pub fn client_query(&self) -> Option<&[u8]> {
-        let query = self.client_path.map_or(self.query, |(_, query)| query);
-        query.map(|span| self.head.slice(span))
+        self.client_target().query.map(|span| self.head.slice(span))
     }
 
-    /// The canonical path; `*` for the asterisk form.
+    fn client_target(&self) -> ClientTarget {
+        let current = ClientTarget { path: self.path, unmerged_path: self.unmerged_path, query: self.query };
+        self.client_target.unwrap_or(current)
+    }
+
+    /// The canonical path, without empty segments; `*` for the asterisk form. Routes and plugins decide by this form.
     pub fn path(&self) -> &[u8] {
         self.head.slice(self.path)
+    }
+
+    /// The path as it is forwarded: canonical, with the empty segments that came.
+    pub fn unmerged_path(&self) -> &[u8] {
+        self.head.slice(self.unmerged_path.unwrap_or(self.path))
+    }
+
+    /// Whether [`RequestHead::unmerged_path`] differs from [`RequestHead::path`].
+    pub fn has_empty_segments(&self) -> bool {
+        self.unmerged_path.is_some()
+    }
+
+    /// Removes empty segments from the path that is forwarded.
+    pub fn merge_slashes(&mut self) {
+        self.unmerged_path = None;
     }
 
     /// The query without its `?`, if there is one.
@@ -509,33 +545,52 @@ impl RequestHead {
         self.query.map(|span| self.head.slice(span))
     }
 
-    /// Replaces the path, after converting it to canonical form. `Some` replaces the query too; `Some(b"")` removes it.
-    pub fn set_path(&mut self, path: &[u8], query: Option<&[u8]>) -> Result<(), crate::path::BadPath> {
+    /// Replaces the path, after converting it to canonical form; its empty segments are forwarded. `Some` replaces the query too;
+    /// `Some(b"")` removes it.
+    pub fn set_path(&mut self, path: &[u8], query: Option<&[u8]>) -> Result<(), BadPath> {
         if query.is_some_and(|query| !crate::path::is_query(query)) {
-            return Err(crate::path::BadPath::Syntax);
+            return Err(BadPath::Syntax);
         }
-        let start = self.head.bytes.len();
-        let path = match crate::path::canonical(path, &mut self.head.bytes) {
-            Ok(crate::path::Canonical::AsIs) => self.head.append(path),
-            Ok(crate::path::Canonical::Rewritten { .. }) => Span::new(start, self.head.bytes.len()),
-            Err(bad) => {
-                self.head.bytes.truncate(start);
-                return Err(bad);
-            }
-        };
-        self.client_path.get_or_insert((self.path, self.query));
-        self.path = path;
+        let client = self.client_target();
+        self.store_path(path)?;
+        self.client_target = Some(client);
         if let Some(query) = query {
             self.query = (!query.is_empty()).then(|| self.head.append(query));
         }
         Ok(())
     }
 
+    /// Replaces the query; an empty one is removed.
+    pub fn set_query(&mut self, query: &[u8]) -> Result<(), BadPath> {
+        if !crate::path::is_query(query) {
+            return Err(BadPath::Syntax);
+        }
+        self.client_target = Some(self.client_target());
+        self.query = (!query.is_empty()).then(|| self.head.append(query));
+        Ok(())
+    }
+
+    /// Appends both canonical forms of a path to the head. Returns whether it contains an encoded separator.
+    pub(crate) fn store_path(&mut self, path: &[u8]) -> Result<bool, BadPath> {
+        let mut rewritten = Vec::new();
+        let (is_encoded, is_unmerged) = match crate::path::canonical(path, &mut rewritten)? {
+            Canonical::AsIs => {
+                rewritten.extend_from_slice(path);
+                (false, false)
+            }
+            Canonical::Rewritten { encoded_separator, empty_segments } => (encoded_separator, empty_segments),
+        };
+        self.path = self.head.append(&rewritten);
+        self.unmerged_path = is_unmerged.then(|| self.head.append(&crate::path::with_empty_segments(path)));
+        Ok(is_encoded)
+    }
+
     /// Replaces the query, in the current target and in the one received. For a copy that is logged and never forwarded.
     pub fn replace_query(&mut self, replace: impl Fn(&[u8]) -> Vec<u8>) {
-        if let Some((path, Some(query))) = self.client_path {
+        if let Some(ClientTarget { query: Some(query), path, unmerged_path }) = self.client_target {
             let query = replace(self.head.slice(query));
-            self.client_path = Some((path, (!query.is_empty()).then(|| self.head.append(&query))));
+            let query = (!query.is_empty()).then(|| self.head.append(&query));
+            self.client_target = Some(ClientTarget { path, unmerged_path, query });
         }
         if let Some(query) = self.query.map(|query| replace(self.head.slice(query))) {
             self.query = (!query.is_empty()).then(|| self.head.append(&query));

@@ -8,7 +8,7 @@ pub enum BadPath {
     Syntax,
     /// `%00`.
     Nul,
-    /// `..` above the root, or a dot segment hidden by parameters (`..;x`).
+    /// `..` above the root, or a dot segment hidden by parameters (`..;x`) or encoded separators (`..%2Fx`).
     DotSegment,
 }
 
@@ -21,6 +21,8 @@ pub enum Canonical {
     Rewritten {
         /// The path contains `%2F` or `%5C`, which an upstream may take for a separator. Refused unless the route allows it.
         encoded_separator: bool,
+        /// The path has empty segments, and no dot segments: [`with_empty_segments`] gives the form that keeps them.
+        empty_segments: bool,
     },
 }
 
@@ -49,7 +51,23 @@ pub fn canonical(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
     if is_canonical(path) {
         return Ok(Canonical::AsIs);
     }
-    rewrite(path, out)
+    rewrite(path, out, EmptySegments::Merged)
+}
+
+/// The canonical form of a path that keeps its empty segments. [`canonical`] has accepted the path and found such segments. No path
+/// with dot segments has this form, since `/a//../b` is `/b` to some servers and `/a/b` to others (RFC 3986 §5.2.4).
+pub fn with_empty_segments(path: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len());
+    let found = rewrite(path, &mut out, EmptySegments::Kept);
+    debug_assert!(matches!(found, Ok(Canonical::Rewritten { empty_segments: true, .. })));
+    out
+}
+
+/// What becomes of the segments between `//`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EmptySegments {
+    Merged,
+    Kept,
 }
 
 fn is_canonical(path: &[u8]) -> bool {
@@ -72,23 +90,30 @@ fn is_canonical(path: &[u8]) -> bool {
     true
 }
 
-fn rewrite(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
+fn rewrite(path: &[u8], out: &mut Vec<u8>, empty: EmptySegments) -> Result<Canonical, BadPath> {
     let base = out.len();
     let [b'/', rest @ ..] = path else { return Err(BadPath::Syntax) };
-    let mut encoded_separator = false;
+    let (mut encoded_separator, mut has_dots, mut has_empty) = (false, false, false);
     out.push(b'/');
     let mut segments = rest.split(|&byte| byte == b'/').peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
         let start = out.len();
         encoded_separator |= push_segment(segment, out)?;
-        let name = out[start..].split(|&byte| byte == b';').next().unwrap_or_default();
-        let is_dots = matches!(name, b"." | b"..");
-        if is_dots && name.len() != out.len() - start {
-            return Err(BadPath::DotSegment); // `..;x` is `..` to some upstreams and a name to others
+        let is_dots = matches!(&out[start..], b"." | b"..");
+        if !is_dots && has_hidden_dots(&out[start..]) {
+            return Err(BadPath::DotSegment);
         }
+        has_dots |= is_dots;
         match &out[start..] {
-            b"" | b"." => out.truncate(start),
+            b"" if is_last => {}
+            b"" => {
+                has_empty = true;
+                if empty == EmptySegments::Kept {
+                    out.push(b'/');
+                }
+            }
+            b"." => out.truncate(start),
             b".." => {
                 out.truncate(start);
                 if out.len() == base + 1 {
@@ -103,7 +128,21 @@ fn rewrite(path: &[u8], out: &mut Vec<u8>) -> Result<Canonical, BadPath> {
             _ => {}
         }
     }
-    Ok(Canonical::Rewritten { encoded_separator })
+    Ok(Canonical::Rewritten { encoded_separator, empty_segments: has_empty && !has_dots })
+}
+
+/// Whether a segment with normalised escapes contains a dot segment to an upstream that removes parameters or decodes separators:
+/// `..;x` and `..%2Fx` are `..` to some and names to others.
+fn has_hidden_dots(segment: &[u8]) -> bool {
+    let ends_part = |rest: &[u8]| {
+        matches!(rest, [] | [b';', ..]) || [&b"%2F"[..], b"%5C", b"%3B"].iter().any(|end| rest.starts_with(end))
+    };
+    let begins_part = |before: &[u8]| before.is_empty() || before.ends_with(b"%2F") || before.ends_with(b"%5C");
+    let is_dots = |at: usize| {
+        let (before, rest) = segment.split_at(at);
+        begins_part(before) && (ends_part(&rest[1..]) || (rest.get(1) == Some(&b'.') && ends_part(&rest[2..])))
+    };
+    memchr::memchr_iter(b'.', segment).any(is_dots)
 }
 
 /// Appends one segment with its escapes normalised; returns whether it contains an encoded separator.
@@ -191,6 +230,7 @@ mod tests {
             ("/a|b", "/a%7Cb"),
             ("/.hidden", "/.hidden"),
             ("/..hidden/...", "/..hidden/..."),
+            ("/a%2f..b%2f.c/...;x", "/a%2F..b%2F.c/...;x"),
             ("/a/../b/../c", "/c"),
         ] {
             assert_eq!(run(path).as_deref(), Ok(want), "{path}");
@@ -205,6 +245,11 @@ mod tests {
             ("/api/..;/admin", BadPath::DotSegment),
             ("/api/.;x/admin", BadPath::DotSegment),
             ("/api/%2e%2e;a=b/admin", BadPath::DotSegment),
+            ("/api/..%2fadmin", BadPath::DotSegment),
+            ("/api/%2e%2e%5Cadmin", BadPath::DotSegment),
+            ("/api/a%2f..%2fadmin", BadPath::DotSegment),
+            ("/api/a%2f..", BadPath::DotSegment),
+            ("/api/..%3bx", BadPath::DotSegment),
             ("/admin%00", BadPath::Nul),
             ("/a%", BadPath::Syntax),
             ("/a%4", BadPath::Syntax),
@@ -225,11 +270,43 @@ mod tests {
     fn encoded_separators_are_seen() {
         for path in ["/a%2fb", "/a%2Fb", "/a%5cb"] {
             let found = canonical(path.as_bytes(), &mut Vec::new());
-            assert_eq!(found, Ok(Canonical::Rewritten { encoded_separator: true }), "{path}");
+            assert_eq!(found, Ok(Canonical::Rewritten { encoded_separator: true, empty_segments: false }), "{path}");
+        }
+    }
+
+    #[test]
+    fn empty_segments_are_kept_unless_dots_make_them_ambiguous() {
+        for (path, kept) in [
+            ("//admin", Some("//admin")),
+            ("/ocsp/MFEw//Akg==", Some("/ocsp/MFEw//Akg==")),
+            ("/%61//b|///", Some("/a//b%7C///")),
+            ("//", Some("//")),
+            ("/a/", None),
+            ("/%61/", None),
+            ("/a//../b", None),
+            ("/a//./b", None),
+            ("/%2e//b", None),
+        ] {
+            let found = canonical(path.as_bytes(), &mut Vec::new()).unwrap();
+            let has = matches!(found, Canonical::Rewritten { empty_segments: true, .. });
+            let form = has.then(|| String::from_utf8(with_empty_segments(path.as_bytes())).unwrap());
+            assert_eq!(form.as_deref(), kept, "{path}");
         }
     }
 
     proptest::proptest! {
+        #[test]
+        fn both_forms_of_a_path_differ_in_empty_segments_only(path in "/[a./%|26fe]{0,24}") {
+            let mut merged = Vec::new();
+            if let Ok(Canonical::Rewritten { empty_segments: true, .. }) = canonical(path.as_bytes(), &mut merged) {
+                let kept = with_empty_segments(path.as_bytes());
+                let mut again = Vec::new();
+                canonical(&kept, &mut again).unwrap();
+                proptest::prop_assert_eq!(&again, &merged);
+                proptest::prop_assert_eq!(with_empty_segments(&kept), kept);
+            }
+        }
+
         #[test]
         fn canonical_is_a_fixed_point(path in "/[ -~]{0,40}") {
             if let Ok(once) = run(&path) {

@@ -5,7 +5,7 @@ use crate::field::{Known, dashed};
 use crate::head::{Head, RequestHead, Span};
 use crate::limits::Limits;
 use crate::method::Method;
-use crate::path::{self, BadPath, Canonical};
+use crate::path::{self, BadPath};
 use crate::scan;
 
 /// Why a request is refused before any of it is forwarded. After each of these an HTTP/1 connection is closed: it is not certain
@@ -157,14 +157,10 @@ fn set_query_and_path(request: &mut RequestHead, target: Span) -> Result<(), Rej
     if request.method == Method::Connect || request.head.slice(raw) == b"*" {
         return Ok(());
     }
-    // Rare: the canonical form is appended to the same buffer the path is in, so it is built separately first.
-    let mut rewritten = Vec::new();
-    match path::canonical(request.head.slice(raw), &mut rewritten) {
-        Ok(Canonical::AsIs) => {}
-        Ok(Canonical::Rewritten { encoded_separator }) => {
-            request.encoded_separator = encoded_separator;
-            request.path = request.head.append(&rewritten);
-        }
+    // Rare: the canonical forms are appended to the same buffer the path is in, so it is copied first.
+    let raw = request.head.slice(raw).to_vec();
+    match request.store_path(&raw) {
+        Ok(encoded_separator) => request.encoded_separator = encoded_separator,
         Err(BadPath::Syntax | BadPath::Nul | BadPath::DotSegment) => return Err(Reject::Target),
     }
     Ok(())

@@ -34,6 +34,8 @@ pub struct PluginPrice {
     pub errors: Counter,
     /// Bytes of content the gateway held for the plugin, in all exchanges.
     pub held_bytes: Counter,
+    /// How long such content was held, summed over the exchanges.
+    pub held_ns: Counter,
 }
 
 impl RoutePrice {
@@ -60,6 +62,7 @@ pub struct PluginTotals {
     pub refusals: u64,
     pub errors: u64,
     pub held_bytes: u64,
+    pub held_ns: u64,
 }
 
 impl PluginTotals {
@@ -71,13 +74,14 @@ impl PluginTotals {
 
     /// Applies `change` to each number and its counterpart in `other`.
     fn each(&mut self, other: PluginTotals, change: impl Fn(u64, u64) -> u64) {
-        let PluginTotals { phases, cpu_ns, waited_ns, refusals, errors, held_bytes } = self;
+        let PluginTotals { phases, cpu_ns, waited_ns, refusals, errors, held_bytes, held_ns } = self;
         *phases = std::array::from_fn(|phase| change(phases[phase], other.phases[phase]));
         *cpu_ns = change(*cpu_ns, other.cpu_ns);
         *waited_ns = change(*waited_ns, other.waited_ns);
         *refusals = change(*refusals, other.refusals);
         *errors = change(*errors, other.errors);
         *held_bytes = change(*held_bytes, other.held_bytes);
+        *held_ns = change(*held_ns, other.held_ns);
     }
 }
 
@@ -95,6 +99,7 @@ impl RoutePriceTotals {
                 refusals: cells.refusals.value(),
                 errors: cells.errors.value(),
                 held_bytes: cells.held_bytes.value(),
+                held_ns: cells.held_ns.value(),
             };
             total.each(values, u64::wrapping_add);
         }

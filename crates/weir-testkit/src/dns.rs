@@ -1,6 +1,6 @@
 //! A DNS server with answers from the test: over UDP, and over TCP if an answer is too long for UDP.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,7 @@ struct Zone {
     /// Records by name, in lower case, without the last dot. Names without an entry do not exist.
     names: HashMap<String, (Data, u32)>,
     silent: bool,
+    silent_about: HashSet<String>,
     asked: HashMap<String, usize>,
     ended: bool,
 }
@@ -80,6 +81,11 @@ impl Dns {
     /// Whether queries are left unanswered.
     pub fn be_silent(&self, silent: bool) {
         self.zone().silent = silent;
+    }
+
+    /// From now on queries for the name are left unanswered.
+    pub fn be_silent_about(&self, name: &str) {
+        self.zone().silent_about.insert(name.to_owned());
     }
 
     /// How many queries for the name there were.
@@ -160,7 +166,7 @@ fn answer(message: &[u8], zone: &Mutex<Zone>) -> Option<Vec<u8>> {
     let kind = u16::from_be_bytes(message.get(end..end + 2)?.try_into().ok()?);
     let question = message.get(12..end + 4)?;
     *zone.asked.entry(name.clone()).or_default() += 1;
-    if zone.silent {
+    if zone.silent || zone.silent_about.contains(&name) {
         return None;
     }
     let known = zone.names.get(&name);

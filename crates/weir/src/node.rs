@@ -121,10 +121,11 @@ impl GatewayNode {
         let invocation = Invocation::of_this_process();
         // SAFETY: the process has not opened a file yet, so all descriptors named in the environment are inherited ones.
         let inherited = unsafe { InheritedSockets::from_environment() };
-        let inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
+        let mut inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
         if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
             say!("the session ticket keys of the previous process cannot be read; clients cannot resume TLS sessions");
         }
+        weir_plugins::take_over_counters(std::mem::take(&mut inherited.memory));
         let limits = ProcessLimits::raise();
 
         let no_thread = |error: io::Error| system("a thread or its async runtime cannot be started", &error);

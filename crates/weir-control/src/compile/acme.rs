@@ -147,6 +147,7 @@ impl Compiler<'_> {
             request_timeout: None,
             upgrades: false,
             encoded_separators: false,
+            merge_slashes: false,
         };
         (rule, route)
     }

@@ -231,6 +231,7 @@ impl<'a> RouteCompiler<'a> {
         target: Target,
         chain: Chain,
     ) -> Route {
+        let settings = &self.compiler.document.settings;
         let websocket = written.enable_websocket.or_else(|| service.and_then(|service| service.enable_websocket));
         Route {
             facts: RouteFacts {
@@ -249,7 +250,8 @@ impl<'a> RouteCompiler<'a> {
             timeouts: written.timeouts,
             request_timeout: written.request_timeout,
             upgrades: websocket.unwrap_or(true),
-            encoded_separators: self.compiler.document.settings.allow_encoded_slashes,
+            encoded_separators: written.allow_encoded_slashes.unwrap_or(settings.allow_encoded_slashes),
+            merge_slashes: written.merge_slashes.unwrap_or(settings.merge_slashes),
         }
     }
 

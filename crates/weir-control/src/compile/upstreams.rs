@@ -299,6 +299,8 @@ fn of_service<'a>(
 ) -> Vec<NodeAddresses<'a>> {
     let target = |target: &ServiceTarget| {
         let ServiceTarget { host, port, weight, priority, .. } = target.clone();
+        // As in APISIX, a record without a port stands for that of the scheme.
+        let port = if port == 0 { written.scheme.port() } else { port };
         (Cow::Owned(NodeSpec { host, port, weight, priority, place }), vec![target.address])
     };
     let secured = written.scheme.is_secured();

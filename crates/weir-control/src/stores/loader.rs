@@ -317,7 +317,9 @@ impl DocumentLoader {
     pub(super) fn update_names(&self, loaded: &mut LoadedDocument) -> bool {
         let (found, missing) = self.names.current(loaded.document.queries());
         let unresolved = missing.iter().map(|(query, reason)| self.unresolved(&loaded.document, query, reason));
-        loaded.warnings = loaded.old_secrets.iter().cloned().chain(unresolved).collect();
+        let left_out = self.names.left_out(loaded.document.queries());
+        let left_out = left_out.iter().map(|(query, targets)| self.left_out(&loaded.document, query, targets));
+        loaded.warnings = loaded.old_secrets.iter().cloned().chain(unresolved).chain(left_out).collect();
         let changed = loaded.document.found != found;
         loaded.document.found = found;
         changed
@@ -335,6 +337,13 @@ impl DocumentLoader {
                 "its requests are answered with 503 until it has instances; Weir goes on asking",
             ),
         };
+        document.located(Diagnostic::at_place(self.source.name(), document.place_of(query), problem).advise(advice))
+    }
+
+    fn left_out(&self, document: &Document, query: &NameQuery, targets: &str) -> Diagnostic {
+        let problem =
+            format!("targets of the service `{}` are left out, since they have no address: {targets}", query.name());
+        let advice = "they get no requests until they have one";
         document.located(Diagnostic::at_place(self.source.name(), document.place_of(query), problem).advise(advice))
     }
 

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle as TaskHandle, LocalSet};
 
-use weir_client::{DnsSettings, HttpClient, Resolver};
+use weir_client::{DnsSettings, HttpClient, Resolver, ServiceAnswer};
 
 use super::consul::{self, ConsulWanted};
 use super::eureka::{self, EurekaWanted};
@@ -74,6 +74,8 @@ struct KnownName {
     meaning: Option<ResolvedName>,
     /// Why the last lookup failed.
     failure: Option<String>,
+    /// The targets of a service that have no address, each with the reason.
+    left_out: Vec<String>,
 }
 
 /// A kind of registry.
@@ -186,6 +188,13 @@ impl FollowedNames {
             }
         }
         (found, missing)
+    }
+
+    /// The services with targets that have no address, and these targets, each with the reason.
+    pub(super) fn left_out(&self, queries: &BTreeSet<NameQuery>) -> Vec<(NameQuery, String)> {
+        let known = self.shared.known();
+        let of = |query: &NameQuery| Some((query.clone(), known.get(query)?.left_out.join("; ")));
+        queries.iter().filter_map(of).filter(|(_, targets)| !targets.is_empty()).collect()
     }
 }
 
@@ -360,16 +369,24 @@ fn follow_registry<W>(
     }
 }
 
-/// Looks up a name. Returns the result and its time to live, or the reason of the failure.
-async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Duration), String> {
+/// The result of a lookup.
+struct LookedUp {
+    meaning: ResolvedName,
+    ttl: Duration,
+    /// The targets of a service that have no address, each with the reason.
+    unresolved: Vec<String>,
+}
+
+/// Looks up a name.
+async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<LookedUp, String> {
     match query {
         NameQuery::Host(name) => {
             let (addresses, ttl) = resolver.lookup_addresses(name).await?;
-            Ok((ResolvedName::Addresses(addresses), ttl))
+            Ok(LookedUp { meaning: ResolvedName::Addresses(addresses), ttl, unresolved: Vec::new() })
         }
         NameQuery::Service(name) => {
-            let (targets, ttl) = resolver.lookup_service(name).await?;
-            Ok((ResolvedName::Targets(targets), ttl))
+            let ServiceAnswer { targets, unresolved, ttl } = resolver.lookup_service(name).await?;
+            Ok(LookedUp { meaning: ResolvedName::Targets(targets), ttl, unresolved })
         }
         // `supervise` sends these to the registries.
         NameQuery::Eureka(_) | NameQuery::Consul(_) => Err("it is not a name in DNS".to_owned()),
@@ -379,6 +396,7 @@ async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<(ResolvedName, Du
 /// Keeps one name up to date.
 async fn keep(query: NameQuery, resolver: Resolver, valid: Option<Duration>, shared: Arc<SharedNames>) {
     let mut failures = 0;
+    let mut left_out: Option<Vec<String>> = None;
     loop {
         let mut asking = pin!(ask(&resolver, &query));
         let outcome = match tokio::time::timeout(PROMPT, &mut asking).await {
@@ -389,8 +407,14 @@ async fn keep(query: NameQuery, resolver: Resolver, valid: Option<Duration>, sha
             }
         };
         let pause = match outcome {
-            Ok((meaning, ttl)) => {
+            Ok(LookedUp { meaning, ttl, unresolved }) => {
                 failures = 0;
+                // What the first lookup finds is a warning of the document.
+                if left_out.as_ref().is_some_and(|before| *before != unresolved) {
+                    log_left_out(&query, &unresolved);
+                }
+                shared.known().entry(query.clone()).or_default().left_out.clone_from(&unresolved);
+                left_out = Some(unresolved);
                 shared.learn(&query, Ok(meaning));
                 valid.unwrap_or_else(|| ttl.min(MOST)).max(LEAST)
             }
@@ -401,6 +425,16 @@ async fn keep(query: NameQuery, resolver: Resolver, valid: Option<Duration>, sha
             }
         };
         tokio::time::sleep(pause).await;
+    }
+}
+
+fn log_left_out(query: &NameQuery, unresolved: &[String]) {
+    match unresolved {
+        [] => tracing::info!(name = %query.name(), "all targets of the service have addresses again"),
+        targets => tracing::warn!(
+            name = %query.name(),
+            "targets of the service are left out, since they have no address: {}", targets.join("; ")
+        ),
     }
 }
 

@@ -217,7 +217,10 @@ const INSTEAD: &[(&str, &str)] = &[
     ("client_body_timeout", "see `client_body_min_rate`: request bodies need a minimum rate"),
     ("stream", "TCP and UDP streams are not supported"),
     ("mail", "mail is not proxied"),
-    ("merge_slashes", "repeated slashes in paths are always merged"),
+    (
+        "merge_slashes",
+        "locations are always chosen without repeated slashes; see the setting `merge_slashes` for what is forwarded",
+    ),
     ("ssl_stapling", "OCSP stapling is not supported"),
     ("ssl_trusted_certificate", "OCSP stapling is not supported"),
     ("proxy_next_upstream_timeout", "see `retry_timeout` of the upstream"),

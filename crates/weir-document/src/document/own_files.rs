@@ -27,6 +27,7 @@ impl NodeSettings {
             status: _,
             clients: _,
             allow_encoded_slashes: _,
+            merge_slashes: _,
             upstream_tls_verify: _,
             shutdown_delay: _,
             worker_shutdown_timeout: _,

@@ -47,6 +47,8 @@ pub struct RouteSpec {
     /// Not in APISIX: for the whole exchange.
     pub request_timeout: Option<Duration>,
     pub enable_websocket: Option<bool>,
+    pub allow_encoded_slashes: Option<bool>,
+    pub merge_slashes: Option<bool>,
     pub plugins: PluginSpecs,
     pub plugin_config_id: Option<Reference>,
     pub service_id: Option<Reference>,
@@ -132,6 +134,10 @@ keys! {
     request_timeout: Time = time(), own(), absent("no limit"), example("10s");
     /// Whether WebSockets are passed on. With `false`, the upstream gets requests without `Upgrade`. In APISIX the default is `false`.
     enable_websocket: Flag = flag(), absent("as the service says, or `true`"), guide("websocket.md");
+    /// Whether paths with `%2F` and `%5C` are forwarded, still encoded. Otherwise they are answered with 400.
+    allow_encoded_slashes: Flag = flag(), own(), absent("as the node says, or `false`");
+    /// Whether empty segments are removed from the path that is forwarded, as in `/a//b`. Routes are always chosen without them.
+    merge_slashes: Flag = flag(), own(), absent("as the node says, or `false`");
     /// 0 disables the route.
     status: Or<Whole<u32>> = whole(0, 1).or(1);
 
@@ -188,6 +194,8 @@ pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
         timeouts: fields.read(&ROUTE.timeout),
         request_timeout: fields.read(&ROUTE.request_timeout),
         enable_websocket: fields.read(&ROUTE.enable_websocket),
+        allow_encoded_slashes: fields.read(&ROUTE.allow_encoded_slashes),
+        merge_slashes: fields.read(&ROUTE.merge_slashes),
         plugins: fields.read(&ROUTE.plugins).unwrap_or_default(),
         plugin_config_id: fields.read(&ROUTE.plugin_config_id),
         service_id: fields.read(&ROUTE.service_id),

@@ -46,6 +46,8 @@ pub struct NodeSettings {
     pub clients: ClientSettings,
     /// Whether `%2F` and `%5C` in paths are accepted, still encoded, instead of being refused.
     pub allow_encoded_slashes: bool,
+    /// Whether empty segments are removed from the paths that are forwarded.
+    pub merge_slashes: bool,
     /// CA certificates for upstreams without their own; `None` means those of the system.
     pub trusted: Option<Pem>,
     /// Whether certificates of upstreams with TLS are verified unless the upstream says otherwise; `None` means yes.
@@ -178,6 +180,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         error_log_level: fields.value(&NODE.error_log_level),
         status: status(fields),
         allow_encoded_slashes: fields.value(&NODE.allow_encoded_slashes),
+        merge_slashes: fields.value(&NODE.merge_slashes),
         trusted: fields.read(&NODE.ssl_trusted_certificate),
         upstream_tls_verify: fields.read(&NODE.upstream_tls_verify),
         shutdown_delay: fields.value(&NODE.shutdown_delay),

@@ -77,13 +77,13 @@ async fn refuse(
     if !exchange.response_replaced {
         match plugins.on_response(exchange) {
             Ok(()) | Err(Stop::Answered) => {}
-            Err(_) => write_answer(exchange, 500, Stop::Internal),
+            Err(stop) => replace_answer(exchange, stop),
         }
     }
     if plugins.see_response_bodies(exchange) {
         match content::answer(plugins, exchange) {
             Ok(()) | Err(Stop::Answered) => {}
-            Err(_) => write_answer(exchange, 500, Stop::Internal),
+            Err(stop) => replace_answer(exchange, stop),
         }
     }
     deny_success_of_connect(exchange);
@@ -100,6 +100,14 @@ async fn refuse(
         Some(rest) if keep_alive && drain(worker, client, rest).await => AfterExchange::KeepAlive,
         _ => AfterExchange::Close,
     }
+}
+
+/// A plugin cannot let the gateway's own answer pass.
+fn replace_answer(exchange: &mut ServedExchange, stop: Stop) {
+    if exchange.stop().is_none() && stop.ending().blame != EndedBy::Policy {
+        exchange.end_by(stop);
+    }
+    write_answer(exchange, stop.ending().status, stop);
 }
 
 /// RFC 8441 §5: a 2xx would tell the client of HTTP/2 that its WebSocket is established.

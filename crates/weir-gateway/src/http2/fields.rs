@@ -71,9 +71,9 @@ pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &Reque
         writer.add(b":authority", target.host);
     }
     match request.query() {
-        None => writer.add(b":path", request.path()),
+        None => writer.add(b":path", request.unmerged_path()),
         Some(query) => {
-            scratch.extend_from_slice(request.path());
+            scratch.extend_from_slice(request.unmerged_path());
             scratch.push(b'?');
             scratch.extend_from_slice(query);
             writer.add(b":path", scratch);

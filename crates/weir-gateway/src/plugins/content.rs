@@ -10,7 +10,7 @@ use weir_proto::{Framing, Trailers};
 use super::chain::Plugins;
 use super::events;
 use super::guard::guarded;
-use super::price::PricedPhase;
+use super::price::{HeldTime, PricedPhase};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
@@ -47,6 +47,20 @@ impl<'a> WholeBody<'a> {
         }
         Ok(whole)
     }
+
+    /// The end of an exchange whose response has more bytes than a plugin takes.
+    #[cold]
+    fn too_large(&self, exchange: &ServedExchange) -> Stop {
+        if let Some(plugin) = self.narrowest {
+            let route = exchange.route.as_ref().map_or("", |route| &route.route_id);
+            tracing::warn!(
+                "a response of the route `{route}` is replaced by a 502, since it has more than {} bytes, the limit of its plugin {}",
+                self.limit,
+                plugin.name
+            );
+        }
+        Stop::ResponseTooLarge
+    }
 }
 
 /// Adds the filters that the plugins put on the content, in order.
@@ -82,6 +96,7 @@ pub async fn request(
         exchange.request_filters = filters_of_request(plugins, exchange)?;
         return Ok(());
     }
+    let _held_time = plugins.pricing.held_time(&whole.links, exchange);
     let mut body = Vec::new();
     let taken = read_whole_body(worker, settings, client, exchange, whole.limit, &mut body).await;
     plugins.pricing.hold(&whole.links, exchange, body.len());
@@ -268,6 +283,7 @@ pub struct ResponseContent<'a> {
     /// The plugins that want it whole; if there are any, nothing is sent on before all of it has been received.
     whole: WholeBody<'a>,
     held: Vec<u8>,
+    _held_time: HeldTime<'a>,
     /// Counts `held` against the limits of held content.
     counted: Held,
     /// The filters it passes if no plugin wants it whole.
@@ -299,12 +315,13 @@ impl<'a> ResponseContent<'a> {
                 exchange.response.head.remove(b"Content-Length");
                 return Ok(None);
             }
-            Framing::Sized(length) if length > whole.limit => return Err(Stop::ResponseTooLarge),
+            Framing::Sized(length) if length > whole.limit => return Err(whole.too_large(exchange)),
             _ if !is_held && !filters.only_observe() => exchange.response.framing = Framing::Chunked,
             _ => {}
         }
         Ok(Some(Box::new(ResponseContent {
             only_observes: !is_held && filters.only_observe(),
+            _held_time: plugins.pricing.held_time(&whole.links, exchange),
             plugins,
             whole,
             held: Vec::new(),
@@ -338,7 +355,7 @@ impl<'a> ResponseContent<'a> {
             self.counted.set(self.held.capacity() as u64).map_err(|_| Stop::HeldContent)?;
             self.plugins.pricing.hold(&self.whole.links, exchange, piece.len());
             let is_too_large = self.held.len() as u64 > self.whole.limit;
-            return if is_too_large { Err(Stop::ResponseTooLarge) } else { Ok(()) };
+            return if is_too_large { Err(self.whole.too_large(exchange)) } else { Ok(()) };
         }
         self.is_flushed = false;
         self.filters.piece(piece, out)
@@ -391,7 +408,10 @@ fn seen(
     trailers: &mut Trailers,
 ) -> Result<Vec<u8>, Stop> {
     for link in &whole.links {
-        plugins.pricing.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body))?;
+        let end =
+            plugins.pricing.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body));
+        // It can be larger once it is decoded.
+        end.map_err(|stop| if stop == Stop::ResponseTooLarge { whole.too_large(exchange) } else { stop })?;
     }
     exchange.response.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_response(plugins, exchange)?;
@@ -433,7 +453,7 @@ pub fn answer(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(),
     exchange.response.framing = Framing::Sized(exchange.body.len() as u64);
     let whole = whole_of_response(plugins, exchange)?;
     if exchange.body.len() as u64 > whole.limit {
-        return Err(Stop::Internal);
+        return Err(Stop::ResponseTooLarge);
     }
     let body = std::mem::take(&mut exchange.body);
     exchange.body = seen(&whole, plugins, exchange, body, &mut Trailers::default())?;

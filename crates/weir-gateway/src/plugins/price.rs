@@ -146,6 +146,16 @@ impl<'a> Pricing<'a> {
         }
     }
 
+    /// Begins to hold content for the plugins.
+    pub fn held_time(self, links: &[&Link], exchange: &ServedExchange) -> HeldTime<'a> {
+        let worker = self.worker();
+        HeldTime {
+            worker,
+            prices: links.iter().filter_map(|link| self.price(link, exchange)).collect(),
+            since_ns: worker.map_or(0, |worker| worker.now_ns()),
+        }
+    }
+
     /// Counts `bytes` more of held content for each plugin, in all exchanges: holding content costs far more than counting
     /// it.
     pub fn hold(self, links: &[&Link], exchange: &ServedExchange, bytes: usize) {
@@ -154,6 +164,21 @@ impl<'a> Pricing<'a> {
                 price.held_bytes.add(bytes as u64);
             }
         }
+    }
+}
+
+/// Counts the time that content is held for plugins, until it is dropped.
+pub struct HeldTime<'a> {
+    worker: Option<&'a Rc<WorkerContext>>,
+    prices: Vec<&'a PluginPrice>,
+    since_ns: u64,
+}
+
+impl Drop for HeldTime<'_> {
+    fn drop(&mut self) {
+        let Some(worker) = self.worker else { return };
+        let held_ns = worker.now_ns().saturating_sub(self.since_ns);
+        self.prices.iter().for_each(|price| price.held_ns.add(held_ns));
     }
 }
 

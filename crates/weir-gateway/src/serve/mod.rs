@@ -94,12 +94,18 @@ async fn answer(
     if exchange.request.encoded_separator && !route.encoded_separators {
         return Err(Stop::EncodedSeparator);
     }
+    if exchange.request.has_empty_segments() && route.merge_slashes {
+        exchange.request.merge_slashes();
+    }
     if exchange.request.upgrade && !route.upgrades {
         leave_out_upgrade(exchange)?;
     }
     let plugins = Plugins::of(worker, current, exchange);
     if plugins.see_requests() {
         plugins.on_request(exchange, |context| client.poll_leave(context)).await?;
+        if route.merge_slashes {
+            exchange.request.merge_slashes();
+        }
     }
     final_recipient::count_hop(exchange)?;
     if let Some(via) = &current.snapshot.clients.via {

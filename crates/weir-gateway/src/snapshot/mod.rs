@@ -193,6 +193,8 @@ pub struct Route {
     pub upgrades: bool,
     /// Whether `%2F` and `%5C` in the path are accepted; they are forwarded still encoded.
     pub encoded_separators: bool,
+    /// Whether empty segments are removed from the path that is forwarded.
+    pub merge_slashes: bool,
 }
 
 #[derive(Clone, Debug)]

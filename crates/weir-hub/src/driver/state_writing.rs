@@ -45,8 +45,11 @@ impl PersistedChanges {
     }
 }
 
-fn cannot_write() -> Refusal {
-    Refusal::new(503, "the hub cannot write to its disk")
+fn cannot_write(is_full: bool) -> Refusal {
+    match is_full {
+        true => Refusal::new(507, "the disk of the hub is full"),
+        false => Refusal::new(503, "the hub cannot write to its disk"),
+    }
 }
 
 impl HubDriver {
@@ -114,7 +117,7 @@ impl HubDriver {
             return;
         }
         for (number, (_, reply)) in self.replies.drain() {
-            let _ = reply.send(Err(cannot_write()));
+            let _ = reply.send(Err(cannot_write(self.is_disk_full)));
             self.engine.verified(number, false, self.clock.now_ms(), self.clock.now_ms());
         }
         drop(self.engine.take_records());
@@ -132,7 +135,7 @@ impl HubDriver {
 
     pub(super) fn replay(&mut self, filter: &DeadLetterFilter, reply: oneshot::Sender<Result<usize, Refusal>>) {
         if self.failed_at.is_some() {
-            let _ = reply.send(Err(cannot_write()));
+            let _ = reply.send(Err(cannot_write(self.is_disk_full)));
             return;
         }
         match self.engine.replay(filter, self.clock.now_ms()) {

@@ -204,7 +204,7 @@ impl Exchange {
 
     /// Path and query as sent upstream.
     fn upstream_target(&self) -> Vec<u8> {
-        let mut target = self.request.path().to_vec();
+        let mut target = self.request.unmerged_path().to_vec();
         if let Some(query) = self.request.query() {
             target.push(b'?');
             target.extend_from_slice(query);

@@ -181,8 +181,7 @@ pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     // In any percent-encoding that decodes to the name.
     let is_other = |pair: &&[u8]| *form::decoded(form::halves(pair).0) != *name;
     let kept = query.split(|&byte| byte == b'&').filter(is_other).collect::<Vec<_>>().join(&b'&');
-    let path = request.path().to_vec();
-    request.set_path(&path, Some(&kept)).map_err(|_| Stop::Internal)
+    request.set_query(&kept).map_err(|_| Stop::Internal)
 }
 
 /// Removes a cookie before the request is forwarded.

@@ -241,7 +241,8 @@ impl ForwardAuthorizer {
     }
 
     async fn decide(&self, exchange: &mut Exchange, content: Bytes) -> Result<(), Stop> {
-        let auth_request = self.auth_request(exchange, content).ok_or(Stop::Internal)?;
+        // Only a value of the client, in a template, can be invalid.
+        let auth_request = self.auth_request(exchange, content).ok_or(Stop::Respond(400))?;
         match self.service.ask(auth_request, MOST_ANSWERED).await {
             Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
             Ok(answer) => Err(self.refuse(exchange, &answer)),

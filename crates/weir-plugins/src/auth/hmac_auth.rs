@@ -298,7 +298,7 @@ impl UsedSignatures {
         let kept_s = skew_s.saturating_mul(2).saturating_add(1);
         let longest: Arc<AtomicU64> = build.shared("hmac-used-for", "", AtomicU64::default);
         longest.fetch_max(kept_s, Ordering::Relaxed);
-        let table = build.shared("hmac-used", "", || CounterTable::new(MOST_SIGNATURES));
+        let table = build.shared("hmac-used", "", || CounterTable::passed_on("hmac-auth", MOST_SIGNATURES));
         UsedSignatures { table, kept_s: longest }
     }
 

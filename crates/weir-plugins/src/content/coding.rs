@@ -6,8 +6,8 @@ use std::io::{ErrorKind, Read};
 use brotli::Decompressor;
 use flate2::read::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
-use weir_plugin::Exchange;
 use weir_plugin::proto::{Head, field};
+use weir_plugin::{Exchange, Stop};
 
 /// Why content could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,14 @@ impl Opaque {
             Opaque::UnknownCoding => 415,
             Opaque::TooLarge => 413,
             Opaque::Broken => 400,
+        }
+    }
+
+    /// The end of an exchange whose response cannot be decoded.
+    pub fn stop_of_response(self) -> Stop {
+        match self {
+            Opaque::TooLarge => Stop::ResponseTooLarge,
+            Opaque::UnknownCoding | Opaque::Broken => Stop::Respond(502),
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod body_recorder;
 pub mod coding;
 pub mod content_type;
 pub mod json;
+pub mod streams;
 pub mod xml;
 
 /// Fields with digests of the content, encoded (RFC 9530 §2, RFC 1864, RFC 3230) or not (RFC 9530 §3). A plugin that changes the

@@ -32,7 +32,7 @@ counted_somewhere! {
 /// Limits the number of requests in a time window, for each client, key or tenant.
 ///
 /// The count is exact over all workers, and with one of the `redis` policies over all gateways whose options are the
-/// same. A reload keeps the count, unless the options of this plugin have changed.
+/// same. A reload and a binary upgrade keep the count, unless the options of this plugin have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitCount {

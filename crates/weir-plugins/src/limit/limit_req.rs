@@ -90,7 +90,7 @@ impl Definition for LimitReq {
             name: counters::name(build.identity()),
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             waits: !self.nodelay && self.burst > 0.0,
-            table: build.shared("limit-req", "", || CounterTable::new(MOST_KEYS)),
+            table: build.shared("limit-req", "", || CounterTable::passed_on("limit-req", MOST_KEYS)),
         };
         Ok(match server {
             None => Arc::new(bucket),

@@ -211,20 +211,35 @@ impl HeaderEdits {
     /// regular expression, for `$1`, `$2`... in values. Fails if a variable contains bytes that are invalid in a field;
     /// some edits may have been applied by then.
     pub fn apply(&self, exchange: &mut Exchange, side: EditedHead, groups: &[Vec<u8>]) -> Result<(), BadField> {
+        self.edit(exchange, side, groups, |added| added)
+    }
+
+    /// The same, but leaves out each value with bytes that are invalid in a field.
+    pub fn apply_valid(&self, exchange: &mut Exchange, side: EditedHead) {
+        let _ = self.edit(exchange, side, &[], |_| Ok(()));
+    }
+
+    fn edit(
+        &self,
+        exchange: &mut Exchange,
+        side: EditedHead,
+        groups: &[Vec<u8>],
+        judge: impl Fn(Result<(), BadField>) -> Result<(), BadField>,
+    ) -> Result<(), BadField> {
         for (name, template) in &self.add {
-            add(exchange, side, name, template, groups)?;
+            judge(add(exchange, side, name, template, groups))?;
         }
         for (name, templates) in &self.set {
             side(exchange).remove(name);
             for template in templates {
-                match template.constant() {
-                    Some(b"") => {}
-                    Some(value) => side(exchange).add(name, value)?,
+                judge(match template.constant() {
+                    Some(b"") => Ok(()),
+                    Some(value) => side(exchange).add(name, value),
                     None => match rendered(exchange, template, groups) {
-                        value if value.is_empty() => {}
-                        value => side(exchange).add(name, &value)?,
+                        value if value.is_empty() => Ok(()),
+                        value => side(exchange).add(name, &value),
                     },
-                }
+                })?;
             }
         }
         for name in &self.remove {

@@ -13,7 +13,9 @@ mod tests;
 use rule::{ContentRejection, ContentRule, FilterAction, RuleTarget, pass_arguments, pass_fields};
 
 use crate::answer::RefusalResponse;
+use crate::content::coding::Opaque;
 use crate::content::json;
+use crate::content::streams::StreamHandling;
 use crate::content::xml;
 use crate::content::{DIGESTS, coding};
 use crate::options::headers::header_name;
@@ -45,6 +47,10 @@ pub struct ContentFilter {
     /// The text of a refusal, in `{"message": ...}`.
     #[serde(default = "default_message")]
     message: String,
+    /// What becomes of a stream (`text/event-stream`, `multipart/x-mixed-replace`) that rules for the body of responses would hold
+    /// back until its end: `refuse` or `pass`.
+    #[serde(default)]
+    streams: StreamHandling,
 }
 
 /// What is looked for, where, and what is done about it.
@@ -136,7 +142,11 @@ impl Definition for ContentFilter {
             limit: self.max_body_size,
             refusal: RefusalResponse::new(status, "message", &self.message),
         };
-        Ok(Arc::new(ContentFilterRules { requests: of(requests, self.rejected_code), responses: of(responses, 502) }))
+        Ok(Arc::new(ContentFilterRules {
+            requests: of(requests, self.rejected_code),
+            responses: of(responses, 502),
+            streams: self.streams,
+        }))
     }
 }
 
@@ -182,6 +192,7 @@ impl ContentRuleOptions {
 struct ContentFilterRules {
     requests: ContentRules,
     responses: ContentRules,
+    streams: StreamHandling,
 }
 
 /// The rules for requests, or for responses.
@@ -291,7 +302,7 @@ impl Plugin for ContentFilterRules {
     fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         let mut rules = self.responses.rules.iter().filter(|rule| rule.is_for_bodies());
         match rules.any(|rule| rule.suits(&exchange.response.head)) {
-            true => Ok(Some(self.responses.limit)),
+            true => self.streams.whole(ContentFilter::NAME, exchange, self.responses.limit),
             false => Ok(None),
         }
     }
@@ -309,6 +320,7 @@ impl Plugin for ContentFilterRules {
                 }
                 Ok(())
             }
+            Err(ContentRejection::Opaque(Opaque::TooLarge)) => Err(Stop::ResponseTooLarge),
             Err(_) => Err(self.responses.refusal.send(exchange)),
         }
     }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use regex::bytes::RegexSet;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Variable, Variables};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::options::pattern;
@@ -58,9 +58,13 @@ struct Blocker {
 impl Plugin for Blocker {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let request = &exchange.request;
+        let is_blocked = |path: &[u8]| match request.query() {
+            None => self.rules.is_match(path),
+            Some(query) => self.rules.is_match(&[path, b"?", query].concat()),
+        };
         let blocked = self.rules.is_match(request.target())
-            || (request.target() != request.path()
-                && exchange.variable(&Variable::UpstreamUri).is_some_and(|canonical| self.rules.is_match(&canonical)));
+            || (request.target() != request.path() && is_blocked(request.path()))
+            || (request.has_empty_segments() && is_blocked(request.unmerged_path()));
         if blocked { Err(self.refusal.send(exchange)) } else { Ok(Flow::Continue) }
     }
 }
@@ -75,7 +79,7 @@ mod tests {
     #[test]
     fn matching_targets_are_refused_in_any_spelling() {
         let step = build::<UriBlocker>(json!({"block_rules": ["^/admin", "root\\.exe", "[?&]debug="]}));
-        for target in ["/admin", "/%61dmin/x", "/a/../admin", "/root.exe", "/x?a=root.exe", "/x?debug=1"] {
+        for target in ["/admin", "//admin", "/%61dmin/x", "/a/../admin", "/root.exe", "/x?a=root.exe", "/x?debug=1"] {
             assert_eq!(on_request(&step, &mut get(target)), Err(Stop::Respond(403)), "{target}");
         }
         for target in ["/a/admin", "/rootXexe", "/ADMIN", "/debug="] {

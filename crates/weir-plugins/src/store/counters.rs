@@ -3,17 +3,20 @@
 //! A table is an array of 128-bit cells. Each contains a tag from the key, and the counter itself; both are changed
 //! together by compare-and-swap. A key can occupy one of 32 cells. A cell whose counter has expired (its window is
 //! over) can be reused for another key. Inserting a new key locks its part of the table, so that no key ever occupies two cells.
+//! (Two processes of an upgrade do not share the lock; both try the same cell first, and the compare-and-swap decides.)
 //!
 //! When all 32 cells for a new key are in use, the counter that has been used least is replaced. So a counter of `n` is
 //! lost early only if 32 other keys, whose cells clients cannot predict, have all been used `n` times or more.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use portable_atomic::{AtomicU128, Ordering};
 
+mod memory;
 mod siphash;
 
+use memory::CellMemory;
+pub use memory::{hand_over, take_over};
 use siphash::SipKey;
 
 /// A key can occupy the cells of this many groups, each of [`GROUP`] neighbours.
@@ -37,17 +40,17 @@ pub trait PackedCounter: Copy {
 
 /// A table of counters of one kind.
 pub struct CounterTable<C> {
-    cells: Box<[AtomicU128]>,
+    cells: CellMemory,
     /// Each lock guards the insertion into its part of the table.
     parts: Box<[Mutex<()>]>,
     secret: SipKey,
     kind: std::marker::PhantomData<fn() -> C>,
 }
 
-/// The number of a name, for use in keys: random for each process, and constant while it runs.
+/// The number of a name, for use in keys. It needs no secret, since names are part of the configuration, and the next process of an
+/// upgrade must find the same number.
 pub fn name(text: &str) -> u64 {
-    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    SECRET.hash_one(text)
+    SipKey::of_bytes(b"names of limits\0").hash(0, text.as_bytes())
 }
 
 /// The key of a counter. Hashed with a secret, so that clients cannot choose the cells of keys.
@@ -68,17 +71,24 @@ impl CounterKey {
 impl<C: PackedCounter> CounterTable<C> {
     /// A table with at least this many cells. Memory pages are allocated when a key first uses them.
     pub fn new(cells: usize) -> CounterTable<C> {
-        let cells = cells.next_power_of_two().max(PARTS * GROUPS * GROUP);
-        let zeroed: Box<[u128]> = vec![0; cells].into_boxed_slice();
-        // SAFETY: `AtomicU128` has the size, the alignment and the valid bit patterns of `u128`. Collecting atomics one
-        // by one would touch every page.
-        let cells = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU128]) };
-        CounterTable {
-            cells,
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
-            secret: SipKey::random(),
-            kind: std::marker::PhantomData,
+        CounterTable::of(CellMemory::own(rounded(cells)), SipKey::random())
+    }
+
+    /// The same, but with the counters of the previous process, if this one has replaced it. `kind` is a word for this type of counter,
+    /// which is another one after a change of its packed form.
+    pub fn passed_on(kind: &'static str, cells: usize) -> CounterTable<C> {
+        match CellMemory::passed_on(kind, rounded(cells)) {
+            Ok((memory, secret)) => CounterTable::of(memory, secret),
+            Err(error) => {
+                tracing::warn!("the counters of {kind} cannot be passed on to the next process of an upgrade: {error}");
+                CounterTable::new(cells)
+            }
         }
+    }
+
+    fn of(cells: CellMemory, secret: SipKey) -> CounterTable<C> {
+        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
+        CounterTable { cells, parts, secret, kind: std::marker::PhantomData }
     }
 
     /// The key for a value under a name.
@@ -162,6 +172,10 @@ impl<C: PackedCounter> CounterTable<C> {
     }
 }
 
+fn rounded(cells: usize) -> usize {
+    cells.next_power_of_two().max(PARTS * GROUPS * GROUP)
+}
+
 const COUNTER_MASK: u128 = (1 << COUNTER_BITS) - 1;
 
 /// The bits of the key that a cell stores; further bits follow from its group. Never zero, because an empty cell is zero.
@@ -219,6 +233,23 @@ mod tests {
         assert_eq!(table.key(a, b"x"), table.key(a, b"x"));
         assert_ne!(table.key(a, b"x"), table.key(b, b"x"));
         assert_ne!(table.key(a, b"x"), table.key(a, b"y"));
+    }
+
+    #[test]
+    fn the_next_process_goes_on_with_the_counters() {
+        let table = CounterTable::<Until>::passed_on("test", 0);
+        let key = table.key(name("a"), b"x");
+        add(&table, key, 1, 10);
+        let passed = hand_over().into_iter().filter(|(kind, _)| *kind == "test");
+        let passed: Vec<_> = passed.map(|(kind, file)| (kind.to_owned(), file.try_clone().unwrap().into())).collect();
+        assert_eq!(passed.len(), 1);
+        take_over(passed);
+        let next = CounterTable::<Until>::passed_on("test", 0);
+        let in_next = next.key(name("a"), b"x");
+        assert_eq!((add(&next, in_next, 1, 10), add(&table, key, 1, 10)), (2, 3), "both count in the same cells");
+        assert_eq!(CounterTable::<Until>::passed_on("test", 0).read(key).count, 0, "it is taken over once");
+        drop((table, next));
+        assert!(hand_over().iter().all(|(kind, _)| *kind != "test"), "dropped tables are not passed on");
     }
 
     #[test]

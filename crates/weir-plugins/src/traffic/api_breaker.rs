@@ -139,7 +139,7 @@ impl Definition for ApiBreaker {
             },
             name: counters::name(build.identity()),
             note: NoteKey::unique(),
-            table: build.shared("api-breaker", "", || CounterTable::new(MOST_KEYS)),
+            table: build.shared("api-breaker", "", || CounterTable::passed_on("api-breaker", MOST_KEYS)),
         }))
     }
 }

@@ -307,7 +307,7 @@ impl MirrorTarget {
         let (content, held) = content.clone();
         let mut copy = Request::new(Full::new(content));
         *copy.method_mut() = Method::from_bytes(request.method_name()).ok()?;
-        *copy.uri_mut() = self.target(request.path(), request.query()).try_into().ok()?;
+        *copy.uri_mut() = self.target(request.unmerged_path(), request.query()).try_into().ok()?;
         *copy.headers_mut() = fields;
         Some((copy, held))
     }

@@ -114,7 +114,7 @@ impl Plugin for Redirection {
                 }
                 status = if matches!(exchange.request.method, Method::Get | Method::Head) { 301 } else { 308 };
                 let request = &exchange.request;
-                let path = [b"https://", request.host(), port, request.client_path()].concat();
+                let path = [b"https://", request.host(), port, request.client_unmerged_path()].concat();
                 place.extend_from_slice(&path);
                 push_query(exchange, &mut place);
             }
@@ -125,7 +125,7 @@ impl Plugin for Redirection {
                 }
             }
             RedirectTarget::Matched(expression, template) => {
-                let path = exchange.request.client_path();
+                let path = exchange.request.client_unmerged_path();
                 let Some(captures) = expression.captures(path) else { return Ok(Flow::Continue) };
                 let whole = captures.get(0).expect("group 0 is the match");
                 let group = |group: Option<regex::bytes::Match>| group.map(|group| group.as_bytes().to_vec());

@@ -341,7 +341,7 @@ impl StreamSharing {
     fn key(&self, scope: &str, head: &RequestHead) -> Vec<u8> {
         let query = head.query();
         let fields = self.headers.iter().flat_map(|name| head.head.values(name).chain([&b""[..]]));
-        let parts = [scope.as_bytes(), head.authority(), head.path(), query.unwrap_or_default()];
+        let parts = [scope.as_bytes(), head.authority(), head.unmerged_path(), query.unwrap_or_default()];
         let mut key = vec![u8::from(query.is_some())];
         for part in parts.into_iter().chain(fields) {
             key.extend_from_slice(&(part.len() as u64).to_le_bytes());

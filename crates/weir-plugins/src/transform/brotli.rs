@@ -115,6 +115,7 @@ impl Plugin for BrotliCompressor {
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.terms.offer("br", exchange);
         self.terms.complete_head("br", exchange)
     }
 

@@ -1,12 +1,13 @@
 //! Shared by gzip and brotli: which responses are compressed, and the changes to their heads.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::proto::{Framing, Known, Version, field};
-use weir_plugin::{ConfigError, Exchange, Stop};
+use weir_plugin::{ConfigError, Exchange, NoteKey, Stop};
 
 use crate::content::{DIGESTS, content_type};
 
@@ -97,6 +98,24 @@ impl Default for MinHttpVersion {
     }
 }
 
+/// The note with the coding to which the client gives the highest weight, of those whose plugins suit the response: the weight,
+/// and the first byte of the name. It is the same for all plugins, since each must know what the others offer.
+static BEST_OFFER: LazyLock<NoteKey> = LazyLock::new(NoteKey::unique);
+
+fn first_byte(coding: &str) -> u64 {
+    coding.bytes().next().map_or(0, u64::from)
+}
+
+/// Whether another plugin offers a coding that the client gives a higher weight.
+fn is_outweighed(coding: &str, exchange: &Exchange) -> bool {
+    exchange.notes.read(*BEST_OFFER).is_some_and(|[_, best, _]| best != first_byte(coding))
+}
+
+/// `identity;q=0`, or `*;q=0`: content of any length is compressed for this client.
+fn refuses_identity(exchange: &Exchange) -> bool {
+    CodingWeights::of(exchange, "").identity == Some(0)
+}
+
 /// Which responses are compressed.
 pub struct CompressionConditions {
     pub types: Types,
@@ -124,7 +143,7 @@ impl CompressionConditions {
         if !self.suit(exchange) {
             return Ok(false);
         }
-        let accepted = accepts(exchange, coding);
+        let accepted = CodingWeights::of(exchange, coding).prefer_coding() && !is_outweighed(coding, exchange);
         self.add_vary(exchange);
         if !accepted {
             return Ok(false);
@@ -132,6 +151,18 @@ impl CompressionConditions {
         content_changes(exchange)?;
         exchange.response.head.set(b"Content-Encoding", coding.as_bytes()).map_err(|_| Stop::Internal)?;
         Ok(true)
+    }
+
+    /// Takes note of the coding if the client gives it a higher weight than those of the plugins before.
+    pub fn offer(&self, coding: &'static str, exchange: &mut Exchange) {
+        let weights = CodingWeights::of(exchange, coding);
+        if !weights.are_given || !weights.prefer_coding() || !self.suit(exchange) {
+            return;
+        }
+        let weight = u64::from(weights.coding);
+        if exchange.notes.read(*BEST_OFFER).is_none_or(|[best, ..]| weight > best) {
+            exchange.notes.write(*BEST_OFFER, [weight, first_byte(coding), 0]);
+        }
     }
 
     /// Completes the head of a response that is never compressed and stands in the place of a 200 that may be. A 304 gets the `Vary`
@@ -144,7 +175,8 @@ impl CompressionConditions {
             304 if self.suit(exchange) => self.add_vary(exchange),
             _ => return Ok(()),
         }
-        if exchange.response.status == 304 && accepts(exchange, coding) && names_weak_tag(exchange) {
+        let is_coded = || CodingWeights::of(exchange, coding).prefer_coding() && names_weak_tag(exchange);
+        if exchange.response.status == 304 && is_coded() {
             content_changes(exchange)?;
         }
         Ok(())
@@ -170,7 +202,7 @@ impl CompressionConditions {
             }
             _ => None,
         };
-        let is_long = length.is_none_or(|length| length >= self.min_length);
+        let is_long = length.is_none_or(|length| length >= self.min_length) || refuses_identity(exchange);
         // A range (206) is a range of the uncompressed content.
         is_long && response.status != 206 && self.suit_whatever_length(exchange)
     }
@@ -218,29 +250,54 @@ pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether the client accepts a coding (RFC 9110 §12.5.3). Without `Accept-Encoding`, none is used.
-fn accepts(exchange: &Exchange, coding: &str) -> bool {
-    let mut wildcard = false;
-    // The fields as received: a plugin that inspects the content has removed `Accept-Encoding` from the upstream's request.
-    for item in exchange.request.head.received(b"accept-encoding").flat_map(field::list) {
-        let mut parts = item.split(|&byte| byte == b';').map(field::trim);
-        let name = parts.next().unwrap_or_default();
-        let wanted = parts.all(|parameter| !is_zero_weight(parameter));
-        if is(name, coding) {
-            return wanted;
-        }
-        if name == b"*" {
-            wildcard = wanted;
-        }
-    }
-    wildcard
+/// What a client says about a coding in `Accept-Encoding` (RFC 9110 §12.5.3), in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CodingWeights {
+    /// 0: the coding is not accepted. Without `Accept-Encoding`, none is.
+    coding: u16,
+    /// Content without a coding; `None` if the client does not say, which makes it the last choice.
+    identity: Option<u16>,
+    /// The client has given a weight to anything.
+    are_given: bool,
 }
 
-/// Whether the parameter is `q=0`, `q=0.0` and so on.
-fn is_zero_weight(parameter: &[u8]) -> bool {
-    let Some((b"q" | b"Q", value)) = parameter.split_at_checked(1) else { return false };
-    let value = field::trim(value).strip_prefix(b"=").map(field::trim);
-    value.is_some_and(|value| value.starts_with(b"0") && value.iter().all(|byte| matches!(byte, b'0' | b'.')))
+impl CodingWeights {
+    fn of(exchange: &Exchange, coding: &str) -> CodingWeights {
+        let (mut own, mut identity, mut wildcard, mut are_given) = (None, None, None, false);
+        // The fields as received: a plugin that inspects the content has removed `Accept-Encoding` from the upstream's request.
+        for item in exchange.request.head.received(b"accept-encoding").flat_map(field::list) {
+            let mut parts = item.split(|&byte| byte == b';').map(field::trim);
+            let name = parts.next().unwrap_or_default();
+            let given = parts.find_map(weight);
+            are_given |= given.is_some();
+            let place = match name {
+                b"*" => &mut wildcard,
+                name if is(name, coding) => &mut own,
+                name if is(name, "identity") => &mut identity,
+                _ => continue,
+            };
+            place.get_or_insert(given.unwrap_or(MOST_WEIGHT));
+        }
+        let refused = wildcard.filter(|&weight| weight == 0);
+        CodingWeights { coding: own.or(wildcard).unwrap_or_default(), identity: identity.or(refused), are_given }
+    }
+
+    /// Whether the client wants the coding at least as much as no coding.
+    fn prefer_coding(self) -> bool {
+        self.coding > 0 && self.identity.is_none_or(|identity| self.coding >= identity)
+    }
+}
+
+/// The weight of an element that gives none.
+const MOST_WEIGHT: u16 = 1000;
+
+/// The weight in a parameter `q=0.5`, in thousandths (RFC 9110 §12.4.2); that of one that is not valid is the highest.
+fn weight(parameter: &[u8]) -> Option<u16> {
+    let (b"q" | b"Q", value) = parameter.split_at_checked(1)? else { return None };
+    let value = field::trim(value).strip_prefix(b"=").map(field::trim)?;
+    let text = str::from_utf8(value).ok();
+    let number: Option<f64> = text.and_then(|text| text.parse().ok()).filter(|number| (0.0..=1.0).contains(number));
+    Some(number.map_or(MOST_WEIGHT, |number| (number * f64::from(MOST_WEIGHT)).round() as u16))
 }
 
 fn is(text: &[u8], word: &str) -> bool {
@@ -282,6 +339,11 @@ mod tests {
             ("Accept-Encoding: *", true),
             ("Accept-Encoding: *;q=0, br", false),
             ("Accept-Encoding: gzipped, identity", false),
+            ("Accept-Encoding: gzip;q=0.5, identity", false),
+            ("Accept-Encoding: gzip;q=0.5, identity;q=0.4", true),
+            ("Accept-Encoding: gzip;q=0.5, identity;q=0.5", true),
+            ("Accept-Encoding: identity;q=0.9, *;q=0.1", false),
+            ("Accept-Encoding: identity;q=0, *;q=0.1", true),
         ] {
             let mut exchange = response(accept, &[("Content-Type", "text/html")], Framing::Chunked);
             assert_eq!(terms().apply("gzip", &mut exchange), Ok(want), "{accept}");
@@ -291,11 +353,41 @@ mod tests {
     }
 
     #[test]
+    fn of_two_codings_the_one_with_the_higher_weight_is_sent() {
+        let html = [("Content-Type", "text/html")];
+        for (accept, want) in [
+            ("br, gzip", "br"),
+            ("br;q=0.5, gzip;q=0.5", "br"),
+            ("br;q=0.5, gzip", "gzip"),
+            ("br;q=0.5, *", "gzip"),
+            ("br, gzip;q=0.9", "br"),
+            ("br;q=0, gzip;q=0.1", "gzip"),
+        ] {
+            let mut exchange = response(&format!("Accept-Encoding: {accept}"), &html, Framing::Chunked);
+            ["br", "gzip"].iter().for_each(|coding| terms().offer(coding, &mut exchange));
+            ["br", "gzip"].iter().for_each(|coding| _ = terms().apply(coding, &mut exchange));
+            assert_eq!(sent(&exchange, "content-encoding"), Some(want), "{accept}");
+        }
+        // A plugin that does not suit the response offers nothing.
+        let images = CompressionConditions::new(
+            Types::try_from(json!(["image/svg+xml"])).expect("types"),
+            20,
+            MinHttpVersion::default(),
+            true,
+        );
+        let mut exchange = response("Accept-Encoding: br;q=0.5, gzip", &html, Framing::Chunked);
+        terms().offer("br", &mut exchange);
+        images.expect("valid").offer("gzip", &mut exchange);
+        assert_eq!(terms().apply("br", &mut exchange), Ok(true));
+    }
+
+    #[test]
     fn not_everything_is_coded() {
         let html = ("Content-Type", "text/html; charset=utf-8");
         for (request, fields, framing, want) in [
             ("", vec![html], Framing::Sized(20), true),
             ("", vec![html], Framing::Sized(19), false),
+            ("Accept-Encoding: identity;q=0", vec![html], Framing::Sized(19), true),
             ("", vec![("Content-Type", "TEXT/plain")], Framing::UntilClose, true),
             ("", vec![("Content-Type", "image/png")], Framing::Chunked, false),
             ("", vec![], Framing::Chunked, false),

@@ -93,6 +93,7 @@ impl Plugin for GzipCompressor {
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.terms.offer("gzip", exchange);
         self.terms.complete_head("gzip", exchange)
     }
 

@@ -223,7 +223,7 @@ impl NewPath {
                 Ok(Vec::new())
             }
             NewPath::Matched(rules) => {
-                let old = exchange.request.path();
+                let old = exchange.request.unmerged_path();
                 let found = rules.iter().find_map(|(expression, target)| Some((expression.captures(old)?, target)));
                 let Some((captures, target)) = found else { return Ok(Vec::new()) };
                 let whole = captures.get(0).expect("group 0 is the match");
@@ -265,7 +265,8 @@ impl Variables for Encoded<'_> {
         let value = self.values.variable(variable)?;
         let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
         Some(match (self.part, variable) {
-            (_, Query) | (TargetPart::Path, Uri | Capture(_)) => value,
+            (_, Query) | (TargetPart::Path, Capture(_)) => value,
+            (TargetPart::Path, Uri) => Cow::Borrowed(self.values.exchange.request.client_unmerged_path()),
             (TargetPart::Path, RequestUri | UpstreamUri) => match memchr::memchr(b'?', &value) {
                 None => value,
                 Some(mark) => Cow::Owned(value[..mark].to_vec()),

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
+use crate::content::coding::Opaque;
+use crate::content::streams::StreamHandling;
 use crate::content::{DIGESTS, coding};
 use crate::options::headers::{HeaderEdits, HeaderOptions};
 use crate::options::pattern;
@@ -40,6 +42,10 @@ pub struct ResponseRewrite {
     #[serde(default = "default_max_resp_body_size")]
     #[schemars(range(min = 1))]
     max_resp_body_size: u64,
+    /// What becomes of a stream (`text/event-stream`, `multipart/x-mixed-replace`) that `filters` would hold back until its
+    /// end: `refuse` or `pass`.
+    #[serde(default)]
+    streams: StreamHandling,
 }
 
 /// A replacement in a body.
@@ -119,6 +125,7 @@ impl Definition for ResponseRewrite {
             vars,
             filters,
             limit: self.max_resp_body_size,
+            streams: self.streams,
             applied: NoteKey::unique(),
         }))
     }
@@ -131,6 +138,7 @@ struct ResponseRewriter {
     vars: Option<Expression>,
     filters: Box<[BodyReplacement]>,
     limit: u64,
+    streams: StreamHandling,
     /// The note of an exchange whose expression was true: it must not be evaluated again, because the status may have
     /// changed since.
     applied: NoteKey,
@@ -265,18 +273,20 @@ impl Plugin for ResponseRewriter {
             exchange.body.clear();
             exchange.body.extend_from_slice(body);
         }
-        // A value is invalid only because of the content of a variable.
-        self.headers.apply(exchange, |exchange| &mut exchange.response.head, &[]).map_err(|_| Stop::Internal)?;
+        // A value is invalid only because of the content of a variable. That is no reason to lose the response.
+        self.headers.apply_valid(exchange, |exchange| &mut exchange.response.head);
         if self.body.is_some() { Err(Stop::Answered) } else { Ok(()) }
     }
 
     fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        let applied = exchange.notes.read(self.applied).is_some();
-        Ok(if applied { Some(self.limit) } else { None })
+        match exchange.notes.read(self.applied) {
+            Some(_) => self.streams.whole(ResponseRewrite::NAME, exchange, self.limit),
+            None => Ok(None),
+        }
     }
 
     fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        let plain = coding::plain(&exchange.response.head, body, self.limit).map_err(|_| Stop::Respond(502))?;
+        let plain = coding::plain(&exchange.response.head, body, self.limit).map_err(Opaque::stop_of_response)?;
         let mut content = plain.into_owned();
         for replacement in &self.filters {
             content = replacement.apply(&content);
@@ -326,6 +336,28 @@ mod tests {
         assert_eq!(step.on_response(&mut missing), Ok(()));
         assert_eq!((sent(&found, "x-a"), sent(&missing, "x-a")), (None, Some("1")));
         assert_eq!(sent(&missing, "etag"), Some("\"1\""), "the body is the upstream's");
+    }
+
+    #[test]
+    fn a_value_that_would_break_its_line_is_left_out_and_the_response_stays() {
+        let headers = json!({"set": {"X-A": "$arg_a", "X-B": "b"}, "add": {"X-C": "$arg_a"}});
+        let mut exchange = get("/?a=x%0d%0aSet-Cookie:%20b%00");
+        exchange.response.set_status(200);
+        assert_eq!(build::<ResponseRewrite>(json!({"headers": headers})).on_response(&mut exchange), Ok(()));
+        assert_eq!((sent(&exchange, "x-a"), sent(&exchange, "x-b"), sent(&exchange, "x-c")), (None, Some("b"), None));
+    }
+
+    #[test]
+    fn streams_are_refused_or_pass() {
+        for (streams, want) in [("refuse", Err(Stop::HeldStream)), ("pass", Ok(None))] {
+            let options = json!({"filters": [{"regex": "a", "replace": "b"}], "streams": streams});
+            let step = build::<ResponseRewrite>(options);
+            let mut exchange = get("/");
+            exchange.response.set_status(200);
+            exchange.response.head.add(b"Content-Type", b"Text/Event-Stream; charset=utf-8").expect("valid");
+            step.on_response(&mut exchange).expect("the head passes");
+            assert_eq!(step.whole_response(&mut exchange), want, "{streams}");
+        }
     }
 
     /// The new body; `None` if the plugin does not want to see the body.

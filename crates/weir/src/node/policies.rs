@@ -139,6 +139,13 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     for (route, policy, totals) in &rows {
         page.total(&[("route", route), ("policy", policy)], totals.held_bytes);
     }
+    page.counter(
+        "weir_policy_held_seconds",
+        "Time from the head of a message until a plugin that needs its whole content had it, summed over all exchanges.",
+    );
+    for (route, policy, totals) in &rows {
+        page.total(&[("route", route), ("policy", policy)], seconds(totals.held_ns));
+    }
 }
 
 fn seconds(ns: u64) -> f64 {

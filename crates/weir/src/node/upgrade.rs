@@ -98,7 +98,9 @@ impl UpgradeAttempt {
         command.args(&invocation.arguments);
         // Passing on the ticket keys lets clients resume their TLS sessions.
         let secrets = inherit::held(&TicketKeys::hand_over()).map_err(Failed::System)?;
-        inherit::pass_on(&mut command, sockets, &report, &secrets);
+        // Both processes count in the same memory while this one drains.
+        let memory = weir_plugins::hand_over_counters();
+        inherit::pass_on(&mut command, sockets, &report, &secrets, &memory);
         systemd::pass_on(&mut command);
         let child = Command::from(command).spawn();
         // Only the new process has the write end then, so the pipe closes when that process ends.

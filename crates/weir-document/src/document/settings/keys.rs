@@ -69,6 +69,9 @@ keys! {
     upstream_tls_verify: Flag = flag(), own(), absent("`true`"), guide("tls.md#to-upstreams");
     /// Forward paths with `%2F` and `%5C`, still encoded. Otherwise such requests are answered with 400.
     allow_encoded_slashes: Or<Flag> = flag().or(false), own(), compiles_routes();
+    /// Remove empty segments from the paths that are forwarded, so that an upstream gets `/a//b` as `/a/b`. Routes are chosen, and
+    /// plugins decide, by the path without them in any case. A path with dot segments is always forwarded without empty ones.
+    merge_slashes: Or<Flag> = flag().or(false), own(), compiles_routes();
     /// Hosts for which the gateway obtains and renews certificates.
     acme: SubMap<AcmeSpec> = section(&ACME, acme::read), own(), absent("none"), guide("tls.md#automatic-certificates");
     /// Files whose resources are added to those of this file: paths, names with `*` and `?`, or directories.

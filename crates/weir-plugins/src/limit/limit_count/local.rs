@@ -22,8 +22,12 @@ pub(in crate::limit) enum Windows {
 impl Windows {
     pub(in crate::limit) fn new(window: WindowType, build: &Build) -> Windows {
         match window {
-            WindowType::Fixed => Windows::Fixed(build.shared("limit-count", "", || CounterTable::new(MOST_KEYS))),
-            WindowType::Sliding => Windows::Sliding(build.shared("limit-count", "", || CounterTable::new(MOST_KEYS))),
+            WindowType::Fixed => Windows::Fixed(
+                build.shared("limit-count", "", || CounterTable::passed_on("limit-count-fixed", MOST_KEYS)),
+            ),
+            WindowType::Sliding => Windows::Sliding(
+                build.shared("limit-count", "", || CounterTable::passed_on("limit-count-sliding", MOST_KEYS)),
+            ),
         }
     }
 

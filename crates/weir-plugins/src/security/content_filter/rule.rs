@@ -201,8 +201,7 @@ pub fn pass_arguments(rule: &ContentRule, wanted: Option<&[u8]>, exchange: &mut 
         }
     }
     if is_changed {
-        let path = exchange.request.path().to_vec();
-        exchange.request.set_path(&path, Some(&query)).map_err(|_| Stop::Internal)?;
+        exchange.request.set_query(&query).map_err(|_| Stop::Internal)?;
     }
     Ok(true)
 }

@@ -6,6 +6,17 @@
 pub struct SipKey(u64, u64);
 
 impl SipKey {
+    pub const BYTES: usize = 16;
+
+    pub fn bytes(self) -> [u8; SipKey::BYTES] {
+        (u128::from(self.0) << 64 | u128::from(self.1)).to_le_bytes()
+    }
+
+    pub fn of_bytes(bytes: &[u8; SipKey::BYTES]) -> SipKey {
+        let both = u128::from_le_bytes(*bytes);
+        SipKey((both >> 64) as u64, both as u64)
+    }
+
     pub fn random() -> SipKey {
         use std::hash::{BuildHasher, RandomState};
         SipKey(RandomState::new().hash_one(0), RandomState::new().hash_one(1))
@@ -82,6 +93,12 @@ mod tests {
             hasher.write(&bytes[..length]);
             assert_eq!(SipKey(0, 0).hash(7, &bytes[..length]), hasher.finish(), "{length} bytes");
         }
+    }
+
+    #[test]
+    fn a_secret_is_read_as_it_was_written() {
+        let secret = SipKey::random();
+        assert_eq!(SipKey::of_bytes(&secret.bytes()).hash(7, b"a"), secret.hash(7, b"a"));
     }
 
     #[test]
