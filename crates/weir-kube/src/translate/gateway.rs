@@ -12,6 +12,7 @@ mod grants;
 mod hosts;
 mod listener_resources;
 mod matches;
+mod mirrors;
 mod parents;
 mod routes;
 mod rule_limits;

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::backends::{NoBackend, ServiceBackends};
+use super::super::backends::{Backend, NoBackend, ServiceBackends};
 use super::conditions::Problem;
 use super::context::Context;
+use super::filters;
 use super::grants::{GROUP, GrantReferent, GrantReferrer};
 use crate::objects::core::NumberOrName;
 use crate::objects::meta::ObjectReference;
@@ -14,10 +15,18 @@ use crate::world::ObjectName;
 /// Where the requests of a rule go.
 #[derive(Debug, PartialEq)]
 pub(super) enum RuleDestination {
-    /// An upstream with each weight; `None` is a backend that does not exist, whose share of requests gets 503.
-    Upstreams(Vec<(Option<String>, u32)>),
+    Shares(Vec<Share>),
     /// Nothing has a weight above 0, or nothing exists.
     Nowhere,
+}
+
+/// The requests for one backend.
+#[derive(Debug, PartialEq)]
+pub(super) struct Share {
+    weight: u32,
+    /// The upstream and how header fields are changed, as keys of an entry of `traffic-split`. `None`: the backend does not exist,
+    /// and the answer is 500.
+    backend: Option<(String, Map<String, Value>)>,
 }
 
 /// The backends of a rule, and what is wrong with any of them.
@@ -29,20 +38,16 @@ pub(super) fn resolve(
 ) -> (RuleDestination, Option<Problem>) {
     let (mut shares, mut first) = (Vec::new(), None);
     for backend in references {
-        let id = match upstream(context, from, backend, backends) {
-            Ok(id) => Some(id),
-            Err(problem) => {
-                first = first.or(Some(problem));
-                None
-            }
-        };
+        let found = upstream(context, from, &backend.reference, backends)
+            .and_then(|id| Ok((id, filters::of_backend(&backend.filters)?)));
         let weight = backend.weight.unwrap_or(1);
         if weight > 0 {
-            shares.push((id, weight));
+            shares.push(Share { weight, backend: found.as_ref().ok().cloned() });
         }
+        first = first.or(found.err());
     }
-    let exists = shares.iter().any(|(id, _)| id.is_some());
-    (if exists { RuleDestination::Upstreams(shares) } else { RuleDestination::Nowhere }, first)
+    let exists = shares.iter().any(|share| share.backend.is_some());
+    (if exists { RuleDestination::Shares(shares) } else { RuleDestination::Nowhere }, first)
 }
 
 impl RuleDestination {
@@ -50,20 +55,34 @@ impl RuleDestination {
     pub(super) fn write(&self, route: &mut Map<String, Value>, plugins: &mut Map<String, Value>) {
         match self {
             RuleDestination::Nowhere => answer_500(plugins),
-            RuleDestination::Upstreams(shares) => {
-                if let [(Some(id), _)] = &**shares {
+            RuleDestination::Shares(shares) => {
+                if let [Share { backend: Some((id, edits)), .. }] = &**shares
+                    && edits.is_empty()
+                {
                     route.insert("upstream_id".to_owned(), id.clone().into());
                     return;
                 }
-                let entry = |(id, weight): &(Option<String>, u32)| match id {
-                    Some(id) => json!({ "upstream_id": id, "weight": weight }),
-                    // An upstream without endpoints answers with 503.
-                    None => json!({ "upstream": { "nodes": [] }, "weight": weight }),
-                };
-                let entries: Vec<Value> = shares.iter().map(entry).collect();
+                let entries: Vec<Value> = shares.iter().map(Share::entry).collect();
                 plugins.insert("traffic-split".to_owned(), json!({ "rules": [{ "weighted_upstreams": entries }] }));
             }
         }
+    }
+}
+
+impl Share {
+    fn entry(&self) -> Value {
+        let mut entry = Map::new();
+        match &self.backend {
+            Some((id, edits)) => {
+                entry.insert("upstream_id".to_owned(), id.clone().into());
+                entry.extend(edits.clone());
+            }
+            None => {
+                entry.insert("status".to_owned(), 500.into());
+            }
+        }
+        entry.insert("weight".to_owned(), self.weight.into());
+        Value::Object(entry)
     }
 }
 
@@ -75,10 +94,23 @@ pub(super) fn answer_500(plugins: &mut Map<String, Value>) {
 fn upstream(
     context: &Context,
     from: GrantReferrer,
-    backend: &BackendRef,
+    reference: &ObjectReference,
     backends: &mut ServiceBackends,
 ) -> Result<String, Problem> {
-    let ObjectReference { group, kind, namespace, name, port, .. } = &backend.reference;
+    let found = find(context, from, reference, backends)?;
+    let is_grpc = from.kind == "GRPCRoute";
+    let settings = is_grpc.then(|| ("scheme".to_owned(), Value::from("grpc")));
+    Ok(backends.upstream(found, is_grpc.then_some("grpc"), settings.into_iter().collect()))
+}
+
+/// The backend that a reference leads to, if it is permitted.
+pub(super) fn find<'a>(
+    context: &Context,
+    from: GrantReferrer,
+    reference: &ObjectReference,
+    backends: &ServiceBackends<'a>,
+) -> Result<Backend<'a>, Problem> {
+    let ObjectReference { group, kind, namespace, name, port, .. } = reference;
     let (group, kind) = (group.as_deref().unwrap_or(""), kind.as_deref().unwrap_or("Service"));
     let namespace = namespace.as_deref().unwrap_or(from.namespace);
     let service = ObjectName::new(namespace, name);
@@ -99,18 +131,12 @@ fn upstream(
             Problem::new("UnsupportedProtocol", message)
         }
     })?;
-    if !backend.filters.is_empty() {
-        let message = format!("filters of the backend {service} are not supported; its requests get 500");
-        return Err(Problem::new("UnsupportedValue", message));
-    }
     // To send in plain text what must be encrypted is worse than not to send it.
     if has_tls_policy(context, &service) {
         let message = format!("BackendTLSPolicy of Service {service} is not supported; its requests get 500");
         return Err(Problem::new("UnsupportedProtocol", message));
     }
-    let is_grpc = from.kind == "GRPCRoute";
-    let settings = is_grpc.then(|| ("scheme".to_owned(), Value::from("grpc")));
-    Ok(backends.upstream(found, is_grpc.then_some("grpc"), settings.into_iter().collect()))
+    Ok(found)
 }
 
 fn has_tls_policy(context: &Context, service: &ObjectName) -> bool {

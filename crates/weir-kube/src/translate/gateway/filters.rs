@@ -36,6 +36,8 @@ pub(super) fn write(
             "CORS" => {
                 plugins.insert("cors".to_owned(), cors(&filter.cors.clone().unwrap_or_default()));
             }
+            // Needs backends: see `mirrors`.
+            "RequestMirror" => {}
             other => {
                 let message = format!("filter {other} is not supported; the requests of its rule get 500");
                 return Err(Problem::new("UnsupportedValue", message));
@@ -46,6 +48,26 @@ pub(super) fn write(
         plugins.insert("proxy-rewrite".to_owned(), Value::Object(rewrite));
     }
     Ok(())
+}
+
+/// The filters of one backend, as keys of an entry of `traffic-split`.
+///
+/// # Errors
+/// If a filter is not supported.
+pub(super) fn of_backend(filters: &[RouteFilter]) -> Result<Map<String, Value>, Problem> {
+    let mut edits = Map::new();
+    for filter in filters {
+        let (key, modifier) = match filter.kind.as_str() {
+            "RequestHeaderModifier" => ("headers", &filter.request_header_modifier),
+            "ResponseHeaderModifier" => ("response_headers", &filter.response_header_modifier),
+            other => {
+                let message = format!("filter {other} of a backend is not supported; its requests get 500");
+                return Err(Problem::new("UnsupportedValue", message));
+            }
+        };
+        edits.insert(key.to_owned(), headers(&modifier.clone().unwrap_or_default()));
+    }
+    Ok(edits)
 }
 
 pub(super) fn redirects(filters: &[RouteFilter]) -> bool {
@@ -136,8 +158,11 @@ fn cors(wanted: &CorsFilter) -> Value {
     }
     let lists = [("allow_methods", &wanted.allow_methods), ("allow_headers", &wanted.allow_headers)];
     options.extend(lists.into_iter().map(|(key, items)| (key.to_owned(), list(items).into())));
-    if !wanted.expose_headers.is_empty() {
-        options.insert("expose_headers".to_owned(), wanted.expose_headers.join(",").into());
+    // With credentials, an asterisk is a name like any other (Fetch §4.9), which no field has.
+    let exposed = wanted.expose_headers.iter().filter(|name| !(credentials && *name == "*")).cloned();
+    let exposed = exposed.collect::<Vec<_>>().join(",");
+    if !exposed.is_empty() {
+        options.insert("expose_headers".to_owned(), exposed.into());
     }
     options.insert("max_age".to_owned(), wanted.max_age.unwrap_or(5).into());
     Value::Object(options)

@@ -10,6 +10,7 @@ use super::context::Context;
 use super::filters;
 use super::grants::GrantReferrer;
 use super::matches::{self, RouteMatch};
+use super::mirrors;
 use super::parents::Parents;
 use super::rule_limits;
 use crate::objects::meta::{ObjectMeta, ObjectReference};
@@ -136,8 +137,11 @@ fn write_rules(
             _ => backend_refs::resolve(context, from, rule.backends, backends),
         };
         problems.unresolved = problems.unresolved.take().or(unresolved);
+        let mut mirrors = Map::new();
+        let unresolved = mirrors::write(context, from, rule.filters, backends, &mut mirrors);
+        problems.unresolved = problems.unresolved.take().or(unresolved);
         for (index, found) in rule.matches.iter().enumerate() {
-            let (value, unsupported) = route_value(route, rule, found, &destination, listeners);
+            let (value, unsupported) = route_value(route, rule, found, &destination, listeners, mirrors.clone());
             problems.unsupported = problems.unsupported.take().or(unsupported);
             if !listeners.is_empty() {
                 let ObjectMeta { namespace, name, .. } = route.metadata;
@@ -161,8 +165,9 @@ fn route_value(
     found: &RouteMatch,
     destination: &RuleDestination,
     listeners: &[&str],
+    mut plugins: Map<String, Value>,
 ) -> (Value, Option<Problem>) {
-    let (mut value, mut plugins) = (Map::new(), Map::new());
+    let mut value = Map::new();
     let ObjectMeta { namespace, name, .. } = route.metadata;
     let full = [Some(&**namespace), Some(&**name), rule.name].into_iter().flatten().collect::<Vec<_>>().join("/");
     value.insert("name".to_owned(), full.chars().take(LONGEST_NAME).collect::<String>().into());

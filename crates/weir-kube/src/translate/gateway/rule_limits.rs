@@ -34,8 +34,11 @@ pub(super) fn write(
     };
     let (request, backend) = (read(&timeouts.request)?, read(&timeouts.backend_request)?);
     let unlimited = |limit: Duration| if limit.is_zero() { NO_LIMIT } else { limit };
-    let Some(limit) = [request, backend].into_iter().flatten().map(unlimited).min() else { return Ok(()) };
     let time = |limit: Duration| format!("{}ms", limit.as_millis());
+    if let Some(limit) = request.filter(|limit| !limit.is_zero()) {
+        route.insert("request_timeout".to_owned(), time(limit).into());
+    }
+    let Some(limit) = backend.map(unlimited) else { return Ok(()) };
     let step = time(limit.min(DEFAULT));
     route.insert("timeout".to_owned(), json!({ "connect": step, "send": step, "read": time(limit) }));
     Ok(())
