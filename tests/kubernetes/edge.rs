@@ -1,18 +1,16 @@
 //! A node that serves a cluster.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
-use weir_testkit::{Client, DEADLINE, Gateway, Launcher, Response, TempDir, eventually, free_port};
+use weir_testkit::{Answer, DEADLINE, Gateway, Launcher, Origin, Response, TempDir, eventually};
 
-use crate::objects::gateway;
+use crate::objects::{class, ingress, service};
 use crate::stand_in::StandIn;
 
-/// A node that serves the Gateway of [`gateway`].
+/// A node that serves a cluster.
 pub struct Edge {
     pub node: Gateway,
     file: String,
-    address: SocketAddr,
     data: TempDir,
 }
 
@@ -21,25 +19,30 @@ pub fn weir() -> Launcher {
     Gateway::with_binary(Path::new(env!("CARGO_BIN_EXE_weir")))
 }
 
+/// A cluster with an Ingress from `/orders` to an origin, and a node that serves it.
+pub fn serving() -> (StandIn, Origin, Edge) {
+    let cluster = StandIn::start();
+    let origin = Origin::serving(|_| Answer::ok("orders"));
+    cluster.apply([class(), ingress("orders", "/orders")]);
+    cluster.apply(service("orders", origin.addr()));
+    let edge = Edge::start(&cluster);
+    edge.wait("/orders", 200);
+    (cluster, origin, edge)
+}
+
 impl Edge {
-    /// Puts the Gateway and what `fill` adds into the cluster, and starts the node.
+    /// Starts a node, and waits until it is ready.
     #[track_caller]
-    pub fn start(cluster: &StandIn, fill: impl FnOnce(&StandIn)) -> Edge {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        cluster.apply(gateway(address.port()));
-        fill(cluster);
-        let data = TempDir::new();
-        let file = node_file(cluster, address, &data);
-        Edge { node: weir().start(&file), file, address, data }
+    pub fn start(cluster: &StandIn) -> Edge {
+        let (data, file) = place(cluster);
+        Edge { node: weir().start(&file), file, data }
     }
 
     /// Starts a node, and does not wait until it is ready.
     #[track_caller]
     pub fn spawn(cluster: &StandIn) -> Edge {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let data = TempDir::new();
-        let file = node_file(cluster, address, &data);
-        Edge { node: weir().spawn(&file), file, address, data }
+        let (data, file) = place(cluster);
+        Edge { node: weir().spawn(&file), file, data }
     }
 
     /// Ends the node, and starts it again with the same directory for data.
@@ -52,7 +55,7 @@ impl Edge {
 
     #[track_caller]
     pub fn get(&self, path: &str) -> Response {
-        Client::connect(self.address).get(path).unwrap_or_else(|error| panic!("{path}: {error}\n{}", self.node.stderr()))
+        self.node.get(path)
     }
 
     /// Waits until a path has this status.
@@ -69,14 +72,15 @@ impl Edge {
         });
     }
 
-    /// Waits until the copy on disk has been written.
-    #[track_caller]
-    pub fn wait_copy(&self) {
-        let copy = self.data.join("kubernetes-copy.redb");
-        eventually("there is a copy", DEADLINE, || copy.exists());
+    /// The directory for data of the node.
+    pub fn data(&self) -> &TempDir {
+        &self.data
     }
 }
 
-fn node_file(cluster: &StandIn, address: SocketAddr, data: &TempDir) -> String {
-    format!("{}listen: [\"{address}\"]\ndata_dir: {}\n", cluster.node(""), data.path().display())
+/// The directory for data of a node, and its file.
+fn place(cluster: &StandIn) -> (TempDir, String) {
+    let data = TempDir::new();
+    let file = format!("{}data_dir: {}\n", cluster.node(", publish_addresses: [\"203.0.113.7\"]"), data.path().display());
+    (data, file)
 }

@@ -1,35 +1,26 @@
 //! An API server that does not answer as it should.
 
-use weir_testkit::{Answer, DEADLINE, Origin, eventually};
+use weir_testkit::{DEADLINE, eventually};
 
-use crate::edge::Edge;
-use crate::objects::{route, service};
+use crate::edge::{Edge, serving};
+use crate::objects::ingress;
 use crate::stand_in::StandIn;
 
-fn serving() -> (StandIn, Origin, Edge) {
-    let cluster = StandIn::start();
-    let origin = Origin::serving(|_| Answer::ok("here"));
-    let edge = Edge::start(&cluster, |cluster| {
-        cluster.apply([route("orders", "/orders")]);
-        cluster.apply(service("orders", &[origin.addr()]));
-    });
-    (cluster, origin, edge)
-}
-
-/// Changes the route, and waits until the change is served.
+/// Changes the Ingress, and waits until the change is served.
+#[track_caller]
 fn changes_arrive(cluster: &StandIn, edge: &Edge, path: &str) {
-    cluster.apply([route("orders", path)]);
+    cluster.apply([ingress("orders", path)]);
     edge.wait(path, 200);
 }
 
 #[test]
-fn an_api_server_that_is_gone_and_back_is_followed_again() {
+fn a_server_that_is_gone_and_back_is_followed_again() {
     let (mut cluster, _origin, edge) = serving();
     cluster.stop();
     edge.wait_store(false);
     assert_eq!(edge.get("/orders").status, 200, "what was served is served");
     // While nobody watches.
-    cluster.apply([route("orders", "/changed-meanwhile")]);
+    cluster.apply([ingress("orders", "/changed-meanwhile")]);
     cluster.resume();
     edge.wait("/changed-meanwhile", 200);
     edge.wait_store(true);
@@ -46,14 +37,14 @@ fn a_server_that_refuses_with_429_is_asked_again() {
 }
 
 #[test]
-fn forgotten_versions_are_listed_again() {
+fn after_forgotten_versions_the_objects_are_listed_again() {
     let (cluster, _origin, edge) = serving();
-    cluster.apply([route("other", "/other")]);
-    edge.wait("/other", 500);
-    // Its deletion is in no history any more.
+    cluster.apply([ingress("other", "/other")]);
+    eventually("the other one is served", DEADLINE, || edge.get("/other").status != 404);
     cluster.refuse(500);
     edge.wait_store(false);
-    cluster.objects().delete("httproutes", "shop", "other");
+    // No history has this deletion.
+    cluster.objects().delete("ingresses", "shop", "other");
     cluster.objects().forget_history();
     cluster.refuse(0);
     edge.wait("/other", 404);
@@ -61,24 +52,20 @@ fn forgotten_versions_are_listed_again() {
 }
 
 #[test]
-fn a_kind_that_is_not_installed_is_looked_for() {
+fn a_kind_that_is_not_installed_does_not_stop_the_others() {
     let cluster = StandIn::start();
     cluster.objects().install("backendtlspolicies", false);
-    let origin = Origin::serving(|_| Answer::ok("here"));
-    let edge = Edge::start(&cluster, |cluster| {
-        cluster.apply([route("orders", "/orders")]);
-        cluster.apply(service("orders", &[origin.addr()]));
-    });
-    edge.wait("/orders", 200);
-    assert!(edge.node.stderr().contains("BackendTLSPolicy"), "{}", edge.node.stderr());
+    let edge = Edge::start(&cluster);
+    edge.node.wait_stderr("the missing kind is named", |line| line.contains("BackendTLSPolicy"));
 }
 
 #[test]
 fn a_node_starts_from_its_copy_while_the_server_is_gone() {
     let (mut cluster, _origin, mut edge) = serving();
-    edge.wait_copy();
     cluster.stop();
+    // The copy is complete when the process has ended.
     edge.restart();
+    assert!(edge.data().join("kubernetes-copy.redb").exists());
     edge.wait("/orders", 200);
     cluster.resume();
     changes_arrive(&cluster, &edge, "/after");
@@ -89,9 +76,8 @@ fn a_node_without_a_copy_is_not_ready_until_it_has_read_the_objects() {
     let mut cluster = StandIn::start();
     cluster.stop();
     let edge = Edge::spawn(&cluster);
-    let node = &edge.node;
-    node.wait_stderr("it says what it waits for", |line| line.contains("cannot be used yet"));
-    assert!(!node.stderr().contains("weir: ready"), "{}", node.stderr());
+    edge.node.wait_stderr("it says what it waits for", |line| line.contains("cannot be used yet"));
+    assert!(!edge.node.stderr().contains("weir: ready"), "{}", edge.node.stderr());
     cluster.resume();
-    eventually("it is ready", DEADLINE, || node.stderr().contains("weir: ready"));
+    edge.node.wait_stderr("it is ready", |line| line.starts_with("weir: ready"));
 }

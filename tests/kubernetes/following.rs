@@ -2,29 +2,18 @@
 
 use weir_testkit::{Answer, Client, DEADLINE, Origin, eventually, free_port};
 
-use crate::objects::{gateway, route, service};
+use crate::edge::{serving, weir};
+use crate::objects::{ingress, service};
 use crate::stand_in::StandIn;
-use crate::edge::{Edge, weir};
-
-/// A cluster with one route, `/orders`, and the node that serves it.
-fn serving() -> (StandIn, Origin, Edge) {
-    let cluster = StandIn::start();
-    let origin = Origin::serving(|_| Answer::ok("orders"));
-    let edge = Edge::start(&cluster, |cluster| {
-        cluster.apply([route("orders", "/orders")]);
-        cluster.apply(service("orders", &[origin.addr()]));
-    });
-    (cluster, origin, edge)
-}
 
 #[test]
-fn a_route_is_served_changed_and_removed() {
+fn an_ingress_is_served_changed_and_removed() {
     let (cluster, _origin, edge) = serving();
     assert_eq!(edge.get("/orders").text(), "orders");
-    cluster.apply([route("orders", "/sales")]);
+    cluster.apply([ingress("orders", "/sales")]);
     edge.wait("/sales", 200);
     edge.wait("/orders", 404);
-    cluster.objects().delete("httproutes", "shop", "orders");
+    cluster.objects().delete("ingresses", "shop", "orders");
     edge.wait("/sales", 404);
 }
 
@@ -32,7 +21,7 @@ fn a_route_is_served_changed_and_removed() {
 fn endpoints_come_and_go() {
     let (cluster, first, edge) = serving();
     let second = Origin::serving(|_| Answer::ok("second"));
-    cluster.apply(service("orders", &[second.addr()]));
+    cluster.apply(service("orders", second.addr()));
     eventually("the new endpoint answers", DEADLINE, || edge.get("/orders").text() == "second");
     let before = first.requests().len();
     assert_eq!(edge.get("/orders").text(), "second");
@@ -40,9 +29,8 @@ fn endpoints_come_and_go() {
 }
 
 #[test]
-fn the_admin_api_shows_the_resources_and_changes_none() {
+fn the_admin_api_changes_no_resources() {
     let cluster = StandIn::start();
-    cluster.apply(gateway(free_port()));
     let admin = free_port();
     let settings = "keys: [{ name: ops, key: a-key-of-an-operator, role: admin }]";
     let _node = weir().start(&format!("{}admin: {{ listen: \"127.0.0.1:{admin}\", {settings} }}\n", cluster.node("")));

@@ -30,7 +30,7 @@ pub struct Shared {
 }
 
 impl StandIn {
-    /// An API server that has the kinds of Kubernetes and of the Gateway API.
+    /// An API server without objects.
     pub fn start() -> StandIn {
         let shared = Arc::new(Shared::default());
         let of_origin = Arc::clone(&shared);
@@ -65,6 +65,12 @@ impl StandIn {
     /// Creates or replaces objects, each with `apiVersion` and `kind`.
     pub fn apply(&self, objects: impl IntoIterator<Item = Value>) {
         objects.into_iter().for_each(|object| self.shared.objects.apply(object));
+    }
+
+    /// How many requests have been made for objects of a kind.
+    pub fn requests(&self, plural: &str) -> usize {
+        let targets = self.origin.as_ref().map(Origin::targets).unwrap_or_default();
+        targets.iter().filter(|target| target.contains(&format!("/{plural}"))).count()
     }
 
     /// Answers all requests with this status, and ends all watches. 0 ends that.
