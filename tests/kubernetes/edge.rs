@@ -81,6 +81,10 @@ impl Edge {
 /// The directory for data of a node, and its file.
 fn place(cluster: &StandIn) -> (TempDir, String) {
     let data = TempDir::new();
-    let file = format!("{}data_dir: {}\n", cluster.node(", publish_addresses: [\"203.0.113.7\"]"), data.path().display());
+    let file = format!(
+        "{}data_dir: {}\nerror_log_level: info\n",
+        cluster.node(", publish_addresses: [\"203.0.113.7\"]"),
+        data.path().display()
+    );
     (data, file)
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use serde_json::{Value, json};
 use weir_testkit::{Origin, Reading, TempDir};
 
-use store::ObjectStore;
 pub use store::ObjectPath;
+use store::ObjectStore;
 
 /// An API server of objects in memory. It ends with this value.
 pub struct StandIn {

@@ -29,7 +29,10 @@ fn a_status_is_written_once() {
         cluster.apply([ingress(name, &format!("/{name}"))]);
         wait_address(&cluster, name);
     }
-    assert_eq!(cluster.objects().writes(), ["orders", "second", "third"].map(named));
+    let mut writes = cluster.objects().writes();
+    // Their Services are missing, of which Events tell.
+    writes.retain(|path| path.plural == "ingresses");
+    assert_eq!(writes, ["orders", "second", "third"].map(named));
     assert_eq!(edge.get("/orders").status, 200);
 }
 

@@ -33,12 +33,21 @@ pub fn answer_all(shared: &Shared, connection: &mut OriginConnection) {
 
 fn send(connection: &mut OriginConnection, status: u16, body: &Value) -> std::io::Result<()> {
     let body = body.to_string();
-    let head = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head =
+        format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", body.len());
     connection.send((head + &body).as_bytes())
 }
 
 fn failure(status: u16) -> Value {
-    json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": format!("refused with {status}"), "code": status })
+    let reason = match status {
+        404 => "NotFound",
+        409 => "Conflict",
+        410 => "Expired",
+        429 => "TooManyRequests",
+        _ => "InternalError",
+    };
+    let message = format!("refused with {status}");
+    json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": status })
 }
 
 fn answer(shared: &Shared, connection: &mut OriginConnection, request: &Request) -> std::io::Result<()> {
@@ -88,7 +97,8 @@ impl Asked {
     }
 
     fn has(&self, object: &Value) -> bool {
-        let is_there = self.path.namespace.is_none() || object["metadata"]["namespace"].as_str() == self.path.namespace.as_deref();
+        let is_there =
+            self.path.namespace.is_none() || object["metadata"]["namespace"].as_str() == self.path.namespace.as_deref();
         let fields = self.value("fieldSelector").is_none_or(|selector| {
             let (field, value) = selector.split_once('=').expect("the selectors of Weir are equations");
             field.split('.').fold(object, |object, key| &object[key]).as_str() == Some(value)

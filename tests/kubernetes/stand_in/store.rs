@@ -71,7 +71,8 @@ impl ObjectStore {
     /// The kinds of a group and version.
     pub fn kinds(&self, version: &str) -> Vec<Value> {
         let missing = self.content().missing.clone();
-        let known = KINDS.iter().filter(|(of, plural, ..)| *of == version && !missing.iter().any(|name| name == plural));
+        let known =
+            KINDS.iter().filter(|(of, plural, ..)| *of == version && !missing.iter().any(|name| name == plural));
         known
             .map(|(_, plural, kind, namespaced)| {
                 json!({ "name": plural, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["list", "watch"] })
@@ -205,8 +206,7 @@ impl ObjectStore {
             if !new.is_empty() {
                 return Ok(new);
             }
-            let (next, waited) =
-                self.changed.wait_timeout(content, patience).unwrap_or_else(PoisonError::into_inner);
+            let (next, waited) = self.changed.wait_timeout(content, patience).unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() {
                 return Ok(Vec::new());
             }

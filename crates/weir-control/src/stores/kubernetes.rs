@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::interval;
 use weir_kube::Options;
-use weir_kube::cluster::{
-    ApiServer, ClusterAccess, Controller, ControllerSettings, ControllerState, ElectionSettings,
-};
+use weir_kube::cluster::{ApiServer, ClusterAccess, Controller, ControllerSettings, ControllerState, ElectionSettings};
 
 use super::disk_copy::DiskCopy;
 use super::embedded::EmbeddedStore;
@@ -122,7 +120,11 @@ impl KubernetesStore {
             let waited = self.mailbox.changed.wait_timeout(content, left.min(TELL_AFTER));
             content = waited.unwrap_or_else(PoisonError::into_inner).0;
             if let Some(problem) = content.state.problem.as_ref().filter(|_| !has_told) {
-                told(&format!("{} cannot be used yet, trying for {} seconds: {problem}", self.name, patience.as_secs()));
+                told(&format!(
+                    "{} cannot be used yet, trying for {} seconds: {problem}",
+                    self.name,
+                    patience.as_secs()
+                ));
                 has_told = true;
             }
         }
@@ -150,10 +152,7 @@ impl KubernetesStore {
 }
 
 /// The runtime of the thread, and the API server.
-fn connect(
-    settings: &KubernetesSettings,
-    beside: &Path,
-) -> Result<(tokio::runtime::Runtime, ApiServer), StoreFailure> {
+fn connect(settings: &KubernetesSettings, beside: &Path) -> Result<(tokio::runtime::Runtime, ApiServer), StoreFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StoreFailure::new(format!("a runtime cannot be started: {error}"), ""))?;
     let access = match &settings.kubeconfig {

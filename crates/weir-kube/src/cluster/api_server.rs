@@ -13,9 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::watcher;
 use kube::core::discovery::ApiResource;
 use kube::core::{DynamicResourceScope, PartialObjectMeta};
+use kube::runtime::watcher;
 use kube::{Client, Config, Resource};
 use serde_json::{Value, json};
 
@@ -79,12 +79,7 @@ impl ApiServer {
         &self.address
     }
 
-    fn api<K>(
-        &self,
-        kind: Kind,
-        version: &'static str,
-        namespace: Option<&str>,
-    ) -> Api<K>
+    fn api<K>(&self, kind: Kind, version: &'static str, namespace: Option<&str>) -> Api<K>
     where
         K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
     {

@@ -111,11 +111,7 @@ struct Following {
 }
 
 impl Following {
-    async fn run(
-        mut self,
-        mut inbox: Receiver<(WatchScope, Told)>,
-        mut from_node: UnboundedReceiver<ControllerState>,
-    ) {
+    async fn run(mut self, mut inbox: Receiver<(WatchScope, Told)>, mut from_node: UnboundedReceiver<ControllerState>) {
         if let Some(election) = self.settings.election.clone() {
             let leadership = Leadership::default();
             let writer = StatusWriter::new(Arc::clone(&self.cluster), self.board.clone(), leadership.clone());
@@ -209,7 +205,8 @@ impl Following {
     /// Hands the statuses of the newest translation that is served to the writer.
     fn write_served(&mut self) {
         let served = self.unserved.iter().rposition(|(revision, _)| *revision <= self.state.revision);
-        let Some(mut wanted) = served.and_then(|last| self.unserved.drain(..=last).next_back()).map(|(_, wanted)| wanted)
+        let Some(mut wanted) =
+            served.and_then(|last| self.unserved.drain(..=last).next_back()).map(|(_, wanted)| wanted)
         else {
             return;
         };
@@ -217,7 +214,8 @@ impl Following {
             let object = self.origins.get(resource)?;
             let uid = self.seen.objects.get(object)?.uid.clone();
             let message = format!("is not served as it is: {problem}");
-            let event = Event { object: object.clone(), kind: EventKind::Warning, reason: "NotServed".to_owned(), message };
+            let event =
+                Event { object: object.clone(), kind: EventKind::Warning, reason: "NotServed".to_owned(), message };
             Some((event, uid))
         });
         wanted.events.extend(set_aside);

@@ -48,6 +48,7 @@ pub(super) async fn elect(cluster: Arc<dyn Cluster>, settings: ElectionSettings,
     let mut ticks = interval(RENEW_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut other: Option<(String, Instant)> = None;
+    let mut is_failing = false;
     loop {
         ticks.tick().await;
         // Only this process' clock counts, and only how long it has seen the same renewal: clocks of machines differ.
@@ -56,21 +57,31 @@ pub(super) async fn elect(cluster: Arc<dyn Cluster>, settings: ElectionSettings,
         let was_held = leadership.is_held();
         match cluster.hold_lease(&request, stale).await {
             Ok(LeaseAnswer::Held) => {
+                is_failing = false;
                 leadership.set(Some(asked));
                 other = None;
             }
             Ok(LeaseAnswer::HeldByOther { mark }) => {
+                is_failing = false;
                 leadership.set(None);
                 if other.as_ref().is_none_or(|(known, _)| *known != mark) {
                     other = Some((mark, asked));
                 }
             }
             // It may be that only the answer is missing; the time of the last renewal decides.
-            Err(error) => tracing::debug!(%error, "the Lease of the status writer cannot be renewed"),
+            Err(error) => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    tracing::warn!(lease = %request.name, %error, "the Lease of the status writer cannot be renewed, it is tried again");
+                }
+            }
         }
         match (was_held, leadership.is_held()) {
-            (false, true) => tracing::info!(lease = %request.name, "this process writes the statuses of Kubernetes objects"),
-            (true, false) => tracing::warn!(lease = %request.name, "this process writes no statuses of Kubernetes objects any more"),
+            (false, true) => {
+                tracing::info!(lease = %request.name, "this process writes the statuses of Kubernetes objects")
+            }
+            (true, false) => {
+                tracing::warn!(lease = %request.name, "this process writes no statuses of Kubernetes objects any more")
+            }
             _ => {}
         }
     }

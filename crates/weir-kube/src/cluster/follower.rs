@@ -38,11 +38,7 @@ pub(super) struct Follower {
 struct Ended;
 
 impl Follower {
-    pub(super) fn new(
-        cluster: Arc<dyn Cluster>,
-        scope: WatchScope,
-        told: Sender<(WatchScope, Told)>,
-    ) -> Follower {
+    pub(super) fn new(cluster: Arc<dyn Cluster>, scope: WatchScope, told: Sender<(WatchScope, Told)>) -> Follower {
         Follower { cluster, scope, told, failures: 0 }
     }
 

@@ -125,7 +125,8 @@ impl Seen {
             return false;
         }
         let status = value.get("status").cloned().unwrap_or(Value::Null);
-        self.objects.insert(object.clone(), SeenObject { version, resource_version, uid, status: kept(scope.kind, status) });
+        self.objects
+            .insert(object.clone(), SeenObject { version, resource_version, uid, status: kept(scope.kind, status) });
         value["apiVersion"] = version.into();
         match scope.kind.read(value) {
             Ok(read) => self.world.put(read),

@@ -13,17 +13,17 @@ use tokio::time::{interval, sleep_until, timeout};
 use tonic::Streaming;
 use weir_net::backoff::Backoff;
 
+use super::EtcdCommand;
 use super::connection::{EtcdAccess, EtcdConnection, EtcdError};
 use super::layout::{KeyLayout, end_of};
 use super::wire::{
     EtcdOperation, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchAsked, WatchCreateRequest,
     WatchProgressRequest, WatchRequest, WatchResponse,
 };
-use super::EtcdCommand;
 use crate::stores::disk_copy::DiskCopy;
-use crate::stores::mailbox::Mailbox;
 use crate::stores::embedded::EmbeddedStore;
 use crate::stores::live::now_ms;
+use crate::stores::mailbox::Mailbox;
 use crate::stores::resources::{ResourceKey, ResourceSet, StoredResource};
 use crate::stores::shared::{NodeReport, OutsideChange, ServedContent};
 

@@ -81,8 +81,8 @@ impl ResourceSink for StoreSink {
 mod tests {
     use serde_json::{Value, json};
     use tokio::sync::mpsc::unbounded_channel;
-    use weir_kube::objects::{Kind, ObjectRef};
     use weir_kube::ResourceKind;
+    use weir_kube::objects::{Kind, ObjectRef};
 
     use super::*;
 
