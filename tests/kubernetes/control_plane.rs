@@ -1,6 +1,8 @@
 //! A real control plane: etcd and kube-apiserver as processes, in a network of their own.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -77,21 +79,41 @@ impl ControlPlane {
         eventually("the API server is ready", START, || self.ask("GET", "/readyz", None).1 == "ok");
     }
 
-    /// Cuts the network between node and API server, so that packets disappear; `false` joins it again.
-    pub fn cut(&self, is_cut: bool) {
-        self.network.cut(is_cut);
+    /// Installs the definitions of the Gateway API.
+    #[track_caller]
+    pub fn define_gateway_api(&self) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kubernetes/crds");
+        for file in fs::read_dir(folder).expect("they are installed with the programs").flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            let Some(plural) = name.strip_prefix("gateway.networking.k8s.io_").and_then(|rest| rest.strip_suffix(".yaml")) else {
+                continue;
+            };
+            let all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+            let body = format!("@{}", file.path().display());
+            let (status, answer) = self.send("POST", all, "application/yaml", Some(&body));
+            assert_eq!(status, 201, "{name}: {answer}");
+            eventually(&format!("{plural} are served"), DEADLINE * 3, || {
+                let list = |version| self.ask("GET", &format!("/apis/gateway.networking.k8s.io/{version}/{plural}"), None).0;
+                list("v1") == 200 || list("v1beta1") == 200
+            });
+        }
     }
 
     /// A request of the administrator: the status and the body of the answer.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
-        let url = format!("https://{}:6443{path}", SplitNetwork::address(NetworkSide::Right));
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        self.send(method, path, kind, body.map(Value::to_string).as_deref())
+    }
+
+    /// `body` is a text, or `@` with the name of a file.
+    fn send(&self, method: &str, path: &str, kind: &str, body: Option<&str>) -> (u16, String) {
+        let url = format!("https://{}:6443{path}", SplitNetwork::address(NetworkSide::Right));
         let mut command = Command::new("curl");
         command.args(["--silent", "--max-time", "20", "--write-out", "\n%{http_code}", "--request", method]);
         command.args(["--header", &format!("Authorization: Bearer {ADMIN}"), "--header", &format!("Content-Type: {kind}")]);
         command.arg("--cacert").arg(self.directory.join("ca.crt"));
         if let Some(body) = body {
-            command.arg("--data-binary").arg(body.to_string());
+            command.arg("--data-binary").arg(body);
         }
         let output = self.beside(|| command.arg(url).output().expect("curl runs"));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,15 +1,17 @@
 //! A node that serves a cluster.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
-use weir_testkit::{Answer, DEADLINE, Gateway, Launcher, Origin, Response, TempDir, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Launcher, Origin, Response, TempDir, eventually, free_port};
 
-use crate::objects::{class, ingress, service};
+use crate::objects::{gateway, route, service};
 use crate::stand_in::StandIn;
 
 /// A node that serves a cluster.
 pub struct Edge {
     pub node: Gateway,
+    address: SocketAddr,
     file: String,
     data: TempDir,
 }
@@ -19,11 +21,11 @@ pub fn weir() -> Launcher {
     Gateway::with_binary(Path::new(env!("CARGO_BIN_EXE_weir")))
 }
 
-/// A cluster with an Ingress from `/orders` to an origin, and a node that serves it.
+/// A cluster with an HTTPRoute from `/orders` to an origin, and a node that serves it.
 pub fn serving() -> (StandIn, Origin, Edge) {
     let cluster = StandIn::start();
     let origin = Origin::serving(|_| Answer::ok("orders"));
-    cluster.apply([class(), ingress("orders", "/orders")]);
+    cluster.apply([route("orders", "/orders")]);
     cluster.apply(service("orders", origin.addr()));
     let edge = Edge::start(&cluster);
     edge.wait("/orders", 200);
@@ -31,18 +33,18 @@ pub fn serving() -> (StandIn, Origin, Edge) {
 }
 
 impl Edge {
-    /// Starts a node, and waits until it is ready.
+    /// Puts a Gateway into the cluster, starts a node, and waits until it is ready.
     #[track_caller]
     pub fn start(cluster: &StandIn) -> Edge {
-        let (data, file) = place(cluster);
-        Edge { node: weir().start(&file), file, data }
+        let (data, file, address) = place(cluster);
+        Edge { node: weir().start(&file), address, file, data }
     }
 
     /// Starts a node, and does not wait until it is ready.
     #[track_caller]
     pub fn spawn(cluster: &StandIn) -> Edge {
-        let (data, file) = place(cluster);
-        Edge { node: weir().spawn(&file), file, data }
+        let (data, file, address) = place(cluster);
+        Edge { node: weir().spawn(&file), address, file, data }
     }
 
     /// Ends the node, and starts it again with the same directory for data.
@@ -55,7 +57,9 @@ impl Edge {
 
     #[track_caller]
     pub fn get(&self, path: &str) -> Response {
-        self.node.get(path)
+        let answer = Client::try_connect(self.address).map(|mut client| client.get(path));
+        let answer = answer.unwrap_or_else(|error| panic!("{}: {error}\n{}", self.address, self.node.stderr()));
+        answer.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
     /// Waits until a path has this status.
@@ -78,13 +82,14 @@ impl Edge {
     }
 }
 
-/// The directory for data of a node, and its file.
-fn place(cluster: &StandIn) -> (TempDir, String) {
-    let data = TempDir::new();
+/// The directory for data of a node, its file, and the address of the Gateway that is put into the cluster.
+fn place(cluster: &StandIn) -> (TempDir, String, SocketAddr) {
+    let (data, port) = (TempDir::new(), free_port());
+    cluster.apply(gateway(port));
     let file = format!(
-        "{}data_dir: {}\nerror_log_level: info\n",
+        "{}data_dir: {}\nresource_listeners: [\":{port}\"]\n",
         cluster.node(", publish_addresses: [\"203.0.113.7\"]"),
         data.path().display()
     );
-    (data, file)
+    (data, file, SocketAddr::from(([127, 0, 0, 1], port)))
 }

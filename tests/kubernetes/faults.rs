@@ -3,13 +3,13 @@
 use weir_testkit::{DEADLINE, eventually};
 
 use crate::edge::{Edge, serving};
-use crate::objects::ingress;
+use crate::objects::route;
 use crate::stand_in::StandIn;
 
-/// Changes the Ingress, and waits until the change is served.
+/// Changes the route, and waits until the change is served.
 #[track_caller]
 fn changes_arrive(cluster: &StandIn, edge: &Edge, path: &str) {
-    cluster.apply([ingress("orders", path)]);
+    cluster.apply([route("orders", path)]);
     edge.wait(path, 200);
 }
 
@@ -20,7 +20,7 @@ fn a_server_that_is_gone_and_back_is_followed_again() {
     edge.wait_store(false);
     assert_eq!(edge.get("/orders").status, 200, "what was served is served");
     // While nobody watches.
-    cluster.apply([ingress("orders", "/changed-meanwhile")]);
+    cluster.apply([route("orders", "/changed-meanwhile")]);
     cluster.resume();
     edge.wait("/changed-meanwhile", 200);
     edge.wait_store(true);
@@ -31,8 +31,8 @@ fn a_server_that_is_gone_and_back_is_followed_again() {
 fn a_server_that_refuses_with_429_is_asked_again() {
     let (cluster, _origin, edge) = serving();
     cluster.refuse(429);
-    let refused = cluster.requests("ingresses");
-    eventually("requests are refused", DEADLINE, || cluster.requests("ingresses") > refused);
+    let refused = cluster.requests("httproutes");
+    eventually("requests are refused", DEADLINE, || cluster.requests("httproutes") > refused);
     cluster.refuse(0);
     changes_arrive(&cluster, &edge, "/after");
 }
@@ -40,12 +40,12 @@ fn a_server_that_refuses_with_429_is_asked_again() {
 #[test]
 fn after_forgotten_versions_the_objects_are_listed_again() {
     let (cluster, _origin, edge) = serving();
-    cluster.apply([ingress("other", "/other")]);
+    cluster.apply([route("other", "/other")]);
     eventually("the other one is served", DEADLINE, || edge.get("/other").status != 404);
     cluster.refuse(500);
     edge.wait_store(false);
     // No history has this deletion.
-    cluster.objects().delete("ingresses", "shop", "other");
+    cluster.objects().delete("httproutes", "shop", "other");
     cluster.objects().forget_history();
     cluster.refuse(0);
     edge.wait("/other", 404);

@@ -3,17 +3,17 @@
 use weir_testkit::{Answer, Client, DEADLINE, Origin, eventually, free_port};
 
 use crate::edge::{serving, weir};
-use crate::objects::{ingress, service};
+use crate::objects::{route, service};
 use crate::stand_in::StandIn;
 
 #[test]
-fn an_ingress_is_served_changed_and_removed() {
+fn a_route_is_served_changed_and_removed() {
     let (cluster, _origin, edge) = serving();
     assert_eq!(edge.get("/orders").text(), "orders");
-    cluster.apply([ingress("orders", "/sales")]);
+    cluster.apply([route("orders", "/sales")]);
     edge.wait("/sales", 200);
     edge.wait("/orders", 404);
-    cluster.objects().delete("ingresses", "shop", "orders");
+    cluster.objects().delete("httproutes", "shop", "orders");
     edge.wait("/sales", 404);
 }
 

@@ -4,26 +4,39 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-/// The IngressClass that the node serves.
-pub fn class() -> Value {
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "IngressClass",
-        "metadata": { "name": "weir" },
-        "spec": { "controller": "weir.dev/ingress-controller" },
-    })
+/// A GatewayClass of the node, and a Gateway of it with one listener on this port.
+pub fn gateway(port: u16) -> [Value; 2] {
+    [
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "GatewayClass",
+            "metadata": { "name": "weir" },
+            "spec": { "controllerName": "weir.dev/gateway-controller" },
+        }),
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "Gateway",
+            "metadata": { "name": "edge", "namespace": "shop" },
+            "spec": {
+                "gatewayClassName": "weir",
+                "listeners": [{ "name": "http", "port": port, "protocol": "HTTP" }],
+            },
+        }),
+    ]
 }
 
-/// An Ingress of the class from a path, and those below it, to the Service of the same name.
-pub fn ingress(name: &str, path: &str) -> Value {
-    let backend = json!({ "service": { "name": name, "port": { "number": 80 } } });
+/// An HTTPRoute of the Gateway from a path, and those below it, to the Service of the same name.
+pub fn route(name: &str, path: &str) -> Value {
     json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "Ingress",
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
         "metadata": { "name": name, "namespace": "shop" },
         "spec": {
-            "ingressClassName": "weir",
-            "rules": [{ "http": { "paths": [{ "path": path, "pathType": "Prefix", "backend": backend }] } }],
+            "parentRefs": [{ "name": "edge" }],
+            "rules": [{
+                "matches": [{ "path": { "type": "PathPrefix", "value": path } }],
+                "backendRefs": [{ "name": name, "port": 80 }],
+            }],
         },
     })
 }

@@ -3,15 +3,18 @@
 use std::net::TcpListener;
 
 use serde_json::{Value, json};
-use weir_testkit::{Client, DEADLINE, Gateway, TempDir, eventually};
+use weir_testkit::{Client, DEADLINE, TempDir, eventually};
 
 use crate::control_plane::ControlPlane;
 use crate::edge::weir;
-use crate::objects::{class, ingress, service};
+use crate::objects::{gateway, route, service};
 
-const CLASSES: &str = "/apis/networking.k8s.io/v1/ingressclasses";
-const INGRESSES: &str = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses";
+const CLASSES: &str = "/apis/gateway.networking.k8s.io/v1/gatewayclasses";
+const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
+const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+/// Of the Gateway; the network is the test's own.
+const PORT: u16 = 8080;
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 
 /// Answers each connection with a name, on the side of the node. It ends with the test's process.
@@ -31,53 +34,58 @@ fn endpoint(plane: &ControlPlane, name: &'static str) -> u16 {
     port
 }
 
-fn get(plane: &ControlPlane, node: &Gateway, path: &str) -> (u16, String) {
-    let answer = plane.beside(|| Client::connect(node.addr()).get(path)).expect("the node answers");
+fn get(plane: &ControlPlane, path: &str) -> (u16, String) {
+    let answer = plane.beside(|| Client::connect(([127, 0, 0, 1], PORT).into()).get(path)).expect("the node answers");
     (answer.status, answer.text())
 }
 
 #[track_caller]
-fn wait(plane: &ControlPlane, node: &Gateway, path: &str, wanted: (u16, &str)) {
+fn wait(plane: &ControlPlane, path: &str, wanted: (u16, &str)) {
     eventually(&format!("{path} is answered with {wanted:?}"), DEADLINE * 3, || {
-        let (status, text) = get(plane, node, path);
+        let (status, text) = get(plane, path);
         status == wanted.0 && (wanted.1.is_empty() || text == wanted.1)
     });
 }
 
 #[test]
-fn an_ingress_of_a_real_cluster_is_served_through_all_its_changes() {
+fn a_route_of_a_real_cluster_is_served_through_all_its_changes() {
     let Some(mut plane) = ControlPlane::start() else { return };
     let first = endpoint(&plane, "first");
     plane.create("/api/v1/namespaces", &json!({ "metadata": { "name": "shop" } }));
-    plane.create(CLASSES, &class());
-    plane.create(INGRESSES, &ingress("orders", "/orders"));
+    plane.define_gateway_api();
+    let [class, edge] = gateway(PORT);
+    plane.create(CLASSES, &class);
+    plane.create(GATEWAYS, &edge);
+    plane.create(ROUTES, &route("orders", "/orders"));
     let [mut of_service, slice] = service("orders", ControlPlane::endpoint(first));
     of_service["spec"]["clusterIP"] = Value::Null;
     plane.create(SERVICES, &of_service);
     plane.create(SLICES, &slice);
     let data = TempDir::new();
-    let file = format!("{}data_dir: {}\n", plane.node(), data.path().display());
-    let node = plane.beside(|| weir().start(&file));
-    wait(&plane, &node, "/orders", (200, "first"));
+    let file = format!("{}data_dir: {}\nresource_listeners: [\":{PORT}\"]\n", plane.node(), data.path().display());
+    let _node = plane.beside(|| weir().start(&file));
+    wait(&plane, "/orders", (200, "first"));
 
     // The status, by the rights of the node.
-    let path = format!("{INGRESSES}/orders");
-    eventually("the Ingress has an address", DEADLINE * 3, || {
-        plane.get(&path)["status"]["loadBalancer"]["ingress"][0]["ip"].is_string()
+    let path = format!("{ROUTES}/orders");
+    eventually("the route is accepted", DEADLINE * 3, || {
+        let status = &plane.get(&path)["status"]["parents"][0]["conditions"];
+        let mut conditions = status.as_array().into_iter().flatten();
+        conditions.any(|condition| condition["type"] == "Accepted" && condition["status"] == "True")
     });
     let version = plane.get(&path)["metadata"]["resourceVersion"].clone();
 
     let second = endpoint(&plane, "second");
     plane.patch(&format!("{SLICES}/orders-1"), &json!({ "ports": [{ "name": "http", "port": second, "protocol": "TCP" }] }));
-    wait(&plane, &node, "/orders", (200, "second"));
+    wait(&plane, "/orders", (200, "second"));
     assert_eq!(plane.get(&path)["metadata"]["resourceVersion"], version, "a status that is right is not written again");
 
     // Changes that nobody watches, of an API server that was killed.
     plane.stop();
-    assert_eq!(get(&plane, &node, "/orders"), (200, "second".to_owned()));
+    assert_eq!(get(&plane, "/orders"), (200, "second".to_owned()));
     plane.resume();
     plane.delete(&path);
-    wait(&plane, &node, "/orders", (404, ""));
-    plane.create(INGRESSES, &ingress("orders", "/sales"));
-    wait(&plane, &node, "/sales", (200, "second"));
+    wait(&plane, "/orders", (404, ""));
+    plane.create(ROUTES, &route("orders", "/sales"));
+    wait(&plane, "/sales", (200, "second"));
 }
