@@ -85,7 +85,9 @@ impl ControlPlane {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kubernetes/crds");
         for file in fs::read_dir(folder).expect("they are installed with the programs").flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
-            let Some(plural) = name.strip_prefix("gateway.networking.k8s.io_").and_then(|rest| rest.strip_suffix(".yaml")) else {
+            let Some(plural) =
+                name.strip_prefix("gateway.networking.k8s.io_").and_then(|rest| rest.strip_suffix(".yaml"))
+            else {
                 continue;
             };
             let all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -97,7 +99,8 @@ impl ControlPlane {
             let (status, answer) = self.send("POST", all, "application/yaml", Some(&body));
             assert_eq!(status, 201, "{name}: {answer}");
             eventually(&format!("{plural} are served"), DEADLINE * 3, || {
-                let list = |version| self.ask("GET", &format!("/apis/gateway.networking.k8s.io/{version}/{plural}"), None).0;
+                let list =
+                    |version| self.ask("GET", &format!("/apis/gateway.networking.k8s.io/{version}/{plural}"), None).0;
                 list("v1") == 200 || list("v1beta1") == 200
             });
         }
@@ -114,7 +117,12 @@ impl ControlPlane {
         let url = format!("https://{}:6443{path}", SplitNetwork::address(NetworkSide::Right));
         let mut command = Command::new("curl");
         command.args(["--silent", "--max-time", "20", "--write-out", "\n%{http_code}", "--request", method]);
-        command.args(["--header", &format!("Authorization: Bearer {ADMIN}"), "--header", &format!("Content-Type: {kind}")]);
+        command.args([
+            "--header",
+            &format!("Authorization: Bearer {ADMIN}"),
+            "--header",
+            &format!("Content-Type: {kind}"),
+        ]);
         command.arg("--cacert").arg(self.directory.join("ca.crt"));
         if let Some(body) = body {
             command.arg("--data-binary").arg(body);
@@ -164,9 +172,7 @@ impl ControlPlane {
 
     /// Gives the node its rights.
     fn grant(&self) {
-        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| {
-            json!({ "apiGroups": groups, "resources": resources, "verbs": verbs })
-        };
+        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
         let read = ["get", "list", "watch"];
         let gateway = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "backendtlspolicies"];
         let status: Vec<String> = gateway.iter().map(|resource| format!("{resource}/status")).collect();

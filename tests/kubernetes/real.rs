@@ -24,7 +24,8 @@ fn endpoint(plane: &ControlPlane, name: &'static str) -> u16 {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { continue };
-            let answer = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{name}", name.len());
+            let answer =
+                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{name}", name.len());
             let mut head = [0; 1024];
             // What does not come, or is not taken, is the client's affair.
             let _ = std::io::Read::read(&mut stream, &mut head);
@@ -76,7 +77,10 @@ fn a_route_of_a_real_cluster_is_served_through_all_its_changes() {
     let version = plane.get(&path)["metadata"]["resourceVersion"].clone();
 
     let second = endpoint(&plane, "second");
-    plane.patch(&format!("{SLICES}/orders-1"), &json!({ "ports": [{ "name": "http", "port": second, "protocol": "TCP" }] }));
+    plane.patch(
+        &format!("{SLICES}/orders-1"),
+        &json!({ "ports": [{ "name": "http", "port": second, "protocol": "TCP" }] }),
+    );
     wait(&plane, "/orders", (200, "second"));
     assert_eq!(plane.get(&path)["metadata"]["resourceVersion"], version, "a status that is right is not written again");
 
