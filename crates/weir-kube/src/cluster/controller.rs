@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
 use super::election::{self, ElectionSettings, Leadership};
-use super::follower::{Follower, Told};
+use super::follower::{ScopeFollower, Told};
 use super::references::references;
-use super::seen::Seen;
+use super::seen::SeenCluster;
 use super::status_writer::{StatusBoard, StatusWriter, Wanted};
 use super::{Cluster, WatchScope};
 use crate::objects::ObjectRef;
@@ -69,7 +69,7 @@ impl Controller {
             settings,
             sink,
             told,
-            seen: Seen::default(),
+            seen: SeenCluster::default(),
             by_name: BTreeMap::new(),
             followers: JoinSet::new(),
             board: StatusBoard::default(),
@@ -95,7 +95,7 @@ struct Following {
     settings: ControllerSettings,
     sink: Box<dyn ResourceSink>,
     told: Sender<(WatchScope, Told)>,
-    seen: Seen,
+    seen: SeenCluster,
     /// The followers of single objects.
     by_name: BTreeMap<WatchScope, tokio::task::AbortHandle>,
     followers: JoinSet<()>,
@@ -148,7 +148,7 @@ impl Following {
 
     fn follow(&mut self, scope: WatchScope) {
         if self.seen.expect(&scope) {
-            let follower = Follower::new(Arc::clone(&self.cluster), scope.clone(), self.told.clone());
+            let follower = ScopeFollower::new(Arc::clone(&self.cluster), scope.clone(), self.told.clone());
             let handle = self.followers.spawn(follower.run());
             if scope.name.is_some() {
                 self.by_name.insert(scope, handle);

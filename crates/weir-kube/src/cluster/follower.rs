@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
 use weir_net::backoff::Backoff;
 
-use super::{Cluster, ClusterError, WatchEvent, WatchScope};
+use super::{Cluster, ClusterError, ObjectEvent, WatchScope};
 
 /// The pauses after errors in a row. They are short, since every second of them is a second in which a change is not seen.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
@@ -20,14 +20,14 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// What a follower tells.
 #[derive(Debug)]
 pub(super) enum Told {
-    Event(&'static str, WatchEvent),
+    Event(&'static str, ObjectEvent),
     /// The server does not have the kind.
     NoSuchKind,
     /// Why it cannot follow; `None` when it can again.
     Problem(Option<String>),
 }
 
-pub(super) struct Follower {
+pub(super) struct ScopeFollower {
     pub(super) cluster: Arc<dyn Cluster>,
     pub(super) scope: WatchScope,
     pub(super) told: Sender<(WatchScope, Told)>,
@@ -35,11 +35,11 @@ pub(super) struct Follower {
 }
 
 /// The channel of what is told is closed: the process ends.
-struct Ended;
+struct ChannelClosed;
 
-impl Follower {
-    pub(super) fn new(cluster: Arc<dyn Cluster>, scope: WatchScope, told: Sender<(WatchScope, Told)>) -> Follower {
-        Follower { cluster, scope, told, failures: 0 }
+impl ScopeFollower {
+    pub(super) fn new(cluster: Arc<dyn Cluster>, scope: WatchScope, told: Sender<(WatchScope, Told)>) -> ScopeFollower {
+        ScopeFollower { cluster, scope, told, failures: 0 }
     }
 
     pub(super) async fn run(mut self) {
@@ -47,7 +47,7 @@ impl Follower {
     }
 
     /// Finds the version of the kind, and follows it until the server does not have it any more.
-    async fn follow(&mut self) -> Result<(), Ended> {
+    async fn follow(&mut self) -> Result<(), ChannelClosed> {
         match self.cluster.version(self.scope.kind).await {
             Ok(Some(version)) => self.watch(version).await,
             Ok(None) => {
@@ -60,7 +60,7 @@ impl Follower {
         }
     }
 
-    async fn watch(&mut self, version: &'static str) -> Result<(), Ended> {
+    async fn watch(&mut self, version: &'static str) -> Result<(), ChannelClosed> {
         let mut events = self.cluster.watch(&self.scope, version);
         loop {
             let next = match self.failures {
@@ -76,7 +76,7 @@ impl Follower {
             match next {
                 Some(Ok(event)) => {
                     // The list that begins has not been answered yet.
-                    if event != WatchEvent::ListBegins {
+                    if event != ObjectEvent::ListBegins {
                         self.recovered().await?;
                     }
                     self.tell(Told::Event(version, event)).await?;
@@ -90,7 +90,7 @@ impl Follower {
         }
     }
 
-    async fn failed(&mut self, error: &ClusterError) -> Result<(), Ended> {
+    async fn failed(&mut self, error: &ClusterError) -> Result<(), ChannelClosed> {
         self.failures += 1;
         let problem = format!("{}: {}", self.scope.kind.plural(), error.problem);
         self.tell(Told::Problem(Some(problem))).await?;
@@ -99,14 +99,14 @@ impl Follower {
         Ok(())
     }
 
-    async fn recovered(&mut self) -> Result<(), Ended> {
+    async fn recovered(&mut self) -> Result<(), ChannelClosed> {
         match std::mem::take(&mut self.failures) {
             0 => Ok(()),
             _ => self.tell(Told::Problem(None)).await,
         }
     }
 
-    async fn tell(&self, told: Told) -> Result<(), Ended> {
-        self.told.send((self.scope.clone(), told)).await.map_err(|_| Ended)
+    async fn tell(&self, told: Told) -> Result<(), ChannelClosed> {
+        self.told.send((self.scope.clone(), told)).await.map_err(|_| ChannelClosed)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::follower::Told;
-use super::{WatchEvent, WatchScope};
+use super::{ObjectEvent, WatchScope};
 use crate::objects::{Kind, ObjectRef};
 use crate::world::{ObjectName, World};
 
@@ -32,13 +32,13 @@ struct ScopeState {
 
 /// All that has been seen.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct SeenCluster {
     pub(super) world: World,
     pub(super) objects: BTreeMap<ObjectRef, SeenObject>,
     scopes: BTreeMap<WatchScope, ScopeState>,
 }
 
-impl Seen {
+impl SeenCluster {
     /// Expects a scope. Returns whether it is new.
     pub(super) fn expect(&mut self, scope: &WatchScope) -> bool {
         if self.scopes.contains_key(scope) {
@@ -86,14 +86,14 @@ impl Seen {
         }
     }
 
-    fn take_event(&mut self, scope: &WatchScope, version: &'static str, event: WatchEvent) -> bool {
+    fn take_event(&mut self, scope: &WatchScope, version: &'static str, event: ObjectEvent) -> bool {
         let Some(state) = self.scopes.get_mut(scope) else { return false };
         match event {
-            WatchEvent::ListBegins => {
+            ObjectEvent::ListBegins => {
                 state.listed = Some(BTreeSet::new());
                 false
             }
-            WatchEvent::ListEnds => {
+            ObjectEvent::ListEnds => {
                 let is_new = !std::mem::replace(&mut state.is_known, true);
                 let listed = state.listed.take().unwrap_or_default();
                 let gone: Vec<ObjectName> = state.members.difference(&listed).cloned().collect();
@@ -101,13 +101,13 @@ impl Seen {
                 gone.iter().for_each(|name| self.drop_unless_other(scope.kind, name));
                 is_new || !gone.is_empty()
             }
-            WatchEvent::Gone(namespace, name) => {
+            ObjectEvent::Gone(namespace, name) => {
                 let name = ObjectName::new(namespace, name);
                 state.members.remove(&name);
                 self.drop_unless_other(scope.kind, &name);
                 true
             }
-            WatchEvent::Is(value) => self.put(scope, version, value),
+            ObjectEvent::Is(value) => self.put(scope, version, value),
         }
     }
 
@@ -170,20 +170,20 @@ mod tests {
 
     fn is(name: &str, version: &str) -> Told {
         let metadata = json!({ "name": name, "namespace": "a", "resourceVersion": version });
-        Told::Event("v1", WatchEvent::Is(json!({ "metadata": metadata })))
+        Told::Event("v1", ObjectEvent::Is(json!({ "metadata": metadata })))
     }
 
-    fn list(seen: &mut Seen, scope: &WatchScope, names: &[&str]) {
-        seen.take(scope, Told::Event("v1", WatchEvent::ListBegins));
+    fn list(seen: &mut SeenCluster, scope: &WatchScope, names: &[&str]) {
+        seen.take(scope, Told::Event("v1", ObjectEvent::ListBegins));
         for name in names {
             seen.take(scope, is(name, "1"));
         }
-        seen.take(scope, Told::Event("v1", WatchEvent::ListEnds));
+        seen.take(scope, Told::Event("v1", ObjectEvent::ListEnds));
     }
 
     #[test]
     fn what_a_second_list_does_not_have_is_gone() {
-        let mut seen = Seen::default();
+        let mut seen = SeenCluster::default();
         let all = scope(None);
         assert!(seen.expect(&all) && !seen.expect(&all) && !seen.is_complete());
         list(&mut seen, &all, &["one", "two"]);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn an_object_that_another_scope_has_stays() {
-        let mut seen = Seen::default();
+        let mut seen = SeenCluster::default();
         let (all, one) = (scope(None), scope(Some("users")));
         assert!(seen.expect(&all) && seen.expect(&one));
         list(&mut seen, &one, &["users"]);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_object_in_the_same_version_changes_nothing() {
-        let mut seen = Seen::default();
+        let mut seen = SeenCluster::default();
         let all = scope(None);
         seen.expect(&all);
         assert!(seen.take(&all, is("one", "1")));
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_disappears_takes_its_objects_along() {
-        let mut seen = Seen::default();
+        let mut seen = SeenCluster::default();
         let all = scope(None);
         seen.expect(&all);
         list(&mut seen, &all, &["one"]);
