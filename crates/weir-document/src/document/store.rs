@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
+use super::kubernetes::{self, KUBERNETES, KubernetesSettings};
 use crate::keys::kinds::{Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, form, section, text, whole, written};
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyRule, MapKeys, keys};
@@ -28,6 +29,8 @@ pub enum StoreKind {
     /// Memory, filled by `PUT /apisix/admin/configs`.
     Standalone,
     Etcd(EtcdSettings),
+    /// The objects of a Kubernetes cluster, translated. They are changed there.
+    Kubernetes(KubernetesSettings),
 }
 
 /// A cluster of etcd.
@@ -67,8 +70,11 @@ const DEFAULT_HISTORY: u32 = 1_000;
 const MOST_PATH: usize = 4_096;
 
 keys! {
-    /// A store: a file of the node, or a cluster of etcd.
-    pub(super) static STORE: StoreKeys = "store", rules &[KeyRule::AtMostOne("path", "etcd")];
+    /// A store: a file of the node, a cluster of etcd, or a cluster of Kubernetes.
+    pub(super) static STORE: StoreKeys = "store", rules &[
+        KeyRule::AtMostOne("path", "etcd"), KeyRule::AtMostOne("path", "kubernetes"),
+        KeyRule::AtMostOne("etcd", "kubernetes"), KeyRule::AtMostOne("history", "kubernetes"),
+    ];
 
     /// The file of an embedded store.
     path: WrittenPath = written(WrittenName::File), own(), absent("one in `data_dir`"), example("/var/lib/weir/store.redb");
@@ -76,6 +82,8 @@ keys! {
     history: Or<Whole<u32>> = whole(1, 1_000_000).or(DEFAULT_HISTORY), own();
     /// A cluster of etcd, which several nodes may share.
     etcd: SubMap<EtcdSettings> = section(&ETCD, read_etcd), own(), guide("clusters.md");
+    /// A cluster of Kubernetes whose objects are the resources. They are changed there.
+    kubernetes: SubMap<KubernetesSettings> = section(&KUBERNETES, kubernetes::read), own(), guide("kubernetes.md");
 }
 
 keys! {
@@ -138,10 +146,12 @@ pub(super) fn store(at: &NodeReader) -> Option<StoreSettings> {
     let fields = at.keys(&STORE)?;
     let path = fields.read(&STORE.path);
     let history = fields.value(&STORE.history).into();
-    Some(match fields.has(&STORE.etcd) {
-        true => StoreSettings { kind: StoreKind::Etcd(fields.read(&STORE.etcd)?), history },
-        false => StoreSettings { history, ..embedded(path) },
-    })
+    let kind = match (fields.has(&STORE.etcd), fields.has(&STORE.kubernetes)) {
+        (true, _) => StoreKind::Etcd(fields.read(&STORE.etcd)?),
+        (false, true) => StoreKind::Kubernetes(fields.read(&STORE.kubernetes)?),
+        (false, false) => StoreKind::Embedded { path },
+    };
+    Some(StoreSettings { kind, history })
 }
 
 fn read_etcd(fields: &MapReader) -> Option<EtcdSettings> {

@@ -1,0 +1,107 @@
+//! `store.kubernetes`: a cluster whose objects are the resources of a node.
+
+use weir_plugin::WrittenName;
+
+use crate::keys::kinds::{DistinctList, Flag, Or, SubMap, Text, WrittenPath, flag, section, set, text, written};
+use crate::keys::{KeyRule, MapKeys, keys};
+use crate::text::read::MapReader;
+
+/// How a cluster is reached, and what of it is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubernetesSettings {
+    /// The path of a kubeconfig file; `None` stands for the service account of the pod that the node runs in.
+    pub kubeconfig: Option<Box<str>>,
+    /// A context of the kubeconfig file; `None` stands for its current one.
+    pub context: Option<Box<str>>,
+    /// The namespaces that are watched; empty stands for all.
+    pub namespaces: Vec<Box<str>>,
+    /// The `controllerName` of the GatewayClasses that are served.
+    pub gateway_controller: Option<Box<str>>,
+    /// The `controller` of the IngressClasses that are served.
+    pub ingress_controller: Option<Box<str>>,
+    /// The addresses at which clients reach the node, for statuses: IP addresses or names.
+    pub publish_addresses: Vec<Box<str>>,
+    /// Whether statuses and Events are written.
+    pub writes_status: bool,
+    /// The Lease of the node that writes statuses.
+    pub lease: LeasePlace,
+}
+
+/// Where a Lease is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeasePlace {
+    /// `None` stands for the namespace of the credentials.
+    pub namespace: Option<Box<str>>,
+    pub name: Option<Box<str>>,
+}
+
+/// The longest name of an object, in bytes.
+const LONGEST_NAME: usize = 253;
+const NAMES: DistinctList<Text> = set(text(1, LONGEST_NAME));
+
+keys! {
+    /// A cluster of Kubernetes whose objects are the resources.
+    pub(super) static KUBERNETES: KubernetesKeys = "kubernetes", rules &[KeyRule::AtMostOne("in_cluster", "kubeconfig")];
+
+    /// Whether the service account of the pod is used that the node runs in.
+    in_cluster: Or<Flag> = flag().or(false), own();
+    /// A kubeconfig file.
+    kubeconfig: WrittenPath = written(WrittenName::File), own(), absent("none"), example("/etc/weir/kubeconfig");
+    /// A context of the kubeconfig file.
+    context: Text = text(1, LONGEST_NAME), own(), absent("its current one"), example("production");
+    /// The namespaces whose objects are watched.
+    namespaces: DistinctList<Text> = NAMES, own(), absent("all"), example("[shop]");
+    /// The `controllerName` of the GatewayClasses that are served.
+    gateway_controller: Text = text(1, LONGEST_NAME), own(), absent("`weir.dev/gateway-controller`"),
+        example("weir.dev/gateway-controller");
+    /// The `controller` of the IngressClasses that are served.
+    ingress_controller: Text = text(1, LONGEST_NAME), own(), absent("`weir.dev/ingress-controller`"),
+        example("weir.dev/ingress-controller");
+    /// The addresses at which clients reach the node, for statuses: IP addresses or names.
+    publish_addresses: DistinctList<Text> = NAMES, own(), absent("none"), example("[203.0.113.7]");
+    /// Whether statuses and Events are written.
+    write_status: Or<Flag> = flag().or(true), own();
+    /// The Lease of the node that writes statuses.
+    leader_election: SubMap<LeasePlace> = section(&LEASE, lease), own(), absent("one in the namespace of the credentials");
+}
+
+keys! {
+    /// Where a Lease is.
+    static LEASE: LeaseKeys = "kubernetes_lease", rules &[];
+
+    /// Its namespace.
+    namespace: Text = text(1, LONGEST_NAME), own(), absent("that of the credentials"), example("weir");
+    /// Its name.
+    name: Text = text(1, LONGEST_NAME), own(), absent("`weir`"), example("weir-edge");
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
+    let kubeconfig = fields.read(&KUBERNETES.kubeconfig);
+    if !fields.has(&KUBERNETES.kubeconfig) && !fields.value(&KUBERNETES.in_cluster) {
+        fields.report_advising(
+            "does not say how the cluster is reached",
+            "write `in_cluster: true` in a pod, or `kubeconfig: FILE` elsewhere",
+        );
+    }
+    if let Some(context) = fields.get(&KUBERNETES.context).filter(|_| !fields.has(&KUBERNETES.kubeconfig)) {
+        context.report_advising("names a context, and there is no kubeconfig", "add `kubeconfig`, or remove `context`");
+    }
+    Some(KubernetesSettings {
+        kubeconfig,
+        context: fields.read(&KUBERNETES.context),
+        namespaces: names(fields.read(&KUBERNETES.namespaces)),
+        gateway_controller: fields.read(&KUBERNETES.gateway_controller),
+        ingress_controller: fields.read(&KUBERNETES.ingress_controller),
+        publish_addresses: names(fields.read(&KUBERNETES.publish_addresses)),
+        writes_status: fields.value(&KUBERNETES.write_status),
+        lease: fields.read(&KUBERNETES.leader_election).unwrap_or_default(),
+    })
+}
+
+fn names(list: Option<Vec<Box<str>>>) -> Vec<Box<str>> {
+    list.unwrap_or_default()
+}
+
+fn lease(fields: &MapReader) -> Option<LeasePlace> {
+    Some(LeasePlace { namespace: fields.read(&LEASE.namespace), name: fields.read(&LEASE.name) })
+}
