@@ -72,7 +72,7 @@ keys! {
     /// Its namespace.
     namespace: Text = text(1, LONGEST_NAME), own(), absent("that of the credentials"), example("weir");
     /// Its name.
-    name: Text = text(1, LONGEST_NAME), own(), absent("`weir`"), example("weir-edge");
+    name: Text = text(1, LONGEST_NAME), own(), absent("`weir-status-writer`"), example("weir-edge");
 }
 
 pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
