@@ -237,3 +237,64 @@ fn with_meta_requests_with_content_passed_unasked() {
     assert_eq!((answer.status, answer.text()), (403, "{\"message\":\"denied\"}\n".to_owned()));
     assert_eq!((service.requests().len(), origin.requests().len()), (1, 0));
 }
+
+/// Knows two sessions, and extends them.
+fn sessions() -> Origin {
+    Origin::serving(|request| match request.headers.get("cookie") {
+        Some("session=jack") => Answer::with(200, "X-User: jack\r\nSet-Cookie: session=jack2\r\n", String::new()),
+        Some("session=jill") => Answer::with(200, "X-User: jill\r\nX-Inner: 1\r\n", String::new()),
+        _ => Answer::with(401, "Set-Cookie: csrf=1\r\nLocation: /elsewhere\r\n", "no"),
+    })
+}
+
+#[test]
+fn fields_of_an_allowing_answer_reach_the_client() {
+    let (origin, service) = (origin(), sessions());
+    let options = "request_headers: [\"*\"], upstream_headers: [X-User], client_headers_on_success: [Set-Cookie]";
+    let gateway = gateway(&origin, &format!("http://{}/", service.addr()), options);
+    let ask = |cookie: &str| {
+        let request =
+            format!("GET /guarded/a HTTP/1.1\r\nHost: h\r\nCookie: {cookie}\r\nX-More: 1\r\nContent-Type: a/b\r\n\r\n");
+        gateway.client().ask(request).expect("an answer")
+    };
+    let extended = ask("session=jack");
+    assert_eq!((extended.status, extended.text()), (200, "jack".to_owned()));
+    assert_eq!(extended.headers.get("set-cookie"), Some("session=jack2"));
+    let other = ask("session=jill");
+    assert!(other.status == 200 && !other.headers.has("set-cookie") && !other.headers.has("x-inner"));
+    let asked = &service.requests()[0];
+    assert_eq!(asked.headers.get("x-more"), Some("1"), "all fields are sent");
+    assert!(!asked.headers.has("content-type") && asked.headers.all("host").count() == 1);
+}
+
+#[test]
+fn a_client_without_a_session_is_sent_to_the_sign_in_page() {
+    let (origin, service) = (origin(), sessions());
+    let options = "request_headers: [Cookie], client_headers: [Set-Cookie, Location], signin_url: \"https://login.example/start?a=1\"";
+    let gateway = gateway(&origin, &format!("http://{}/", service.addr()), options);
+    let response = gateway.get("/guarded/a?b=c&d=%20");
+    assert_eq!(response.status, 302);
+    let locations: Vec<&str> = response.headers.all("location").collect();
+    assert_eq!(locations, ["https://login.example/start?a=1&rd=http%3A%2F%2Ft%2Fguarded%2Fa%3Fb%3Dc%26d%3D%2520"]);
+    assert_eq!(response.headers.get("set-cookie"), Some("csrf=1"));
+    assert!(origin.requests().is_empty());
+}
+
+#[test]
+fn a_decision_is_used_again_for_requests_with_the_same_key() {
+    let (origin, service) = (origin(), sessions());
+    let options = "request_headers: [Cookie], upstream_headers: [X-User], cache_key: $cookie_session";
+    let gateway = gateway(&origin, &format!("http://{}/", service.addr()), options);
+    let ask = |target: &str, cookie: &str| {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: h\r\n{cookie}\r\n");
+        let response = gateway.client().ask(request).expect("an answer");
+        (response.status, response.text(), service.requests().len())
+    };
+    let user = |name: &str, asked: usize| (200, name.to_owned(), asked);
+    assert_eq!(ask("/guarded/a", "Cookie: session=jill\r\n"), user("jill", 1));
+    assert_eq!(ask("/guarded/b", "Cookie: session=jill\r\nX-User: admin\r\n"), user("jill", 1), "asked once");
+    assert_eq!(ask("/guarded/a", "Cookie: session=jack\r\n"), user("jack", 2));
+    assert_eq!(ask("/guarded/a", "Cookie: session=jack\r\n"), user("jack", 3), "the answer sets a cookie");
+    assert_eq!(ask("/guarded/a", "").2, 4);
+    assert_eq!(ask("/guarded/a", "").2, 5, "without a session, the service is asked each time");
+}

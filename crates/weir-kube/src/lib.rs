@@ -12,7 +12,7 @@ mod translate;
 mod translation;
 mod world;
 
-pub use translate::translate;
+pub use translate::{SERVED, ingress_nginx, translate};
 pub use translation::{
     DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, ResourceList, Translation,
 };

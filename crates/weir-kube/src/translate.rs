@@ -5,6 +5,7 @@ mod gateway;
 mod ingress;
 
 use self::backends::ServiceBackends;
+pub use self::ingress::{SERVED, annotations as ingress_nginx};
 use crate::translation::{KubeOptions, Translation};
 use crate::world::World;
 

@@ -25,6 +25,11 @@ pub struct KubeOptions {
     pub ingress_controller: String,
     /// The addresses at which clients reach the gateway by its Ingresses, for statuses. IP addresses or names.
     pub publish_addresses: Vec<String>,
+    /// Ingresses of the class of ingress-nginx are ours as well, with its annotations and defaults.
+    pub adopt_ingress_nginx: bool,
+    /// The objects are manifests and not all that a cluster has: an IngressClass that is missing is that of ingress-nginx, and
+    /// Services without EndpointSlices are reached by their names.
+    pub offline: bool,
     pub addresses: GatewayAddresses,
 }
 
@@ -43,6 +48,8 @@ impl Default for KubeOptions {
             controller_name: "weir.dev/gateway-controller".to_owned(),
             ingress_controller: "weir.dev/ingress-controller".to_owned(),
             publish_addresses: Vec::new(),
+            adopt_ingress_nginx: false,
+            offline: false,
             addresses: GatewayAddresses::Node { published: Vec::new() },
         }
     }

@@ -35,6 +35,13 @@ pub fn write_encoded(value: &[u8], out: &mut Vec<u8>) {
     percent_encode(value, ENCODED).for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
+/// A name or a value in encoded form.
+pub fn encoded(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    write_encoded(value, &mut out);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

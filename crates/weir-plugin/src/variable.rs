@@ -97,6 +97,8 @@ variables! {
     Uri = "uri" | "document_uri",
     /// The request target as received: path and query, nothing decoded, without a scheme and host.
     RequestUri = "request_uri",
+    /// The same as one value of a query: all but letters, digits, `-`, `.`, `_`, `~` and `*` are percent-encoded.
+    EscapedRequestUri = "escaped_request_uri",
     /// The path and query that are sent to the upstream, after rewrites.
     UpstreamUri = "upstream_uri",
     /// The host of the request, in lower case and without a port.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::Exchange;
-use crate::form::decoded;
+use crate::form::{decoded, encoded};
 use crate::variable::{Variable, Variables};
 
 /// Replaces a secret.
@@ -26,6 +26,9 @@ impl Variables for LoggedExchange<'_> {
             Variable::Argument(name) if self.is_secret(name.as_bytes()) => value.map(|_| Cow::Borrowed(MASK)),
             Variable::Query => Some(Cow::Owned(self.masked(&value?))),
             Variable::RequestUri | Variable::UpstreamUri | Variable::RequestLine => Some(self.without_secrets(value?)),
+            Variable::EscapedRequestUri => {
+                Some(Cow::Owned(encoded(&self.without_secrets(exchange.request.origin_form()))))
+            }
             // The referring page may have been requested with the same secret.
             Variable::Header(name) if name.eq_ignore_ascii_case(REFERER) => Some(self.without_secrets(value?)),
             _ => value,
@@ -97,6 +100,10 @@ mod tests {
         for (name, want) in [
             ("args", query.to_owned()),
             ("request_uri", format!("/a?{query}")),
+            (
+                "escaped_request_uri",
+                "%2Fa%3Fb%3D1%26apikey%3D***%26%2561pikey%3D***%26apikey%3D***%26c%3Dapikey".to_owned(),
+            ),
             ("upstream_uri", format!("/a?{query}")),
             ("request", format!("GET /a?{query} HTTP/1.1")),
             ("arg_apikey", "***".to_owned()),

@@ -45,6 +45,7 @@ impl Variables for Exchange {
         match variable {
             Variable::Uri => bytes(request.client_path()),
             Variable::RequestUri => Some(request.origin_form()),
+            Variable::EscapedRequestUri => Some(Cow::Owned(form::encoded(&request.origin_form()))),
             Variable::UpstreamUri => Some(Cow::Owned(self.upstream_target())),
             Variable::Host | Variable::ServerName => bytes(request.host()),
             Variable::UpstreamHost => bytes(request.authority()),
@@ -386,6 +387,7 @@ mod tests {
         for (name, want) in [
             ("uri", Some("/b")),
             ("request_uri", Some("/a/../b?x=1&y=a%20b+c&x=2&flag")),
+            ("escaped_request_uri", Some("%2Fa%2F..%2Fb%3Fx%3D1%26y%3Da%2520b%2Bc%26x%3D2%26flag")),
             ("upstream_uri", Some("/b?x=1&y=a%20b+c&x=2&flag")),
             ("request", Some("GET /a/../b?x=1&y=a%20b+c&x=2&flag HTTP/1.1")),
             ("arg_x", Some("1")),

@@ -1,4 +1,8 @@
+mod decisions;
+mod sign_in;
+
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +13,14 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::IdleConnections;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, Template};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template};
 
 use crate::http_service::HttpService;
 use crate::options::headers::{Scalar, header_name};
 use crate::rate_limited_log::RateLimitedLog;
+
+use decisions::DecisionCache;
+use sign_in::SignIn;
 
 /// Asks an external service over HTTP whether a request is allowed, as `auth_request` of nginx and `ForwardAuth` of
 /// Traefik do.
@@ -31,7 +38,8 @@ pub struct ForwardAuth {
     /// after all plugins have accepted the request's header fields.
     #[serde(default)]
     request_method: RequestMethod,
-    /// Header fields of the client's request that are sent to the service, in addition to `X-Forwarded-*`.
+    /// Header fields of the client's request that are sent to the service, in addition to `X-Forwarded-*`. `["*"]` sends all
+    /// of them, except those that describe the connection or the content.
     #[serde(default)]
     request_headers: Vec<String>,
     /// Additional header fields that are sent to the service. Values may contain `$variables`.
@@ -45,6 +53,26 @@ pub struct ForwardAuth {
     /// Header fields of the service's response that are sent to the client with a refusal.
     #[serde(default)]
     client_headers: Vec<String>,
+    /// Header fields of an allowing response of the service that are added to the response to the client, such as the
+    /// `Set-Cookie` of a session that was extended. Not in APISIX.
+    #[serde(default)]
+    client_headers_on_success: Vec<String>,
+    /// A sign-in page, to which clients are redirected with 302 if the service answers with 401. It may contain
+    /// `$variables`. Not in APISIX.
+    signin_url: Option<String>,
+    /// The query argument of the sign-in page that gets the URL of the request, unless `signin_url` already contains this
+    /// argument. Not in APISIX.
+    #[serde(default = "default_signin_redirect_param")]
+    signin_redirect_param: String,
+    /// Text with `$variables`: a decision of the service (a status below 300, 401 or 403) is used again for requests with
+    /// the same text, whatever their path and method are, unless they are in the text. A request in which all of the
+    /// variables are missing is always decided by the service. Decisions with `Set-Cookie`, or with `no-store`, `no-cache`
+    /// or `private` in `Cache-Control`, are not used again. Not in APISIX.
+    cache_key: Option<String>,
+    /// How long a decision is used again with `cache_key`, in seconds. Not in APISIX.
+    #[serde(default = "default_cache_ttl")]
+    #[schemars(range(min = 1, max = 86_400))]
+    cache_ttl: u64,
     /// Time-out for a request to the service, in milliseconds, including the time to connect.
     #[serde(default = "default_timeout")]
     #[schemars(range(min = 1, max = 60_000))]
@@ -89,6 +117,14 @@ fn default_timeout() -> u64 {
     3000
 }
 
+fn default_signin_redirect_param() -> String {
+    "rd".to_owned()
+}
+
+fn default_cache_ttl() -> u64 {
+    300
+}
+
 fn default_keepalive_timeout() -> u64 {
     60_000
 }
@@ -123,15 +159,7 @@ impl Definition for ForwardAuth {
   client_headers: [WWW-Authenticate, Location]"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.max_req_body_size == 0 {
-            return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
-        }
-        if !(1..=60_000).contains(&self.timeout) {
-            return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
-        }
-        if !(200..=599).contains(&self.status_on_error) {
-            return Err(ConfigError::new("status_on_error", "must be from 200 to 599"));
-        }
+        self.check()?;
         let idle = IdleConnections {
             max_per_origin: if self.keepalive { self.keepalive_pool } else { 0 },
             timeout: Duration::from_millis(self.keepalive_timeout),
@@ -143,18 +171,50 @@ impl Definition for ForwardAuth {
             let template = value.template(&path, build)?;
             Ok((field_name(&name, &path)?, template))
         };
+        let extra_headers = self.extra_headers.into_iter().map(extra).collect::<Result<_, _>>()?;
+        let sign_in = self.signin_url.map(|url| SignIn::new(&url, &self.signin_redirect_param, build)).transpose()?;
+        let ttl = Duration::from_secs(self.cache_ttl);
         Ok(Arc::new(ForwardAuthorizer {
             service,
             method: self.request_method,
             most_content: self.max_req_body_size,
-            request_headers: field_names(&self.request_headers, "request_headers")?,
-            extra_headers: self.extra_headers.into_iter().map(extra).collect::<Result<_, _>>()?,
+            request_headers: RequestFields::new(&self.request_headers)?,
+            success_headers: field_names(&self.client_headers_on_success, "client_headers_on_success")?,
+            granted: NoteKey::unique(),
+            sign_in,
+            cache: self.cache_key.map(|key| DecisionCache::new(&key, ttl, build)),
+            extra_headers,
             upstream_headers: field_names(&self.upstream_headers, "upstream_headers")?,
             client_headers: field_names(&self.client_headers, "client_headers")?,
             allow_degradation: self.allow_degradation,
             status_on_error: self.status_on_error,
             failures: RateLimitedLog::default(),
         }))
+    }
+}
+
+impl ForwardAuth {
+    /// Checks options that need nothing but themselves.
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.max_req_body_size == 0 {
+            return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
+        }
+        if !(1..=60_000).contains(&self.timeout) {
+            return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
+        }
+        if !(200..=599).contains(&self.status_on_error) {
+            return Err(ConfigError::new("status_on_error", "must be from 200 to 599"));
+        }
+        if !(1..=86_400).contains(&self.cache_ttl) {
+            return Err(ConfigError::new("cache_ttl", "must be from 1 to 86400 seconds"));
+        }
+        if self.cache_key.is_some() && self.request_method == RequestMethod::Post {
+            return Err(ConfigError::new(
+                "cache_key",
+                "cannot be used with `request_method: POST`: the content decides, too",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -167,11 +227,58 @@ fn field_name(name: &str, path: &str) -> Result<HeaderName, ConfigError> {
     HeaderName::from_bytes(checked).map_err(|_| ConfigError::new(path, "is not the name of a header field"))
 }
 
+/// The fields of a client's request that the service gets.
+enum RequestFields {
+    All,
+    Named(Box<[HeaderName]>),
+}
+
+impl RequestFields {
+    fn new(names: &[String]) -> Result<RequestFields, ConfigError> {
+        match names {
+            [all] if all == "*" => Ok(RequestFields::All),
+            names => field_names(names, "request_headers").map(RequestFields::Named),
+        }
+    }
+
+    /// Appends the fields of the request; `None` if one has a value that the service cannot get.
+    fn append(&self, exchange: &Exchange, fields: &mut HeaderMap) -> Option<()> {
+        let head = &exchange.request.head;
+        match self {
+            RequestFields::Named(names) => {
+                for name in names {
+                    for value in head.values(name.as_str().as_bytes()) {
+                        fields.append(name, HeaderValue::from_bytes(value).ok()?);
+                    }
+                }
+            }
+            RequestFields::All => {
+                for (name, value) in head.fields() {
+                    let name = HeaderName::from_bytes(name).ok()?;
+                    // The rules for options keep out the fields of the connection and of the content's length.
+                    if header_name(name.as_str(), "").is_ok() && !OF_CONTENT.contains(&name) {
+                        fields.append(name, HeaderValue::from_bytes(value).ok()?);
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Fields that describe content, which a call with GET does not have.
+const OF_CONTENT: [HeaderName; 4] = [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LENGTH, http::header::EXPECT];
+
 struct ForwardAuthorizer {
     service: HttpService,
     method: RequestMethod,
     most_content: u64,
-    request_headers: Box<[HeaderName]>,
+    request_headers: RequestFields,
+    success_headers: Box<[HeaderName]>,
+    /// The key of the fields of an allowing answer that the client gets.
+    granted: NoteKey,
+    sign_in: Option<SignIn>,
+    cache: Option<DecisionCache>,
     extra_headers: Box<[(HeaderName, Template)]>,
     upstream_headers: Box<[HeaderName]>,
     client_headers: Box<[HeaderName]>,
@@ -182,10 +289,11 @@ struct ForwardAuthorizer {
 
 impl Plugin for ForwardAuthorizer {
     fn phases(&self) -> Phases {
-        match self.method {
+        let requests = match self.method {
             RequestMethod::Get => Phases::REQUEST,
             RequestMethod::Post => Phases::REQUEST.and(Phases::REQUEST_BODY),
-        }
+        };
+        if self.success_headers.is_empty() { requests } else { requests.and(Phases::RESPONSE) }
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
@@ -208,6 +316,16 @@ impl Plugin for ForwardAuthorizer {
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(self.decide(exchange, Bytes::copy_from_slice(body))))
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let Some(granted) = exchange.notes.kept(self.granted).cloned() else { return Ok(()) };
+        for line in granted.borrow().split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+            let colon = line.iter().position(|&byte| byte == b':').unwrap_or(line.len() - 1);
+            let (name, value) = (&line[..colon], &line[colon + 1..]);
+            exchange.response.head.add(name, value).map_err(|_| Stop::Internal)?;
+        }
+        Ok(())
     }
 }
 
@@ -241,11 +359,19 @@ impl ForwardAuthorizer {
     }
 
     async fn decide(&self, exchange: &mut Exchange, content: Bytes) -> Result<(), Stop> {
+        let cached = self.cache.as_ref().and_then(|cache| Some((cache, cache.key(exchange)?)));
+        if let Some(answer) = cached.and_then(|(cache, key)| cache.find(key)) {
+            return self.carry_out(exchange, &answer);
+        }
         // Only a value of the client, in a template, can be invalid.
         let auth_request = self.auth_request(exchange, content).ok_or(Stop::Respond(400))?;
-        match self.service.ask(auth_request, MOST_ANSWERED).await {
-            Ok(answer) if answer.status().as_u16() < 300 => self.admit(exchange, &answer),
-            Ok(answer) => Err(self.refuse(exchange, &answer)),
+        match self.service.ask(auth_request, MOST_ANSWERED).await.map(Rc::new) {
+            Ok(answer) => {
+                if let Some((cache, key)) = cached {
+                    cache.keep(key, &answer);
+                }
+                self.carry_out(exchange, &answer)
+            }
             Err(failure) => {
                 self.failures.error(format_args!("forward-auth: {}: {failure}", self.service.name()));
                 match self.allow_degradation {
@@ -260,13 +386,13 @@ impl ForwardAuthorizer {
         }
     }
 
+    fn carry_out(&self, exchange: &mut Exchange, answer: &Response<Bytes>) -> Result<(), Stop> {
+        if answer.status().as_u16() < 300 { self.admit(exchange, answer) } else { Err(self.refuse(exchange, answer)) }
+    }
+
     fn auth_request(&self, exchange: &Exchange, content: Bytes) -> Option<Request<Full<Bytes>>> {
         let mut fields = HeaderMap::new();
-        for name in &self.request_headers {
-            for value in exchange.request.head.values(name.as_str().as_bytes()) {
-                fields.append(name, HeaderValue::from_bytes(value).ok()?);
-            }
-        }
+        self.request_headers.append(exchange, &mut fields)?;
         if self.method == RequestMethod::Post {
             // The fields that describe the content.
             for name in [CONTENT_TYPE, CONTENT_ENCODING] {
@@ -313,21 +439,55 @@ impl ForwardAuthorizer {
                 exchange.mark_personal(name.as_str().as_bytes());
             }
         }
+        self.grant(exchange, answer);
         Ok(())
     }
 
+    /// Stores the fields that the client gets with the response.
+    fn grant(&self, exchange: &mut Exchange, answer: &Response<Bytes>) {
+        let lines: Vec<Vec<u8>> = self
+            .success_headers
+            .iter()
+            .flat_map(|name| {
+                answer.headers().get_all(name).iter().map(move |value| (name.as_str().as_bytes(), value.as_bytes()))
+            })
+            .map(|(name, value)| [name, b":", value, b"\n"].concat())
+            .collect();
+        if !lines.is_empty() {
+            exchange.notes.keep(self.granted, exchange.client.addr).borrow_mut().extend(&lines.concat());
+        }
+    }
+
     fn refuse(&self, exchange: &mut Exchange, answer: &Response<Bytes>) -> Stop {
-        let content_type = answer.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        if let (401, Some(sign_in)) = (answer.status().as_u16(), &self.sign_in) {
+            let location = sign_in.location(exchange);
+            let stop = exchange.respond(302, "text/plain; charset=utf-8", b"302 Found\n");
+            let fields =
+                self.client_headers.iter().filter(|name| ![CONTENT_TYPE, http::header::LOCATION].contains(name));
+            return match self.add_to_response(exchange, answer, fields) {
+                true if exchange.response.head.add(b"Location", location.as_bytes()).is_ok() => stop,
+                _ => Stop::Internal,
+            };
+        }
+        let content_type = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let content_type = content_type.unwrap_or("text/plain; charset=utf-8");
         let stop = exchange.respond(answer.status().as_u16(), content_type, answer.body());
-        for name in self.client_headers.iter().filter(|name| **name != http::header::CONTENT_TYPE) {
-            for value in answer.headers().get_all(name) {
-                if exchange.response.head.add(name.as_str().as_bytes(), value.as_bytes()).is_err() {
-                    return Stop::Internal;
-                }
-            }
-        }
-        stop
+        let fields = self.client_headers.iter().filter(|name| **name != CONTENT_TYPE);
+        if self.add_to_response(exchange, answer, fields) { stop } else { Stop::Internal }
+    }
+
+    /// Adds fields of the answer to the response; `false` if one is not allowed there.
+    fn add_to_response<'a>(
+        &self,
+        exchange: &mut Exchange,
+        answer: &Response<Bytes>,
+        mut names: impl Iterator<Item = &'a HeaderName>,
+    ) -> bool {
+        let head = &mut exchange.response.head;
+        names.all(|name| {
+            let mut values = answer.headers().get_all(name).iter();
+            values.all(|value| head.add(name.as_str().as_bytes(), value.as_bytes()).is_ok())
+        })
     }
 }
 
@@ -347,7 +507,11 @@ mod tests {
             method: options.request_method,
             most_content: options.max_req_body_size,
             service: HttpService::parse(&client, &options.uri, false, Duration::ZERO, idle, "").expect("valid"),
-            request_headers: names(&options.request_headers),
+            request_headers: RequestFields::new(&options.request_headers).expect("valid"),
+            success_headers: names(&options.client_headers_on_success),
+            granted: NoteKey::unique(),
+            sign_in: None,
+            cache: None,
             extra_headers: Box::default(),
             upstream_headers: names(&options.upstream_headers),
             client_headers: names(&options.client_headers),
@@ -418,6 +582,13 @@ mod tests {
             (json!({"uri": "http://a", "request_method": "PUT"}), "request_method: `PUT` is not an allowed value"),
             (json!({"uri": "http://a", "max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
             (json!({"uri": "http://a", "timeout": 0}), "timeout: must be from 1"),
+            (json!({"uri": "http://a", "signin_url": "login"}), "signin_url: `login` is not the URL of a page"),
+            (
+                json!({"uri": "http://a", "signin_url": "/", "signin_redirect_param": "a b"}),
+                "signin_redirect_param: must be",
+            ),
+            (json!({"uri": "http://a", "cache_ttl": 0}), "cache_ttl: must be from 1"),
+            (json!({"uri": "http://a", "cache_key": "a", "request_method": "POST"}), "cache_key: cannot be used"),
             (json!({"uri": "http://a", "status_on_error": 99}), "status_on_error: must be from 200"),
             (json!({"uri": "http://a", "client_headers": ["A", "b c"]}), "client_headers[1]: is not the name"),
             (json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "upstream_headers[0]: controls"),

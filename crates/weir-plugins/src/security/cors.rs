@@ -99,7 +99,8 @@ impl Definition for Cors {
             if !field::is_value(text.as_bytes()) {
                 return Err(ConfigError::new(path, "has a character that is not allowed in a header field"));
             }
-            if self.allow_credential && text == "*" && path != "timing_allow_origins" {
+            let is_unused = path == "allow_origins" && self.allow_origins_by_regex.is_some();
+            if self.allow_credential && text == "*" && path != "timing_allow_origins" && !is_unused {
                 let problem = "cannot be `*` when `allow_credential` is true; name what is allowed";
                 return Err(ConfigError::new(path, problem));
             }

@@ -18,8 +18,8 @@ use crate::options::pattern;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
-    /// Redirects HTTP requests to the same URL over HTTPS, with 301 for GET and HEAD and 308 for other methods.
-    /// Requests that arrived over HTTPS, or for which a trusted proxy reports HTTPS in `X-Forwarded-Proto`, are not
+    /// Redirects HTTP requests to the same URL over HTTPS, with 301 for GET and HEAD and 308 for other methods, or with
+    /// `http_to_https_code`. Requests that arrived over HTTPS, or for which a trusted proxy reports HTTPS in `X-Forwarded-Proto`, are not
     /// redirected.
     #[serde(default)]
     http_to_https: bool,
@@ -27,6 +27,9 @@ pub struct Redirect {
     /// clients use a different port.
     #[schemars(range(min = 1))]
     https_port: Option<u16>,
+    /// The status of redirects by `http_to_https`, for all methods, 301 to 308. Not in APISIX.
+    #[schemars(range(min = 301, max = 308))]
+    http_to_https_code: Option<u16>,
     /// The target of the redirect, which may contain `$variables`. Write a literal dollar sign as `\$`.
     uri: Option<String>,
     /// A regular expression for the path, and the target of the redirect, with `$1`, `$2`... for the capture groups.
@@ -55,6 +58,10 @@ impl Definition for Redirect {
     const EXAMPLE: &'static str = "redirect: { uri: https://www.example.com$request_uri, ret_code: 301 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let https_code = self.http_to_https_code;
+        if https_code.is_some_and(|code| ![301, 302, 303, 307, 308].contains(&code)) {
+            return Err(ConfigError::new("http_to_https_code", "must be 301, 302, 303, 307 or 308"));
+        }
         let place = match (self.http_to_https, self.uri, self.regex_uri) {
             (true, None, None) if self.append_query_string => {
                 let problem = "has no use with `http_to_https`, which keeps the query anyway; leave it out";
@@ -62,7 +69,8 @@ impl Definition for Redirect {
             }
             (true, None, None) => {
                 let port = self.https_port.or(build.https_port()).filter(|port| *port != 443);
-                RedirectTarget::Https(port.map(|port| format!(":{port}").into_bytes().into()).unwrap_or_default())
+                let port = port.map(|port| format!(":{port}").into_bytes().into()).unwrap_or_default();
+                RedirectTarget::Https(port, https_code)
             }
             (false, Some(uri), None) if !uri.is_empty() => RedirectTarget::Fixed(build.template(&uri, "uri")),
             (false, Some(_), None) => return Err(ConfigError::new("uri", "is empty")),
@@ -75,8 +83,14 @@ impl Definition for Redirect {
             },
             _ => return Err(ConfigError::new("", "needs one of `uri`, `regex_uri` and `http_to_https`")),
         };
-        if self.https_port.is_some() && !matches!(place, RedirectTarget::Https(_)) {
+        if self.https_port.is_some() && !matches!(place, RedirectTarget::Https(..)) {
             return Err(ConfigError::new("https_port", "can be used with `http_to_https` only"));
+        }
+        if https_code.is_some() && !matches!(place, RedirectTarget::Https(..)) {
+            return Err(ConfigError::new(
+                "http_to_https_code",
+                "can be used with `http_to_https` only; set `ret_code`",
+            ));
         }
         if self.https_port == Some(0) {
             return Err(ConfigError::new("https_port", "must be from 1 to 65535"));
@@ -97,8 +111,9 @@ struct Redirection {
 }
 
 enum RedirectTarget {
-    /// To `https` on this port, written as `:port`; empty for the default port.
-    Https(Box<[u8]>),
+    /// To `https` on this port, written as `:port`; empty for the default port. The status, if it does not depend on the
+    /// method.
+    Https(Box<[u8]>, Option<u16>),
     Fixed(Template),
     Matched(Arc<Regex>, Template),
 }
@@ -108,11 +123,12 @@ impl Plugin for Redirection {
         let mut place = Vec::new();
         let mut status = self.status;
         match &self.place {
-            RedirectTarget::Https(port) => {
+            RedirectTarget::Https(port, code) => {
                 if came_over_https(exchange) || exchange.request.host().is_empty() {
                     return Ok(Flow::Continue);
                 }
-                status = if matches!(exchange.request.method, Method::Get | Method::Head) { 301 } else { 308 };
+                let keeps_method = !matches!(exchange.request.method, Method::Get | Method::Head);
+                status = code.unwrap_or(if keeps_method { 308 } else { 301 });
                 let request = &exchange.request;
                 let path = [b"https://", request.host(), port, request.client_unmerged_path()].concat();
                 place.extend_from_slice(&path);
@@ -214,6 +230,8 @@ mod tests {
         assert_eq!(redirected(options.clone(), &mut get("/hello?a=1")), to(301, "https://h.example/hello?a=1"));
         let mut post = exchange("POST /hello HTTP/1.1\nHost: H.example:9080\nContent-Length: 0");
         assert_eq!(redirected(options.clone(), &mut post), to(308, "https://h.example/hello"));
+        let permanent = json!({"http_to_https": true, "http_to_https_code": 308});
+        assert_eq!(redirected(permanent, &mut get("/hello?a=1")), to(308, "https://h.example/hello?a=1"));
         let mut over_tls = get("/");
         over_tls.client.tls = true;
         let elsewhere = json!({"http_to_https": true, "https_port": 9443});
@@ -287,6 +305,8 @@ mod tests {
             (json!({"regex_uri": ["a"]}), "regex_uri: must contain one regular expression and one target"),
             (json!({"regex_uri": ["(", "b"]}), "regex_uri[0]: is not a regular expression"),
             (json!({"uri": "/", "ret_code": 100}), "ret_code: must be from 200"),
+            (json!({"http_to_https": true, "http_to_https_code": 304}), "http_to_https_code: must be 301"),
+            (json!({"uri": "/", "http_to_https_code": 308}), "http_to_https_code: can be used with"),
             (json!({"http_to_https": true, "append_query_string": true}), "append_query_string: has no use"),
         ] {
             let error = refused::<Redirect>(options);

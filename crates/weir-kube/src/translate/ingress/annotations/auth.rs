@@ -1,0 +1,170 @@
+//! Authentication: another service that decides, and passwords.
+
+use serde_json::{Map, Value, json};
+
+use super::{Annotation, Differs, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, With, annotation};
+
+pub(super) const TABLE: &[Annotation] = &[
+    annotation(
+        "auth-url",
+        Reads::Url,
+        Differs(forward_auth),
+        NEEDED,
+        "`forward-auth`, which gets all fields of the request, and `X-Original-URL` and `X-Original-Method`. `$host` in the URL \
+         is the host of the rule. The certificate of an `https` service is verified, which ingress-nginx does not do.",
+    ),
+    annotation(
+        "auth-method",
+        Reads::OneOf(&["GET", "POST"]),
+        With("auth-url"),
+        NEEDED,
+        "`forward-auth.request_method`.",
+    ),
+    annotation(
+        "auth-signin",
+        Reads::Url,
+        With("auth-url"),
+        OPTIONAL,
+        "`forward-auth.signin_url`: a redirect with 302 in place of a 401, with the URL of the request in the argument `rd`.",
+    ),
+    annotation(
+        "auth-signin-redirect-param",
+        Reads::Text,
+        With("auth-signin"),
+        OPTIONAL,
+        "`forward-auth.signin_redirect_param`.",
+    ),
+    annotation(
+        "auth-response-headers",
+        Reads::List,
+        With("auth-url"),
+        OPTIONAL,
+        "`forward-auth.upstream_headers`. `Set-Cookie` of the service always reaches the client.",
+    ),
+    annotation(
+        "auth-request-redirect",
+        Reads::Text,
+        With("auth-url"),
+        OPTIONAL,
+        "`X-Auth-Request-Redirect` in `forward-auth.extra_headers`.",
+    ),
+    annotation(
+        "auth-proxy-set-headers",
+        Reads::Object,
+        With("auth-url"),
+        NEEDED,
+        "The values of the ConfigMap in `forward-auth.extra_headers`.",
+    ),
+    annotation("auth-cache-key", Reads::Text, With("auth-url"), OPTIONAL, "`forward-auth.cache_key`."),
+    annotation(
+        "auth-cache-duration",
+        Reads::Text,
+        With("auth-cache-key"),
+        OPTIONAL,
+        "`forward-auth.cache_ttl`: the first time in it, for all statuses.",
+    ),
+    annotation(
+        "auth-always-set-cookie",
+        Reads::Flag,
+        Nothing,
+        OPTIONAL,
+        "`Set-Cookie` of the service is added to all responses.",
+    ),
+    annotation("auth-keepalive", Reads::Number, Nothing, OPTIONAL, "Connections to the service are kept in any case."),
+    annotation("auth-keepalive-share-vars", Reads::Flag, Nothing, OPTIONAL, "The same."),
+    annotation("auth-keepalive-requests", Reads::Number, Nothing, OPTIONAL, "The same."),
+    annotation("auth-keepalive-timeout", Reads::Seconds, Nothing, OPTIONAL, "The same."),
+    annotation(
+        "enable-global-auth",
+        Reads::Flag,
+        Nothing,
+        OPTIONAL,
+        "Weir has no `global-auth-url`; for all routes of a node, write a global rule with `forward-auth`.",
+    ),
+    annotation(
+        "auth-snippet",
+        Reads::Text,
+        Refused,
+        NEEDED,
+        "Configuration of nginx cannot be included; use options of `forward-auth`.",
+    ),
+    annotation(
+        "auth-type",
+        Reads::OneOf(&["basic", "digest"]),
+        Refused,
+        NEEDED,
+        "A file of users for one route is not supported; use `basic-auth` with consumers.",
+    ),
+    annotation("auth-secret", Reads::Object, With("auth-type"), OPTIONAL, "As `auth-type`."),
+    annotation(
+        "auth-secret-type",
+        Reads::OneOf(&["auth-file", "auth-map"]),
+        With("auth-type"),
+        OPTIONAL,
+        "As `auth-type`.",
+    ),
+    annotation("auth-realm", Reads::Text, With("auth-type"), OPTIONAL, "As `auth-type`."),
+];
+
+fn forward_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let url = given.text("auth-url").unwrap_or_default();
+    if url.is_empty() {
+        return Err("the URL is empty".to_owned());
+    }
+    let mut options = Map::new();
+    options.insert("uri".to_owned(), url.into());
+    if let Some(method) = given.text("auth-method") {
+        options.insert("request_method".to_owned(), method.into());
+    }
+    options.insert("request_headers".to_owned(), json!(["*"]));
+    options.insert("extra_headers".to_owned(), extra_headers(given)?);
+    let upstream = given.list("auth-response-headers");
+    if !upstream.is_empty() {
+        options.insert("upstream_headers".to_owned(), json!(upstream));
+    }
+    options.insert("client_headers".to_owned(), json!(["WWW-Authenticate", "Location", "Set-Cookie"]));
+    options.insert("client_headers_on_success".to_owned(), json!(["Set-Cookie"]));
+    if let Some(page) = given.text("auth-signin") {
+        options.insert("signin_url".to_owned(), page.into());
+        if let Some(argument) = given.text("auth-signin-redirect-param") {
+            options.insert("signin_redirect_param".to_owned(), argument.into());
+        }
+    }
+    if let Some(key) = given.text("auth-cache-key") {
+        options.insert("cache_key".to_owned(), key.into());
+        options.insert("cache_ttl".to_owned(), json!(cache_ttl(given)));
+    }
+    settings.plugins.insert("forward-auth".to_owned(), Value::Object(options));
+    Ok(())
+}
+
+fn extra_headers(given: &Given) -> Result<Value, String> {
+    let mut fields = json!({
+        "X-Original-URL": "$scheme://$http_host$request_uri",
+        "X-Original-Method": "$request_method",
+        "X-Auth-Request-Redirect": given.text("auth-request-redirect").unwrap_or("$request_uri"),
+    });
+    if given.text("auth-proxy-set-headers").is_some() {
+        for (name, value) in given.config_map("auth-proxy-set-headers")? {
+            fields[name] = value.as_str().into();
+        }
+    }
+    Ok(fields)
+}
+
+/// Seconds of the first time in a text such as `200 202 5m, 401 1m`.
+fn cache_ttl(given: &Given) -> u64 {
+    let text = given.text("auth-cache-duration").unwrap_or_default();
+    let time = |word: &str| {
+        let (number, unit) = word.split_at(word.find(|c: char| !c.is_ascii_digit())?);
+        let factor = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            _ => return None,
+        };
+        Some(number.parse::<u64>().ok()?.saturating_mul(factor).clamp(1, 86_400))
+    };
+    text.split([' ', ',']).find_map(time).unwrap_or(300)
+}

@@ -1,0 +1,131 @@
+//! Mirrors, errors, logs, and configuration of nginx.
+
+use serde_json::json;
+
+use super::{
+    Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, Told, With, annotation,
+};
+
+pub(super) const TABLE: &[Annotation] = &[
+    annotation("mirror-target", Reads::Url, Served(mirror), OPTIONAL, "`proxy-mirror`."),
+    annotation(
+        "mirror-request-body",
+        Reads::OneOf(&["on", "off"]),
+        With("mirror-target"),
+        OPTIONAL,
+        "As `on`: copies have the body, up to 1 MiB.",
+    ),
+    annotation("mirror-host", Reads::Text, Told, OPTIONAL, "Copies have the `Host` of the request."),
+    annotation(
+        "custom-headers",
+        Reads::Object,
+        Served(custom_headers),
+        OPTIONAL,
+        "The values of the ConfigMap in `response-rewrite.headers`.",
+    ),
+    annotation(
+        "custom-http-errors",
+        Reads::List,
+        Told,
+        OPTIONAL,
+        "Errors of the upstream are passed on; a page of another Service is not fetched.",
+    ),
+    annotation("default-backend", Reads::Text, Told, OPTIONAL, "A Service without endpoints is answered with 503."),
+    annotation("disable-proxy-intercept-errors", Reads::Flag, Nothing, OPTIONAL, "Errors are passed on in any case."),
+    annotation(
+        "enable-access-log",
+        Reads::Flag,
+        Told,
+        OPTIONAL,
+        "The access log is a setting of the node, for all routes.",
+    ),
+    annotation(
+        "enable-rewrite-log",
+        Reads::Flag,
+        Nothing,
+        OPTIONAL,
+        "`weir explain` and `weir trace` tell how a request is handled.",
+    ),
+    annotation(
+        "enable-opentelemetry",
+        Reads::Flag,
+        Told,
+        OPTIONAL,
+        "Use the plugin `opentelemetry`, for example in a global rule.",
+    ),
+    annotation(
+        "opentelemetry-trust-incoming-span",
+        Reads::Flag,
+        With("enable-opentelemetry"),
+        OPTIONAL,
+        "As `enable-opentelemetry`.",
+    ),
+    annotation(
+        "opentelemetry-operation-name",
+        Reads::Text,
+        With("enable-opentelemetry"),
+        OPTIONAL,
+        "As `enable-opentelemetry`.",
+    ),
+    annotation("ssl-ciphers", Reads::Text, Nothing, OPTIONAL, "Weir has safe ciphers only."),
+    annotation("ssl-prefer-server-ciphers", Reads::Flag, Nothing, OPTIONAL, "The same."),
+    annotation(
+        "enable-modsecurity",
+        Reads::Flag,
+        Served(firewall),
+        NEEDED,
+        "`true` is refused: Weir has no such firewall.",
+    ),
+    annotation("enable-owasp-core-rules", Reads::Flag, Served(firewall), NEEDED, "The same."),
+    annotation(
+        "modsecurity-transaction-id",
+        Reads::Text,
+        With("enable-modsecurity"),
+        OPTIONAL,
+        "As `enable-modsecurity`.",
+    ),
+    annotation("modsecurity-snippet", Reads::Text, Refused, NEEDED, "Weir has no such firewall."),
+    annotation(
+        "configuration-snippet",
+        Reads::Text,
+        Refused,
+        NEEDED,
+        "Configuration of nginx cannot be included; use plugins, such as `response-rewrite`, `proxy-rewrite`, `redirect`.",
+    ),
+    annotation("server-snippet", Reads::Text, Refused, NEEDED, "The same."),
+    annotation("stream-snippet", Reads::Text, Refused, NEEDED, "The same."),
+];
+
+fn mirror(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let target = given.text("mirror-target").unwrap_or_default();
+    let (scheme, rest) = target.split_once("://").unwrap_or_default();
+    let (host, path) = rest.split_at(rest.find(['/', '$']).unwrap_or(rest.len()));
+    if host.is_empty() || scheme.starts_with('$') {
+        return Err(format!("`{target}` has no host"));
+    }
+    let mut options = json!({ "host": format!("{scheme}://{host}") });
+    match path {
+        "" | "$request_uri" | "/$request_uri" => {}
+        path => match path.strip_suffix("$request_uri") {
+            Some(prefix) if !prefix.contains('$') => {
+                options["path"] = prefix.trim_end_matches('/').into();
+                options["path_concat_mode"] = "prefix".into();
+            }
+            None if !path.contains('$') => options["path"] = path.into(),
+            _ => return Err(format!("`{path}` has variables other than `$request_uri` at its end")),
+        },
+    }
+    settings.plugins.insert("proxy-mirror".to_owned(), options);
+    Ok(())
+}
+
+fn custom_headers(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let fields = given.config_map("custom-headers")?;
+    settings.plugin("response-rewrite", "headers", json!({ "set": fields }));
+    Ok(())
+}
+
+fn firewall(given: &Given, _: &mut IngressSettings) -> Result<(), String> {
+    let is_asked = ["enable-modsecurity", "enable-owasp-core-rules"].iter().any(|name| given.flag(name, false));
+    if is_asked { Err("Weir has no such firewall".to_owned()) } else { Ok(()) }
+}

@@ -1,0 +1,75 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::objects::ingress::Ingress;
+use crate::world::World;
+
+fn treated(annotations: &[(&str, &str)]) -> (IngressSettings, Vec<Remark>) {
+    let mut ingress = Ingress::default();
+    for (name, value) in annotations {
+        ingress.metadata.annotations.insert(format!("{PREFIX}{name}"), (*value).to_owned());
+    }
+    let mut settings = IngressSettings::ingress_nginx();
+    let world = World::default();
+    let remarks = read(&Given::new(&ingress, &world), &mut settings);
+    (settings, remarks)
+}
+
+#[test]
+fn each_name_is_there_once_and_names_that_are_referred_to_exist() {
+    let names: BTreeSet<&str> = table().map(|annotation| annotation.name).collect();
+    assert_eq!(names.len(), table().count());
+    for annotation in table() {
+        if let With(main) = annotation.fate {
+            assert!(names.contains(main), "{}", annotation.name);
+        }
+        assert!(annotation.becomes.ends_with('.'), "{}", annotation.name);
+        assert!(!matches!(annotation.fate, Refused) || annotation.is_needed, "{}", annotation.name);
+    }
+}
+
+#[test]
+fn a_value_that_is_not_understood_refuses_the_ingress_only_if_it_is_needed() {
+    let treatment = |name, value| treated(&[(name, value)]).1[0].treatment;
+    assert_eq!(treatment("whitelist-source-range", "10.0.0.0/8"), Treatment::Served);
+    assert_eq!(treatment("whitelist-source-range", "10.0.0.0/8,office"), Treatment::Refused);
+    assert_eq!(treatment("proxy-body-size", "8x"), Treatment::Left);
+    assert_eq!(treatment("enable-cors", "true"), Treatment::Differs);
+    assert_eq!(treatment("enable-access-log", "false"), Treatment::Left);
+    assert_eq!(treatment("no-such-annotation", "x"), Treatment::Left);
+}
+
+#[test]
+fn what_is_not_stated_is_as_in_ingress_nginx() {
+    let (settings, remarks) = treated(&[]);
+    assert!(remarks.is_empty());
+    assert_eq!(settings.plugins["client-control"]["max_body_size"], 1_048_576);
+    let timeout = settings.timeout.expect("stated");
+    assert_eq!((timeout.connect, timeout.send, timeout.read), (5.0, 60.0, 60.0));
+}
+
+#[test]
+fn upstreams_get_what_belongs_to_them() {
+    let (settings, _) = treated(&[
+        ("backend-protocol", "GRPCS"),
+        ("proxy-ssl-verify", "on"),
+        ("load-balance", "ewma"),
+        ("proxy-next-upstream", "error timeout http_503"),
+        ("proxy-next-upstream-tries", "3"),
+        ("proxy-next-upstream-timeout", "7"),
+    ]);
+    let expected = serde_json::json!({
+        "type": "ewma", "scheme": "grpcs", "tls": { "verify": true }, "retry_on": ["read_timeout", "http_503"],
+        "retries": 2, "retry_timeout": 7.0,
+    });
+    assert_eq!(serde_json::Value::Object(settings.upstream), expected);
+}
+
+#[test]
+fn a_mirror_gets_the_path_that_its_target_states() {
+    let options = |target| treated(&[("mirror-target", target)]).0.plugins["proxy-mirror"].clone();
+    assert_eq!(options("https://a.example$request_uri"), serde_json::json!({ "host": "https://a.example" }));
+    let below = serde_json::json!({ "host": "http://a.example:81", "path": "/copy", "path_concat_mode": "prefix" });
+    assert_eq!(options("http://a.example:81/copy$request_uri"), below);
+    assert_eq!(treated(&[("mirror-target", "http://a.example/$arg_x")]).1[0].treatment, Treatment::Left);
+}

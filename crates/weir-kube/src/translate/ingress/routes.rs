@@ -1,0 +1,246 @@
+//! The routes of a host.
+
+use serde_json::{Map, Value, json};
+
+use super::super::backends::ServiceBackends;
+use super::canaries;
+use super::certificates::TlsHosts;
+use super::claimed::Claimed;
+use super::class::IngressDialect;
+use super::matcher::{IngressPathMatch, PathConditions, one_label};
+use super::settings::ToHttps;
+use super::sites::{IngressSite, IngressSites, SitePath};
+use super::targets::{BackendTarget, target};
+use crate::objects::ingress::IngressBackend;
+use crate::translation::{DerivedResource, EventKind, KubeOptions, ResourceList, Translation, resource_id};
+
+/// Writes routes.
+pub(super) struct RouteWriter<'a, 'w> {
+    pub backends: &'a mut ServiceBackends<'w>,
+    pub options: &'a KubeOptions,
+    pub tls: &'a TlsHosts,
+    pub translation: &'a mut Translation,
+}
+
+/// After all paths of a host.
+const REST: i64 = -100;
+/// After that, for requests of all hosts.
+const DEFAULT: i64 = -200;
+/// Before all paths of a host.
+const FIRST: i64 = 1_000_000;
+
+impl RouteWriter<'_, '_> {
+    pub(super) fn site(&mut self, host: &str, site: &IngressSite, sites: &IngressSites) {
+        let ranks = site.ranks();
+        for path in &site.paths {
+            let rank = ranks.get(path.matches.text()).copied().unwrap_or_default();
+            self.path(host, path, rank);
+        }
+        self.root(host, site);
+        self.www(host, site, sites);
+        self.rest(host, site, sites);
+    }
+
+    fn path(&mut self, host: &str, path: &SitePath, rank: i64) {
+        let SitePath { claimed, number, matches, .. } = path;
+        let mut value = self.beginning(host, claimed, matches.conditions(rank));
+        let keys = if claimed.is_refused { Ok(closed()) } else { self.keys(host, path) };
+        value.extend(keys.unwrap_or_else(|problem| {
+            let message = format!("`{}` of `{host}`: {problem}; it is answered with 503", path.path.path);
+            self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
+            closed()
+        }));
+        self.add(claimed, &number.to_string(), value);
+    }
+
+    /// What the route of a path does.
+    fn keys(&mut self, host: &str, path: &SitePath) -> Result<Map<String, Value>, String> {
+        let SitePath { claimed, matches, .. } = path;
+        let mut keys = self.behaviour(host, claimed)?;
+        if let (IngressPathMatch::Expression(pattern), Some(rewritten)) = (matches, &claimed.settings.rewrite_target) {
+            // The whole path is replaced, with the groups of the expression.
+            plugin(&mut keys, "proxy-rewrite")["regex_uri"] = json!([format!("(?i)^(?:{pattern}).*$"), rewritten]);
+        }
+        if let IngressPathMatch::Expression(pattern) = matches
+            && let Err(problem) = regex::Regex::new(pattern)
+        {
+            let problem = problem.to_string();
+            let last = problem.lines().last().unwrap_or_default();
+            return Err(format!("it is not a regular expression that can be served: {last}"));
+        }
+        if let Some((other, backend)) = path.canary
+            && let Some(canary) = &other.settings.canary
+            && !other.is_refused
+        {
+            let target = self.target(other, backend)?;
+            plugin(&mut keys, "traffic-split")["rules"] = canaries::split(canary, target)["rules"].take();
+        }
+        // A redirect needs no backend.
+        if !claimed.settings.plugins.contains_key("redirect") {
+            keys.extend(self.target(claimed, &path.path.backend)?);
+        }
+        Ok(keys)
+    }
+
+    fn target(&mut self, claimed: &Claimed, backend: &IngressBackend) -> Result<BackendTarget, String> {
+        target(claimed, backend, self.backends, self.options)
+    }
+
+    /// The plugins and time-outs of an Ingress at a host.
+    fn behaviour(&self, host: &str, claimed: &Claimed) -> Result<Map<String, Value>, String> {
+        let settings = &claimed.settings;
+        let mut plugins = settings.plugins.clone();
+        let redirects = match settings.to_https {
+            ToHttps::None => false,
+            ToHttps::WithCertificate => self.tls.cover(host),
+            ToHttps::All => true,
+        };
+        if redirects && !plugins.contains_key("redirect") {
+            let to_https = json!({ "http_to_https": true, "http_to_https_code": 308, "https_port": 443 });
+            plugins.insert("redirect".to_owned(), to_https);
+        }
+        if let Some(uri) = plugins.get("forward-auth").and_then(|options| options["uri"].as_str()) {
+            let uri = at_host(uri, host, redirects)?;
+            plugins["forward-auth"]["uri"] = uri.into();
+        }
+        let mut keys = Map::new();
+        if !plugins.is_empty() {
+            keys.insert("plugins".to_owned(), Value::Object(plugins));
+        }
+        if let Some(timeout) = settings.timeout {
+            let times = json!({ "connect": timeout.connect, "send": timeout.send, "read": timeout.read });
+            keys.insert("timeout".to_owned(), times);
+        }
+        Ok(keys)
+    }
+
+    /// The redirect of `/` to the root of the application.
+    fn root(&mut self, host: &str, site: &IngressSite) {
+        let rooted = site.paths.iter().map(|path| path.claimed).find(|claimed| claimed.settings.app_root.is_some());
+        let Some(claimed) = rooted.filter(|claimed| !claimed.is_refused) else { return };
+        let conditions = PathConditions { uris: vec!["/".to_owned()], vars: Vec::new(), priority: FIRST };
+        let mut value = self.beginning(host, claimed, conditions);
+        let redirect = json!({ "redirect": { "uri": claimed.settings.app_root, "ret_code": 302 } });
+        value.insert("plugins".to_owned(), redirect);
+        self.add(claimed, &format!("root_{host}"), value);
+    }
+
+    /// The redirect of the host with `www.` to that without, or the other way round.
+    fn www(&mut self, host: &str, site: &IngressSite, sites: &IngressSites) {
+        let asked = site.paths.iter().map(|path| path.claimed).find(|claimed| claimed.settings.from_to_www);
+        let Some(claimed) = asked.filter(|claimed| !claimed.is_refused) else { return };
+        let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
+        if host.is_empty() || host.starts_with("*.") || sites.contains_key(&other) {
+            return;
+        }
+        let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: 0 };
+        let mut value = self.beginning(&other, claimed, conditions);
+        let uri = format!("$scheme://{host}$request_uri");
+        value.insert("plugins".to_owned(), json!({ "redirect": { "uri": uri, "ret_code": 308 } }));
+        self.add(claimed, &format!("www_{other}"), value);
+    }
+
+    /// With ingress-nginx, a host is served by its own paths alone, not by those of a less specific host.
+    fn rest(&mut self, host: &str, site: &IngressSite, sites: &IngressSites) {
+        let has_wider = sites.keys().any(|other| other.is_empty() || is_wider(other, host));
+        let nginx =
+            site.paths.iter().map(|path| path.claimed).find(|claimed| claimed.dialect == IngressDialect::IngressNginx);
+        let Some(claimed) = nginx else { return };
+        if host.is_empty() || !has_wider || site.paths.iter().any(|path| path.matches.takes_all()) {
+            return;
+        }
+        let with_default = site
+            .paths
+            .iter()
+            .map(|path| path.claimed)
+            .find_map(|claimed| claimed.ingress.spec.default_backend.as_ref().map(|backend| (claimed, backend)));
+        let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: REST };
+        let mut value = self.beginning(host, claimed, conditions);
+        let target = with_default.and_then(|(owner, backend)| self.target(owner, backend).ok());
+        value.extend(target.unwrap_or_else(|| answer(404)));
+        self.add(claimed, &format!("rest_{host}"), value);
+    }
+
+    /// The route for requests that no rule takes.
+    pub(super) fn default_backend(&mut self, claimed: &Claimed, backend: &IngressBackend) {
+        let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: DEFAULT };
+        let mut value = self.beginning("", claimed, conditions);
+        let keys = if claimed.is_refused { Ok(closed()) } else { self.default_keys(claimed, backend) };
+        value.extend(keys.unwrap_or_else(|problem| {
+            let message = format!("`defaultBackend`: {problem}; it is answered with 503");
+            self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
+            closed()
+        }));
+        self.add(claimed, "default", value);
+    }
+
+    fn default_keys(&mut self, claimed: &Claimed, backend: &IngressBackend) -> Result<Map<String, Value>, String> {
+        let mut keys = self.behaviour("", claimed)?;
+        keys.extend(self.target(claimed, backend)?);
+        Ok(keys)
+    }
+
+    /// The keys that every route begins with.
+    fn beginning(&self, host: &str, claimed: &Claimed, conditions: PathConditions) -> Map<String, Value> {
+        let metadata = &claimed.ingress.metadata;
+        let mut value = Map::new();
+        value.insert("name".to_owned(), format!("{}/{}", metadata.namespace, metadata.name).into());
+        if !host.is_empty() {
+            value.insert("host".to_owned(), host.into());
+        }
+        value.insert("uris".to_owned(), json!(conditions.uris));
+        let mut vars = conditions.vars;
+        vars.extend(one_label(host));
+        if !vars.is_empty() {
+            value.insert("vars".to_owned(), Value::Array(vars));
+        }
+        if conditions.priority != 0 {
+            value.insert("priority".to_owned(), conditions.priority.into());
+        }
+        value
+    }
+
+    fn add(&mut self, claimed: &Claimed, part: &str, value: Map<String, Value>) {
+        let metadata = &claimed.ingress.metadata;
+        let id = resource_id(&["ingress", &metadata.namespace, &metadata.name, part]);
+        let origin = claimed.object();
+        let resource = DerivedResource { kind: ResourceList::Routes, id, value: Value::Object(value), origin };
+        self.translation.resources.push(resource);
+    }
+}
+
+/// The options of a plugin of a route.
+fn plugin<'a>(keys: &'a mut Map<String, Value>, name: &str) -> &'a mut Value {
+    let plugins = keys.entry("plugins").or_insert_with(|| json!({}));
+    &mut plugins[name]
+}
+
+/// A route that answers every request with this status.
+fn answer(status: u16) -> Map<String, Value> {
+    let plugins = json!({ "fault-injection": { "abort": { "http_status": status } } });
+    Map::from_iter([("plugins".to_owned(), plugins)])
+}
+
+/// What is not served must not be left to a less specific rule.
+fn closed() -> Map<String, Value> {
+    answer(503)
+}
+
+/// A URL with the host of the rule in place of variables.
+fn at_host(uri: &str, host: &str, is_https: bool) -> Result<String, String> {
+    let is_one = !host.is_empty() && !host.starts_with('*');
+    let mut known = uri.to_owned();
+    for name in ["$best_http_host", "$http_host", "$host"].into_iter().filter(|_| is_one) {
+        known = known.replace(name, host);
+    }
+    known = known.replace("$scheme", if is_https { "https" } else { "http" });
+    match known.contains('$') {
+        true => Err(format!("`auth-url`: `{uri}` has a variable that has no fixed value here")),
+        false => Ok(known),
+    }
+}
+
+/// Whether requests for a host may fall to another one.
+fn is_wider(other: &str, host: &str) -> bool {
+    other.strip_prefix('*').is_some_and(|rest| other != host && host.ends_with(rest))
+}

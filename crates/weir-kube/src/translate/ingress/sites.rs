@@ -1,0 +1,79 @@
+//! The paths of all Ingresses by host.
+
+use std::collections::BTreeMap;
+
+use super::claimed::Claimed;
+use super::matcher::IngressPathMatch;
+use crate::objects::ingress::{IngressBackend, IngressPath};
+use crate::translation::{EventKind, Translation};
+
+/// The hosts, and what is served there; the empty one stands for all others.
+pub(super) type IngressSites<'a> = BTreeMap<String, IngressSite<'a>>;
+
+#[derive(Default)]
+pub(super) struct IngressSite<'a> {
+    pub paths: Vec<SitePath<'a>>,
+    /// Paths of ingress-nginx are regular expressions.
+    pub is_regex: bool,
+}
+
+/// A path at a host.
+pub(super) struct SitePath<'a> {
+    pub claimed: &'a Claimed<'a>,
+    /// Counts the paths of the Ingress.
+    pub number: usize,
+    pub path: &'a IngressPath,
+    pub matches: IngressPathMatch,
+    /// Takes a part of the requests.
+    pub canary: Option<(&'a Claimed<'a>, &'a IngressBackend)>,
+}
+
+pub(super) fn collect<'a>(all: &'a [Claimed<'a>], translation: &mut Translation) -> IngressSites<'a> {
+    let mut sites = IngressSites::new();
+    let mut found = Vec::new();
+    for claimed in all {
+        let mut number = 0;
+        for rule in &claimed.ingress.spec.rules {
+            let host = rule.host.to_ascii_lowercase();
+            let aliases = claimed.settings.aliases.iter().cloned();
+            for host in std::iter::once(host).chain(aliases) {
+                sites.entry(host.clone()).or_default().is_regex |= claimed.settings.is_regex;
+                for path in rule.http.iter().flat_map(|http| &http.paths) {
+                    found.push((host.clone(), claimed, number, path));
+                    number += 1;
+                }
+            }
+        }
+    }
+    // Canaries last: they need a path to be part of.
+    found.sort_by_key(|(_, claimed, ..)| claimed.settings.canary.is_some());
+    for (host, claimed, number, path) in found {
+        let site = sites.entry(host.clone()).or_default();
+        let matches = IngressPathMatch::new(path, claimed.dialect, claimed.settings.paths, site.is_regex);
+        let same = site.paths.iter_mut().find(|known| known.matches == matches);
+        match (same, claimed.settings.canary.is_some()) {
+            (Some(known), true) if known.canary.is_none() => known.canary = Some((claimed, &path.backend)),
+            (Some(known), _) => {
+                let message =
+                    format!("`{}` of `{host}` belongs to {}, which is older", path.path, known.claimed.object());
+                translation.events.push(claimed.event(EventKind::Warning, "PathTaken", message));
+            }
+            (None, true) => {
+                let message = format!("`canary`: no other Ingress has `{}` of `{host}`", path.path);
+                translation.events.push(claimed.event(EventKind::Warning, "NothingToSplit", message));
+            }
+            (None, false) => site.paths.push(SitePath { claimed, number, path, matches, canary: None }),
+        }
+    }
+    sites
+}
+
+impl IngressSite<'_> {
+    /// The places of expressions, by which they are tried: the longest first.
+    pub(super) fn ranks(&self) -> BTreeMap<&str, i64> {
+        let mut texts: Vec<&str> = self.paths.iter().map(|path| path.matches.text()).collect();
+        texts.sort_by_key(|text| (text.len(), *text));
+        texts.dedup();
+        texts.into_iter().zip(1..).collect()
+    }
+}

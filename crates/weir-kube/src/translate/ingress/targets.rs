@@ -1,0 +1,86 @@
+//! Where requests of an Ingress go.
+
+use serde_json::{Map, Value, json};
+
+use super::super::backends::{Backend, NoBackend, ServiceBackends};
+use super::claimed::Claimed;
+use crate::objects::core::NumberOrName;
+use crate::objects::ingress::IngressBackend;
+use crate::translation::KubeOptions;
+use crate::world::ObjectName;
+
+/// The keys of a route, or of an entry of `traffic-split`, that name an upstream.
+pub(super) type BackendTarget = Map<String, Value>;
+
+/// The upstream of a backend, with the settings of this Ingress.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn target(
+    claimed: &Claimed,
+    backend: &IngressBackend,
+    backends: &mut ServiceBackends,
+    options: &KubeOptions,
+) -> Result<BackendTarget, String> {
+    let service = backend.service.as_ref().ok_or("a backend that is not a Service is not served")?;
+    let name = ObjectName::new(&claimed.ingress.metadata.namespace, &service.name);
+    let port = match service.port.name.as_str() {
+        "" => NumberOrName::Number(service.port.number),
+        name => NumberOrName::Name(name.to_owned()),
+    };
+    let mut settings = claimed.settings.upstream.clone();
+    let found = match backends.find(&name, &port) {
+        Ok(found) => found,
+        Err(NoBackend::NoService) if options.offline => return by_name(&name, &service.port.number, settings),
+        Err(NoBackend::NoService) => return Err(format!("there is no Service `{name}`")),
+        Err(NoBackend::NoPort) => return Err(format!("the Service `{name}` has no such port")),
+        Err(NoBackend::ExternalName) => {
+            return Err(format!(
+                "the Service `{name}` is an ExternalName, which could lead past the borders of namespaces"
+            ));
+        }
+    };
+    let has_own = !settings.is_empty() || claimed.settings.to_cluster_ip;
+    if let Some(node) = single_node(claimed, found, &name, backends, options) {
+        settings.insert("nodes".to_owned(), json!([node]));
+    } else if backends.addresses(found).is_empty() {
+        return Err(format!("the Service `{name}` has no endpoint"));
+    }
+    let variant = has_own.then_some(claimed.ingress.metadata.name.as_str());
+    let id = backends.upstream(found, variant, settings);
+    Ok(Map::from_iter([("upstream_id".to_owned(), id.into())]))
+}
+
+/// The node in place of the endpoints, if there is to be one.
+fn single_node(
+    claimed: &Claimed,
+    found: Backend,
+    name: &ObjectName,
+    backends: &ServiceBackends,
+    options: &KubeOptions,
+) -> Option<Value> {
+    let address = &found.service.spec.cluster_ip;
+    let has_address = !["", "None"].contains(&address.as_str());
+    let host = match (claimed.settings.to_cluster_ip && has_address, options.offline) {
+        (true, _) => address.clone(),
+        (false, true) if backends.addresses(found).is_empty() => dns_name(name),
+        _ => return None,
+    };
+    Some(json!({ "host": host, "port": found.port.port, "weight": 1 }))
+}
+
+/// The upstream of a Service that is only known by its name.
+fn by_name(name: &ObjectName, port: &u16, settings: Map<String, Value>) -> Result<BackendTarget, String> {
+    if *port == 0 {
+        return Err(format!("the Service `{name}` is not among the manifests, so the number of its port is not known"));
+    }
+    let mut upstream = json!({ "nodes": [{ "host": dns_name(name), "port": port, "weight": 1 }] });
+    if let Value::Object(members) = &mut upstream {
+        members.extend(settings);
+    }
+    Ok(Map::from_iter([("upstream".to_owned(), upstream)]))
+}
+
+fn dns_name(name: &ObjectName) -> String {
+    format!("{}.{}.svc.cluster.local", name.name, name.namespace)
+}
