@@ -7,7 +7,7 @@ use weir_kafka::SaslLogin;
 
 use crate::rights::{ConsumerGroups, PermittedCallers, TopicRights};
 use crate::signature::SignatureMethod;
-use crate::topic::TopicPattern;
+use crate::topic::{TopicPattern, has_dot_segments};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubSettings {
@@ -32,9 +32,9 @@ impl HubSettings {
         self.rights.iter().find(|rights| rights.topics.iter().any(|pattern| pattern.matches(topic)))
     }
 
-    /// Whether the hub has a topic.
+    /// Whether the hub has a topic. A URL with segments `.` or `..` is none, as what it leads to may be outside of the pattern.
     pub fn has_topic(&self, topic: &str) -> bool {
-        self.topics.iter().any(|pattern| pattern.matches(topic))
+        !has_dot_segments(topic) && self.topics.iter().any(|pattern| pattern.matches(topic))
     }
 
     /// Whether a consumer may receive the events of a topic, as far as that does not depend on a token. `consumer` is empty if the
@@ -267,6 +267,28 @@ impl Default for RetentionSettings {
 mod tests {
     use super::*;
     use crate::engine::tests::settings;
+
+    #[test]
+    fn urls_that_lead_out_of_a_pattern_are_no_topics() {
+        let all = TopicPattern::parse("http://h/orders/*").expect("a pattern");
+        let settings = HubSettings { topics: vec![all], ..settings() };
+        for (topic, expected) in [
+            ("http://h/orders/1", true),
+            ("http://h/orders/..a/.b/c..", true),
+            ("http://h/orders/1?next=/../a", true),
+            ("http://h/orders/../admin", false),
+            ("http://h/orders/./1", false),
+            ("http://h/orders/..", false),
+            ("http://h/orders/..?x=1", false),
+            ("http://h/orders/%2e%2E/admin", false),
+            ("http://h/orders/.%2e/admin", false),
+            ("http://h/orders/a%2F..%2f..%2Fadmin", false),
+            ("http://h/orders/a%5c..%5Cadmin", false),
+            ("http://h/orders/..;a=b/admin", false),
+        ] {
+            assert_eq!(settings.has_topic(topic), expected, "{topic}");
+        }
+    }
 
     #[test]
     fn a_consumer_has_the_rights_of_its_name_and_group_while_it_exists() {

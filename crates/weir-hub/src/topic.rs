@@ -74,6 +74,16 @@ pub fn is_http_url(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`'))
 }
 
+/// Whether the path of a URL has a segment `.` or `..` (RFC 3986 §5.2.4). As servers differ, an encoded slash separates segments, too, so
+/// does a backslash, and what follows a `;` is not part of a segment.
+pub fn has_dot_segments(url: &str) -> bool {
+    let path = url.find("://").and_then(|at| url[at + 3..].split(['?', '#']).next()).unwrap_or(url);
+    let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
+    let names =
+        path.split(|byte| matches!(byte, b'/' | b'\\')).map(|segment| segment.split(|byte| *byte == b';').next());
+    names.flatten().any(|name| matches!(name, b"." | b".."))
+}
+
 /// Decodes what need not be encoded (W3C WebSub §5.1, RFC 3986 §2.3): `%7E` and `~` name the same topic.
 pub fn normalized(url: &str) -> String {
     let mut out = String::with_capacity(url.len());

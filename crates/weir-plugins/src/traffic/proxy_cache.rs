@@ -26,7 +26,7 @@ use directives::CacheDirectives;
 use fill::Fills;
 use freshness::{ArrivalTimes, StorageRules, StoredAge};
 use reply::{CacheOutcome, ReplyPart};
-use zone::{CacheZone, ResourceScope, ScopeParts};
+use zone::{CacheZone, ResourceScope, ScopeParts, ZoneMemory};
 
 /// Keeps responses of the upstream in memory, and answers later requests with them (RFC 9111).
 ///
@@ -126,11 +126,22 @@ pub struct ProxyCacheMetadata {
     zone_size: u64,
     /// The memory of single zones, in bytes, by name.
     zones: BTreeMap<String, u64>,
+    /// The most memory of all zones together, in bytes. The default is 1 GiB, or that of all zones in `zones` and one more if that is
+    /// larger.
+    #[schemars(range(min = 1_048_576))]
+    all_zones_size: Option<u64>,
+}
+
+impl ProxyCacheMetadata {
+    fn most_memory(&self) -> u64 {
+        let named = self.zones.values().fold(self.zone_size, |sum, size| sum.saturating_add(*size));
+        self.all_zones_size.unwrap_or(named.max(DEFAULT_ALL_ZONES))
+    }
 }
 
 impl Default for ProxyCacheMetadata {
     fn default() -> ProxyCacheMetadata {
-        ProxyCacheMetadata { zone_size: 128 << 20, zones: BTreeMap::new() }
+        ProxyCacheMetadata { zone_size: 128 << 20, zones: BTreeMap::new(), all_zones_size: None }
     }
 }
 
@@ -186,6 +197,8 @@ fn default_purgers() -> Vec<String> {
     ["127.0.0.0/8", "::1"].map(str::to_owned).into()
 }
 
+/// The memory of all zones together, in bytes, if the settings do not say it.
+const DEFAULT_ALL_ZONES: u64 = 1 << 30;
 /// The smallest zone.
 const LEAST_ZONE: u64 = 1 << 20;
 /// The longest time, in seconds: 100 years.
@@ -246,8 +259,8 @@ impl Definition for ProxyCache {
         }
         let purge_from = AddressSet::compile(&self.purge_from, "purge_from")?;
         let totals = build.permanent::<CacheTotals>(Self::NAME);
-        let ProxyCacheMetadata { zone_size, zones } = build.metadata::<Self>();
-        let size = zones.get(&self.cache_zone).copied().unwrap_or(zone_size);
+        let metadata = build.metadata::<Self>();
+        let size = metadata.zones.get(&self.cache_zone).copied().unwrap_or(metadata.zone_size);
         let zone = build
             .shared(Self::NAME, &format!("{size} {}", self.cache_zone), || CacheZone::new(size, Arc::clone(&totals)));
         totals.list(&self.cache_zone, &zone);
@@ -275,6 +288,7 @@ impl Definition for ProxyCache {
             get: self.cache_method.contains(&CacheMethod::Get),
             head: self.cache_method.contains(&CacheMethod::Head),
             purge_from,
+            most_memory: metadata.most_memory(),
             rules: Arc::new(rules),
         }))
     }
@@ -285,7 +299,8 @@ impl HasMetadata for ProxyCache {
 
     fn check_metadata(metadata: ProxyCacheMetadata) -> Result<(), ConfigError> {
         let named = metadata.zones.iter().map(|(name, size)| (format!("zones.{name}"), *size));
-        let mut sizes = std::iter::once(("zone_size".to_owned(), metadata.zone_size)).chain(named);
+        let all = metadata.all_zones_size.map(|size| ("all_zones_size".to_owned(), size));
+        let mut sizes = std::iter::once(("zone_size".to_owned(), metadata.zone_size)).chain(all).chain(named);
         match sizes.find(|(_, size)| *size < LEAST_ZONE) {
             Some((path, _)) => Err(ConfigError::new(path, format!("must be at least {LEAST_ZONE} bytes"))),
             None => Ok(()),
@@ -310,6 +325,8 @@ fn templates(texts: &[String], path: &str, build: &mut Build) -> Result<Box<[Tem
 /// The totals of this process.
 #[derive(Default)]
 pub struct CacheTotals {
+    /// The memory of all zones.
+    memory: ZoneMemory,
     outcomes: [AtomicU64; CacheOutcome::ALL.len()],
     evictions: AtomicU64,
     zones: Mutex<BTreeMap<String, Weak<CacheZone>>>,
@@ -330,6 +347,15 @@ impl CacheTotals {
         let mut zones = self.zones.lock().unwrap_or_else(PoisonError::into_inner);
         zones.retain(|_, zone| zone.strong_count() > 0);
         zones.insert(name.to_owned(), Arc::downgrade(zone));
+    }
+
+    /// Makes room for one of the zones in the one that has the most; `false` if it has nothing to remove.
+    fn evict(&self) -> bool {
+        let largest = {
+            let zones = self.zones.lock().unwrap_or_else(PoisonError::into_inner);
+            zones.values().filter_map(Weak::upgrade).max_by_key(|zone| zone.used())
+        };
+        largest.is_some_and(|zone| zone.evict())
     }
 
     fn count(&self, outcome: CacheOutcome) {
@@ -424,6 +450,8 @@ struct CachePlugin {
     get: bool,
     head: bool,
     purge_from: AddressSet,
+    /// Of all zones, in bytes.
+    most_memory: u64,
     rules: Arc<CacheRules>,
 }
 
@@ -506,7 +534,12 @@ fn any_set(templates: &[Template], exchange: &Exchange) -> bool {
 
 impl Plugin for CachePlugin {
     fn phases(&self) -> Phases {
-        Phases::REQUEST.and(Phases::RESPONSE)
+        Phases::REQUEST.and(Phases::RESPONSE).and(Phases::START)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.rules.totals.memory.limit_to(self.most_memory);
+        Ok(())
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
@@ -621,6 +654,7 @@ mod tests {
             get: true,
             head: true,
             purge_from: AddressSet::compile(&[], "").expect("valid"),
+            most_memory: 0,
             rules: Arc::new(CacheRules {
                 storage: StorageRules {
                     statuses: Box::default(),

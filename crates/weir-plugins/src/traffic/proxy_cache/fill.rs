@@ -338,8 +338,8 @@ impl Fetch {
         };
         let head_bytes: usize = head.fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
         let bytes = head_bytes as u64 + vary.bytes() + (self.key.len() + self.scope.len()) as u64;
-        // As if the content came in pieces of one kibibyte.
-        let with_overhead = |length: u64| (length / 1024 + 1).saturating_mul(PIECE_OVERHEAD).saturating_add(length);
+        // As if the content came in pieces of one kibibyte; `store` adds what smaller ones take.
+        let with_overhead = |length: u64| pieces_of(length).saturating_mul(PIECE_OVERHEAD).saturating_add(length);
         let content = length.map_or(0, with_overhead);
         let is_too_large = length.is_some_and(|length| length > self.rules.most_content);
         match (!is_too_large).then(|| self.zone().reserve(bytes.saturating_add(content))).flatten() {
@@ -427,6 +427,7 @@ impl Fetch {
     ) {
         self.fill.enter(FillStage::Storing(Arc::clone(&head), length));
         let (mut received, mut kept) = (0, None);
+        let mut small = SmallPieces { paid: length.map_or(0, pieces_of), fit: true };
         // How much may have been received while no client reads.
         let mut most_unread = u64::MAX;
         loop {
@@ -450,6 +451,9 @@ impl Fetch {
                     if received > most_unread && self.unlist_if_unread() {
                         return self.fill.enter(FillStage::Failed(Stop::ClientGone));
                     }
+                    if length.is_some() {
+                        small.take(self.zone(), &mut memory);
+                    }
                     let has_room = length.is_some()
                         || received <= self.rules.most_content
                             && self.zone().extend(&mut memory, piece.len() as u64 + PIECE_OVERHEAD);
@@ -465,7 +469,7 @@ impl Fetch {
             }
         }
         let (pieces, trailers) = (self.fill.state().pieces.clone(), answer.take_trailers());
-        let has_room = self.zone().extend(&mut memory, trailers.len() as u64);
+        let has_room = small.fit && self.zone().extend(&mut memory, trailers.len() as u64);
         let content = Arc::new(StoredContent::new(pieces, trailers, memory));
         let stored = Arc::new(StoredResponse::new(head, content));
         if has_room {
@@ -473,6 +477,29 @@ impl Fetch {
         }
         self.fill.enter(FillStage::Stored(stored, self.outcome));
     }
+}
+
+/// The pieces of a response of known length, whose content is reserved as a whole.
+struct SmallPieces {
+    /// How many more the reservation includes.
+    paid: u64,
+    /// There was room for those beyond them.
+    fit: bool,
+}
+
+impl SmallPieces {
+    /// Counts a piece. The response goes on in any case, as several clients may follow it.
+    fn take(&mut self, zone: &CacheZone, memory: &mut Reservation) {
+        match self.paid.checked_sub(1) {
+            Some(left) => self.paid = left,
+            None => self.fit = self.fit && zone.extend(memory, PIECE_OVERHEAD),
+        }
+    }
+}
+
+/// How many pieces of one kibibyte a content of this length has, with one that is not full.
+fn pieces_of(length: u64) -> u64 {
+    length / 1024 + 1
 }
 
 /// Completes when a fetch has gone on without a reader for as long as it may.

@@ -114,21 +114,47 @@ fn combined(request: &RequestHead, name: &[u8]) -> Option<Box<[u8]>> {
     Some(members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty()).collect::<Vec<_>>().join(&b',').into())
 }
 
-/// The memory of a zone.
+/// The memory of a zone, or of all zones.
 pub struct ZoneMemory {
-    limit: u64,
+    limit: AtomicU64,
     used: AtomicU64,
 }
 
-/// A part of a zone's memory.
+impl Default for ZoneMemory {
+    /// Without a limit.
+    fn default() -> ZoneMemory {
+        ZoneMemory { limit: AtomicU64::new(u64::MAX), used: AtomicU64::new(0) }
+    }
+}
+
+impl ZoneMemory {
+    pub fn limit_to(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
+    }
+
+    /// Takes a part; `false` if so much is not left.
+    fn take(&self, bytes: u64) -> bool {
+        let limit = self.limit.load(Relaxed);
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        self.used.fetch_update(Relaxed, Relaxed, add).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+}
+
+/// A part of a zone's memory, and of that of all zones.
 pub struct Reservation {
-    memory: Arc<ZoneMemory>,
+    zone: Arc<ZoneMemory>,
+    totals: Arc<CacheTotals>,
     bytes: u64,
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.memory.used.fetch_sub(self.bytes, Relaxed);
+        self.zone.give_back(self.bytes);
+        self.totals.memory.give_back(self.bytes);
     }
 }
 
@@ -226,7 +252,7 @@ pub struct CacheZone {
 impl CacheZone {
     pub fn new(limit: u64, totals: Arc<CacheTotals>) -> CacheZone {
         CacheZone {
-            memory: Arc::new(ZoneMemory { limit, used: AtomicU64::new(0) }),
+            memory: Arc::new(ZoneMemory { limit: AtomicU64::new(limit), used: AtomicU64::new(0) }),
             contents: RwLock::default(),
             passes: Mutex::default(),
             purges: (0..PURGE_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
@@ -300,25 +326,31 @@ impl CacheZone {
     /// Reserves memory for a response with so many bytes; others that are used less are removed for it. `None` if there is no
     /// room.
     pub fn reserve(&self, bytes: u64) -> Option<Reservation> {
-        let mut reservation = Reservation { memory: Arc::clone(&self.memory), bytes: 0 };
+        let (zone, totals) = (Arc::clone(&self.memory), Arc::clone(&self.totals));
+        let mut reservation = Reservation { zone, totals, bytes: 0 };
         self.extend(&mut reservation, bytes.saturating_add(OVERHEAD)).then_some(reservation)
     }
 
     /// Makes a reservation larger; `false` if there is no room.
     pub fn extend(&self, reservation: &mut Reservation, bytes: u64) -> bool {
-        let ZoneMemory { limit, used } = &*self.memory;
-        let add = |used: u64| used.checked_add(bytes).filter(|sum| sum <= limit);
-        while used.fetch_update(Relaxed, Relaxed, add).is_err() {
-            if bytes > *limit || !self.evict() {
-                return false;
-            }
+        if !take(&self.memory, bytes, || self.evict()) {
+            return false;
+        }
+        if !take(&self.totals.memory, bytes, || self.totals.evict()) {
+            self.memory.give_back(bytes);
+            return false;
         }
         reservation.bytes += bytes;
         true
     }
 
+    /// The bytes in use.
+    pub fn used(&self) -> u64 {
+        self.memory.used.load(Relaxed)
+    }
+
     /// Removes one response that was not used since it was last looked at, and that no client is reading.
-    fn evict(&self) -> bool {
+    pub fn evict(&self) -> bool {
         let mut contents = self.write();
         // Two rounds, as those that were used are passed over once.
         for _ in 0..(2 * contents.queue.len()).min(MOST_LOOKED_AT) {
@@ -354,8 +386,18 @@ impl CacheZone {
 
     /// The bytes in use, and the number of stored responses.
     pub fn usage(&self) -> (u64, u64) {
-        (self.memory.used.load(Relaxed), self.read().count as u64)
+        (self.used(), self.read().count as u64)
     }
+}
+
+/// Takes a part of a memory, for which others are removed; `false` if there is no room.
+fn take(memory: &ZoneMemory, bytes: u64, evict: impl Fn() -> bool) -> bool {
+    while !memory.take(bytes) {
+        if bytes > memory.limit.load(Relaxed) || !evict() {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -460,6 +502,30 @@ mod tests {
         assert!((0..3_u8).all(|number| zone.find(&[number], b"s", &asked).is_some()), "they were used");
         drop(kept);
         assert!(zone.reserve(9_489).is_none(), "more than the zone has");
+    }
+
+    #[test]
+    fn zones_together_have_a_limit_and_the_largest_makes_room() {
+        let totals = Arc::<CacheTotals>::default();
+        totals.memory.limit_to(10_000);
+        let zones = ["a", "b", "c"].map(|name| {
+            let zone = Arc::new(CacheZone::new(8_000, Arc::clone(&totals)));
+            totals.list(name, &zone);
+            zone
+        });
+        let asked = request("");
+        for zone in &zones {
+            for number in 0..8_u8 {
+                zone.store((&[number], 0), b"s", &response(zone, "", &asked));
+            }
+        }
+        let used: u64 = zones.iter().map(|zone| zone.used()).sum();
+        assert_eq!(used, 10_000, "each response takes 1,000");
+        assert!(zones.iter().all(|zone| zone.used() >= 2_000), "no zone is left without a part");
+        assert!(zones[0].reserve(9_489).is_none(), "more than its zone has");
+        let dropped = zones[1].used();
+        drop(zones);
+        assert_eq!((dropped > 0, totals.memory.used.load(Relaxed)), (true, 0));
     }
 
     #[test]
