@@ -3,7 +3,7 @@
 use weir_plugin::WrittenName;
 
 use crate::keys::kinds::{DistinctList, Flag, Or, SubMap, Text, WrittenPath, flag, section, set, text, written};
-use crate::keys::{KeyRule, MapKeys, keys};
+use crate::keys::{KeyRule, keys};
 use crate::text::read::MapReader;
 
 /// How a cluster is reached, and what of it is served.
@@ -41,10 +41,10 @@ const NAMES: DistinctList<Text> = set(text(1, LONGEST_NAME));
 
 keys! {
     /// A cluster of Kubernetes whose objects are the resources.
-    pub(super) static KUBERNETES: KubernetesKeys = "kubernetes", rules &[KeyRule::AtMostOne("in_cluster", "kubeconfig")];
+    pub(super) static KUBERNETES: KubernetesKeys = "kubernetes", rules &[KeyRule::ExactlyOne("in_cluster", "kubeconfig")];
 
-    /// Whether the service account of the pod is used that the node runs in.
-    in_cluster: Or<Flag> = flag().or(false), own();
+    /// `true`: the service account of the pod that the node runs in is used.
+    in_cluster: Flag = flag(), own(), example("true");
     /// A kubeconfig file.
     kubeconfig: WrittenPath = written(WrittenName::File), own(), absent("none"), example("/etc/weir/kubeconfig");
     /// A context of the kubeconfig file.
@@ -76,30 +76,24 @@ keys! {
 }
 
 pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
-    let kubeconfig = fields.read(&KUBERNETES.kubeconfig);
-    if !fields.has(&KUBERNETES.kubeconfig) && !fields.value(&KUBERNETES.in_cluster) {
-        fields.report_advising(
-            "does not say how the cluster is reached",
-            "write `in_cluster: true` in a pod, or `kubeconfig: FILE` elsewhere",
-        );
+    if fields.read(&KUBERNETES.in_cluster) == Some(false)
+        && let Some(in_cluster) = fields.get(&KUBERNETES.in_cluster)
+    {
+        in_cluster.report_advising("must be `true`", "or write `kubeconfig: FILE` in its place");
     }
     if let Some(context) = fields.get(&KUBERNETES.context).filter(|_| !fields.has(&KUBERNETES.kubeconfig)) {
         context.report_advising("names a context, and there is no kubeconfig", "add `kubeconfig`, or remove `context`");
     }
     Some(KubernetesSettings {
-        kubeconfig,
+        kubeconfig: fields.read(&KUBERNETES.kubeconfig),
         context: fields.read(&KUBERNETES.context),
-        namespaces: names(fields.read(&KUBERNETES.namespaces)),
+        namespaces: fields.read(&KUBERNETES.namespaces).unwrap_or_default(),
         gateway_controller: fields.read(&KUBERNETES.gateway_controller),
         ingress_controller: fields.read(&KUBERNETES.ingress_controller),
-        publish_addresses: names(fields.read(&KUBERNETES.publish_addresses)),
+        publish_addresses: fields.read(&KUBERNETES.publish_addresses).unwrap_or_default(),
         writes_status: fields.value(&KUBERNETES.write_status),
         lease: fields.read(&KUBERNETES.leader_election).unwrap_or_default(),
     })
-}
-
-fn names(list: Option<Vec<Box<str>>>) -> Vec<Box<str>> {
-    list.unwrap_or_default()
 }
 
 fn lease(fields: &MapReader) -> Option<LeasePlace> {
