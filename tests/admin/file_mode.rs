@@ -73,6 +73,40 @@ fn resources_of_files_are_shown_with_their_places() {
     assert_eq!(gateway.get("/nameless").status, 401, "the file is served as ever");
 }
 
+/// A viewer sees where a variable of the environment is used, and never its value.
+#[test]
+fn a_viewer_sees_no_value_of_a_variable() {
+    let route = "- id: ${{ROUTE_ID}}
+  uri: /of-variables
+  desc: in ${{SECRET}}
+  upstream_id: u1
+  plugins:
+    proxy-rewrite:
+      headers: { set: { X-Plain: plain, X-Mark: \"<${{SECRET}}>\", X-Default: ${{NONE:=s3cret-default}} } }
+    response-rewrite: ${{OPTIONS}}
+";
+    let own = RESOURCES.replacen("- id: orders", &format!("{route}- id: orders"), 1);
+    let gateway = weir()
+        .env("ROUTE_ID", "r-1")
+        .env("SECRET", "s3cret-of-node")
+        .env("OPTIONS", "{ headers: { set: { X-A: s3cret-too } } }")
+        .file("more.yaml", &MORE.replace("uri: /included", "uri: /included\n    desc: ${{SECRET}}"))
+        .start(&settings().replace(RESOURCES, &own));
+    let mut viewer = Api::with_key(admin_addr(&gateway), VIEWER);
+    let seen = viewer.get("routes/r-1");
+    let set = &seen["value"]["plugins"]["proxy-rewrite"]["headers"]["set"];
+    assert_eq!(*set, json!({ "X-Plain": "plain", "X-Mark": "***", "X-Default": "***" }), "{seen:#}");
+    assert_eq!(seen["value"]["plugins"]["response-rewrite"], json!({ "headers": { "set": { "X-A": "***" } } }));
+    assert_eq!((&seen["value"]["id"], &seen["value"]["uri"]), (&json!("r-1"), &json!("/of-variables")));
+    assert_eq!(viewer.get("routes/included")["value"]["desc"], "***");
+    for path in ["routes", "routes/r-1", "/weir/v1/table/routes"] {
+        let told = viewer.ask("GET", path, "", "");
+        assert!(!told.text().contains("s3cret"), "{path}: {}", told.text());
+    }
+    let admin = Api::of(&gateway).get("routes/r-1");
+    assert_eq!(admin["value"]["desc"], "in s3cret-of-node");
+}
+
 #[test]
 fn changes_of_files_are_refused_with_the_place() {
     let gateway = start();

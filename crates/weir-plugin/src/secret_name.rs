@@ -8,6 +8,7 @@ pub const SECRET_NAMES: &[&str] = &[
     "client_rsa_private_key",
     "client_secret",
     "encryption_keyring",
+    "http_req_body",
     "password",
     "private_key",
     "redis_password",
@@ -24,13 +25,30 @@ const SOMETIMES: &[&str] = &["key", "keyring", "keys", "secrets"];
 /// Members whose value is a map of texts that may be secrets.
 const MAPS: &[&str] = &["headers", "request_headers"];
 
+/// Parts of the names of header fields whose value is a secret, in lower case.
+const SECRET_HEADERS: &[&str] = &["auth", "cookie", "credential", "password", "secret", "token"];
+
+/// Whether an option of this name is a map of header fields, or a list of them written as `Name: value`: `headers`, `req_headers`.
+pub fn has_headers(option: &str) -> bool {
+    option.ends_with("headers")
+}
+
+/// Whether the value of a header field with this name is a secret: `Authorization`, `Cookie`, `X-API-Key`.
+pub fn is_secret_header(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.ends_with("key") || SECRET_HEADERS.iter().any(|part| name.contains(part))
+}
+
 /// Whether the value under these names, the last one first and without indices of lists, may be a secret. Errors do not quote such a
 /// value: they lose little by that, since they name its place.
 pub fn may_be_secret<'n>(names: impl IntoIterator<Item = &'n str>) -> bool {
+    let mut is_secret_field = false;
     names.into_iter().enumerate().any(|(distance, name)| {
+        is_secret_field |= distance == 0 && (is_secret_header(name) || has_headers(name));
         SECRET_NAMES.contains(&name)
             || distance == 0 && SOMETIMES.contains(&name)
             || distance <= 1 && MAPS.contains(&name)
+            || is_secret_field && has_headers(name)
     })
 }
 
@@ -47,6 +65,10 @@ mod tests {
             (&["keys"], true),
             (&["role", "keys"], false),
             (&["X-A", "headers"], true),
+            (&["Authorization", "set", "headers"], true),
+            (&["X-A", "set", "headers"], false),
+            (&["req_headers", "active", "checks"], true),
+            (&["x-api-key"], false),
             (&["name"], false),
             (&[], false),
         ] {

@@ -69,6 +69,12 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
             );
             json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
         }
+        PlanRefusal::GroupOutOfScope(key, group) => {
+            let problem = format!(
+                "`{key}`: the group `{group}` of `limit-count` is used outside of the scopes of this key or token; choose another `group`"
+            );
+            json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
+        }
         PlanRefusal::NotOfRole(role, key) => {
             let problem = format!("the role {role} may not change {}", key.list());
             json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))

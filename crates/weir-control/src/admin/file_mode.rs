@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::answer::{AdminResponse, json_of};
 use super::request::{AdminRequest, is_change};
+use crate::document::{AdminRole, MASK};
 use crate::stores::file_resources::{FileResources, ResourcePlace};
 use crate::stores::resources::ResourceKey;
 
@@ -23,7 +24,7 @@ pub(super) fn refusal(files: &FileResources, request: &AdminRequest) -> Option<A
     let key = ResourceKey::parse(&path.join("/"));
     let known = key.and_then(|key| files.place(&key).map(|place| (key, place)));
     let body = match known {
-        Some((key, ResourcePlace { source, place })) => json!({
+        Some((key, ResourcePlace { source, place, .. })) => json!({
             "error_msg": format!("{key} stands in {source}:{}:{}; change it there", place.line, place.column),
             "key": key,
             "source": source,
@@ -37,9 +38,21 @@ pub(super) fn refusal(files: &FileResources, request: &AdminRequest) -> Option<A
     Some(json_of(StatusCode::CONFLICT, &body))
 }
 
+/// A viewer does not see the environment of the node: masks the texts of a resource that contain values of variables, except what is
+/// part of its key.
+pub(super) fn mask_variables(resource: &mut Value, place: &ResourcePlace, role: AdminRole) {
+    let pointers = place.variables.iter().filter(|_| role == AdminRole::Viewer);
+    for pointer in pointers.filter(|pointer| !["/id", "/username"].contains(&pointer.as_str())) {
+        if let Some(text) = resource.pointer_mut(pointer) {
+            *text = MASK.into();
+        }
+    }
+}
+
 /// Adds the place of a resource to how it is shown.
-pub(super) fn add_place(shown: &mut Value, place: Option<&ResourcePlace>) {
-    if let Some(ResourcePlace { source, place }) = place {
+pub(super) fn add_place(shown: &mut Value, place: Option<&ResourcePlace>, role: AdminRole) {
+    if let Some(found @ ResourcePlace { source, place, .. }) = place {
+        mask_variables(&mut shown["value"], found, role);
         shown["source"] = (&**source).into();
         shown["line"] = place.line.into();
         shown["column"] = place.column.into();

@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 
-use crate::document::{AdminRole, for_each_secret};
+use crate::document::{AdminRole, MASK, PENDING_SECRET, for_each_secret};
 use crate::stores::writes::PlanRefusal;
-
-/// The replacement of a secret.
-const MASK: &str = "***";
 
 /// Removes secrets from a resource. No role sees private keys of certificates or tokens of secret managers; a viewer sees no
 /// secret at all. References such as `$secret://vault/1/jack/key` are not secrets.
@@ -27,9 +24,6 @@ fn mask(list: &str, value: &mut Value) {
     for_each_secret(list, value, |_, text| MASK.clone_into(text));
 }
 
-/// What stands in a sent resource for a masked secret until the stored one is found; no text of a client contains it.
-const PENDING: &str = "\u{0}masked\u{0}";
-
 /// Members that identify an item of a list, most specific first.
 const IDENTITIES: &[&str] = &["id", "name", "username", "host", "address", "endpoint_addr", "uri", "url"];
 
@@ -43,7 +37,7 @@ pub(super) fn unmask(list: &str, value: &mut Value, stored: Option<&Value>) -> R
     for_each_secret(list, value, |_, text| {
         if text == MASK {
             is_masked = true;
-            PENDING.clone_into(text);
+            PENDING_SECRET.clone_into(text);
         }
     });
     if !is_masked {
@@ -62,7 +56,7 @@ pub(super) fn unmask(list: &str, value: &mut Value, stored: Option<&Value>) -> R
     }
     let mut left = None;
     for_each_secret(list, value, |field, text| {
-        if text == PENDING && left.is_none() {
+        if text == PENDING_SECRET && left.is_none() {
             left = Some(field.path.to_owned());
         }
     });
@@ -75,7 +69,7 @@ pub(super) fn unmask(list: &str, value: &mut Value, stored: Option<&Value>) -> R
 /// Restores a value from the stored one; `sent` and `kept` are the same two with all secrets masked.
 fn restore(value: &mut Value, sent: &Value, stored: &Value, kept: &Value) {
     match (value, sent, stored, kept) {
-        (Value::String(text), _, Value::String(secret), _) if text == PENDING => text.clone_from(secret),
+        (Value::String(text), _, Value::String(secret), _) if text == PENDING_SECRET => text.clone_from(secret),
         (Value::Object(members), Value::Object(sent), Value::Object(stored), Value::Object(kept)) => {
             for (name, member) in members {
                 if let (Some(sent), Some(stored), Some(kept)) = (sent.get(name), stored.get(name), kept.get(name)) {

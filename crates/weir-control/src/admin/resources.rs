@@ -220,7 +220,7 @@ async fn read(context: &AdminContext, request: &AdminRequest, target: &ResourceT
     let found = view.get(&key).filter(|resource| request.caller.sees(&view, &key, resource));
     let Some(resource) = found else { return Ok(answer::key_not_found()) };
     let mut shown = shown(&key, resource, request);
-    add_place(&mut shown, context.files.as_ref().and_then(|files| files.place(&key)).as_ref());
+    add_place(&mut shown, context.files.as_ref().and_then(|files| files.place(&key)).as_ref(), request.caller.role);
     let mut answer = answer::json_of(StatusCode::OK, &shown);
     answer::tag(&mut answer, resource.modified);
     answer::at_revision(&mut answer, set.revision);
@@ -257,7 +257,7 @@ async fn list(context: &AdminContext, request: &AdminRequest, target: &ResourceT
                 items.push(b',');
             }
             let mut shown = shown(key, resource, request);
-            add_place(&mut shown, places.as_ref().and_then(|places| places.get(key)));
+            add_place(&mut shown, places.as_ref().and_then(|places| places.get(key)), request.caller.role);
             items.extend(shown.to_string().as_bytes());
         }
         pause(request).await?;

@@ -1,6 +1,6 @@
 //! Scopes: keys and tokens that give access to some resources only.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -111,6 +111,7 @@ fn within_scopes(caller: &Caller, named: Vec<ResourceKey>, plan: Box<Plan>) -> B
         let edits = plan(view)?;
         are_covered(&scopes, view, &edits)?;
         have_own_names(&scopes, view, &edits)?;
+        have_own_groups(&scopes, view, &edits)?;
         Ok(edits)
     })
 }
@@ -164,6 +165,75 @@ fn have_own_names(scopes: &[AdminScope], view: &ResourceView, edits: &[ResourceE
         }
     }
     Ok(())
+}
+
+/// Refuses plugins that would join a group that is used outside of the scopes, or change their options in it: all plugins of a group
+/// share counters, and need the same options.
+fn have_own_groups(scopes: &[AdminScope], view: &ResourceView, edits: &[ResourceEdit]) -> Result<(), PlanRefusal> {
+    let mut others = None;
+    for edit in edits {
+        let ResourceEdit::Put { key, value, .. } = edit else { continue };
+        let mut groups = Groups::default();
+        groups.add_all(value);
+        if groups.0.is_empty() {
+            continue;
+        }
+        let mut before = Groups::default();
+        if let Some(stored) = value_of(view, key) {
+            before.add_all(&stored);
+        }
+        let others: &Groups = others.get_or_insert_with(|| Groups::of_others(scopes, view));
+        let joined = groups.0.difference(&before.0).map(|(group, _)| group);
+        let mut met = joined.filter(|group| others.0.iter().any(|(other, _)| other == *group));
+        if let Some(group) = met.next() {
+            return Err(PlanRefusal::GroupOutOfScope(key.clone(), group.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// The groups of `limit-count` in resources, each with the options of a plugin in it.
+#[derive(Default)]
+struct Groups(BTreeSet<(String, String)>);
+
+impl Groups {
+    fn of_others(scopes: &[AdminScope], view: &ResourceView) -> Groups {
+        let mut groups = Groups::default();
+        for list in ["routes", "services", "plugin_configs", "consumers", "consumer_groups", "global_rules"] {
+            for (key, resource) in view.list(list).into_iter().filter(|(_, found)| found.json.contains("limit-count")) {
+                let value = resource.value();
+                if !covers(scopes, key, &value, |consumer| value_of(view, consumer)) {
+                    groups.add_all(&value);
+                }
+            }
+        }
+        groups
+    }
+
+    /// Adds the groups of a value, those in actions of `workflow` included: `["limit-count", {…}]`.
+    fn add_all(&mut self, value: &Value) {
+        match value {
+            Value::Object(members) => members.iter().for_each(|(name, member)| {
+                self.add(name, member);
+                self.add_all(member);
+            }),
+            Value::Array(items) => {
+                if let [Value::String(name), options, ..] = &items[..] {
+                    self.add(name, options);
+                }
+                items.iter().for_each(|item| self.add_all(item));
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, plugin: &str, options: &Value) {
+        if plugin == "limit-count"
+            && let Some(group) = options.get("group").and_then(Value::as_str)
+        {
+            self.0.insert((group.to_owned(), options.to_string()));
+        }
+    }
 }
 
 /// The server names of the `ssls` outside of scopes.
@@ -249,6 +319,41 @@ mod tests {
         let jack = |_: &ResourceKey| Some(json!({"labels": {"team": "a"}}));
         let key = ResourceKey::parse("consumers/jack/credentials/1").expect("a key");
         assert!(covers(&scopes, &key, &json!({}), jack));
+    }
+
+    #[test]
+    fn groups_of_others_are_not_joined() {
+        let scopes: Arc<[AdminScope]> = [scope(&[], "a-", &[])].into();
+        let caller = Caller { name: "ed".into(), role: AdminRole::Editor, scopes };
+        let limit = |group: &str, count: u32| json!({"count": count, "time_window": 60, "group": group});
+        let plain = |group: &str, count: u32| json!({"uri": "/", "plugins": {"limit-count": limit(group, count)}});
+        let stored =
+            |value: Value| StoredResource { json: value.to_string().into(), created: 1, modified: 1, expires_ms: None };
+        let set = ResourceSet {
+            revision: 1,
+            all: [
+                ("b-1", plain("theirs", 1)),
+                ("a-1", plain("shared", 1)),
+                ("b-2", plain("shared", 1)),
+                ("a-2", plain("mine", 1)),
+            ]
+            .map(|(id, value)| (ResourceKey::new("routes", id), stored(value)))
+            .into(),
+        };
+        let planned = |id: &str, value: Value| {
+            let nothing = PendingResources::new();
+            let view = ResourceView { set: &set, pending: &nothing, revision: 1 };
+            let key = ResourceKey::new("routes", id);
+            let edit = ResourceEdit::Put { key: key.clone(), value, expires_ms: None };
+            within(&caller, vec![key], Box::new(move |_| Ok(vec![edit.clone()])))(&view)
+        };
+        let is_refused = |id: &str, value: Value| matches!(planned(id, value), Err(PlanRefusal::GroupOutOfScope(..)));
+        assert!(is_refused("a-3", plain("theirs", 1)));
+        let action = json!({"plugins": {"workflow": {"rules": [{"actions": [["limit-count", limit("theirs", 1)]]}]}}});
+        assert!(is_refused("a-3", action));
+        assert!(is_refused("a-1", plain("shared", 2)), "its options would differ");
+        assert!(planned("a-1", plain("shared", 1)).is_ok(), "it is in it already");
+        assert!(planned("a-2", plain("mine", 2)).is_ok() && planned("a-3", plain("mine", 1)).is_ok());
     }
 
     #[test]

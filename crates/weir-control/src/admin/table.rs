@@ -8,9 +8,11 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
+use super::file_mode::mask_variables;
 use super::host::take_room;
 use super::request::AdminRequest;
 use super::resources::{PIECE, pause};
+use crate::document::AdminRole;
 use crate::stores::file_resources::ResourcePlace;
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, StoredResource};
 
@@ -66,7 +68,7 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, list:
             if since.is_none_or(|since| resource.modified > since) {
                 let place = places.as_ref().and_then(|places| places.get(*key));
                 let own = credentials.get(key.id()).copied().unwrap_or_default();
-                push(&mut rows, &row(list, key, resource, own, place));
+                push(&mut rows, &row(list, key, resource, own, place, request.caller.role));
             }
         }
         pause(request).await?;
@@ -163,8 +165,12 @@ fn row(
     resource: &StoredResource,
     credentials: u64,
     place: Option<&ResourcePlace>,
+    role: AdminRole,
 ) -> Value {
-    let value = resource.value();
+    let mut value = resource.value();
+    if let Some(place) = place {
+        mask_variables(&mut value, place, role);
+    }
     let of = |name: &str| value.get(name).cloned().unwrap_or_default();
     let mut row: Vec<Value> = vec![
         key.id().into(),
@@ -236,7 +242,7 @@ mod tests {
         let key = ResourceKey::new(list, "a");
         let resource = StoredResource { json: value.to_string().into(), created: 1, modified: 7, expires_ms: None };
         let columns = FIRST.into_iter().chain(columns_of(list).iter().copied()).chain(LAST).map(str::to_owned);
-        let row = row(list, &key, &resource, 2, None);
+        let row = row(list, &key, &resource, 2, None, AdminRole::Viewer);
         columns.zip(row.as_array().expect("a list").clone()).collect()
     }
 

@@ -2,9 +2,10 @@
 //! recognised in a message.
 
 use serde_json::{Map, Value, json};
+use weir_plugin::secret_name::has_headers;
 
 use super::check_document;
-use crate::document::{Document, is_secret_at};
+use crate::document::{Document, MASK, for_each_secret, is_secret_at};
 use crate::text::yaml::{self, TextLimits};
 
 /// A text and a number that stand nowhere else.
@@ -133,6 +134,47 @@ fn try_all(
         }
     }
     tried
+}
+
+/// What a resource contains once its secrets are masked.
+fn masked(list: &str, mut resource: Value) -> String {
+    for_each_secret(list, &mut resource, |_, text| MASK.clone_into(text));
+    resource.to_string()
+}
+
+/// Every option is given a URL, and every map of header fields a field with credentials.
+#[test]
+fn credentials_in_header_fields_and_urls_are_secrets_of_every_plugin() {
+    let (text, mut shown, mut tried) = (MARKS[0], Vec::new(), 0);
+    let mut try_one = |list: &str, before: &[&str], path: &[String], name: &str| {
+        let before: Vec<String> = before.iter().map(|name| (*name).to_owned()).collect();
+        let mut values = vec![(path.to_vec(), json!(format!("https://u.test/p?key={text}")))];
+        if let Some((step, map)) = path.split_last()
+            && step == "a"
+            && map.iter().any(|name| has_headers(name))
+        {
+            values.push(([map, &["Authorization".to_owned()]].concat(), json!(format!("Bearer {text}"))));
+        }
+        for (path, value) in values {
+            let mut resource = json!({});
+            put(&mut resource, &[&before[..], &path].concat(), value);
+            tried += 1;
+            if masked(list, resource).contains(text) {
+                shown.push(format!("{name}.{}", path.join(".")));
+            }
+        }
+    };
+    for entry in weir_plugins::REGISTRY.entries() {
+        for path in paths(&(entry.schema)()) {
+            try_one("routes", &["plugins", entry.name], &path, entry.name);
+        }
+        for path in entry.metadata.iter().flat_map(|metadata| paths(&(metadata.schema)())) {
+            try_one("plugin_metadata", &[], &path, entry.name);
+        }
+    }
+    // What clients are sent anyway.
+    shown.retain(|place: &String| !place.starts_with("redirect."));
+    assert!(shown.is_empty() && tried > 500, "{tried} were tried: {shown:?}");
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub struct ResourcePlace {
     pub source: Arc<str>,
     /// In lines and characters, from 1.
     pub place: TextPosition,
+    /// The texts that contain values of variables of the environment, as JSON pointers (RFC 6901).
+    pub variables: Arc<[String]>,
 }
 
 impl FileResources {
@@ -57,7 +59,7 @@ impl FileResources {
         let (mut all, mut places) = (BTreeMap::new(), BTreeMap::new());
         let written = document.written_resources();
         let access = access_of(document, &written, file);
-        for WrittenResource { list, id, value, source, place } in written {
+        for WrittenResource { list, id, value, variables, source, place } in written {
             let key = ResourceKey::new(list, &id);
             let json: Arc<str> = value.to_string().into();
             let known = before.all.get(&key);
@@ -70,7 +72,7 @@ impl FileResources {
                     expires_ms: None,
                 },
             };
-            places.insert(key.clone(), ResourcePlace { source, place });
+            places.insert(key.clone(), ResourcePlace { source, place, variables: variables.into() });
             all.insert(key, resource);
         }
         if let Some(settings) = document.written_settings() {

@@ -40,6 +40,8 @@ pub enum PlanRefusal {
     OutOfScope(ResourceKey),
     /// A server name of this entry of `ssls` meets one of an entry outside of the author's scopes.
     NameOutOfScope(ResourceKey, String),
+    /// A plugin would join, or change, a group of plugins that share counters and is used outside of the scopes.
+    GroupOutOfScope(ResourceKey, String),
     /// The author's role may not change resources of this kind: the name of the role, and the resource.
     NotOfRole(&'static str, ResourceKey),
 }

@@ -82,6 +82,18 @@ impl DocumentText {
         tree
     }
 
+    /// The texts of a resource in which a variable was replaced, as JSON pointers (RFC 6901).
+    pub fn with_variables(&self, resource: &TreeNode) -> Vec<String> {
+        let after = self.included.partition_point(|text| text.lines_before < resource.place.line);
+        let (text, lines_before) = match after.checked_sub(1).map(|last| &self.included[last]) {
+            Some(included) => (&included.text, included.lines_before),
+            None => (&self.main, 0),
+        };
+        let mut found = Vec::new();
+        find_variables(text, lines_before, resource, &mut String::new(), &mut found);
+        found
+    }
+
     /// The same diagnostic with the name, the line and the path that it has in its own file.
     pub fn located(&self, mut diagnostic: Diagnostic) -> Diagnostic {
         let Some(line) = diagnostic.line.filter(|_| diagnostic.source == *self.main.source()) else {
@@ -145,6 +157,41 @@ fn append(tree: &mut TreeNode, added: TreeNode) -> Vec<(Box<str>, usize)> {
         before.push((entry.key, count));
     }
     before
+}
+
+/// Adds the pointers to the texts below a value in which a variable was replaced.
+fn find_variables(
+    text: &SourceText,
+    lines_before: u32,
+    node: &TreeNode,
+    pointer: &mut String,
+    found: &mut Vec<String>,
+) {
+    let length = pointer.len();
+    match &node.kind {
+        NodeKind::Text(_) => {
+            let line = |place: TextPosition| TextPosition { line: place.line.saturating_sub(lines_before), ..place };
+            if text.has_variable(line(node.place), line(node.end)) {
+                found.push(pointer.clone());
+            }
+        }
+        NodeKind::List(items) => {
+            for (index, item) in items.iter().enumerate() {
+                pointer.push_str(&format!("/{index}"));
+                find_variables(text, lines_before, item, pointer, found);
+                pointer.truncate(length);
+            }
+        }
+        NodeKind::Map(entries) => {
+            for MapEntry { key, value, .. } in entries {
+                pointer.push('/');
+                pointer.push_str(&key.replace('~', "~0").replace('/', "~1"));
+                find_variables(text, lines_before, value, pointer, found);
+                pointer.truncate(length);
+            }
+        }
+        NodeKind::Null | NodeKind::Bool(_) | NodeKind::Number(_) => {}
+    }
 }
 
 /// Moves all positions down by this many lines.

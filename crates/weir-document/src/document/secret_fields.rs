@@ -1,8 +1,9 @@
 //! The members of a resource that are secrets. This one list decides what API responses mask and what stores encrypt.
 
 use serde_json::Value;
-use weir_plugin::secret_name::SECRET_NAMES;
+use weir_plugin::secret_name::{SECRET_NAMES, has_headers, is_secret_header};
 
+use super::data_encryption::UNREADABLE;
 use super::kinds::{self, ResourceKind};
 use crate::keys::{AboutKey, KeyTable};
 
@@ -34,6 +35,14 @@ const OWN_OPTIONS: &[(&str, &[&str])] = &[("otlp-logger", &["headers"])];
 /// Options that APISIX encrypts in consumers and credentials, besides those above.
 const APISIX_CONSUMER_OPTIONS: &[(&str, &[&str])] =
     &[("basic-auth", &["password"]), ("hmac-auth", &["secret_key"]), ("jwt-auth", &["secret"]), ("key-auth", &["key"])];
+
+/// Plugins whose URLs every client gets.
+const PUBLIC_URLS: &[&str] = &["redirect"];
+
+/// What responses contain in place of a secret.
+pub const MASK: &str = "***";
+/// What stands in a sent resource for a masked secret until the stored one is found; no text of a client contains it.
+pub const PENDING_SECRET: &str = "\u{0}masked\u{0}";
 
 /// How Apache APISIX stores a secret in etcd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +88,8 @@ impl SecretWalk<'_> {
         match value {
             Value::String(text) if !is_reference(text) => {
                 let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-                if let Some(apisix) = kind_of(self.list, &names) {
+                let by_text = || says_secret(self.list, &names, text).then_some(ApisixStorage::Plain);
+                if let Some(apisix) = kind_of(self.list, &names).or_else(by_text) {
                     (self.visit)(SecretField { path: &self.path, apisix }, text);
                 }
             }
@@ -137,6 +147,33 @@ fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
         (_, [.., last]) => is_named(last).then_some(ApisixStorage::Plain),
         (_, []) => None,
     }
+}
+
+/// Whether a text that no name marks contains a secret: a header field with credentials, in a map or as `Name: value`, or a URL of a
+/// plugin with a query or a user. A text that already stands for a secret in such a place counts, too.
+fn says_secret(list: &str, names: &[&str], text: &str) -> bool {
+    let is_field = names.iter().any(|name| has_headers(name));
+    let is_plugin = match names {
+        ["plugins", plugin, ..] => !PUBLIC_URLS.contains(plugin),
+        _ => list == "plugin_metadata",
+    };
+    let stands_for_secret = || [MASK, PENDING_SECRET].contains(&text) || text.starts_with(UNREADABLE);
+    let is_header = || {
+        let line = text.split_once(':').map(|(name, _)| name);
+        // `{key: Authorization, value: …}`, whose name is not looked at.
+        let by_name = |name: &&str| *name == "value" || is_secret_header(name) && !has_headers(name);
+        names.last().is_some_and(by_name) || line.is_some_and(is_secret_header)
+    };
+    is_field && (is_header() || stands_for_secret()) || is_plugin && (is_private_url(text) || stands_for_secret())
+}
+
+/// Whether a text is an absolute URL with a query or a user, either of which may be a credential.
+fn is_private_url(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once("://") else { return false };
+    let is_scheme =
+        !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    let has_user = || rest.split('/').next().is_some_and(|authority| authority.contains('@'));
+    is_scheme && (rest.split_once('?').is_some_and(|(_, query)| !query.is_empty()) || has_user())
 }
 
 /// What is declared of the key under these names, if it is a secret.
@@ -206,6 +243,33 @@ mod tests {
             ),
             ("upstreams", json!({"key": "arg_a", "tls": {"client_key": "k"}}), vec![("tls.client_key", EncryptedPem)]),
             ("secrets", json!({"uri": "u", "token": "t"}), vec![("token", Plain)]),
+            (
+                "routes",
+                json!({"plugins": {"proxy-rewrite": {"headers": {
+                    "set": {"authorization": "Bearer t", "X-Tenant": "t", "X-API-Key": "k"},
+                    "add": ["Cookie: a=b", "X-Tenant: t"], "remove": ["Authorization"]}}}}),
+                vec![
+                    ("plugins.proxy-rewrite.headers.set.authorization", Plain),
+                    ("plugins.proxy-rewrite.headers.set.X-API-Key", Plain),
+                    ("plugins.proxy-rewrite.headers.add[0]", Plain),
+                ],
+            ),
+            (
+                "upstreams",
+                json!({"checks": {"active": {"req_headers": ["X-Token: t", "Accept: a"], "http_req_body": "b"}}}),
+                vec![("checks.active.req_headers[0]", Plain), ("checks.active.http_req_body", Plain)],
+            ),
+            (
+                "routes",
+                json!({"uri": "/a?b", "plugins": {
+                    "http-logger": {"uri": "https://h/?token=t", "a": "https://u:p@h/", "b": "https://h/a@b", "c": "/a?b=c"},
+                    "redirect": {"uri": "https://h/?a=b"}, "zipkin": {"endpoint_addrs": ["http://h/a", "http://h/a?b"]}}}),
+                vec![
+                    ("plugins.http-logger.uri", Plain),
+                    ("plugins.http-logger.a", Plain),
+                    ("plugins.zipkin.endpoint_addrs[1]", Plain),
+                ],
+            ),
             ("consumers", json!({"plugins": {"key-auth": {"key": "$ENV://KEY"}}}), vec![]),
         ];
         for (list, resource, expected) in table {

@@ -17,6 +17,8 @@ pub struct WrittenResource {
     pub id: String,
     /// With variables replaced, and with references to secrets and to the environment as they are.
     pub value: Value,
+    /// The texts of the value that contain values of variables of the environment, as JSON pointers (RFC 6901).
+    pub variables: Vec<String>,
     /// The file, and where the resource begins in it.
     pub source: Arc<str>,
     pub place: TextPosition,
@@ -65,6 +67,7 @@ impl Document {
             list: kind.list,
             id: id.unwrap_or_else(|| format!("arr_{}", index + 1)),
             value: item.to_json(),
+            variables: self.text.as_ref().map(|text| text.with_variables(item)).unwrap_or_default(),
             source: told.source,
             place: TextPosition { line: told.line.unwrap_or_default(), column: told.column.unwrap_or_default() },
         }

@@ -33,6 +33,8 @@ struct Splice {
     new_line: u32,
     old_start: TextPosition,
     old_end: TextPosition,
+    /// Not an escape of JSON.
+    is_variable: bool,
 }
 
 impl Substituted {
@@ -44,6 +46,13 @@ impl Substituted {
     /// The new text; `None` if nothing was replaced.
     pub(crate) fn take_text(&mut self) -> Option<String> {
         self.text.take()
+    }
+
+    /// Whether a variable was replaced between two positions of the original.
+    pub(crate) fn has_variable(&self, from: TextPosition, to: TextPosition) -> bool {
+        let before = self.splices.partition_point(|splice| splice.old_start < from);
+        let mut within = self.splices[before..].iter().take_while(|splice| splice.old_start <= to);
+        within.any(|splice| splice.is_variable)
     }
 
     /// The position in the original of a character of the new text. Everything inside an inserted value maps to its `${{`.
@@ -183,7 +192,9 @@ fn splice(text: &str, replacements: &[(std::ops::Range<usize>, String)]) -> Subs
         new_index = begin + value.chars().count();
         let old_start = old_place;
         old_place = after(old_place, &text[range.clone()]);
-        splices.push(Splice { start: begin, end: new_index, new_line: new_place.line, old_start, old_end: old_place });
+        let is_variable = text[range.clone()].starts_with('$');
+        let new_line = new_place.line;
+        splices.push(Splice { start: begin, end: new_index, new_line, old_start, old_end: old_place, is_variable });
         copied = range.end;
     }
     new.push_str(&text[copied..]);

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Map, Number, Value};
 
 /// Line and column of a value or a key, both from 1. Zero if there is no text (a document that came as JSON values).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TextPosition {
     pub line: u32,
     /// Counted in characters.

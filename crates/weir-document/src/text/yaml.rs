@@ -87,6 +87,11 @@ impl SourceText {
         &self.source
     }
 
+    /// Whether a variable was replaced between two positions.
+    pub(crate) fn has_variable(&self, from: TextPosition, to: TextPosition) -> bool {
+        self.substituted.has_variable(from, to)
+    }
+
     /// An upper bound of its line numbers.
     pub fn lines(&self) -> u32 {
         // Replacing variables may have added lines, but removed none.
