@@ -9,7 +9,7 @@ use weir_testkit::{
     Answer, Authority, Client, DEADLINE, Gateway, Launcher, Origin, Signal, TempDir, TlsClient, eventually,
 };
 
-use crate::api::{ADMIN, Api, EDITOR, admin_addr, file};
+use crate::api::{ADMIN, Api, EDITOR, VIEWER, admin_addr, file};
 
 const SCOPED: &str = "the-key-of-an-editor-of-team-a";
 /// The values of the variables that the node's file uses.
@@ -288,6 +288,19 @@ fn resources_naming(file: &str) -> Vec<(&'static str, String)> {
         ("upstreams/u", with_tls(json!({"ca": file}))),
         ("upstreams/u", upstream(json!({"nodes_file": file}))),
     ]
+}
+
+#[test]
+fn messages_repeat_nothing_of_a_file_and_a_viewer_makes_the_node_open_none() {
+    let gateway = weir()
+        .file("lists/secret.txt", "password: the-content-of-a-file\n")
+        .start(&node_file("resource_files: [lists]\n"));
+    let lists = json!({"upstreams": [{"id": "x", "type": "roundrobin", "nodes_file": "lists/secret.txt"}]}).to_string();
+    for (key, is_opened) in [(VIEWER, false), (EDITOR, true), (ADMIN, true)] {
+        let told = Api::with_key(admin_addr(&gateway), key).ask("POST", "configs/validate", "", &lists).text();
+        assert!(!told.contains("password") && !told.contains("the-content"), "{told}");
+        assert_eq!(told.contains("at line 1 column"), is_opened, "{told}");
+    }
 }
 
 #[test]

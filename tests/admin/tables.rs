@@ -240,6 +240,7 @@ fn a_request_is_sent_for_real_and_its_way_is_shown() {
         r#""GET http://a b/""#,
         r#"{"url": "http://a/", "body": 7}"#,
         r#"{"url": "http://a/", "headers": {"a b": "c"}}"#,
+        r#"{"url": "http://a/", "headers": {"x-weir-TRACE": "c"}}"#,
     ] {
         assert_eq!(api.ask("POST", "/weir/v1/trace", "", wrong).status, 400, "{wrong}");
     }

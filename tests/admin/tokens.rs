@@ -181,6 +181,42 @@ fn a_token_must_be_good_and_for_this_api() {
 }
 
 #[test]
+fn sessions_and_streams_end_with_the_token_that_they_were_begun_with() {
+    let signer = Signer::new("one");
+    let issuer = Issuer::start(&[&signer], false);
+    let gateway = weir().start(&format!("{}{}", file(), issuer.settings()));
+    let address = admin_addr(&gateway);
+    // Clocks may differ by 10 s, so it is accepted for 3 s more.
+    let exp = now_s() - 7;
+    let token = signer.token(&with(&issuer.claims(&["all"]), "exp", json!(exp)));
+    let body = json!({ "bearer": token }).to_string();
+    let answer = Client::connect(address)
+        .ask(format!(
+            "POST /weir/v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+        .expect("a response");
+    let told: Value = serde_json::from_str(&answer.text()).expect("JSON");
+    let expires_s = told["expires_ms"].as_u64().map(|ms| ms / 1_000);
+    assert!(expires_s.is_some_and(|at| at <= exp + 10 && at > exp), "{told}");
+    let mut stream = Client::connect(address);
+    stream.send(format!("GET /weir/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n{}\r\n\r\n", bearer(&token)));
+    assert_eq!(stream.response_head("GET").expect("a head").status, 200);
+    let last = loop {
+        let line: Value = serde_json::from_slice(&stream.chunk().expect("a line")).expect("JSON");
+        if line["type"] != "frame" {
+            break line;
+        }
+    };
+    assert_eq!(last["type"], "ended", "{last}");
+    assert!(now_s() >= exp + 10);
+    let cookie = answer.headers.get("set-cookie").and_then(|set| set.split(';').next()).expect("a cookie");
+    let session = format!("X-Weir-Session: {}\r\nCookie: {cookie}", told["token"].as_str().expect("a text"));
+    let ended = || ask(address, &session, "GET", "routes", "").status == 401;
+    eventually("the session ends", DEADLINE, ended);
+}
+
+#[test]
 fn tokens_are_good_for_what_keys_of_their_role_are() {
     let signer = Signer::new("one");
     let issuer = Issuer::start(&[&signer], false);

@@ -30,4 +30,4 @@ pub use filter::AddressFilter;
 pub use resolver::{DnsSettings, Resolver, ServiceAnswer, ServiceTarget};
 pub use settings::{Authorities, CallSettings, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification};
 pub use stream::{ServiceStream, StreamTarget, StreamTls};
-pub use url::{ServiceUrl, UrlError, UrlOrigin};
+pub use url::{ServiceUrl, UrlError, UrlOrigin, without_users};

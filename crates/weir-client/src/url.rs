@@ -1,5 +1,6 @@
 //! URLs of services.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -105,6 +106,25 @@ impl fmt::Display for UrlOrigin {
     }
 }
 
+/// A text with `…` in place of user and password of each URL in it. A URL ends with white space or a backtick; a password in it may
+/// contain anything else.
+pub fn without_users(text: &str) -> Cow<'_, str> {
+    if !text.contains("://") || !text.contains('@') {
+        return Cow::Borrowed(text);
+    }
+    let (mut told, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        told.push_str(before);
+        let end = after.find(|c: char| c.is_whitespace() || c == '`').unwrap_or(after.len());
+        let user = after[..end].rfind('@');
+        told.push_str(if user.is_some() { "…" } else { "" });
+        rest = &after[user.unwrap_or_default()..];
+    }
+    told.push_str(rest);
+    Cow::Owned(told)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +138,18 @@ mod tests {
         ] {
             let url = ServiceUrl::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
             assert_eq!((url.origin().to_string().as_str(), url.target().as_str()), (origin, target));
+        }
+    }
+
+    #[test]
+    fn users_of_urls_are_left_out_of_a_text() {
+        for (text, told) in [
+            ("`http://bob:pw@a.example/x` is no URL", "`http://…@a.example/x` is no URL"),
+            ("`redis://:p@ss/w@a` and https://u@b c@d", "`redis://…@a` and https://…@b c@d"),
+            ("http://a.example is not ops@a.example", "http://a.example is not ops@a.example"),
+            ("a@b", "a@b"),
+        ] {
+            assert_eq!(without_users(text), told);
         }
     }
 

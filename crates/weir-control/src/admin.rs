@@ -50,4 +50,4 @@ pub use keys::AdminKeys;
 pub use lanes::{ClientPresence, PresentClient};
 pub use node_pages::{NodePage, NodePages, NodeStream, OpenedStream, SentRequest, SessionHold, TracedRequest};
 pub use request::{AdminPeer, BodyFault};
-pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};
+pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedToken, VerifyingToken};

@@ -620,9 +620,13 @@ impl Document {
             if self.store_revision.is_none() {
                 self.faults.extend(found);
             } else if let Some(fault) = found.first() {
-                // It is a fault of the resource, which is set aside.
-                let fault =
-                    Diagnostic::at_place(&self.source, place, format!("the file `{path}` has a fault: {fault}"));
+                // It is a fault of the resource, which is set aside. Not everyone who reads it may read the file, so nothing of the
+                // content is repeated: not even a key.
+                let of_file = fault.line.zip(fault.column);
+                let of_file =
+                    of_file.map_or(String::new(), |(line, column)| format!(" at line {line} column {column}"));
+                let problem = format!("the file `{path}` is not a list of nodes: there is a fault{of_file}");
+                let fault = Diagnostic::at_place(&self.source, place, problem);
                 self.faults.push(Diagnostic { path: at, ..fault }.outside());
             }
         }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use weir_client::without_users;
+
 /// A mistake in a plugin's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -12,8 +14,9 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
+    /// User and password of a URL that the problem quotes are left out.
     pub fn new(path: impl Into<String>, problem: impl Into<String>) -> ConfigError {
-        ConfigError { path: path.into(), problem: problem.into() }
+        ConfigError { path: path.into(), problem: without_users(&problem.into()).into_owned() }
     }
 
     /// The same error with its path prefixed, for a configuration nested in another at `path`.

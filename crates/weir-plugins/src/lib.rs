@@ -24,6 +24,7 @@ mod traffic;
 mod transform;
 mod trust;
 
+pub use auth::signed_token::accepted_until_s;
 pub use auth::token_issuer::{IssuerKeys, TokenError, TokenIssuer};
 pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
 pub use observe::collector::ResourceSpec;

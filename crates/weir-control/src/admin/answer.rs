@@ -59,6 +59,7 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
         PlanRefusal::Missing => key_not_found(),
         PlanRefusal::NoConsumer => json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "consumer not found" })),
         PlanRefusal::Wrong(problem) => wrong(problem),
+        PlanRefusal::TooMuchWork(problem) => json_of(StatusCode::PAYLOAD_TOO_LARGE, &json!({ "error_msg": problem })),
         PlanRefusal::OutOfScope(key) => {
             let problem = format!("the scopes of this key or token do not cover `{key}`");
             json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))

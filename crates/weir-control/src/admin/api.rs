@@ -224,9 +224,9 @@ impl AdminApi {
         let query = Query::parse(head.uri.query().unwrap_or_default());
         let known = match self.log_ins.caller_of_session(&head, peer) {
             Some(known) => known,
-            None => self.caller(&query, &head.headers, peer, &*host).await.map(KnownCaller::without_session),
+            None => self.caller(&query, &head.headers, peer, &*host).await,
         };
-        let KnownCaller { caller, session } = match known {
+        let KnownCaller { caller, session, until_ms } = match known {
             Ok(known) => known,
             Err(refusal) => return *refusal,
         };
@@ -237,7 +237,7 @@ impl AdminApi {
             return answer::json_of(StatusCode::OK, &self.log_ins.told(&caller, expires_ms, self.revision()));
         }
         let target = AdminTarget { is_own, path, query };
-        let hold = self.log_ins.hold(session.as_ref());
+        let hold = self.log_ins.hold(session.as_ref(), until_ms);
         let mut answer = self.answer_known(head, target, KnownSender { caller, peer, client, host }, read).await;
         if let Some(stream) = answer.extensions_mut().remove::<NodeStream>() {
             answer.extensions_mut().insert(OpenedStream { stream, hold });
@@ -259,20 +259,20 @@ impl AdminApi {
         headers: &HeaderMap,
         peer: AdminPeer,
         host: &dyn RequestHost,
-    ) -> Refused<Caller> {
+    ) -> Refused<KnownCaller> {
         let LogIns { keys, tokens, .. } = &self.log_ins;
         if matches!(peer, AdminPeer::Unix) && keys.is_empty() && tokens.is_none() {
-            return Ok(Caller::of_socket());
+            return Ok(Caller::of_socket().into());
         }
         let fault = match keys.of_request(query, headers) {
-            Ok(key) => return Ok(Caller::of_key(key)),
+            Ok(key) => return Ok(Caller::of_key(key).into()),
             Err(fault) => fault,
         };
         match (fault, tokens, bearer(headers)) {
             (KeyFault::Missing, Some(tokens), Some(token)) => {
                 // The keys of the issuer may have to be fetched.
                 host.pause();
-                tokens.caller(token).await.map_err(refused_token)
+                tokens.caller(token).await.map(KnownCaller::from).map_err(refused_token)
             }
             (KeyFault::Missing, ..) => Err(Box::new(unauthorized("missing apikey"))),
             (KeyFault::Wrong, ..) => {

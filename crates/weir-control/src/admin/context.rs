@@ -103,14 +103,9 @@ impl AdminContext {
         let pattern_bytes = request.pattern_bytes();
         let dry_run = request.query.is_true("dry_run");
         let outcome = match dry_run {
-            true => self.checker.check(&ChangeCheck {
-                plan,
-                author,
-                forced,
-                requests,
-                asks_for_secrets: true,
-                pattern_bytes,
-            }),
+            true => {
+                self.checker.check(&ChangeCheck { plan, author, forced, requests, looks_outside: true, pattern_bytes })
+            }
             false => self.writer.write(WriteRequest { plan, author, forced, pattern_bytes }).await,
         };
         match outcome {

@@ -19,9 +19,10 @@ use super::keys::{AdminKeys, Caller};
 use super::node_pages::SessionHold;
 use super::refusals::{WRONG_KEY_PAUSE, refused_token, unauthorized};
 use super::request::{AdminPeer, BodyFault, unreadable};
-use super::sessions::{AdminSession, AdminSessions, LIFETIME, SessionOrigin, SessionRefusal, SessionSecrets};
-use super::tokens::AcceptedTokens;
+use super::sessions::{AdminSession, AdminSessions, SessionOrigin, SessionRefusal, SessionSecrets};
+use super::tokens::{AcceptedTokens, TokenCaller};
 use crate::document::{AdminRole, AdminScope};
+use crate::stores::live::now_ms;
 
 /// The field with the token of a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("x-weir-session");
@@ -37,11 +38,19 @@ pub(super) struct KnownCaller {
     pub(super) caller: Caller,
     /// The token of the session and its end in milliseconds since 1970; `None` for a key or a token.
     pub(super) session: Option<(String, u64)>,
+    /// The end of the caller's own token, in milliseconds since 1970; `None` for a key or a session.
+    pub(super) until_ms: Option<u64>,
 }
 
-impl KnownCaller {
-    pub(super) fn without_session(caller: Caller) -> KnownCaller {
-        KnownCaller { caller, session: None }
+impl From<Caller> for KnownCaller {
+    fn from(caller: Caller) -> KnownCaller {
+        KnownCaller { caller, session: None, until_ms: None }
+    }
+}
+
+impl From<TokenCaller> for KnownCaller {
+    fn from(TokenCaller { caller, until_ms }: TokenCaller) -> KnownCaller {
+        KnownCaller { caller, session: None, until_ms: Some(until_ms) }
     }
 }
 
@@ -92,44 +101,57 @@ impl LogIns {
         revision: u64,
     ) -> Refused<AdminResponse> {
         self.check_page(head, peer)?;
-        let address = address_of(peer);
-        sessions.take_log_in(address).map_err(|wait| Box::new(too_often(wait)))?;
         let body = read(MAX_LOG_IN).await.map_err(|fault| Box::new(unreadable(fault, MAX_LOG_IN)))?;
-        let origin = self.proven(&body, host).await?;
-        sessions.return_log_in(address);
+        let origin = self.proven(sessions, &body, (address_of(peer), host)).await?;
         let caller = self.caller_of(&origin).ok_or_else(|| Box::new(unauthorized("wrong apikey")))?;
         // A second log-in makes new secrets and ends the session of the former ones.
         if let Some((token, _)) = self.session_of(sessions, &head.headers) {
             sessions.end(token);
         }
-        let SessionSecrets { token, cookie, expires_ms } = sessions.begin(origin).map_err(refused_session)?;
+        let SessionSecrets { token, cookie, lifetime, expires_ms } = sessions.begin(origin).map_err(refused_session)?;
         let mut told = self.told(&caller, Some(expires_ms), revision);
         told["token"] = token.into();
         let mut answer = json_of(StatusCode::OK, &told);
-        set_cookie(&mut answer, &cookie, LIFETIME);
+        set_cookie(&mut answer, &cookie, lifetime);
         answer.extensions_mut().insert(AuditedCaller { name: caller.name.to_string(), role: caller.role });
         Ok(answer)
     }
 
-    /// What the body of a log-in proves.
-    async fn proven(&self, body: &[u8], host: &dyn RequestHost) -> Refused<SessionOrigin> {
-        let body: Value = serde_json::from_slice(body)
-            .or_else(|error| answer::refuse(format!("the body of a log-in is not JSON: {error}")))?;
-        let text = |name: &str| body.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    /// What the body of a log-in proves. A right key is accepted however many log-ins of its address have failed, since others
+    /// could keep its owner out otherwise, and to compare keys is cheap. Everything else is limited.
+    async fn proven(
+        &self,
+        sessions: &AdminSessions,
+        body: &[u8],
+        (address, host): (Option<IpAddr>, &dyn RequestHost),
+    ) -> Refused<SessionOrigin> {
+        let body: Result<Value, _> = serde_json::from_slice(body);
+        let text = |name: &str| body.as_ref().ok()?.get(name)?.as_str().filter(|text| !text.is_empty());
+        if let (Some(key), None) = (text("key"), text("bearer"))
+            && let Some(key) = self.keys.of_text(key)
+        {
+            return Ok(SessionOrigin::Key(key.name.clone(), key.hash));
+        }
+        if let Err(wait) = sessions.take_log_in(address) {
+            host.pause();
+            sleep(WRONG_KEY_PAUSE).await;
+            return Err(Box::new(too_often(wait)));
+        }
+        if let Err(error) = &body {
+            return answer::refuse(format!("the body of a log-in is not JSON: {error}"));
+        }
         match (text("key"), text("bearer"), &self.tokens) {
-            (Some(key), None, _) => match self.keys.of_text(key) {
-                Some(key) => Ok(SessionOrigin::Key(key.name.clone(), key.hash)),
-                None => {
-                    host.pause();
-                    sleep(WRONG_KEY_PAUSE).await;
-                    Err(Box::new(unauthorized("wrong apikey")))
-                }
-            },
+            (Some(_), None, _) => {
+                host.pause();
+                sleep(WRONG_KEY_PAUSE).await;
+                Err(Box::new(unauthorized("wrong apikey")))
+            }
             (None, Some(token), Some(tokens)) => {
                 // The keys of the issuer may have to be fetched.
                 host.pause();
-                let caller = tokens.caller(token).await.map_err(refused_token)?;
-                Ok(SessionOrigin::Token(caller))
+                let token = tokens.caller(token).await.map_err(refused_token)?;
+                sessions.return_log_in(address);
+                Ok(SessionOrigin::Token(token))
             }
             (None, Some(_), None) => answer::refuse("this node accepts no tokens; configure `admin.tokens`"),
             _ => answer::refuse("a log-in has either `key` or `bearer`, a text that is not empty"),
@@ -172,17 +194,20 @@ impl LogIns {
                 sessions.end(token);
                 return Err(ended());
             };
-            Ok(KnownCaller { caller, session: Some((token.to_owned(), session.expires_ms)) })
+            Ok(KnownCaller { caller, session: Some((token.to_owned(), session.expires_ms)), until_ms: None })
         };
         Some(known())
     }
 
     /// Whether what was allowed at the beginning of a stream is still allowed.
-    pub(super) fn hold(&self, session: Option<&(String, u64)>) -> SessionHold {
-        let Some((sessions, (token, _))) = self.sessions.clone().zip(session.cloned()) else {
-            return SessionHold::default();
-        };
-        SessionHold::new(Arc::new(move || sessions.is_open(&token)))
+    pub(super) fn hold(&self, session: Option<&(String, u64)>, until_ms: Option<u64>) -> SessionHold {
+        if let Some((sessions, (token, _))) = self.sessions.clone().zip(session.cloned()) {
+            return SessionHold::new(Arc::new(move || sessions.is_open(&token)));
+        }
+        match until_ms {
+            Some(until_ms) => SessionHold::new(Arc::new(move || now_ms() < until_ms)),
+            None => SessionHold::default(),
+        }
     }
 
     fn session_of<'h>(&self, sessions: &AdminSessions, headers: &'h HeaderMap) -> Option<(&'h str, AdminSession)> {
@@ -194,7 +219,7 @@ impl LogIns {
     fn caller_of(&self, origin: &SessionOrigin) -> Option<Caller> {
         match origin {
             SessionOrigin::Key(name, hash) => self.keys.find(name, hash).map(Caller::of_key),
-            SessionOrigin::Token(caller) => Some(caller.clone()),
+            SessionOrigin::Token(token) => Some(token.caller.clone()),
         }
     }
 
@@ -248,7 +273,7 @@ impl LogIns {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "started_ms": self.node.started_ms,
-            "now_ms": crate::stores::live::now_ms(),
+            "now_ms": now_ms(),
             "revision": revision,
             "expires_ms": expires_ms,
             "can_write": can_write,

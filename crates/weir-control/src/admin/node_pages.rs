@@ -52,7 +52,7 @@ pub struct OpenedStream {
     pub hold: SessionHold,
 }
 
-/// The session that a stream belongs to: the stream ends with it.
+/// The session or the token that a stream was opened with: the stream ends with it.
 #[derive(Clone, Default)]
 pub struct SessionHold(Option<Arc<dyn Fn() -> bool + Send + Sync>>);
 
@@ -61,7 +61,7 @@ impl SessionHold {
         SessionHold(Some(is_open))
     }
 
-    /// Whether the session is open. What was opened with a key ends with its client alone.
+    /// Whether it has not ended. What was opened with a key ends with its client alone.
     pub fn is_open(&self) -> bool {
         self.0.as_ref().is_none_or(|is_open| is_open())
     }

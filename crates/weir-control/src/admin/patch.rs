@@ -23,9 +23,17 @@ pub(super) fn merge(value: &mut Value, patch: &Value) {
         *value = patch.clone();
         return;
     };
+    let is_removed = |key: &String| changes.get(key).is_some_and(Value::is_null);
+    let mut removed = changes.iter().filter(|(_, change)| change.is_null());
+    match (removed.next(), removed.next()) {
+        (None, _) => {}
+        (Some((key, _)), None) => drop(members.shift_remove(key)),
+        // One pass for all: to remove one member moves those behind it.
+        (Some(_), Some(_)) => members.retain(|key, _| !is_removed(key)),
+    }
     for (key, change) in changes {
         match (change, members.get_mut(key)) {
-            (Value::Null, _) => drop(members.shift_remove(key)),
+            (Value::Null, _) => {}
             (Value::Object(inner), Some(member @ Value::Object(_))) if !inner.is_empty() => merge(member, change),
             _ => drop(members.insert(key.clone(), without_nulls(change))),
         }
@@ -84,6 +92,9 @@ mod tests {
             value,
             json!({"uri": "/a", "methods": ["POST"], "upstream": {"type": "chash", "nodes": {"a:1": 1, "b:1": 2}}, "new": {"y": 1}})
         );
+        let mut many = json!({"a": 1, "b": 2, "c": 3});
+        merge(&mut many, &json!({"a": null, "b": null, "d": null, "e": 4}));
+        assert_eq!(many, json!({"c": 3, "e": 4}));
         merge(&mut value, &json!({"methods": null, "upstream": {"nodes": {}}, "new": null, "absent": null}));
         assert_eq!(value, json!({"uri": "/a", "upstream": {"type": "chash", "nodes": {}}}));
     }

@@ -1,6 +1,9 @@
 //! Scopes: keys and tokens that give access to some resources only.
 
-use std::collections::{BTreeSet, HashSet};
+use std::borrow::Borrow;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -17,15 +20,15 @@ use crate::stores::writes::{Plan, PlanRefusal};
 const SHARED_LISTS: &[&str] = &["global_rules", "plugin_metadata", "secrets", "listeners"];
 
 /// Whether scopes include a resource. A credential has the labels of its consumer, which `consumer` looks up.
-fn covers(
+fn covers<V: Borrow<Value>>(
     scopes: &[AdminScope],
     key: &ResourceKey,
     value: &Value,
-    consumer: impl Fn(&ResourceKey) -> Option<Value>,
+    consumer: impl Fn(&ResourceKey) -> Option<V>,
 ) -> bool {
     let owner = key.consumer_of_credential().map(|name| consumer(&ResourceKey::new("consumers", name)));
     let labelled = match &owner {
-        Some(owner) => owner.as_ref(),
+        Some(owner) => owner.as_ref().map(Borrow::borrow),
         None => Some(value),
     };
     let has_label = |name: &str, text: &str| {
@@ -107,9 +110,10 @@ fn within_scopes(caller: &Caller, named: Vec<ResourceKey>, plan: Box<Plan>) -> B
     let scopes = Arc::clone(&caller.scopes);
     Box::new(move |view| {
         // Before the plan is made, since the reason why it cannot be made can depend on the resources.
-        named.iter().try_for_each(|key| is_covered_now(&scopes, view, key))?;
+        let now = ConsumersNow::of(view);
+        named.iter().try_for_each(|key| is_covered_now(&scopes, &now, key))?;
         let edits = plan(view)?;
-        are_covered(&scopes, view, &edits)?;
+        are_covered(&scopes, &now, &edits)?;
         have_own_names(&scopes, view, &edits)?;
         have_own_groups(&scopes, view, &edits)?;
         Ok(edits)
@@ -117,9 +121,9 @@ fn within_scopes(caller: &Caller, named: Vec<ResourceKey>, plan: Box<Plan>) -> B
 }
 
 /// Refuses a resource that exists outside of the scopes.
-fn is_covered_now(scopes: &[AdminScope], view: &ResourceView, key: &ResourceKey) -> Result<(), PlanRefusal> {
-    match value_of(view, key) {
-        Some(value) if !covers(scopes, key, &value, |consumer| value_of(view, consumer)) => {
+fn is_covered_now(scopes: &[AdminScope], now: &ConsumersNow, key: &ResourceKey) -> Result<(), PlanRefusal> {
+    match value_of(now.view, key) {
+        Some(value) if !covers(scopes, key, &value, |consumer| now.get(consumer)) => {
             Err(PlanRefusal::OutOfScope(key.clone()))
         }
         _ => Ok(()),
@@ -127,28 +131,50 @@ fn is_covered_now(scopes: &[AdminScope], view: &ResourceView, key: &ResourceKey)
 }
 
 /// Refuses edits of a resource that is outside of the scopes, or would be.
-fn are_covered(scopes: &[AdminScope], view: &ResourceView, edits: &[ResourceEdit]) -> Result<(), PlanRefusal> {
+fn are_covered(scopes: &[AdminScope], now: &ConsumersNow, edits: &[ResourceEdit]) -> Result<(), PlanRefusal> {
     // The consumer of a credential may be created by the same plan.
-    let consumer = |wanted: &ResourceKey| {
-        let made = edits.iter().find_map(|edit| match edit {
-            ResourceEdit::Put { key, value, .. } if key == wanted => Some(value.clone()),
+    let made: HashMap<&ResourceKey, Rc<Value>> = edits
+        .iter()
+        .filter_map(|edit| match edit {
+            ResourceEdit::Put { key, value, .. } if is_consumer(key) => Some((key, Rc::new(value.clone()))),
             _ => None,
-        });
-        made.or_else(|| value_of(view, wanted))
-    };
+        })
+        .collect();
+    let consumer = |wanted: &ResourceKey| made.get(wanted).cloned().or_else(|| now.get(wanted));
     for edit in edits {
         let key = edited(edit);
-        is_covered_now(scopes, view, key)?;
+        is_covered_now(scopes, now, key)?;
         let ResourceEdit::Put { value, .. } = edit else { continue };
         if !covers(scopes, key, value, consumer) {
             return Err(PlanRefusal::OutOfScope(key.clone()));
         }
-        if view.get(key).is_none() {
+        if now.view.get(key).is_none() {
             // A consumer that expired in a shared store has left its credentials, which a new one of its name would take over.
-            view.credentials(key).iter().try_for_each(|key| is_covered_now(scopes, view, key))?;
+            now.view.credentials(key).iter().try_for_each(|key| is_covered_now(scopes, now, key))?;
         }
     }
     Ok(())
+}
+
+fn is_consumer(key: &ResourceKey) -> bool {
+    key.list() == "consumers" && key.consumer_of_credential().is_none()
+}
+
+/// The consumers as they are now, each read once however many credentials it has.
+struct ConsumersNow<'v> {
+    view: &'v ResourceView<'v>,
+    read: RefCell<HashMap<ResourceKey, Option<Rc<Value>>>>,
+}
+
+impl<'v> ConsumersNow<'v> {
+    fn of(view: &'v ResourceView<'v>) -> ConsumersNow<'v> {
+        ConsumersNow { view, read: RefCell::default() }
+    }
+
+    fn get(&self, key: &ResourceKey) -> Option<Rc<Value>> {
+        let read = || value_of(self.view, key).map(Rc::new);
+        self.read.borrow_mut().entry(key.clone()).or_insert_with(read).clone()
+    }
 }
 
 /// Refuses `ssls` for the hosts of others: the certificate of the nearest name decides whether clients need one.
@@ -249,7 +275,7 @@ impl NamesOfOthers {
         let mut others = NamesOfOthers::default();
         for (key, resource) in view.list("ssls") {
             let value = resource.value();
-            if !covers(scopes, key, &value, |_| None) {
+            if !covers(scopes, key, &value, |_| None::<Value>) {
                 server_names(&value).into_iter().for_each(|name| others.add(name));
             }
         }
@@ -305,7 +331,7 @@ mod tests {
     #[test]
     fn all_of_a_scope_must_hold_and_one_scope_is_enough() {
         let scopes = [scope(&["routes"], "a-", &[]), scope(&[], "", &[("team", "a")])];
-        let none = |_: &ResourceKey| None;
+        let none = |_: &ResourceKey| None::<Value>;
         let of = |key: &str, value: Value| covers(&scopes, &ResourceKey::parse(key).expect("a key"), &value, none);
         assert!(of("routes/a-1", json!({})));
         assert!(!of("routes/b-1", json!({})));

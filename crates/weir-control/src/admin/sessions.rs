@@ -13,11 +13,11 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use weir_proto::address::client_network;
 
-use super::keys::Caller;
+use super::tokens::TokenCaller;
 use crate::stores::live::now_ms;
 
-/// How long a session lasts.
-pub(super) const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
+/// How long a session lasts at most.
+const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
 /// The most sessions of a node.
 const MOST_SESSIONS: usize = 256;
 /// The most sessions of one key or token; a further log-in ends the oldest.
@@ -48,8 +48,8 @@ struct SessionTable {
 pub(super) enum SessionOrigin {
     /// The name and hash of a key.
     Key(Box<str>, [u8; 32]),
-    /// A caller that a token has named, whose rights are those of the log-in.
-    Token(Caller),
+    /// A caller that a token has named, whose rights are those of the log-in. The session ends with the token at the latest.
+    Token(TokenCaller),
 }
 
 /// An open session.
@@ -58,6 +58,8 @@ pub(super) struct AdminSession {
     pub(super) origin: SessionOrigin,
     cookie: SecretHash,
     begun: Instant,
+    /// How long it lasts.
+    lifetime: Duration,
     /// In milliseconds since 1970.
     pub(super) expires_ms: u64,
 }
@@ -67,6 +69,8 @@ pub(super) struct AdminSession {
 pub(super) struct SessionSecrets {
     pub(super) token: String,
     pub(super) cookie: String,
+    /// How long the session lasts.
+    pub(super) lifetime: Duration,
     pub(super) expires_ms: u64,
 }
 
@@ -91,7 +95,7 @@ impl AdminSessions {
         let (token, cookie) = (secret()?, secret()?);
         let now = Instant::now();
         let mut table = self.table();
-        table.open.retain(|_, session| now.duration_since(session.begun) < LIFETIME);
+        table.open.retain(|_, session| session.is_open(now));
         let is_own = |session: &AdminSession| session.origin.name() == origin.name();
         if table.open.values().filter(|session| is_own(session)).count() >= MOST_OF_CALLER {
             let own = table.open.iter().filter(|(_, session)| is_own(session));
@@ -101,10 +105,12 @@ impl AdminSessions {
         if table.open.len() >= MOST_SESSIONS {
             return Err(SessionRefusal::TooMany);
         }
-        let expires_ms = now_ms() + LIFETIME.as_millis() as u64;
-        let session = AdminSession { origin, cookie: hash(&cookie), begun: now, expires_ms };
+        let now_ms = now_ms();
+        let lifetime = origin.lifetime(now_ms);
+        let expires_ms = now_ms.saturating_add(lifetime.as_millis() as u64);
+        let session = AdminSession { origin, cookie: hash(&cookie), begun: now, lifetime, expires_ms };
         table.open.insert(hash(&token), session);
-        Ok(SessionSecrets { token, cookie, expires_ms })
+        Ok(SessionSecrets { token, cookie, lifetime, expires_ms })
     }
 
     /// The session of a token and a cookie, if both belong to it and it has not ended.
@@ -113,19 +119,19 @@ impl AdminSessions {
         // The time of a look-up by hash says nothing about the token.
         let session = table.open.get(&hash(token))?;
         let is_own = verify_slices_are_equal(&session.cookie, &hash(cookie)).is_ok();
-        (is_own && session.begun.elapsed() < LIFETIME).then(|| session.clone())
+        (is_own && session.is_open(Instant::now())).then(|| session.clone())
     }
 
     /// Whether the session of a token has not ended.
     pub(super) fn is_open(&self, token: &str) -> bool {
-        self.table().open.get(&hash(token)).is_some_and(|session| session.begun.elapsed() < LIFETIME)
+        self.table().open.get(&hash(token)).is_some_and(|session| session.is_open(Instant::now()))
     }
 
     pub(super) fn end(&self, token: &str) {
         self.table().open.remove(&hash(token));
     }
 
-    /// Takes a log-in from the budget of a client address; otherwise returns how long until there is one.
+    /// Takes a log-in that may fail from the budget of a client address; otherwise returns how long until there is one.
     pub(super) fn take_log_in(&self, address: Option<IpAddr>) -> Result<(), Duration> {
         let (now, mut table) = (Instant::now(), self.table());
         let refilled = |budget: &LogInBudget| {
@@ -152,7 +158,7 @@ impl AdminSessions {
         Ok(())
     }
 
-    /// Gives a log-in back that has succeeded: guesses are limited, and not those who know a key.
+    /// Gives a log-in back that has succeeded.
     pub(super) fn return_log_in(&self, address: Option<IpAddr>) {
         if let Some(budget) = self.table().log_ins.get_mut(&address.map(client_network)) {
             budget.left = (budget.left + 1).min(MOST_LOG_INS);
@@ -164,12 +170,26 @@ impl AdminSessions {
     }
 }
 
+impl AdminSession {
+    fn is_open(&self, now: Instant) -> bool {
+        now.duration_since(self.begun) < self.lifetime
+    }
+}
+
 impl SessionOrigin {
     /// The name of the key or token.
     fn name(&self) -> &str {
         match self {
             SessionOrigin::Key(name, _) => name,
-            SessionOrigin::Token(caller) => &caller.name,
+            SessionOrigin::Token(token) => &token.caller.name,
+        }
+    }
+
+    /// How long a session lasts that begins at this time.
+    fn lifetime(&self, now_ms: u64) -> Duration {
+        match self {
+            SessionOrigin::Key(..) => LIFETIME,
+            SessionOrigin::Token(token) => LIFETIME.min(Duration::from_millis(token.until_ms.saturating_sub(now_ms))),
         }
     }
 }
@@ -186,7 +206,11 @@ fn secret() -> Result<String, SessionRefusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::keys::Caller;
     use super::*;
+    use crate::document::AdminRole;
 
     fn of_key(name: &str) -> SessionOrigin {
         SessionOrigin::Key(name.into(), [1; 32])
@@ -204,6 +228,21 @@ mod tests {
         sessions.end(&one.token);
         assert!(sessions.of(&one.token, &one.cookie).is_none() && !sessions.is_open(&one.token));
         assert!(sessions.of(&two.token, &two.cookie).is_some());
+    }
+
+    #[test]
+    fn a_session_ends_with_the_token_that_it_was_begun_with() {
+        let sessions = AdminSessions::default();
+        let begin = |until_ms: u64| {
+            let caller = Caller { name: "token:a".into(), role: AdminRole::Viewer, scopes: Arc::default() };
+            sessions.begin(SessionOrigin::Token(TokenCaller { caller, until_ms })).expect("a session")
+        };
+        let ended = begin(now_ms());
+        assert!(sessions.of(&ended.token, &ended.cookie).is_none() && !sessions.is_open(&ended.token));
+        let until_ms = now_ms() + 60_000;
+        let short = begin(until_ms);
+        assert!(sessions.is_open(&short.token) && short.expires_ms <= until_ms, "{short:?}");
+        assert_eq!(begin(u64::MAX).lifetime, LIFETIME);
     }
 
     #[test]

@@ -8,12 +8,28 @@ use serde_json::{Map, Value};
 use super::keys::Caller;
 use crate::document::{AdminGrant, TokenRoles};
 
-/// The future of the claims of a token, which resolves when the token has been verified.
-pub type VerifiedClaims<'a> = Pin<Box<dyn Future<Output = Result<Map<String, Value>, TokenFault>> + Send + 'a>>;
+/// The future of a token that is being verified.
+pub type VerifyingToken<'a> = Pin<Box<dyn Future<Output = Result<VerifiedToken, TokenFault>> + Send + 'a>>;
+
+/// A token that is valid at present.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifiedToken {
+    pub claims: Map<String, Value>,
+    /// Until when it is accepted, in milliseconds since 1970.
+    pub until_ms: u64,
+}
+
+/// The caller that a token identifies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TokenCaller {
+    pub(super) caller: Caller,
+    /// Until when the token is accepted, in milliseconds since 1970.
+    pub(super) until_ms: u64,
+}
 
 /// Verifies the signature, issuer, audience and times of tokens.
 pub trait TokenVerifier: Send + Sync {
-    fn verify<'a>(&'a self, token: &'a str) -> VerifiedClaims<'a>;
+    fn verify<'a>(&'a self, token: &'a str) -> VerifyingToken<'a>;
 }
 
 /// Why a token is refused.
@@ -42,8 +58,8 @@ impl AcceptedTokens {
     }
 
     /// The caller that a token identifies, with its rights.
-    pub(super) async fn caller(&self, token: &str) -> Result<Caller, TokenFault> {
-        let claims = self.verifier.verify(token).await?;
+    pub(super) async fn caller(&self, token: &str) -> Result<TokenCaller, TokenFault> {
+        let VerifiedToken { claims, until_ms } = self.verifier.verify(token).await?;
         let AdminGrant { role, scopes } = self.grant(&claims).ok_or(TokenFault::NoRole)?.clone();
         let subject = claims.get("sub").and_then(Value::as_str).unwrap_or_default();
         let subject: String = subject.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
@@ -51,7 +67,8 @@ impl AcceptedTokens {
             return Err(TokenFault::Invalid("the token does not say whose it is (sub)".to_owned()));
         }
         // The prefix distinguishes the name from names of keys.
-        Ok(Caller { name: format!("token:{subject}").into(), role, scopes })
+        let caller = Caller { name: format!("token:{subject}").into(), role, scopes };
+        Ok(TokenCaller { caller, until_ms })
     }
 
     /// The first grant in the configuration whose value is in the claim.
@@ -84,9 +101,9 @@ mod tests {
     struct Believing(Value);
 
     impl TokenVerifier for Believing {
-        fn verify<'a>(&'a self, _: &'a str) -> VerifiedClaims<'a> {
+        fn verify<'a>(&'a self, _: &'a str) -> VerifyingToken<'a> {
             let claims = self.0.as_object().cloned().unwrap_or_default();
-            Box::pin(async move { Ok(claims) })
+            Box::pin(async move { Ok(VerifiedToken { claims, until_ms: 0 }) })
         }
     }
 
@@ -95,7 +112,7 @@ mod tests {
         let grants = vec![("ops".into(), grant(AdminRole::Admin)), ("dev".into(), grant(AdminRole::Editor))];
         let tokens = AcceptedTokens::new(TokenRoles { claim: claim.into(), grants }, Box::new(Believing(claims)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime.block_on(tokens.caller("t")).map(|caller| caller.role)
+        runtime.block_on(tokens.caller("t")).map(|token| token.caller.role)
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Transactions: changes of several resources, applied all or none.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
+use self::drafts::Drafts;
 use super::answer::{Refused, refuse};
 use super::keys::may_write;
 use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
-use super::patch;
-use super::plans;
-use super::redact::unmask;
 use super::references::id_text;
 use super::request::AdminRequest;
 use super::resources::is_id;
@@ -16,6 +16,8 @@ use crate::document::RESOURCE_LISTS;
 use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
+
+mod drafts;
 
 /// The most operations in one transaction.
 pub(super) const MOST_OPERATIONS: usize = 20_000;
@@ -34,6 +36,8 @@ struct Operation {
     kind: &'static ResourceKind,
     key: ResourceKey,
     action: Action,
+    /// The length of its value as text.
+    bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -88,7 +92,7 @@ impl Transaction {
                     Ok(kind) => {
                         let mut value = item.clone();
                         without_index(&mut value);
-                        operations.push(Operation { kind, key, action: Action::Put(value) });
+                        operations.push(Operation { kind, key, bytes: length(&value), action: Action::Put(value) });
                     }
                     Err(problem) => errors.push(ListError { list, index: Some(index), problem }),
                 }
@@ -97,50 +101,21 @@ impl Transaction {
         (Transaction { operations, if_revision: None, message: None }, errors)
     }
 
-    /// The resources that it names.
+    /// The resources that it names, each once.
     pub(super) fn keys(&self) -> Vec<ResourceKey> {
-        self.operations.iter().map(|operation| operation.key.clone()).collect()
+        let keys: BTreeSet<&ResourceKey> = self.operations.iter().map(|operation| &operation.key).collect();
+        keys.into_iter().cloned().collect()
     }
 
     pub(super) fn plan(&self, view: &ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> {
         if self.if_revision.is_some_and(|seen| seen != view.revision) {
             return Err(PlanRefusal::MovedOn(Some(view.revision)));
         }
-        let mut edits: indexed::Edits = indexed::Edits::default();
-        for (index, Operation { kind, key, action }) in self.operations.iter().enumerate() {
-            let old = match edits.get(key) {
-                Some(edit) => edit.clone(),
-                None => view.get(key).map(|resource| resource.value()),
-            };
-            let missing = || PlanRefusal::Wrong(format!("operations[{index}]: `{key}` does not exist"));
-            let new = match action {
-                Action::Put(value) => {
-                    let mut value = value.clone();
-                    unmask(kind.list, &mut value, old.as_ref()).map_err(|refusal| within(index, refusal))?;
-                    plans::complete(kind, key, &mut value, old.as_ref());
-                    Some(value)
-                }
-                Action::Patch(changes) => {
-                    let old = old.as_ref().ok_or_else(missing)?;
-                    let mut value = old.clone();
-                    patch::merge(&mut value, changes);
-                    patch::check_size(&value).map_err(PlanRefusal::Wrong).map_err(|refusal| within(index, refusal))?;
-                    unmask(kind.list, &mut value, Some(old)).map_err(|refusal| within(index, refusal))?;
-                    plans::complete(kind, key, &mut value, Some(old));
-                    Some(value)
-                }
-                Action::Delete => old.as_ref().map(|_| None).ok_or_else(missing)?,
-            };
-            if new.is_none() {
-                edits.delete_credentials(view, key);
-            }
-            let fault = |value: &Value| fault_of_name(kind, key, value);
-            if let Some(problem) = new.as_ref().and_then(fault) {
-                return Err(PlanRefusal::Wrong(format!("operations[{index}]: {problem}")));
-            }
-            edits.set(key, new);
+        let mut drafts = Drafts::default();
+        for (index, operation) in self.operations.iter().enumerate() {
+            drafts.apply(view, index, operation)?;
         }
-        Ok(edits.into_edits())
+        drafts.into_edits()
     }
 }
 
@@ -159,12 +134,9 @@ fn put_kind(key: &ResourceKey) -> Result<&'static ResourceKind, String> {
     }
 }
 
-/// A refusal that names its operation.
-fn within(index: usize, refusal: PlanRefusal) -> PlanRefusal {
-    match refusal {
-        PlanRefusal::Wrong(problem) => PlanRefusal::Wrong(format!("operations[{index}]: {problem}")),
-        other => other,
-    }
+/// The length of a value as text.
+fn length(value: &Value) -> usize {
+    value.to_string().len()
 }
 
 /// What is wrong with the name of a consumer, which must be that of its key. Other kinds have their id there, which is set by the
@@ -220,54 +192,5 @@ fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> 
         "patch" => Action::Patch(value()?),
         _ => Action::Delete,
     };
-    Ok(Operation { kind, key, action })
-}
-
-/// Edits by key: the last one of each key, in the order of the first ones.
-mod indexed {
-    use std::collections::HashMap;
-
-    use serde_json::Value;
-
-    use crate::stores::live::ResourceEdit;
-    use crate::stores::resources::{ResourceKey, ResourceView};
-
-    #[derive(Default)]
-    pub(super) struct Edits {
-        places: HashMap<ResourceKey, usize>,
-        all: Vec<(ResourceKey, Option<Value>)>,
-    }
-
-    impl Edits {
-        pub(super) fn get(&self, key: &ResourceKey) -> Option<&Option<Value>> {
-            self.places.get(key).map(|place| &self.all[*place].1)
-        }
-
-        pub(super) fn set(&mut self, key: &ResourceKey, value: Option<Value>) {
-            match self.places.get(key) {
-                Some(place) => self.all[*place].1 = value,
-                None => {
-                    self.places.insert(key.clone(), self.all.len());
-                    self.all.push((key.clone(), value));
-                }
-            }
-        }
-
-        /// Credentials are deleted with their consumer, also those that the transaction has created before.
-        pub(super) fn delete_credentials(&mut self, view: &ResourceView, consumer: &ResourceKey) {
-            let of_view = view.credentials(consumer);
-            let prefix = format!("{consumer}/");
-            let made = self.all.iter().filter(|(key, value)| value.is_some() && key.as_str().starts_with(&prefix));
-            let all: Vec<ResourceKey> = of_view.into_iter().chain(made.map(|(key, _)| key.clone())).collect();
-            all.iter().for_each(|key| self.set(key, None));
-        }
-
-        pub(super) fn into_edits(self) -> Vec<ResourceEdit> {
-            let edit = |(key, value)| match value {
-                Some(value) => ResourceEdit::Put { key, value, expires_ms: None },
-                None => ResourceEdit::Delete { key },
-            };
-            self.all.into_iter().map(edit).collect()
-        }
-    }
+    Ok(Operation { kind, key, action, bytes: item.get("value").map_or(0, length) })
 }

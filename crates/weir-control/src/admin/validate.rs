@@ -68,8 +68,9 @@ pub(super) fn lists(context: &AdminContext, request: &AdminRequest) -> Refused<A
         author: request.author(),
         forced: false,
         requests: Vec::new(),
-        // Others are refused if they change what only an admin may: the address of a manager.
-        asks_for_secrets: request.caller.role != AdminRole::Viewer,
+        // A viewer may change nothing, so it must not choose either what the node reads. Others are refused if they change what only
+        // an admin may: the address of a manager.
+        looks_outside: request.caller.role != AdminRole::Viewer,
         pattern_bytes: request.pattern_bytes(),
     });
     Ok(match outcome {

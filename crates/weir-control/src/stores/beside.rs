@@ -36,7 +36,7 @@ pub(super) fn of_document(
     own.extend(to_come.iter().map(String::as_str));
     let folders = document.access.as_ref().map(|access| Arc::clone(&access.readable));
     let read = |names: &BTreeSet<&str>, folders| match read(names.iter().copied(), directory, access, folders) {
-        Err(stall) if is_change => Ok(unread(names, &stall)),
+        Err(stall) if is_change => Ok(unread(names, &stall.to_string())),
         read => read,
     };
     let FilesBeside { content: of_settings, mut seen } = read(&own, None)?;
@@ -45,10 +45,22 @@ pub(super) fn of_document(
     Ok((NamedFiles { of_settings, of_resources: of_resources.content }, seen))
 }
 
-/// Files that cannot be read, all for the same reason.
-fn unread(names: &BTreeSet<&str>, reason: &FileStall) -> FilesBeside {
-    let content = names.iter().map(|name| ((*name).into(), Err(reason.to_string()))).collect();
+/// Files that are not read, all for the same reason.
+fn unread(names: &BTreeSet<&str>, reason: &str) -> FilesBeside {
+    let content = names.iter().map(|name| ((*name).into(), Err(reason.to_owned()))).collect();
     FilesBeside { content, seen: SeenFiles::default() }
+}
+
+/// The files that a document names, none of which is opened.
+pub(super) fn unopened(document: &Document) -> NamedFiles {
+    let reason = "it is read when the change is made";
+    let to_come: Vec<String> = document.files_to_come().collect();
+    let mut own = document.files_of_settings();
+    own.extend(to_come.iter().map(String::as_str));
+    NamedFiles {
+        of_settings: unread(&own, reason).content,
+        of_resources: unread(&document.files_of_resources(), reason).content,
+    }
 }
 
 /// Reads each of `names`: files, relative to `directory`, and `$env://NAME`. With `folders`, files are read only there.

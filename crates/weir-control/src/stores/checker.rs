@@ -32,8 +32,9 @@ pub struct ChangeCheck {
     pub forced: bool,
     /// The requests whose handling is compared without and with the change.
     pub requests: Vec<RequestDescription>,
-    /// Whether secrets that are not known may be asked for. The addresses of managers may be part of the change.
-    pub asks_for_secrets: bool,
+    /// Whether secrets that are not known may be asked for, and files opened. The addresses of managers and the names of files may be
+    /// part of the change.
+    pub looks_outside: bool,
     /// The most bytes of compiled patterns.
     pub pattern_bytes: usize,
 }
@@ -105,7 +106,7 @@ impl ResourceChecker {
         policy: &SettlePolicy,
         request: &ChangeCheck,
     ) -> Result<(Vec<Diagnostic>, RoutingOutcomes), Vec<Diagnostic>> {
-        let load = |trial: &mut ChangeTrial| self.loader.load(trial, request.asks_for_secrets);
+        let load = |trial: &mut ChangeTrial| self.loader.load(trial, request.looks_outside);
         let (_, CheckedDocument { warnings, outcomes }) =
             settle(trial, policy, load, |_, loaded, _| self.publisher.check(&loaded.document, &request.requests))?;
         Ok((warnings, outcomes))
@@ -147,7 +148,7 @@ impl CheckLoader {
     }
 
     /// The document of the settings in use with the resources of a trial.
-    fn load(&self, trial: &mut ChangeTrial, asks_for_secrets: bool) -> Result<LoadedDocument, Vec<Diagnostic>> {
+    fn load(&self, trial: &mut ChangeTrial, looks_outside: bool) -> Result<LoadedDocument, Vec<Diagnostic>> {
         let Some(settings) = self.settings.get() else {
             return Err(vec![Diagnostic::of_source(&self.name, "no configuration is served yet")]);
         };
@@ -158,17 +159,25 @@ impl CheckLoader {
         if document.faults.is_empty() && document.secrets().next().is_some() {
             let http = trusted::http_client(&document.settings, &self.directory, &files);
             let http = http.map_err(|stall| stalled(&stall))?;
-            document = self.secrets.put_into(document, asks_for_secrets.then_some(&http));
+            document = self.secrets.put_into(document, looks_outside.then_some(&http));
         }
-        self.put_files_into(&mut document, &files).map_err(|stall| stalled(&stall))?;
+        self.put_files_into(&mut document, &files, looks_outside).map_err(|stall| stalled(&stall))?;
         document.directory.clone_from(&self.directory);
         document.read_nodes(&process_environment, self.limits);
         document.found = self.names.known(document.queries());
         Ok(LoadedDocument::of_check(document, settings.revision()))
     }
 
-    fn put_files_into(&self, document: &mut Document, files: &FileAccess) -> Result<(), FileStall> {
-        (document.files, _) = beside::of_document(document, &self.directory, files, true)?;
+    fn put_files_into(
+        &self,
+        document: &mut Document,
+        files: &FileAccess,
+        looks_outside: bool,
+    ) -> Result<(), FileStall> {
+        document.files = match looks_outside {
+            true => beside::of_document(document, &self.directory, files, true)?.0,
+            false => beside::unopened(document),
+        };
         self.contents.complete(&mut document.files);
         if document.needs_system_roots() {
             document.system_roots = files.run(beside::system_roots)?;

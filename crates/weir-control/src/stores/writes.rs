@@ -36,6 +36,8 @@ pub enum PlanRefusal {
     /// The resource must not exist (`If-None-Match: *`); its current revision.
     Exists(u64),
     Wrong(String),
+    /// It would take too long to plan; what to do instead.
+    TooMuchWork(String),
     /// The author's scopes do not include this resource.
     OutOfScope(ResourceKey),
     /// A server name of this entry of `ssls` meets one of an entry outside of the author's scopes.

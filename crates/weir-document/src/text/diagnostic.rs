@@ -7,6 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use serde::Serialize;
+use weir_client::without_users;
 use weir_plugin::AllowedFolders;
 
 use crate::text::tree::{TextPosition, TreePath};
@@ -66,14 +67,15 @@ impl FaultCause {
 }
 
 impl Diagnostic {
-    /// A fault of the source as a whole, such as an unreadable or too large file.
+    /// A fault of the source as a whole, such as an unreadable or too large file. User and password of a URL that the problem quotes
+    /// are left out.
     pub fn of_source(source: &Arc<str>, problem: impl Into<String>) -> Self {
         Diagnostic {
             source: source.clone(),
             path: String::new(),
             line: None,
             column: None,
-            problem: problem.into(),
+            problem: without_users(&problem.into()).into_owned(),
             advice: None,
             cause: FaultCause::Text,
         }

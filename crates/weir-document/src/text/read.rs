@@ -12,6 +12,7 @@ use crate::text::diagnostic::Faults;
 use crate::text::foreign::{foreign_key, shell_variable, variable_advice};
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
 use crate::text::units;
+use weir_client::without_users;
 use weir_plugin::WrittenName;
 use weir_plugin::secret_name::may_be_secret;
 use weir_plugin::suggest::closest;
@@ -496,6 +497,8 @@ fn as_whole(number: &Number) -> Option<i64> {
 /// Shortens a value for a diagnostic: it may be long, or contain secrets.
 pub fn shortened(text: &str) -> String {
     const SHOWN: usize = 60;
+    // Before it is cut: without its end, the user of a URL is not known as one.
+    let text = &*without_users(text);
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN).is_some() {
         shown.push('…');

@@ -98,6 +98,11 @@ pub struct TokenRules {
 /// The tolerance for clock differences, in seconds.
 const LEEWAY_S: f64 = 10.0;
 
+/// Until when a token with these claims is accepted, in seconds since 1970; `None` without an expiry (`exp`).
+pub fn accepted_until_s(claims: &Map<String, Value>) -> Option<f64> {
+    Claims::of(claims)?.exp.map(|exp| exp + LEEWAY_S)
+}
+
 impl TokenRules {
     /// Why the claims are refused; `None` if they are accepted.
     pub fn fault(&self, claims: &Map<String, Value>, issuer: &str, now_s: f64) -> Option<&'static str> {
@@ -118,7 +123,7 @@ impl TokenRules {
         };
         match exp {
             None => Some("the token has no expiry (exp)"),
-            Some(exp) if now_s > exp + LEEWAY_S => Some("the token has expired"),
+            Some(_) if accepted_until_s(claims).is_some_and(|until| now_s > until) => Some("the token has expired"),
             _ if nbf.is_some_and(|nbf| now_s < nbf - LEEWAY_S) => Some("the token is not valid yet (nbf)"),
             _ if iat.is_some_and(|iat| now_s < iat - self.iat_slack_s) => {
                 Some("the token was issued in the future (iat)")

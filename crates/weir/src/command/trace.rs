@@ -49,7 +49,10 @@ pub struct TraceCommand {
 
 fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write it as `Name: value`")?;
-    let name = name.trim().parse().map_err(|error| format!("`{name}`: {error}"))?;
+    let name: HeaderName = name.trim().parse().map_err(|error| format!("`{name}`: {error}"))?;
+    if name.as_str().eq_ignore_ascii_case(TRACE_FIELD) {
+        return Err(format!("`{name}` names the trace, and this command sets it; leave it out"));
+    }
     let value = value.trim().parse().map_err(|error| format!("the value: {error}"))?;
     Ok((name, value))
 }

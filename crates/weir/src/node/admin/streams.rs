@@ -1,4 +1,4 @@
-//! Streams of the admin address: requests as they end, and figures. Each ends with the session that has opened it.
+//! Streams of the admin address: requests as they end, and figures. Each ends with the session or the token that has opened it.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -23,7 +23,7 @@ pub fn source(opened: OpenedStream, figures: Option<&Arc<Figures>>) -> Option<(B
     Some(match stream {
         NodeStream::Tail(query) => {
             let tail = TailStream(Tail::open(tail::filter(&query).ok()?));
-            (SessionStream::open(tail, hold, tail::ended("the session has ended")), tail::unread())
+            (SessionStream::open(tail, hold, tail::ended("the session or the token has ended")), tail::unread())
         }
         NodeStream::Events => {
             let events = FigureStream { figures: Arc::clone(figures?), looks: looks(), last: 0 };
@@ -38,7 +38,7 @@ fn looks() -> Interval {
     looks
 }
 
-/// A stream that ends with its session.
+/// A stream that ends with its session or token.
 struct SessionStream<S> {
     stream: S,
     hold: SessionHold,

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use weir_control::admin::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedClaims};
+use weir_control::admin::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedToken, VerifyingToken};
 use weir_control::document::{AdminTokens, NodeSettings, TokenKeys, is_trusted_url};
 use weir_control::stores::{FileAccess, http_client};
-use weir_plugins::{IssuerKeys, TokenError, TokenIssuer};
+use weir_plugins::{IssuerKeys, TokenError, TokenIssuer, accepted_until_s};
 
 /// Sends no request yet, so that a node can start while the issuer is down.
 pub fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) -> Result<AcceptedTokens, String> {
@@ -22,12 +22,15 @@ pub fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) ->
 struct IssuerTokens(TokenIssuer);
 
 impl TokenVerifier for IssuerTokens {
-    fn verify<'a>(&'a self, token: &'a str) -> VerifiedClaims<'a> {
+    fn verify<'a>(&'a self, token: &'a str) -> VerifyingToken<'a> {
         Box::pin(async move {
-            self.0.verify(token).await.map_err(|error| match error {
+            let claims = self.0.verify(token).await.map_err(|error| match error {
                 TokenError::Invalid(problem) => TokenFault::Invalid(problem.to_owned()),
                 TokenError::NoKeys(problem) => TokenFault::Unverifiable(problem),
-            })
+            })?;
+            // A number beyond the range of `u64` becomes the nearest one.
+            let until_ms = (accepted_until_s(&claims).unwrap_or_default() * 1e3) as u64;
+            Ok(VerifiedToken { claims, until_ms })
         })
     }
 }

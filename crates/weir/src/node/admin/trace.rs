@@ -100,6 +100,9 @@ impl OwnTraces {
         let name = hex::encode(random);
         let own = format!("http://{listener}/");
         let own = ServiceUrl::parse(&own).map_err(|error| format!("{own}: {error}"))?;
+        if let Some((name, _)) = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(TRACE_FIELD)) {
+            return Err(format!("the field `{name}` names the trace, and the node sets it; leave it out"));
+        }
         let has_host = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host"));
         let mut request = Request::builder().method(&*method).uri(format!("{slash}{target}"));
         if !has_host {
