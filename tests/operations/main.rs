@@ -9,6 +9,7 @@ mod definitions;
 mod descriptors;
 mod failures;
 mod gateway_api;
+mod ingress;
 mod listener_hosts;
 mod listeners;
 mod load;

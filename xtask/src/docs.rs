@@ -50,6 +50,7 @@ fn pages() -> Result<Vec<(&'static str, String)>, Problems> {
     Ok(vec![
         ("configuration.md", reference("configuration")?),
         ("plugins.md", reference("plugins")?),
+        ("ingress-nginx.md", reference("ingress-nginx")?),
         ("metrics.md", metrics::page()?),
         ("variables.md", reference("variables")?),
         ("command-line.md", command_line),

@@ -14,6 +14,7 @@ mod conversion;
 mod directive;
 mod document;
 mod hashing;
+pub mod ingress;
 pub mod kong;
 mod login;
 pub mod nginx;

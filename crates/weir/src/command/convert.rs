@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
@@ -18,8 +18,10 @@ pub struct ConvertCommand {
     /// The format of the file.
     #[arg(value_enum)]
     from: Dialect,
-    /// The file to convert. Included files are searched for relative to its directory.
-    file: PathBuf,
+    /// The file to convert, or `-` for standard input. Included files are searched for relative to its directory. For `ingress`
+    /// there may be several.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
     /// Exits with 1 if a setting was not converted.
     #[arg(long)]
     deny_losses: bool,
@@ -41,18 +43,27 @@ enum Dialect {
     /// A definition of a streaming API: AsyncAPI 2 or 3, as YAML or JSON.
     #[value(name = "asyncapi")]
     AsyncApi,
+    /// Ingresses of Kubernetes, with the annotations of ingress-nginx: manifests, as YAML or JSON.
+    Ingress,
 }
 
 impl ConvertCommand {
     pub fn execute(self) -> ExitCode {
-        let text = match fs::read_to_string(&self.file) {
-            Ok(text) => text,
-            Err(error) => {
-                say!("{}: cannot be read: {error}", self.file.display());
-                return ExitFailure::Configuration.into();
+        if self.files.len() > 1 && self.from != Dialect::Ingress {
+            say!("only `ingress` is converted from several files");
+            return ExitFailure::Configuration.into();
+        }
+        let mut texts = Vec::new();
+        for file in &self.files {
+            match read(file) {
+                Ok(text) => texts.push((file.display().to_string(), text)),
+                Err(error) => {
+                    say!("{}: cannot be read: {error}", file.display());
+                    return ExitFailure::Configuration.into();
+                }
             }
-        };
-        let converted = match self.convert(&text) {
+        }
+        let converted = match self.convert(&texts) {
             Ok(converted) => converted,
             Err(error) => {
                 say!("{error}");
@@ -70,18 +81,29 @@ impl ConvertCommand {
         if self.deny_losses && is_lossy { ExitFailure::Configuration.into() } else { exit::DONE }
     }
 
-    fn convert(&self, text: &str) -> Result<Converted, SyntaxError> {
-        let name = self.file.display().to_string();
-        let directory = self.file.parent().unwrap_or(Path::new("."));
+    fn convert(&self, texts: &[(String, String)]) -> Result<Converted, SyntaxError> {
+        let [(name, text), ..] = texts else { return Ok(Converted::default()) };
+        let directory = Path::new(name).parent().unwrap_or(Path::new("."));
         match self.from {
-            Dialect::Nginx => weir_convert::nginx::convert(&name, text, &|pattern| included(directory, pattern)),
-            Dialect::Caddy => weir_convert::caddy::convert(&name, text, &|pattern| included(directory, pattern)),
-            Dialect::Kong => weir_convert::kong::convert(&name, text),
-            Dialect::ApisixConfig => weir_convert::apisix::convert(&name, text),
-            Dialect::AsyncApi => weir_convert::asyncapi::convert(&name, text),
-            Dialect::OpenApi => weir_convert::openapi::convert(&name, text),
+            Dialect::Nginx => weir_convert::nginx::convert(name, text, &|pattern| included(directory, pattern)),
+            Dialect::Caddy => weir_convert::caddy::convert(name, text, &|pattern| included(directory, pattern)),
+            Dialect::Kong => weir_convert::kong::convert(name, text),
+            Dialect::ApisixConfig => weir_convert::apisix::convert(name, text),
+            Dialect::AsyncApi => weir_convert::asyncapi::convert(name, text),
+            Dialect::OpenApi => weir_convert::openapi::convert(name, text),
+            Dialect::Ingress => weir_convert::ingress::convert(texts),
         }
     }
+}
+
+/// The text of a file, or of standard input.
+fn read(file: &Path) -> io::Result<String> {
+    if file != Path::new("-") {
+        return fs::read_to_string(file);
+    }
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The files that match a pattern, relative to the directory, sorted by name. A pattern with `*` may match none.

@@ -1,4 +1,5 @@
 mod configuration_page;
+mod ingress_page;
 mod plugin_page;
 mod variables;
 
@@ -23,6 +24,8 @@ enum ReferencePage {
     Configuration,
     /// All plugins with their options.
     Plugins,
+    /// The annotations of ingress-nginx.
+    IngressNginx,
     /// The variables for conditions and text templates.
     Variables,
 }
@@ -32,6 +35,7 @@ impl ReferenceCommand {
         let text = match self.page {
             ReferencePage::Configuration => configuration_page::page(),
             ReferencePage::Plugins => plugin_page::page(),
+            ReferencePage::IngressNginx => ingress_page::page(),
             ReferencePage::Variables => variables::page(),
         };
         say::print(text.as_bytes())
