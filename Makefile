@@ -23,7 +23,7 @@ test: ## Installs what the tests need (SETUP=no: does not), checks the sources, 
 	@scripts/test
 
 test-full: ## The same with full counts: millions of requests, gigabytes, many minutes
-	@$(SET_UP_AND_BUILD)
+	@WEIR_TEST_FULL=1 $(SET_UP_AND_BUILD)
 	@WEIR_TEST_FULL=1 scripts/test
 
 check: ## The static part alone: format, lints, layering, generated docs, dependencies
