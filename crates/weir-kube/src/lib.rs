@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "client")]
+pub mod cluster;
 pub mod objects;
 mod translate;
 mod translation;

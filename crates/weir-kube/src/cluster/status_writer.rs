@@ -1,0 +1,176 @@
+//! Writes the statuses that differ from those in the cluster.
+
+mod difference;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::election::Leadership;
+use super::seen::SeenObject;
+use super::{Cluster, ClusterError};
+use crate::objects::ObjectRef;
+use crate::translation::{Event, ObjectStatus};
+use difference::difference;
+
+/// The shortest time between two writes of the same object.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often what could not be written is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+/// The most requests at once.
+const TOGETHER: usize = 16;
+/// The most Events that are remembered, so that each is written once.
+const MOST_EVENTS: usize = 10_000;
+
+/// A status as it should be, with the state of the object that it was made from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct WantedStatus {
+    pub(super) status: Value,
+    pub(super) object: SeenObject,
+}
+
+/// What is to be written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) statuses: BTreeMap<ObjectRef, WantedStatus>,
+    pub(super) events: Vec<(Event, String)>,
+}
+
+impl Wanted {
+    /// The statuses and events about objects that were seen.
+    pub(super) fn new(
+        statuses: Vec<ObjectStatus>,
+        events: Vec<Event>,
+        objects: &BTreeMap<ObjectRef, SeenObject>,
+    ) -> Wanted {
+        let statuses = statuses.into_iter().filter_map(|ObjectStatus { object, status, .. }| {
+            let seen = objects.get(&object)?.clone();
+            Some((object, WantedStatus { status, object: seen }))
+        });
+        let events = events.into_iter().filter_map(|event| {
+            let uid = objects.get(&event.object)?.uid.clone();
+            Some((event, uid))
+        });
+        Wanted { statuses: statuses.collect(), events: events.collect() }
+    }
+}
+
+/// Where the controller leaves what is to be written.
+#[derive(Clone, Default)]
+pub(super) struct StatusBoard(Arc<BoardInner>);
+
+#[derive(Default)]
+struct BoardInner {
+    wanted: Mutex<Wanted>,
+    changed: Notify,
+}
+
+impl StatusBoard {
+    pub(super) fn set(&self, wanted: Wanted) {
+        *self.wanted() = wanted;
+        self.0.changed.notify_one();
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes what is on the board, while this process is the leader.
+pub(super) struct StatusWriter {
+    cluster: Arc<dyn Cluster>,
+    board: StatusBoard,
+    leadership: Leadership,
+    written: BTreeMap<ObjectRef, Instant>,
+    /// The versions of objects from which a status was written, or could not be: a newer one is on its way.
+    used: BTreeMap<ObjectRef, String>,
+    told: HashSet<(ObjectRef, String, String)>,
+}
+
+impl StatusWriter {
+    pub(super) fn new(cluster: Arc<dyn Cluster>, board: StatusBoard, leadership: Leadership) -> StatusWriter {
+        let (written, used, told) = Default::default();
+        StatusWriter { cluster, board, leadership, written, used, told }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let _ = timeout(RETRY, self.board.0.changed.notified()).await;
+            if self.leadership.is_held() {
+                self.write_statuses().await;
+                self.write_events().await;
+            }
+        }
+    }
+
+    async fn write_statuses(&mut self) {
+        let due = self.due();
+        let cluster = &self.cluster;
+        let writes = due.into_iter().map(|(object, wanted, fields)| async move {
+            let seen = &wanted.object;
+            let written = cluster.write_status(&object, seen.version, &seen.resource_version, fields).await;
+            (object, wanted.object.resource_version, written)
+        });
+        let mut written = futures_util::stream::iter(writes).buffer_unordered(TOGETHER);
+        while let Some((object, used, outcome)) = written.next().await {
+            self.written.insert(object.clone(), Instant::now());
+            match outcome {
+                Ok(_) => drop(self.used.insert(object, used)),
+                // The newer object is translated when the watch has it.
+                Err(error) if error.is_conflict() || error.is_missing() => drop(self.used.insert(object, used)),
+                Err(error) => report(&object, &error),
+            }
+        }
+    }
+
+    /// The statuses to write now, with the fields that differ.
+    fn due(&mut self) -> Vec<(ObjectRef, WantedStatus, Value)> {
+        let wanted = self.board.wanted();
+        let of_known = |object: &ObjectRef| wanted.statuses.contains_key(object);
+        self.written.retain(|object, at| of_known(object) || at.elapsed() < PAUSE);
+        self.used.retain(|object, _| of_known(object));
+        let now = now();
+        let due = wanted.statuses.iter().filter_map(|(object, wanted)| {
+            let is_used = self.used.get(object) == Some(&wanted.object.resource_version);
+            let is_fresh = self.written.get(object).is_some_and(|at| at.elapsed() < PAUSE);
+            if is_used || is_fresh {
+                return None;
+            }
+            let fields = difference(&wanted.object.status, &wanted.status, &now)?;
+            Some((object.clone(), wanted.clone(), fields))
+        });
+        due.collect()
+    }
+
+    async fn write_events(&mut self) {
+        let key = |event: &Event| (event.object.clone(), event.reason.clone(), event.message.clone());
+        let events = self.board.wanted().events.clone();
+        let current: BTreeSet<_> = events.iter().map(|(event, _)| key(event)).collect();
+        // What is not so any more is told again when it comes back.
+        self.told.retain(|told| current.contains(told));
+        for (event, uid) in events {
+            if self.told.len() >= MOST_EVENTS || self.told.contains(&key(&event)) {
+                continue;
+            }
+            match self.cluster.write_event(&event, &uid).await {
+                Ok(()) => drop(self.told.insert(key(&event))),
+                Err(error) => return report(&event.object, &error),
+            }
+        }
+    }
+}
+
+fn report(object: &ObjectRef, error: &ClusterError) {
+    tracing::warn!(%object, %error, "the status of a Kubernetes object cannot be written, it is tried again");
+}
+
+/// RFC 3339 in whole seconds, as the API has times.
+fn now() -> String {
+    let seconds = jiff::Timestamp::now().as_second();
+    jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
