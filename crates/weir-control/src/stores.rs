@@ -11,6 +11,7 @@
 mod beside;
 pub mod checker;
 mod consul;
+mod disk_copy;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
@@ -20,8 +21,11 @@ pub mod file;
 pub mod file_access;
 pub mod file_resources;
 mod include;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 pub mod live;
 pub mod loader;
+mod mailbox;
 mod memory;
 mod names;
 mod open;

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use weir_plugin::Registry;
 
-use super::answer::{self, AdminResponse, Refused, text};
+use super::answer::{self, AdminResponse, Refused, json_of, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
 use super::context::{AdminContext, MOST_WAITS, ServedRevisions, StandaloneResources, check_wait};
 use super::host::{RequestHost, shorten};
@@ -99,6 +99,7 @@ struct AdminHandlers {
     context: AdminContext,
     hubs: Arc<Hubs>,
     pages: Arc<dyn NodePages>,
+    mode: AdminMode,
 }
 
 impl AdminApi {
@@ -109,7 +110,7 @@ impl AdminApi {
         let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
         let context = AdminContext { live, files, writer, checker, registry, served: parts.served, standalone, waits };
-        let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages });
+        let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages, mode });
         Ok(AdminApi {
             handlers,
             lanes: RequestLanes::start()?,
@@ -383,6 +384,10 @@ impl AdminHandlers {
         if let Some(refusal) = context.files.as_ref().and_then(|files| file_mode::refusal(files, request)) {
             return refusal;
         }
+        if self.mode == AdminMode::Kubernetes && file_mode::is_refused(request) {
+            let problem = "the resources of this node are objects of a Kubernetes cluster; change them there";
+            return json_of(StatusCode::CONFLICT, &json!({ "error_msg": problem }));
+        }
         let answered = match (path.as_slice(), &request.method) {
             (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
                 Ok(plugins::answer(context.registry, method, rest, &request.query))
@@ -412,7 +417,7 @@ fn least_role(method: &Method, path: &[String], mode: AdminMode) -> AdminRole {
         (true, Some("tail")) => AdminRole::Editor,
         (true, _) => AdminRole::Viewer,
         (false, _) if is_check(path) => AdminRole::Viewer,
-        (false, Some("trace")) if mode == AdminMode::File => AdminRole::Admin,
+        (false, Some("trace")) if !mode.is_writable() => AdminRole::Admin,
         (false, _) => AdminRole::Editor,
     }
 }

@@ -8,12 +8,18 @@ use super::request::{AdminRequest, is_change};
 use crate::stores::file_resources::{FileResources, ResourcePlace};
 use crate::stores::resources::ResourceKey;
 
+/// Whether a request is a change of resources that stand elsewhere.
+pub(super) fn is_refused(request: &AdminRequest) -> bool {
+    let AdminRequest { method, path, query, .. } = request;
+    is_change(method, path, query) && path.first().is_none_or(|first| first != "plugins")
+}
+
 /// The refusal of a change; `None` if the request changes nothing.
 pub(super) fn refusal(files: &FileResources, request: &AdminRequest) -> Option<AdminResponse> {
-    let AdminRequest { method, path, query, .. } = request;
-    if !is_change(method, path, query) || path.first().is_some_and(|first| first == "plugins") {
+    if !is_refused(request) {
         return None;
     }
+    let path = &request.path;
     let key = ResourceKey::parse(&path.join("/"));
     let known = key.and_then(|key| files.place(&key).map(|place| (key, place)));
     let body = match known {

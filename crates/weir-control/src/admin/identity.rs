@@ -15,16 +15,24 @@ pub enum AdminMode {
     Embedded,
     /// In a cluster of etcd.
     Etcd,
+    /// In a Kubernetes cluster, as objects that are changed there.
+    Kubernetes,
     /// In memory (API-driven standalone mode).
     Memory,
 }
 
 impl AdminMode {
+    /// Whether the resources can be changed by requests.
+    pub(super) fn is_writable(self) -> bool {
+        !matches!(self, AdminMode::File | AdminMode::Kubernetes)
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             AdminMode::File => "file",
             AdminMode::Embedded => "embedded",
             AdminMode::Etcd => "etcd",
+            AdminMode::Kubernetes => "kubernetes",
             AdminMode::Memory => "memory",
         }
     }

@@ -238,7 +238,7 @@ impl LogIns {
             json!({ "kinds": scope.kinds, "id_prefix": scope.id_prefix, "labels": labels })
         };
         let (role, has_all) = (caller.role, caller.scopes.is_empty());
-        let can_write = role != AdminRole::Viewer && self.mode != AdminMode::File;
+        let can_write = role != AdminRole::Viewer && self.mode.is_writable();
         json!({
             "name": caller.name,
             "role": role.name(),
@@ -254,7 +254,7 @@ impl LogIns {
             "can_write": can_write,
             "can_trace": has_all && (role == AdminRole::Admin || can_write),
             "can_tail": role != AdminRole::Viewer && has_all,
-            "can_rollback": role == AdminRole::Admin && self.mode != AdminMode::File,
+            "can_rollback": role == AdminRole::Admin && self.mode.is_writable(),
             "features": FEATURES,
         })
     }

@@ -1,6 +1,6 @@
 //! A store whose secrets are encrypted at rest, and in plain text on this side.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
@@ -10,6 +10,7 @@ use super::source::Wake;
 use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
 use crate::document::all_unreadable;
 use crate::store_state::StoreState;
+use crate::text::diagnostic::Diagnostic;
 
 /// A store, with the cipher for its secrets.
 pub(super) struct EncryptedStore<S> {
@@ -180,8 +181,8 @@ impl<S: ResourceStore> SharedStore for EncryptedStore<S> {
         self.beneath().fits(&sealed)
     }
 
-    fn serves(&self, served: ServedContent) {
-        self.beneath().serves(served);
+    fn serves(&self, served: ServedContent, set_aside: &BTreeMap<ResourceKey, Diagnostic>) {
+        self.beneath().serves(served, set_aside);
     }
 
     fn nodes(&self) -> Result<Vec<NodeReport>, StoreFailure> {

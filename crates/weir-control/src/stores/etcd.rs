@@ -5,14 +5,14 @@
 
 mod confirm;
 mod connection;
-mod disk_copy;
 mod follower;
 mod layout;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,14 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::embedded::EmbeddedStore;
 use super::live::now_ms;
-use super::resources::{ResourceChange, ResourceSet, RevisionRecord};
+use super::mailbox::Mailbox;
+use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord};
 use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore};
 use super::source::Wake;
 use super::store::{CommitFailure, ResourceStore, StoreFailure};
 use crate::document::EtcdSettings;
 use crate::store_state::StoreState;
+use crate::text::diagnostic::Diagnostic;
 use confirm::CommitAnswer;
 use connection::{EtcdAccess, EtcdError, EtcdTls};
 use follower::{Follower, Presence};
@@ -76,58 +78,6 @@ enum EtcdCommand {
     Serves(ServedContent),
     /// Another process acts as this node from now on, or (`false`) no more.
     Lend(bool),
-}
-
-/// Changes that the etcd thread passes to the thread that publishes them.
-#[derive(Default)]
-struct Mailbox {
-    content: Mutex<MailboxContent>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct MailboxContent {
-    changes: Vec<OutsideChange>,
-    /// The revision up to which all changes have been put into the mailbox.
-    seen: u64,
-    /// The newest revision that is known to have been written, by any node.
-    known: u64,
-    wake: Option<Wake>,
-    state: StoreState,
-}
-
-impl Mailbox {
-    fn content(&self) -> MutexGuard<'_, MailboxContent> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put(&self, change: OutsideChange) {
-        let mut content = self.content();
-        content.seen = match &change {
-            OutsideChange::Some { revision, .. } => content.seen.max(*revision),
-            // The revision may have decreased, after a backup was restored.
-            OutsideChange::All { set, .. } => set.revision,
-        };
-        content.changes.push(change);
-        self.changed.notify_all();
-        let wake = content.wake.clone();
-        drop(content);
-        if let Some(wake) = wake {
-            wake();
-        }
-    }
-
-    fn state(&self, connected: bool, member: &str, problem: Option<String>) {
-        let mut content = self.content();
-        let is_new = content.state.connected != connected || content.state.since_ms == 0;
-        let since_ms = if is_new { now_ms() } else { content.state.since_ms };
-        content.state = StoreState { connected, member: member.to_owned(), since_ms, problem };
-        let wake = content.wake.clone().filter(|_| is_new);
-        drop(content);
-        if let Some(wake) = wake {
-            wake();
-        }
-    }
 }
 
 impl EtcdStore {
@@ -464,13 +414,7 @@ impl ResourceStore for EtcdStore {
 
 impl SharedStore for EtcdStore {
     fn notify(&self, wake: Wake) {
-        let mut content = self.mailbox.content();
-        let has_changes = !content.changes.is_empty();
-        content.wake = Some(Arc::clone(&wake));
-        drop(content);
-        if has_changes {
-            wake();
-        }
+        self.mailbox.notify(wake);
     }
 
     fn take_changes(&self) -> Vec<OutsideChange> {
@@ -500,7 +444,7 @@ impl SharedStore for EtcdStore {
         self.fitting(record).map(drop)
     }
 
-    fn serves(&self, served: ServedContent) {
+    fn serves(&self, served: ServedContent, _set_aside: &BTreeMap<ResourceKey, Diagnostic>) {
         if let Some(commands) = &self.commands {
             let _ = commands.send(EtcdCommand::Serves(served));
         }

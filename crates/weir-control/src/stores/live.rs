@@ -112,7 +112,7 @@ impl LiveResources {
     /// Called when the current resources are served. If the store is shared, other nodes are informed.
     pub(super) fn served(&self) {
         if let Some(shared) = self.store.shared() {
-            shared.serves(self.content());
+            shared.serves(self.content(), &self.set_aside());
         }
     }
 

@@ -10,6 +10,8 @@ use super::etcd::EtcdStore;
 use super::file::FileSource;
 use super::file_access::FileAccess;
 use super::file_resources::FileResources;
+#[cfg(feature = "kubernetes")]
+use super::kubernetes::KubernetesStore;
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
@@ -17,7 +19,7 @@ use super::resource_source::{AcceptedSettings, ResourceSource};
 use super::secret_cipher::{CipherForm, SecretCipher};
 use super::store::{ResourceStore, StoreFailure};
 use crate::data_directory::{data_directory, store_path};
-use crate::document::{NodeSettings, StoreKind, StoreSettings};
+use crate::document::{KubernetesSettings, NodeSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
 
 const NODE_NAME: &str = "node-name";
@@ -93,6 +95,7 @@ fn open_store(
             Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize)),
+        StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, told)?,
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
             let etcd = match serves {
@@ -107,6 +110,31 @@ fn open_store(
             }
         }
     })
+}
+
+#[cfg(feature = "kubernetes")]
+fn open_cluster(
+    settings: &NodeSettings,
+    cluster: &KubernetesSettings,
+    beside: &Path,
+    serves: bool,
+    told: &dyn Fn(&str),
+) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    let directory = data_directory(settings, beside);
+    // A command is not a node: it has no copy, and writes no statuses.
+    let node = serves.then(|| Ok((node_name(&directory)?, directory.as_path()))).transpose()?;
+    Ok(Box::new(KubernetesStore::open(cluster, node, beside, told)?))
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn open_cluster(
+    _settings: &NodeSettings,
+    _cluster: &KubernetesSettings,
+    _beside: &Path,
+    _serves: bool,
+    _told: &dyn Fn(&str),
+) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    Err(StoreFailure::new("this build has no client for Kubernetes", "build with the Cargo feature `kubernetes`"))
 }
 
 /// The name of this node in its group: the machine's host name and a random suffix, kept in a file so that it stays the same.

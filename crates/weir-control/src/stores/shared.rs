@@ -1,11 +1,14 @@
 //! Stores that several nodes read and write.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::failure::StoreFailure;
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::wake::Wake;
 use crate::store_state::StoreState;
+use crate::text::diagnostic::Diagnostic;
 
 /// A change that another node has made.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +37,8 @@ pub trait SharedStore: Send + Sync {
     /// The limit that is exceeded.
     fn fits(&self, record: &RevisionRecord) -> Result<(), StoreFailure>;
 
-    /// Reports the revision and content that this node serves.
-    fn serves(&self, served: ServedContent);
+    /// Reports the revision and content that this node serves, and the resources that are set aside, with their faults.
+    fn serves(&self, served: ServedContent, set_aside: &BTreeMap<ResourceKey, Diagnostic>);
 
     /// All nodes that are alive.
     ///

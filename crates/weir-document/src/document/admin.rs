@@ -9,6 +9,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES};
+use super::kubernetes::{self, KubernetesSettings};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 use weir_plugin::WrittenName;
@@ -87,6 +88,8 @@ pub enum StoreKind {
     /// Memory, filled by `PUT /apisix/admin/configs`.
     Standalone,
     Etcd(EtcdSettings),
+    /// The objects of a Kubernetes cluster, translated. They are changed there.
+    Kubernetes(KubernetesSettings),
 }
 
 /// A cluster of etcd.
@@ -199,14 +202,19 @@ pub(super) fn read_store(fields: &MapReader) -> Option<StoreSettings> {
             }
         };
     }
-    let own = at.fields(&["path", "history", "etcd"])?;
-    own.at_most_one("path", "etcd");
+    let own = at.fields(&["path", "history", "etcd", "kubernetes"])?;
+    for (one, other) in [("path", "etcd"), ("path", "kubernetes"), ("etcd", "kubernetes"), ("history", "kubernetes")] {
+        own.at_most_one(one, other);
+    }
     let path = own.get("path").and_then(|at| at.written_name(WrittenName::File)).map(Box::from);
     let history = own.get("history").and_then(|at| at.integer(1..=1_000_000)).unwrap_or(DEFAULT_HISTORY as i64);
     let history = history as u64;
-    Some(match own.get("etcd") {
-        Some(etcd) => StoreSettings { kind: StoreKind::Etcd(read_etcd(&etcd)?), history },
-        None => StoreSettings { history, ..embedded(path) },
+    Some(match (own.get("etcd"), own.get("kubernetes")) {
+        (Some(etcd), _) => StoreSettings { kind: StoreKind::Etcd(read_etcd(&etcd)?), history },
+        (None, Some(cluster)) => {
+            StoreSettings { kind: StoreKind::Kubernetes(kubernetes::read(&cluster)?), history: DEFAULT_HISTORY }
+        }
+        (None, None) => StoreSettings { history, ..embedded(path) },
     })
 }
 

@@ -47,6 +47,7 @@ impl NodeSettings {
                 private.extend(identity.iter().flat_map(|(cert, key)| [path(cert), path(key)]));
                 public.extend(authorities.iter().map(|file| path(file)));
             }
+            Some(StoreKind::Kubernetes(cluster)) => private.extend(cluster.kubeconfig.iter().map(|file| path(file))),
             Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
         }
         if let Some(admin) = admin {

@@ -321,6 +321,7 @@ fn mode(settings: &NodeSettings) -> AdminMode {
     match settings.store.as_ref().map(|store| &store.kind) {
         Some(StoreKind::Standalone) => AdminMode::Memory,
         Some(StoreKind::Etcd(_)) => AdminMode::Etcd,
+        Some(StoreKind::Kubernetes(_)) => AdminMode::Kubernetes,
         Some(StoreKind::Embedded { .. }) => AdminMode::Embedded,
         None => AdminMode::File,
     }

@@ -13,16 +13,17 @@ use tokio::time::{interval, sleep_until, timeout};
 use tonic::Streaming;
 use weir_net::backoff::Backoff;
 
+use super::EtcdCommand;
 use super::connection::{EtcdAccess, EtcdConnection, EtcdError};
-use super::disk_copy::DiskCopy;
 use super::layout::{KeyLayout, end_of};
 use super::wire::{
     EtcdOperation, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchAsked, WatchCreateRequest,
     WatchProgressRequest, WatchRequest, WatchResponse,
 };
-use super::{EtcdCommand, Mailbox};
+use crate::stores::disk_copy::DiskCopy;
 use crate::stores::embedded::EmbeddedStore;
 use crate::stores::live::now_ms;
+use crate::stores::mailbox::Mailbox;
 use crate::stores::resources::{ResourceKey, ResourceSet, StoredResource};
 use crate::stores::shared::{NodeReport, OutsideChange, ServedContent};
 
@@ -119,7 +120,7 @@ impl Follower {
         presence: Presence,
         known: ResourceSet,
     ) -> Follower {
-        let copy = DiskCopy::new(copy, known.revision);
+        let copy = DiskCopy::new("etcd", copy, known.revision);
         // A random first member, so that nodes that start together do not all use the same one.
         let next = rand::random_range(0..hosts.len().max(1));
         Follower {

@@ -1,4 +1,4 @@
-//! The copy of etcd's resources on disk, which a node starts with while etcd cannot be reached.
+//! The copy of a shared store's resources on disk, which a node starts with while the store cannot be reached.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use crate::stores::embedded::EmbeddedStore;
-use crate::stores::live::now_ms;
-use crate::stores::resources::{Author, ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
-use crate::stores::store::{CommitFailure, ResourceStore};
+use super::embedded::EmbeddedStore;
+use super::live::now_ms;
+use super::resources::{Author, ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
+use super::store::{CommitFailure, ResourceStore};
 
 /// The pause after a write that failed.
 const RETRY: Duration = Duration::from_secs(2);
@@ -17,6 +17,8 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The copy, and what it lacks. Nothing is lost by a write that fails (a full disk, a file lent to another process): the next one
 /// has it, too.
 pub(super) struct DiskCopy {
+    /// The shared store: `etcd`.
+    of: &'static str,
     store: Option<Arc<EmbeddedStore>>,
     lacks: MissingContent,
     writing: Option<JoinHandle<Result<(), FailedWrite>>>,
@@ -55,11 +57,11 @@ impl MissingContent {
     }
 
     /// Writes to `store` what it lacks.
-    fn write(self, store: &EmbeddedStore) -> Result<(), FailedWrite> {
-        self.try_write(store).map_err(|problem| FailedWrite { lacks: self, problem })
+    fn write(self, of: &str, store: &EmbeddedStore) -> Result<(), FailedWrite> {
+        self.try_write(of, store).map_err(|problem| FailedWrite { lacks: self, problem })
     }
 
-    fn try_write(&self, store: &EmbeddedStore) -> Result<(), String> {
+    fn try_write(&self, of: &str, store: &EmbeddedStore) -> Result<(), String> {
         let mut changes = BTreeMap::new();
         if let Some(whole) = &self.whole {
             let known = store.load().map_err(|failure| failure.to_string())?;
@@ -74,7 +76,7 @@ impl MissingContent {
         }
         let change = |(key, after)| ResourceChange { key, before: None, after };
         let changes = changes.into_iter().map(change).collect();
-        let author = Author { name: "etcd".to_owned(), ..Author::default() };
+        let author = Author { name: of.to_owned(), ..Author::default() };
         let record = RevisionRecord { revision: self.revision, at_ms: now_ms(), author, changes };
         match store.commit(&[record]) {
             Ok(_) => Ok(()),
@@ -86,9 +88,9 @@ impl MissingContent {
 
 impl DiskCopy {
     /// The copy in `store`, with the resources of `revision`. Without a store nothing is written.
-    pub(super) fn new(store: Option<Arc<EmbeddedStore>>, revision: u64) -> DiskCopy {
+    pub(super) fn new(of: &'static str, store: Option<Arc<EmbeddedStore>>, revision: u64) -> DiskCopy {
         let lacks = MissingContent { revision, ..MissingContent::default() };
-        DiskCopy { store, lacks, writing: None, failed_at: None }
+        DiskCopy { of, store, lacks, writing: None, failed_at: None }
     }
 
     /// Called when everything has been read.
@@ -126,9 +128,9 @@ impl DiskCopy {
 
     fn begin_write(&mut self) {
         let Some(store) = self.store.clone().filter(|_| !self.lacks.is_empty()) else { return };
-        let revision = self.lacks.revision;
+        let (of, revision) = (self.of, self.lacks.revision);
         let lacks = std::mem::replace(&mut self.lacks, MissingContent { revision, ..MissingContent::default() });
-        self.writing = Some(tokio::task::spawn_blocking(move || lacks.write(&store)));
+        self.writing = Some(tokio::task::spawn_blocking(move || lacks.write(of, &store)));
     }
 
     /// Waits for the write in progress.
@@ -139,9 +141,9 @@ impl DiskCopy {
                 self.lacks.add_older(lacks);
                 if self.failed_at.replace(Instant::now()).is_none() {
                     tracing::warn!(
-                        %problem,
-                        "the copy of etcd's resources cannot be written; it is tried again, and until then a start without etcd \
-                         has older resources"
+                        %problem, store = self.of,
+                        "the copy of the store's resources cannot be written; it is tried again, and until then a start without \
+                         the store has older resources"
                     );
                 }
             }
@@ -166,7 +168,7 @@ mod tests {
         let directory = TempDir::new();
         let store = Arc::new(EmbeddedStore::open(&directory.join("copy.redb"), 1).expect("a new store"));
         let [kept, gone, new] = ["kept", "gone", "new"].map(|id| ResourceKey::new("routes", id));
-        let mut copy = DiskCopy::new(Some(Arc::clone(&store)), 0);
+        let mut copy = DiskCopy::new("etcd", Some(Arc::clone(&store)), 0);
         copy.add(1, &[(kept.clone(), resource(1)), (gone.clone(), resource(1))]);
         copy.finish().await;
 

@@ -1,0 +1,239 @@
+//! A real control plane: etcd and kube-apiserver as processes, in a network of their own.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use weir_testkit::{Authority, DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, skipped};
+
+/// The token of the administrator, and that of the node.
+const ADMIN: &str = "an-administrator";
+const NODE: &str = "a-node";
+/// How long the API server may take to start on a busy machine.
+const START: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// A control plane on the right side of a network. Nodes and endpoints are on the left one.
+pub struct ControlPlane {
+    network: SplitNetwork,
+    server: Option<Program>,
+    _etcd: Program,
+    directory: TempDir,
+}
+
+impl ControlPlane {
+    /// `None`, with a line that reports the test as skipped, if a program is missing.
+    pub fn start() -> Option<ControlPlane> {
+        let etcd = Program::find("etcd")?;
+        Program::find("kube-apiserver")?;
+        if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
+            skipped("there is no curl");
+            return None;
+        }
+        let network = SplitNetwork::new()?;
+        let directory = TempDir::new();
+        write_credentials(&directory);
+        let etcd = network.within(NetworkSide::Right, || start_etcd(etcd));
+        let mut plane = ControlPlane { network, server: None, _etcd: etcd, directory };
+        plane.resume();
+        plane.grant();
+        Some(plane)
+    }
+
+    /// Calls `act` on the side of the node.
+    pub fn beside<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.network.within(NetworkSide::Left, act)
+    }
+
+    /// An address on the side of the node, for an endpoint.
+    pub fn endpoint(port: u16) -> SocketAddr {
+        format!("{}:{port}", SplitNetwork::address(NetworkSide::Left)).parse().expect("an address")
+    }
+
+    /// Kills the API server.
+    pub fn stop(&mut self) {
+        drop(self.server.take());
+    }
+
+    /// Starts it again, and waits until it is ready.
+    #[track_caller]
+    pub fn resume(&mut self) {
+        let file = |name: &str| self.directory.join(name).display().to_string();
+        let mut command = Program::find("kube-apiserver").expect("it was there just now");
+        command.args([
+            "--etcd-servers=http://127.0.0.1:2379",
+            "--secure-port=6443",
+            "--bind-address=0.0.0.0",
+            &format!("--advertise-address={}", SplitNetwork::address(NetworkSide::Right)),
+            &format!("--tls-cert-file={}", file("server.crt")),
+            &format!("--tls-private-key-file={}", file("server.key")),
+            &format!("--token-auth-file={}", file("tokens.csv")),
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            &format!("--service-account-key-file={}", file("server.crt")),
+            &format!("--service-account-signing-key-file={}", file("server.key")),
+        ]);
+        self.server = Some(self.network.within(NetworkSide::Right, || Program::start(command, TempDir::new())));
+        eventually("the API server is ready", START, || self.ask("GET", "/readyz", None).1 == "ok");
+    }
+
+    /// Installs the definitions of the Gateway API.
+    #[track_caller]
+    pub fn define_gateway_api(&self) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kubernetes/crds");
+        for file in fs::read_dir(folder).expect("they are installed with the programs").flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            let Some(plural) =
+                name.strip_prefix("gateway.networking.k8s.io_").and_then(|rest| rest.strip_suffix(".yaml"))
+            else {
+                continue;
+            };
+            let all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+            // A policy for those who install them.
+            if plural.starts_with("vap_") {
+                continue;
+            }
+            let body = format!("@{}", file.path().display());
+            let (status, answer) = self.send("POST", all, "application/yaml", Some(&body));
+            assert_eq!(status, 201, "{name}: {answer}");
+            eventually(&format!("{plural} are served"), DEADLINE * 3, || {
+                let list =
+                    |version| self.ask("GET", &format!("/apis/gateway.networking.k8s.io/{version}/{plural}"), None).0;
+                list("v1") == 200 || list("v1beta1") == 200
+            });
+        }
+    }
+
+    /// A request of the administrator: the status and the body of the answer.
+    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        self.send(method, path, kind, body.map(Value::to_string).as_deref())
+    }
+
+    /// `body` is a text, or `@` with the name of a file.
+    fn send(&self, method: &str, path: &str, kind: &str, body: Option<&str>) -> (u16, String) {
+        let url = format!("https://{}:6443{path}", SplitNetwork::address(NetworkSide::Right));
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--max-time", "20", "--write-out", "\n%{http_code}", "--request", method]);
+        command.args([
+            "--header",
+            &format!("Authorization: Bearer {ADMIN}"),
+            "--header",
+            &format!("Content-Type: {kind}"),
+        ]);
+        command.arg("--cacert").arg(self.directory.join("ca.crt"));
+        if let Some(body) = body {
+            command.arg("--data-binary").arg(body);
+        }
+        let output = self.beside(|| command.arg(url).output().expect("curl runs"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (body, status) = text.rsplit_once('\n').unwrap_or(("", "0"));
+        (status.parse().unwrap_or(0), body.to_owned())
+    }
+
+    /// Creates an object in a collection.
+    #[track_caller]
+    pub fn create(&self, collection: &str, object: &Value) {
+        let (status, answer) = self.ask("POST", collection, Some(object));
+        assert_eq!(status, 201, "{answer}");
+    }
+
+    /// Changes fields of an object.
+    #[track_caller]
+    pub fn patch(&self, path: &str, fields: &Value) {
+        let (status, answer) = self.ask("PATCH", path, Some(fields));
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    #[track_caller]
+    pub fn delete(&self, path: &str) {
+        let (status, answer) = self.ask("DELETE", path, None);
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Value {
+        let (status, answer) = self.ask("GET", path, None);
+        assert_eq!(status, 200, "{answer}");
+        serde_json::from_str(&answer).expect("the API server answers with JSON")
+    }
+
+    /// The file of a node with the rights that the guide names, and no others.
+    pub fn node(&self) -> String {
+        let kubeconfig = self.directory.join("kubeconfig");
+        let publish = SplitNetwork::address(NetworkSide::Left);
+        format!(
+            "store: {{ kubernetes: {{ kubeconfig: {}, publish_addresses: [\"{publish}\"] }} }}\n",
+            kubeconfig.display()
+        )
+    }
+
+    /// Gives the node its rights.
+    fn grant(&self) {
+        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
+        let read = ["get", "list", "watch"];
+        let gateway = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "backendtlspolicies"];
+        let status: Vec<String> = gateway.iter().map(|resource| format!("{resource}/status")).collect();
+        let status: Vec<&str> = status.iter().map(String::as_str).collect();
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": { "name": "weir" },
+            "rules": [
+                rule(&[""], &["namespaces", "services", "secrets", "configmaps"], &read),
+                rule(&["discovery.k8s.io"], &["endpointslices"], &read),
+                rule(&["networking.k8s.io"], &["ingresses", "ingressclasses"], &read),
+                rule(&["gateway.networking.k8s.io"], &[&gateway[..], &["referencegrants"]].concat(), &read),
+                rule(&["gateway.networking.k8s.io"], &status, &["patch"]),
+                rule(&["networking.k8s.io"], &["ingresses/status"], &["patch"]),
+                rule(&[""], &["events"], &["create"]),
+                rule(&["coordination.k8s.io"], &["leases"], &["get", "create", "update"]),
+            ],
+        });
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": { "name": "weir" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "weir" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "weir" }],
+        });
+        self.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role);
+        self.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+    }
+}
+
+fn start_etcd(mut command: Command) -> Program {
+    let url = "http://127.0.0.1:2379";
+    let data = TempDir::in_memory();
+    command.arg("--data-dir").arg(data.join("data"));
+    command.args(["--listen-client-urls", url, "--advertise-client-urls", url, "--unsafe-no-fsync"]);
+    command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
+    Program::start(command, data)
+}
+
+/// Certificate and key of the API server, the tokens that it accepts, and the kubeconfig of the node.
+fn write_credentials(directory: &TempDir) {
+    let authority = Authority::of_tests();
+    let address = SplitNetwork::address(NetworkSide::Right);
+    let identity = authority.identity(&[address]);
+    directory.write("ca.crt", &authority.certificate);
+    directory.write("server.crt", &identity.certificate);
+    directory.write("server.key", &identity.key);
+    directory.write("tokens.csv", format!("{ADMIN},admin,1,\"system:masters\"\n{NODE},weir,2\n"));
+    let cluster = json!({
+        "server": format!("https://{address}:6443"),
+        "certificate-authority": directory.join("ca.crt").display().to_string(),
+    });
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "weir", "namespace": "default" } }],
+        "clusters": [{ "name": "test", "cluster": cluster }],
+        "users": [{ "name": "weir", "user": { "token": NODE } }],
+    });
+    directory.write("kubeconfig", config.to_string());
+    eventually("it is written", DEADLINE, || directory.join("kubeconfig").exists());
+}

@@ -1,0 +1,95 @@
+//! A node that serves a cluster.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Launcher, Origin, Response, TempDir, eventually, free_port};
+
+use crate::objects::{gateway, route, service};
+use crate::stand_in::StandIn;
+
+/// A node that serves a cluster.
+pub struct Edge {
+    pub node: Gateway,
+    address: SocketAddr,
+    file: String,
+    data: TempDir,
+}
+
+/// The gateway under test.
+pub fn weir() -> Launcher {
+    Gateway::with_binary(Path::new(env!("CARGO_BIN_EXE_weir")))
+}
+
+/// A cluster with an HTTPRoute from `/orders` to an origin, and a node that serves it.
+pub fn serving() -> (StandIn, Origin, Edge) {
+    let cluster = StandIn::start();
+    let origin = Origin::serving(|_| Answer::ok("orders"));
+    cluster.apply([route("orders", "/orders")]);
+    cluster.apply(service("orders", origin.addr()));
+    let edge = Edge::start(&cluster);
+    edge.wait("/orders", 200);
+    (cluster, origin, edge)
+}
+
+impl Edge {
+    /// Puts a Gateway into the cluster, starts a node, and waits until it is ready.
+    #[track_caller]
+    pub fn start(cluster: &StandIn) -> Edge {
+        let (data, file, address) = place(cluster);
+        Edge { node: weir().start(&file), address, file, data }
+    }
+
+    /// Starts a node, and does not wait until it is ready.
+    #[track_caller]
+    pub fn spawn(cluster: &StandIn) -> Edge {
+        let (data, file, address) = place(cluster);
+        Edge { node: weir().spawn(&file), address, file, data }
+    }
+
+    /// Ends the node, and starts it again with the same directory for data.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.node.signal(weir_testkit::Signal::TERM);
+        self.node.wait_exit(DEADLINE);
+        self.node = weir().start(&self.file);
+    }
+
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Response {
+        let answer = Client::try_connect(self.address).map(|mut client| client.get(path));
+        let answer = answer.unwrap_or_else(|error| panic!("{}: {error}\n{}", self.address, self.node.stderr()));
+        answer.unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// Waits until a path has this status.
+    #[track_caller]
+    pub fn wait(&self, path: &str, status: u16) {
+        eventually(&format!("{path} has {status}"), DEADLINE, || self.get(path).status == status);
+    }
+
+    /// Waits until the node says that it is connected to the cluster, or that it is not.
+    #[track_caller]
+    pub fn wait_store(&self, connected: bool) {
+        eventually(&format!("`connected` is {connected}"), DEADLINE, || {
+            self.node.status()["configuration"]["store"]["connected"] == connected
+        });
+    }
+
+    /// The directory for data of the node.
+    pub fn data(&self) -> &TempDir {
+        &self.data
+    }
+}
+
+/// The directory for data of a node, its file, and the address of the Gateway that is put into the cluster.
+fn place(cluster: &StandIn) -> (TempDir, String, SocketAddr) {
+    let (data, port) = (TempDir::new(), free_port());
+    cluster.apply(gateway(port));
+    let file = format!(
+        "{}data_dir: {}\nresource_listeners: [\":{port}\"]\n",
+        cluster.node(", publish_addresses: [\"203.0.113.7\"]"),
+        data.path().display()
+    );
+    (data, file, SocketAddr::from(([127, 0, 0, 1], port)))
+}

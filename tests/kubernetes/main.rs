@@ -1,0 +1,14 @@
+//! A node whose resources are the objects of a Kubernetes cluster.
+//!
+//! The cluster of most tests is a stand-in (`stand_in`): objects, lists, watches, statuses, Leases and Events over HTTP, and faults on
+//! request. It neither validates objects nor runs pods. `real` has a real API server (`control_plane`), which `scripts/kubernetes`
+//! builds.
+
+mod control_plane;
+mod edge;
+mod faults;
+mod following;
+mod objects;
+mod real;
+mod stand_in;
+mod statuses;

@@ -1,0 +1,216 @@
+//! The objects, their versions and the history that watches read.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// Group with version, name in URLs, kind and whether in a namespace.
+const KINDS: [(&str, &str, &str, bool); 16] = [
+    ("v1", "namespaces", "Namespace", false),
+    ("v1", "services", "Service", true),
+    ("v1", "secrets", "Secret", true),
+    ("v1", "configmaps", "ConfigMap", true),
+    ("v1", "events", "Event", true),
+    ("coordination.k8s.io/v1", "leases", "Lease", true),
+    ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
+    ("networking.k8s.io/v1", "ingresses", "Ingress", true),
+    ("networking.k8s.io/v1", "ingressclasses", "IngressClass", false),
+    ("gateway.networking.k8s.io/v1", "gatewayclasses", "GatewayClass", false),
+    ("gateway.networking.k8s.io/v1", "gateways", "Gateway", true),
+    ("gateway.networking.k8s.io/v1", "listenersets", "ListenerSet", true),
+    ("gateway.networking.k8s.io/v1", "httproutes", "HTTPRoute", true),
+    ("gateway.networking.k8s.io/v1", "grpcroutes", "GRPCRoute", true),
+    ("gateway.networking.k8s.io/v1beta1", "referencegrants", "ReferenceGrant", true),
+    ("gateway.networking.k8s.io/v1", "backendtlspolicies", "BackendTLSPolicy", true),
+];
+
+/// Names an object, or a collection if `name` is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectPath {
+    pub plural: String,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+}
+
+/// A change that watches see.
+#[derive(Clone)]
+pub struct Change {
+    pub revision: u64,
+    /// `ADDED`, `MODIFIED` or `DELETED`.
+    pub verb: &'static str,
+    pub plural: String,
+    pub object: Value,
+}
+
+#[derive(Default)]
+struct Content {
+    revision: u64,
+    objects: BTreeMap<ObjectPath, Value>,
+    history: Vec<Change>,
+    /// Versions up to this one are unknown to watches.
+    forgotten: u64,
+    /// Counts requests to end all watches.
+    ended: u64,
+    missing: Vec<String>,
+    writes: Vec<ObjectPath>,
+}
+
+#[derive(Default)]
+pub struct ObjectStore {
+    content: Mutex<Content>,
+    changed: Condvar,
+}
+
+impl ObjectStore {
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kinds of a group and version.
+    pub fn kinds(&self, version: &str) -> Vec<Value> {
+        let missing = self.content().missing.clone();
+        let known =
+            KINDS.iter().filter(|(of, plural, ..)| *of == version && !missing.iter().any(|name| name == plural));
+        known
+            .map(|(_, plural, kind, namespaced)| {
+                json!({ "name": plural, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["list", "watch"] })
+            })
+            .collect()
+    }
+
+    /// Whether a kind is there (`true` by default). Without it, its objects are gone and watches of it end.
+    pub fn install(&self, plural: &str, is_there: bool) {
+        let mut content = self.content();
+        content.missing.retain(|missing| missing != plural);
+        if !is_there {
+            content.missing.push(plural.to_owned());
+            content.objects.retain(|path, _| path.plural != plural);
+            content.ended += 1;
+        }
+        self.changed.notify_all();
+    }
+
+    pub fn is_missing(&self, plural: &str) -> bool {
+        self.content().missing.iter().any(|missing| missing == plural)
+    }
+
+    pub fn apply(&self, object: Value) {
+        let kind = object["kind"].as_str().expect("the object of a test has a kind");
+        let known = KINDS.iter().find(|(_, _, name, _)| *name == kind);
+        let (_, plural, _, namespaced) = known.unwrap_or_else(|| panic!("{kind} is not known here"));
+        let text = |key: &str| object["metadata"][key].as_str().map(str::to_owned);
+        let path = ObjectPath {
+            plural: (*plural).to_owned(),
+            namespace: namespaced.then(|| text("namespace").unwrap_or_else(|| "default".to_owned())),
+            name: text("name"),
+        };
+        self.put(&path, object, false);
+    }
+
+    /// Creates or replaces an object. An update of the status leaves the generation as it is.
+    pub fn put(&self, path: &ObjectPath, mut object: Value, is_status: bool) -> Value {
+        let mut content = self.content();
+        content.revision += 1;
+        let revision = content.revision;
+        let before = content.objects.get(path).cloned();
+        let known = before.as_ref().map_or(Value::Null, |before| before["metadata"].clone());
+        let generation = known["generation"].as_i64().unwrap_or(0) + i64::from(!is_status);
+        if let (false, Some(before)) = (is_status, &before)
+            && object.get("status").is_none()
+            && let Some(status) = before.get("status")
+        {
+            object["status"] = status.clone();
+        }
+        let metadata = &mut object["metadata"];
+        metadata["resourceVersion"] = revision.to_string().into();
+        metadata["generation"] = generation.into();
+        metadata["namespace"] = path.namespace.clone().into();
+        metadata["uid"] = known.get("uid").cloned().unwrap_or_else(|| format!("uid-{revision}").into());
+        metadata["creationTimestamp"] =
+            known.get("creationTimestamp").cloned().unwrap_or_else(|| "2026-01-01T00:00:00Z".into());
+        let verb = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        let change = Change { revision, verb, plural: path.plural.clone(), object: object.clone() };
+        content.history.push(change);
+        content.objects.insert(path.clone(), object.clone());
+        self.changed.notify_all();
+        object
+    }
+
+    pub fn delete(&self, plural: &str, namespace: &str, name: &str) {
+        let mut content = self.content();
+        let namespace = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
+        let path = ObjectPath { plural: plural.to_owned(), namespace, name: Some(name.to_owned()) };
+        content.revision += 1;
+        let revision = content.revision;
+        let mut object = content.objects.remove(&path).unwrap_or_else(|| panic!("there is no {path:?}"));
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        content.history.push(Change { revision, verb: "DELETED", plural: plural.to_owned(), object });
+        self.changed.notify_all();
+    }
+
+    pub fn get(&self, path: &ObjectPath) -> Option<Value> {
+        self.content().objects.get(path).cloned()
+    }
+
+    /// The objects of a kind, by namespace and name.
+    pub fn all(&self, plural: &str) -> Vec<Value> {
+        let content = self.content();
+        let of_kind = content.objects.iter().filter(|(path, _)| path.plural == plural);
+        of_kind.map(|(_, object)| object.clone()).collect()
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.content().revision
+    }
+
+    /// Notes a write of a client.
+    pub fn wrote(&self, path: &ObjectPath) {
+        self.content().writes.push(path.clone());
+    }
+
+    /// The objects that clients wrote, in order; Leases are left out.
+    pub fn writes(&self) -> Vec<ObjectPath> {
+        self.content().writes.iter().filter(|path| path.plural != "leases").cloned().collect()
+    }
+
+    /// Forgets all versions before now: watches that go on from one of them get 410.
+    pub fn forget_history(&self) {
+        let mut content = self.content();
+        content.forgotten = content.revision;
+        content.history.clear();
+    }
+
+    pub fn end_watches(&self) {
+        self.content().ended += 1;
+        self.changed.notify_all();
+    }
+
+    /// A mark for [`ObjectStore::next`].
+    pub fn ends(&self) -> u64 {
+        self.content().ended
+    }
+
+    /// Waits for changes after a revision. `Err` ends the watch: with `true` since the revision is forgotten.
+    pub fn next(&self, after: u64, ends: u64, patience: Duration) -> Result<Vec<Change>, bool> {
+        let mut content = self.content();
+        loop {
+            if content.ended != ends {
+                return Err(false);
+            }
+            if after < content.forgotten {
+                return Err(true);
+            }
+            let new: Vec<Change> = content.history.iter().filter(|change| change.revision > after).cloned().collect();
+            if !new.is_empty() {
+                return Ok(new);
+            }
+            let (next, waited) = self.changed.wait_timeout(content, patience).unwrap_or_else(PoisonError::into_inner);
+            if waited.timed_out() {
+                return Ok(Vec::new());
+            }
+            content = next;
+        }
+    }
+}
