@@ -41,7 +41,7 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Lists the objects of a scope, and follows their changes from there. After an error the stream goes on: with the changes since
     /// the last one, or with a list if the server does not know them any more.
-    fn watch(&self, scope: &WatchScope, version: &'static str) -> BoxStream<'static, Result<ObjectEvent, ClusterError>>;
+    fn watch(&self, scope: &WatchScope, version: &'static str) -> BoxStream<'static, Result<ScopeEvent, ClusterError>>;
 
     /// Writes these fields of the status of an object, if the object has this `resourceVersion`. Returns the object's new
     /// `resourceVersion`.
@@ -87,7 +87,7 @@ pub enum LeaseAnswer {
 
 /// What a watch yields.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ObjectEvent {
+pub enum ScopeEvent {
     /// A list of all objects begins.
     ListBegins,
     /// The object as it is now, in a list or after a change.

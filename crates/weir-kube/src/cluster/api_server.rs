@@ -20,7 +20,7 @@ use kube::{Client, Config, Resource};
 use serde_json::{Value, json};
 
 use super::scope::{WatchForm, WatchScope};
-use super::{Cluster, ClusterError, LeaseAnswer, LeaseRequest, ObjectEvent};
+use super::{Cluster, ClusterError, LeaseAnswer, LeaseRequest, ScopeEvent};
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{Event, EventKind};
 
@@ -114,7 +114,7 @@ impl Cluster for ApiServer {
         })
     }
 
-    fn watch(&self, scope: &WatchScope, version: &'static str) -> BoxStream<'static, Result<ObjectEvent, ClusterError>> {
+    fn watch(&self, scope: &WatchScope, version: &'static str) -> BoxStream<'static, Result<ScopeEvent, ClusterError>> {
         let namespace = scope.namespace.as_deref();
         let mut config = watcher::Config::default().timeout(WATCH_S);
         if let Some(name) = &scope.name {

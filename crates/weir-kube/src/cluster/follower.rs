@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
 use weir_net::backoff::Backoff;
 
-use super::{Cluster, ClusterError, ObjectEvent, WatchScope};
+use super::{Cluster, ClusterError, ScopeEvent, WatchScope};
 
 /// The pauses after errors in a row. They are short, since every second of them is a second in which a change is not seen.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
@@ -20,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// What a follower tells.
 #[derive(Debug)]
 pub(super) enum Told {
-    Event(&'static str, ObjectEvent),
+    Event(&'static str, ScopeEvent),
     /// The server does not have the kind.
     NoSuchKind,
     /// Why it cannot follow; `None` when it can again.
@@ -76,7 +76,7 @@ impl ScopeFollower {
             match next {
                 Some(Ok(event)) => {
                     // The list that begins has not been answered yet.
-                    if event != ObjectEvent::ListBegins {
+                    if event != ScopeEvent::ListBegins {
                         self.recovered().await?;
                     }
                     self.tell(Told::Event(version, event)).await?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::follower::Told;
-use super::{ObjectEvent, WatchScope};
+use super::{ScopeEvent, WatchScope};
 use crate::objects::{Kind, ObjectRef};
 use crate::world::{ObjectName, World};
 
@@ -86,14 +86,14 @@ impl SeenCluster {
         }
     }
 
-    fn take_event(&mut self, scope: &WatchScope, version: &'static str, event: ObjectEvent) -> bool {
+    fn take_event(&mut self, scope: &WatchScope, version: &'static str, event: ScopeEvent) -> bool {
         let Some(state) = self.scopes.get_mut(scope) else { return false };
         match event {
-            ObjectEvent::ListBegins => {
+            ScopeEvent::ListBegins => {
                 state.listed = Some(BTreeSet::new());
                 false
             }
-            ObjectEvent::ListEnds => {
+            ScopeEvent::ListEnds => {
                 let is_new = !std::mem::replace(&mut state.is_known, true);
                 let listed = state.listed.take().unwrap_or_default();
                 let gone: Vec<ObjectName> = state.members.difference(&listed).cloned().collect();
@@ -101,13 +101,13 @@ impl SeenCluster {
                 gone.iter().for_each(|name| self.drop_unless_other(scope.kind, name));
                 is_new || !gone.is_empty()
             }
-            ObjectEvent::Gone(namespace, name) => {
+            ScopeEvent::Gone(namespace, name) => {
                 let name = ObjectName::new(namespace, name);
                 state.members.remove(&name);
                 self.drop_unless_other(scope.kind, &name);
                 true
             }
-            ObjectEvent::Is(value) => self.put(scope, version, value),
+            ScopeEvent::Is(value) => self.put(scope, version, value),
         }
     }
 
@@ -170,15 +170,15 @@ mod tests {
 
     fn is(name: &str, version: &str) -> Told {
         let metadata = json!({ "name": name, "namespace": "a", "resourceVersion": version });
-        Told::Event("v1", ObjectEvent::Is(json!({ "metadata": metadata })))
+        Told::Event("v1", ScopeEvent::Is(json!({ "metadata": metadata })))
     }
 
     fn list(seen: &mut SeenCluster, scope: &WatchScope, names: &[&str]) {
-        seen.take(scope, Told::Event("v1", ObjectEvent::ListBegins));
+        seen.take(scope, Told::Event("v1", ScopeEvent::ListBegins));
         for name in names {
             seen.take(scope, is(name, "1"));
         }
-        seen.take(scope, Told::Event("v1", ObjectEvent::ListEnds));
+        seen.take(scope, Told::Event("v1", ScopeEvent::ListEnds));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use kube::core::discovery::ApiResource;
 use kube::runtime::watcher;
 use serde_json::Value;
 
-use super::super::{ClusterError, ObjectEvent};
+use super::super::{ClusterError, ScopeEvent};
 use super::causes;
 use crate::objects::Kind;
 
@@ -34,15 +34,15 @@ pub(super) fn api_version(kind: Kind, version: &str) -> String {
 pub(super) fn watched<T>(
     event: watcher::Result<watcher::Event<T>>,
     value: fn(T) -> Value,
-) -> Result<ObjectEvent, ClusterError> {
+) -> Result<ScopeEvent, ClusterError> {
     Ok(match event.map_err(|error| watch_error(&error))? {
-        watcher::Event::Init => ObjectEvent::ListBegins,
-        watcher::Event::InitDone => ObjectEvent::ListEnds,
-        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => ObjectEvent::Is(value(object)),
+        watcher::Event::Init => ScopeEvent::ListBegins,
+        watcher::Event::InitDone => ScopeEvent::ListEnds,
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => ScopeEvent::Is(value(object)),
         watcher::Event::Delete(object) => {
             let value = value(object);
             let text = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
-            ObjectEvent::Gone(text("namespace"), text("name"))
+            ScopeEvent::Gone(text("namespace"), text("name"))
         }
     })
 }
