@@ -94,7 +94,7 @@ impl Definition for ProxyRewrite {
     }
 }
 
-fn rules(texts: &[String], build: &mut Build) -> Result<Box<[(Arc<Regex>, TargetTemplate)]>, ConfigError> {
+fn rules(texts: &[String], build: &mut Build) -> Result<PathRules, ConfigError> {
     if texts.is_empty() || !texts.len().is_multiple_of(2) {
         return Err(ConfigError::new("regex_uri", "must contain pairs of a regular expression and a replacement"));
     }
@@ -130,9 +130,12 @@ struct ProxyRewriter {
     headers: HeaderEdits,
 }
 
+/// What paths must match, each with what replaces it.
+type PathRules = Box<[(Arc<Regex>, TargetTemplate)]>;
+
 enum NewPath {
     Fixed(TargetTemplate),
-    Matched(Box<[(Arc<Regex>, TargetTemplate)]>),
+    Matched(PathRules),
 }
 
 /// The templates of a path, or of a part of one, and of its query.
