@@ -75,7 +75,7 @@ fn a_file_that_appears_brings_its_resource_back() {
     let warnings = || gateway.status()["configuration"]["warnings"].to_string();
     assert!(warnings().contains("routes/r: upstream.nodes_file"), "{}", warnings());
     fs::write(&list, "[{}]").expect("a file");
-    eventually("a file that is wrong is named", DEADLINE, || warnings().contains("has a fault"));
+    eventually("a file that is wrong is named", DEADLINE, || warnings().contains("is not a list of nodes"));
     fs::write(&list, nodes.to_string()).expect("a file");
     eventually("the route is back", DEADLINE, || gateway.get("/r").status == 200);
 }

@@ -127,24 +127,32 @@ async fn answer(
     match target {
         Target::Upstream(number) => match route.request_timeout {
             None => proxy(worker, current, route, *number, client, exchange).await,
-            Some(most) => {
-                let rest =
-                    most.saturating_sub(Duration::from_nanos(worker.now_ns().saturating_sub(exchange.started_ns)));
-                // Dropped at the end of its time: that closes its connection to the endpoint, or resets its stream.
-                let served = Box::pin(proxy(worker, current, route, *number, client, exchange));
-                let end = tokio::time::timeout(rest, served).await;
-                end.unwrap_or_else(|_| {
-                    (exchange.upstream.ended_ns, exchange.upstream.failure) =
-                        (worker.now_ns(), Some(Stop::RequestTimeout));
-                    Err(Stop::RequestTimeout)
-                })
-            }
+            Some(most) => Box::pin(proxy_within(worker, current, (route, most), *number, client, exchange)).await,
         },
         Target::Responder(responder) => {
             Box::pin(responder::answer(worker, current, route, (responder, None), client, exchange)).await
         }
         Target::Nothing => Err(Stop::NoUpstream),
     }
+}
+
+/// Like [`proxy`], with a limit of time for the whole exchange.
+async fn proxy_within(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    (route, most): (&Route, Duration),
+    number: usize,
+    client: &mut impl ClientSide,
+    exchange: &mut ServedExchange,
+) -> ExchangeEnd {
+    let rest = most.saturating_sub(Duration::from_nanos(worker.now_ns().saturating_sub(exchange.started_ns)));
+    // Dropped at the end of its time: that closes its connection to the endpoint, or resets its stream.
+    let served = proxy(worker, current, route, number, client, exchange);
+    let end = tokio::time::timeout(rest, served).await;
+    end.unwrap_or_else(|_| {
+        (exchange.upstream.ended_ns, exchange.upstream.failure) = (worker.now_ns(), Some(Stop::RequestTimeout));
+        Err(Stop::RequestTimeout)
+    })
 }
 
 /// The route allows no upgrades: the request is served as one that asks for none. The request of an HTTP/2 client cannot be, since

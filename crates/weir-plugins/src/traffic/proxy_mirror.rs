@@ -199,7 +199,7 @@ struct MirrorTarget {
 }
 
 /// The content of a request, with its share of the budget.
-type RecordedContent = (Bytes, Rc<Held>);
+type MirroredContent = (Bytes, Rc<Held>);
 
 /// A permit for one copy in flight.
 struct MirrorPermit(Rc<Cell<usize>>);
@@ -267,7 +267,7 @@ impl Plugin for RequestMirror {
 
 impl RequestMirror {
     /// `None` if the content was not recorded completely.
-    fn recorded(&self, exchange: &Exchange) -> Option<RecordedContent> {
+    fn recorded(&self, exchange: &Exchange) -> Option<MirroredContent> {
         let kept = exchange.notes.kept(self.content);
         if kept.is_some_and(|kept| kept.borrow().is_cut() || kept.borrow().len() > MOST_CONTENT) {
             return None;
@@ -292,7 +292,7 @@ impl MirrorTarget {
     }
 
     /// The request as it was sent to the upstream; `None` if it is not valid for the HTTP client.
-    fn copy(&self, exchange: &Exchange, content: &RecordedContent) -> Option<(Request<Full<Bytes>>, Rc<Held>)> {
+    fn copy(&self, exchange: &Exchange, content: &MirroredContent) -> Option<(Request<Full<Bytes>>, Rc<Held>)> {
         let request = &exchange.request;
         let mut fields = HeaderMap::new();
         for (name, value) in request.head.fields() {

@@ -109,41 +109,45 @@ pub fn write(metrics: &Metrics, page: &mut Page) {
     for (route, price) in &shown {
         page.total(&[("route", route)], seconds(price.cpu_ns));
     }
+    write_policies(&rows, page);
+}
+
+fn write_policies(rows: &[(&str, &str, &PluginTotals)], page: &mut Page) {
     page.counter("weir_policy_measured_calls", "Measured exchanges in which a plugin (`policy`) ran.");
-    for (route, policy, totals) in &rows {
+    for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], totals.calls());
     }
     page.counter("weir_policy_measured_cpu_seconds", "Processor time of a plugin in the measured exchanges.");
-    for (route, policy, totals) in &rows {
+    for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], seconds(totals.cpu_ns));
     }
     page.counter(
         "weir_policy_measured_wait_seconds",
         "Time that a plugin waited for other services in the measured exchanges, in seconds.",
     );
-    for (route, policy, totals) in &rows {
+    for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], seconds(totals.waited_ns));
     }
     page.counter("weir_policy_refusals", "Exchanges that a plugin answered, measured or not.");
-    for (route, policy, totals) in &rows {
+    for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], totals.refusals);
     }
     page.counter("weir_policy_errors", "Exchanges in which a plugin failed, measured or not.");
-    for (route, policy, totals) in &rows {
+    for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], totals.errors);
     }
     page.counter(
         "weir_policy_held_bytes",
         "Bytes of content held in memory for a plugin, in all exchanges, measured or not.",
     );
-    for (route, policy, totals) in &rows {
+    for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], totals.held_bytes);
     }
     page.counter(
         "weir_policy_held_seconds",
         "Time from the head of a message until a plugin that needs its whole content had it, summed over all exchanges.",
     );
-    for (route, policy, totals) in &rows {
+    for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], seconds(totals.held_ns));
     }
 }

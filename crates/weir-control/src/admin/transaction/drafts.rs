@@ -36,7 +36,7 @@ struct Draft<'v> {
     key: ResourceKey,
     /// The resource before the transaction, whose secrets a mask stands for; `None` also after it was deleted.
     stored: Option<&'v StoredResource>,
-    content: Content,
+    content: DraftContent,
     /// About the bytes that the content has as text.
     bytes: usize,
     is_patched: bool,
@@ -44,7 +44,7 @@ struct Draft<'v> {
     operation: usize,
 }
 
-enum Content {
+enum DraftContent {
     /// As it is stored.
     Stored,
     Changed(Value),
@@ -63,7 +63,7 @@ impl<'v> Drafts<'v> {
         let draft = self.draft(view, kind, key, index)?;
         match action {
             Action::Put(value) => {
-                draft.content = Content::Changed(value.clone());
+                draft.content = DraftContent::Changed(value.clone());
                 draft.bytes = *bytes;
             }
             Action::Patch(changes) => {
@@ -96,7 +96,7 @@ impl<'v> Drafts<'v> {
             None => {
                 let stored = view.get(key);
                 let bytes = stored.map_or(0, |stored| stored.json.len());
-                let content = if stored.is_some() { Content::Stored } else { Content::Deleted };
+                let content = if stored.is_some() { DraftContent::Stored } else { DraftContent::Deleted };
                 self.places.insert(key.clone(), self.all.len());
                 self.all.push(Draft { kind, key: key.clone(), stored, content, bytes, is_patched: false, operation });
                 self.all.len() - 1
@@ -144,27 +144,27 @@ impl<'v> Drafts<'v> {
 
 impl Draft<'_> {
     fn exists(&self) -> bool {
-        !matches!(self.content, Content::Deleted)
+        !matches!(self.content, DraftContent::Deleted)
     }
 
     fn delete(&mut self) {
-        (self.content, self.stored, self.bytes) = (Content::Deleted, None, 0);
+        (self.content, self.stored, self.bytes) = (DraftContent::Deleted, None, 0);
     }
 
     /// The content, to change it; `None` if there is none.
     fn value_mut(&mut self) -> Option<&mut Value> {
-        if let (Content::Stored, Some(stored)) = (&self.content, self.stored) {
-            self.content = Content::Changed(stored.value());
+        if let (DraftContent::Stored, Some(stored)) = (&self.content, self.stored) {
+            self.content = DraftContent::Changed(stored.value());
         }
         match &mut self.content {
-            Content::Changed(value) => Some(value),
-            Content::Stored | Content::Deleted => None,
+            DraftContent::Changed(value) => Some(value),
+            DraftContent::Stored | DraftContent::Deleted => None,
         }
     }
 
     fn into_edit(self) -> Result<ResourceEdit, PlanRefusal> {
         let Draft { kind, key, stored, content, is_patched, operation, .. } = self;
-        let Content::Changed(mut value) = content else { return Ok(ResourceEdit::Delete { key }) };
+        let DraftContent::Changed(mut value) = content else { return Ok(ResourceEdit::Delete { key }) };
         let completed = |value: &mut Value| {
             if is_patched {
                 patch::check_size(value).map_err(PlanRefusal::Wrong)?;
