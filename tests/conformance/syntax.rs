@@ -206,8 +206,8 @@ fn s20_a_target_has_one_of_the_forms_of_its_method() {
     cases.push(served(seen("GET", "/", ""), get("http://t", "t")));
     cases.push(served(seen("GET", "/?q", ""), get("http://t?q", "t")));
     cases.push(served(seen("GET", "/", ""), get("HTTP://T/", "t")));
-    cases.push(served(seen("GET", "/evil/", ""), get("//evil/", "t")));
-    cases.push(served(seen("GET", "/http://evil/".replace("//", "/").as_str(), ""), get("/http://evil/", "t")));
+    cases.push(served(seen("GET", "//evil/", ""), get("//evil/", "t")));
+    cases.push(served(seen("GET", "/http://evil/", ""), get("/http://evil/", "t")));
     cases.push(served(seen("GET", "/a?b?c&d=%zz|{}[]", ""), get("/a?b?c&d=%zz|{}[]", "t")));
     run(&cases);
 }

@@ -138,10 +138,16 @@ fn f15_sessions_are_resumed_in_the_new_process() {
 
 #[test]
 fn quotas_are_handed_over_and_exact_while_both_processes_serve() {
-    const QUOTA: usize = 20_000;
+    const QUOTA: usize = 6_000;
     let month = format!("count: {QUOTA}, time_window: 2592000, key: all, key_type: constant, rejected_code: 429");
-    let plugins = format!("limit-count: {{ {month} }}, mocking: {{ response_example: ok }}");
-    let yaml = format!("worker_processes: 2\nroutes: [{{ uri: /*, plugins: {{ {plugins} }} }}]\n");
+    let origin = origin();
+    let yaml = format!(
+        "worker_processes: 2
+routes:
+  - {{ uri: /*, plugins: {{ limit-count: {{ {month} }} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}
+",
+        origin.addr()
+    );
     let installed = Installed::start(&yaml, &[]);
     let gateway = &installed.gateway;
     // Each client asks until its first refusal, on a new connection each time: at the new process, or at the one that drains.
