@@ -138,7 +138,7 @@ fn f15_sessions_are_resumed_in_the_new_process() {
 
 #[test]
 fn quotas_are_handed_over_and_exact_while_both_processes_serve() {
-    const QUOTA: usize = 6_000;
+    const QUOTA: usize = 12_000;
     let month = format!("count: {QUOTA}, time_window: 2592000, key: all, key_type: constant, rejected_code: 429");
     let origin = origin();
     let yaml = format!(
