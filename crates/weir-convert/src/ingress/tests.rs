@@ -63,19 +63,16 @@ routes:
     host: shop.example
     uris: [/admin, /admin/*]
     plugins:
-      fault-injection:
-        abort: { http_status: 503 }
+      fault-injection: { abort: { http_status: 503 } }
   # shop.yaml:1: Ingress shop/web, with proxy-body-size
   - id: ingress_shop_web_0
     name: shop/web
     host: shop.example
     uris: [/api, /api/*]
-    plugins:
-      client-control: { max_body_size: 8388608 }
+    plugins: { client-control: { max_body_size: 8388608 } }
     timeout: { connect: 5, send: 60, read: 60 }
     upstream:
-      nodes:
-        - { host: api.shop.svc.cluster.local, port: 8080, weight: 1 }
+      nodes: [{ host: api.shop.svc.cluster.local, port: 8080, weight: 1 }]
 "
     );
 }

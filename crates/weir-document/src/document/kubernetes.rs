@@ -41,7 +41,7 @@ const NAMES: DistinctList<Text> = set(text(1, LONGEST_NAME));
 
 keys! {
     /// A cluster of Kubernetes whose objects are the resources.
-    pub(super) static KUBERNETES: KubernetesKeys = "kubernetes", rules &[KeyRule::ExactlyOne("in_cluster", "kubeconfig")];
+    pub(super) static KUBERNETES: KubernetesKeys = "kubernetes", rules &[KeyRule::ExactlyOne("kubeconfig", "in_cluster")];
 
     /// `true`: the service account of the pod that the node runs in is used.
     in_cluster: Flag = flag(), own(), example("true");

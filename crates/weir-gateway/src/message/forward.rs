@@ -399,6 +399,7 @@ mod tests {
         exchange.client.peer = ([10, 200, 3, 45], 5000).into();
         exchange.client.addr = exchange.client.peer.ip();
         exchange.client.local = ([127, 0, 0, 1], 9080).into();
+        exchange.client.public_port = 9080;
         exchange.client.trusted = trusted;
         let mut out = Vec::new();
         write_request_head(&mut out, &exchange, &PassHost::Pass, &endpoint());
