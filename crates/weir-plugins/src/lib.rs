@@ -186,6 +186,8 @@ mod tests {
     /// Options whose names or meanings have such a word, and that name no server and no file.
     const NOT_REACHING: &[(&str, &str)] = &[
         ("content-filter", "rules[].path"),
+        ("forward-auth", "signin_redirect_param"),
+        ("forward-auth", "signin_url"),
         ("forward-auth", "upstream_headers"),
         ("kafka-logger", "brokers"),
         ("loki-logger", "endpoint_uri"),
