@@ -33,7 +33,11 @@ fn a_configuration_comes_and_goes_whole() {
     let gateway = weir().start(&format!("{}store: standalone\n", file()));
     let mut api = Api::of(&gateway);
     let empty = api.get("configs");
-    assert_eq!(empty.as_object().map(serde_json::Map::len), Some(14), "a version of each kind, and of the plugins: {empty}");
+    assert_eq!(
+        empty.as_object().map(serde_json::Map::len),
+        Some(14),
+        "a version of each kind, and of the plugins: {empty}"
+    );
     assert!(empty.as_object().is_some_and(|members| members.values().all(|version| *version == 0)));
 
     assert!(put(&mut api, "", &json!({"routes": []})).text().contains("missing digest header"));

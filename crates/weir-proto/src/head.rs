@@ -386,7 +386,7 @@ pub struct RequestHead {
     pub(crate) unmerged_path: Option<Span>,
     pub(crate) query: Option<Span>,
     /// The target of the client, if it was replaced for the upstream.
-    pub(crate) client_target: Option<ClientTarget>,
+    pub(crate) client_target: Option<Box<ClientTarget>>,
     pub(crate) authority: Span,
     /// Replaces `authority` in the forwarded `Host`.
     pub(crate) new_authority: Option<Span>,
@@ -517,7 +517,7 @@ impl RequestHead {
 
     fn client_target(&self) -> ClientTarget {
         let current = ClientTarget { path: self.path, unmerged_path: self.unmerged_path, query: self.query };
-        self.client_target.unwrap_or(current)
+        self.client_target.as_deref().copied().unwrap_or(current)
     }
 
     /// The canonical path, without empty segments; `*` for the asterisk form. Routes and plugins decide by this form.
@@ -553,7 +553,7 @@ impl RequestHead {
         }
         let client = self.client_target();
         self.store_path(path)?;
-        self.client_target = Some(client);
+        self.client_target.get_or_insert_with(|| Box::new(client));
         if let Some(query) = query {
             self.query = (!query.is_empty()).then(|| self.head.append(query));
         }
@@ -565,7 +565,8 @@ impl RequestHead {
         if !crate::path::is_query(query) {
             return Err(BadPath::Syntax);
         }
-        self.client_target = Some(self.client_target());
+        let client = self.client_target();
+        self.client_target.get_or_insert_with(|| Box::new(client));
         self.query = (!query.is_empty()).then(|| self.head.append(query));
         Ok(())
     }
@@ -587,10 +588,11 @@ impl RequestHead {
 
     /// Replaces the query, in the current target and in the one received. For a copy that is logged and never forwarded.
     pub fn replace_query(&mut self, replace: impl Fn(&[u8]) -> Vec<u8>) {
-        if let Some(ClientTarget { query: Some(query), path, unmerged_path }) = self.client_target {
+        if let Some(client) = &mut self.client_target
+            && let Some(query) = client.query
+        {
             let query = replace(self.head.slice(query));
-            let query = (!query.is_empty()).then(|| self.head.append(&query));
-            self.client_target = Some(ClientTarget { path, unmerged_path, query });
+            client.query = (!query.is_empty()).then(|| self.head.append(&query));
         }
         if let Some(query) = self.query.map(|query| replace(self.head.slice(query))) {
             self.query = (!query.is_empty()).then(|| self.head.append(&query));

@@ -41,7 +41,9 @@ const NAMES: DistinctList<Text> = set(text(1, LONGEST_NAME));
 
 keys! {
     /// A cluster of Kubernetes whose objects are the resources.
-    pub(super) static KUBERNETES: KubernetesKeys = "kubernetes", rules &[KeyRule::ExactlyOne("kubeconfig", "in_cluster")];
+    pub(super) static KUBERNETES: KubernetesKeys = "kubernetes", rules &[
+        KeyRule::ExactlyOne("kubeconfig", "in_cluster"), KeyRule::AtMostOne("in_cluster", "context"),
+    ];
 
     /// `true`: the service account of the pod that the node runs in is used.
     in_cluster: Flag = flag(), own(), example("true");
@@ -80,9 +82,6 @@ pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
         && let Some(in_cluster) = fields.get(&KUBERNETES.in_cluster)
     {
         in_cluster.report_advising("must be `true`", "or write `kubeconfig: FILE` in its place");
-    }
-    if let Some(context) = fields.get(&KUBERNETES.context).filter(|_| !fields.has(&KUBERNETES.kubeconfig)) {
-        context.report_advising("names a context, and there is no kubeconfig", "add `kubeconfig`, or remove `context`");
     }
     Some(KubernetesSettings {
         kubeconfig: fields.read(&KUBERNETES.kubeconfig),
