@@ -19,7 +19,7 @@ fn a_server_that_is_gone_and_back_is_followed_again() {
     cluster.stop();
     edge.wait_store(false);
     assert_eq!(edge.get("/orders").status, 200, "what was served is served");
-    // While nobody watches.
+    // While the node has no watch.
     cluster.apply([route("orders", "/changed-meanwhile")]);
     cluster.resume();
     edge.wait("/changed-meanwhile", 200);

@@ -84,7 +84,7 @@ fn a_route_of_a_real_cluster_is_served_through_all_its_changes() {
     wait(&plane, "/orders", (200, "second"));
     assert_eq!(plane.get(&path)["metadata"]["resourceVersion"], version, "a status that is right is not written again");
 
-    // Changes that nobody watches, of an API server that was killed.
+    // The API server ends and comes back; what changes then is followed.
     plane.stop();
     assert_eq!(get(&plane, "/orders"), (200, "second".to_owned()));
     plane.resume();

@@ -26,7 +26,7 @@ use futures_util::stream::BoxStream;
 use serde_json::Value;
 
 use crate::objects::{Kind, ObjectRef};
-use crate::translation::Event;
+use crate::translation::ObjectEvent;
 
 pub use api_server::{ApiServer, ClusterAccess};
 pub use controller::{Controller, ControllerSettings, ControllerState, ResourceSink};
@@ -54,7 +54,7 @@ pub trait Cluster: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<String, ClusterError>>;
 
     /// Writes an Event about an object with this `uid`.
-    fn write_event<'a>(&'a self, event: &'a Event, uid: &'a str) -> BoxFuture<'a, Result<(), ClusterError>>;
+    fn write_event<'a>(&'a self, event: &'a ObjectEvent, uid: &'a str) -> BoxFuture<'a, Result<(), ClusterError>>;
 
     /// Takes or renews a Lease for `lease.holder`. From another holder it is taken only if its last renewal is `stale`.
     fn hold_lease<'a>(

@@ -16,5 +16,4 @@ pub use translate::{SERVED, ingress_nginx, translate};
 pub use translation::{
     DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, ResourceList, Translation,
 };
-pub use translation::{Event, Options, Resource, ResourceKind};
 pub use world::{Manifests, ObjectName, Objects, World};

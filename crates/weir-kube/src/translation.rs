@@ -10,11 +10,6 @@ use serde_json::Value;
 use crate::objects::ObjectRef;
 
 pub(crate) use id::resource_id;
-// The short names, for modules that are not changed yet.
-#[allow(unused_imports)]
-pub use self::{
-    DerivedResource as Resource, KubeOptions as Options, ObjectEvent as Event, ResourceList as ResourceKind,
-};
 
 /// What the translation depends on besides the objects.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::interval;
-use weir_kube::Options;
+use weir_kube::KubeOptions;
 use weir_kube::cluster::{ApiServer, ClusterAccess, Controller, ControllerSettings, ControllerState, ElectionSettings};
 
 use super::disk_copy::DiskCopy;
@@ -169,7 +169,7 @@ fn connect(settings: &KubernetesSettings, beside: &Path) -> Result<(tokio::runti
 }
 
 fn controller_settings(settings: &KubernetesSettings, node: &str) -> ControllerSettings {
-    let mut options = Options::default();
+    let mut options = KubeOptions::default();
     let text = |value: &Option<Box<str>>, default: String| value.as_deref().map_or(default, str::to_owned);
     options.controller_name = text(&settings.gateway_controller, options.controller_name);
     options.ingress_controller = text(&settings.ingress_controller, options.ingress_controller);

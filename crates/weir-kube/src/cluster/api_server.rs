@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::scope::{WatchForm, WatchScope};
 use super::{Cluster, ClusterError, LeaseAnswer, LeaseRequest, ScopeEvent};
 use crate::objects::{Kind, ObjectRef};
-use crate::translation::{Event, EventKind};
+use crate::translation::{EventKind, ObjectEvent};
 
 /// How long the server keeps a watch before it ends it. A connection of which the other end has vanished is noticed at most five
 /// seconds later.
@@ -150,7 +150,7 @@ impl Cluster for ApiServer {
         })
     }
 
-    fn write_event<'a>(&'a self, event: &'a Event, uid: &'a str) -> BoxFuture<'a, Result<(), ClusterError>> {
+    fn write_event<'a>(&'a self, event: &'a ObjectEvent, uid: &'a str) -> BoxFuture<'a, Result<(), ClusterError>> {
         Box::pin(async move {
             let object = &event.object;
             // Events about an object of no namespace are in this one.

@@ -16,7 +16,7 @@ use super::status_writer::{StatusBoard, StatusWriter, Wanted};
 use super::{Cluster, WatchScope};
 use crate::objects::ObjectRef;
 use crate::translate::translate;
-use crate::translation::{Event, EventKind, Options, Resource};
+use crate::translation::{DerivedResource, EventKind, KubeOptions, ObjectEvent};
 
 /// Changes that arrive within this time are translated together.
 const BATCH: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ const MOST_UNSERVED: usize = 16;
 pub struct ControllerSettings {
     /// The namespaces that are watched; empty stands for all.
     pub namespaces: Vec<String>,
-    pub options: Options,
+    pub options: KubeOptions,
     /// Without it no status is written.
     pub election: Option<ElectionSettings>,
 }
@@ -40,7 +40,7 @@ pub struct ControllerSettings {
 /// Where the resources go.
 pub trait ResourceSink: Send + 'static {
     /// Takes all resources of a translation. Returns the revision that has them: the last one if nothing has changed.
-    fn publish(&mut self, resources: &[Resource]) -> u64;
+    fn publish(&mut self, resources: &[DerivedResource]) -> u64;
 
     /// Called when the connection gets a problem, another one, or (`None`) is without.
     fn tell(&mut self, problem: Option<&str>);
@@ -187,7 +187,7 @@ impl Following {
         self.has_started = true;
         let translation = translate(&self.seen.world, &self.settings.options);
         let revision = self.sink.publish(&translation.resources);
-        let origin = |resource: Resource| (format!("{}/{}", resource.kind, resource.id), resource.origin);
+        let origin = |resource: DerivedResource| (format!("{}/{}", resource.kind, resource.id), resource.origin);
         self.origins = translation.resources.into_iter().map(origin).collect();
         self.unserved.push_back((revision, Wanted::new(translation.statuses, translation.events, &self.seen.objects)));
         if self.unserved.len() > MOST_UNSERVED {
@@ -214,8 +214,12 @@ impl Following {
             let object = self.origins.get(resource)?;
             let uid = self.seen.objects.get(object)?.uid.clone();
             let message = format!("is not served as it is: {problem}");
-            let event =
-                Event { object: object.clone(), kind: EventKind::Warning, reason: "NotServed".to_owned(), message };
+            let event = ObjectEvent {
+                object: object.clone(),
+                kind: EventKind::Warning,
+                reason: "NotServed".to_owned(),
+                message,
+            };
             Some((event, uid))
         });
         wanted.events.extend(set_aside);

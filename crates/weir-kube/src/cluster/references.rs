@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::WatchScope;
 use crate::objects::Kind;
 use crate::objects::gateway::FrontendTlsConfig;
-use crate::objects::meta::Reference;
+use crate::objects::meta::ObjectReference;
 use crate::world::World;
 
 /// The most objects that are watched by name: each is a request that stays open.
@@ -49,7 +49,7 @@ pub(super) fn references(world: &World, namespaces: &[String]) -> BTreeSet<Watch
     found.into_iter().filter(|scope| is_watched(scope) && named(scope)).take(MOST_REFERENCES).collect()
 }
 
-fn of_reference(reference: &Reference, beside: &str) -> Option<WatchScope> {
+fn of_reference(reference: &ObjectReference, beside: &str) -> Option<WatchScope> {
     let kind = match reference.kind.as_deref() {
         Some("ConfigMap") => Kind::ConfigMap,
         Some("Secret") => Kind::Secret,

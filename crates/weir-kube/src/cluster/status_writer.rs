@@ -15,7 +15,7 @@ use super::election::Leadership;
 use super::seen::SeenObject;
 use super::{Cluster, ClusterError};
 use crate::objects::ObjectRef;
-use crate::translation::{Event, ObjectStatus};
+use crate::translation::{ObjectEvent, ObjectStatus};
 use difference::difference;
 
 /// The shortest time between two writes of the same object.
@@ -38,14 +38,14 @@ pub(super) struct WantedStatus {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
     pub(super) statuses: BTreeMap<ObjectRef, WantedStatus>,
-    pub(super) events: Vec<(Event, String)>,
+    pub(super) events: Vec<(ObjectEvent, String)>,
 }
 
 impl Wanted {
     /// The statuses and events about objects that were seen.
     pub(super) fn new(
         statuses: Vec<ObjectStatus>,
-        events: Vec<Event>,
+        events: Vec<ObjectEvent>,
         objects: &BTreeMap<ObjectRef, SeenObject>,
     ) -> Wanted {
         let statuses = statuses.into_iter().filter_map(|ObjectStatus { object, status, .. }| {
@@ -148,7 +148,7 @@ impl StatusWriter {
     }
 
     async fn write_events(&mut self) {
-        let key = |event: &Event| (event.object.clone(), event.reason.clone(), event.message.clone());
+        let key = |event: &ObjectEvent| (event.object.clone(), event.reason.clone(), event.message.clone());
         let events = self.board.wanted().events.clone();
         let current: BTreeSet<_> = events.iter().map(|(event, _)| key(event)).collect();
         // What is not so any more is told again when it comes back.

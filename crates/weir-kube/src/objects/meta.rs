@@ -4,10 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-// The short names, for modules that are not changed yet.
-#[allow(unused_imports)]
-pub use self::{ObjectMeta as Metadata, ObjectReference as Reference};
-
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ObjectMeta {

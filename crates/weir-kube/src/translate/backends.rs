@@ -10,10 +10,6 @@ use crate::objects::core::{EndpointSlice, NumberOrName, Service, ServicePort, Sl
 use crate::translation::{DerivedResource, ResourceList, resource_id};
 use crate::world::{ObjectName, World};
 
-// The short names, for modules that are not changed yet.
-#[allow(unused_imports)]
-pub(super) use self::ServiceBackends as Backends;
-
 /// Finds backends, and collects the upstreams that resources refer to.
 pub(super) struct ServiceBackends<'a> {
     world: &'a World,

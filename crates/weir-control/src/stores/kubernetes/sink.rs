@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
-use weir_kube::Resource;
+use weir_kube::DerivedResource;
 use weir_kube::cluster::ResourceSink;
 
 use super::CopiedChanges;
@@ -32,11 +32,11 @@ impl StoreSink {
     }
 
     /// What differs from the last translation, with the next revision.
-    fn changes(&mut self, resources: &[Resource]) -> Vec<(ResourceKey, Option<StoredResource>)> {
+    fn changes(&mut self, resources: &[DerivedResource]) -> Vec<(ResourceKey, Option<StoredResource>)> {
         let revision = self.set.revision + 1;
         let mut gone = std::mem::take(&mut self.set.all);
         let mut changes = Vec::new();
-        for Resource { kind, id, value, .. } in resources {
+        for DerivedResource { kind, id, value, .. } in resources {
             let key = ResourceKey::new(kind.list(), id);
             let json = value.to_string();
             let resource = match gone.remove(&key) {
@@ -56,7 +56,7 @@ impl StoreSink {
 }
 
 impl ResourceSink for StoreSink {
-    fn publish(&mut self, resources: &[Resource]) -> u64 {
+    fn publish(&mut self, resources: &[DerivedResource]) -> u64 {
         let changes = self.changes(resources);
         let is_first = !std::mem::replace(&mut self.has_published, true);
         if is_first {
@@ -81,14 +81,14 @@ impl ResourceSink for StoreSink {
 mod tests {
     use serde_json::{Value, json};
     use tokio::sync::mpsc::unbounded_channel;
-    use weir_kube::ResourceKind;
+    use weir_kube::ResourceList;
     use weir_kube::objects::{Kind, ObjectRef};
 
     use super::*;
 
-    fn route(id: &str, value: Value) -> Resource {
+    fn route(id: &str, value: Value) -> DerivedResource {
         let origin = ObjectRef { kind: Kind::HTTPRoute, namespace: "a".to_owned(), name: id.to_owned() };
-        Resource { kind: ResourceKind::Routes, id: id.to_owned(), value, origin }
+        DerivedResource { kind: ResourceList::Routes, id: id.to_owned(), value, origin }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::objects::meta::StatusCondition;
 
-/// Longer messages are cut: the API server refuses those above 32 KiB, and nobody reads them.
+/// Longer messages are cut; the API server refuses those above 32 KiB.
 const LONGEST_MESSAGE: usize = 1_024;
 
 /// Why something is not as its author wants it: a reason as the Gateway API names it, and a message for people.

@@ -72,7 +72,13 @@ pub(super) const TABLE: &[Annotation] = &[
         "As `global-rate-limit`.",
     ),
     annotation("client-body-buffer-size", Reads::Size, Nothing, OPTIONAL, "Bodies are passed on as they arrive."),
-    annotation("client-body-timeout", Reads::Seconds, Nothing, OPTIONAL, "The node's `client_body_timeout` holds."),
+    annotation(
+        "client-body-timeout",
+        Reads::Seconds,
+        Nothing,
+        OPTIONAL,
+        "`client_body_min_rate` and `client_body_grace` of the node hold.",
+    ),
 ];
 
 fn body_size(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
