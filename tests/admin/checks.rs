@@ -148,7 +148,7 @@ fn changes_beside_all(site: &Site, each: bool) {
 fn a_change_is_made_while_checks_of_a_viewer_wait() {
     let gateway = with_routes(1, "");
     let address = admin_addr(&gateway);
-    let (body, answered) = (expressions(scaled(400, 1_000)), AtomicUsize::new(0));
+    let (body, answered) = (expressions(scaled(400, 500)), AtomicUsize::new(0));
     let rounds = 6;
     thread::scope(|scope| {
         for _ in 0..CLIENTS {
