@@ -64,6 +64,30 @@ fn endpoints_prove_who_they_are_unless_nobody_asks() {
 }
 
 #[test]
+fn an_upstream_may_say_whom_its_endpoints_are_whatever_the_host() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let identity = authority.identity(&["internal.test", "*.wild.test"]);
+    let origin = origin(&TlsServer::new(&identity), false);
+    let tls = |authority: &Authority, more: &str| {
+        route(&[&origin], &format!("tls: {{ ca: {:?}, {more} }}", authority.certificate))
+    };
+    let gateway = start(&tls(&authority, "server_name: Internal.test"));
+    assert_eq!(ask(&gateway, "a.test"), (200, "0 internal.test false 0".into()));
+    for (issuer, more, status) in [
+        (&authority, "server_name: other.test", 502),
+        (&stranger, "server_name: internal.test", 502),
+        (&authority, "subject_alt_names: [other.test, internal.test]", 200),
+        (&authority, "server_name: any.test, subject_alt_names: [a.wild.test]", 200),
+        (&authority, "server_name: internal.test, subject_alt_names: [other.test]", 502),
+        (&authority, "server_name: internal.test, subject_alt_names: [\"spiffe://internal.test/a\"]", 502),
+        (&stranger, "subject_alt_names: [internal.test]", 502),
+    ] {
+        gateway.rewrite(&tls(issuer, more));
+        assert_eq!(ask(&gateway, "a.test").0, status, "{more}");
+    }
+}
+
+#[test]
 fn an_endpoint_has_the_name_it_is_known_by() {
     let authority = Authority::new();
     let of = |name: &str| origin(&TlsServer::new(&authority.identity(&[name])), false);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_net::tls::{CertifiedKey, InvalidTerms, TlsConnector, Trust, UpstreamTerms};
+use weir_net::tls::{CertifiedKey, InvalidTerms, TlsConnector, Trust, UpstreamTerms, server_name};
 
 use super::Compiler;
 use crate::document::{self, Pem, PemSource, Ssl, UpstreamIdentity};
@@ -29,6 +29,7 @@ struct Terms {
     trust: Option<AuthoritySource>,
     identity: Option<(PemSource, PemSource)>,
     http2: bool,
+    alt_names: Box<[Box<str>]>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -99,13 +100,19 @@ impl<'a> Secured<'a> {
                 .then(|| authorities.map_or(AuthoritySource::System, |pem| AuthoritySource::Pem(pem.source.clone()))),
             identity: pair.map(|(cert, key)| (cert.source.clone(), key.source.clone())),
             http2,
+            alt_names: written.tls.alt_names.clone(),
+        };
+        let name = written.tls.server_name.as_deref().and_then(server_name);
+        let named = |client: TlsConnector| match name {
+            Some(name) => client.for_server(name),
+            None => client,
         };
         if let Some(client) = self.clients.get(&terms) {
-            return client.clone();
+            return client.clone().map(named);
         }
         let client = self.build(written, verify, http2, authorities, pair);
         self.clients.insert(terms, client.clone());
-        client
+        client.map(named)
     }
 
     fn build(
@@ -145,6 +152,7 @@ impl<'a> Secured<'a> {
             compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
         let protocols = if http2 { HTTP2 } else { HTTP1 };
-        TlsConnector::new(&UpstreamTerms { trust, identity, protocols }).map_err(complain).ok()
+        let terms = UpstreamTerms { trust, identity, protocols };
+        TlsConnector::accepting(&terms, &written.tls.alt_names).map_err(complain).ok()
     }
 }

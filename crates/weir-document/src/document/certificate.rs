@@ -59,6 +59,10 @@ pub struct UpstreamTls {
     /// The authorities that endpoints' certificates must be issued by; `None`: those of the node.
     pub authorities: Option<Box<Pem>>,
     pub identity: Option<Box<UpstreamIdentity>>,
+    /// Not in APISIX: the server name that is sent and verified, in place of the host.
+    pub server_name: Option<Box<str>>,
+    /// Not in APISIX: names of which the certificates must have one, in place of the server name.
+    pub alt_names: Box<[Box<str>]>,
 }
 
 /// The client certificate that is presented to an upstream.
@@ -323,6 +327,28 @@ keys! {
     verify: Flag = flag(), absent("as `upstream_tls_verify` says");
     /// The CA certificates that verify the endpoints: PEM text, the name of a file, or `$env://NAME`.
     ca: Custom<Pem> = PEM, own(), absent("`ssl_trusted_certificate`, or those of the system"), example("ca.crt");
+    /// The server name that endpoints get in the handshake (SNI), and that their certificates must have, whatever `Host` requests have.
+    server_name: ParsedText<Box<str>> = text(1, 253).parsed(upstream_server_name), own(),
+        absent("the node, or the `Host` that is sent"), example("internal.example");
+    /// Names of which the certificates of endpoints must have one (SAN), in place of the server name: host names, or URIs.
+    subject_alt_names: List<ParsedText<Box<str>>> = list(text(1, 2048).parsed(alt_name)).not_empty("leave it out to verify the server name"),
+        own(), absent("the server name"), example("[\"spiffe://cluster.local/ns/shop/sa/orders\"]");
+}
+
+fn upstream_server_name(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    if text.contains(':') || weir_net::tls::server_name(text).is_none() {
+        at.report_advising(
+            format!("`{}` is not a server name", shortened(text)),
+            "write as `internal.example`, without a port",
+        );
+        return None;
+    }
+    Some(text.to_ascii_lowercase().into())
+}
+
+/// Compared as it stands: URIs must be the same text.
+fn alt_name(_: &NodeReader, text: &str) -> Option<Box<str>> {
+    Some(text.into())
 }
 
 pub(super) fn read_upstream(fields: &MapReader) -> Option<UpstreamTls> {
@@ -340,8 +366,17 @@ pub(super) fn read_upstream(fields: &MapReader) -> Option<UpstreamTls> {
         }
     };
     let named = fields.read(&UPSTREAM_TLS.client_cert_id).map(UpstreamIdentity::Named);
+    let verify = fields.read(&UPSTREAM_TLS.verify);
+    let alt_names = fields.read(&UPSTREAM_TLS.subject_alt_names).unwrap_or_default();
+    if verify == Some(false)
+        && let Some(at) = fields.get(&UPSTREAM_TLS.subject_alt_names)
+    {
+        at.report_advising("has no effect with `verify: false`", "remove one of the two");
+    }
     Some(UpstreamTls {
-        verify: fields.read(&UPSTREAM_TLS.verify),
+        verify,
+        server_name: fields.read(&UPSTREAM_TLS.server_name),
+        alt_names: alt_names.into(),
         authorities: fields.read(&UPSTREAM_TLS.ca).map(Box::new),
         identity: own.or(named).map(Box::new),
     })

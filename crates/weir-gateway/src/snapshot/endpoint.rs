@@ -100,7 +100,8 @@ pub struct CheckTls {
 impl CheckTls {
     /// Verifies the name or address in `host`, or `addr` if `host` is neither.
     pub fn new(client: TlsConnector, host: &str, addr: SocketAddr) -> CheckTls {
-        let name = server_name(host).unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
+        let name = client.server().cloned().or_else(|| server_name(host));
+        let name = name.unwrap_or_else(|| ServerName::IpAddress(addr.ip().into()));
         CheckTls { client, name }
     }
 

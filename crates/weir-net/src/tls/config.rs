@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
-use rustls::client::Resumption;
-use rustls::pki_types::CertificateDer;
+use rustls::client::{Resumption, WantsClientCert};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, SupportedProtocolVersion, WantsVerifier};
 
 use super::keys::Keys;
 use super::provider;
 use super::tickets::{FullHandshakes, Scope, TicketKeys, Tickets};
-use super::verify::{AcceptAnyServer, ClientVerifier};
+use super::verify::{AcceptAnyServer, AltNameVerifier, ClientVerifier};
 
 /// The TLS versions allowed; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +182,22 @@ pub enum Trust<'a> {
 pub struct TlsConnector {
     pub(crate) config: Arc<ClientConfig>,
     id: [u8; 32],
+    /// The server that connections are to be with, whatever it is called elsewhere.
+    server: Option<ServerName<'static>>,
+}
+
+fn verifying(
+    builder: ConfigBuilder<ClientConfig, WantsVerifier>,
+    roots: RootCertStore,
+    alt_names: &[Box<str>],
+) -> ConfigBuilder<ClientConfig, WantsClientCert> {
+    match alt_names.is_empty() {
+        true => builder.with_root_certificates(roots),
+        false => {
+            let verifier = AltNameVerifier { roots, names: alt_names.into() };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+    }
 }
 
 /// Limit of sessions stored for resumption, by server name.
@@ -191,6 +207,15 @@ impl TlsConnector {
     /// # Errors
     /// A certificate of an authority is invalid.
     pub fn new(terms: &UpstreamTerms<'_>) -> Result<TlsConnector, InvalidTerms> {
+        TlsConnector::accepting(terms, &[])
+    }
+
+    /// Certificates must have one of `alt_names`, host names and URIs, in place of the name of the server. Without any, they must have
+    /// that.
+    ///
+    /// # Errors
+    /// A certificate of an authority is invalid.
+    pub fn accepting(terms: &UpstreamTerms<'_>, alt_names: &[Box<str>]) -> Result<TlsConnector, InvalidTerms> {
         let mut hash = Context::new(&SHA256);
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&Versions::ALL.list()).map_err(wrong)?;
@@ -198,15 +223,16 @@ impl TlsConnector {
             Trust::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer)),
             Trust::Authorities(authorities) => {
                 hash_authorities(&mut hash, authorities);
-                builder.with_root_certificates(roots(authorities)?)
+                verifying(builder, roots(authorities)?, alt_names)
             }
             Trust::System(authorities) => {
                 hash_authorities(&mut hash, authorities);
                 let mut roots = RootCertStore::empty();
                 roots.add_parsable_certificates(authorities.iter().cloned());
-                builder.with_root_certificates(roots)
+                verifying(builder, roots, alt_names)
             }
         };
+        alt_names.iter().for_each(|name| add(&mut hash, name.as_bytes()));
         let mut config = match &terms.identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
@@ -218,14 +244,24 @@ impl TlsConnector {
         config.alpn_protocols = terms.protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
         terms.protocols.iter().for_each(|name| add(&mut hash, name.as_bytes()));
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        Ok(TlsConnector { config: Arc::new(config), id: finish(hash) })
+        Ok(TlsConnector { config: Arc::new(config), id: finish(hash), server: None })
+    }
+
+    /// The same terms for one server, whose name is sent and verified in place of any other.
+    pub fn for_server(self, name: ServerName<'static>) -> TlsConnector {
+        TlsConnector { server: Some(name), ..self }
+    }
+
+    /// The server that connections are to be with; `None` if that depends on their address or the request.
+    pub fn server(&self) -> Option<&ServerName<'static>> {
+        self.server.as_ref()
     }
 
     /// The same terms with a session store of its own.
     pub fn apart(&self) -> TlsConnector {
         let mut config = (*self.config).clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        TlsConnector { config: Arc::new(config), id: self.id }
+        TlsConnector { config: Arc::new(config), id: self.id, server: self.server.clone() }
     }
 
     /// The rustls configuration, for other users of rustls than this module.

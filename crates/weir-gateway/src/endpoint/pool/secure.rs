@@ -28,12 +28,13 @@ pub(super) struct TlsIdentity {
 }
 
 impl EndpointTls {
-    /// `None` without TLS. The verified name is the one sent as `Host`, except that a node with a host name must be that
+    /// `None` without TLS. The verified name is that of the connector (`tls.server_name`). Without it, it is the one sent as `Host`, except that a node with a host name must be that
     /// host: a client, which may send any `Host`, must not choose which server is trusted.
     pub(super) fn new(endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Option<EndpointTls> {
         let client = upstream.tls.clone()?;
         let node = server_name(&endpoint.name);
         let name = match (&upstream.pass_host, node) {
+            _ if client.server().is_some() => client.server().cloned(),
             (PassHost::Rewrite(host), _) => server_name(host),
             (PassHost::Pass, Some(ServerName::IpAddress(_))) => None,
             (_, node) => node,
