@@ -64,7 +64,7 @@ fn endpoints_prove_who_they_are_unless_nobody_asks() {
 }
 
 #[test]
-fn an_upstream_may_say_whom_its_endpoints_are_whatever_the_host() {
+fn server_name_and_subject_alt_names_replace_the_host() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let identity = authority.identity(&["internal.test", "*.wild.test"]);
     let origin = origin(&TlsServer::new(&identity), false);

@@ -346,8 +346,17 @@ fn upstream_server_name(at: &NodeReader, text: &str) -> Option<Box<str>> {
     Some(text.to_ascii_lowercase().into())
 }
 
-/// Compared as it stands: URIs must be the same text.
-fn alt_name(_: &NodeReader, text: &str) -> Option<Box<str>> {
+/// A URI is compared as it stands.
+fn alt_name(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    let is_uri = text.split_once(':').is_some_and(|(scheme, rest)| !scheme.is_empty() && rest.starts_with("//"));
+    let is_host = || matches!(weir_net::tls::server_name(text), Some(weir_net::tls::ServerName::DnsName(_)));
+    if !is_uri && !is_host() {
+        at.report_advising(
+            format!("`{}` is neither a host name nor a URI", shortened(text)),
+            "write as `orders.internal` or `spiffe://cluster.local/ns/shop/sa/orders`",
+        );
+        return None;
+    }
     Some(text.into())
 }
 

@@ -182,7 +182,7 @@ pub enum Trust<'a> {
 pub struct TlsConnector {
     pub(crate) config: Arc<ClientConfig>,
     id: [u8; 32],
-    /// The server that connections are to be with, whatever it is called elsewhere.
+    /// The server that connections must be with; `None` if that depends on their address or the request.
     server: Option<ServerName<'static>>,
 }
 
@@ -210,8 +210,7 @@ impl TlsConnector {
         TlsConnector::accepting(terms, &[])
     }
 
-    /// Certificates must have one of `alt_names`, host names and URIs, in place of the name of the server. Without any, they must have
-    /// that.
+    /// Certificates must have one of `alt_names`, host names and URIs; if there are none, the name of the server.
     ///
     /// # Errors
     /// A certificate of an authority is invalid.

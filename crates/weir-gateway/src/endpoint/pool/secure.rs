@@ -28,8 +28,9 @@ pub(super) struct TlsIdentity {
 }
 
 impl EndpointTls {
-    /// `None` without TLS. The verified name is that of the connector (`tls.server_name`). Without it, it is the one sent as `Host`, except that a node with a host name must be that
-    /// host: a client, which may send any `Host`, must not choose which server is trusted.
+    /// `None` without TLS. The verified name is that of the connector (`tls.server_name`). Without one it is what is sent as `Host`,
+    /// except that a node with a host name must be that host: a client, which may send any `Host`, must not choose which server is
+    /// trusted.
     pub(super) fn new(endpoint: &snapshot::Endpoint, upstream: &snapshot::Upstream) -> Option<EndpointTls> {
         let client = upstream.tls.clone()?;
         let node = server_name(&endpoint.name);
