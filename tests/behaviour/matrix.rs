@@ -144,6 +144,28 @@ fn trailers_pass_to_who_takes_them<C: ClientSide, U: UpstreamSide>() {
     assert!(!client.trailers().has("Content-Length") && !client.trailers().has("Set-Cookie"));
 }
 
+fn te_reaches_an_upstream_only_from_the_client<C: ClientSide, U: UpstreamSide>() {
+    let origin = U::origin(|exchange| {
+        let Ok(_) = exchange.body() else { return };
+        let (te, connection) = (exchange.fields().get("te"), exchange.fields().get("connection"));
+        let text = format!("{} {}", te.unwrap_or("none"), connection.unwrap_or("none"));
+        exchange.answer(200, &[], &text);
+    });
+    let gateway = before::<C, U>(&origin);
+    let mut client = C::connect(&gateway);
+    let nominated = if U::HTTP2 { "none" } else { "te" };
+    for (fields, received) in [
+        (&[][..], "none none".to_owned()),
+        (&[("TE", "trailers")], format!("trailers {nominated}")),
+        (&[], "none none".into()),
+    ] {
+        for (method, body) in [("GET", &b""[..]), ("POST", b"content")] {
+            let answer = client.ask(method, "/", fields, body).expect("an answer");
+            assert_eq!((answer.status, answer.body), (200, received.clone()), "{method} {fields:?}");
+        }
+    }
+}
+
 fn interim_responses_pass<C: ClientSide, U: UpstreamSide>() {
     let origin = U::origin(|exchange| {
         exchange.interim(103, &[("Link", "</style.css>; rel=preload")]);
@@ -755,6 +777,7 @@ matrix! {
         empty_segments_arrive_unless_the_route_merges_them,
         both_directions_flow_at_once,
         trailers_pass_to_who_takes_them,
+        te_reaches_an_upstream_only_from_the_client,
         interim_responses_pass,
         interim_responses_beyond_some_are_left_out,
         response_heads_have_limits_of_their_own,

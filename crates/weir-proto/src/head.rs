@@ -369,8 +369,10 @@ pub struct RequestHead {
     pub expects_continue: bool,
     /// `Connection: upgrade` on a bodiless GET of HTTP/1.1, with an `Upgrade` that names neither HTTP/2 nor TLS.
     pub upgrade: bool,
-    /// `TE: trailers`: the client can take trailer fields.
+    /// The client can take trailer fields: it has sent `TE: trailers`, or it is one of HTTP/2.
     pub takes_trailers: bool,
+    /// `TE: trailers` is sent to the upstream (RFC 9110 §10.1.4): the client has sent it, or a plugin takes the trailers.
+    pub sends_te: bool,
     /// The path contains `%2F` or `%5C`.
     pub encoded_separator: bool,
     /// The target was in absolute form; its authority has replaced `Host`.

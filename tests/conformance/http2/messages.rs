@@ -232,8 +232,14 @@ fn h10_fields_of_a_connection() {
     }
     let mut client = Frames::connect(&rig.gateway);
     client.stream();
-    client.send(headers(1, WHOLE, &get("/fine", &[("te", "trailers")])));
-    assert_eq!(client.end(1), End::Answered(200, "GET /fine 0".to_owned()));
+    rig.origin.forget();
+    for (stream, fields, sent) in [(1, &[("te", "trailers")][..], true), (3, &[], false)] {
+        client.send(headers(stream, WHOLE, &get("/fine", fields)));
+        assert_eq!(client.end(stream), End::Answered(200, "GET /fine 0".to_owned()));
+        let requests = rig.origin.requests();
+        let head = &requests.last().expect("a request").headers;
+        assert_eq!((head.lists("TE", "trailers"), head.lists("Connection", "te")), (sent, sent), "{head:?}");
+    }
 }
 
 /// Browsers reuse a connection for every name of its certificate (RFC 9113 §9.1.1), so each stream is looked at.

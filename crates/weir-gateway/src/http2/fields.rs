@@ -92,7 +92,7 @@ pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &Reque
         }
     }
     scratch.clear();
-    if request.takes_trailers {
+    if request.sends_te {
         writer.add(b"te", b"trailers");
     }
     if let Framing::Sized(length) = request.framing {

@@ -38,7 +38,7 @@ pub fn write_request_head(
     if request.upgrade {
         out.extend_from_slice(b"Connection: upgrade\r\n");
         write_field(out, b"Upgrade", request.head.known(Known::Upgrade).unwrap_or_default());
-    } else if request.takes_trailers {
+    } else if request.sends_te {
         out.extend_from_slice(b"Connection: te\r\nTE: trailers\r\n");
     }
     let coding = match request.framing {

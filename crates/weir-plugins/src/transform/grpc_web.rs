@@ -133,6 +133,7 @@ impl Plugin for GrpcWebTranslator {
         head.set(b"Content-Type", FORMS[number].plain.as_bytes()).map_err(|_| Stop::Internal)?;
         // Whether or not the client supports trailers: they are appended to the content.
         exchange.request.takes_trailers = true;
+        exchange.request.sends_te = true; // a gRPC server may refuse calls without it
         exchange.body_limit = exchange.body_limit.min(self.max_bytes);
         if matches!(exchange.request.framing, Framing::Sized(length) if length > exchange.body_limit) {
             return Err(Stop::BodyTooLarge);

@@ -131,6 +131,7 @@ fn derive(request: &mut RequestHead, limits: &Limits, section: FieldLines) -> Re
     request.takes_trailers = seen.te.is_some_and(|value| {
         field::list(request.head.slice(value)).any(|coding| coding.eq_ignore_ascii_case(b"trailers"))
     });
+    request.sends_te = request.takes_trailers;
     if let Some(expect) = seen.expect {
         if !request.head.slice(expect).eq_ignore_ascii_case(b"100-continue") {
             return Err(Reject::Expectation);

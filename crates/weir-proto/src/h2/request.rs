@@ -199,6 +199,11 @@ impl<'r> RequestReader<'r> {
                 seen.timeout = Some(field.value);
                 return Ok(());
             }
+            // Another value than `trailers` is malformed.
+            Known::Te => {
+                self.request.sends_te = true;
+                return Ok(());
+            }
             Known::Other if name == b"priority" => {
                 seen.priority = Some(field.value);
                 return Ok(());

@@ -282,6 +282,7 @@ impl Fetch {
     /// The request, with the validators of the stored response (RFC 9111 §4.3.1).
     fn validating_request(&self) -> RequestHead {
         let mut request = self.request.clone();
+        request.sends_te = true; // trailers are stored for clients that take them, whichever client asks first
         if let Some(stale) = &self.stale {
             for (name, validator) in [(&b"If-None-Match"[..], &b"etag"[..]), (b"If-Modified-Since", b"last-modified")] {
                 if let Some(validator) = value(&stale.head.head, validator) {

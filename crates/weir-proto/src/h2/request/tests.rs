@@ -32,7 +32,7 @@ fn a_request_reads_like_one_of_http1() {
     assert_eq!((request.host(), request.port()), (&b"a.test"[..], Some(8443)));
     assert_eq!(request.authority(), b"A.Test:8443");
     assert_eq!(request.head.value(b"host"), Some(&b"A.Test:8443"[..]));
-    assert!(request.takes_trailers && !request.keep_alive);
+    assert!(request.takes_trailers && request.sends_te && !request.keep_alive);
     assert_eq!(lines(&request), "accept: */*\r\nx-a: 1\r\n");
 }
 
