@@ -12,6 +12,7 @@ mod encryption;
 mod equality;
 mod etcd;
 mod file_mode;
+mod history;
 mod hostile_input;
 mod listeners;
 mod mcp;

@@ -20,6 +20,7 @@ use crate::stores::live::ResourceEdit;
 use crate::stores::resources::{
     PendingResources, ResourceChange, ResourceKey, ResourceView, RevisionRecord, StoredResource,
 };
+use crate::stores::store::MOST_READ;
 use crate::stores::writes::WriteReceipt;
 
 const DEFAULT_COUNT: usize = 50;
@@ -57,7 +58,8 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
     let revision = set.revision;
     let mut past = PastConsumers::of(ResourceView { set: &set, pending: &nothing, revision });
     let (mut list, mut listed, mut before) = (Vec::new(), 0, past.first_before(&request.caller, end));
-    let permit = take_room(&*request.host, MOST_PAGE).await?;
+    // Together: requests that wait for a second room while they hold a first could wait for each other.
+    let permit = take_room(&*request.host, MOST_PAGE + MOST_READ as usize).await?;
     while listed < count && list.len() < MOST_PAGE {
         let records =
             context.live.store().history(before, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
@@ -88,6 +90,7 @@ async fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> R
     let end = revision.saturating_add(1);
     let mut before = past.first_before(&request.caller, end);
     let count = if before == end { 1 } else { PIECE };
+    let _reading = take_room(&*request.host, MOST_READ as usize).await?;
     loop {
         let records =
             context.live.store().history(before, count).map_err(|failure| Box::new(answer::failed(&failure)))?;
@@ -174,7 +177,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     if to >= now {
         return refuse(format!("revision {to} is not an earlier revision: the store is at revision {now}"));
     }
-    let wanted = before_revision(context, to, now)?;
+    let wanted = before_revision(context, request, to, now).await?;
     let plan = move |view: &ResourceView| {
         // Compared with the resources as they are now, which may have changed since `wanted` was read.
         let differs = wanted
@@ -204,27 +207,31 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
 }
 
 /// The state at revision `to` of every resource that has changed since.
-fn before_revision(
+async fn before_revision(
     context: &AdminContext,
+    request: &AdminRequest,
     to: u64,
     now: u64,
 ) -> Refused<BTreeMap<ResourceKey, Option<StoredResource>>> {
-    let count = usize::try_from(now - to).unwrap_or(usize::MAX).saturating_add(1);
-    let mut records =
-        context.live.store().history(now + 1, count).map_err(|failure| Box::new(answer::failed(&failure)))?;
-    // Revisions of a shared store have gaps. If a revision from `to` or before is kept, all later ones are as well.
-    let is_complete = records.iter().any(|record| record.revision <= to);
-    records.retain(|record| record.revision > to);
-    if !is_complete && records.last().is_none_or(|oldest| oldest.revision != to + 1) {
+    let (mut was, mut oldest) = (BTreeMap::new(), now + 1);
+    // In the order from the latest to the oldest, so that the oldest change determines the state.
+    while oldest > to {
+        let records =
+            context.live.store().history(oldest, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
+        // Revisions of a shared store have gaps. If a revision from `to` or before is kept, all later ones are as well.
+        let Some(last) = records.last().map(|record| record.revision) else { break };
+        oldest = last;
+        for change in records.into_iter().filter(|record| record.revision > to).flat_map(|record| record.changes) {
+            was.insert(change.key, change.before);
+        }
+        pause(request).await?;
+    }
+    if oldest > to + 1 {
         return refuse(format!(
-            "the changes since revision {} are no longer in the history; `store.history` limits the number of revisions kept",
+            "the changes since revision {} are no longer in the history; `store.history` and `store.history_bytes` limit what is \
+             kept",
             to + 1
         ));
-    }
-    let mut was = BTreeMap::new();
-    // In the order from the latest to the oldest, so that the oldest change determines the state.
-    for change in records.into_iter().flat_map(|record| record.changes) {
-        was.insert(change.key, change.before);
     }
     Ok(was)
 }

@@ -15,6 +15,7 @@ use super::resources::{PIECE, pause};
 use crate::document::AdminRole;
 use crate::stores::file_resources::ResourcePlace;
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, StoredResource};
+use crate::stores::store::MOST_READ;
 
 /// The lists with tables.
 const LISTS: [&str; 10] = [
@@ -33,7 +34,7 @@ const LISTS: [&str; 10] = [
 const FIRST: [&str; 8] = ["id", "name", "desc", "labels", "plugins", "status", "modified", "updated"];
 const LAST: [&str; 2] = ["source", "line"];
 /// The most revisions of the history that are read to find what was deleted since a revision.
-const MOST_REVISIONS: usize = 1_000;
+const MOST_REVISIONS: u64 = 1_000;
 /// The bytes that a row takes on average, to reserve room for the answer.
 const ROW_BYTES: usize = 256;
 
@@ -52,7 +53,7 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, list:
     let nothing = PendingResources::new();
     let view = ResourceView { set: &set, pending: &nothing, revision: set.revision };
     let removed = match since {
-        Some(since) => removed_since(context, request, list, since, set.revision)?,
+        Some(since) => removed_since(context, request, list, since, set.revision).await?,
         None => None,
     };
     let since = since.filter(|_| removed.is_some());
@@ -98,7 +99,7 @@ fn push(rows: &mut Vec<u8>, row: &Value) {
 }
 
 /// The ids of a list that were deleted since a revision; `None` if that is not known, so that all rows have to be sent.
-fn removed_since(
+async fn removed_since(
     context: &AdminContext,
     request: &AdminRequest,
     list: &str,
@@ -114,24 +115,24 @@ fn removed_since(
     if since > now || !has_history || !request.caller.scopes.is_empty() {
         return Ok(None);
     }
-    let count = usize::try_from(now - since).unwrap_or(usize::MAX).saturating_add(1);
-    if count > MOST_REVISIONS {
-        return Ok(None);
-    }
-    let records = context
-        .live
-        .store()
-        .history(now.saturating_add(1), count)
-        .map_err(|failure| Box::new(answer::failed(&failure)))?;
-    // Revisions of a shared store have gaps. If a revision from `since` or before is kept, all later ones are as well.
-    let oldest = records.last().map(|record| record.revision);
-    if oldest.is_none_or(|oldest| oldest > since.saturating_add(1)) {
+    if now - since >= MOST_REVISIONS {
         return Ok(None);
     }
     let view = context.live.committed();
-    let changed = records.iter().filter(|record| record.revision > since).flat_map(|record| &record.changes);
-    let gone = changed.filter(|change| change.key.list() == list && !view.all.contains_key(&change.key));
-    Ok(Some(gone.map(|change| change.key.id().to_owned()).collect()))
+    let _reading = take_room(&*request.host, MOST_READ as usize).await?;
+    let (mut removed, mut oldest) = (BTreeSet::new(), now.saturating_add(1));
+    while oldest > since {
+        let records =
+            context.live.store().history(oldest, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
+        let Some(last) = records.last().map(|record| record.revision) else { break };
+        oldest = last;
+        let changed = records.iter().filter(|record| record.revision > since).flat_map(|record| &record.changes);
+        let gone = changed.filter(|change| change.key.list() == list && !view.all.contains_key(&change.key));
+        removed.extend(gone.map(|change| change.key.id().to_owned()));
+        pause(request).await?;
+    }
+    // If a revision from `since` or before is kept, all later ones are as well.
+    Ok((oldest <= since.saturating_add(1)).then_some(removed))
 }
 
 /// The number of further credentials of each consumer.

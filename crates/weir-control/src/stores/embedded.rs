@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Release;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use redb::{
 use self::copy::CopyThread;
 use self::reopen::revision_of;
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
-use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
+use super::store::{CommitFailure, MOST_READ, RenewedText, ResourceStore, StoreFailure};
 
 /// The version of the file's schema.
 const FORMAT: u64 = 1;
@@ -45,6 +45,10 @@ pub struct EmbeddedStore {
     file: Arc<StoreFile>,
     /// The number of revisions that are kept.
     kept: u64,
+    /// The most bytes of them.
+    kept_bytes: u64,
+    /// The bytes of the history now; `None` if they have to be counted.
+    history_bytes: Mutex<Option<u64>>,
     copies: Option<CopyThread>,
 }
 
@@ -80,7 +84,18 @@ impl EmbeddedStore {
             acknowledged: AtomicU64::new(revision),
             has_failed: AtomicBool::new(false),
         });
-        Ok(EmbeddedStore { file, kept: kept.max(1), copies: None })
+        Ok(EmbeddedStore {
+            file,
+            kept: kept.max(1),
+            kept_bytes: u64::MAX,
+            history_bytes: Mutex::default(),
+            copies: None,
+        })
+    }
+
+    /// Keeps at most this many bytes of history from the next change on.
+    pub fn limit_history(&mut self, bytes: u64) {
+        self.kept_bytes = bytes;
     }
 
     /// Keeps a copy of the store beside its file from now on.
@@ -109,10 +124,15 @@ impl EmbeddedStore {
     }
 
     fn write(&self, database: &Database, revisions: &[RevisionRecord]) -> Result<(), redb::Error> {
+        let mut counted = self.history_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        // If this fails, they are counted again.
+        let before = counted.take();
         let transaction = database.begin_write()?;
+        let mut bytes;
         {
             let mut resources = transaction.open_table(RESOURCES)?;
             let mut history = transaction.open_table(REVISIONS)?;
+            bytes = before.map_or_else(|| bytes_of(&history), Ok)?;
             for record in revisions {
                 for change in &record.changes {
                     match &change.after {
@@ -120,15 +140,22 @@ impl EmbeddedStore {
                         None => drop(resources.remove(change.key.as_str())?),
                     }
                 }
-                history.insert(record.revision, &*json(record))?;
+                let record_json = json(record);
+                bytes += record_json.len() as u64;
+                history.insert(record.revision, &*record_json)?;
             }
             let last = revisions.last().map_or(0, |record| record.revision);
             transaction.open_table(ABOUT)?.insert("revision", last)?;
             // None of this transaction is deleted: if the disk fails now, the records are needed to undo it.
-            let kept = self.kept.max(revisions.len() as u64);
-            while history.len()? > kept && history.pop_first()?.is_some() {}
+            let own = revisions.len() as u64;
+            while history.len()? > self.kept.max(own) || bytes > self.kept_bytes && history.len()? > own {
+                let Some((_, record)) = history.pop_first()? else { break };
+                bytes = bytes.saturating_sub(record.value().len() as u64);
+            }
         }
-        Ok(transaction.commit()?)
+        transaction.commit()?;
+        *counted = Some(bytes);
+        Ok(())
     }
 }
 
@@ -172,8 +199,16 @@ impl ResourceStore for EmbeddedStore {
         let records = self.with(|database| {
             let transaction = database.begin_read()?;
             let history = transaction.open_table(REVISIONS)?;
-            let rows = history.range(..before)?.rev().take(count);
-            rows.map(|row| Ok(row?.1.value().to_vec())).collect::<Result<Vec<_>, redb::Error>>()
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            for row in history.range(..before)?.rev().take(count) {
+                let record = row?.1.value().to_vec();
+                bytes += record.len() as u64;
+                rows.push(record);
+                if bytes >= MOST_READ {
+                    break;
+                }
+            }
+            Ok(rows)
         })?;
         let read = |record: Vec<u8>| serde_json::from_slice(&record);
         records
@@ -187,6 +222,7 @@ impl ResourceStore for EmbeddedStore {
     fn rewrite(&self, renew: &RenewedText) -> Result<(), StoreFailure> {
         let path = &self.file.path;
         let mut database = self.file.database_mut();
+        *self.history_bytes.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let Some(open) = &*database else { return Ok(()) };
         let rows = renewed(path, open, renew)?;
         if !rows.is_changed {
@@ -209,6 +245,7 @@ impl ResourceStore for EmbeddedStore {
 
     fn lend(&self, lent: bool) -> Result<(), StoreFailure> {
         let mut database = self.file.database_mut();
+        *self.history_bytes.lock().unwrap_or_else(PoisonError::into_inner) = None;
         match lent {
             true => {
                 *database = None;
@@ -234,6 +271,15 @@ impl StoreFile {
     fn database_mut(&self) -> RwLockWriteGuard<'_, Option<Database>> {
         self.database.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The bytes of all revisions in a history.
+fn bytes_of(history: &impl ReadableTable<u64, &'static [u8]>) -> Result<u64, redb::Error> {
+    let mut bytes = 0;
+    for row in history.iter()? {
+        bytes += row?.1.value().len() as u64;
+    }
+    Ok(bytes)
 }
 
 /// All rows of a store.
@@ -465,6 +511,34 @@ mod tests {
         assert_eq!(numbers, [4, 3, 2], "the last three are kept");
         assert_eq!(history[2], put(2, "routes/b"));
         assert_eq!(store.history(4, 1).expect("a store")[0].revision, 3);
+    }
+
+    #[test]
+    fn the_history_is_bounded_in_bytes_and_read_in_parts() {
+        let directory = TempDir::new();
+        let path = directory.join("store.redb");
+        let large = |revision: u64| {
+            let mut record = put(revision, "routes/a");
+            let after = record.changes[0].after.as_mut().expect("it is put");
+            after.json = format!("{{\"desc\":\"{}\"}}", "x".repeat(3 << 20)).into();
+            record
+        };
+        let numbers = |store: &EmbeddedStore, before: u64| -> Vec<u64> {
+            store.history(before, 100).expect("a store").iter().map(|record| record.revision).collect()
+        };
+        let mut store = EmbeddedStore::open(&path, 100).expect("a new store");
+        store.limit_history(16 << 20);
+        (1..=4).for_each(|revision| _ = store.commit(&[large(revision)]).expect("a disk"));
+        drop(store);
+        let mut store = EmbeddedStore::open(&path, 100).expect("the same store");
+        store.limit_history(16 << 20);
+        (5..=8).for_each(|revision| _ = store.commit(&[large(revision)]).expect("a disk"));
+        assert_eq!(numbers(&store, u64::MAX), [8, 7, 6], "a part");
+        assert_eq!(numbers(&store, 6), [5, 4], "the rest: five are kept");
+        assert_eq!(numbers(&store, 4), [0; 0]);
+        store.limit_history(1);
+        store.commit(&[large(9), large(10)]).expect("a disk");
+        assert_eq!(numbers(&store, u64::MAX), [10, 9], "those of the last change are kept");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::mailbox::Mailbox;
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord};
 use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore};
 use super::source::Wake;
-use super::store::{CommitFailure, ResourceStore, StoreFailure};
+use super::store::{CommitFailure, MOST_READ, ResourceStore, StoreFailure};
 use crate::document::EtcdSettings;
 use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
@@ -54,8 +54,11 @@ const TRACELESS_PAUSE: Duration = Duration::from_millis(20);
 const MOST_CHANGES: usize = 125;
 /// etcd's own limit (`--max-request-bytes`) is 1.5 MiB.
 const MOST_BYTES: usize = 3 << 19;
-/// The history is trimmed after this many changes of this node.
+/// The most entries of the history that are asked for at once: etcd accepts values of 1.5 MiB each.
+const MOST_AT_ONCE: usize = 16;
+/// The history is trimmed when this node has added so many entries, or so many bytes of them.
 const TRIM_EVERY: u64 = 50;
+const TRIM_EVERY_BYTES: u64 = 16 << 20;
 
 /// A cluster of etcd.
 pub struct EtcdStore {
@@ -63,12 +66,35 @@ pub struct EtcdStore {
     layout: KeyLayout,
     node: Box<str>,
     kept: u64,
+    /// The most bytes of them.
+    kept_bytes: u64,
     mailbox: Arc<Mailbox>,
     commands: Option<UnboundedSender<EtcdCommand>>,
     copy: Option<Arc<EmbeddedStore>>,
     start: Mutex<ResourceSet>,
-    commits: Mutex<u64>,
+    untrimmed: Mutex<UntrimmedHistory>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What this node has added to the history since it was trimmed.
+#[derive(Debug, Default)]
+struct UntrimmedHistory {
+    /// Trimmed at least once, since other nodes may have left a surplus.
+    was_trimmed: bool,
+    entries: u64,
+    bytes: u64,
+}
+
+impl UntrimmedHistory {
+    /// Adds an entry. Whether the history is to be trimmed now.
+    fn add(&mut self, bytes: u64) -> bool {
+        (self.entries, self.bytes) = (self.entries + 1, self.bytes + bytes);
+        let is_due = !self.was_trimmed || self.entries >= TRIM_EVERY || self.bytes >= TRIM_EVERY_BYTES;
+        if is_due {
+            *self = UntrimmedHistory { was_trimmed: true, ..UntrimmedHistory::default() };
+        }
+        is_due
+    }
 }
 
 /// A request to the thread, with the channel for its response.
@@ -120,11 +146,12 @@ impl EtcdStore {
             layout,
             node: node.into(),
             kept: kept.max(1),
+            kept_bytes: u64::MAX,
             mailbox,
             commands: Some(commands),
             copy,
             start: Mutex::default(),
-            commits: Mutex::new(0),
+            untrimmed: Mutex::default(),
             thread: Some(thread),
         };
         let set = match store.first(&outcome, is_first_start, told) {
@@ -136,6 +163,11 @@ impl EtcdStore {
         };
         *store.start.get_mut().unwrap_or_else(PoisonError::into_inner) = set;
         Ok(store)
+    }
+
+    /// Keeps about so many bytes of history from the next change on.
+    pub fn limit_history(&mut self, bytes: u64) {
+        self.kept_bytes = bytes;
     }
 
     fn away(&self, problem: &str) -> StoreFailure {
@@ -209,7 +241,7 @@ impl EtcdStore {
 
     /// A transaction that fails if a resource differs from what its author has seen, if a resource that it refers to may have
     /// been deleted, or if its history entry `entry` exists (see [`EtcdStore::settle`]).
-    fn transaction(&self, record: &RevisionRecord, entry: &[u8]) -> TxnRequest {
+    fn transaction(&self, record: &RevisionRecord, entry: &[u8], text: Vec<u8>) -> TxnRequest {
         let (mut compare, mut success, mut touched) = (Vec::new(), Vec::new(), Vec::new());
         let seen = record.revision - 1;
         for ResourceChange { key, before, after } in &record.changes {
@@ -233,7 +265,6 @@ impl EtcdStore {
             success.push(put(&deletes, self.node.as_bytes().to_vec()));
         }
         touched.extend([range(&puts), range(&deletes)]);
-        let text = serde_json::to_vec(record).expect("it has text keys alone");
         compare.push(changed_last(entry, CompareResult::Equal, 0));
         success.push(put(entry, text));
         TxnRequest { compare, success, failure: touched }
@@ -246,8 +277,9 @@ impl EtcdStore {
             let problem = format!("etcd accepts {MOST_CHANGES} changes per transaction, and these are {count}");
             return Err(StoreFailure::new(problem, "split the changes into several transactions"));
         }
-        let entry = self.layout.history_entry(record.at_ms, &self.node);
-        let request = self.transaction(record, &entry);
+        let text = serde_json::to_vec(record).expect("it has text keys alone");
+        let entry = self.layout.history_entry(record.at_ms, &self.node, text.len() as u64);
+        let request = self.transaction(record, &entry, text);
         let size = prost::Message::encoded_len(&request);
         if size > MOST_BYTES {
             let problem = format!("etcd accepts {MOST_BYTES} bytes per transaction, and these changes have {size}");
@@ -260,7 +292,7 @@ impl EtcdStore {
         Ok((request, entry))
     }
 
-    /// Deletes the history entries in excess of the number kept.
+    /// Deletes the history entries in excess of the number and of the bytes kept.
     fn trim(&self) -> Result<(), StoreFailure> {
         let history = self.layout.history();
         let all = RangeRequest {
@@ -272,10 +304,8 @@ impl EtcdStore {
             ..RangeRequest::default()
         };
         let found = self.ask(|reply| EtcdCommand::Range(all, reply))?.kvs;
-        let Some(surplus) = found.len().checked_sub(self.kept as usize).filter(|surplus| *surplus > 0) else {
-            return Ok(());
-        };
-        let until = found[surplus - 1].key.clone();
+        let surplus = layout::surplus(&found, self.kept, self.kept_bytes);
+        let Some(until) = surplus.checked_sub(1).map(|last| found[last].key.clone()) else { return Ok(()) };
         let request =
             TxnRequest { success: vec![delete(&history, [until, vec![0]].concat())], ..TxnRequest::default() };
         self.ask(|reply| EtcdCommand::Txn(request, None, reply)).map(drop)
@@ -361,9 +391,8 @@ impl ResourceStore for EtcdStore {
             content.known = content.known.max(known);
             return Err(CommitFailure::MovedOn);
         }
-        let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
-        *commits += 1;
-        if *commits % TRIM_EVERY == 1 {
+        let mut untrimmed = self.untrimmed.lock().unwrap_or_else(PoisonError::into_inner);
+        if untrimmed.add(layout::entry_bytes(&entry)) {
             // If it fails, the surplus stays until the next time.
             let _ = self.trim();
         }
@@ -376,9 +405,9 @@ impl ResourceStore for EtcdStore {
             return Ok(Vec::new());
         }
         let history = self.layout.history();
-        let (mut all, mut before) = (Vec::new(), before);
+        let (mut all, mut before, mut bytes) = (Vec::new(), before, 0);
         loop {
-            let missing = count - all.len();
+            let missing = (count - all.len()).min(MOST_AT_ONCE);
             let request = RangeRequest {
                 range_end: end_of(&history),
                 key: history.clone(),
@@ -389,7 +418,11 @@ impl ResourceStore for EtcdStore {
                 ..RangeRequest::default()
             };
             let found = self.ask(|reply| EtcdCommand::Range(request, reply))?;
+            bytes += found.kvs.iter().map(|entry| entry.value.len() as u64).sum::<u64>();
             all.extend(found.kvs.iter().filter_map(layout::record));
+            if bytes >= MOST_READ && !all.is_empty() {
+                return Ok(all);
+            }
             match found.kvs.last() {
                 // Entries of changes that were given up are empty.
                 Some(last) if found.kvs.len() == missing && all.len() < count && last.create_revision > 1 => {

@@ -88,21 +88,23 @@ fn open_store(
     Ok(match &store.kind {
         StoreKind::Embedded { path } => {
             let mut embedded = EmbeddedStore::open(&store_path(settings, path.as_deref(), beside), store.history)?;
+            embedded.limit_history(store.history_bytes);
             if serves {
                 embedded.keep_copies()?;
             }
             // Needed without keys as well: encrypted texts must not be used as secrets.
             Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }
-        StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize)),
+        StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize, store.history_bytes)),
         StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, told)?,
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
-            let etcd = match serves {
+            let mut etcd = match serves {
                 true => EtcdStore::open(etcd, store.history, &node_name(&directory)?, beside, Some(&directory), told)?,
                 // A command is not a node of the group, so it has no name and no copy.
                 false => EtcdStore::open(etcd, store.history, "", beside, None, told)?,
             };
+            etcd.limit_history(store.history_bytes);
             match encryption {
                 // Other nodes read the same keys, and Apache APISIX only knows its own form.
                 Some(_) => Box::new(EncryptedStore::new(etcd, SecretCipher::new(CipherForm::Apisix, encryption))),

@@ -189,6 +189,15 @@ pub struct RevisionRecord {
 }
 
 impl RevisionRecord {
+    /// About the bytes that it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        let of = |change: &ResourceChange| {
+            let both = [&change.before, &change.after].into_iter().flatten();
+            both.map(|resource| resource.json.len()).sum::<usize>() + change.key.as_str().len()
+        };
+        self.changes.iter().map(of).sum::<usize>() as u64
+    }
+
     /// Sets the revision that the store has assigned, in the record and its changes.
     pub(super) fn renumber(&mut self, revision: u64) {
         self.revision = revision;

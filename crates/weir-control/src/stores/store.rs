@@ -7,6 +7,9 @@ pub use super::failure::{CommitFailure, StoreFailure};
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord};
 use super::shared::SharedStore;
 
+/// The most bytes of revisions that are read at once; a larger one is read alone.
+pub const MOST_READ: u64 = 8 << 20;
+
 /// Returns the new text of a resource; `None` leaves it as it is.
 pub type RenewedText<'a> = dyn Fn(&ResourceKey, &Arc<str>) -> Option<Arc<str>> + 'a;
 
@@ -29,7 +32,8 @@ pub trait ResourceStore: Send + Sync {
     /// If nothing was written.
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure>;
 
-    /// The latest revisions before `before`, the last one first, at most `count`.
+    /// The latest revisions before `before`, the last one first, at most `count`, and not more after those that take [`MOST_READ`]
+    /// bytes together. None, if there are no more.
     ///
     /// # Errors
     /// If they cannot be read.

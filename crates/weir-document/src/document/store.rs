@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
 use super::kubernetes::{self, KUBERNETES, KubernetesSettings};
-use crate::keys::kinds::{Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, form, section, text, whole, written};
+use crate::keys::kinds::{
+    ByteSize, Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, form, section, size, text, whole, written,
+};
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyRule, MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
@@ -18,6 +20,8 @@ pub struct StoreSettings {
     pub kind: StoreKind,
     /// The number of revisions in the history.
     pub history: u64,
+    /// The most bytes of these revisions.
+    pub history_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +70,9 @@ pub struct EtcdTlsFiles {
 const DEFAULT_PREFIX: &str = "/apisix";
 const ETCD_TIMEOUT_S: u32 = 5;
 const DEFAULT_HISTORY: u32 = 1_000;
+const DEFAULT_HISTORY_BYTES: u64 = 256 << 20;
+/// A revision of less than this is never a reason to keep no other.
+const LEAST_HISTORY_BYTES: u64 = 1 << 20;
 /// The longest path of a file.
 const MOST_PATH: usize = 4_096;
 
@@ -74,12 +81,16 @@ keys! {
     pub(super) static STORE: StoreKeys = "store", rules &[
         KeyRule::AtMostOne("path", "etcd"), KeyRule::AtMostOne("path", "kubernetes"),
         KeyRule::AtMostOne("etcd", "kubernetes"), KeyRule::AtMostOne("history", "kubernetes"),
+        KeyRule::AtMostOne("history_bytes", "kubernetes"),
     ];
 
     /// The file of an embedded store.
     path: WrittenPath = written(WrittenName::File), own(), absent("one in `data_dir`"), example("/var/lib/weir/store.redb");
     /// The number of revisions in the history.
     history: Or<Whole<u32>> = whole(1, 1_000_000).or(DEFAULT_HISTORY), own();
+    /// The size of the history: a revision has each resource that it changes before and after the change. The oldest revisions are
+    /// deleted first, the latest one never.
+    history_bytes: Or<ByteSize> = size(LEAST_HISTORY_BYTES, u64::MAX).or(DEFAULT_HISTORY_BYTES), own();
     /// A cluster of etcd, which several nodes may share.
     etcd: SubMap<EtcdSettings> = section(&ETCD, read_etcd), own(), guide("clusters.md");
     /// A cluster of Kubernetes whose objects are the resources. They are changed there.
@@ -132,7 +143,11 @@ pub(super) fn schema(definitions: &mut Definitions) -> Value {
 
 /// A store in a file of the node.
 pub(super) fn embedded(path: Option<Box<str>>) -> StoreSettings {
-    StoreSettings { kind: StoreKind::Embedded { path }, history: DEFAULT_HISTORY.into() }
+    of_kind(StoreKind::Embedded { path })
+}
+
+fn of_kind(kind: StoreKind) -> StoreSettings {
+    StoreSettings { kind, history: DEFAULT_HISTORY.into(), history_bytes: DEFAULT_HISTORY_BYTES }
 }
 
 /// A word, or a map.
@@ -140,18 +155,18 @@ pub(super) fn store(at: &NodeReader) -> Option<StoreSettings> {
     if let NodeKind::Text(_) = &at.node().kind {
         return Some(match at.choice(&[("embedded", true), ("standalone", false)])? {
             true => embedded(None),
-            false => StoreSettings { kind: StoreKind::Standalone, history: DEFAULT_HISTORY.into() },
+            false => of_kind(StoreKind::Standalone),
         });
     }
     let fields = at.keys(&STORE)?;
     let path = fields.read(&STORE.path);
-    let history = fields.value(&STORE.history).into();
+    let (history, history_bytes) = (fields.value(&STORE.history).into(), fields.value(&STORE.history_bytes));
     let kind = match (fields.has(&STORE.etcd), fields.has(&STORE.kubernetes)) {
         (true, _) => StoreKind::Etcd(fields.read(&STORE.etcd)?),
         (false, true) => StoreKind::Kubernetes(fields.read(&STORE.kubernetes)?),
         (false, false) => StoreKind::Embedded { path },
     };
-    Some(StoreSettings { kind, history })
+    Some(StoreSettings { kind, history, history_bytes })
 }
 
 fn read_etcd(fields: &MapReader) -> Option<EtcdSettings> {
@@ -212,7 +227,9 @@ mod tests {
     fn resources_come_from_one_place() {
         let both = faults("admin: {}\nroutes: [{ id: a, uri: /a, plugins: {} }]\n");
         assert!(both[0].starts_with("text:2:1: routes: this file contains resources"), "{both:?}");
-        assert_eq!(faults("store: { path: s.redb, history: 10 }\nroutes: []\n"), [""; 0]);
+        assert_eq!(faults("store: { path: s.redb, history: 10, history_bytes: 64MiB }\nroutes: []\n"), [""; 0]);
+        let few = faults("store: { path: s.redb, history_bytes: 10 }\nroutes: []\n");
+        assert!(few[0].contains("history_bytes: 10 bytes are too few; the minimum is 1048576"), "{few:?}");
         assert!(
             faults("store: standalone\n")[0].contains("is a store that the Admin API fills, and there is no Admin API")
         );

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! /apisix/routes/r1              a resource, as the Admin API shows its value
-//! /apisix.weir/history/TIME-NODE a revision written by Weir
+//! /apisix.weir/history/TIME-NODE-RANDOM.BYTES a revision written by Weir
 //! /apisix.weir/nodes/ID          a node that is alive, under a lease
 //! /apisix.weir/puts, deletes     written with every change, to detect conflicting changes
 //! ```
@@ -52,9 +52,9 @@ impl KeyLayout {
         format!("{}history/", self.own).into_bytes()
     }
 
-    /// Sorted by time, and unique to the node.
-    pub(super) fn history_entry(&self, at_ms: u64, node: &str) -> Vec<u8> {
-        format!("{}history/{at_ms:016}-{node}-{:08x}", self.own, rand::random::<u32>()).into_bytes()
+    /// Sorted by time, and unique to the node. It has the bytes of its value, so that a history is measured by its keys.
+    pub(super) fn history_entry(&self, at_ms: u64, node: &str, bytes: u64) -> Vec<u8> {
+        format!("{}history/{at_ms:016}-{node}-{:08x}.{bytes}", self.own, rand::random::<u32>()).into_bytes()
     }
 
     pub(super) fn nodes(&self) -> Vec<u8> {
@@ -99,6 +99,22 @@ impl KeyLayout {
     }
 }
 
+/// The bytes of the value of a history entry, as its key says; 0 for keys of Weir 0.1, which do not say it.
+pub(super) fn entry_bytes(key: &[u8]) -> u64 {
+    let bytes = |key: &[u8]| std::str::from_utf8(key).ok()?.rsplit_once('-')?.1.split_once('.')?.1.parse().ok();
+    bytes(key).unwrap_or(0)
+}
+
+/// How many of these history entries, the oldest first, exceed the number or the bytes to keep. The latest one never does.
+pub(super) fn surplus(entries: &[KeyValue], kept: u64, kept_bytes: u64) -> usize {
+    let mut bytes = 0_u64;
+    let fits = |(number, entry): &(usize, &KeyValue)| {
+        bytes = bytes.saturating_add(entry_bytes(&entry.key));
+        *number == 0 || (*number as u64) < kept && bytes <= kept_bytes
+    };
+    entries.len() - entries.iter().rev().enumerate().take_while(fits).count()
+}
+
 /// A record of the history, with the revision that etcd gave it.
 pub(super) fn record(entry: &KeyValue) -> Option<RevisionRecord> {
     let mut record: RevisionRecord = serde_json::from_slice(&entry.value).ok()?;
@@ -130,6 +146,23 @@ mod tests {
             assert_eq!(of(key).as_deref(), wanted, "{key}");
         }
         assert_eq!(layout.key(&ResourceKey::new("routes", "r1")), b"/apisix/routes/r1");
+    }
+
+    #[test]
+    fn a_history_is_measured_by_its_keys() {
+        let layout = KeyLayout::new("/apisix");
+        let of = |key: Vec<u8>| KeyValue { key, ..KeyValue::default() };
+        let sized = |bytes| of(layout.history_entry(5, "gateway-1.example-0000002a", bytes));
+        assert_eq!(entry_bytes(&sized(1234).key), 1234);
+        let unsized_key = b"/apisix.weir/history/0000000000000005-gateway-1.example-0000002a-01234567";
+        assert_eq!(entry_bytes(unsized_key), 0, "a key of Weir 0.1");
+        let all = [of(unsized_key.to_vec()), sized(10), sized(20), sized(30)];
+        for (kept, kept_bytes, left) in
+            [(10, 60, 4), (10, 59, 2), (10, 50, 2), (10, 49, 1), (10, 1, 1), (3, 60, 3), (1, 60, 1)]
+        {
+            assert_eq!(all.len() - surplus(&all, kept, kept_bytes), left, "{kept} {kept_bytes}");
+        }
+        assert_eq!(surplus(&[], 1, 1), 0);
     }
 
     #[test]

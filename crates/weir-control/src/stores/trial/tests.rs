@@ -139,7 +139,7 @@ fn keeps_what_is_committed(store: Box<dyn ResourceStore>, seed: u64) {
 #[test]
 fn a_trial_shows_what_is_committed_and_staged_and_leaves_nothing_when_it_is_dropped() {
     for seed in 0..4 {
-        keeps_what_is_committed(Box::new(MemoryStore::new(100)), seed);
+        keeps_what_is_committed(Box::new(MemoryStore::new(100, u64::MAX)), seed);
         let directory = TempDir::new();
         let embedded = || EmbeddedStore::open(&directory.join("store.redb"), 100).expect("a new store");
         keeps_what_is_committed(Box::new(embedded()), seed);
