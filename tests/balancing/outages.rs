@@ -328,6 +328,25 @@ fn a_response_to_be_retried_that_comes_too_late_for_it_is_the_clients() {
 }
 
 #[test]
+fn endpoints_that_have_been_tried_are_tried_again_where_the_upstream_says_so() {
+    let count = AtomicUsize::new(0);
+    let only = Origin::serving(move |_| match count.fetch_add(1, Ordering::SeqCst) % 3 {
+        2 => Answer::ok("third time"),
+        _ => busy(),
+    });
+    let gateway = |more: &str| {
+        weir().start(&format!(
+            "routes:\n  - uri: /*\n    upstream: {{ nodes: {{ \"{}\": 1 }}, retries: 2, retry_on: [http_503]{more} }}\n",
+            only.addr()
+        ))
+    };
+    assert_eq!(gateway(", retry_same_endpoint: true").get("/").text(), "third time");
+    assert_eq!(only.requests().len(), 3);
+    assert_eq!(gateway("").get("/").status, 503, "its only endpoint has been tried");
+    assert_eq!(only.requests().len(), 4);
+}
+
+#[test]
 fn a_response_to_be_retried_for_which_others_have_spent_the_budget_is_the_clients() {
     const REQUESTS: usize = 40;
     let begun = AtomicUsize::new(0);

@@ -245,6 +245,7 @@ fn compiled(
         response_limits: written.response_limits,
         retry_read_timeouts: written.retry_read_timeouts,
         retry_statuses: written.retry_statuses.clone(),
+        retry_same_endpoint: written.retry_same_endpoint,
         all_down: written.all_down,
         pass_host: written.pass_host.clone(),
         tls,

@@ -65,6 +65,8 @@ pub struct UpstreamSpec {
     pub retry_read_timeouts: bool,
     /// Not in APISIX: the statuses of responses that are a reason, too.
     pub retry_statuses: Box<[u16]>,
+    /// Not in APISIX: endpoints that have been tried are tried again when no other is left.
+    pub retry_same_endpoint: bool,
     /// Not in APISIX: what happens while every endpoint is out of rotation.
     pub all_down: AllDownPolicy,
     /// Not in APISIX: faults in responses that are tolerated.
@@ -215,13 +217,10 @@ pub(super) fn of_fields(fields: &MapReader) -> Option<UpstreamSpec> {
         retry_budget: fields.value(&UPSTREAM.retry_budget),
         retry_read_timeouts: retry_reasons.contains(&None),
         retry_statuses: retry_reasons.into_iter().flatten().collect(),
+        retry_same_endpoint: fields.value(&UPSTREAM.retry_same_endpoint),
         all_down: fields.value(&UPSTREAM.all_down),
         tolerance: tolerance(fields),
-        response_limits: Limits {
-            head_bytes: fields.value(&UPSTREAM.response_max_header_size) as usize,
-            fields: fields.value(&UPSTREAM.response_max_header_count) as usize,
-            ..Limits::default()
-        },
+        response_limits: response_limits(fields),
         pass_host: pass_host(fields),
         keepalive: fields.read(&UPSTREAM.keepalive_pool).unwrap_or_default(),
         concurrency: fields.read(&UPSTREAM.concurrency).unwrap_or_default(),
@@ -229,6 +228,14 @@ pub(super) fn of_fields(fields: &MapReader) -> Option<UpstreamSpec> {
         active: checks.active.map(Box::new),
         passive: checks.passive.map(Arc::new),
     })
+}
+
+fn response_limits(fields: &MapReader) -> Limits {
+    Limits {
+        head_bytes: fields.value(&UPSTREAM.response_max_header_size) as usize,
+        fields: fields.value(&UPSTREAM.response_max_header_count) as usize,
+        ..Limits::default()
+    }
 }
 
 /// Reports an upstream without nodes, and one with several sources of nodes.

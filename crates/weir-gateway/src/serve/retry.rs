@@ -111,6 +111,16 @@ impl Attempts {
         }
     }
 
+    /// An endpoint that has not been tried. When there is none left, the upstream may permit to begin anew.
+    fn pick(&mut self, upstream: UpstreamView<'_>, exchange: &ServedExchange, now_ns: u64) -> Option<usize> {
+        let other = upstream.pick(exchange, self.tried, now_ns);
+        if other.is_some() || !upstream.settings.retry_same_endpoint {
+            return other;
+        }
+        self.tried = TriedEndpoints::default();
+        upstream.pick(exchange, self.tried, now_ns)
+    }
+
     /// Called when an attempt at `endpoint` has failed: returns the endpoint of the next attempt, or the reason why there is
     /// none.
     pub fn next(
@@ -156,7 +166,7 @@ impl Attempts {
             Next::OtherEndpoint => {
                 self.tried.add(endpoint);
                 self.retries = self.retries.checked_sub(1).ok_or(stop)?;
-                picked = upstream.pick(exchange, self.tried, now_ns).ok_or(stop)?;
+                picked = self.pick(upstream, exchange, now_ns).ok_or(stop)?;
             }
         }
         if next != Next::NewConnection && !state.retries.spend() {
@@ -185,7 +195,9 @@ impl StatusRetryRule for StatusRetry<'_> {
         settings.retry_statuses.contains(&status)
             && now_ns <= self.until_ns
             && state.retries.allows()
-            && self.upstream.has_endpoint(exchange, self.tried, now_ns)
+            && (self.upstream.has_endpoint(exchange, self.tried, now_ns)
+                || settings.retry_same_endpoint
+                    && self.upstream.has_endpoint(exchange, TriedEndpoints::default(), now_ns))
     }
 }
 

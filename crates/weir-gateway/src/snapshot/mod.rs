@@ -304,6 +304,8 @@ pub struct Upstream {
     pub retry_read_timeouts: bool,
     /// The statuses of responses to idempotent requests after which another endpoint is tried.
     pub retry_statuses: Box<[u16]>,
+    /// When every endpoint has been tried, a retry goes to one that has been tried before.
+    pub retry_same_endpoint: bool,
     pub all_down: AllDownPolicy,
     /// Which violations are tolerated in the heads of its HTTP/1 responses.
     pub tolerance: Tolerance,

@@ -47,6 +47,8 @@ keys! {
     /// `timeout.read`, and responses with these statuses, by the names of nginx. The first endpoint may have processed the request.
     retry_on: List<Words<Option<u16>>> = list(words(super::RETRY_REASONS)), own(), absent("nothing else"),
         example("[http_502, http_503]");
+    /// Whether a retry goes to an endpoint that has been tried when no other is left. The default lets a request try each endpoint once.
+    retry_same_endpoint: Or<Flag> = flag().or(false), own();
     /// What happens while every endpoint is out of rotation: `try` sends requests to them anyway, `refuse` answers with 503 at once.
     all_down: Or<Words<AllDownPolicy>> = words(super::ALL_DOWN).or(AllDownPolicy::Try), own();
     /// Malformed HTTP/1 responses that are passed on in place of a 502: statuses from 600 to 999, and several `Content-Length` fields

@@ -85,6 +85,7 @@ fn upstream(name: &str, settings: &Settings, addrs: &[SocketAddr]) -> Upstream {
         response_limits: Limits::default(),
         retry_read_timeouts: false,
         retry_statuses: Box::default(),
+        retry_same_endpoint: false,
         all_down: AllDownPolicy::Try,
         tolerance: Tolerance::default(),
         pass_host: PassHost::Pass,
