@@ -26,6 +26,7 @@ mod listener;
 pub mod lists;
 mod methods;
 mod names;
+mod network;
 mod otlp_metrics;
 mod own_files;
 mod persistence;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::interval;
-use weir_kube::KubeOptions;
 use weir_kube::cluster::{ApiServer, ClusterAccess, Controller, ControllerSettings, ControllerState, ElectionSettings};
+use weir_kube::{GatewayAddresses, KubeOptions};
 
 use super::disk_copy::DiskCopy;
 use super::embedded::EmbeddedStore;
@@ -174,6 +174,14 @@ fn controller_settings(settings: &KubernetesSettings, node: &str) -> ControllerS
     options.controller_name = text(&settings.gateway_controller, options.controller_name);
     options.ingress_controller = text(&settings.ingress_controller, options.ingress_controller);
     options.publish_addresses = settings.publish_addresses.iter().map(|address| address.to_string()).collect();
+    options.addresses = match settings.gateway_addresses {
+        Some(network) => {
+            let mut hosts = network.hosts();
+            let first = hosts.next().unwrap_or(network.addr());
+            GatewayAddresses::Pool { first, last: hosts.next_back().unwrap_or(first) }
+        }
+        None => GatewayAddresses::Node { published: options.publish_addresses.clone() },
+    };
     let election = ElectionSettings {
         namespace: text(&settings.lease.namespace, String::new()),
         name: text(&settings.lease.name, LEASE.to_owned()),

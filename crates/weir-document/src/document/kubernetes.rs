@@ -1,8 +1,12 @@
 //! `store.kubernetes`: a cluster whose objects are the resources of a node.
 
+use ipnet::IpNet;
 use weir_plugin::WrittenName;
 
-use crate::keys::kinds::{DistinctList, Flag, Or, SubMap, Text, WrittenPath, flag, section, set, text, written};
+use super::network::network;
+use crate::keys::kinds::{
+    DistinctList, Flag, Or, ParsedText, SubMap, Text, WrittenPath, any_text, flag, section, set, text, written,
+};
 use crate::keys::{KeyRule, keys};
 use crate::text::read::MapReader;
 
@@ -21,6 +25,8 @@ pub struct KubernetesSettings {
     pub ingress_controller: Option<Box<str>>,
     /// The addresses at which clients reach the node, for statuses: IP addresses or names.
     pub publish_addresses: Vec<Box<str>>,
+    /// Each Gateway gets an address of its own from this network; `None`: all share the addresses of the node.
+    pub gateway_addresses: Option<IpNet>,
     /// Whether statuses and Events are written.
     pub writes_status: bool,
     /// The Lease of the node that writes statuses.
@@ -61,6 +67,9 @@ keys! {
         example("weir.dev/ingress-controller");
     /// The addresses at which clients reach the node, for statuses: IP addresses or names.
     publish_addresses: DistinctList<Text> = NAMES, own(), absent("none"), example("[203.0.113.7]");
+    /// A network whose addresses belong to the node. Each Gateway gets one of them for its own, and its listeners may have any port there.
+    gateway_addresses: ParsedText<IpNet> = any_text().parsed(network), own(),
+        absent("Gateways share the addresses of the node"), example("203.0.113.64/28");
     /// Whether statuses and Events are written.
     write_status: Or<Flag> = flag().or(true), own();
     /// The Lease of the node that writes statuses.
@@ -90,6 +99,7 @@ pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
         gateway_controller: fields.read(&KUBERNETES.gateway_controller),
         ingress_controller: fields.read(&KUBERNETES.ingress_controller),
         publish_addresses: fields.read(&KUBERNETES.publish_addresses).unwrap_or_default(),
+        gateway_addresses: fields.read(&KUBERNETES.gateway_addresses),
         writes_status: fields.value(&KUBERNETES.write_status),
         lease: fields.read(&KUBERNETES.leader_election).unwrap_or_default(),
     })

@@ -1,8 +1,8 @@
 //! Listeners that are resources, and `resource_listeners`, which decides on what addresses those of a store may listen.
 
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use weir_gateway::snapshot::ListenerSettings;
 
@@ -62,25 +62,30 @@ pub(super) fn read_resource(at: &NodeReader, index: usize) -> Option<ListenerSpe
     Some(ListenerSpec { id, hosts, listen: Listen { address, settings, public_port, origin: ResourceOrigin::of(at) } })
 }
 
-/// An entry of `resource_listeners`: addresses that resources may listen on.
+/// Addresses that resources may listen on: an entry of `resource_listeners`, or those of Gateways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedAddresses {
     /// `None`: any.
-    host: Option<IpAddr>,
+    hosts: Option<IpNet>,
     ports: RangeInclusive<u16>,
 }
 
 impl AllowedAddresses {
     /// Every address.
-    pub const ALL: AllowedAddresses = AllowedAddresses { host: None, ports: 0..=u16::MAX };
+    pub const ALL: AllowedAddresses = AllowedAddresses { hosts: None, ports: 0..=u16::MAX };
+
+    /// Every port of each address of a network.
+    pub(super) fn network(hosts: IpNet) -> AllowedAddresses {
+        AllowedAddresses { hosts: Some(hosts), ports: 0..=u16::MAX }
+    }
 
     fn new(first: ListenAddress, last: u16) -> AllowedAddresses {
-        AllowedAddresses { host: Some(first.socket_addr().ip()), ports: first.port()..=last }
+        AllowedAddresses { hosts: Some(first.socket_addr().ip().into()), ports: first.port()..=last }
     }
 
     pub fn contain(&self, address: ListenAddress) -> bool {
         let addr = address.socket_addr();
-        self.host.is_none_or(|host| host == addr.ip()) && self.ports.contains(&addr.port())
+        self.hosts.is_none_or(|hosts| hosts.contains(&addr.ip())) && self.ports.contains(&addr.port())
     }
 }
 

@@ -18,6 +18,7 @@ use super::certificate::Pem;
 use super::data_encryption::DataEncryption;
 use super::discovery::DiscoverySettings;
 use super::listen::{self, Listen};
+use super::listener::AllowedAddresses;
 use super::otlp_metrics::OtlpMetricsSettings;
 use super::resource_access::{self, ResourceRights};
 use super::store::{self, StoreKind, StoreSettings};
@@ -172,6 +173,7 @@ pub(super) fn enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
 
 pub(super) fn read(fields: &MapReader) -> NodeSettings {
     let clients = clients::read(fields);
+    let store = store(fields);
     NodeSettings {
         listen: listen(fields, &clients),
         clients,
@@ -190,9 +192,9 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             valid: fields.read(&NODE.dns_resolver_valid),
         },
         discovery: fields.read(&NODE.discovery).unwrap_or_default(),
-        resources: resource_rights(fields),
+        resources: resource_rights(fields, store.as_ref()),
         data_dir: fields.read(&NODE.data_dir),
-        store: store(fields),
+        store,
         admin: fields.read(&NODE.admin),
         data_encryption: data_encryption(fields),
         price_every: fields.value(&NODE.price_every),
@@ -266,14 +268,17 @@ fn data_encryption(fields: &MapReader) -> Option<DataEncryption> {
 }
 
 /// The settings `resource_…`.
-fn resource_rights(fields: &MapReader) -> ResourceRights {
-    let rights = ResourceRights {
+fn resource_rights(fields: &MapReader, store: Option<&StoreSettings>) -> ResourceRights {
+    let mut rights = ResourceRights {
         variables: fields.read(&NODE.resource_env).unwrap_or_default(),
         secrets: fields.read(&NODE.resource_secrets).unwrap_or_default(),
         files: fields.read(&NODE.resource_files).unwrap_or_default(),
         log_files: fields.read(&NODE.resource_log_files).unwrap_or_default(),
         listeners: fields.read(&NODE.resource_listeners).unwrap_or_default(),
     };
+    if let Some(StoreKind::Kubernetes(settings)) = store.map(|store| &store.kind) {
+        rights.listeners.extend(settings.gateway_addresses.map(AllowedAddresses::network));
+    }
     if let Some(at) = fields.get(&NODE.resource_log_files) {
         resource_access::keep_apart(&rights, &at);
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use weir_gateway::snapshot::{ClientSettings, ConnectionShare};
 use weir_plugin::HeldLimits;
-use weir_plugin::vars::parse_network;
 use weir_proto::field::is_token_byte;
 use weir_proto::limits::{Limits, MAX_FIELDS};
 
+use super::super::network::network;
 use crate::keys::keys;
 use crate::keys::kinds::{
     ByteSize, Flag, List, Or, ParsedText, Time, Whole, any_text, flag, list, size, text, time, whole,
@@ -130,15 +130,6 @@ fn via(at: &NodeReader, text: &str) -> Option<Box<str>> {
     let problem = format!("`{}` is neither a name nor a host with a port", shortened(text));
     at.report_advising(problem, "write one word, such as `edge-1` or `proxy.example.com:443`");
     None
-}
-
-fn network(at: &NodeReader, text: &str) -> Option<IpNet> {
-    let network = parse_network(text);
-    if network.is_none() {
-        let problem = format!("`{}` is neither an address nor a range", shortened(text));
-        at.report_advising(problem, "write as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`");
-    }
-    network
 }
 
 #[cfg(test)]

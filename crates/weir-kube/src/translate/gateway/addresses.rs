@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use aws_lc_rs::digest;
 use serde_json::{Value, json};
 
 use super::conditions::Problem;
@@ -24,7 +25,7 @@ pub(super) struct Addresses {
     pub unusable: Option<Problem>,
 }
 
-/// The addresses of all Gateways. Those that have one keep it; others get the first that is free, the oldest Gateway first.
+/// The addresses of all Gateways. Those that have one keep it; others get a free one, the oldest Gateway first.
 pub(super) fn assign(gateways: &[&KubeGateway], options: &GatewayAddresses) -> Vec<Addresses> {
     let mut all: Vec<Addresses> = gateways.iter().map(|gateway| stated(gateway, options)).collect();
     let GatewayAddresses::Pool { first, last } = options else { return all };
@@ -40,10 +41,13 @@ pub(super) fn assign(gateways: &[&KubeGateway], options: &GatewayAddresses) -> V
             kept.insert(index, value.to_owned());
         }
     }
-    let mut free = range(*first, *last).map(|address| address.to_string());
     for index in order {
+        let mut free = candidates(&name_of(gateways[index]), *first, *last).map(|address| address.to_string());
         match kept.remove(&index).or_else(|| free.find(|address| !taken.contains(address))) {
-            Some(address) => set_host(&mut all[index], address),
+            Some(address) => {
+                taken.insert(address.clone());
+                set_host(&mut all[index], address);
+            }
             None => {
                 let message = format!("no address from {first} to {last} is free");
                 all[index].unusable = Some(Problem::new("AddressNotAssigned", message));
@@ -107,15 +111,24 @@ fn is_in(address: IpAddr, first: IpAddr, last: IpAddr) -> bool {
     address.is_ipv4() == first.is_ipv4() && first <= address && address <= last
 }
 
-fn range(first: IpAddr, last: IpAddr) -> Box<dyn Iterator<Item = IpAddr>> {
-    match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => {
-            Box::new((u32::from(first)..=u32::from(last)).map(|bits| IpAddr::V4(bits.into())))
-        }
-        (IpAddr::V6(first), IpAddr::V6(last)) => {
-            Box::new((u128::from(first)..=u128::from(last)).map(|bits| IpAddr::V6(bits.into())))
-        }
-        _ => Box::new(std::iter::empty()),
+/// All addresses from the first to the last, beginning with one that depends on the name of the Gateway: of two new Gateways, each
+/// gets the same address whether the other is known yet or not, unless their names lead to the same.
+fn candidates(name: &ObjectName, first: IpAddr, last: IpAddr) -> impl Iterator<Item = IpAddr> + use<> {
+    let (low, high) = (bits(first), bits(last));
+    let count = high.saturating_sub(low).saturating_add(1);
+    let hash = digest::digest(&digest::SHA256, name.to_string().as_bytes());
+    let begin = hash.as_ref().iter().fold(0, |sum: u128, byte| (sum * 256 + u128::from(*byte)) % count.min(1 << 64));
+    let at = move |index: u128| match first {
+        IpAddr::V4(_) => u32::try_from(low + index).map(|bits| IpAddr::V4(bits.into())).ok(),
+        IpAddr::V6(_) => Some(IpAddr::V6((low + index).into())),
+    };
+    (begin..count).chain(0..begin).filter_map(at)
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
     }
 }
 
@@ -153,6 +166,16 @@ mod tests {
         let all = assign(&gateways.iter().collect::<Vec<_>>(), &pool());
         assert_eq!(all.iter().map(|one| &*one.host).collect::<Vec<_>>(), ["", "10.0.0.3", "10.0.0.1", "10.0.0.2"]);
         assert_eq!(all[0].unusable.as_ref().map(|problem| problem.reason), Some("AddressNotAssigned"));
+    }
+
+    #[test]
+    fn the_address_of_a_new_gateway_does_not_depend_on_others_that_are_new() {
+        let wide = GatewayAddresses::Pool { first: [10, 0, 0, 1].into(), last: [10, 0, 255, 254].into() };
+        let [one, other] = ["one", "other"].map(|name| gateway(name, "2026-01-01", json!([]), json!([])));
+        let alone = assign(&[&other], &wide).remove(0).host;
+        let both: Vec<String> = assign(&[&one, &other], &wide).into_iter().map(|found| found.host).collect();
+        assert_eq!(both[1], alone);
+        assert_ne!(both[0], both[1]);
     }
 
     #[test]
