@@ -40,3 +40,8 @@ fn routes_with_matches_and_filters() {
 fn listeners_and_their_conditions() {
     check("listeners");
 }
+
+#[test]
+fn upstreams_with_policies_and_retries() {
+    check("policies");
+}

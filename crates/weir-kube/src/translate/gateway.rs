@@ -2,24 +2,31 @@
 
 mod addresses;
 mod attach;
+mod authorities;
 mod backend_refs;
 mod certificates;
 mod conditions;
 mod context;
 mod duration;
 mod filters;
+mod frontend_tls;
 mod grants;
 mod hosts;
 mod listener_resources;
 mod matches;
 mod mirrors;
 mod parents;
+mod pem;
+mod policy_statuses;
+mod precedence;
 mod routes;
 mod rule_limits;
 mod statuses;
+mod tls_policies;
 
-use self::context::{Context, precedence};
+use self::context::Context;
 use self::parents::Parents;
+use self::precedence::precedence;
 use super::backends::ServiceBackends;
 use crate::translation::{KubeOptions, Translation};
 use crate::world::World;
@@ -43,4 +50,5 @@ pub(super) fn translate(
     }
     listener_resources::write(&parents, translation);
     statuses::write(&parents, translation);
+    policy_statuses::write(&context.tls_policies, &parents, options, translation);
 }

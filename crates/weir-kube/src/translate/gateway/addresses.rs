@@ -7,7 +7,7 @@ use aws_lc_rs::digest;
 use serde_json::{Value, json};
 
 use super::conditions::Problem;
-use super::context::precedence;
+use super::precedence::precedence;
 use crate::objects::gateway::{GatewayAddress, KubeGateway};
 use crate::translation::GatewayAddresses;
 use crate::world::ObjectName;

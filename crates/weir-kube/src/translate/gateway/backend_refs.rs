@@ -6,7 +6,8 @@ use super::super::backends::{Backend, NoBackend, ServiceBackends};
 use super::conditions::Problem;
 use super::context::Context;
 use super::filters;
-use super::grants::{GROUP, GrantReferent, GrantReferrer};
+use super::grants::{GrantReferent, GrantReferrer};
+use crate::objects::Kind;
 use crate::objects::core::NumberOrName;
 use crate::objects::meta::ObjectReference;
 use crate::objects::routes::BackendRef;
@@ -29,16 +30,53 @@ pub(super) struct Share {
     backend: Option<(String, Map<String, Value>)>,
 }
 
+/// How the upstreams of a rule differ from those of other rules with the same Services.
+#[derive(Default)]
+pub(super) struct UpstreamVariant {
+    /// A part of the ids.
+    name: Vec<String>,
+    settings: Map<String, Value>,
+}
+
+impl UpstreamVariant {
+    pub(super) fn of(kind: Kind, retries: Option<&Map<String, Value>>) -> UpstreamVariant {
+        let mut variant = UpstreamVariant::default();
+        if kind == Kind::GRPCRoute {
+            variant.name.push("grpc".to_owned());
+            variant.settings.insert("scheme".to_owned(), "grpc".into());
+        }
+        if let Some(retries) = retries {
+            let count = &retries["retries"];
+            let statuses = retries.get("retry_on").and_then(Value::as_array).into_iter().flatten();
+            let statuses = statuses.filter_map(|status| status.as_str()?.strip_prefix("http_"));
+            variant.name.push(format!("retry-{count}"));
+            variant.name.extend(statuses.map(str::to_owned));
+            variant.settings.extend(retries.clone());
+        }
+        variant
+    }
+
+    fn with_tls(&self, tls: &Map<String, Value>) -> UpstreamVariant {
+        let (mut name, mut settings) = (self.name.clone(), self.settings.clone());
+        name.push("tls".to_owned());
+        let is_grpc = settings.get("scheme").is_some();
+        settings.insert("scheme".to_owned(), if is_grpc { "grpcs" } else { "https" }.into());
+        settings.insert("tls".to_owned(), tls.clone().into());
+        UpstreamVariant { name, settings }
+    }
+}
+
 /// The backends of a rule, and what is wrong with any of them.
 pub(super) fn resolve(
     context: &Context,
     from: GrantReferrer,
     references: &[BackendRef],
+    variant: &UpstreamVariant,
     backends: &mut ServiceBackends,
 ) -> (RuleDestination, Option<Problem>) {
     let (mut shares, mut first) = (Vec::new(), None);
     for backend in references {
-        let found = upstream(context, from, &backend.reference, backends)
+        let found = upstream(context, from, &backend.reference, variant, backends)
             .and_then(|id| Ok((id, filters::of_backend(&backend.filters)?)));
         let weight = backend.weight.unwrap_or(1);
         if weight > 0 {
@@ -95,12 +133,20 @@ fn upstream(
     context: &Context,
     from: GrantReferrer,
     reference: &ObjectReference,
+    variant: &UpstreamVariant,
     backends: &mut ServiceBackends,
 ) -> Result<String, Problem> {
     let found = find(context, from, reference, backends)?;
-    let is_grpc = from.kind == "GRPCRoute";
-    let settings = is_grpc.then(|| ("scheme".to_owned(), Value::from("grpc")));
-    Ok(backends.upstream(found, is_grpc.then_some("grpc"), settings.into_iter().collect()))
+    let service = service_name(reference, from.namespace);
+    let secured = context.tls_policies.settings(&service, &found.port.name)?.map(|tls| variant.with_tls(tls));
+    let UpstreamVariant { name, settings } = secured.as_ref().unwrap_or(variant);
+    let name = (!name.is_empty()).then(|| name.join("-"));
+    Ok(backends.upstream(found, name.as_deref(), settings.clone()))
+}
+
+/// The Service that a reference in an object of a namespace names.
+pub(super) fn service_name(reference: &ObjectReference, namespace: &str) -> ObjectName {
+    ObjectName::new(reference.namespace.as_deref().unwrap_or(namespace), &reference.name)
 }
 
 /// The backend that a reference leads to, if it is permitted.
@@ -113,7 +159,7 @@ pub(super) fn find<'a>(
     let ObjectReference { group, kind, namespace, name, port, .. } = reference;
     let (group, kind) = (group.as_deref().unwrap_or(""), kind.as_deref().unwrap_or("Service"));
     let namespace = namespace.as_deref().unwrap_or(from.namespace);
-    let service = ObjectName::new(namespace, name);
+    let service = service_name(reference, from.namespace);
     if (group, kind) != ("", "Service") {
         return Err(Problem::new("InvalidKind", format!("{kind} {service} cannot be a backend: refer to a Service")));
     }
@@ -123,27 +169,12 @@ pub(super) fn find<'a>(
     }
     let not_found = |message: String| Problem::new("BackendNotFound", message);
     let Some(port) = port else { return Err(not_found(format!("the reference to Service {service} has no port"))) };
-    let found = backends.find(&service, &NumberOrName::Number(*port)).map_err(|why| match why {
+    backends.find(&service, &NumberOrName::Number(*port)).map_err(|why| match why {
         NoBackend::NoService => not_found(format!("Service {service} does not exist")),
         NoBackend::NoPort => not_found(format!("Service {service} has no port {port}")),
         NoBackend::ExternalName => {
             let message = format!("Service {service} is of type ExternalName, which could lead to any namespace");
             Problem::new("UnsupportedProtocol", message)
         }
-    })?;
-    // To send in plain text what must be encrypted is worse than not to send it.
-    if has_tls_policy(context, &service) {
-        let message = format!("BackendTLSPolicy of Service {service} is not supported; its requests get 500");
-        return Err(Problem::new("UnsupportedProtocol", message));
-    }
-    Ok(found)
-}
-
-fn has_tls_policy(context: &Context, service: &ObjectName) -> bool {
-    let policies = context.world.backend_tls_policies.range(ObjectName::new(&service.namespace, "")..);
-    let mut policies = policies.take_while(|(name, _)| name.namespace == service.namespace);
-    policies.any(|(_, policy)| {
-        let mut targets = policy.spec.target_refs.iter();
-        targets.any(|target| target.group != GROUP && target.kind == "Service" && target.name == service.name)
     })
 }

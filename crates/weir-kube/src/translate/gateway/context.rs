@@ -1,10 +1,8 @@
 //! What all parts of the translation of the Gateway API use.
 
-use std::cmp::Ordering;
-
 use super::grants::Grants;
+use super::tls_policies::TlsPolicies;
 use crate::objects::gateway::AllowedNamespaces;
-use crate::objects::meta::ObjectMeta;
 use crate::translation::KubeOptions;
 use crate::world::{ObjectName, World};
 
@@ -12,11 +10,12 @@ pub(super) struct Context<'a> {
     pub world: &'a World,
     pub options: &'a KubeOptions,
     pub grants: Grants<'a>,
+    pub tls_policies: TlsPolicies<'a>,
 }
 
 impl<'a> Context<'a> {
     pub(super) fn new(world: &'a World, options: &'a KubeOptions) -> Context<'a> {
-        Context { world, options, grants: Grants::new(world) }
+        Context { world, options, grants: Grants::new(world), tls_policies: TlsPolicies::new(world) }
     }
 
     /// Whether an object of `namespace` may attach to one of the namespace `own`. `default` is meant if `from` is not stated.
@@ -38,12 +37,4 @@ impl<'a> Context<'a> {
             _ => false,
         }
     }
-}
-
-/// The order in which conflicts are decided: the oldest first, then by namespace and name.
-pub(super) fn precedence(one: &ObjectMeta, other: &ObjectMeta) -> Ordering {
-    fn key(metadata: &ObjectMeta) -> (&str, &str, &str) {
-        (&metadata.creation_timestamp, &metadata.namespace, &metadata.name)
-    }
-    key(one).cmp(&key(other))
 }

@@ -16,12 +16,15 @@ pub(super) fn write(parents: &Parents, translation: &mut Translation) {
         push(ResourceList::Listeners, state.id.clone(), value, state, translation);
         for (number, certificate) in state.certificates.iter().enumerate() {
             let id = resource_id(&[&state.id, &number.to_string()]);
-            let value = json!({
+            let mut value = json!({
                 "sni": state.host().map_or("*".to_owned(), str::to_ascii_lowercase),
                 "cert": certificate.chain,
                 "key": certificate.key,
                 "listeners": [state.id],
             });
+            if !state.client_authorities.is_empty() {
+                value["client"] = json!({ "ca": state.client_authorities });
+            }
             push(ResourceList::Ssls, id, value, state, translation);
         }
     }

@@ -2,11 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::backends::ServiceBackends;
+use super::super::backends::{Backend, ServiceBackends};
 use super::backend_refs;
 use super::conditions::Problem;
 use super::context::Context;
 use super::grants::GrantReferrer;
+use crate::objects::meta::ObjectReference;
 use crate::objects::routes::{MirrorFilter, RouteFilter};
 
 /// Adds the mirrors of a rule. The first address of a Service gets all copies, since each request must be copied once.
@@ -23,7 +24,7 @@ pub(super) fn write(
     let (mut targets, mut first) = (Vec::new(), None);
     for mirror in filters.iter().filter(|filter| filter.kind == "RequestMirror") {
         let Some(mirror) = &mirror.request_mirror else { continue };
-        match backend_refs::find(context, from, &mirror.backend_ref, backends) {
+        match find(context, from, &mirror.backend_ref, backends) {
             Ok(found) => {
                 let address = backends.addresses(found).into_iter().next();
                 let target = address.zip(ratio(mirror)).map(|(at, ratio)| {
@@ -39,6 +40,24 @@ pub(super) fn write(
         plugins.insert("proxy-mirror".to_owned(), json!({ "targets": targets }));
     }
     first
+}
+
+/// A mirror sends no copies by TLS, and what must be encrypted is not sent in plain text.
+fn find<'a>(
+    context: &Context,
+    from: GrantReferrer,
+    reference: &ObjectReference,
+    backends: &ServiceBackends<'a>,
+) -> Result<Backend<'a>, Problem> {
+    let found = backend_refs::find(context, from, reference, backends)?;
+    let service = backend_refs::service_name(reference, from.namespace);
+    match context.tls_policies.settings(&service, &found.port.name)? {
+        None => Ok(found),
+        Some(_) => {
+            let message = format!("mirrors to Service {service}, which has a BackendTLSPolicy, are not supported");
+            Err(Problem::new("UnsupportedProtocol", message))
+        }
+    }
 }
 
 /// The share of requests; `None` is none.

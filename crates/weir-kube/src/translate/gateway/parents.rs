@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::addresses::{self, Addresses};
 use super::certificates::{self, ListenerCertificate};
 use super::conditions::Problem;
-use super::context::{Context, precedence};
+use super::context::Context;
+use super::frontend_tls::{self, FrontendVerification};
 use super::grants::{GROUP, GrantReferrer};
+use super::precedence::precedence;
 use crate::objects::gateway::{GatewayListener, KubeGateway, ListenerSet, RouteGroupKind};
 use crate::objects::meta::ObjectMeta;
 use crate::objects::{Kind, KubeObject, ObjectRef};
@@ -19,6 +21,8 @@ pub(super) struct Parents<'a> {
     pub sets: Vec<SetState<'a>>,
     /// In the order in which conflicts are decided.
     pub listeners: Vec<ListenerState<'a>>,
+    /// The Gateways whose routes lead to a Service, as numbers in `gateways`.
+    reached: BTreeMap<ObjectName, BTreeSet<usize>>,
     /// The listeners of each Gateway and ListenerSet.
     by_owner: BTreeMap<ObjectRef, Vec<usize>>,
 }
@@ -54,6 +58,8 @@ pub(super) struct ListenerState<'a> {
     /// A reference of it does not lead anywhere, or it names a kind of routes that is not known.
     pub unresolved: Option<Problem>,
     pub certificates: Vec<ListenerCertificate>,
+    /// Of the certificates that clients must have, as PEM; empty: they need none.
+    pub client_authorities: String,
     pub attached: usize,
 }
 
@@ -85,6 +91,7 @@ impl<'a> Parents<'a> {
             gateways: states.map(|(gateway, addresses)| GatewayState { gateway, addresses }).collect(),
             sets: Vec::new(),
             listeners: Vec::new(),
+            reached: BTreeMap::new(),
             by_owner: BTreeMap::new(),
         };
         parents.sets = sets(context, &parents.gateways);
@@ -120,11 +127,13 @@ impl<'a> Parents<'a> {
                 conflict: None,
                 unresolved: None,
                 certificates: Vec::new(),
+                client_authorities: String::new(),
                 attached: 0,
             };
             state.find_kinds();
             if state.is_tls() {
                 state.find_certificates(context, GrantReferrer { kind: T::KIND.name(), namespace });
+                state.verify_clients(frontend_tls::of_port(context, self.gateways[gateway].gateway, listener.port));
             }
             self.listeners.push(state);
         }
@@ -156,6 +165,17 @@ impl<'a> Parents<'a> {
                 None => {}
             }
         }
+    }
+
+    /// Notes that requests of a listener go to a Service.
+    pub(super) fn reach(&mut self, listener: usize, service: ObjectName) {
+        self.reached.entry(service).or_default().insert(self.listeners[listener].gateway);
+    }
+
+    /// The names of the Gateways whose routes lead to a Service.
+    pub(super) fn gateways_of(&self, service: &ObjectName) -> impl Iterator<Item = ObjectName> {
+        let numbers = self.reached.get(service).into_iter().flatten();
+        numbers.map(|number| addresses::name_of(self.gateways[*number].gateway))
     }
 
     /// The listeners of a Gateway or ListenerSet, as numbers; `None` if it is not ours.
@@ -223,6 +243,12 @@ impl ListenerState<'_> {
             let message = format!("routes of kind {} cannot attach to {}", other.kind, self.listener.protocol);
             self.unresolved = Some(Problem::new("InvalidRouteKinds", message));
         }
+    }
+
+    fn verify_clients(&mut self, verification: FrontendVerification) {
+        self.client_authorities = verification.authorities;
+        self.refused = self.refused.take().or(verification.refused);
+        self.unresolved = self.unresolved.take().or(verification.unresolved);
     }
 
     fn find_certificates(&mut self, context: &Context, from: GrantReferrer) {

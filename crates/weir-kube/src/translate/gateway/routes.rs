@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
 use super::attach::{Attaching, attach};
-use super::backend_refs::{self, RuleDestination};
+use super::backend_refs::{self, RuleDestination, UpstreamVariant};
 use super::conditions::{Problem, StatusConditions};
 use super::context::Context;
 use super::filters;
@@ -114,7 +114,12 @@ pub(super) fn translate(
     }
     attached.sort_unstable();
     attached.dedup();
-    attached.iter().for_each(|number| parents.listeners[*number].attached += 1);
+    for number in &attached {
+        parents.listeners[*number].attached += 1;
+        for backend in route.rules.iter().flat_map(|rule| rule.backends) {
+            parents.reach(*number, backend_refs::service_name(&backend.reference, &route.metadata.namespace));
+        }
+    }
     let served = attached.iter().map(|number| &parents.listeners[*number]).filter(|listener| listener.is_served());
     let listeners: Vec<&str> = served.map(|listener| &*listener.id).collect();
     let problems = write_rules(context, route, &listeners, backends, translation);
@@ -131,11 +136,16 @@ fn write_rules(
     let mut problems = RouteProblems::default();
     let from = GrantReferrer { kind: route.kind.name(), namespace: &route.metadata.namespace };
     for (number, rule) in route.rules.iter().enumerate() {
+        let retries = rule_limits::retries(rule.retry);
+        let variant = UpstreamVariant::of(route.kind, retries.as_ref().ok().and_then(Option::as_ref));
         let (destination, unresolved) = match listeners {
             // What is not served needs no upstreams, but its references are checked.
-            [] => backend_refs::resolve(context, from, rule.backends, &mut ServiceBackends::new(context.world)),
-            _ => backend_refs::resolve(context, from, rule.backends, backends),
+            [] => {
+                backend_refs::resolve(context, from, rule.backends, &variant, &mut ServiceBackends::new(context.world))
+            }
+            _ => backend_refs::resolve(context, from, rule.backends, &variant, backends),
         };
+        problems.unsupported = problems.unsupported.take().or(retries.err());
         problems.unresolved = problems.unresolved.take().or(unresolved);
         let mut mirrors = Map::new();
         let unresolved = mirrors::write(context, from, rule.filters, backends, &mut mirrors);
@@ -178,7 +188,8 @@ fn route_value(
     }
     found.write(&mut value);
     let unsupported = filters::write(rule.filters, found, &mut plugins)
-        .and_then(|()| rule_limits::write(rule.timeouts, rule.retry, &mut value))
+        .and_then(|()| rule_limits::write(rule.timeouts, &mut value))
+        .and_then(|()| rule_limits::retries(rule.retry).map(drop))
         .and_then(|()| match rule.has_session {
             true => Err(Problem::new("UnsupportedValue", "sessionPersistence is not supported; its rule answers 500")),
             false => Ok(()),

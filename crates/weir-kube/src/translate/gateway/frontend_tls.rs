@@ -1,0 +1,61 @@
+//! How the clients of a Gateway are verified.
+
+use super::authorities;
+use super::conditions::Problem;
+use super::context::Context;
+use super::grants::{GrantReferent, GrantReferrer};
+use crate::objects::gateway::{FrontendTlsValidation, KubeGateway};
+use crate::objects::meta::ObjectReference;
+
+/// What it means for a listener with TLS.
+#[derive(Default)]
+pub(super) struct FrontendVerification {
+    /// Clients must have a certificate that one of these has issued, as PEM; empty: they need none.
+    pub authorities: String,
+    /// Why the listener cannot be served: to serve it without a verification that was asked for would be worse.
+    pub refused: Option<Problem>,
+    /// A reference does not lead anywhere.
+    pub unresolved: Option<Problem>,
+}
+
+/// The verification of clients on a port.
+pub(super) fn of_port(context: &Context, gateway: &KubeGateway, port: u16) -> FrontendVerification {
+    let mut verification = FrontendVerification::default();
+    let Some(frontend) = gateway.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref()) else { return verification };
+    let of_port = frontend.per_port.iter().find(|one| one.port == port).map(|one| &one.tls);
+    let Some(wanted) = &of_port.unwrap_or(&frontend.default).validation else { return verification };
+    for reference in &wanted.ca_certificate_refs {
+        match resolve(context, gateway, reference) {
+            Ok(text) => verification.authorities.extend([text.trim(), "\n"]),
+            Err(problem) => verification.unresolved = verification.unresolved.take().or(Some(problem)),
+        }
+    }
+    verification.refused = refusal(wanted, &verification.authorities);
+    verification
+}
+
+fn refusal(wanted: &FrontendTlsValidation, authorities: &str) -> Option<Problem> {
+    if !matches!(&*wanted.mode, "" | "AllowValidOnly") {
+        let message = format!("mode {} of the validation of clients is not supported: use AllowValidOnly", wanted.mode);
+        return Some(Problem::new("Invalid", message));
+    }
+    let message = "no caCertificateRefs of the validation of clients lead to certificates";
+    authorities.is_empty().then(|| Problem::new("NoValidCACertificate", message))
+}
+
+fn resolve<'a>(context: &Context<'a>, gateway: &KubeGateway, reference: &ObjectReference) -> Result<&'a str, Problem> {
+    let own = &*gateway.metadata.namespace;
+    let namespace = reference.namespace.as_deref().unwrap_or(own);
+    let kind = reference.kind.as_deref().unwrap_or("ConfigMap");
+    let referent =
+        GrantReferent { group: reference.group.as_deref().unwrap_or(""), kind, namespace, name: &reference.name };
+    if !context.grants.permit(GrantReferrer { kind: "Gateway", namespace: own }, referent) {
+        let message =
+            format!("no ReferenceGrant in {namespace} permits the reference to {kind} {namespace}/{}", reference.name);
+        return Err(Problem::new("RefNotPermitted", message));
+    }
+    authorities::resolve(context.world, own, reference).map_err(|fault| {
+        let reason = if fault.is_kind { "InvalidCACertificateKind" } else { "InvalidCACertificateRef" };
+        Problem::new(reason, fault.message)
+    })
+}

@@ -1,0 +1,48 @@
+//! The statuses of BackendTLSPolicies.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::conditions::StatusConditions;
+use super::grants::GROUP;
+use super::parents::Parents;
+use super::tls_policies::{PolicyState, TlsPolicies};
+use crate::objects::ObjectRef;
+use crate::objects::routes::parent_conditions;
+use crate::translation::{KubeOptions, ObjectStatus, Translation};
+use crate::world::ObjectName;
+
+/// The most entries of `status.ancestors` that the API server accepts.
+const MOST_ANCESTORS: usize = 16;
+
+/// Adds the statuses: a policy has an entry for each Gateway whose routes lead to its Services. The routes are known by then.
+pub(super) fn write(policies: &TlsPolicies, parents: &Parents, options: &KubeOptions, translation: &mut Translation) {
+    for state in policies.iter() {
+        let gateways: BTreeSet<ObjectName> =
+            state.services().flat_map(|service| parents.gateways_of(&service).collect::<Vec<_>>()).collect();
+        let controller = &*options.controller_name;
+        let before = state.policy.status["ancestors"].as_array().cloned().unwrap_or_default();
+        let (own, mut entries): (Vec<Value>, Vec<Value>) =
+            before.into_iter().partition(|entry| entry["controllerName"] == controller);
+        if gateways.is_empty() && own.is_empty() {
+            continue;
+        }
+        let room = MOST_ANCESTORS.saturating_sub(entries.len());
+        entries.extend(gateways.iter().take(room).map(|gateway| entry(state, gateway, &own, controller)));
+        translation.statuses.push(ObjectStatus {
+            object: ObjectRef::of(state.policy),
+            generation: state.policy.metadata.generation,
+            status: json!({ "ancestors": entries }),
+        });
+    }
+}
+
+fn entry(state: &PolicyState, gateway: &ObjectName, own: &[Value], controller: &str) -> Value {
+    let reference = json!({ "group": GROUP, "kind": "Gateway", "namespace": gateway.namespace, "name": gateway.name });
+    let before = own.iter().find(|entry| entry["ancestorRef"] == reference).map(parent_conditions).unwrap_or_default();
+    let mut conditions = StatusConditions::new(&before, state.policy.metadata.generation);
+    conditions.set_result("Accepted", state.refusal());
+    conditions.set_result("ResolvedRefs", state.unresolved.as_ref());
+    json!({ "ancestorRef": reference, "controllerName": controller, "conditions": conditions.into_value() })
+}
