@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -162,12 +162,45 @@ impl ControlPlane {
 
     /// The file of a node with the rights that the guide names, and no others.
     pub fn node(&self) -> String {
+        self.node_with(&format!("publish_addresses: [\"{}\"]", SplitNetwork::address(NetworkSide::Left)))
+    }
+
+    /// The same with other settings of the store.
+    pub fn node_with(&self, settings: &str) -> String {
         let kubeconfig = self.directory.join("kubeconfig");
-        let publish = SplitNetwork::address(NetworkSide::Left);
-        format!(
-            "store: {{ kubernetes: {{ kubeconfig: {}, publish_addresses: [\"{publish}\"] }} }}\n",
-            kubeconfig.display()
-        )
+        format!("store: {{ kubernetes: {{ kubeconfig: {}, {settings} }} }}\n", kubeconfig.display())
+    }
+
+    /// A kubeconfig file with the rights of an administrator.
+    pub fn administration(&self) -> PathBuf {
+        self.directory.join("admin.kubeconfig")
+    }
+
+    /// Starts the controllers that make pods of Deployments, and EndpointSlices of pods.
+    pub fn start_controllers(&self) -> Option<Program> {
+        let mut command = Program::find("kube-controller-manager")?;
+        command.arg("--kubeconfig").arg(self.administration());
+        command.args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
+        // They watch over nodes, of which there is one without a network of its own.
+        command.arg("--controllers=*,-node-lifecycle-controller,-node-ipam-controller");
+        Some(self.network.within(NetworkSide::Right, || Program::start(command, TempDir::new())))
+    }
+
+    /// Starts a node that runs pods (`suite/agent.py`), on the side of the gateway.
+    pub fn start_agent(&self) -> Option<Program> {
+        let echo = Program::find("echo-basic")?;
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/kubernetes/suite/agent.py");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
+        command.arg("exec python3 \"$@\" >agent.log 2>&1").arg("sh").arg(here);
+        command.arg(format!("{}:6443", SplitNetwork::address(NetworkSide::Right))).arg(ADMIN);
+        command.arg(SplitNetwork::address(NetworkSide::Left)).arg(echo.get_program());
+        let directory = TempDir::new();
+        for name in ["ca.crt", "server.crt", "server.key"] {
+            let text = fs::read(self.directory.join(name)).expect("it has been written");
+            directory.write(name, text);
+        }
+        Some(self.beside(|| Program::start(command, directory)))
     }
 
     /// Gives the node its rights.
@@ -226,14 +259,16 @@ fn write_credentials(directory: &TempDir) {
         "server": format!("https://{address}:6443"),
         "certificate-authority": directory.join("ca.crt").display().to_string(),
     });
-    let config = json!({
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "weir", "namespace": "default" } }],
-        "clusters": [{ "name": "test", "cluster": cluster }],
-        "users": [{ "name": "weir", "user": { "token": NODE } }],
-    });
-    directory.write("kubeconfig", config.to_string());
+    for (file, token) in [("kubeconfig", NODE), ("admin.kubeconfig", ADMIN)] {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test", "namespace": "default" } }],
+            "clusters": [{ "name": "test", "cluster": cluster }],
+            "users": [{ "name": "test", "user": { "token": token } }],
+        });
+        directory.write(file, config.to_string());
+    }
     eventually("it is written", DEADLINE, || directory.join("kubeconfig").exists());
 }

@@ -2,8 +2,9 @@
 //!
 //! The cluster of most tests is a stand-in (`stand_in`): objects, lists, watches, statuses, Leases and Events over HTTP, and faults on
 //! request. It neither validates objects nor runs pods. `real` has a real API server (`control_plane`), which `scripts/kubernetes`
-//! builds.
+//! builds, and `conformance` has pods too.
 
+mod conformance;
 mod control_plane;
 mod edge;
 mod faults;
