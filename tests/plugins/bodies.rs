@@ -343,10 +343,13 @@ fn sizes_are_limited_both_ways() {
 #[test]
 fn wrong_options_are_refused_with_their_place() {
     for (plugins, want) in [
-        ("{ gzip: { comp_level: 10 } }", "gzip.comp_level: must be from 1 to 9"),
+        ("{ gzip: { comp_level: 10 } }", "gzip.comp_level: expected a whole number from 1 to 9, found the number 10"),
         ("{ brotli: { lgwin: 30 } }", "brotli.lgwin: must be 0, or from 10 to 24"),
         ("{ message-size: { request: { min: 2, max: 1 } } }", "message-size.request.max: is less than `min`"),
-        ("{ json-threat-protection: { max_depth: 0 } }", "json-threat-protection.max_depth: must be from 1"),
+        (
+            "{ json-threat-protection: { max_depth: 0 } }",
+            "json-threat-protection.max_depth: expected a whole number from 1 to 1000, found the number 0",
+        ),
         (
             "{ xml-threat-protection: { max_dept: 1 } }",
             "xml-threat-protection.max_dept: the option `max_dept` is not known",

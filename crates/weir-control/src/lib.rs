@@ -13,6 +13,7 @@ pub mod compile;
 mod data_directory;
 pub mod explain;
 pub mod hubs;
+pub mod plugin_schemas;
 pub mod publish;
 mod store_state;
 pub mod stores;

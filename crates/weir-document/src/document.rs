@@ -96,7 +96,9 @@ pub use resource::{Reference, ResourceOrigin};
 pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
-pub use secret_fields::{ApisixStorage, MASK, PENDING_SECRET, SecretField, for_each_secret, is_secret_at};
+pub use secret_fields::{
+    ApisixStorage, MASK, PENDING_SECRET, SecretField, for_each_secret, is_secret_at, mark_secrets,
+};
 pub use secret_reference::SecretReference;
 pub use secrets::SecretManager;
 pub use settings::{LogLevel, NodeSettings};

@@ -8,5 +8,6 @@ pub mod json;
 pub mod read;
 pub mod substitute;
 pub mod tree;
-pub(crate) mod units;
 pub mod yaml;
+
+pub use weir_plugin::units;

@@ -11,22 +11,41 @@ pub struct ConfigError {
     pub path: String,
     /// The error, and how to correct it.
     pub problem: String,
+    /// What else is wrong.
+    further: Vec<ConfigError>,
 }
 
 impl ConfigError {
     /// User and password of a URL that the problem quotes are left out.
     pub fn new(path: impl Into<String>, problem: impl Into<String>) -> ConfigError {
-        ConfigError { path: path.into(), problem: without_users(&problem.into()).into_owned() }
+        ConfigError { path: path.into(), problem: without_users(&problem.into()).into_owned(), further: Vec::new() }
     }
 
     /// The same error with its path prefixed, for a configuration nested in another at `path`.
-    pub fn below(self, path: &str) -> ConfigError {
+    pub fn below(self, outer: &str) -> ConfigError {
+        if outer.is_empty() {
+            return self;
+        }
         let path = match self.path.as_str() {
-            "" => path.to_owned(),
-            inner if inner.starts_with('[') => format!("{path}{inner}"),
-            inner => format!("{path}.{inner}"),
+            "" => outer.to_owned(),
+            inner if inner.starts_with('[') => format!("{outer}{inner}"),
+            inner => format!("{outer}.{inner}"),
         };
-        ConfigError { path, ..self }
+        let further = self.further.into_iter().map(|fault| fault.below(outer)).collect();
+        ConfigError { path, further, ..self }
+    }
+
+    /// Several faults as one error; `None` if there is none.
+    pub(crate) fn all_of(faults: Vec<ConfigError>) -> Option<ConfigError> {
+        let mut faults = faults.into_iter();
+        let first = faults.next()?;
+        Some(ConfigError { further: faults.collect(), ..first })
+    }
+
+    /// Each fault.
+    pub fn each(mut self) -> impl Iterator<Item = ConfigError> {
+        let further = std::mem::take(&mut self.further);
+        std::iter::once(self).chain(further)
     }
 }
 

@@ -15,7 +15,7 @@ use weir_client::HttpClient;
 
 use crate::allowed_folders::{AllowedFolders, AppendedFile};
 use crate::config_error::ConfigError;
-use crate::consumer::Consumers;
+use crate::consumer::{Consumers, Credential};
 use crate::option_error::{self, Quoting};
 use crate::plugin::Plugin;
 use crate::schema;
@@ -50,8 +50,8 @@ pub trait Definition: DeserializeOwned + JsonSchema + 'static {
     /// A valid configuration, as written under `plugins:`.
     const EXAMPLE: &'static str;
 
-    /// Checks what a schema cannot express, and builds the plugin. Must not start anything, since a configuration that is only
-    /// checked is built as well. See [`Plugin::start`].
+    /// Checks what a schema cannot express, such as relations between options, and builds the plugin. Must not start anything,
+    /// since a configuration that is only checked is built as well. See [`Plugin::start`].
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>;
 }
 
@@ -344,7 +344,8 @@ impl Build {
         self.shared
             .metadata
             .get(D::NAME)
-            .and_then(|value| option_error::read(value, Quoting::Allowed).ok())
+            .and_then(|value| schema::enforce::<D::Metadata>(value, Quoting::Allowed).ok())
+            .and_then(|value| option_error::read(&value, Quoting::Allowed).ok())
             .unwrap_or_default()
     }
 
@@ -402,6 +403,11 @@ pub trait Authenticator: Definition {
 
     /// Checks what a schema cannot express. Returns the key the credential is looked up by, which must be unique.
     fn check(credential: Self::Credential) -> Result<String, ConfigError>;
+
+    /// The options of a consumer's credential. `None` if they are invalid, which the check of the document has reported.
+    fn read(credential: &Credential) -> Option<Self::Credential> {
+        read_credential::<Self>(&credential.options).ok()
+    }
 }
 
 /// A plugin with settings that apply wherever it is used (APISIX `plugin_metadata`).
@@ -409,7 +415,10 @@ pub trait HasMetadata: Definition {
     type Metadata: DeserializeOwned + JsonSchema + Default + 'static;
 
     /// Checks what a schema cannot express.
-    fn check_metadata(metadata: Self::Metadata) -> Result<(), ConfigError>;
+    fn check_metadata(metadata: Self::Metadata) -> Result<(), ConfigError> {
+        drop(metadata);
+        Ok(())
+    }
 }
 
 /// The registry's entry for the settings of a [`HasMetadata`] plugin.
@@ -480,22 +489,26 @@ impl Entry {
 }
 
 /// Errors must not quote the credential, which is a secret.
+fn read_credential<D: Authenticator>(value: &Value) -> Result<D::Credential, ConfigError> {
+    let value = schema::enforce::<D::Credential>(value, Quoting::Never)?;
+    option_error::read(&value, Quoting::Never)
+}
+
 fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
-    let key = D::check(option_error::read(value, Quoting::Never)?)?;
-    schema::enforce::<D::Credential>(value).map(|()| key)
+    D::check(read_credential::<D>(value)?)
 }
 
 fn check_metadata<D: HasMetadata>(value: &Value) -> Result<(), ConfigError> {
-    D::check_metadata(option_error::read(value, Quoting::Allowed)?)?;
-    schema::enforce::<D::Metadata>(value)
+    let value = schema::enforce::<D::Metadata>(value, Quoting::Allowed)?;
+    D::check_metadata(option_error::read(&value, Quoting::Allowed)?)
 }
 
 fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-    let options: D = option_error::read(value, Quoting::Allowed)?;
+    let value = schema::enforce::<D>(value, Quoting::Allowed)?;
+    let options: D = option_error::read(&value, Quoting::Allowed)?;
+    // Of the numbers, so that `10s` in place of `10` keeps the state of the plugin.
     build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
-    // The plugin's own errors are more readable, so they are reported before those of the schema.
-    let plugin = options.build(build)?;
-    schema::enforce::<D>(value).map(|()| plugin)
+    options.build(build)
 }
 
 /// The plugins in this binary, by name.

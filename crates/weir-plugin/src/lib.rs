@@ -31,6 +31,7 @@ pub mod stop;
 pub mod suggest;
 pub mod template;
 pub mod tls;
+pub mod units;
 pub mod variable;
 pub mod vars;
 mod written_name;

@@ -50,14 +50,14 @@ fn at<'v>(value: &'v Value, path: &Path) -> Option<&'v Value> {
 /// A message of the deserializer in other words. Messages of option types themselves are returned as they are.
 fn translated(message: &str, found: Option<&Value>) -> String {
     if let Some((unknown, expected)) = quoted_after(message, "unknown field `") {
-        return format!("the option `{unknown}` is not known; {}", option_advice(unknown, expected));
+        return format!("the option `{unknown}` is not known; {}", option_advice(unknown, &quoted(expected)));
     }
     if let Some((missing, _)) = quoted_after(message, "missing field `") {
         return format!("the option `{missing}` is missing");
     }
     if let Some((unknown, expected)) = quoted_after(message, "unknown variant `") {
         let shown = found.map_or(String::new(), |_| format!("`{unknown}` "));
-        return format!("{shown}is not an allowed value; {}", choice_advice(unknown, expected));
+        return format!("{shown}is not an allowed value; {}", choice_advice(unknown, &quoted(expected)));
     }
     let is_mismatch = message.starts_with("invalid type: ") || message.starts_with("invalid value: ");
     match message.rsplit_once(", expected ") {
@@ -76,21 +76,44 @@ fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-fn option_advice(unknown: &str, expected: &str) -> String {
-    let known = quoted(expected);
-    match (meant(unknown, &known), known.len()) {
+/// Of an option that does not exist.
+pub(crate) fn unknown_option(unknown: &str, known: &[String]) -> String {
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    format!("the option `{unknown}` is not known; {}", option_advice(unknown, &known))
+}
+
+/// The option that was probably meant by one that does not exist.
+pub(crate) fn meant_option<'k>(unknown: &str, known: &'k [String]) -> Option<&'k str> {
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    meant(unknown, &known)
+}
+
+/// Of a text that is none of some words; `None` if it must not be quoted.
+pub(crate) fn unknown_word(unknown: Option<&str>, known: &[String]) -> String {
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let shown = unknown.map_or(String::new(), |text| format!("`{}` ", shortened(text)));
+    format!("{shown}is not an allowed value; {}", choice_advice(unknown.unwrap_or_default(), &known))
+}
+
+/// `one of` some words, in a message.
+pub(crate) fn one_of(words: &[String]) -> String {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    format!("{}{}", if words.len() > 1 { "one of " } else { "" }, listed(&words))
+}
+
+fn option_advice(unknown: &str, known: &[&str]) -> String {
+    match (meant(unknown, known), known.len()) {
         (Some(meant), _) => format!("did you mean `{meant}`?"),
         (None, 0) => "there are no options here".to_owned(),
         (None, 1) => format!("the only option is `{}`", known[0]),
-        (None, _) => format!("the options are {}", listed(&known)),
+        (None, _) => format!("the options are {}", listed(known)),
     }
 }
 
-fn choice_advice(unknown: &str, expected: &str) -> String {
-    let known = quoted(expected);
-    match meant(unknown, &known) {
+fn choice_advice(unknown: &str, known: &[&str]) -> String {
+    match meant(unknown, known) {
         Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("write {}{}", if known.len() > 1 { "one of " } else { "" }, listed(&known)),
+        None => format!("write {}{}", if known.len() > 1 { "one of " } else { "" }, listed(known)),
     }
 }
 
@@ -105,7 +128,8 @@ fn listed(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-fn mismatch(expected: &str, found: Option<&Value>) -> String {
+/// Of a value that is not what is expected; `None` if it must not be quoted.
+pub(crate) fn mismatch(expected: &str, found: Option<&Value>) -> String {
     let wanted = match expected {
         "f32" | "f64" => "a number",
         "u8" => "a whole number from 0 to 255",
@@ -152,7 +176,7 @@ fn advice(wanted: &str, value: &Value) -> String {
     }
 }
 
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     const SHOWN: usize = 60;
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN).is_some() {

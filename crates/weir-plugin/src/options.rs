@@ -110,7 +110,12 @@ impl<'a> SchemaWalk<'a> {
             return (nouns.join(" or "), Vec::new());
         }
         let kinds: Vec<&str> = match &schema["type"] {
-            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != "null").collect(),
+            Value::Array(kinds) => {
+                // A time or a size may be a text with its unit as well, which is said once for all options.
+                let has_unit = schema.get("x-weir-unit").is_some() && schema.get("pattern").is_some();
+                let is_said = |kind: &&str| *kind == "string" && has_unit;
+                kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != "null" && !is_said(kind)).collect()
+            }
             kind => kind.as_str().into_iter().collect(),
         };
         match kinds[..] {
@@ -184,7 +189,8 @@ fn bounds(schema: &Value) -> Vec<String> {
     if let Some(length) = range(schema, "minLength", "maxLength") {
         bounds.push(if length == "1 or more" { "not empty".to_owned() } else { format!("{length} characters") });
     }
-    if let Some(pattern) = schema["pattern"].as_str() {
+    // That of a time or a size is said once for all options.
+    if let Some(pattern) = schema["pattern"].as_str().filter(|_| schema.get("x-weir-unit").is_none()) {
         bounds.push(format!("as `{pattern}`"));
     }
     bounds

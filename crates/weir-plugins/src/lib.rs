@@ -107,7 +107,7 @@ mod tests {
     use std::collections::HashSet;
 
     use serde_json::Value;
-    use weir_plugin::Build;
+    use weir_plugin::{Build, ConfigError};
 
     use super::*;
 
@@ -128,6 +128,37 @@ mod tests {
             assert!(built.is_ok(), "{}: {}", entry.name, built.err().expect("not ok"));
             assert_eq!(build.warnings, [], "{}", entry.name);
         }
+    }
+
+    #[test]
+    fn bounds_in_the_schemas_of_all_plugins_are_enforced() {
+        let mut count = 0;
+        for entry in REGISTRY.entries() {
+            let schema = (entry.schema)();
+            for (name, option) in schema["properties"].as_object().into_iter().flatten() {
+                for wrong in beyond_bounds(option) {
+                    let mut options = testing::example(entry);
+                    options[name] = wrong.clone();
+                    let mut build = Build::default().with_upstreams(testing::upstreams(&options));
+                    let error = (entry.build)(&options, &mut build).err();
+                    let mut faults = error.into_iter().flat_map(ConfigError::each);
+                    assert!(faults.any(|fault| fault.path == *name), "{}: {name}: {wrong}", entry.name);
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 150, "{count} bounds");
+    }
+
+    /// Values just beyond the bounds of an option: of a number, or of the length of a text or a list.
+    fn beyond_bounds(option: &Value) -> Vec<Value> {
+        let bound = |keyword: &str| option[keyword].as_f64();
+        let numbers = [bound("minimum").map(|least| least - 1.0), bound("maximum").map(|most| most + 1.0)];
+        let numbers = numbers.into_iter().flatten().chain(bound("exclusiveMinimum"));
+        let texts = [bound("minLength").map(|least| least - 1.0), bound("maxLength").map(|most| most + 1.0)];
+        let texts = texts.into_iter().flatten().map(|length| "a".repeat(length as usize).into());
+        let lists = bound("minItems").map(|least| vec![Value::from("a"); least as usize - 1].into());
+        numbers.map(Value::from).chain(texts).chain(lists).collect()
     }
 
     #[test]

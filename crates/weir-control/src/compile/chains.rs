@@ -298,11 +298,15 @@ impl<'a> Chains<'a> {
         let mut build = Build::of(owner.to_owned(), &self.shared).with_upstreams(upstreams);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
-            Err(error) if self.compiler.document.awaits_secret(&plugin.options, &error.path) => return None,
             Err(error) => {
-                let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
-                let (problem, advice) = split_credential(entry, error);
-                self.compiler.report(&path, place, problem, advice);
+                for error in error.each() {
+                    if self.compiler.document.awaits_secret(&plugin.options, &error.path) {
+                        continue;
+                    }
+                    let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
+                    let (problem, advice) = split_credential(entry, error);
+                    self.compiler.report(&path, place, problem, advice);
+                }
                 return None;
             }
         };

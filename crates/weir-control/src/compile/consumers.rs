@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use weir_plugin::{BuildContext, Consumer, Proof, Registry};
+use weir_plugin::{BuildContext, ConfigError, Consumer, Proof, Registry};
 
 use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
@@ -100,10 +100,9 @@ impl<'a> ConsumerReader<'a> {
                 self.compiler.report(&path, settings.place, problem, Some("leave it out".to_owned()));
                 continue;
             };
-            if let Err(error) = (metadata.check)(&settings.options)
-                && !self.compiler.document.awaits_secret(&settings.options, &error.path)
-            {
-                let (path, place) = inside(self.compiler, path, settings.place, &error);
+            let faults = (metadata.check)(&settings.options).err().into_iter().flat_map(ConfigError::each);
+            for error in faults.filter(|error| !document.awaits_secret(&settings.options, &error.path)) {
+                let (path, place) = inside(self.compiler, path.clone(), settings.place, &error);
                 self.compiler.report(&path, place, error.problem, None);
             }
             self.shared.metadata.insert(settings.name.clone(), settings.options.clone());
@@ -182,10 +181,12 @@ impl<'a> ConsumerReader<'a> {
         let credential = entry.credential?;
         let key = match (credential.check)(&plugin.options) {
             Ok(key) => key,
-            Err(error) if self.compiler.document.awaits_secret(&plugin.options, &error.path) => return Some(None),
             Err(error) => {
-                let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
-                self.compiler.report(&path, place, error.problem, None);
+                let document = self.compiler.document;
+                for error in error.each().filter(|error| !document.awaits_secret(&plugin.options, &error.path)) {
+                    let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
+                    self.compiler.report(&path, place, error.problem, None);
+                }
                 return Some(None);
             }
         };

@@ -1,5 +1,7 @@
 //! The members of a resource that are secrets. This one list decides what API responses mask and what stores encrypt.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use weir_plugin::secret_name::{SECRET_NAMES, has_headers, is_secret_header};
 
@@ -118,6 +120,56 @@ impl SecretWalk<'_> {
 /// Whether a text under these names is a secret.
 pub fn is_secret_at(list: &str, names: &[&str]) -> bool {
     kind_of(list, names).is_some()
+}
+
+/// Marks the secrets in the schema of a value under these names with `writeOnly`.
+pub fn mark_secrets(list: &str, names: &[&str], schema: &mut Value) {
+    let mut marking = SecretMarking { list, schema, secrets: BTreeSet::new() };
+    let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    marking.within("", &mut names);
+    for pointer in marking.secrets {
+        if let Some(Value::Object(members)) = schema.pointer_mut(&pointer) {
+            members.insert("writeOnly".to_owned(), true.into());
+        }
+    }
+}
+
+/// The deepest option that is looked for: definitions may refer to themselves.
+const MOST_NAMES: usize = 12;
+
+struct SecretMarking<'s> {
+    list: &'s str,
+    schema: &'s Value,
+    /// JSON Pointers into the schema.
+    secrets: BTreeSet<String>,
+}
+
+impl SecretMarking<'_> {
+    /// Looks into the part of the schema at `pointer`, which describes the value under `names`.
+    fn within(&mut self, pointer: &str, names: &mut Vec<String>) {
+        let Some(Value::Object(node)) = self.schema.pointer(pointer) else { return };
+        if names.len() > MOST_NAMES {
+            return;
+        }
+        let path: Vec<&str> = names.iter().map(String::as_str).collect();
+        let is_definition = pointer.starts_with("/$defs/") && pointer.matches('/').count() == 2;
+        if kind_of(self.list, &path).is_some() && !is_definition {
+            self.secrets.insert(pointer.to_owned());
+        }
+        if let Some(reference) = node.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#')) {
+            self.within(reference, names);
+        }
+        for name in node.get("properties").and_then(Value::as_object).into_iter().flat_map(|map| map.keys()) {
+            names.push(name.clone());
+            self.within(&format!("{pointer}/properties/{}", name.replace('~', "~0").replace('/', "~1")), names);
+            names.pop();
+        }
+        self.within(&format!("{pointer}/items"), names);
+        for form in ["anyOf", "oneOf", "allOf"] {
+            let count = node.get(form).and_then(Value::as_array).map_or(0, Vec::len);
+            (0..count).for_each(|index| self.within(&format!("{pointer}/{form}/{index}"), names));
+        }
+    }
 }
 
 /// Whether the value under these names is a secret, and how APISIX stores it.

@@ -16,6 +16,7 @@ use crate::options::headers::header_name;
 #[serde(deny_unknown_fields)]
 pub struct AttachConsumerLabel {
     /// The label for each header field, written as `$label`: `{ X-Consumer-Team: $team }`.
+    #[schemars(extend("minProperties" = 1))]
     headers: BTreeMap<String, String>,
 }
 
@@ -26,9 +27,6 @@ impl Definition for AttachConsumerLabel {
     const EXAMPLE: &'static str = "attach-consumer-label: { headers: { X-Consumer-Team: $team } }";
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.headers.is_empty() {
-            return Err(ConfigError::new("headers", "is empty; name at least one header field"));
-        }
         let read = |(field, value): (String, String)| {
             let option = format!("headers.{field}");
             let name = Name::new(header_name(&field, &option)?).expect("it was validated");

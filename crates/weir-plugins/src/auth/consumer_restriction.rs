@@ -71,16 +71,8 @@ impl Definition for ConsumerRestriction {
     const EXAMPLE: &'static str = "consumer-restriction: { whitelist: [jack], rejected_code: 403 }";
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if !(200..=999).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 200 to 999"));
-        }
         if self.whitelist.is_none() && self.blacklist.is_none() && self.allowed_by_methods.is_none() {
             return Err(ConfigError::new("", "needs `whitelist`, `blacklist` or `allowed_by_methods`"));
-        }
-        for (path, list) in [("whitelist", &self.whitelist), ("blacklist", &self.blacklist)] {
-            if list.as_ref().is_some_and(Vec::is_empty) {
-                return Err(ConfigError::new(path, "is empty; name at least one"));
-            }
         }
         for (index, rule) in self.allowed_by_methods.iter().flatten().enumerate() {
             if rule.methods.is_empty() || !rule.methods.iter().all(|method| METHODS.contains(&method.as_str())) {

@@ -25,8 +25,8 @@ impl Unauthenticated {
         build: &Build,
     ) -> Result<Unauthenticated, ConfigError> {
         let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-        if !(1..=128).contains(&realm.len()) || !realm.bytes().all(is_quotable) {
-            let problem = "must have from 1 to 128 visible ASCII characters, without quotes and backslashes";
+        if !realm.bytes().all(is_quotable) {
+            let problem = "must be visible ASCII characters, without quotes and backslashes";
             return Err(ConfigError::new("realm", problem));
         }
         let anonymous = anonymous.map(|username| {

@@ -169,12 +169,15 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"auth_plugins": [{"key-auth": {}}]}), "auth_plugins: needs at least two"),
+            (json!({"auth_plugins": [{"key-auth": {}}]}), "auth_plugins: has 1 item; at least 2 items are needed"),
             (json!({"auth_plugins": [{"key-auth": {}}, {"cors": {}}]}), "auth_plugins[1].cors: is not an auth plugin"),
-            (json!({"auth_plugins": [{"multi-auth": {}}]}), "auth_plugins[0].multi-auth: is not an auth plugin"),
+            (
+                json!({"auth_plugins": [{"multi-auth": {}}, {"key-auth": {}}]}),
+                "auth_plugins[0].multi-auth: is not an auth plugin",
+            ),
             (
                 json!({"auth_plugins": [{"key-auth": {"realm": ""}}, {"basic-auth": {}}]}),
-                "auth_plugins[0].key-auth.realm: must have",
+                "auth_plugins[0].key-auth.realm: is empty",
             ),
         ] {
             let error = refused::<MultiAuth>(options);

@@ -35,7 +35,8 @@ pub struct LimitConn {
     burst: Option<Value>,
     /// The delay, in seconds, of requests beyond `conn`. It is multiplied by the number of requests in progress divided
     /// by `conn`, rounded down.
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[schemars(range(max = 86_400), extend("exclusiveMinimum" = 0))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     default_conn_delay: f64,
     /// Always uses `default_conn_delay`. Otherwise the delay adapts: after each request, it is set to the average of
     /// the previous delay and the duration of the request. The duration is without the delay of the request itself.
@@ -67,7 +68,9 @@ pub struct LimitConn {
     /// because the gateway crashed or the server was not reachable. Values above 30 have the effect of 30. Requests in
     /// progress are renewed before this time, however long they take.
     #[serde(default = "default_key_ttl")]
-    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-only-if" = { "policy": ["redis", "redis-cluster", "redis-sentinel"] }))]
+    #[schemars(range(min = 1, max = MAX_TTL_S))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     key_ttl: u64,
 }
 }
@@ -100,27 +103,12 @@ fn default_key_ttl() -> u64 {
 const MAX_CONN: u64 = 1 << 30;
 /// The longest `key_ttl`, in seconds: a month.
 const MAX_TTL_S: u64 = 2_678_400;
-/// The longest `default_conn_delay`, in seconds: a day.
-const MAX_DELAY: f64 = 86_400.0;
 /// The longest delay that long requests can lead to, unless `default_conn_delay` is longer. Without it, event streams of
 /// an hour would make others wait for half an hour.
 const LONGEST_LEARNED: Duration = Duration::from_secs(30);
 
 impl LimitConn {
-    /// Checks that a schema cannot express.
-    fn check(&self) -> Result<(), ConfigError> {
-        if !(self.default_conn_delay > 0.0 && self.default_conn_delay <= MAX_DELAY) {
-            let problem = format!("must be above 0 and at most {MAX_DELAY} seconds");
-            return Err(ConfigError::new("default_conn_delay", problem));
-        }
-        if !(200..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
-        }
-        Ok(())
-    }
-
     fn limiter(self, build: &mut Build) -> Result<ConnLimiter, ConfigError> {
-        self.check()?;
         let quotas = match (self.conn, self.burst, self.key, self.rules) {
             (Some(conn), Some(burst), Some(key), None) => {
                 let key = LimitKey::compile(&key, self.key_type, "key", build)?;
@@ -175,9 +163,6 @@ impl Definition for LimitConn {
         let limiter = self.limiter(build)?;
         Ok(match server {
             None => Arc::new(limiter),
-            Some(_) if !(1..=MAX_TTL_S).contains(&key_ttl) => {
-                return Err(ConfigError::new("key_ttl", format!("must be from 1 to {MAX_TTL_S} seconds")));
-            }
             Some(server) => {
                 let lease = RedisConnLimiter::lease(Duration::from_secs(key_ttl));
                 Arc::new(RedisConnLimiter {
@@ -567,11 +552,6 @@ mod tests {
                 json!({"conn": 1, "burst": -1, "default_conn_delay": 1, "key": "remote_addr"}),
                 "burst: must be a whole number",
             ),
-            (
-                json!({"conn": 1, "burst": 0, "default_conn_delay": 0, "key": "remote_addr"}),
-                "default_conn_delay: must be",
-            ),
-            (json!({"rules": [], "default_conn_delay": 1}), "rules: must not be empty"),
             (
                 json!({"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "x", "policy": "redis"}),
                 "redis_host: is needed",

@@ -42,6 +42,7 @@ pub struct LimitCount {
     count: Option<Value>,
     /// The length of a window in seconds, or a `$variable` that holds it.
     #[schemars(extend("type" = ["integer", "string"]))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     time_window: Option<Value>,
     /// `fixed`: a window begins with the first request of a key. `sliding`: the limit applies to the last `time_window`
     /// seconds at any time. The requests of the previous window are counted in proportion to its part that lies within
@@ -84,6 +85,7 @@ pub struct LimitCount {
     /// gateways let through since the last synchronization. At least 0.1, and less than `time_window`; -1 disables it.
     /// Not available with the policy `local`, nor with sliding windows.
     #[serde(default = "default_sync_interval")]
+    #[schemars(extend("x-weir-unit" = "s"))]
     sync_interval: f64,
 }
 }
@@ -97,6 +99,7 @@ struct CountRuleOptions {
     count: Value,
     /// The length of a window in seconds, or a `$variable` that holds it.
     #[schemars(extend("type" = ["integer", "string"]))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     time_window: Value,
     /// The key by which requests are counted: text with `$variables`. The rule does not apply to a request in which all
     /// these variables are missing.
@@ -162,9 +165,6 @@ impl Definition for LimitCount {
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let server = self.counting(build)?;
-        if !(200..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
-        }
         let delay = self.delay()?;
         let max_count = match (self.window_type, &delay) {
             (WindowType::Fixed, None) => MAX_COUNT,

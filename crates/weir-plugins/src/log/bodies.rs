@@ -22,19 +22,25 @@ pub struct BodyOptions {
     include_req_body: bool,
     /// An expression, such as `[[request_method, "==", "POST"]]`. The request body is recorded only if the expression
     /// is true.
+    #[schemars(extend("x-weir-only-if" = { "include_req_body": [true] }))]
     include_req_body_expr: Option<Value>,
     /// Adds the response body to the record, as `response.body`. Has no effect with a `log_format`.
     #[serde(default)]
     include_resp_body: bool,
     /// An expression, such as `[[status, ">=", 400]]`. The response body is recorded only if the expression is true.
+    #[schemars(extend("x-weir-only-if" = { "include_resp_body": [true] }))]
     include_resp_body_expr: Option<Value>,
     /// The maximum number of bytes of a request body in a record. Longer bodies are truncated.
     #[serde(default = "default_max_body_bytes")]
-    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-only-if" = { "include_req_body": [true] }))]
+    #[schemars(range(min = 1, max = MOST))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_req_body_bytes: usize,
     /// The maximum number of bytes of a response body in a record. Longer bodies are truncated.
     #[serde(default = "default_max_body_bytes")]
-    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-only-if" = { "include_resp_body": [true] }))]
+    #[schemars(range(min = 1, max = MOST))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_resp_body_bytes: usize,
     /// Decodes recorded bodies whose `Content-Encoding` is `gzip`, `deflate` or `br`, outside of the worker. The limits
     /// above apply to the decoded body as well. `body_decoded` in the record names the coding. If a body can be decoded in
@@ -72,13 +78,9 @@ impl BodyCapture {
         include: bool,
         only: Option<&Value>,
         (most, decodes): (usize, bool),
-        names: [&str; 2],
+        only_name: &str,
         build: &mut Build,
     ) -> Result<Option<BodyCapture>, ConfigError> {
-        let [only_name, most_name] = names;
-        if !(1..=MOST).contains(&most) {
-            return Err(ConfigError::new(most_name, format!("must be from 1 to {MOST}")));
-        }
         let only = only.map(|only| build.condition_of_record(only, only_name)).transpose()?;
         Ok(include.then(|| BodyCapture { key: NoteKey::unique(), only, most, decodes }))
     }
@@ -175,14 +177,14 @@ impl BodyCaptures {
             options.include_req_body,
             options.include_req_body_expr.as_ref(),
             (options.max_req_body_bytes, options.decode_body),
-            ["include_req_body_expr", "max_req_body_bytes"],
+            "include_req_body_expr",
             build,
         )?;
         let response = BodyCapture::compile(
             options.include_resp_body,
             options.include_resp_body_expr.as_ref(),
             (options.max_resp_body_bytes, options.decode_body),
-            ["include_resp_body_expr", "max_resp_body_bytes"],
+            "include_resp_body_expr",
             build,
         )?;
         Ok(BodyCaptures { request, response })

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use http::header::{HeaderName, HeaderValue};
@@ -45,7 +46,8 @@ pub struct ClickhouseLogger {
     logtable: String,
     /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "options::default_timeout_s")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     timeout: u64,
     /// Whether the certificate of an `https` server is verified.
     #[serde(default = "options::default_true")]
@@ -66,7 +68,7 @@ impl Definition for ClickhouseLogger {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        let timeout = options::seconds(self.timeout, "timeout", 1)?;
+        let timeout = Duration::from_secs(self.timeout);
         let is_name = |char: char| char.is_alphanumeric() || "_.`-".contains(char);
         if self.logtable.is_empty() || !self.logtable.chars().all(is_name) {
             return Err(ConfigError::new("logtable", "must name a table: letters, digits, `_`, `-` and `.`"));

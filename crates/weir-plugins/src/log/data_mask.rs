@@ -25,6 +25,7 @@ pub struct DataMask {
     /// The largest body that is masked, in bytes. Larger bodies are left out of records.
     #[serde(default = "default_max_body_size")]
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_body_size: usize,
     /// The largest number of fields of a form that is masked; 0 is no limit. Forms with more fields are left out of records.
     #[serde(default = "default_max_req_post_args")]
@@ -45,6 +46,7 @@ struct MaskRule {
     /// `value`.
     action: MaskActionSpec,
     /// The format of the body. Required if `type` is `body`.
+    #[schemars(extend("x-weir-only-if" = { "type": ["body"] }))]
     body_format: Option<MaskBodyFormat>,
     /// The regular expression to match, without look-around and back-references. Required for the action `regex`.
     regex: Option<String>,
@@ -94,9 +96,6 @@ impl Definition for DataMask {
     const EXAMPLE: &'static str = r#"data-mask: { request: [{ type: query, name: card, action: regex, regex: '\d{12}(\d{4})', value: '****$1' }, { type: header, name: X-Session, action: remove }, { type: body, body_format: json, name: '$.users[*].password', action: replace, value: '***' }] }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.max_body_size == 0 {
-            return Err(ConfigError::new("max_body_size", "must be at least 1"));
-        }
         if self.request.is_empty() {
             build.warnings.push(ConfigError::new("request", "is empty, so nothing is masked"));
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -58,7 +59,8 @@ pub struct ElasticsearchLogger {
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "options::default_slow_timeout_s")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     timeout: u64,
     /// How batches are compressed. `gzip` reduces their size to about a fifth, at a cost of about 10 µs of CPU time per
     /// record on the logger's thread.
@@ -122,7 +124,7 @@ impl Definition for ElasticsearchLogger {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        let timeout = options::seconds(self.timeout, "timeout", 1)?;
+        let timeout = Duration::from_secs(self.timeout);
         let metadata = build.metadata::<ElasticsearchLogger>();
         let (index, hidden) = IndexName::compile(&self.field.index, build)?;
         let capture = self.format.compile(&metadata, build)?;

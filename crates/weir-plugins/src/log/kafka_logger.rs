@@ -55,11 +55,13 @@ pub struct KafkaLogger {
     required_acks: i16,
     /// Time-out for connecting, and for a batch, in seconds.
     #[serde(default = "options::default_timeout_s")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     timeout: u64,
     /// The interval at which the metadata of the topic (the leaders of its partitions) is refreshed, in seconds.
     #[serde(default = "default_meta_refresh_interval")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     meta_refresh_interval: u64,
     /// The format of records. Only `default` (JSON) is supported.
     #[serde(default)]
@@ -68,28 +70,36 @@ pub struct KafkaLogger {
     tls: Option<KafkaTlsOptions>,
     /// The maximum number of messages in a batch, if `batch_max_size` is 1.
     #[serde(default = "default_producer_batch_num")]
+    #[schemars(extend("x-weir-only-if" = { "batch_max_size": [1] }))]
     #[schemars(range(min = 1))]
     producer_batch_num: usize,
     /// The maximum size of the records in a batch, in bytes of their internal form. As JSON they are about 1.5 times as
     /// large, and brokers accept 1 MiB by default. A batch that a broker refuses as too large is split. APISIX's
     /// default is 1048576.
     #[serde(default = "default_producer_batch_size")]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     producer_batch_size: usize,
     /// How long a message waits for further messages of the batch, in seconds, if `batch_max_size` is 1.
     #[serde(default = "default_producer_time_linger")]
-    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-only-if" = { "batch_max_size": [1] }))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     producer_time_linger: u64,
     /// Has no effect: requests never wait for the logger.
     #[serde(default, rename = "producer_type")]
+    #[schemars(extend("deprecated" = true))]
     _producer_type: ProducerType,
     /// Has no effect: the memory for waiting records is limited as for all loggers.
     #[serde(default, rename = "producer_max_buffering")]
+    #[schemars(extend("deprecated" = true))]
     _producer_max_buffering: Option<u64>,
     /// Has no effect: each logger has its own producer.
     #[serde(default, rename = "cluster_name")]
+    #[schemars(extend("deprecated" = true))]
     _cluster_name: Option<u64>,
     /// Has no effect: the gateway uses protocol versions that all brokers since 1.0 support.
     #[serde(default, rename = "api_version")]
+    #[schemars(extend("deprecated" = true))]
     _api_version: Option<u8>,
     #[serde(flatten)]
     format: FormatOptions,
@@ -219,8 +229,8 @@ impl KafkaLogger {
         if self.meta_format == MetaFormat::Origin {
             return Err(ConfigError::new("meta_format", "`origin` is not supported; records are JSON (`default`)"));
         }
-        let timeout = options::seconds(self.timeout, "timeout", 1)?;
-        let refresh = options::seconds(self.meta_refresh_interval, "meta_refresh_interval", 1)?;
+        let timeout = Duration::from_secs(self.timeout);
+        let refresh = Duration::from_secs(self.meta_refresh_interval);
         let tls = self.tls.as_ref().map(|tls| StreamTls {
             verification: if tls.verify { ServerVerification::Verify } else { ServerVerification::Skip },
             name: None,
@@ -286,10 +296,7 @@ impl KafkaLogger {
         if !self.batch.is_single() {
             return Ok(Batching { max_bytes, ..batching });
         }
-        if self.producer_batch_num == 0 {
-            return Err(ConfigError::new("producer_batch_num", "must be at least 1"));
-        }
-        let linger: Duration = options::seconds(self.producer_time_linger, "producer_time_linger", 1)?;
+        let linger = Duration::from_secs(self.producer_time_linger);
         Ok(Batching { max_records: self.producer_batch_num, max_bytes, inactive: linger, oldest: linger })
     }
 }

@@ -41,6 +41,7 @@ pub struct LokiLogger {
     headers: BTreeMap<String, String>,
     /// The labels of the stream: names, and values with `$variables`. Each combination of values is a separate stream.
     #[serde(default = "default_log_labels")]
+    #[schemars(extend("minProperties" = 1, "maxProperties" = MAX_LABELS))]
     log_labels: BTreeMap<String, String>,
     /// Whether the certificate of an `https` server is verified. Off by default in APISIX.
     #[serde(default = "options::default_true")]
@@ -48,15 +49,19 @@ pub struct LokiLogger {
     /// Time-out for a batch, in milliseconds, including the time to connect.
     #[serde(default = "options::default_timeout_ms")]
     #[schemars(range(min = 1, max = 60000))]
+    #[schemars(extend("x-weir-unit" = "ms"))]
     timeout: u64,
     /// Has no effect: connections are always kept for the next batch.
     #[serde(default, rename = "keepalive")]
+    #[schemars(extend("deprecated" = true))]
     _keepalive: Option<bool>,
     /// Has no effect.
     #[serde(default, rename = "keepalive_timeout")]
+    #[schemars(extend("deprecated" = true))]
     _keepalive_timeout: Option<u64>,
     /// Has no effect: there is one connection for each server.
     #[serde(default, rename = "keepalive_pool")]
+    #[schemars(extend("deprecated" = true))]
     _keepalive_pool: Option<u64>,
     #[serde(flatten)]
     format: FormatOptions,
@@ -87,13 +92,7 @@ impl Definition for LokiLogger {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        if !(1..=60_000).contains(&self.timeout) {
-            return Err(ConfigError::new("timeout", "must be from 1 to 60000 milliseconds"));
-        }
         let metadata = build.metadata::<LokiLogger>();
-        if self.log_labels.is_empty() || self.log_labels.len() > MAX_LABELS {
-            return Err(ConfigError::new("log_labels", format!("must have from 1 to {MAX_LABELS} labels")));
-        }
         let hidden = self.log_labels.iter();
         let hidden = hidden.map(|(name, text)| build.template_of_record(text, &format!("log_labels.{name}"))).collect();
         let capture = self.format.compile(&metadata, build)?.with_hidden(hidden);
@@ -251,8 +250,6 @@ mod tests {
         for (options, want) in [
             (json!({}), "the option `endpoint_addrs` is missing"),
             (json!({"endpoint_addrs": []}), "endpoint_addrs: is needed"),
-            (json!({"endpoint_addrs": ["http://a"], "log_labels": {}}), "log_labels: must have from 1 to 15"),
-            (json!({"endpoint_addrs": ["http://a"], "timeout": 0}), "timeout: must be from 1"),
             (json!({"endpoint_addrs": ["http://a"], "tenant_id": "a\nb"}), "tenant_id: has a character"),
         ] {
             let error = refused::<LokiLogger>(options);

@@ -26,11 +26,13 @@ pub struct BatchOptions {
     batch_max_size: usize,
     /// A batch is sent when no record was added to it for this many seconds.
     #[serde(default = "default_inactive_timeout")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     inactive_timeout: u64,
     /// A batch is sent when it is this many seconds old.
     #[serde(default = "default_buffer_duration")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     buffer_duration: u64,
     /// The number of retries for a batch that could not be delivered. Its records are dropped after the last retry.
     /// Without this option, a batch is retried until it is delivered, with pauses that grow to 30 seconds, and records
@@ -38,11 +40,14 @@ pub struct BatchOptions {
     max_retry_count: Option<u32>,
     /// The pause before each of these retries, in seconds.
     #[serde(default = "default_retry_delay")]
+    #[schemars(range(max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     retry_delay: u64,
     /// Stores records on disk, in the node's `data_dir`, while the destination cannot keep up.
     spool: Option<SpoolSpec>,
     /// A name for the logger. Has no effect.
     #[serde(default, rename = "name")]
+    #[schemars(extend("deprecated" = true))]
     _name: Option<String>,
 }
 
@@ -50,11 +55,13 @@ pub struct BatchOptions {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpoolSpec {
-    /// The maximum size of the records on disk, in bytes.
+    /// The maximum size of the records on disk, in bytes: four files of the least size, or more.
     #[schemars(range(min = 4194304))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_size: u64,
     /// The maximum time that a record waits on disk, in seconds.
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     max_age: u64,
     /// When written records are synced to the disk (fsync): `always` (at every write), `interval` (every 200 ms), or
     /// `never`. A crash of the process loses no written records; a power failure loses the records that were not
@@ -73,7 +80,7 @@ pub struct SpoolSpec {
 impl Default for SpoolSpec {
     fn default() -> Self {
         let (sync, when_full) = (SpoolSyncSpec::Interval, WhenFullSpec::DropNewest);
-        SpoolSpec { max_size: 1 << 30, max_age: DAY_S, sync, when_full, encryption_keyring: Vec::new() }
+        SpoolSpec { max_size: 1 << 30, max_age: 86_400, sync, when_full, encryption_keyring: Vec::new() }
     }
 }
 
@@ -127,13 +134,7 @@ impl SinkIdentity {
 impl SpoolSpec {
     /// Compiles the options for a sink. Sinks with the same identity take over each other's remaining records.
     fn compile(&self, identity: &SinkIdentity, build: &mut Build) -> Result<Option<SinkSpool>, ConfigError> {
-        if self.max_size < MIN_SPOOL_BYTES {
-            return Err(ConfigError::new("spool.max_size", format!("must be at least {MIN_SPOOL_BYTES} bytes")));
-        }
-        let max_age = match self.max_age {
-            0 => return Err(ConfigError::new("spool.max_age", "must be at least 1 second")),
-            seconds => Duration::from_secs(seconds),
-        };
+        let max_age = Duration::from_secs(self.max_age);
         let keys = self.keys()?;
         let Some(data_dir) = build.data_dir() else {
             let problem = "needs the node's `data_dir`: set it at the top, as `data_dir: /var/lib/weir`";
@@ -192,9 +193,6 @@ pub fn default_timeout_ms() -> u64 {
     3000
 }
 
-/// Four files of the least size.
-const MIN_SPOOL_BYTES: u64 = 4 << 20;
-
 fn default_retry_delay() -> u64 {
     1
 }
@@ -211,19 +209,6 @@ fn default_batch_max_size() -> usize {
     1000
 }
 
-const DAY_S: u64 = 86_400;
-
-/// Checks a number of seconds.
-///
-/// # Errors
-/// The number is out of range.
-pub fn seconds(seconds: u64, option: &str, least: u64) -> Result<Duration, ConfigError> {
-    match (least..=DAY_S).contains(&seconds) {
-        true => Ok(Duration::from_secs(seconds)),
-        false => Err(ConfigError::new(option, format!("must be from {least} to {DAY_S} seconds"))),
-    }
-}
-
 impl BatchOptions {
     /// Compiles the options for a sink.
     ///
@@ -235,16 +220,13 @@ impl BatchOptions {
         max_pending: Option<usize>,
         build: &mut Build,
     ) -> Result<SinkOptions, ConfigError> {
-        if self.batch_max_size == 0 {
-            return Err(ConfigError::new("batch_max_size", "must be at least 1"));
-        }
         let batching = Batching {
             max_records: self.batch_max_size,
-            inactive: seconds(self.inactive_timeout, "inactive_timeout", 1)?,
-            oldest: seconds(self.buffer_duration, "buffer_duration", 1)?,
+            inactive: Duration::from_secs(self.inactive_timeout),
+            oldest: Duration::from_secs(self.buffer_duration),
             ..Batching::default()
         };
-        let pause = seconds(self.retry_delay, "retry_delay", 0)?;
+        let pause = Duration::from_secs(self.retry_delay);
         let retries = self.max_retry_count.map_or(Retries::Always, |most| Retries::Some { most, pause });
         let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&identity, build))?;
         // Rejected records are written unencrypted, so they are not kept if the spool is encrypted.
@@ -297,9 +279,6 @@ impl LoggerMetadata {
     /// # Errors
     /// An option is invalid.
     pub fn check(&self) -> Result<(), ConfigError> {
-        if self.max_pending_entries.is_some_and(|most| !(1..=1 << 20).contains(&most)) {
-            return Err(ConfigError::new("max_pending_entries", "must be from 1 to 1048576"));
-        }
         // The warnings are discarded here; they are reported by the plugins that use the metadata.
         let build = &mut Build::default();
         Capture::compile(self.log_format.as_ref(), self.log_format_extra.as_ref(), build).map(drop)

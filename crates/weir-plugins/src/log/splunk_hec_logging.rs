@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Response;
 use http::header::{HeaderName, HeaderValue};
@@ -50,10 +51,13 @@ struct EndpointOptions {
     channel: Option<String>,
     /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "options::default_slow_timeout_s")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     timeout: u64,
     /// Has no effect: idle connections are kept for 60 seconds.
     #[serde(default, rename = "keepalive_timeout")]
+    #[schemars(extend("x-weir-unit" = "s"))]
+    #[schemars(extend("deprecated" = true))]
     _keepalive_timeout: Option<u64>,
 }
 
@@ -65,7 +69,7 @@ impl Definition for SplunkHecLogging {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        let timeout = options::seconds(self.endpoint.timeout, "endpoint.timeout", 1)?;
+        let timeout = Duration::from_secs(self.endpoint.timeout);
         let metadata = build.metadata::<SplunkHecLogging>();
         let capture = self.format.compile(&metadata, build)?;
         let options = ReceiverOptions { option: "endpoint.uri", verify: self.ssl_verify, timeout };

@@ -41,16 +41,20 @@ pub struct Syslog {
     ssl_verify: bool,
     /// Time-out for connecting, and for a batch, in milliseconds.
     #[serde(default = "options::default_timeout_ms")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 3_600_000))]
+    #[schemars(extend("x-weir-unit" = "ms"))]
     timeout: u64,
     /// Has no effect: there is one connection.
     #[serde(default, rename = "pool_size")]
+    #[schemars(extend("deprecated" = true))]
     _pool_size: Option<u64>,
     /// Has no effect: `batch_max_size` limits the size of batches.
     #[serde(default, rename = "flush_limit")]
+    #[schemars(extend("deprecated" = true))]
     _flush_limit: Option<u64>,
     /// Has no effect: the memory for waiting records is limited as for all loggers.
     #[serde(default, rename = "drop_limit")]
+    #[schemars(extend("deprecated" = true))]
     _drop_limit: Option<u64>,
     #[serde(flatten)]
     format: FormatOptions,

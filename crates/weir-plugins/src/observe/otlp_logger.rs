@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -47,7 +48,8 @@ pub struct OtlpLogger {
     ssl_verify: bool,
     /// Time-out for a batch, in seconds, including the time to connect.
     #[serde(default = "options::default_slow_timeout_s")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     timeout: u64,
     #[serde(flatten)]
     format: FormatOptions,
@@ -66,7 +68,7 @@ impl Definition for OtlpLogger {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        let timeout = options::seconds(self.timeout, "timeout", 1)?;
+        let timeout = Duration::from_secs(self.timeout);
         let metadata = build.metadata::<OtlpLogger>();
         let capture = self.format.compile(&metadata, build)?.with_hidden(HIDDEN.map(Template::compile).into());
         let options = ReceiverOptions { option: "endpoint_addrs", verify: self.ssl_verify, timeout };
@@ -156,7 +158,6 @@ mod tests {
                 json!({"endpoint_addrs": ["http://a"], "protocol": "thrift"}),
                 "protocol: `thrift` is not an allowed value",
             ),
-            (json!({"endpoint_addrs": ["http://a"], "timeout": 0}), "timeout: must be from 1"),
         ] {
             let error = refused::<OtlpLogger>(options);
             assert!(error.starts_with(want), "{error}");

@@ -24,6 +24,7 @@ pub struct RequestId {
     algorithm: IdAlgorithm,
     /// The form of ids with the algorithm `range_id`.
     #[serde(default)]
+    #[schemars(extend("x-weir-only-if" = { "algorithm": ["range_id"] }))]
     range_id: RangeId,
 }
 
@@ -90,11 +91,8 @@ impl Definition for RequestId {
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let name = header_name(&self.header_name, "header_name")?.into();
         let RangeId { length, char_set } = self.range_id;
-        if !(6..=256).contains(&length) {
-            return Err(ConfigError::new("range_id.length", "must be from 6 to 256"));
-        }
-        if char_set.len() < 6 || !char_set.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(ConfigError::new("range_id.char_set", "needs at least 6 visible ASCII characters"));
+        if !char_set.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(ConfigError::new("range_id.char_set", "has a character that is not visible ASCII"));
         }
         let maker = match self.algorithm {
             IdAlgorithm::Uuid => IdGenerator::Uuid,
@@ -247,8 +245,6 @@ mod tests {
         for (options, want) in [
             (json!({"header_name": "a b"}), "header_name: is not the name"),
             (json!({"algorithm": "snowflake"}), "algorithm: `snowflake` is not an allowed value"),
-            (json!({"range_id": {"length": 5}}), "range_id.length: must be from 6"),
-            (json!({"range_id": {"char_set": "abc"}}), "range_id.char_set: needs at least 6"),
         ] {
             let error = refused::<RequestId>(options);
             assert!(error.starts_with(want), "{error}");

@@ -13,6 +13,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 #[serde(deny_unknown_fields)]
 pub struct ClientControl {
     /// The largest request body, in bytes. 0 means no limit other than `client_max_body_size`, which applies in any case.
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_body_size: Option<u64>,
 }
 
@@ -74,6 +75,6 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         let error = refused::<ClientControl>(json!({"max_body_size": -1}));
-        assert!(error.starts_with("max_body_size: expected a whole number, 0 or more"), "{error}");
+        assert!(error.starts_with("max_body_size: expected a whole number of bytes, 0 or more"), "{error}");
     }
 }

@@ -39,6 +39,7 @@ pub struct ContentFilter {
     /// response with 502.
     #[serde(default = "default_max_body_size")]
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_body_size: u64,
     /// The status of a refused request, 400 to 599. A refused response is replaced by a response with the status 502.
     #[serde(default = "default_rejected_code")]
@@ -125,15 +126,6 @@ impl Definition for ContentFilter {
     - { on: response, in: body, path: $..card, pattern: "\\d{12}(\\d{4})", action: mask, replacement: "****$1" }"#;
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.rules.is_empty() {
-            return Err(ConfigError::new("rules", "is empty"));
-        }
-        if self.max_body_size == 0 {
-            return Err(ConfigError::new("max_body_size", "must be at least 1"));
-        }
-        if !(400..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
-        }
         let rule = |(index, options): (usize, ContentRuleOptions)| options.compile(&format!("rules[{index}]"));
         let rules: Vec<_> = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
         let (requests, responses) = rules.into_iter().partition(|(side, _)| *side == RuleDirection::Request);

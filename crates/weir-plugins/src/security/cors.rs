@@ -33,6 +33,7 @@ pub struct Cors {
     expose_headers: Option<String>,
     /// How long a browser may cache the answer to a preflight request, in seconds; -1 disables caching.
     #[serde(default = "default_max_age")]
+    #[schemars(extend("x-weir-unit" = "s"))]
     max_age: i64,
     /// Allows requests with credentials, such as cookies. Other options cannot be `*` then.
     #[serde(default)]

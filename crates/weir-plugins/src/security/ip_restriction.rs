@@ -14,8 +14,10 @@ use crate::options::addresses::AddressSet;
 #[serde(deny_unknown_fields)]
 pub struct IpRestriction {
     /// Addresses and networks that are allowed; all others are refused.
+    #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
     /// Addresses and networks that are refused; all others are allowed.
+    #[schemars(length(min = 1))]
     blacklist: Option<Vec<String>>,
     /// The message in the body of a refusal: `{"message":"..."}`.
     #[serde(default = "default_message")]
@@ -47,12 +49,6 @@ impl Definition for IpRestriction {
             (None, Some(addresses)) => (addresses, "blacklist", false),
             _ => return Err(ConfigError::new("", "needs one of `whitelist` and `blacklist`")),
         };
-        if addresses.is_empty() {
-            return Err(ConfigError::new(path, "is empty; name at least one address"));
-        }
-        if !(403..=404).contains(&self.response_code) {
-            return Err(ConfigError::new("response_code", "must be 403 or 404"));
-        }
         Ok(Arc::new(IpAccessList {
             addresses: AddressSet::compile(&addresses, path)?,
             allowed,
@@ -107,7 +103,6 @@ mod tests {
             (json!({"whitelist": ["::1"], "blacklist": ["::1"]}), "needs one of"),
             (json!({"whitelist": []}), "whitelist: is empty"),
             (json!({"blacklist": ["::1", "localhost"]}), "blacklist[1]: `localhost` is not an address"),
-            (json!({"blacklist": ["::1"], "response_code": 500}), "response_code: must be 403 or 404"),
         ] {
             let error = refused::<IpRestriction>(options);
             assert!(error.starts_with(want), "{error}");

@@ -27,8 +27,10 @@ pub struct MessageSize {
 struct SizeRange {
     /// The minimum size of a body, in bytes.
     #[serde(default)]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     min: u64,
     /// The maximum size of a body, in bytes. Without it there is no maximum.
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max: Option<u64>,
 }
 

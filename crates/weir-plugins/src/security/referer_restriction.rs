@@ -16,8 +16,10 @@ pub struct RefererRestriction {
     bypass_missing: bool,
     /// Hosts that are allowed; all others are refused. `*.example.com` matches every subdomain of `example.com`, `*`
     /// matches every host.
+    #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,
     /// Hosts that are refused; all others are allowed.
+    #[schemars(length(min = 1))]
     blacklist: Option<Vec<String>>,
     /// The message in the body of a refusal, whose status is 403: `{"message":"..."}`.
     #[serde(default = "default_message")]
@@ -41,9 +43,6 @@ impl Definition for RefererRestriction {
             (None, Some(texts)) => (texts, "blacklist", false),
             _ => return Err(ConfigError::new("", "needs one of `whitelist` and `blacklist`")),
         };
-        if texts.is_empty() {
-            return Err(ConfigError::new(path, "is empty; name at least one host"));
-        }
         let host = |(index, text): (usize, &String)| {
             HostPattern::compile(text).ok_or_else(|| {
                 let problem = format!("`{text}` is not a host; write as example.com or *.example.com");

@@ -1,6 +1,6 @@
 //! Shared by the plugins that limit JSON and XML documents.
 
-use weir_plugin::{ConfigError, Exchange, Stop};
+use weir_plugin::{Exchange, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::content::coding;
@@ -9,24 +9,10 @@ use crate::content::coding;
 #[derive(Clone, Copy)]
 pub struct ThreatBounds {
     pub max_body_size: u64,
-    pub max_depth: usize,
     pub rejected_code: u16,
 }
 
 impl ThreatBounds {
-    pub fn check(self) -> Result<(), ConfigError> {
-        if self.max_body_size == 0 {
-            return Err(ConfigError::new("max_body_size", "must be at least 1"));
-        }
-        if !(1..=1000).contains(&self.max_depth) {
-            return Err(ConfigError::new("max_depth", "must be from 1 to 1000"));
-        }
-        if !(400..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
-        }
-        Ok(())
-    }
-
     /// Passes the decoded body to `judge`; an error from it becomes the response.
     pub fn judge(
         self,

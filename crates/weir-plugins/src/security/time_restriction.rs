@@ -99,9 +99,6 @@ impl Definition for TimeRestriction {
         if self.allow.is_empty() && self.deny.is_empty() {
             return Err(ConfigError::new("", "has neither `allow` nor `deny`"));
         }
-        if !(400..=599).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 400 to 599"));
-        }
         let zone = TimeZone::get(&self.time_zone).map_err(|_| {
             ConfigError::new("time_zone", format!("`{}` is not a time zone; write as `Europe/Zurich`", self.time_zone))
         })?;
@@ -247,7 +244,6 @@ mod tests {
             (json!({"deny": [{"to": "24:01"}]}), "deny[0].to: `24:01` is not a time of day"),
             (json!({"deny": [{"from": "24:00"}]}), "deny[0].from: is the end of the day"),
             (json!({"deny": [{}], "time_zone": "Mars/Base"}), "time_zone: `Mars/Base` is not a time zone"),
-            (json!({"deny": [{}], "rejected_code": 200}), "rejected_code: must be from 400 to 599"),
         ] {
             let error = refused::<TimeRestriction>(options);
             assert!(error.starts_with(want), "{error}");

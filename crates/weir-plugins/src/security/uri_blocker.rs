@@ -40,9 +40,6 @@ impl Definition for UriBlocker {
     const EXAMPLE: &'static str = r#"uri-blocker: { block_rules: ["\\.(env|git)", "^/admin"], rejected_code: 404 }"#;
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if !(200..=999).contains(&self.rejected_code) {
-            return Err(ConfigError::new("rejected_code", "must be from 200 to 999"));
-        }
         Ok(Arc::new(Blocker {
             rules: pattern::compile_set(&self.block_rules, self.case_insensitive, "block_rules")?,
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
@@ -102,7 +99,6 @@ mod tests {
             (json!({}), "the option `block_rules` is missing"),
             (json!({"block_rules": []}), "block_rules: must contain from 1"),
             (json!({"block_rules": ["a", "[z-a]"]}), "block_rules[1]: is not a regular expression"),
-            (json!({"block_rules": ["a"], "rejected_code": 99}), "rejected_code: must be from 200"),
         ] {
             let error = refused::<UriBlocker>(options);
             assert!(error.starts_with(want), "{error}");

@@ -36,6 +36,7 @@ pub struct Mocking {
     response_headers: BTreeMap<String, Scalar>,
     /// The delay before the response, in seconds.
     #[serde(default)]
+    #[schemars(extend("x-weir-unit" = "s"))]
     delay: u32,
     /// Adds `x-mock-by: Weir/<version>` to the response.
     #[serde(default = "default_true")]
@@ -61,10 +62,6 @@ impl Definition for Mocking {
     const EXAMPLE: &'static str = r#"mocking: { response_example: '{"hello":"$remote_addr"}', response_status: 200 }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if !(200..=999).contains(&self.response_status) {
-            let problem = format!("{} is not a final status; use 200 to 999", self.response_status);
-            return Err(ConfigError::new("response_status", problem));
-        }
         if !field::is_value(self.content_type.as_bytes()) {
             return Err(ConfigError::new("content_type", "has a character that is not allowed in a header field"));
         }
@@ -313,7 +310,6 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "has neither `response_example` nor `response_schema`; give one"),
-            (json!({"response_example": "", "response_status": 101}), "response_status: 101 is not a final status"),
             (json!({"response_example": "", "response_headers": {"a b": 1}}), "response_headers.a b: "),
             (json!({"response_example": 1}), "response_example: expected text, found a number"),
             (json!({"respons_example": ""}), "respons_example: the option `respons_example` is not known"),

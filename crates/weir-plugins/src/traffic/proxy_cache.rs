@@ -81,7 +81,8 @@ pub struct ProxyCache {
     cache_http_status: BTreeSet<u16>,
     /// For so many seconds a response is used that does not say itself how long.
     #[serde(default = "default_ttl")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_SECONDS))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     cache_ttl: u64,
     /// Follows the `Cache-Control` of clients, too: `no-cache`, `no-store`, `max-age`, `min-fresh`, `max-stale` and
     /// `only-if-cached`. Any client can then have requests sent to the upstream.
@@ -99,18 +100,24 @@ pub struct ProxyCache {
     /// Responses with more content, in bytes, are not kept.
     #[serde(default = "default_content")]
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_resp_body_size: u64,
     /// For so many seconds longer, a response that is too old is used at once while a newer one is requested. Applies to
     /// responses without `stale-while-revalidate` (RFC 5861) and without `must-revalidate`.
     #[serde(default)]
+    #[schemars(range(max = MOST_SECONDS))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     stale_while_revalidate: u64,
     /// For so many seconds longer, a response that is too old is used if the upstream fails: it cannot be reached, or answers with
     /// 500, 502, 503 or 504. Applies to responses without `stale-if-error` (RFC 5861) and without `must-revalidate`.
     #[serde(default)]
+    #[schemars(range(max = MOST_SECONDS))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     stale_if_error: u64,
     /// The longest time, in seconds, that a request waits for the response to another one.
     #[serde(default = "default_wait")]
     #[schemars(range(min = 0, max = 3600))]
+    #[schemars(extend("x-weir-unit" = "s"))]
     cache_lock_timeout: u64,
     /// Addresses and networks of clients that may use `PURGE`; others get 403.
     #[serde(default = "default_purgers")]
@@ -122,13 +129,15 @@ pub struct ProxyCache {
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyCacheMetadata {
     /// The memory of a zone, in bytes.
-    #[schemars(range(min = 1_048_576))]
+    #[schemars(range(min = LEAST_ZONE))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     zone_size: u64,
     /// The memory of single zones, in bytes, by name.
+    #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": LEAST_ZONE, "x-weir-unit": "bytes" }))]
     zones: BTreeMap<String, u64>,
     /// The most memory of all zones together, in bytes. The default is 1 GiB, or that of all zones in `zones` and one more if that is
     /// larger.
-    #[schemars(range(min = 1_048_576))]
+    #[schemars(range(min = LEAST_ZONE))]
     all_zones_size: Option<u64>,
 }
 
@@ -209,35 +218,12 @@ impl ProxyCache {
         if self.cache_strategy == CacheStrategy::Disk {
             return Err(ConfigError::new("cache_strategy", "is `disk`; responses are kept in memory: write `memory`"));
         }
-        if !(1..=100).contains(&self.cache_zone.len()) {
-            return Err(ConfigError::new("cache_zone", "must have from 1 to 100 characters"));
-        }
         if self.cache_method.contains(&CacheMethod::Post) {
             let problem = "has `POST`, whose content is not part of the key; choose from `GET` and `HEAD`";
             return Err(ConfigError::new("cache_method", problem));
         }
-        if self.cache_method.is_empty() {
-            return Err(ConfigError::new("cache_method", "is empty; choose from `GET` and `HEAD`"));
-        }
-        if let Some(status) = self.cache_http_status.iter().find(|status| !(200..=599).contains(*status)) {
-            return Err(ConfigError::new("cache_http_status", format!("{status} is not from 200 to 599")));
-        }
         if let Some(status) = self.cache_http_status.iter().find(|status| matches!(status, 206 | 304)) {
             return Err(ConfigError::new("cache_http_status", format!("{status} is not a whole response")));
-        }
-        let seconds = [
-            ("cache_ttl", self.cache_ttl, 1, MOST_SECONDS),
-            ("stale_while_revalidate", self.stale_while_revalidate, 0, MOST_SECONDS),
-            ("stale_if_error", self.stale_if_error, 0, MOST_SECONDS),
-            ("cache_lock_timeout", self.cache_lock_timeout, 0, 3600),
-        ];
-        for (path, value, least, most) in seconds {
-            if !(least..=most).contains(&value) {
-                return Err(ConfigError::new(path, format!("must be from {least} to {most}")));
-            }
-        }
-        if self.max_resp_body_size == 0 {
-            return Err(ConfigError::new("max_resp_body_size", "must be at least 1"));
         }
         Ok(())
     }
@@ -254,9 +240,6 @@ impl Definition for ProxyCache {
         let key = templates(&self.cache_key, "cache_key", build)?;
         let bypass = templates(self.cache_bypass.as_deref().unwrap_or_default(), "cache_bypass", build)?;
         let no_cache = templates(self.no_cache.as_deref().unwrap_or_default(), "no_cache", build)?;
-        if key.is_empty() {
-            return Err(ConfigError::new("cache_key", "is empty; write as `[$host, $request_uri]`"));
-        }
         let purge_from = AddressSet::compile(&self.purge_from, "purge_from")?;
         let totals = build.permanent::<CacheTotals>(Self::NAME);
         let metadata = build.metadata::<Self>();
@@ -296,16 +279,6 @@ impl Definition for ProxyCache {
 
 impl HasMetadata for ProxyCache {
     type Metadata = ProxyCacheMetadata;
-
-    fn check_metadata(metadata: ProxyCacheMetadata) -> Result<(), ConfigError> {
-        let named = metadata.zones.iter().map(|(name, size)| (format!("zones.{name}"), *size));
-        let all = metadata.all_zones_size.map(|size| ("all_zones_size".to_owned(), size));
-        let mut sizes = std::iter::once(("zone_size".to_owned(), metadata.zone_size)).chain(all).chain(named);
-        match sizes.find(|(_, size)| *size < LEAST_ZONE) {
-            Some((path, _)) => Err(ConfigError::new(path, format!("must be at least {LEAST_ZONE} bytes"))),
-            None => Ok(()),
-        }
-    }
 }
 
 fn templates(texts: &[String], path: &str, build: &mut Build) -> Result<Box<[Template]>, ConfigError> {
@@ -579,6 +552,7 @@ impl Plugin for CachePlugin {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use weir_plugin::Entry;
 
     use super::*;
     use crate::testing::{build, exchange, on_request, refused};
@@ -588,22 +562,17 @@ mod tests {
         for (options, want) in [
             (json!({"cache_strategy": "disk"}), "cache_strategy: is `disk`; responses are kept in memory"),
             (json!({"cache_method": ["GET", "POST"]}), "cache_method: has `POST`"),
-            (json!({"cache_method": []}), "cache_method: is empty"),
             (json!({"cache_http_status": [200, 304]}), "cache_http_status: 304 is not a whole response"),
-            (json!({"cache_http_status": [100]}), "cache_http_status: 100 is not from 200 to 599"),
-            (json!({"cache_ttl": 0}), "cache_ttl: must be from 1"),
-            (json!({"cache_key": []}), "cache_key: is empty"),
             (json!({"cache_key": ["$host", ""]}), "cache_key[1]: is empty"),
             (json!({"purge_from": ["here"]}), "purge_from[0]"),
-            (json!({"max_resp_body_size": 0}), "max_resp_body_size: must be at least 1"),
-            (json!({"cache_zone": ""}), "cache_zone: must have from 1 to 100 characters"),
         ] {
             let error = refused::<ProxyCache>(options);
             assert!(error.starts_with(want), "{error}");
         }
-        let small = ProxyCacheMetadata { zones: [("a".to_owned(), 5)].into(), ..ProxyCacheMetadata::default() };
-        let error = ProxyCache::check_metadata(small).expect_err("too small").to_string();
-        assert!(error.starts_with("zones.a: must be at least"), "{error}");
+        let metadata = Entry::described::<ProxyCache>().metadata.expect("it has settings");
+        let error = (metadata.check)(&json!({"zones": {"a": 5}})).expect_err("too small").to_string();
+        assert_eq!(error, "zones.a: expected a whole number of bytes, 1048576 or more, found the number 5");
+        (metadata.check)(&json!({"zones": {"a": "2MiB"}})).expect("it is a size");
     }
 
     #[test]

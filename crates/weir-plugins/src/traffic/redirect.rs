@@ -25,12 +25,15 @@ pub struct Redirect {
     http_to_https: bool,
     /// The HTTPS port for `http_to_https`. The default is the port of the node's first listener with TLS. Set it if
     /// clients use a different port.
+    #[schemars(extend("x-weir-only-if" = { "http_to_https": [true] }))]
     #[schemars(range(min = 1))]
     https_port: Option<u16>,
-    /// The status of redirects by `http_to_https`, for all methods, 301 to 308. Not in APISIX.
-    #[schemars(range(min = 301, max = 308))]
+    /// The status of redirects by `http_to_https`, for all methods: 301, 302, 303, 307 or 308. Not in APISIX.
+    #[schemars(extend("x-weir-only-if" = { "http_to_https": [true] }))]
+    #[schemars(extend("enum" = [301, 302, 303, 307, 308]))]
     http_to_https_code: Option<u16>,
     /// The target of the redirect, which may contain `$variables`. Write a literal dollar sign as `\$`.
+    #[schemars(length(min = 1))]
     uri: Option<String>,
     /// A regular expression for the path, and the target of the redirect, with `$1`, `$2`... for the capture groups.
     /// Requests that do not match are not redirected.
@@ -59,9 +62,6 @@ impl Definition for Redirect {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let https_code = self.http_to_https_code;
-        if https_code.is_some_and(|code| ![301, 302, 303, 307, 308].contains(&code)) {
-            return Err(ConfigError::new("http_to_https_code", "must be 301, 302, 303, 307 or 308"));
-        }
         let place = match (self.http_to_https, self.uri, self.regex_uri) {
             (true, None, None) if self.append_query_string => {
                 let problem = "has no use with `http_to_https`, which keeps the query anyway; leave it out";
@@ -72,8 +72,7 @@ impl Definition for Redirect {
                 let port = port.map(|port| format!(":{port}").into_bytes().into()).unwrap_or_default();
                 RedirectTarget::Https(port, https_code)
             }
-            (false, Some(uri), None) if !uri.is_empty() => RedirectTarget::Fixed(build.template(&uri, "uri")),
-            (false, Some(_), None) => return Err(ConfigError::new("uri", "is empty")),
+            (false, Some(uri), None) => RedirectTarget::Fixed(build.template(&uri, "uri")),
             (false, None, Some(texts)) => match &texts[..] {
                 [expression, place] => {
                     let expression = pattern::compile(expression, false, "regex_uri[0]")?;
@@ -91,12 +90,6 @@ impl Definition for Redirect {
                 "http_to_https_code",
                 "can be used with `http_to_https` only; set `ret_code`",
             ));
-        }
-        if self.https_port == Some(0) {
-            return Err(ConfigError::new("https_port", "must be from 1 to 65535"));
-        }
-        if !(200..=999).contains(&self.ret_code) {
-            return Err(ConfigError::new("ret_code", "must be from 200 to 999"));
         }
         let Redirect { ret_code: status, encode_uri, append_query_string, .. } = self;
         Ok(Arc::new(Redirection { place, status, encode_uri, append_query_string }))
@@ -304,8 +297,10 @@ mod tests {
             (json!({"uri": ""}), "uri: is empty"),
             (json!({"regex_uri": ["a"]}), "regex_uri: must contain one regular expression and one target"),
             (json!({"regex_uri": ["(", "b"]}), "regex_uri[0]: is not a regular expression"),
-            (json!({"uri": "/", "ret_code": 100}), "ret_code: must be from 200"),
-            (json!({"http_to_https": true, "http_to_https_code": 304}), "http_to_https_code: must be 301"),
+            (
+                json!({"http_to_https": true, "http_to_https_code": 304}),
+                "http_to_https_code: expected one of `301`, `302`, `303`, `307`, `308`",
+            ),
             (json!({"uri": "/", "http_to_https_code": 308}), "http_to_https_code: can be used with"),
             (json!({"http_to_https": true, "append_query_string": true}), "append_query_string: has no use"),
         ] {

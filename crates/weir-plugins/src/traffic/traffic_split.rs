@@ -150,8 +150,7 @@ impl ShareOptions {
                     "takes the place of an upstream; keep one of them",
                 ));
             }
-            Some(status @ 200..=599) => ShareTarget::Status(status),
-            Some(_) => return Err(ConfigError::new(format!("{path}.status"), "must be from 200 to 599")),
+            Some(status) => ShareTarget::Status(status),
         };
         Ok(WeightedShare { until, target, request, response })
     }
@@ -361,7 +360,6 @@ mod tests {
                 shares(json!([{"weight": -1}])),
                 "rules[0].weighted_upstreams[0].weight: expected a whole number, 0 or more",
             ),
-            (shares(json!([{"status": 100}])), "rules[0].weighted_upstreams[0].status: must be from 200 to 599"),
             (
                 shares(json!([{"headers": {"set": {"Host": "x"}}}])),
                 "rules[0].weighted_upstreams[0].headers: cannot change `Host`",

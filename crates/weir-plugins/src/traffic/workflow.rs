@@ -48,15 +48,9 @@ impl Definition for Workflow {
     - { case: [[http_x_tier, "==", free]], actions: [[limit-count, { count: 10, time_window: 60, rejected_code: 429 }]] }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if self.rules.is_empty() {
-            return Err(ConfigError::new("rules", "is empty"));
-        }
         let rule = |(index, rule): (usize, WorkflowRuleOptions)| {
             let path = format!("rules[{index}]");
             let case = rule.case.as_ref().map(|case| build.condition(case, &format!("{path}.case"))).transpose()?;
-            if rule.actions.is_empty() {
-                return Err(ConfigError::new(format!("{path}.actions"), "is empty"));
-            }
             let action = |(number, action): (usize, Vec<Value>)| {
                 WorkflowAction::compile(&action, &format!("{path}.actions[{number}]"), build)
             };

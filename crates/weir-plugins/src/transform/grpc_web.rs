@@ -39,6 +39,7 @@ pub struct GrpcWeb {
     /// 413.
     #[serde(default = "default_max_req_body_size")]
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_req_body_size: u64,
 }
 
@@ -63,9 +64,6 @@ impl Definition for GrpcWeb {
                 "cors_allow_headers",
                 "has a character that is not allowed in a header field",
             ));
-        }
-        if self.max_req_body_size == 0 {
-            return Err(ConfigError::new("max_req_body_size", "must be at least 1"));
         }
         Ok(Arc::new(GrpcWebTranslator {
             allowed_headers: self.cors_allow_headers,
@@ -520,7 +518,6 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"cors_allow_headers": "a\r\nb"}), "cors_allow_headers: has a character"),
-            (json!({"max_req_body_size": 0}), "max_req_body_size: must be at least 1"),
             (json!({"strip_path": true}), "the option `strip_path` is not known"),
         ] {
             let error = refused::<GrpcWeb>(options);

@@ -24,6 +24,7 @@ pub struct Gzip {
     /// Responses whose `Content-Length` is smaller, in bytes, are not compressed.
     #[serde(default = "default_min_length")]
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     min_length: u64,
     /// The compression level: 1 is the fastest, 9 compresses best.
     #[serde(default = "default_comp_level")]
@@ -39,6 +40,7 @@ pub struct Gzip {
     vary: bool,
     /// Accepted for compatibility with APISIX. Has no effect, because compressed content is not buffered.
     #[expect(dead_code, reason = "compressed content is not buffered")]
+    #[schemars(extend("deprecated" = true))]
     buffers: Option<BufferOptions>,
 }
 
@@ -52,6 +54,7 @@ struct BufferOptions {
     number: Option<u64>,
     /// The size of a buffer, in bytes.
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     size: Option<u64>,
 }
 
@@ -74,10 +77,12 @@ impl Definition for Gzip {
     const EXAMPLE: &'static str = "gzip: { types: [text/html, application/json], min_length: 256 }";
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if !(1..=9).contains(&self.comp_level) {
-            return Err(ConfigError::new("comp_level", "must be from 1 to 9"));
-        }
-        let terms = CompressionConditions::new(self.types, self.min_length, self.http_version, self.vary)?;
+        let terms = CompressionConditions {
+            types: self.types,
+            min_length: self.min_length,
+            oldest: self.http_version,
+            vary: self.vary,
+        };
         Ok(Arc::new(GzipCompressor { terms, level: Compression::new(self.comp_level) }))
     }
 }
@@ -167,10 +172,8 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"comp_level": 10}), "comp_level: must be from 1 to 9"),
-            (json!({"min_length": 0}), "min_length: must be at least 1"),
-            (json!({"types": "text/html"}), "types: expected a list of media types"),
-            (json!({"http_version": 2}), "http_version: expected 1.1 or 1"),
+            (json!({"types": "text/html"}), "types: expected `*` or a list, found the text"),
+            (json!({"http_version": 2}), "http_version: expected one of `1.1`, `1`, found the number 2"),
         ] {
             let error = refused::<Gzip>(options);
             assert!(error.starts_with(want), "{error}");

@@ -444,7 +444,10 @@ mod tests {
             (json!({"headers": {"remove": ["Content-Length"]}}), "headers.remove[0]: controls the framing"),
             (json!({"headers": {"set": {"X": "a\r\nb"}}}), "headers.set.X: has a character that is not allowed"),
             (json!({"headers": {"set": {"X": []}}}), "headers.set.X: needs at least one value"),
-            (json!({"headers": {"set": {"X": "1"}, "delete": ["Y"]}}), "headers.delete: is none of"),
+            (
+                json!({"headers": {"set": {"X": "1"}, "delete": ["Y"]}}),
+                "headers.delete: the option `delete` is not known; the options are `add`, `set`, `remove`",
+            ),
             (json!({"headers": {"remove": "X"}}), "headers.remove: must be a list of names"),
             (json!({"headers": {"set": "X: a"}}), "headers.set: must be a map"),
             (json!({"headers": {"Host": "x"}}), "headers: cannot change `Host`; use the option `host`"),

@@ -41,6 +41,7 @@ pub struct ResponseRewrite {
     /// The largest body for `filters`, in bytes. A larger response is replaced by a response with the status 502.
     #[serde(default = "default_max_resp_body_size")]
     #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
     max_resp_body_size: u64,
     /// What becomes of a stream (`text/event-stream`, `multipart/x-mixed-replace`) that `filters` would hold back until its
     /// end: `refuse` or `pass`.
@@ -96,12 +97,6 @@ impl Definition for ResponseRewrite {
         let filter = |(index, filter): (usize, FilterOptions)| filter.compile(&format!("filters[{index}]"));
         let filters: Box<[BodyReplacement]> =
             self.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?;
-        if self.max_resp_body_size == 0 {
-            return Err(ConfigError::new("max_resp_body_size", "must be at least 1"));
-        }
-        if self.status_code.is_some_and(|status| !(200..=598).contains(&status)) {
-            return Err(ConfigError::new("status_code", "must be from 200 to 598"));
-        }
         let body = match self.body {
             Some(text) if self.body_base64 => {
                 let wrong = |_| ConfigError::new("body", "is not base64, as `body_base64` says");
@@ -220,9 +215,6 @@ impl FilterOptions {
             }
         }
         let place = format!("{path}.regex");
-        if self.regex.is_empty() {
-            return Err(ConfigError::new(place, "is empty"));
-        }
         let is_anchored = !flags.contains('m') && asks_for_end(&self.regex);
         let text = if flags.is_empty() { self.regex } else { format!("(?{flags}){}", self.regex) };
         let regex = pattern::compile(&text, false, &place)?;
@@ -453,7 +445,6 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
-            (json!({"status_code": 600}), "status_code: must be from 200 to 598"),
             (json!({"body": "%", "body_base64": true}), "body: is not base64"),
             (json!({"body_base64": true}), "body_base64: needs a `body`"),
             (json!({"vars": [["status"]]}), "vars[0]: rule too short"),

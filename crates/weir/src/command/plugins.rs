@@ -3,6 +3,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
+use weir_control::plugin_schemas;
 use weir_plugin::Entry;
 use weir_plugin::options::{Row, description, rows};
 use weir_plugin::suggest::closest;
@@ -136,9 +137,9 @@ fn wrap(prose: &str, indent: &str, text: &mut String) {
 
 fn schema(entry: &Entry, part: ReferencePart) -> Result<String, String> {
     let schema = match part {
-        ReferencePart::Options => Some(entry.schema),
-        ReferencePart::Consumer => entry.credential.map(|credential| credential.schema),
-        ReferencePart::Metadata => entry.metadata.map(|metadata| metadata.schema),
+        ReferencePart::Options => Some(plugin_schemas::options(entry)),
+        ReferencePart::Consumer => plugin_schemas::credential(entry),
+        ReferencePart::Metadata => plugin_schemas::metadata(entry),
     };
     let schema = schema.ok_or_else(|| match part {
         ReferencePart::Options | ReferencePart::Consumer => {
@@ -146,7 +147,7 @@ fn schema(entry: &Entry, part: ReferencePart) -> Result<String, String> {
         }
         ReferencePart::Metadata => format!("`{}` has no options in `plugin_metadata`", entry.name),
     })?;
-    Ok(format!("{:#}\n", schema()))
+    Ok(format!("{schema:#}\n"))
 }
 
 #[cfg(test)]

@@ -112,33 +112,23 @@ fn wrong_options_are_refused_with_their_place() {
             json!({"rules": [{"count": 1, "time_window": 1, "key": "x"}, {"count": -1, "time_window": 1, "key": "y"}]}),
             "rules[1].count: must be",
         ),
-        (json!({"rules": []}), "rules: must not be empty"),
         (
             json!({"rules": [{"count": 1, "time_window": 1, "key": "x"}, {"count": 2, "time_window": 9, "key": "x"}]}),
             "rules[1].key: `x` is the key of another rule",
         ),
-        (json!({"count": 1, "time_window": 1, "rejected_msg": ""}), "rejected_msg: the value is shorter than 1"),
         (json!({"count": 300_000_000, "time_window": 1, "window_type": "sliding"}), "count: must be a whole number"),
-        (json!({"count": 1, "time_window": 1, "rejected_code": 199}), "rejected_code: must be from 200"),
         (json!({"count": 1, "time_window": 1, "policy": "redis"}), "redis_host: is needed with the policy `redis`"),
-        (
-            json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "h", "redis_timeout": 0}),
-            "redis_timeout: must be from 1",
-        ),
         (
             json!({"count": 1, "time_window": 1, "policy": "redis-cluster", "redis_cluster_nodes": ["h:1", "h"]}),
             "redis_cluster_nodes[1]: `h` is not `host:port`",
         ),
+        (json!({"count": 1, "time_window": 1, "policy": "redis-sentinel"}), "redis_sentinels: is needed"),
         (
-            json!({"count": 1, "time_window": 1, "policy": "redis-sentinel", "redis_sentinels": []}),
-            "redis_sentinels: is needed",
-        ),
-        (
-            json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "h", "sync_interval": 1}),
+            json!({"count": 1, "time_window": 1, "policy": "redis", "redis_host": "redis", "sync_interval": 1}),
             "sync_interval: must be less than",
         ),
         (
-            json!({"count": 1, "time_window": 9, "policy": "redis", "redis_host": "h", "sync_interval": 0.01}),
+            json!({"count": 1, "time_window": 9, "policy": "redis", "redis_host": "redis", "sync_interval": 0.01}),
             "sync_interval: must be from 0.1",
         ),
         (json!({"count": 1, "time_window": 1, "sync_interval": 2}), "sync_interval: has no meaning"),

@@ -19,7 +19,8 @@ Plugins of the rewrite stage run before plugins of the access stage. Within a st
 first. [Configuration](../guide/configuration.md#plugins) explains where plugins can be configured, and what `_meta` changes.
 
 In the tables, `a.b` is the option `b` in the map `a`, `a[].b` is `b` in each item of the list `a`, and `*` is any name. *Required*
-means that the option must be present in each map or item that can contain it.
+means that the option must be present in each map or item that can contain it. A number of seconds, milliseconds or bytes may be
+written with a unit: `500ms`, `10s`, `5m`, `1h`; `16k`, `8MB`, `8MiB`.
 
 | plugin | what it does |
 |---|---|

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The longest duration; clocks could overflow with longer ones.
-pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+pub const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Seconds, with fractions, up to [`LONGEST`].
 pub fn seconds(seconds: f64) -> Option<Duration> {
@@ -12,6 +12,11 @@ pub fn seconds(seconds: f64) -> Option<Duration> {
 
 /// `500ms`, `10s`, `5m`, `1h`, `1d`; a bare number is seconds.
 pub fn duration(text: &str) -> Option<Duration> {
+    seconds(time_in_s(text)?)
+}
+
+/// The same as a number of seconds, which may be longer.
+pub fn time_in_s(text: &str) -> Option<f64> {
     let (number, unit) = split(text)?;
     let scale = match unit {
         "ms" => 0.001,
@@ -21,7 +26,7 @@ pub fn duration(text: &str) -> Option<Duration> {
         "d" => 86_400.0,
         _ => return None,
     };
-    seconds(number.parse::<f64>().ok()? * scale)
+    Some(number.parse::<f64>().ok()? * scale)
 }
 
 /// `16k`, `8m` and `1g` count in 1024 as nginx does; `KB`, `MB`, `GB` in 1000; `KiB`, `MiB`, `GiB` in 1024.
@@ -43,12 +48,12 @@ pub fn size(text: &str) -> Option<u64> {
 }
 
 /// The texts that [`duration`] takes.
-pub(crate) const DURATION_PATTERN: &str = r"^[0-9]+(\.[0-9]+)? *(ms|s|m|min|h|d)?$";
+pub const DURATION_PATTERN: &str = r"^[0-9]+(\.[0-9]+)? *(ms|s|m|min|h|d)?$";
 /// The texts that [`size`] takes.
-pub(crate) const SIZE_PATTERN: &str = r"^[0-9]+ *(B|k|K|KiB|m|M|MiB|g|G|GiB|TiB|KB|kB|MB|GB|TB)?$";
+pub const SIZE_PATTERN: &str = r"^[0-9]+ *(B|k|K|KiB|m|M|MiB|g|G|GiB|TiB|KB|kB|MB|GB|TB)?$";
 
 /// A duration in its largest unit that leaves a whole number.
-pub(crate) fn written_time(time: Duration) -> String {
+pub fn written_time(time: Duration) -> String {
     const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
     let ms = time.as_millis();
     let fitting = UNITS.iter().find(|(scale, _)| ms > 0 && ms.is_multiple_of(*scale));
@@ -62,7 +67,7 @@ pub(crate) fn written_time(time: Duration) -> String {
 }
 
 /// A size in its largest binary unit that leaves a whole number.
-pub(crate) fn written_size(size: u64) -> String {
+pub fn written_size(size: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let fitting = UNITS.iter().find(|(bits, _)| size > 0 && size.is_multiple_of(1 << bits));
     fitting.map_or_else(|| size.to_string(), |(bits, unit)| format!("{}{unit}", size >> bits))
