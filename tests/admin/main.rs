@@ -30,6 +30,7 @@ mod standalone;
 mod strangers;
 mod tables;
 mod tokens;
+mod turns;
 mod unix_socket;
 mod unread;
 mod writes;

@@ -58,7 +58,8 @@ fn main() {
         let value = route(number, write + 2);
         let edit = ResourceEdit::Put { key, value, expires_ms: None };
         let plan = Box::new(move |_: &ResourceView| Ok(vec![edit.clone()]));
-        let request = WriteRequest { plan, author: Author::default(), forced: false, pattern_bytes: 1 << 20 };
+        let request =
+            WriteRequest { plan, author: Author::default(), of_admin: true, forced: false, pattern_bytes: 1 << 20 };
         let began = Instant::now();
         let outcome = runtime.block_on(writer.write(request));
         times.push(began.elapsed());

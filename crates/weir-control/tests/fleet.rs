@@ -189,7 +189,8 @@ fn changed(nodes: &[FleetNode], change: usize) -> Vec<Duration> {
     loop {
         let edit = ResourceEdit::Put { key: key.clone(), value: value.clone(), expires_ms: None };
         let plan = Box::new(move |_: &ResourceView| Ok(vec![edit.clone()]));
-        let request = WriteRequest { plan, author: Author::default(), forced: false, pattern_bytes: 1 << 20 };
+        let request =
+            WriteRequest { plan, author: Author::default(), of_admin: true, forced: false, pattern_bytes: 1 << 20 };
         let outcome = runtime.block_on(nodes[change % nodes.len()].watch.writer().write(request));
         if matches!(outcome, WriteOutcome::Applied(_)) {
             break;

@@ -52,7 +52,8 @@ fn write(watch: &ConfigWatch, plan: impl Fn() -> Value + Send + Sync + 'static) 
         let key = ResourceKey::new("routes", "one");
         Ok(vec![ResourceEdit::Put { key, value: plan(), expires_ms: None }])
     });
-    let request = WriteRequest { plan, author: Author::default(), forced: false, pattern_bytes: 1 << 20 };
+    let request =
+        WriteRequest { plan, author: Author::default(), of_admin: true, forced: false, pattern_bytes: 1 << 20 };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(watch.writer().write(request))
 }

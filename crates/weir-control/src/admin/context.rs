@@ -17,6 +17,7 @@ use super::dry_run;
 use super::query::Query;
 use super::request::AdminRequest;
 use super::told::told_to;
+use crate::document::AdminRole;
 use crate::explain::RequestDescription;
 use crate::stores::checker::{ChangeCheck, ResourceChecker};
 use crate::stores::file_resources::FileResources;
@@ -106,7 +107,10 @@ impl AdminContext {
             true => {
                 self.checker.check(&ChangeCheck { plan, author, forced, requests, looks_outside: true, pattern_bytes })
             }
-            false => self.writer.write(WriteRequest { plan, author, forced, pattern_bytes }).await,
+            false => {
+                let of_admin = request.caller.role == AdminRole::Admin;
+                self.writer.write(WriteRequest { plan, author, of_admin, forced, pattern_bytes }).await
+            }
         };
         match outcome {
             WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),

@@ -3,6 +3,7 @@
 
 mod changes;
 mod expiry;
+mod queue;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -23,6 +24,7 @@ use crate::store_state::StoreState;
 
 pub use changes::publish_first;
 use expiry::ExpiryReminders;
+use queue::WriteQueue;
 
 /// The interval of checks: notifications can get lost (network file systems, links to other directories).
 const LOOK: Duration = Duration::from_secs(1);
@@ -114,14 +116,15 @@ pub fn watch(
     let inputs = loaded.inputs.clone();
     let serving = with_names(loaded);
     let (alive, ended) = channel();
-    let held = VecDeque::new();
     let watching = Watching {
         loader,
         publisher,
         inputs,
         serving,
         commands: receiver,
-        held,
+        queue: WriteQueue::default(),
+        held: VecDeque::new(),
+        was_change: false,
         looks,
         is_stalled: false,
         expiry_failed_at: None,
@@ -152,8 +155,12 @@ struct Watching {
     /// The published document, if it has names whose lookups may change.
     serving: Option<LoadedDocument>,
     commands: Receiver<WatchCommand>,
-    /// Commands that were received while writes were gathered.
+    /// Changes that were received.
+    queue: WriteQueue,
+    /// Other commands that were received.
     held: VecDeque<WatchCommand>,
+    /// The last command was to make changes.
+    was_change: bool,
     /// Whether a command to look is queued.
     looks: Arc<AtomicBool>,
     /// The source did not respond to the last check, which has been reported.
@@ -169,7 +176,8 @@ struct Watching {
 enum Woken {
     Look,
     Reload,
-    Write(QueuedWrite),
+    /// Changes are queued.
+    Change,
     End,
 }
 
@@ -179,7 +187,7 @@ impl Watching {
             match self.wait(LOOK) {
                 Woken::End => return,
                 Woken::Reload => self.load(true),
-                Woken::Write(write) => self.change(write),
+                Woken::Change => self.change(),
                 Woken::Look => {
                     self.follow_others();
                     if self.has_changed() && !self.settle() {
@@ -196,12 +204,38 @@ impl Watching {
         }
     }
 
+    /// Takes over the commands that were sent. Changes sent after the end, or after the store was to be released, are left.
+    fn receive(&mut self) {
+        while !matches!(self.held.back(), Some(WatchCommand::Lend(..) | WatchCommand::End)) {
+            match self.commands.try_recv() {
+                Ok(WatchCommand::Write(write)) => self.queue.push(write),
+                Ok(command) => self.held.push_back(command),
+                Err(_) => return,
+            }
+        }
+    }
+
     fn wait(&mut self, limit: Duration) -> Woken {
-        let next = self.held.pop_front().map_or_else(|| self.commands.recv_timeout(limit), Ok);
-        match next {
+        self.receive();
+        let is_held_due = match self.held.front() {
+            None => false,
+            // After all changes that were sent before.
+            Some(WatchCommand::Lend(..) | WatchCommand::End) => self.queue.is_empty(),
+            // In turns with changes, of which there may be more and more.
+            Some(_) => self.queue.is_empty() || self.was_change,
+        };
+        self.was_change = !is_held_due && !self.queue.is_empty();
+        if self.was_change {
+            return Woken::Change;
+        }
+        match self.held.pop_front().map_or_else(|| self.commands.recv_timeout(limit), Ok) {
             Ok(WatchCommand::End) | Err(RecvTimeoutError::Disconnected) => Woken::End,
             Ok(WatchCommand::Reload) => Woken::Reload,
-            Ok(WatchCommand::Write(write)) => Woken::Write(write),
+            Ok(WatchCommand::Write(write)) => {
+                self.queue.push(write);
+                self.was_change = true;
+                Woken::Change
+            }
             Ok(WatchCommand::Lend(lent, reply)) => {
                 let lent = self.loader.live().map_or(Ok(()), |live| live.store().lend(lent));
                 // The caller may have stopped waiting.
@@ -259,7 +293,7 @@ impl Watching {
                     self.load(true);
                     return true;
                 }
-                Woken::Write(write) => self.change(write),
+                Woken::Change => self.change(),
                 Woken::Look => {}
             }
             let Some(now) = self.inputs_now() else { return true };

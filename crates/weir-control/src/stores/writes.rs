@@ -18,6 +18,8 @@ pub type Plan = dyn Fn(&ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> 
 pub struct WriteRequest {
     pub plan: Box<Plan>,
     pub author: Author,
+    /// The author has the role `admin`: it takes turns with authors of other roles.
+    pub of_admin: bool,
     /// Resources that refer to deleted ones are set aside.
     pub forced: bool,
     /// The most bytes of compiled patterns.
@@ -82,13 +84,24 @@ pub type ComparedRequest = Result<RoutingComparison, (RequestDescription, String
 /// A request, with the channel for its outcome.
 pub(super) struct QueuedWrite {
     pub(super) request: WriteRequest,
-    pub(super) reply: oneshot::Sender<WriteOutcome>,
+    reply: oneshot::Sender<WriteOutcome>,
+    was_rejected: bool,
 }
 
 impl QueuedWrite {
-    /// Whether it must not be made together with other changes, which must not get its right to break resources.
+    pub(super) fn new(request: WriteRequest, reply: oneshot::Sender<WriteOutcome>) -> QueuedWrite {
+        QueuedWrite { request, reply, was_rejected: false }
+    }
+
+    /// Whether it must not be made together with other changes: they must not get its right to break resources, or were rejected
+    /// together with it.
     pub(super) fn is_alone(&self) -> bool {
-        self.request.forced
+        self.request.forced || self.was_rejected
+    }
+
+    /// The same, after it was rejected together with others.
+    pub(super) fn alone(self) -> QueuedWrite {
+        QueuedWrite { was_rejected: true, ..self }
     }
 
     pub(super) fn answer(self, outcome: WriteOutcome) {
@@ -115,7 +128,7 @@ impl ResourceWriter {
                 "send the request to its successor",
             ))
         };
-        if !(self.0)(QueuedWrite { request, reply }) {
+        if !(self.0)(QueuedWrite::new(request, reply)) {
             return gone();
         }
         outcome.await.unwrap_or_else(|_| gone())

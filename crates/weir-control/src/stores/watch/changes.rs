@@ -1,5 +1,5 @@
 //! Changes of a store's resources: planned, compiled, committed, published. Changes that arrive while others are being made are
-//! made together.
+//! made together, up to a bound, so that the authors of others do not wait for long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,12 +15,16 @@ use super::super::settle::{SettlePolicy, receipt_warnings, settle};
 use super::super::store::{CommitFailure, StoreFailure};
 use super::super::trial::ChangeTrial;
 use super::super::writes::{PlanRefusal, QueuedWrite, WriteOutcome, WriteReceipt};
-use super::{WatchCommand, Watching};
+use super::Watching;
 use crate::publish::{Commit, Publication, Publisher};
 use crate::text::diagnostic::Diagnostic;
 
 /// The most changes made together.
 const MOST_TOGETHER: usize = 256;
+/// No more changes are made together with those whose resources, before and after, have this many bytes.
+const MOST_BYTES_TOGETHER: u64 = 1 << 20;
+/// No more changes are made together with those that took this long to plan.
+const MOST_PLANNING: Duration = Duration::from_millis(50);
 /// The pause after expired resources could not be deleted.
 const EXPIRY_RETRY: Duration = Duration::from_secs(10);
 
@@ -77,8 +81,10 @@ pub fn publish_first(
 }
 
 impl Watching {
-    /// Makes a change, together with those queued behind it.
-    pub(super) fn change(&mut self, first: QueuedWrite) {
+    /// Makes the changes whose turn it is.
+    pub(super) fn change(&mut self) {
+        self.receive();
+        let Some(first) = self.queue.begin_turn() else { return };
         let Some(live) = self.loader.live().map(Arc::clone) else {
             let failure = StoreFailure::new("the resources are in the configuration file", "change the file");
             return first.answer(WriteOutcome::Failed(failure));
@@ -87,26 +93,34 @@ impl Watching {
         if live.store().shared().is_some() {
             return self.change_shared(&live, first);
         }
-        let writes = self.gathered(first);
-        if let Some(rejected) = self.change_together(&live, writes) {
-            // One of them is invalid. Each is tried alone, to get its own result.
-            rejected.into_iter().for_each(|staged| _ = self.change_together(&live, vec![staged.write]));
-        }
-    }
-
-    /// Makes changes in one trial. Returns them if there are several and the trial is invalid.
-    fn change_together(&mut self, live: &Arc<LiveResources>, writes: Vec<QueuedWrite>) -> Option<Vec<StagedChange>> {
-        let mut trial = live.begin();
-        let staged: Vec<StagedChange> = writes.into_iter().filter_map(|write| stage(&mut trial, write)).collect();
+        let (trial, staged) = self.stage_turn(&live, first);
         if staged.is_empty() {
-            return None;
+            return;
         }
         match self.attempt(trial, &staged) {
             Ok(published) => published.answer_all(staged),
-            Err(Rejection::Invalid(_) | Rejection::TooCostly(_)) if staged.len() > 1 => return Some(staged),
+            // One of them is invalid. Each is tried alone, in its turn, to get its own result.
+            Err(Rejection::Invalid(_) | Rejection::TooCostly(_)) if staged.len() > 1 => {
+                self.queue.put_back(staged.into_iter().map(|staged| staged.write));
+            }
             Err(rejection) => staged.into_iter().for_each(|staged| refuse(staged.write, &rejection)),
         }
-        None
+    }
+
+    /// Stages a change, and further ones of the same turn as long as they do not delay the next turn much.
+    fn stage_turn(&mut self, live: &Arc<LiveResources>, first: QueuedWrite) -> (ChangeTrial, Vec<StagedChange>) {
+        let (mut trial, began) = (live.begin(), Instant::now());
+        let (mut staged, mut bytes, mut next) = (Vec::new(), 0, Some(first));
+        while let Some(write) = next {
+            if let Some(change) = stage(&mut trial, write) {
+                bytes += change.record.bytes();
+                staged.push(change);
+            }
+            let has_room = staged.len() < MOST_TOGETHER && bytes < MOST_BYTES_TOGETHER;
+            let goes_on = has_room && began.elapsed() < MOST_PLANNING;
+            next = if goes_on { self.queue.next_of_turn() } else { None };
+        }
+        (trial, staged)
     }
 
     /// Makes a change in a shared store; it is planned again if another node was faster.
@@ -197,26 +211,6 @@ impl Watching {
             (None, Some(_)) => tracing::info!(%store, "the configuration store answers again"),
             _ => {}
         }
-    }
-
-    /// Takes the changes that are queued already. A forced change stays alone.
-    fn gathered(&mut self, first: QueuedWrite) -> Vec<QueuedWrite> {
-        let mut writes = vec![first];
-        while writes.len() < MOST_TOGETHER && !writes.last().is_some_and(QueuedWrite::is_alone) {
-            match self.commands.try_recv() {
-                Ok(WatchCommand::Write(write)) if write.is_alone() => {
-                    self.held.push_back(WatchCommand::Write(write));
-                    break;
-                }
-                Ok(WatchCommand::Write(write)) => writes.push(write),
-                Ok(other) => {
-                    self.held.push_back(other);
-                    break;
-                }
-                Err(_) => break,
-            }
-        }
-        writes
     }
 
     /// Compiles the staged changes, commits them, and publishes the result.
