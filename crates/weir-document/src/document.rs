@@ -97,7 +97,7 @@ pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
 pub use secret_fields::{
-    ApisixStorage, MASK, PENDING_SECRET, SecretField, for_each_secret, is_secret_at, mark_secrets,
+    ApisixStorage, MASK, PENDING_SECRET, SecretField, for_each_secret, is_secret_at, mark_secrets, mask_secrets,
 };
 pub use secret_reference::SecretReference;
 pub use secrets::SecretManager;

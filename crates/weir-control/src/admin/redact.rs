@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::document::{AdminRole, MASK, PENDING_SECRET, for_each_secret};
+use crate::document::{AdminRole, MASK, PENDING_SECRET, for_each_secret, mask_secrets};
 use crate::stores::writes::PlanRefusal;
 
 /// Removes secrets from a resource. No role sees private keys of certificates or tokens of secret managers; a viewer sees no
@@ -14,14 +14,10 @@ pub(super) fn redact(list: &str, value: &mut Value, role: AdminRole) {
             members.shift_remove("key");
             members.shift_remove("keys");
         }
-        "secrets" => mask(list, value),
-        _ if role == AdminRole::Viewer => mask(list, value),
+        "secrets" => mask_secrets(list, value),
+        _ if role == AdminRole::Viewer => mask_secrets(list, value),
         _ => {}
     }
-}
-
-fn mask(list: &str, value: &mut Value) {
-    for_each_secret(list, value, |_, text| MASK.clone_into(text));
 }
 
 /// Members that identify an item of a list, most specific first.
@@ -45,7 +41,7 @@ pub(super) fn unmask(list: &str, value: &mut Value, stored: Option<&Value>) -> R
     }
     let masked = |value: &Value| {
         let mut copy = value.clone();
-        mask(list, &mut copy);
+        mask_secrets(list, &mut copy);
         copy
     };
     // The token of a secret manager goes to the address in `uri`: who changes the address has to know the token.
@@ -68,8 +64,12 @@ pub(super) fn unmask(list: &str, value: &mut Value, stored: Option<&Value>) -> R
 
 /// Restores a value from the stored one; `sent` and `kept` are the same two with all secrets masked.
 fn restore(value: &mut Value, sent: &Value, stored: &Value, kept: &Value) {
+    let is_one = matches!(stored, Value::String(_) | Value::Number(_) | Value::Bool(_));
+    if is_one && value.as_str() == Some(PENDING_SECRET) {
+        value.clone_from(stored);
+        return;
+    }
     match (value, sent, stored, kept) {
-        (Value::String(text), _, Value::String(secret), _) if text == PENDING_SECRET => text.clone_from(secret),
         (Value::Object(members), Value::Object(sent), Value::Object(stored), Value::Object(kept)) => {
             for (name, member) in members {
                 if let (Some(sent), Some(stored), Some(kept)) = (sent.get(name), stored.get(name), kept.get(name)) {
@@ -165,6 +165,8 @@ mod tests {
         let stored = json!({"token": "t", "uri": "http://v", "list": [{"secret": "s"}]});
         let back = sent(json!({"token": "***", "uri": "http://v", "list": [{"secret": "***"}], "x": 1}), Some(stored));
         assert_eq!(back, Ok(json!({"token": "t", "uri": "http://v", "list": [{"secret": "s"}], "x": 1})));
+        let number = sent(json!({"token": "***"}), Some(json!({"token": 12345})));
+        assert_eq!(number, Ok(json!({"token": 12345})));
         let elsewhere = json!({"token": "t", "note": "***"});
         assert_eq!(sent(elsewhere.clone(), None), Ok(elsewhere), "it is no secret");
     }
@@ -199,7 +201,7 @@ mod tests {
                 .map(|number| json!({"name": name(number), "port": 1, "secret": format!("s{number}")}))
                 .collect();
             let mut shown = json!({"list": stored});
-            mask("secrets", &mut shown);
+            mask_secrets("secrets", &mut shown);
             let mut list = shown["list"].as_array().expect("a list").clone();
             random.shuffle(&mut list);
             list.truncate(random.usize(0..=count));

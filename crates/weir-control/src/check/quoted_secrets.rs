@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use weir_plugin::secret_name::has_headers;
 
 use super::check_document;
-use crate::document::{Document, MASK, for_each_secret, is_secret_at};
+use crate::document::{Document, is_secret_at, mask_secrets};
 use crate::text::yaml::{self, TextLimits};
 
 /// A text and a number that stand nowhere else.
@@ -138,7 +138,7 @@ fn try_all(
 
 /// What a resource contains once its secrets are masked.
 fn masked(list: &str, mut resource: Value) -> String {
-    for_each_secret(list, &mut resource, |_, text| MASK.clone_into(text));
+    mask_secrets(list, &mut resource);
     resource.to_string()
 }
 

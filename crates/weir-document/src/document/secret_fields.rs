@@ -65,8 +65,20 @@ pub struct SecretField<'a> {
 /// Calls `visit` with each secret in a resource of this list, and its text. References such as `$secret://vault/1/jack/key`
 /// contain no secret and are left out.
 pub fn for_each_secret(list: &str, resource: &mut Value, mut visit: impl FnMut(SecretField<'_>, &mut String)) {
-    let mut walk = SecretWalk { list, path: String::new(), names: Vec::new(), visit: &mut visit };
-    walk.value(resource);
+    walk(list, resource, &mut |field, value| {
+        if let Value::String(text) = value {
+            visit(field, text);
+        }
+    });
+}
+
+/// Puts [`MASK`] in place of each secret, also of those that are written as a number.
+pub fn mask_secrets(list: &str, resource: &mut Value) {
+    walk(list, resource, &mut |_, value| *value = MASK.into());
+}
+
+fn walk(list: &str, resource: &mut Value, visit: &mut dyn FnMut(SecretField<'_>, &mut Value)) {
+    SecretWalk { list, path: String::new(), names: Vec::new(), visit }.value(resource);
 }
 
 /// Whether a text is a reference to a value kept elsewhere.
@@ -81,18 +93,21 @@ struct SecretWalk<'v> {
     path: String,
     /// The names of the members that lead to the current value, without indices of lists.
     names: Vec<String>,
-    visit: &'v mut dyn FnMut(SecretField<'_>, &mut String),
+    visit: &'v mut dyn FnMut(SecretField<'_>, &mut Value),
 }
 
 impl SecretWalk<'_> {
     fn value(&mut self, value: &mut Value) {
         let length = self.path.len();
         match value {
-            Value::String(text) if !is_reference(text) => {
+            Value::String(text) if is_reference(text) => {}
+            Value::String(_) | Value::Number(_) | Value::Bool(_) => {
                 let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-                let by_text = || says_secret(self.list, &names, text).then_some(ApisixStorage::Plain);
+                let by_text = || {
+                    says_secret(self.list, &names, value.as_str().unwrap_or_default()).then_some(ApisixStorage::Plain)
+                };
                 if let Some(apisix) = kind_of(self.list, &names).or_else(by_text) {
-                    (self.visit)(SecretField { path: &self.path, apisix }, text);
+                    (self.visit)(SecretField { path: &self.path, apisix }, value);
                 }
             }
             Value::Array(items) => {
@@ -112,7 +127,7 @@ impl SecretWalk<'_> {
                     self.path.truncate(length);
                 }
             }
-            _ => {}
+            Value::Null => {}
         }
     }
 }
@@ -254,6 +269,20 @@ mod tests {
         let mut found = Vec::new();
         for_each_secret(list, &mut resource, |field, _| found.push((field.path.to_owned(), field.apisix)));
         found
+    }
+
+    #[test]
+    fn secrets_that_are_numbers_are_masked() {
+        let mut route = json!({"priority": 5, "plugins": {
+            "proxy-rewrite": {"headers": {"set": {"X-Api-Key": 12345, "X-Version": 2}, "add": {"Authorization": true}}},
+            "limit-count": {"count": 3, "redis_password": 1234}}});
+        mask_secrets("routes", &mut route);
+        assert_eq!(
+            route,
+            json!({"priority": 5, "plugins": {
+            "proxy-rewrite": {"headers": {"set": {"X-Api-Key": "***", "X-Version": 2}, "add": {"Authorization": "***"}}},
+            "limit-count": {"count": 3, "redis_password": "***"}}})
+        );
     }
 
     #[test]
