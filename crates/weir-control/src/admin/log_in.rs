@@ -117,8 +117,8 @@ impl LogIns {
         Ok(answer)
     }
 
-    /// What the body of a log-in proves. A right key is accepted however many log-ins of its address have failed, since others
-    /// could keep its owner out otherwise, and to compare keys is cheap. Everything else is limited.
+    /// What the body of a log-in proves. A right key or token is accepted however many log-ins of its address have failed, since others
+    /// could keep its owner out otherwise, and any request may try a key or a token. Everything else is limited.
     async fn proven(
         &self,
         sessions: &AdminSessions,
@@ -127,10 +127,20 @@ impl LogIns {
     ) -> Refused<SessionOrigin> {
         let body: Result<Value, _> = serde_json::from_slice(body);
         let text = |name: &str| body.as_ref().ok()?.get(name)?.as_str().filter(|text| !text.is_empty());
-        if let (Some(key), None) = (text("key"), text("bearer"))
+        let (key, token) = (text("key"), text("bearer"));
+        if let (Some(key), None) = (key, token)
             && let Some(key) = self.keys.of_text(key)
         {
             return Ok(SessionOrigin::Key(key.name.clone(), key.hash));
+        }
+        let mut fault = None;
+        if let (None, Some(token), Some(tokens)) = (key, token, &self.tokens) {
+            // The keys of the issuer may have to be fetched.
+            host.pause();
+            match tokens.caller(token).await {
+                Ok(token) => return Ok(SessionOrigin::Token(token)),
+                Err(refused) => fault = Some(refused),
+            }
         }
         if let Err(wait) = sessions.take_log_in(address) {
             host.pause();
@@ -140,18 +150,12 @@ impl LogIns {
         if let Err(error) = &body {
             return answer::refuse(format!("the body of a log-in is not JSON: {error}"));
         }
-        match (text("key"), text("bearer"), &self.tokens) {
-            (Some(_), None, _) => {
+        match (key, token, fault) {
+            (_, _, Some(fault)) => Err(refused_token(fault)),
+            (Some(_), None, None) => {
                 host.pause();
                 sleep(WRONG_KEY_PAUSE).await;
                 Err(Box::new(unauthorized("wrong apikey")))
-            }
-            (None, Some(token), Some(tokens)) => {
-                // The keys of the issuer may have to be fetched.
-                host.pause();
-                let token = tokens.caller(token).await.map_err(refused_token)?;
-                sessions.return_log_in(address);
-                Ok(SessionOrigin::Token(token))
             }
             (None, Some(_), None) => answer::refuse("this node accepts no tokens; configure `admin.tokens`"),
             _ => answer::refuse("a log-in has either `key` or `bearer`, a text that is not empty"),

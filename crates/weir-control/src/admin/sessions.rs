@@ -18,7 +18,7 @@ use crate::stores::live::now_ms;
 
 /// How long a session lasts at most.
 const LIFETIME: Duration = Duration::from_secs(8 * 60 * 60);
-/// The most sessions of a node.
+/// The most sessions of a node. Beyond that, a further log-in ends the oldest one of the key or token that has the most.
 const MOST_SESSIONS: usize = 256;
 /// The most sessions of one key or token; a further log-in ends the oldest.
 const MOST_OF_CALLER: usize = 16;
@@ -83,7 +83,7 @@ struct LogInBudget {
 /// Why no session begins.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SessionRefusal {
-    /// All sessions are in use by others.
+    /// All sessions are in use by others, each of which has one.
     TooMany,
     /// The random number generator failed.
     NoRandom,
@@ -102,7 +102,7 @@ impl AdminSessions {
             let oldest = own.min_by_key(|(_, session)| session.begun).map(|(token, _)| *token);
             oldest.map(|token| table.open.remove(&token));
         }
-        if table.open.len() >= MOST_SESSIONS {
+        if table.open.len() >= MOST_SESSIONS && !table.end_one_of_many() {
             return Err(SessionRefusal::TooMany);
         }
         let now_ms = now_ms();
@@ -158,15 +158,23 @@ impl AdminSessions {
         Ok(())
     }
 
-    /// Gives a log-in back that has succeeded.
-    pub(super) fn return_log_in(&self, address: Option<IpAddr>) {
-        if let Some(budget) = self.table().log_ins.get_mut(&address.map(client_network)) {
-            budget.left = (budget.left + 1).min(MOST_LOG_INS);
-        }
-    }
-
     fn table(&self) -> MutexGuard<'_, SessionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SessionTable {
+    /// Ends the oldest session of the key or token that has the most; `false` if none has more than one.
+    fn end_one_of_many(&mut self) -> bool {
+        let mut counts: HashMap<&str, usize> = HashMap::new();
+        for session in self.open.values() {
+            *counts.entry(session.origin.name()).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 1);
+        let Some((name, _)) = most else { return false };
+        let own = self.open.iter().filter(|(_, session)| session.origin.name() == name);
+        let oldest = own.min_by_key(|(_, session)| session.begun).map(|(token, _)| *token);
+        oldest.is_some_and(|token| self.open.remove(&token).is_some())
     }
 }
 
@@ -255,8 +263,15 @@ mod tests {
         for number in 0..MOST_SESSIONS - MOST_OF_CALLER {
             sessions.begin(of_key(&format!("k{number}"))).expect("a session");
         }
-        assert_eq!(sessions.begin(of_key("b")).err(), Some(SessionRefusal::TooMany));
-        sessions.begin(of_key("a")).expect("in place of the oldest of its own");
+        sessions.begin(of_key("b")).expect("in place of one of many");
+        assert!(
+            !sessions.is_open(&own[0].token) && sessions.is_open(&own[1].token),
+            "the oldest of those that have most"
+        );
+        for number in 1..MOST_OF_CALLER - 1 {
+            sessions.begin(of_key(&format!("b{number}"))).expect("in place of one of many");
+        }
+        assert_eq!(sessions.begin(of_key("c")).err(), Some(SessionRefusal::TooMany), "each has one");
     }
 
     #[test]
