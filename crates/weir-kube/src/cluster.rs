@@ -112,6 +112,11 @@ impl ClusterError {
         self.status == 409
     }
 
+    /// The API server refuses this request, which says nothing about others: not for lack of credentials or time.
+    pub fn is_of_request(&self) -> bool {
+        matches!(self.status, 400..=500) && !matches!(self.status, 401 | 408 | 429)
+    }
+
     /// There is no such object, or no such kind.
     pub fn is_missing(&self) -> bool {
         self.status == 404

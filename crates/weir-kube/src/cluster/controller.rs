@@ -12,7 +12,7 @@ use super::election::{self, ElectionSettings, Leadership};
 use super::follower::{ScopeFollower, Told};
 use super::references::references;
 use super::seen::SeenCluster;
-use super::status_writer::{StatusBoard, StatusWriter, Wanted};
+use super::status_writer::{StatusBoard, StatusWriter, Wanted, bounded};
 use super::{Cluster, WatchScope};
 use crate::objects::ObjectRef;
 use crate::translate::translate;
@@ -222,7 +222,8 @@ impl Following {
             };
             Some((event, uid))
         });
-        wanted.events.extend(set_aside);
+        // They come first: they are not left out for lack of room.
+        wanted.events = bounded(set_aside.chain(wanted.events));
         self.board.set(wanted);
     }
 }

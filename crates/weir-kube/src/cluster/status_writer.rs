@@ -1,8 +1,9 @@
 //! Writes the statuses that differ from those in the cluster.
 
 mod difference;
+mod events;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,15 +18,19 @@ use super::{Cluster, ClusterError};
 use crate::objects::ObjectRef;
 use crate::translation::{ObjectEvent, ObjectStatus};
 use difference::difference;
+use events::EventWriter;
+
+pub(super) use events::{KnownEvent, bounded};
 
 /// The shortest time between two writes of the same object.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The longest time until a write is tried again that the API server has refused; it doubles with each refusal. An object may be so large
+/// that no status fits.
+const MOST_PAUSE: Duration = Duration::from_secs(32);
 /// How often what could not be written is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 /// The most requests at once.
 const TOGETHER: usize = 16;
-/// The most Events that are remembered, so that each is written once.
-const MOST_EVENTS: usize = 10_000;
 
 /// A status as it should be, with the state of the object that it was made from.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +43,7 @@ pub(super) struct WantedStatus {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
     pub(super) statuses: BTreeMap<ObjectRef, WantedStatus>,
-    pub(super) events: Vec<(ObjectEvent, String)>,
+    pub(super) events: Vec<KnownEvent>,
 }
 
 impl Wanted {
@@ -56,7 +61,7 @@ impl Wanted {
             let uid = objects.get(&event.object)?.uid.clone();
             Some((event, uid))
         });
-        Wanted { statuses: statuses.collect(), events: events.collect() }
+        Wanted { statuses: statuses.collect(), events: bounded(events) }
     }
 }
 
@@ -86,24 +91,42 @@ pub(super) struct StatusWriter {
     cluster: Arc<dyn Cluster>,
     board: StatusBoard,
     leadership: Leadership,
-    written: BTreeMap<ObjectRef, Instant>,
+    written: BTreeMap<ObjectRef, LastWrite>,
     /// The versions of objects from which a status was written, or could not be: a newer one is on its way.
     used: BTreeMap<ObjectRef, String>,
-    told: HashSet<(ObjectRef, String, String)>,
+    events: EventWriter,
+}
+
+/// When a status was written last, or could not be, and the pause until the next time.
+#[derive(Clone, Copy)]
+struct LastWrite {
+    at: Instant,
+    pause: Duration,
+}
+
+impl LastWrite {
+    fn is_over(&self) -> bool {
+        self.at.elapsed() >= self.pause
+    }
 }
 
 impl StatusWriter {
     pub(super) fn new(cluster: Arc<dyn Cluster>, board: StatusBoard, leadership: Leadership) -> StatusWriter {
-        let (written, used, told) = Default::default();
-        StatusWriter { cluster, board, leadership, written, used, told }
+        let (written, used, events) = Default::default();
+        StatusWriter { cluster, board, leadership, written, used, events }
     }
 
     pub(super) async fn run(mut self) {
+        let mut has_more_events = false;
         loop {
-            let _ = timeout(RETRY, self.board.0.changed.notified()).await;
+            if !has_more_events {
+                let _ = timeout(RETRY, self.board.0.changed.notified()).await;
+            }
+            has_more_events = false;
             if self.leadership.is_held() {
                 self.write_statuses().await;
-                self.write_events().await;
+                let events = self.board.wanted().events.clone();
+                has_more_events = self.events.write(&*self.cluster, events).await;
             }
         }
     }
@@ -118,7 +141,11 @@ impl StatusWriter {
         });
         let mut written = futures_util::stream::iter(writes).buffer_unordered(TOGETHER);
         while let Some((object, used, outcome)) = written.next().await {
-            self.written.insert(object.clone(), Instant::now());
+            let last = self.written.get(&object).map_or(PAUSE, |last| last.pause);
+            let is_refused =
+                |error: &ClusterError| error.is_of_request() && !error.is_conflict() && !error.is_missing();
+            let pause = if outcome.as_ref().is_err_and(is_refused) { (2 * last).min(MOST_PAUSE) } else { PAUSE };
+            self.written.insert(object.clone(), LastWrite { at: Instant::now(), pause });
             match outcome {
                 Ok(_) => drop(self.used.insert(object, used)),
                 // The newer object is translated when the watch has it.
@@ -132,12 +159,12 @@ impl StatusWriter {
     fn due(&mut self) -> Vec<(ObjectRef, WantedStatus, Value)> {
         let wanted = self.board.wanted();
         let of_known = |object: &ObjectRef| wanted.statuses.contains_key(object);
-        self.written.retain(|object, at| of_known(object) || at.elapsed() < PAUSE);
+        self.written.retain(|object, last| of_known(object) || !last.is_over());
         self.used.retain(|object, _| of_known(object));
         let now = now();
         let due = wanted.statuses.iter().filter_map(|(object, wanted)| {
             let is_used = self.used.get(object) == Some(&wanted.object.resource_version);
-            let is_fresh = self.written.get(object).is_some_and(|at| at.elapsed() < PAUSE);
+            let is_fresh = self.written.get(object).is_some_and(|last| !last.is_over());
             if is_used || is_fresh {
                 return None;
             }
@@ -145,23 +172,6 @@ impl StatusWriter {
             Some((object.clone(), wanted.clone(), fields))
         });
         due.collect()
-    }
-
-    async fn write_events(&mut self) {
-        let key = |event: &ObjectEvent| (event.object.clone(), event.reason.clone(), event.message.clone());
-        let events = self.board.wanted().events.clone();
-        let current: BTreeSet<_> = events.iter().map(|(event, _)| key(event)).collect();
-        // What is not so any more is told again when it comes back.
-        self.told.retain(|told| current.contains(told));
-        for (event, uid) in events {
-            if self.told.len() >= MOST_EVENTS || self.told.contains(&key(&event)) {
-                continue;
-            }
-            match self.cluster.write_event(&event, &uid).await {
-                Ok(()) => drop(self.told.insert(key(&event))),
-                Err(error) => return report(&event.object, &error),
-            }
-        }
     }
 }
 

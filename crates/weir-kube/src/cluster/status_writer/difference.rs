@@ -51,7 +51,7 @@ fn complete(value: &mut Value, now: &str) {
     }
 }
 
-fn shorten(message: &mut String) {
+pub(super) fn shorten(message: &mut String) {
     if message.len() <= LONGEST_MESSAGE {
         return;
     }
