@@ -5,6 +5,7 @@ mod canaries;
 mod certificates;
 mod claimed;
 mod class;
+mod expressions;
 mod matcher;
 mod routes;
 mod settings;
@@ -16,6 +17,7 @@ use serde_json::json;
 use self::claimed::Claimed;
 pub use self::claimed::SERVED;
 use self::class::IngressDialect;
+use self::expressions::Expressions;
 use self::routes::RouteWriter;
 use super::backends::ServiceBackends;
 use crate::translation::{KubeOptions, ObjectStatus, Translation};
@@ -30,7 +32,7 @@ pub(super) fn translate(
     let all = claimed::all(world, options, translation);
     let tls = certificates::add(&all, world, translation);
     let sites = sites::collect(&all, translation);
-    let mut writer = RouteWriter { backends, options, tls: &tls, translation };
+    let mut writer = RouteWriter { backends, options, tls: &tls, translation, expressions: Expressions::default() };
     for (host, site) in &sites {
         writer.site(host, site, &sites);
     }

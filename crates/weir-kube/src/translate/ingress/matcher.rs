@@ -55,16 +55,17 @@ impl IngressPathMatch {
         }
     }
 
-    /// `rank`: the place of an expression among those of its host; higher ones are tried first.
-    pub(super) fn conditions(&self, rank: i64) -> PathConditions {
+    /// `rank`: the place of an expression among those of its host; higher ones are tried first. `is_served`: an expression can be
+    /// compiled.
+    pub(super) fn conditions(&self, rank: i64, is_served: bool) -> PathConditions {
         let on_path = |uri: &str, operator: &str, pattern: String, priority| PathConditions {
             uris: vec![uri.to_owned()],
             vars: vec![json!(["uri", operator, pattern])],
             priority,
         };
         match self {
-            // What an expression would take that is none is not known: it takes all that begin as it does.
-            IngressPathMatch::Expression(path) if regex::Regex::new(path).is_err() => {
+            // What it would take is not known: it takes all that begin as it does.
+            IngressPathMatch::Expression(path) if !is_served => {
                 on_path("/*", "~*", format!("^{}", regex::escape(literal(path))), rank)
             }
             IngressPathMatch::Expression(path) => on_path("/*", "~*", format!("^{path}"), rank),
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn segments_that_mean_more_in_a_route_are_compared_as_text() {
-        let conditions = |path: IngressPathMatch| path.conditions(0);
+        let conditions = |path: IngressPathMatch| path.conditions(0, true);
         let found = conditions(IngressPathMatch::Prefix("/a/:id".to_owned()));
         assert_eq!((found.uris, found.vars), (vec!["/a/*".to_owned()], vec![json!(["uri", "~~", "^/a/:id(/|$)"])]));
         let found = conditions(IngressPathMatch::Exact("/a/b*".to_owned()));

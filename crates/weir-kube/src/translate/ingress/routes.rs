@@ -7,6 +7,7 @@ use super::canaries;
 use super::certificates::TlsHosts;
 use super::claimed::Claimed;
 use super::class::IngressDialect;
+use super::expressions::Expressions;
 use super::matcher::{IngressPathMatch, PathConditions, one_label};
 use super::settings::ToHttps;
 use super::sites::{IngressSite, IngressSites, SitePath};
@@ -20,6 +21,7 @@ pub(super) struct RouteWriter<'a, 'w> {
     pub options: &'a KubeOptions,
     pub tls: &'a TlsHosts,
     pub translation: &'a mut Translation,
+    pub expressions: Expressions,
 }
 
 /// After all paths of a host.
@@ -43,8 +45,14 @@ impl RouteWriter<'_, '_> {
 
     fn path(&mut self, host: &str, path: &SitePath, rank: i64) {
         let SitePath { claimed, number, matches, .. } = path;
-        let mut value = self.beginning(host, claimed, matches.conditions(rank));
-        let keys = if claimed.is_refused { Ok(closed()) } else { self.keys(host, path) };
+        let checked = match matches {
+            IngressPathMatch::Expression(pattern) => {
+                self.expressions.check(&claimed.ingress.metadata.namespace, pattern)
+            }
+            _ => Ok(()),
+        };
+        let mut value = self.beginning(host, claimed, matches.conditions(rank, checked.is_ok()));
+        let keys = if claimed.is_refused { Ok(closed()) } else { checked.and_then(|()| self.keys(host, path)) };
         value.extend(keys.unwrap_or_else(|problem| {
             let message = format!("`{}` of `{host}`: {problem}; it is answered with 503", path.path.path);
             self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
@@ -60,13 +68,6 @@ impl RouteWriter<'_, '_> {
         if let (IngressPathMatch::Expression(pattern), Some(rewritten)) = (matches, &claimed.settings.rewrite_target) {
             // The whole path is replaced, with the groups of the expression.
             plugin(&mut keys, "proxy-rewrite")["regex_uri"] = json!([format!("(?i)^(?:{pattern}).*$"), rewritten]);
-        }
-        if let IngressPathMatch::Expression(pattern) = matches
-            && let Err(problem) = regex::Regex::new(pattern)
-        {
-            let problem = problem.to_string();
-            let last = problem.lines().last().unwrap_or_default();
-            return Err(format!("it is not a regular expression that can be served: {last}"));
         }
         if let Some((other, backend)) = path.canary
             && let Some(canary) = &other.settings.canary
