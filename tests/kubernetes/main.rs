@@ -4,6 +4,7 @@
 //! request. It neither validates objects nor runs pods. `real` has a real API server (`control_plane`), which `scripts/kubernetes`
 //! builds, and `conformance` has pods too.
 
+mod chart;
 mod conformance;
 mod control_plane;
 mod edge;

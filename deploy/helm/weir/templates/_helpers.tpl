@@ -1,0 +1,98 @@
+{{- define "weir.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "weir.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains (include "weir.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "weir.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weir.selector" -}}
+app.kubernetes.io/name: {{ include "weir.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "weir.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{ include "weir.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "weir.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "weir.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weir.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* weir.yaml: what the chart decides, and over it what the user says. */}}
+{{- define "weir.config" -}}
+{{- $listen := list -}}
+{{- $open := list -}}
+{{- range $name, $port := .Values.ports -}}
+{{- if $port.ingress -}}
+{{- $listen = append $listen (dict "address" (printf ":%v" $port.port) "tls" $port.tls) -}}
+{{- else -}}
+{{- $open = append $open (printf ":%v" $port.port) -}}
+{{- end -}}
+{{- end -}}
+{{- $kubernetes := dict
+  "in_cluster" true
+  "gateway_controller" .Values.controller.gatewayController
+  "ingress_controller" .Values.controller.ingressController
+  "leader_election" (dict "namespace" .Release.Namespace "name" (include "weir.fullname" .)) -}}
+{{- with .Values.controller.namespaces -}}{{- $_ := set $kubernetes "namespaces" . -}}{{- end -}}
+{{- with .Values.controller.publishAddresses -}}{{- $_ := set $kubernetes "publish_addresses" . -}}{{- end -}}
+{{- $config := dict
+  "status" "0.0.0.0:7085"
+  "data_dir" "/var/lib/weir"
+  "shutdown_delay" (printf "%vs" .Values.drain.delaySeconds)
+  "worker_shutdown_timeout" (printf "%vs" .Values.drain.timeoutSeconds)
+  "store" (dict "kubernetes" $kubernetes) -}}
+{{- with $listen -}}{{- $_ := set $config "listen" . -}}{{- end -}}
+{{- with $open -}}{{- $_ := set $config "resource_listeners" . -}}{{- end -}}
+{{- toYaml (mergeOverwrite $config (deepCopy .Values.config)) -}}
+{{- end -}}
+
+{{/* Rights to objects in namespaces. */}}
+{{- define "weir.namespacedRules" -}}
+- apiGroups: [""]
+  resources: [services, secrets, configmaps]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses]
+  verbs: [get, list, watch]
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses/status]
+  verbs: [patch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gateways, listenersets, httproutes, grpcroutes, backendtlspolicies, referencegrants]
+  verbs: [get, list, watch]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gateways/status, listenersets/status, httproutes/status, grpcroutes/status, backendtlspolicies/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}

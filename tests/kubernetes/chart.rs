@@ -1,0 +1,162 @@
+//! The chart: what it renders for each file of values below `deploy/helm/weir/ci`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use weir_kube::objects::Kind;
+use weir_testkit::{Program, TempDir};
+
+use crate::control_plane::ControlPlane;
+
+const READ: [&str; 3] = ["get", "list", "watch"];
+
+fn folder(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path)
+}
+
+/// What helm writes; it must succeed. `None` if there is no helm.
+#[track_caller]
+fn helm(words: &[&str]) -> Option<String> {
+    let mut command = Program::find("helm")?;
+    let output = command.args(words).output().expect("helm runs");
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).expect("helm writes text"))
+}
+
+/// What `deploy/kubernetes/install.yaml` is made with, but for the values.
+fn template(values: &[&str]) -> Option<String> {
+    let chart = folder("helm/weir").display().to_string();
+    let mut words = vec!["template", "weir", &chart, "--namespace", "weir-system"];
+    words.extend(["--api-versions", "gateway.networking.k8s.io/v1", "--api-versions", "monitoring.coreos.com/v1"]);
+    words.extend(values);
+    helm(&words)
+}
+
+fn objects(text: &str) -> Vec<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).expect("helm writes YAML");
+    documents.into_iter().filter(|document| !document.is_null()).collect()
+}
+
+/// The objects by the name of their file of values.
+fn rendered() -> Option<Vec<(String, Vec<Value>)>> {
+    let mut all = Vec::new();
+    for file in fs::read_dir(folder("helm/weir/ci")).expect("there are values").flatten() {
+        let path = file.path().display().to_string();
+        all.push((file.file_name().to_string_lossy().into_owned(), objects(&template(&["--values", &path])?)));
+    }
+    assert!(all.len() >= 8, "all files of values are tried");
+    Some(all)
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
+    objects.iter().filter(move |object| object["kind"] == kind)
+}
+
+#[test]
+fn charts_are_linted_and_nodes_take_their_configuration() {
+    let chart = folder("helm/weir").display().to_string();
+    let Some(rendered) = rendered() else { return };
+    for (name, objects) in rendered {
+        let values = format!("{chart}/ci/{name}");
+        helm(&["lint", "--strict", &chart, "--values", &values]);
+        let directory = TempDir::new();
+        let config = of_kind(&objects, "ConfigMap").find_map(|map| map["data"]["weir.yaml"].as_str());
+        let file = directory.write("weir.yaml", config.expect("there is a configuration"));
+        let checked = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output().expect("weir runs");
+        assert!(checked.status.success(), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
+    }
+}
+
+#[test]
+fn rights_are_those_that_nodes_need() {
+    let Some(rendered) = rendered() else { return };
+    for (name, objects) in rendered.iter().filter(|(name, _)| name != "no-rights.yaml") {
+        let roles = objects.iter().filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role");
+        let rules: Vec<&Value> = roles.flat_map(|role| role["rules"].as_array().expect("roles have rules")).collect();
+        let may = |group: &str, resource: &str, verb: &str| {
+            let has = |value: &Value, wanted: &str| value.as_array().is_some_and(|list| list.iter().any(|one| one == wanted));
+            rules.iter().any(|rule| {
+                has(&rule["apiGroups"], group) && has(&rule["resources"], resource) && has(&rule["verbs"], verb)
+            })
+        };
+        for kind in Kind::ALL {
+            for verb in READ {
+                assert!(may(kind.group(), kind.plural(), verb), "{name}: {verb} {}", kind.plural());
+            }
+            assert!(!may(kind.group(), kind.plural(), "update"), "{name}: {} are only read", kind.plural());
+        }
+        let in_namespaces = of_kind(objects, "Role").any(|role| role["metadata"]["namespace"] == "shop");
+        assert_eq!(in_namespaces, name == "namespaces.yaml", "{name}");
+    }
+}
+
+#[test]
+fn manifests_are_what_the_chart_renders() {
+    let Some(text) = template(&[]) else { return };
+    let path = folder("kubernetes/install.yaml");
+    let stored = fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == text, "deploy/kubernetes/install.yaml differs: `scripts/manifests` writes it anew");
+}
+
+/// Has the API server validate an object as if it were created.
+#[track_caller]
+fn try_out(plane: &ControlPlane, name: &str, object: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+    let namespace = match text(&object["metadata"]["namespace"]) {
+        none if none.is_empty() => none,
+        namespace => format!("/namespaces/{namespace}"),
+    };
+    let mut plural = kind.to_ascii_lowercase();
+    match plural.pop() {
+        Some('y') => plural.push_str("ies"),
+        Some('s') => plural.push_str("sses"),
+        last => plural.extend(last.into_iter().chain(['s'])),
+    }
+    let path = format!("{root}{namespace}/{plural}?dryRun=All&fieldValidation=Strict");
+    let (status, answer) = plane.ask("POST", &path, Some(object));
+    assert_eq!(status, 201, "{name}: {kind}: {answer}");
+}
+
+/// The API server validates every field, and its admission of pods the restricted standard.
+#[test]
+fn api_servers_take_every_object() {
+    let Some(rendered) = rendered() else { return };
+    let Some(plane) = ControlPlane::start() else { return };
+    plane.define_gateway_api();
+    for namespace in ["weir-system", "shop", "blog"] {
+        let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
+        plane.create(
+            "/api/v1/namespaces",
+            &json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace, "labels": labels } }),
+        );
+    }
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default" } });
+    plane.create("/api/v1/namespaces/weir-system/serviceaccounts", &account);
+    for (name, objects) in rendered {
+        for object in &objects {
+            // The definitions of the Prometheus operator are not installed.
+            let version = object["apiVersion"].as_str().expect("objects have a version");
+            if version.starts_with("monitoring.coreos.com") {
+                continue;
+            }
+            try_out(&plane, &name, object);
+            let pod = &object["spec"]["template"];
+            // Pods that share the network of their machine are not restricted ones.
+            if pod.is_object() && pod["spec"]["hostNetwork"].is_null() {
+                let mut metadata = pod["metadata"].clone();
+                metadata["name"] = "weir".into();
+                metadata["namespace"] = "weir-system".into();
+                let mut spec = pod["spec"].clone();
+                spec["serviceAccountName"] = "default".into();
+                // The class of priority is the cluster's.
+                spec.as_object_mut().expect("a map").remove("priorityClassName");
+                let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+                try_out(&plane, &name, &pod);
+            }
+        }
+    }
+}
