@@ -47,7 +47,10 @@ fn a_running_node_is_changed_from_a_shell() {
     assert!(history.contains("created routes/r") && history.contains("\"by hand\""), "{history}");
     done(&["delete", "routes/r"], &gateway);
     assert_eq!(gateway.get("/r").status, 404);
-    done(&["rollback", "1"], &gateway);
+    let unasked = refused(&["rollback", "1"], 5, &gateway);
+    assert!(unasked.contains("created") && unasked.contains("use `--yes`"), "{unasked}");
+    assert_eq!(gateway.get("/r").status, 404);
+    done(&["rollback", "1", "--yes"], &gateway);
     assert_eq!(gateway.get("/r").text(), "one");
 }
 

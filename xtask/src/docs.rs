@@ -88,11 +88,16 @@ fn command_line() -> Result<String, Problems> {
 fn command(binary: &Path, path: &[&str], page: &mut String) -> Result<(), Problems> {
     let help = output(Command::new(binary).args(path).arg("--help"))?;
     let _ = write!(page, "\n## {}\n\n```text\n{}\n```\n", [&["weir"], path].concat().join(" "), help.trim_end());
-    let below = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    for name in below.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()) {
-        if !name.is_empty() && name != "help" {
-            command(binary, &[path, &[name]].concat(), page)?;
-        }
+    for name in commands_in(&help) {
+        command(binary, &[path, &[name]].concat(), page)?;
     }
     Ok(())
+}
+
+/// The commands that a help lists, in one section or several: between the usage and arguments or options.
+fn commands_in(help: &str) -> impl Iterator<Item = &str> {
+    let after_usage = help.lines().skip_while(|line| !line.starts_with("Usage:"));
+    let listed = after_usage.take_while(|line| !matches!(*line, "Arguments:" | "Options:"));
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "help")
 }

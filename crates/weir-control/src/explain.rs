@@ -156,7 +156,13 @@ fn exchange(settings: &NodeSettings, question: &RequestDescription) -> Result<Ex
     }
     let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let slash = if target.starts_with('/') { "" } else { "/" };
-    let mut head = format!("{} {slash}{target} HTTP/1.1\r\nHost: {authority}\r\n", question.method);
+    let is_host = |header: &&String| header.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("host"));
+    let mut head = format!("{} {slash}{target} HTTP/1.1\r\n", question.method);
+    // A path alone is asked of this machine, and a field `Host` says more than the URL, as with other programs.
+    if !question.headers.iter().any(|header| is_host(&header)) {
+        let host = if authority.is_empty() { "localhost" } else { authority };
+        head.push_str(&format!("Host: {host}\r\n"));
+    }
     for header in &question.headers {
         if !header.contains(':') || header.contains(['\r', '\n']) {
             return Err(format!("`{}` does not have the form `Name: value`", header.escape_debug()));

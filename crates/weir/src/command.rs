@@ -27,14 +27,14 @@ pub mod version;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit;
 
 /// An API gateway that measures itself.
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, after_help = exit::HELP)]
-pub struct Weir {
+struct Weir {
     #[command(subcommand)]
     command: WeirCommand,
 }
@@ -71,8 +71,44 @@ enum WeirCommand {
     Bench(bench::BenchCommand),
 }
 
+/// The sections of `weir --help`, with their commands in order.
+const SECTIONS: [(&str, &[&str]); 6] = [
+    ("The gateway and its configuration", &["run", "check", "convert", "explain", "plugins", "schema"]),
+    (
+        "Resources of a running node (Admin API)",
+        &["get", "put", "delete", "diff", "apply", "history", "rollback", "nodes", "hub"],
+    ),
+    ("What a node does", &["top", "tail", "trace"]),
+    ("Files of a node", &["store", "records"]),
+    ("The lab", &["bench", "load", "backend"]),
+    ("The program", &["version", "completions", "man", "reference", "help"]),
+];
+
+/// The command line, with its commands in sections, which clap has only for options.
+pub fn command_line() -> clap::Command {
+    let mut command = Weir::command();
+    command.build();
+    let mut list = String::new();
+    for (title, names) in SECTIONS {
+        list.push_str(&format!("\n{title}:\n"));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(|found| found.get_about()).cloned().unwrap_or_default();
+            list.push_str(&format!("  {name:<12}{about}\n"));
+        }
+    }
+    Weir::command().help_template(format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{list}\nOptions:\n{{options}}{{after-help}}"))
+}
+
+/// Does what the command line says.
+pub fn execute() -> ExitCode {
+    match Weir::from_arg_matches(&command_line().get_matches()) {
+        Ok(weir) => weir.execute(),
+        Err(error) => error.exit(),
+    }
+}
+
 impl Weir {
-    pub fn execute(self) -> ExitCode {
+    fn execute(self) -> ExitCode {
         match self.command {
             WeirCommand::Run(command) => command.execute(),
             WeirCommand::Check(command) => command.execute(),
@@ -102,5 +138,24 @@ impl Weir {
             WeirCommand::Backend(options) => weir_bench::cli::backend::main(options),
             WeirCommand::Bench(command) => command.execute(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_command_is_in_one_section_of_the_help() {
+        let mut command = Weir::command();
+        command.build();
+        let all: BTreeSet<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let listed: Vec<&str> = SECTIONS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), all);
+        assert_eq!(listed.len(), all.len(), "none is listed twice");
+        let help = command_line().render_help().to_string();
+        assert!(help.contains("\n  rollback    Restores all resources"), "{help}");
     }
 }

@@ -7,13 +7,11 @@ mod say;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// Workers allocate little, and an allocation must not wait for other threads.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     weir_telemetry::process::started();
-    command::Weir::parse().execute()
+    command::execute()
 }

@@ -2,7 +2,7 @@
 //! format is JSON.
 
 use std::fmt::Arguments;
-use std::io::{self, Write as _};
+use std::io::{self, BufRead, IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -42,3 +42,18 @@ macro_rules! say {
     ($($format:tt)*) => { $crate::say::line(format_args!($($format)*)) };
 }
 pub(crate) use say;
+
+/// Asks on standard error whether a change is to be made. A script, whose input is no terminal, must say so by an option.
+///
+/// # Errors
+/// Standard input is not a terminal, or cannot be read.
+pub fn confirmed(question: &str) -> Result<bool, String> {
+    let input = io::stdin();
+    if !input.is_terminal() {
+        return Err("standard input is not a terminal, so the change cannot be confirmed: use `--yes`".to_owned());
+    }
+    let _ = write!(io::stderr(), "{question} [y/N] ");
+    let mut line = String::new();
+    input.lock().read_line(&mut line).map_err(|error| format!("the answer cannot be read: {error}"))?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}

@@ -61,6 +61,17 @@ pub struct AdminAnswer {
     pub body: Value,
 }
 
+/// Those of a PEM file, or of the system.
+///
+/// # Errors
+/// The file cannot be read, or has no certificates.
+pub fn authorities(file: Option<&Path>) -> Result<Authorities, String> {
+    let Some(path) = file else { return Ok(Authorities::System) };
+    let text = std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let certificates = weir_net::tls::certificates(&text);
+    Ok(Authorities::Own(certificates.map_err(|error| format!("{}: {error}", path.display()))?.into()))
+}
+
 impl AdminClient {
     /// # Errors
     /// What is wrong with the options.
@@ -73,15 +84,7 @@ impl AdminClient {
             None => std::env::var("WEIR_ADMIN_KEY")
                 .map_err(|_| "no Admin API key: set WEIR_ADMIN_KEY, or give a file with `--key-file`".to_owned())?,
         };
-        let authorities = match &options.ca {
-            None => Authorities::System,
-            Some(path) => {
-                let text =
-                    std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
-                let certificates = weir_net::tls::certificates(&text);
-                Authorities::Own(certificates.map_err(|error| format!("{}: {error}", path.display()))?.into())
-            }
-        };
+        let authorities = authorities(options.ca.as_deref())?;
         let verification = if options.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let patience = Duration::from_secs(options.timeout);

@@ -1,7 +1,7 @@
 //! `weir diff` and `weir apply`: make the resources of a running node equal to those in files, in one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use weir_control::stores::resources::ResourceKey;
 use super::admin_client::{AdminClient, AdminOptions};
 use super::resources::ended;
 use super::{recorded_requests, resource_files};
-use crate::say::say;
+use crate::say::{self, say};
 
 /// How long a node may wait until all workers, or all nodes, serve the change.
 const MOST_WAIT: Duration = Duration::from_secs(10);
@@ -97,7 +97,7 @@ impl ApplyCommand {
         if plan.operations.is_empty() {
             return Ok(());
         }
-        if !self.yes && !confirmed()? {
+        if !self.yes && !say::confirmed("Apply this?")? {
             return Err("nothing was changed".to_owned());
         }
         // `if_revision` prevents that concurrent changes are overwritten unseen.
@@ -110,17 +110,6 @@ impl ApplyCommand {
         say!("applied: revision {}", answer.body["revision"]);
         Ok(())
     }
-}
-
-fn confirmed() -> Result<bool, String> {
-    let input = io::stdin();
-    if !input.is_terminal() {
-        return Err("standard input is not a terminal, so the change cannot be confirmed: use `--yes`".to_owned());
-    }
-    let _ = write!(io::stderr(), "Apply this? [y/N] ");
-    let mut line = String::new();
-    input.lock().read_line(&mut line).map_err(|error| format!("the answer cannot be read: {error}"))?;
-    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
 /// Compares the files with the node, and has the node compute the changes in a dry run.

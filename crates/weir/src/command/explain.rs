@@ -28,7 +28,7 @@ pub struct Explain {
     file: PathBuf,
     /// The method of the request.
     method: String,
-    /// The absolute URL of the request.
+    /// The URL of the request. A path alone is one of `http://localhost`; `-H "Host: NAME"` names another host.
     url: String,
     /// A header field of the request, as `Name: value`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::admin_client::{AdminClient, AdminOptions};
 use super::resources::{ended, print};
-use crate::say::say;
+use crate::say::{self, say};
 
 /// Lists the latest changes of a running node's resources, or shows one change.
 #[derive(Debug, Args)]
@@ -52,6 +52,8 @@ impl NodesCommand {
 }
 
 /// Restores all resources of a running node to their state at an earlier revision. The result is a new revision.
+///
+/// The changes are shown first. They are made if they are confirmed, or with `--yes`.
 #[derive(Debug, Args)]
 pub struct RollbackCommand {
     /// The revision, as `weir history` lists it.
@@ -59,6 +61,9 @@ pub struct RollbackCommand {
     /// Shows the changes without making them.
     #[arg(long)]
     dry_run: bool,
+    /// Makes the changes without asking.
+    #[arg(long, conflicts_with = "dry_run")]
+    yes: bool,
     /// A message with the reason, stored in the history.
     #[arg(short = 'm', long, value_name = "TEXT")]
     message: Option<String>,
@@ -88,17 +93,29 @@ impl HistoryCommand {
 
 impl RollbackCommand {
     pub fn execute(self) -> ExitCode {
-        ended(AdminClient::new(&self.node).and_then(|node| {
-            let dry_run = if self.dry_run { "?dry_run=true" } else { "?wait=10s" };
-            let path = format!("history/{}/rollback{dry_run}", self.revision);
-            let answer = node.ask(Method::POST, &path, &[("X-Weir-Message", self.message.as_deref())], None)?;
+        ended(AdminClient::new(&self.node).and_then(|node| self.roll_back(&node)))
+    }
+
+    fn roll_back(&self, node: &AdminClient) -> Result<(), String> {
+        if !self.yes {
+            let shown = self.ask(node, "?dry_run=true")?;
+            print(&shown["changes"]);
             if self.dry_run {
-                print(&answer.body["changes"]);
-            } else {
-                say!("rolled back to revision {}; the new revision is {}", self.revision, answer.body["revision"]);
+                return Ok(());
             }
-            Ok(())
-        }))
+            let question = format!("Roll back to revision {}?", self.revision);
+            if !say::confirmed(&question)? {
+                return Err("nothing was changed".to_owned());
+            }
+        }
+        let made = self.ask(node, "?wait=10s")?;
+        say!("rolled back to revision {}; the new revision is {}", self.revision, made["revision"]);
+        Ok(())
+    }
+
+    fn ask(&self, node: &AdminClient, query: &str) -> Result<Value, String> {
+        let path = format!("history/{}/rollback{query}", self.revision);
+        Ok(node.ask(Method::POST, &path, &[("X-Weir-Message", self.message.as_deref())], None)?.body)
     }
 }
 

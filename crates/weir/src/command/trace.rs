@@ -1,6 +1,7 @@
 //! `weir trace`: sends a request to a running node, and shows how it was handled.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use bytes::Bytes;
 use clap::Args;
 use http::{HeaderName, HeaderValue, Method, Request};
 use serde_json::Value;
-use weir_client::{CallSettings, HttpClient, ServerVerification, ServiceUrl};
+use weir_client::{CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl};
 use weir_gateway::tail::TRACE_FIELD;
 
+use crate::command::admin_client::authorities;
 use crate::command::status_stream::ExchangeStream;
 use crate::exit::ExitFailure;
 use crate::say::{self, say};
@@ -36,6 +38,9 @@ pub struct TraceCommand {
     /// The body of the request
     #[arg(short = 'd', long, value_name = "TEXT", default_value = "")]
     data: String,
+    /// A PEM file with the CA certificate that the node's certificate is verified with
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    ca: Option<PathBuf>,
     /// Does not verify the node's certificate
     #[arg(short = 'k', long)]
     insecure: bool,
@@ -88,13 +93,16 @@ impl TraceCommand {
         let request = request.map_err(|error| format!("the request cannot be built: {error}"))?;
         let verification = if self.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
         let settings = CallSettings { verification, max_content_bytes: MOST_CONTENT, ..CallSettings::default() };
-        let answered = HttpClient::default().call(&url, request, &settings).await;
+        let authorities = authorities(self.ca.as_deref())?;
+        let client = HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() });
+        let answered = client.call(&url, request, &settings).await;
         match stream.next().await {
             Ok(Some(exchange)) => Ok(exchange),
             told => {
+                // A request that did not reach the node has one cause, and neither the stream nor its address is it.
                 let answer = match answered {
                     Ok(answer) => format!("the answer was {}", answer.status()),
-                    Err(error) => error.to_string(),
+                    Err(error) => return Err(format!("{}: {error}", self.url)),
                 };
                 let why = told.err().unwrap_or_else(|| "the node has ended the stream".to_owned());
                 Err(format!(
