@@ -12,11 +12,11 @@ use crate::{
     analysis::{
         compare::{circumstances, differences},
         lint::{self, Severity},
-        summary,
+        summary::{self, Findings},
     },
     cli::print::out,
     export::{self, ExportFormat},
-    plot::Unit,
+    plot::{Unit, standalone},
     report::{self, markdown},
     result::ResultFile,
     run,
@@ -122,6 +122,9 @@ pub struct PageArguments {
     /// Writes the page of plugin costs, from results of the scenario `policies` or with `--ablation`
     #[arg(long)]
     pub prices: bool,
+    /// Writes a page with its figures for each result into this folder; the page of `--to` then is an index of them
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "prices")]
+    pub folder: Option<PathBuf>,
     /// Writes the page to this file instead of standard output
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
@@ -131,10 +134,17 @@ pub struct PageArguments {
 pub fn page(arguments: PageArguments) -> Result<u8, String> {
     let head = if arguments.prices { markdown::PRICES_HEAD } else { markdown::RESULTS_HEAD };
     let mut page = head.to_owned();
+    if arguments.folder.is_some() {
+        page.push_str(markdown::INDEX_TABLE);
+    }
     for path in &arguments.files {
         let result = ResultFile::read(path)?;
         let findings = summary::findings(&result);
-        let section = if arguments.prices { markdown::prices(&findings) } else { markdown::results(&findings) };
+        let section = match &arguments.folder {
+            Some(folder) => markdown::index_row(&findings, &result_page(&findings, folder)?),
+            None if arguments.prices => markdown::prices(&findings),
+            None => markdown::results(&findings),
+        };
         page.push_str(&section);
     }
     match &arguments.to {
@@ -142,6 +152,22 @@ pub fn page(arguments: PageArguments) -> Result<u8, String> {
         None => out!("{}", page.trim_end()),
     }
     Ok(0)
+}
+
+/// Writes the page of a result and its figures. Returns its path as seen from beside the folder.
+fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let scenario = &findings.result.scenario.name;
+    let mut pictures = Vec::new();
+    for figure in report::essential(findings) {
+        let file = format!("{scenario}-{}.svg", figure.name);
+        write(&folder.join(&file), &format!("{}\n", standalone(&figure.svg)))?;
+        let shows = figure.name.replace('-', " ");
+        pictures.push((shows, file));
+    }
+    write(&folder.join(format!("{scenario}.md")), &markdown::result_page(findings, &pictures))?;
+    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok(format!("{name}/{scenario}.md"))
 }
 
 /// Renders an SVG file as a PNG beside it, at twice its size.

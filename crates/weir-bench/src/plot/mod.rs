@@ -9,7 +9,7 @@ pub use self::{
     axis::{Scale, Unit},
     bars::{Bar, BarFigure, holds_zero},
     lines::{LineFigure, PlotMark, Series},
-    svg::escape,
+    svg::{escape, standalone},
 };
 
 /// The colours of targets, distinguishable in print and for colour-blind readers; `none` is grey.

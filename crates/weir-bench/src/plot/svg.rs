@@ -6,6 +6,7 @@ pub struct Svg {
 }
 
 pub const FONT: &str = "Inter, 'Segoe UI', 'DejaVu Sans', 'Liberation Sans', sans-serif";
+const PAPER: &str = "#ffffff";
 pub const INK: &str = "#212529";
 pub const FAINT: &str = "#6c757d";
 pub const GRID: &str = "#e9ecef";
@@ -24,7 +25,7 @@ impl Svg {
             text,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
              height=\"{height:.0}\" role=\"img\" font-family=\"{FONT}\" font-size=\"12\"><title>{}</title>\
-             <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>",
+             <rect width=\"100%\" height=\"100%\" fill=\"{PAPER}\"/>",
             escape(title)
         );
         Svg { text }
@@ -136,6 +137,15 @@ fn trace(points: &[(f64, f64)]) -> String {
 
 fn dashes(dash: &str) -> String {
     if dash.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dash}\"") }
+}
+
+/// The same figure as a file of its own, which is dark where the reader's system is.
+pub fn standalone(svg: &str) -> String {
+    let dark = |colour: &str, dark: &str| format!("[fill=\"{colour}\"]{{fill:{dark}}}[stroke=\"{colour}\"]{{stroke:{dark}}}");
+    let colours = [(PAPER, "#0d1117"), (INK, "#f0f6fc"), (FAINT, "#9198a1"), (GRID, "#30363d")];
+    let rules: String = colours.iter().map(|(light, at_night)| dark(light, at_night)).collect();
+    let style = format!("<style>@media (prefers-color-scheme: dark){{{rules}}}</style>");
+    svg.replacen("</title>", &format!("</title>{style}"), 1)
 }
 
 /// Escapes text for SVG and HTML.

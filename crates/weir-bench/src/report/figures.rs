@@ -18,6 +18,38 @@ pub struct Figure {
     pub svg: String,
 }
 
+impl Figure {
+    /// Whether it is the figure of this name, of whichever row.
+    fn is(&self, name: &str) -> bool {
+        match &self.row {
+            Some(row) => self.name.strip_prefix(&slug(row)).and_then(|rest| rest.strip_prefix('-')) == Some(name),
+            None => self.name == name,
+        }
+    }
+}
+
+/// Those of a page of documentation: how figures depend on rows and clients. A result that has none of these shows them over time.
+pub fn essential(findings: &Findings<'_>) -> Vec<Figure> {
+    const ESSENTIAL: [&str; 8] = [
+        "throughput-by-row",
+        "cpu-by-row",
+        "policy-cost",
+        "searches",
+        "per-connection",
+        "throughput",
+        "cpu-per-request",
+        "latency",
+    ];
+    const OVER_TIME: [&str; 2] = ["throughput-over-time", "latency-over-time"];
+    let all = figures(findings);
+    let of = |names: &[&str]| -> Vec<Figure> {
+        let is_named = |figure: &&Figure| names.iter().any(|name| figure.is(name));
+        all.iter().filter(is_named).cloned().collect()
+    };
+    let essential = of(&ESSENTIAL);
+    if essential.is_empty() { of(&OVER_TIME) } else { essential }
+}
+
 /// All figures for which a result has data, in the order of the report.
 pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
     let mut figures = Vec::new();
@@ -46,6 +78,7 @@ pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
             add(name, Some(row), over_time(findings, row, watch));
         }
         add("throughput", Some(row), throughput(findings, row));
+        add("cpu-per-request", Some(row), cpu_per_request(findings, row));
         add("latency", Some(row), latency(findings, row));
         add("errors", Some(row), errors(findings, row));
         add("percentiles", Some(row), percentiles(findings, row));
@@ -253,6 +286,21 @@ fn throughput(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
             y: (what.to_owned(), Scale::Linear, Unit::Count),
             series,
             marks: marks(row, |one| one.rps),
+            width: HALF,
+        }
+        .svg()
+    })
+}
+
+fn cpu_per_request(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
+    let series = line(findings, row, str::to_owned, false, |summary| summary.cpu_us);
+    (several_levels(findings, row) && !series.is_empty() && row.speak.asks()).then(|| {
+        LineFigure {
+            title: "CPU time of the gateway for each request".to_owned(),
+            x: clients(),
+            y: ("microseconds, user and system".to_owned(), Scale::Linear, Unit::Microseconds),
+            series,
+            marks: Vec::new(),
             width: HALF,
         }
         .svg()

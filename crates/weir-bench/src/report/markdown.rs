@@ -10,13 +10,14 @@ use crate::{
     },
     plot::Unit,
     result::MeasuredRun,
+    scenario::Scenario,
     stats::{Comparison, ConfidenceInterval, median, modes},
 };
 
 /// The head of a page of figures.
 pub const RESULTS_HEAD: &str = "# Results\n\n\
-    Each table shows a stored result of the lab. The result files in [bench/results](../../bench/results) also contain the \
-    machine, all configurations and the histograms. Figures are medians over the repeats, with the lowest and the highest \
+    Each table shows a stored result of the lab. The result files also contain the machine, all configurations and the \
+    histograms (those of this project are in `bench/results`). Figures are medians over the repeats, with the lowest and the highest \
     value in brackets. Where the repeats have two modes, both modes are shown, each with its number of repeats. Ratios are \
     medians of the ratios within each repeat, beside the baseline that the head of the column names; where the lab's test (Mann and \
     Whitney, or Wilcoxon from six repeats on) finds no difference at 95 %, the ratio says so with its p-value. Figures that the \
@@ -35,14 +36,108 @@ pub const PRICES_HEAD: &str = "# The cost of each plugin\n\n\
 
 /// One result as a section: its description, method and figures.
 pub fn results(findings: &Findings<'_>) -> String {
+    let scenario = &findings.result.scenario;
+    let mut page = format!("\n## {}\n\n{}\n\n{}\n", scenario.title, scenario.about.trim(), measured(findings));
+    page.push_str(&verdict(findings));
+    page.push_str(&measurements(findings));
+    page
+}
+
+/// One result as a page of its own. `pictures` are names of files beside it, each with what it shows.
+pub fn result_page(findings: &Findings<'_>, pictures: &[(String, String)]) -> String {
+    let scenario = &findings.result.scenario;
+    let mut page = format!("# {}\n\n{}\n", scenario.title, scenario.about.trim());
+    page.push_str(&publication(scenario));
+    let _ = write!(page, "\n## Measured with the lab\n\n{}\n", measured(findings));
+    page.push_str(&versions(findings));
+    page.push_str(&verdict(findings));
+    for (shows, file) in pictures {
+        let _ = write!(page, "\n![{shows}]({file})\n");
+    }
+    page.push_str(&measurements(findings));
+    page
+}
+
+/// One result as a row of the index, which links its page.
+pub fn index_row(findings: &Findings<'_>, link: &str) -> String {
     let result = findings.result;
     let scenario = &result.scenario;
-    let mut page = format!("\n## {}\n\n{}\n\n{}\n", scenario.title, scenario.about.trim(), measured(findings));
-    if let Some(reason) = super::headline(findings) {
-        let _ = writeln!(page, "\n> {reason}");
+    let day = result.started_at.split('T').next().unwrap_or_default();
+    let first = scenario.targets.first().map(String::as_str).unwrap_or_default();
+    let ratios = |of: fn(&CellSummary<'_>) -> Option<Comparison>| {
+        let own = findings.cells.iter().filter(|summary| summary.cell.target == first);
+        let all = own.filter_map(of).map(|one| one.ratio.median).filter(|ratio| ratio.is_finite());
+        let (low, high, count) = all.fold((f64::MAX, f64::MIN, 0), |(low, high, count), ratio| {
+            (low.min(ratio), high.max(ratio), count + 1)
+        });
+        match count {
+            0 => "–".to_owned(),
+            1 => format!("{low:.2}"),
+            _ => format!("{low:.2} to {high:.2}"),
+        }
+    };
+    format!(
+        "| [{}]({link}) | {day} | {first} / {} | {} | {} |\n",
+        scenario.title,
+        scenario.baseline,
+        ratios(|summary| summary.cpu_against_baseline),
+        ratios(|summary| summary.against_baseline)
+    )
+}
+
+/// The head of the table of [`index_row`].
+pub const INDEX_TABLE: &str =
+    "\n| result | measured | compared | CPU time a request | throughput |\n|---|---|---|--:|--:|\n";
+
+/// The figures that a publication gives, whose procedure the scenario follows.
+fn publication(scenario: &Scenario) -> String {
+    let Some(source) = &scenario.source else { return String::new() };
+    let title = match &source.url {
+        Some(url) => format!("[{}]({url})", source.title),
+        None => source.title.clone(),
+    };
+    let date = source.date.as_ref().map(|date| format!(", {date}")).unwrap_or_default();
+    let mut page = format!("\n## Published\n\n{title}{date}. Measured with: {}.\n", source.setup.trim_end_matches('.'));
+    let rows = scenario.rows.iter().flat_map(|row| row.published.iter().map(move |one| (row, one)));
+    let number = |value: Option<f64>, unit: Unit| value.map_or("–".to_owned(), |value| unit.label(value));
+    for (index, (row, one)) in rows.enumerate() {
+        if index == 0 {
+            page.push_str("\n| row | system | clients | requests/s | mean | p95 | p99 | errors | |\n");
+            page.push_str("|---|---|--:|--:|--:|--:|--:|--:|---|\n");
+        }
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            row.name,
+            one.system,
+            one.connections.map_or("–".to_owned(), |clients| clients.to_string()),
+            number(one.rps, Unit::Count),
+            number(one.mean_ms, Unit::Milliseconds),
+            number(one.p95_ms, Unit::Milliseconds),
+            number(one.p99_ms, Unit::Milliseconds),
+            number(one.error_percent, Unit::Percent),
+            one.note.as_deref().unwrap_or_default()
+        );
     }
-    let idle = super::holds_connections(result);
-    let baseline = &scenario.baseline;
+    page
+}
+
+/// The programs that were measured.
+fn versions(findings: &Findings<'_>) -> String {
+    let named = findings.result.targets.iter().filter_map(|one| Some((&one.name, one.version.as_ref()?)));
+    let list: Vec<String> = named.map(|(name, version)| format!("{name}: {version}")).collect();
+    if list.is_empty() { String::new() } else { format!("\n{}.\n", list.join("; ")) }
+}
+
+fn verdict(findings: &Findings<'_>) -> String {
+    super::headline(findings).map_or(String::new(), |reason| format!("\n> {reason}\n"))
+}
+
+/// The table of all cells, and what is not in it.
+fn measurements(findings: &Findings<'_>) -> String {
+    let mut page = String::new();
+    let idle = super::holds_connections(findings.result);
+    let baseline = &findings.result.scenario.baseline;
     page.push_str(&match idle {
         true => "\n| row | clients | target | held | memory of each | errors |\n|---|--:|---|--:|--:|--:|\n".to_owned(),
         false => format!(

@@ -7,7 +7,7 @@ mod overview;
 mod table;
 
 pub use self::{
-    figures::{Figure, figures},
+    figures::{Figure, essential, figures},
     html::html,
     table::{costs, instruction_counts, knees, searches, table},
 };
