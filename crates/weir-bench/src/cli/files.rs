@@ -122,8 +122,8 @@ pub struct PageArguments {
     /// Writes the page of plugin costs, from results of the scenario `policies` or with `--ablation`
     #[arg(long)]
     pub prices: bool,
-    /// Writes a page with its figures for each result into this folder; the page of `--to` then is an index of them
-    #[arg(long, value_name = "DIRECTORY", conflicts_with = "prices")]
+    /// Writes a page with its figures for each result into this folder, and an index of them, README.md
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["prices", "to"])]
     pub folder: Option<PathBuf>,
     /// Writes the page to this file instead of standard output
     #[arg(long, value_name = "FILE")]
@@ -147,14 +147,15 @@ pub fn page(arguments: PageArguments) -> Result<u8, String> {
         };
         page.push_str(&section);
     }
-    match &arguments.to {
-        Some(path) => write(path, &page)?,
-        None => out!("{}", page.trim_end()),
+    match (&arguments.folder, &arguments.to) {
+        (Some(folder), _) => write(&folder.join("README.md"), &page)?,
+        (None, Some(path)) => write(path, &page)?,
+        (None, None) => out!("{}", page.trim_end()),
     }
     Ok(0)
 }
 
-/// Writes the page of a result and its figures. Returns its path as seen from beside the folder.
+/// Writes the page of a result and its figures into a folder. Returns the name of the page.
 fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let scenario = &findings.result.scenario.name;
@@ -165,9 +166,9 @@ fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, String>
         let shows = figure.name.replace('-', " ");
         pictures.push((shows, file));
     }
-    write(&folder.join(format!("{scenario}.md")), &markdown::result_page(findings, &pictures))?;
-    let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    Ok(format!("{name}/{scenario}.md"))
+    let page = format!("{scenario}.md");
+    write(&folder.join(&page), &markdown::result_page(findings, &pictures))?;
+    Ok(page)
 }
 
 /// Renders an SVG file as a PNG beside it, at twice its size.
