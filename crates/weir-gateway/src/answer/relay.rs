@@ -16,6 +16,7 @@ use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::StickySessions;
+use crate::message::AfterExchange;
 use crate::message::body::BodyTransfer;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
@@ -31,7 +32,7 @@ mod response;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayOutcome {
     /// The response is complete, and all of it has been passed to the client's connection.
-    Complete { client_reusable: bool, upstream_reusable: bool },
+    Complete { client: AfterExchange, upstream_reusable: bool },
     /// The upstream has accepted a protocol upgrade: from here on a tunnel takes over.
     Tunnel,
 }
@@ -241,10 +242,12 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         }
         // RFC 9112 §9.5: a response to an incomplete request ends the connection, on both sides.
         let request_complete = self.is_request_sent() && !self.request.refused;
-        Some(RelayOutcome::Complete {
-            client_reusable: response.client_reusable && request_complete,
-            upstream_reusable: response.upstream_reusable && request_complete,
-        })
+        let client = match request_complete {
+            true if response.client_reusable => AfterExchange::KeepAlive,
+            true if !self.exchange.request.keep_alive => AfterExchange::Finish,
+            _ => AfterExchange::Close,
+        };
+        Some(RelayOutcome::Complete { client, upstream_reusable: response.upstream_reusable && request_complete })
     }
 
     /// The whole request has been sent, or the upstream accepts no more of it.

@@ -83,8 +83,7 @@ pub async fn answer(
         note_attempt(exchange, attempt);
     }
     match outcome? {
-        RelayOutcome::Complete { client_reusable: true, .. } => Ok(AfterExchange::KeepAlive),
-        RelayOutcome::Complete { .. } => Ok(AfterExchange::Close),
+        RelayOutcome::Complete { client, .. } => Ok(client),
         RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut side, exchange).await),
     }
 }

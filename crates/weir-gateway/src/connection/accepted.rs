@@ -74,6 +74,11 @@ impl Accepted {
         read
     }
 
+    /// Whether closing at once destroys nothing, once the client has asked for the end. Over TLS its closing alert is still to come.
+    pub fn is_finished(&mut self) -> bool {
+        self.tls.is_none() && self.stash.is_empty() && self.stream.is_quiet()
+    }
+
     /// Closes gracefully, so that the client can read the answer: the gateway closes its sending side first, and discards
     /// what the client still sends, as long as it comes without pauses of 1 s, up to a total time and number of bytes. Closing
     /// a socket with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).

@@ -69,8 +69,9 @@ pub fn run(connection: Accepted) -> impl Future<Output = ()> {
                     }
                 }
                 AfterExchange::KeepAlive => {}
-                AfterExchange::Close if client.ended() => return,
-                AfterExchange::Close => return Box::pin(client.connection.linger()).await,
+                AfterExchange::Close | AfterExchange::Finish if client.ended() => return,
+                AfterExchange::Finish if client.connection.is_finished() => return,
+                AfterExchange::Close | AfterExchange::Finish => return Box::pin(client.connection.linger()).await,
                 AfterExchange::Abort => return,
                 AfterExchange::Reset => return client.connection.stream.reset_on_drop(),
             }

@@ -129,12 +129,12 @@ impl<'a> Attempt<'a> {
         let outcome = relay::both_ways(worker, client, &mut connection, exchange, terms).await;
         exchange.upstream.ended_ns = worker.now_ns();
         match outcome.map_err(|stop| Failure { stop, on_reused_connection: reused })? {
-            RelayOutcome::Complete { client_reusable, upstream_reusable } => {
+            RelayOutcome::Complete { client, upstream_reusable } => {
                 if upstream_reusable {
                     connection.keep(exchange.upstream.ended_ns);
                 }
                 self.answered(worker, exchange);
-                Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
+                Ok(client)
             }
             RelayOutcome::Tunnel => {
                 self.answered(worker, exchange);
@@ -164,9 +164,9 @@ impl<'a> Attempt<'a> {
         // after such a loss is not.
         let on_reused_connection = reused && freshness != Freshness::New && stream.has_lost_connection();
         match outcome.map_err(|stop| Failure { stop, on_reused_connection })? {
-            RelayOutcome::Complete { client_reusable, .. } => {
+            RelayOutcome::Complete { client, .. } => {
                 self.answered(worker, exchange);
-                Ok(if client_reusable { AfterExchange::KeepAlive } else { AfterExchange::Close })
+                Ok(client)
             }
             RelayOutcome::Tunnel => {
                 self.answered(worker, exchange);

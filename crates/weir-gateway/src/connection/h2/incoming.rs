@@ -78,7 +78,7 @@ async fn run(mut stream: H2ClientStream, exchange: Box<ServedExchange>) {
     stream.watch().await;
     let worker = stream.worker();
     match serve(&worker, &mut stream, exchange).await {
-        AfterExchange::KeepAlive | AfterExchange::Close => stream.discard_rest().await,
+        AfterExchange::KeepAlive | AfterExchange::Close | AfterExchange::Finish => stream.discard_rest().await,
         AfterExchange::Abort | AfterExchange::Reset => {}
     }
 }
