@@ -76,7 +76,8 @@ fn rights_are_those_that_nodes_need() {
         let roles = objects.iter().filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role");
         let rules: Vec<&Value> = roles.flat_map(|role| role["rules"].as_array().expect("roles have rules")).collect();
         let may = |group: &str, resource: &str, verb: &str| {
-            let has = |value: &Value, wanted: &str| value.as_array().is_some_and(|list| list.iter().any(|one| one == wanted));
+            let has =
+                |value: &Value, wanted: &str| value.as_array().is_some_and(|list| list.iter().any(|one| one == wanted));
             rules.iter().any(|rule| {
                 has(&rule["apiGroups"], group) && has(&rule["resources"], resource) && has(&rule["verbs"], verb)
             })

@@ -96,7 +96,8 @@ pub fn command_line() -> clap::Command {
             list.push_str(&format!("  {name:<12}{about}\n"));
         }
     }
-    Weir::command().help_template(format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{list}\nOptions:\n{{options}}{{after-help}}"))
+    Weir::command()
+        .help_template(format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{list}\nOptions:\n{{options}}{{after-help}}"))
 }
 
 /// Does what the command line says.

@@ -141,7 +141,8 @@ fn dashes(dash: &str) -> String {
 
 /// The same figure as a file of its own, which is dark where the reader's system is.
 pub fn standalone(svg: &str) -> String {
-    let dark = |colour: &str, dark: &str| format!("[fill=\"{colour}\"]{{fill:{dark}}}[stroke=\"{colour}\"]{{stroke:{dark}}}");
+    let dark =
+        |colour: &str, dark: &str| format!("[fill=\"{colour}\"]{{fill:{dark}}}[stroke=\"{colour}\"]{{stroke:{dark}}}");
     let colours = [(PAPER, "#0d1117"), (INK, "#f0f6fc"), (FAINT, "#9198a1"), (GRID, "#30363d")];
     let rules: String = colours.iter().map(|(light, at_night)| dark(light, at_night)).collect();
     let style = format!("<style>@media (prefers-color-scheme: dark){{{rules}}}</style>");

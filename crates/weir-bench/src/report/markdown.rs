@@ -67,9 +67,8 @@ pub fn index_row(findings: &Findings<'_>, link: &str) -> String {
     let ratios = |of: fn(&CellSummary<'_>) -> Option<Comparison>| {
         let own = findings.cells.iter().filter(|summary| summary.cell.target == first);
         let all = own.filter_map(of).map(|one| one.ratio.median).filter(|ratio| ratio.is_finite());
-        let (low, high, count) = all.fold((f64::MAX, f64::MIN, 0), |(low, high, count), ratio| {
-            (low.min(ratio), high.max(ratio), count + 1)
-        });
+        let (low, high, count) =
+            all.fold((f64::MAX, f64::MIN, 0), |(low, high, count), ratio| (low.min(ratio), high.max(ratio), count + 1));
         match count {
             0 => "–".to_owned(),
             1 => format!("{low:.2}"),

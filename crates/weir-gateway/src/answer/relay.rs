@@ -41,7 +41,7 @@ pub enum RelayOutcome {
 pub struct RelayTerms<'a> {
     pub plugins: Plugins<'a>,
     pub clients: &'a ClientSettings,
-    pub timeouts: Timeouts,
+    pub timeouts: &'a Timeouts,
     pub tolerance: Tolerance,
     pub response_limits: &'a Limits,
     /// Decides which responses are not for the client, since another attempt follows; `None` if every response is.

@@ -60,10 +60,11 @@ pub async fn answer(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> Result<AfterExchange, Stop> {
+    let timeouts = route.timeouts.unwrap_or_default();
     let terms = RelayTerms {
         plugins: Plugins::of(worker, current, exchange),
         clients: &current.snapshot.clients,
-        timeouts: route.timeouts.unwrap_or_default(),
+        timeouts: &timeouts,
         pass_host: &PassHost::Pass,
         endpoint: &NO_ENDPOINT,
         persistence: None,

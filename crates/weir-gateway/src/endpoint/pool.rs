@@ -543,7 +543,7 @@ impl<'w> UpstreamConnection<'w> {
     }
 
     /// Returns the connection to the pool. Only for a connection whose exchange is complete, with no bytes left over.
-    pub fn keep(mut self, now_ns: u64) {
+    pub fn keep(&mut self, now_ns: u64) {
         let endpoint = &self.permit.endpoint;
         let keepalive = endpoint.connections.keepalive;
         let requests = self.requests + 1;

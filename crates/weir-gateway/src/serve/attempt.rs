@@ -28,7 +28,7 @@ pub struct Attempt<'a> {
     pub upstream: UpstreamView<'a>,
     /// The endpoint's number in the upstream.
     pub endpoint: usize,
-    pub timeouts: Timeouts,
+    pub timeouts: &'a Timeouts,
     pub started_ns: u64,
     /// Decides which responses are followed by another attempt.
     pub status_retry: Option<&'a dyn StatusRetryRule>,
@@ -118,7 +118,7 @@ impl<'a> Attempt<'a> {
         let mut connection = match permit.reuse(freshness, terms.timeouts.send, exchange) {
             Ok(connection) => connection,
             Err(permit) => {
-                let opening = permit.open(freshness, terms.timeouts, exchange);
+                let opening = permit.open(freshness, *terms.timeouts, exchange);
                 // Boxed: most exchanges reuse a connection, and need no memory for the state of opening one.
                 let opened = Box::pin(until_client_disconnects(opening, |context| client.poll_leave(context))).await;
                 opened.map_err(|stop| Failure { stop, on_reused_connection: false })?
@@ -153,7 +153,7 @@ impl<'a> Attempt<'a> {
         exchange: &mut ServedExchange,
     ) -> Result<AfterExchange, Failure> {
         let worker = permit.worker();
-        let opening = permit.open_stream(freshness, terms.timeouts, terms.response_limits.head_bytes, exchange);
+        let opening = permit.open_stream(freshness, *terms.timeouts, terms.response_limits.head_bytes, exchange);
         let opened = until_client_disconnects(opening, |context| client.poll_leave(context)).await;
         let mut stream = opened.map_err(|stop| Failure { stop, on_reused_connection: false })?;
         let reused = stream.is_reused();

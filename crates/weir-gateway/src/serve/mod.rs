@@ -6,10 +6,14 @@ mod attempt;
 mod retry;
 mod subrequest;
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use tokio::time::Sleep;
 use weir_plugin::{Exchange, MatchedRoute, Stop, UriParameters};
 use weir_proto::Method;
 
@@ -125,10 +129,24 @@ async fn answer(
         return Box::pin(responder::answer(worker, current, route, (&responder, upstream), client, exchange)).await;
     }
     match target {
-        Target::Upstream(number) => match route.request_timeout {
-            None => proxy(worker, current, route, *number, client, exchange).await,
-            Some(most) => Box::pin(proxy_within(worker, current, (route, most), *number, client, exchange)).await,
-        },
+        Target::Upstream(number) => {
+            let mut timer = route.request_timeout.map(|most| timer(worker, exchange, most));
+            let end = {
+                let mut served = pin!(proxy(worker, current, route, *number, client, exchange));
+                // Polled at one place, so that an exchange without a timer pays a branch and no call. At the end of its time it is
+                // dropped: that closes its connection to the endpoint, or resets its stream.
+                poll_fn(|context| match (served.as_mut().poll(context), &mut timer) {
+                    (Poll::Ready(end), _) => Poll::Ready(Some(end)),
+                    (Poll::Pending, None) => Poll::Pending,
+                    (Poll::Pending, Some(timer)) => timer.as_mut().poll(context).map(|()| None),
+                })
+                .await
+            };
+            end.unwrap_or_else(|| {
+                (exchange.upstream.ended_ns, exchange.upstream.failure) = (worker.now_ns(), Some(Stop::RequestTimeout));
+                Err(Stop::RequestTimeout)
+            })
+        }
         Target::Responder(responder) => {
             Box::pin(responder::answer(worker, current, route, (responder, None), client, exchange)).await
         }
@@ -136,23 +154,11 @@ async fn answer(
     }
 }
 
-/// Like [`proxy`], with a limit of time for the whole exchange.
-async fn proxy_within(
-    worker: &Rc<Worker>,
-    current: &Rc<WorkerSnapshot>,
-    (route, most): (&Route, Duration),
-    number: usize,
-    client: &mut impl ClientSide,
-    exchange: &mut ServedExchange,
-) -> ExchangeEnd {
-    let rest = most.saturating_sub(Duration::from_nanos(worker.now_ns().saturating_sub(exchange.started_ns)));
-    // Dropped at the end of its time: that closes its connection to the endpoint, or resets its stream.
-    let served = proxy(worker, current, route, number, client, exchange);
-    let end = tokio::time::timeout(rest, served).await;
-    end.unwrap_or_else(|_| {
-        (exchange.upstream.ended_ns, exchange.upstream.failure) = (worker.now_ns(), Some(Stop::RequestTimeout));
-        Err(Stop::RequestTimeout)
-    })
+/// What is left of the time for a whole exchange.
+#[cold]
+fn timer(worker: &Rc<Worker>, exchange: &ServedExchange, most: Duration) -> Pin<Box<Sleep>> {
+    let spent = Duration::from_nanos(worker.now_ns().saturating_sub(exchange.started_ns));
+    Box::pin(tokio::time::sleep(most.saturating_sub(spent)))
 }
 
 /// The route allows no upgrades: the request is served as one that asks for none. The request of an HTTP/2 client cannot be, since
@@ -212,7 +218,7 @@ async fn proxy(
     let picked = upstream.pick(exchange, attempts.tried, attempts.first_ns);
     let mut picked = picked.ok_or(Stop::NoEndpoint)?;
     loop {
-        let timeouts = route.timeouts.unwrap_or(upstream.settings.timeouts);
+        let timeouts = route.timeouts.as_ref().unwrap_or(&upstream.settings.timeouts);
         let started_ns = worker.now_ns();
         let (endpoint, permit) = match upstream.state.endpoints[picked].try_permit(worker) {
             Some(permit) => (picked, permit),

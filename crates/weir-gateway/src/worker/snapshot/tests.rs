@@ -239,7 +239,7 @@ async fn kept(upstream: UpstreamView<'_>, context: &Rc<WorkerContext>, exchange:
         {
             opened.push(permit.open(Freshness::New, timeouts, exchange).await.expect("an endpoint listens"));
         }
-        opened.into_iter().for_each(|connection| connection.keep(context.now_ns()));
+        opened.into_iter().for_each(|mut connection| connection.keep(context.now_ns()));
         let mut again = Vec::new();
         while let Some(permit) = endpoint.try_permit(context)
             && let Ok(connection) = permit.reuse(Freshness::Any, timeouts.send, exchange)
@@ -383,7 +383,7 @@ fn many_upstreams_with_one_address_share_its_connections_and_what_auto_has_found
                 permit.open(Freshness::New, Timeouts::default(), &mut exchange).await.expect("an endpoint listens"),
             );
         }
-        opened.into_iter().for_each(|connection| connection.keep(context.now_ns()));
+        opened.into_iter().for_each(|mut connection| connection.keep(context.now_ns()));
         let reused = |number| {
             let permit = first(number).try_permit(context).expect("it is free");
             permit.reuse(Freshness::Any, Duration::ZERO, &exchange).ok()
