@@ -1,6 +1,6 @@
 //! What only HTTP/1 has: pipelines, HTTP/1.0, target forms, half-closed connections, upgrades.
 
-use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, Reading, eventually};
 
 fn before(origin: &Origin) -> Gateway {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
@@ -152,6 +152,29 @@ fn connection_close_is_kept_on_both_sides() {
     let mut client = gateway.client();
     assert_eq!(client.get("/last").expect("an answer").text(), "bye");
     assert_eq!(client.get("/").expect("an answer").text(), "ok");
+}
+
+/// Such a client is closed at once if nothing of it is left to read: what it has not taken yet still arrives. Bytes after its request
+/// are against RFC 9112 §9.6, and must not turn the close into a reset.
+#[test]
+fn a_client_that_asked_for_the_end_gets_every_byte_before_it() {
+    const CONTENT: usize = 4 << 20;
+    let origin = Origin::serving(|_| Answer::ok("x".repeat(CONTENT)));
+    let gateway = before(&origin);
+    const LAST: &str = "POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 4\r\n\r\nabcd";
+    for surplus in [0, 1, 100_000] {
+        for round in 0..10 {
+            let mut client = match round % 2 {
+                0 => gateway.client(),
+                _ => Client::connect_narrow(gateway.addr()).expect("the gateway listens"),
+            };
+            // The gateway may have closed before all of the surplus is sent.
+            let _ = client.try_send([LAST.as_bytes(), &vec![b'y'; surplus]].concat());
+            let answer = client.response().unwrap_or_else(|error| panic!("{surplus}, round {round}: {error}"));
+            assert!(answer.closes());
+            assert_eq!(answer.body.len(), CONTENT, "{surplus}, round {round}");
+        }
+    }
 }
 
 #[test]

@@ -455,7 +455,7 @@ pub struct Quick {
     /// The numbers of workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<u32>>,
-    /// The run ends after this number of requests.
+    /// The run ends after this number of requests; 0: after its time alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Durations and repeats. Replaces `method` as a whole.
@@ -486,7 +486,7 @@ impl Scenario {
         self.workers = quick.workers.unwrap_or(self.workers);
         self.method = quick.method.unwrap_or(self.method);
         if quick.count.is_some() {
-            self.load.count = quick.count;
+            self.load.count = quick.count.filter(|count| *count > 0);
         }
         self
     }
