@@ -12,16 +12,23 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::tree::tracked;
 use crate::{Problems, binary, cargo, output, schema_page, step};
 
 pub use book::build as build_site;
 
 const FOLDER: &str = "docs/reference";
+/// Below it.
+const RESULTS: &str = "results";
 
 /// Writes every page.
 pub fn write() -> Result<(), Problems> {
-    fs::create_dir_all(FOLDER).map_err(|error| vec![format!("{FOLDER}: {error}")])?;
-    for (name, text) in pages()? {
+    fs::create_dir_all(Path::new(FOLDER).join(RESULTS)).map_err(|error| vec![format!("{FOLDER}: {error}")])?;
+    let pages = pages()?;
+    for path in left_over(&pages)? {
+        fs::remove_file(&path).map_err(|error| vec![format!("{path}: {error}")])?;
+    }
+    for (name, text) in pages {
         let path = Path::new(FOLDER).join(name);
         fs::write(&path, text).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     }
@@ -31,23 +38,26 @@ pub fn write() -> Result<(), Problems> {
 
 /// Says which page is not what it would be if it were written now.
 pub fn compare() -> Result<(), Problems> {
-    let stale = |(name, text): (&str, String)| {
+    let stale = |(name, text): &(String, String)| {
         let path = Path::new(FOLDER).join(name);
-        let is_same = fs::read_to_string(&path).is_ok_and(|written| written == text);
+        let is_same = fs::read_to_string(&path).is_ok_and(|written| written == *text);
         (!is_same).then(|| format!("{} is out of date; run `cargo xtask docs`", path.display()))
     };
-    let mut problems: Problems = pages()?.into_iter().filter_map(stale).collect();
+    let pages = pages()?;
+    let mut problems: Problems = pages.iter().filter_map(stale).collect();
+    let left_over = left_over(&pages)?.into_iter();
+    problems.extend(left_over.map(|path| format!("{path} follows from no stored result; run `cargo xtask docs`")));
     problems.extend(statuses::compare().err().into_iter().flatten());
     problems.extend(links::check().err().into_iter().flatten());
     problems.extend(book::check().err().into_iter().flatten());
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-fn pages() -> Result<Vec<(&'static str, String)>, Problems> {
+fn pages() -> Result<Vec<(String, String)>, Problems> {
     // The command line first: it builds the program that the other pages ask.
     let command_line = command_line()?;
     let reference = |page: &str| output(Command::new(binary()?).args(["reference", page]));
-    Ok(vec![
+    let mut pages: Vec<(String, String)> = [
         ("configuration.md", reference("configuration")?),
         ("plugins.md", reference("plugins")?),
         ("ingress-nginx.md", reference("ingress-nginx")?),
@@ -55,7 +65,37 @@ fn pages() -> Result<Vec<(&'static str, String)>, Problems> {
         ("variables.md", reference("variables")?),
         ("command-line.md", command_line),
         ("scenarios.md", scenarios()?),
-    ])
+    ]
+    .map(|(name, text)| (name.to_owned(), text))
+    .into();
+    pages.extend(results()?);
+    Ok(pages)
+}
+
+/// A page for each stored result of the lab, with its figures, and an index.
+fn results() -> Result<Vec<(String, String)>, Problems> {
+    let stored = tracked()?.into_iter().filter(|path| path.starts_with("bench/results/") && path.ends_with(".json"));
+    // Written by another process, so that it is exactly what `make results` writes.
+    let folder = Path::new("target/tmp/results");
+    let _ = fs::remove_dir_all(folder);
+    output(Command::new(binary()?).args(["bench", "page"]).args(stored).arg("--folder").arg(folder))?;
+    let fault = |error: std::io::Error| vec![format!("{}: {error}", folder.display())];
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(folder).map_err(fault)?.flatten() {
+        let text = fs::read_to_string(entry.path()).map_err(fault)?;
+        pages.push((format!("{RESULTS}/{}", entry.file_name().to_string_lossy()), text));
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+/// Files beside the pages of results that are none of them.
+fn left_over(pages: &[(String, String)]) -> Result<Vec<String>, Problems> {
+    let folder = format!("{FOLDER}/{RESULTS}");
+    let is_page = |path: &String| pages.iter().any(|(name, _)| *path == format!("{FOLDER}/{name}"));
+    let entries = fs::read_dir(&folder).map_err(|error| vec![format!("{folder}: {error}")])?.flatten();
+    let paths = entries.map(|entry| entry.path().display().to_string());
+    Ok(paths.filter(|path| !is_page(path)).collect())
 }
 
 /// What the files of the lab may say.
