@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::install::{named, run};
+use super::step::{named, run};
 
 const MIRROR: &str = "http://deb.debian.org/debian";
 /// Where a package may have its program.

@@ -4,7 +4,10 @@ use std::{
     process::Command,
 };
 
-use super::{InstallSource, PeerDefinition, debian};
+use super::{
+    InstallSource, PeerDefinition, debian,
+    step::{named, run},
+};
 use crate::library;
 
 /// A program that was found on this machine.
@@ -202,10 +205,6 @@ fn replace(part: &Path, whole: &Path) -> Result<(), String> {
     fs::rename(part, whole).map_err(|error| named(whole, error))
 }
 
-pub fn named(path: &Path, error: std::io::Error) -> String {
-    format!("{}: {error}", path.display())
-}
-
 /// A Maven project that depends on artifacts, each given as `group:name:version`.
 fn pom(artifacts: &[String]) -> Result<String, String> {
     let mut dependencies = String::new();
@@ -223,20 +222,6 @@ fn pom(artifacts: &[String]) -> Result<String, String> {
          <groupId>lab</groupId><artifactId>parts</artifactId><version>1</version>\
          <dependencies>{dependencies}</dependencies></project>\n"
     ))
-}
-
-pub fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), String> {
-    let line = command.join(" ");
-    tell(&line);
-    let output = Command::new(&command[0]).args(&command[1..]).output().map_err(|error| format!("{line}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    // Maven writes errors to stdout.
-    let said = String::from_utf8_lossy(&output.stdout);
-    let words = [text.lines().last(), said.lines().find(|line| line.contains("ERROR"))];
-    Err(format!("{line}: {}: {}", output.status, words.into_iter().flatten().next().unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod install;
 mod peer;
 mod process;
 mod render;
+mod step;
 
 pub use self::{
     install::{Installed, install, locate, provide},
