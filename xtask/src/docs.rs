@@ -76,7 +76,7 @@ fn pages() -> Result<Vec<(String, String)>, Problems> {
 fn results() -> Result<Vec<(String, String)>, Problems> {
     let stored = tracked()?.into_iter().filter(|path| path.starts_with("bench/results/") && path.ends_with(".json"));
     // Written by another process, so that it is exactly what `make results` writes.
-    let folder = Path::new("target/tmp/results");
+    let folder = Path::new("target/result-pages");
     let _ = fs::remove_dir_all(folder);
     output(Command::new(binary()?).args(["bench", "page"]).args(stored).arg("--folder").arg(folder))?;
     let fault = |error: std::io::Error| vec![format!("{}: {error}", folder.display())];

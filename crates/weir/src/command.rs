@@ -92,8 +92,10 @@ pub fn command_line() -> clap::Command {
     for (title, names) in SECTIONS {
         list.push_str(&format!("\n{title}:\n"));
         for name in names {
-            let about = command.find_subcommand(name).and_then(|found| found.get_about()).cloned().unwrap_or_default();
-            list.push_str(&format!("  {name:<12}{about}\n"));
+            let Some(found) = command.find_subcommand(name) else { continue };
+            let about = found.get_about().cloned().unwrap_or_default();
+            let aliases: String = found.get_visible_aliases().map(|alias| format!(" [alias: {alias}]")).collect();
+            list.push_str(&format!("  {name:<12}{about}{aliases}\n"));
         }
     }
     Weir::command()

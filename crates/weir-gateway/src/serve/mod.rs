@@ -90,6 +90,7 @@ async fn answer(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> ExchangeEnd {
+    // Long, since each step has its own end, and its last one as a function of its own would cost every exchange a call.
     admit(current, exchange)?;
     let Some(route) = find_route(current, exchange) else {
         Plugins::of(worker, current, exchange).on_request(exchange, |context| client.poll_leave(context)).await?;
