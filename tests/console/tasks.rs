@@ -47,6 +47,15 @@ fn eventually_is(bench: &Bench, key: &str, pointer: &str, expected: &Value) {
     });
 }
 
+/// The console tells it, and goes to the page of what it has created.
+#[track_caller]
+fn wait_created(bench: &Bench) {
+    bench.page.wait(
+        "it is created",
+        "document.querySelector('.notice')?.textContent.includes('Created') && location.hash !== '#/new/routes'",
+    );
+}
+
 #[test]
 fn a_backend_is_published_at_a_path() {
     let Some(bench) = Bench::start() else { return };
@@ -59,7 +68,7 @@ fn a_backend_is_published_at_a_path() {
     bench.page.fill("[data-pointer='/uri'] input", "/by-pointer");
     bench.page.fill(nodes, &address);
     bench.page.click(".bar .main");
-    bench.wait_text("Created");
+    wait_created(&bench);
     at_most(&bench, 2);
     assert_eq!(bench.gateway.get("/by-pointer").status, 200);
     // By keys.
@@ -69,10 +78,7 @@ fn a_backend_is_published_at_a_path() {
     bench.page.write("/by-keys");
     bench.page.fill(nodes, &address);
     bench.page.press("Ctrl+Enter");
-    bench.page.wait(
-        "it is created",
-        "document.querySelector('.notice')?.textContent.includes('Created') && location.hash !== '#/new/routes'",
-    );
+    wait_created(&bench);
     assert_eq!(bench.gateway.get("/by-keys").status, 200);
     bench.check_quiet();
 }

@@ -25,10 +25,10 @@ fn helm(words: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).expect("helm writes text"))
 }
 
-/// What `deploy/kubernetes/install.yaml` is made with, but for the values.
-fn template(values: &[&str]) -> Option<String> {
+/// What `deploy/kubernetes/install.yaml` is made with, but for the name of the release and the values.
+fn template(release: &str, values: &[&str]) -> Option<String> {
     let chart = folder("helm/weir").display().to_string();
-    let mut words = vec!["template", "weir", &chart, "--namespace", "weir-system"];
+    let mut words = vec!["template", release, &chart, "--namespace", "weir-system"];
     words.extend(["--api-versions", "gateway.networking.k8s.io/v1", "--api-versions", "monitoring.coreos.com/v1"]);
     words.extend(values);
     helm(&words)
@@ -44,7 +44,7 @@ fn rendered() -> Option<Vec<(String, Vec<Value>)>> {
     let mut all = Vec::new();
     for file in fs::read_dir(folder("helm/weir/ci")).expect("there are values").flatten() {
         let path = file.path().display().to_string();
-        all.push((file.file_name().to_string_lossy().into_owned(), objects(&template(&["--values", &path])?)));
+        all.push((file.file_name().to_string_lossy().into_owned(), objects(&template("edge", &["--values", &path])?)));
     }
     assert!(all.len() >= 8, "all files of values are tried");
     Some(all)
@@ -95,7 +95,7 @@ fn rights_are_those_that_nodes_need() {
 
 #[test]
 fn manifests_are_what_the_chart_renders() {
-    let Some(text) = template(&[]) else { return };
+    let Some(text) = template("weir", &[]) else { return };
     let path = folder("kubernetes/install.yaml");
     let stored = fs::read_to_string(&path).unwrap_or_default();
     assert!(stored == text, "deploy/kubernetes/install.yaml differs: `scripts/manifests` writes it anew");

@@ -197,7 +197,11 @@ const MISTAKES: &[Mistake] = &[
     },
     Mistake {
         text: "routes: [{ uri: /a, plugins: { limit-req: { rate: 10r/s, burst: 1, key: remote_addr } }, UPSTREAM }]",
-        says: ["limit-req.rate:", "expected a number, found the text `10r/s`", "without a unit"],
+        says: [
+            "limit-req.rate:",
+            "expected a number above 0, 1000000000 at most, found the text `10r/s`",
+            "without a unit",
+        ],
     },
     Mistake {
         text: "routes: [{ uri: /a, plugins: { cors: { origins: \"*\" } }, UPSTREAM }]",
