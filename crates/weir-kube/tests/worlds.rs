@@ -52,6 +52,37 @@ fn all() -> Vec<Object> {
     objects(&[SHOP, LISTENERS, FAULTY].join("\n---\n"))
 }
 
+/// They are written by users of a namespace, and the node would send the requests.
+#[test]
+fn urls_of_annotations_do_not_lead_to_the_node() {
+    let manifests = |annotation: &str, url: &str| {
+        format!(
+            "{{ apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {{ name: nginx }}, \
+               spec: {{ controller: k8s.io/ingress-nginx }} }}\n---\n\
+             {{ apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {{ name: a, namespace: shop, \
+               annotations: {{ nginx.ingress.kubernetes.io/{annotation}: \"{url}\" }} }}, \
+               spec: {{ ingressClassName: nginx, rules: [{{ host: localhost, http: {{ paths: [{{ path: /, pathType: Prefix, \
+               backend: {{ service: {{ name: none, port: {{ number: 80 }} }} }} }}] }} }}] }} }}\n"
+        )
+    };
+    for (annotation, url, is_refused) in [
+        ("auth-url", "http://127.0.0.1:7085/status", true),
+        ("auth-url", "http://$host:9180/", true),
+        ("auth-url", "http://auth.example/", false),
+        ("mirror-target", "http://169.254.169.254$request_uri", true),
+        ("mirror-target", "http://shadow.example$request_uri", false),
+    ] {
+        let world = World::from_manifests(&manifests(annotation, url)).unwrap().world;
+        let options = KubeOptions { adopt_ingress_nginx: true, ..KubeOptions::default() };
+        let translation = translate(&world, &options);
+        let told = translation.events.iter().any(|event| event.message.contains("leads to the node itself"));
+        assert_eq!(told, is_refused, "{annotation} {url}: {:?}", translation.events);
+        let text = translation.resources.iter().map(|one| one.value.to_string()).collect::<String>();
+        let is_sent = text.contains("forward-auth") || text.contains("proxy-mirror");
+        assert!(!is_refused || !is_sent, "{annotation} {url}: {text}");
+    }
+}
+
 proptest! {
     #[test]
     fn the_order_of_objects_does_not_matter(shuffled in Just(all()).prop_shuffle()) {

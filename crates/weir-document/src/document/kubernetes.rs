@@ -23,6 +23,8 @@ pub struct KubernetesSettings {
     pub gateway_controller: Option<Box<str>>,
     /// The `controller` of the IngressClasses that are served.
     pub ingress_controller: Option<Box<str>>,
+    /// Whether Ingresses of ingress-nginx are served as well.
+    pub adopts_ingress_nginx: bool,
     /// The addresses at which clients reach the node, for statuses: IP addresses or names.
     pub publish_addresses: Vec<Box<str>>,
     /// Each Gateway gets an address of its own from this network; `None`: all share the addresses of the node.
@@ -65,6 +67,8 @@ keys! {
     /// The `controller` of the IngressClasses that are served.
     ingress_controller: Text = text(1, LONGEST_NAME), own(), absent("`weir.dev/ingress-controller`"),
         example("weir.dev/ingress-controller");
+    /// Whether the Ingresses of ingress-nginx (`k8s.io/ingress-nginx`) are served as well, with its annotations and defaults.
+    adopt_ingress_nginx: Or<Flag> = flag().or(false), own();
     /// The addresses at which clients reach the node, for statuses: IP addresses or names.
     publish_addresses: DistinctList<Text> = NAMES, own(), absent("none"), example("[203.0.113.7]");
     /// A network whose addresses belong to the node. Each Gateway gets one of them for its own, and its listeners may have any port there.
@@ -98,6 +102,7 @@ pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
         namespaces: fields.read(&KUBERNETES.namespaces).unwrap_or_default(),
         gateway_controller: fields.read(&KUBERNETES.gateway_controller),
         ingress_controller: fields.read(&KUBERNETES.ingress_controller),
+        adopts_ingress_nginx: fields.value(&KUBERNETES.adopt_ingress_nginx),
         publish_addresses: fields.read(&KUBERNETES.publish_addresses).unwrap_or_default(),
         gateway_addresses: fields.read(&KUBERNETES.gateway_addresses),
         writes_status: fields.value(&KUBERNETES.write_status),

@@ -28,6 +28,7 @@ use self::context::Context;
 use self::parents::Parents;
 use self::precedence::precedence;
 use super::backends::ServiceBackends;
+use super::expressions::Expressions;
 use crate::translation::{KubeOptions, Translation};
 use crate::world::World;
 
@@ -36,6 +37,7 @@ pub(super) fn translate(
     world: &World,
     options: &KubeOptions,
     backends: &mut ServiceBackends,
+    expressions: &mut Expressions,
     translation: &mut Translation,
 ) {
     let context = Context::new(world, options);
@@ -45,7 +47,8 @@ pub(super) fn translate(
     let grpc = world.grpc_routes.values().map(|route| routes::of_grpc(route));
     let mut all: Vec<_> = http.chain(grpc).collect();
     all.sort_by(|one, other| precedence(one.metadata, other.metadata));
-    for route in &all {
+    for route in &mut all {
+        route.check_expressions(expressions);
         routes::translate(&context, &mut parents, route, backends, translation);
     }
     listener_resources::write(&parents, translation);

@@ -5,8 +5,8 @@ mod canaries;
 mod certificates;
 mod claimed;
 mod class;
-mod expressions;
 mod matcher;
+mod reach;
 mod routes;
 mod settings;
 mod sites;
@@ -17,9 +17,9 @@ use serde_json::json;
 use self::claimed::Claimed;
 pub use self::claimed::SERVED;
 use self::class::IngressDialect;
-use self::expressions::Expressions;
 use self::routes::RouteWriter;
 use super::backends::ServiceBackends;
+use super::expressions::Expressions;
 use crate::translation::{KubeOptions, ObjectStatus, Translation};
 use crate::world::World;
 
@@ -27,12 +27,13 @@ pub(super) fn translate(
     world: &World,
     options: &KubeOptions,
     backends: &mut ServiceBackends,
+    expressions: &mut Expressions,
     translation: &mut Translation,
 ) {
     let all = claimed::all(world, options, translation);
     let tls = certificates::add(&all, world, translation);
     let sites = sites::collect(&all, translation);
-    let mut writer = RouteWriter { backends, options, tls: &tls, translation, expressions: Expressions::default() };
+    let mut writer = RouteWriter { backends, options, tls: &tls, translation, expressions };
     for (host, site) in &sites {
         writer.site(host, site, &sites);
     }

@@ -59,6 +59,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "gateway_controller" .Values.controller.gatewayController
   "ingress_controller" .Values.controller.ingressController
   "leader_election" (dict "namespace" .Release.Namespace "name" (include "weir.fullname" .)) -}}
+{{- if .Values.controller.adoptIngressNginx -}}{{- $_ := set $kubernetes "adopt_ingress_nginx" true -}}{{- end -}}
 {{- with .Values.controller.namespaces -}}{{- $_ := set $kubernetes "namespaces" . -}}{{- end -}}
 {{- with .Values.controller.publishAddresses -}}{{- $_ := set $kubernetes "publish_addresses" . -}}{{- end -}}
 {{- $config := dict

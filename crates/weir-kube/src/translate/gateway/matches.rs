@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::expressions::Expressions;
 use crate::objects::routes::{GrpcMatch, HttpMatch, NamedMatch};
 
 /// A match of a rule, as keys of a route of Weir.
@@ -14,6 +15,10 @@ pub(super) struct RouteMatch {
     priority: u32,
     /// The path that stands for the prefix in `ReplacePrefixMatch`, without a slash at its end.
     pub prefix: String,
+    /// The regular expressions that the author has written.
+    expressions: Vec<String>,
+    /// Why one of them cannot be served. What it would match is not known, so such a match takes no requests.
+    pub refused: Option<String>,
 }
 
 /// The order of the Gateway API: an exact path, then a path by its length (Weir's own order), a method, headers, query parameters.
@@ -22,6 +27,8 @@ const PATTERN: u32 = 1 << 11;
 const METHOD: u32 = 1 << 10;
 const HEADER: u32 = 1 << 5;
 const MOST: usize = 31;
+/// The most characters of an expression in a message.
+const LONGEST_QUOTED: usize = 100;
 
 pub(super) fn of_http(wanted: &HttpMatch) -> RouteMatch {
     let mut found = RouteMatch::default();
@@ -77,6 +84,16 @@ impl RouteMatch {
         }
     }
 
+    /// Sets [`RouteMatch::refused`].
+    pub(super) fn check_expressions(&mut self, expressions: &mut Expressions, namespace: &str) {
+        let refused = self.expressions.iter().find_map(|expression| {
+            let problem = expressions.check(namespace, expression).err()?;
+            let begin: String = expression.chars().take(LONGEST_QUOTED).collect();
+            Some(format!("`{begin}`: {problem}; its match takes no requests"))
+        });
+        self.refused = refused;
+    }
+
     fn exact(&mut self, path: &str) {
         self.priority += EXACT;
         self.prefix = path.trim_end_matches('/').to_owned();
@@ -119,6 +136,7 @@ impl RouteMatch {
             self.uris.insert(0, folder.to_owned());
         }
         self.vars.push(json!(["uri", "~~", format!("^(?:{expression})$")]));
+        self.expressions.push(expression.to_owned());
     }
 
     /// Of several conditions with one name, only the first counts, as the Gateway API has it.
@@ -137,7 +155,10 @@ impl RouteMatch {
             };
             let variable = format!("{kind}_{name}");
             self.vars.push(match condition.kind.as_deref() {
-                Some("RegularExpression") => json!([variable, "~~", format!("^(?:{})$", condition.value)]),
+                Some("RegularExpression") => {
+                    self.expressions.push(condition.value.clone());
+                    json!([variable, "~~", format!("^(?:{})$", condition.value)])
+                }
                 _ => json!([variable, "==", condition.value]),
             });
         }
@@ -225,5 +246,22 @@ mod tests {
         assert_eq!(uris(json!({ "method": { "service": "a.B", "method": "C" } })), json!(["/a.B/C"]));
         assert_eq!(uris(json!({ "method": { "service": "a.B" } })), json!(["/a.B", "/a.B/*"]));
         assert_eq!(uris(json!({ "method": { "method": "C" } })), json!(["/*"]));
+    }
+
+    #[test]
+    fn expressions_that_cannot_be_served_refuse_their_match() {
+        let mut expressions = Expressions::default();
+        let mut refused = |value: Value| {
+            let mut found = of_http(&serde_json::from_value(value).unwrap());
+            found.check_expressions(&mut expressions, "shop");
+            found.refused
+        };
+        let path = |value: &str| json!({ "path": { "type": "RegularExpression", "value": value } });
+        assert_eq!(refused(path("/v[0-9]+")), None);
+        assert!(refused(path("/(?!x)")).is_some_and(|why| why.starts_with("`/(?!x)`: ")));
+        let header = json!({ "headers": [{ "type": "RegularExpression", "name": "a", "value": "\\p{L}{1000}" }] });
+        assert!(refused(header).is_some_and(|why| why.contains("more than 1 MiB")));
+        let large = |number: usize| path(&format!("/{number}/[\\p{{L}}]{{10}}"));
+        assert!((0..200).any(|number| refused(large(number)).is_some_and(|why| why.contains("16 MiB together"))));
     }
 }

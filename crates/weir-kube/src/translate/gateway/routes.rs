@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
+use super::super::expressions::Expressions;
 use super::attach::{Attaching, attach};
 use super::backend_refs::{self, RuleDestination, UpstreamVariant};
 use super::conditions::{Problem, StatusConditions};
@@ -39,6 +40,15 @@ struct RuleParts<'a> {
     timeouts: Option<&'a HttpTimeouts>,
     retry: Option<&'a HttpRetry>,
     has_session: bool,
+}
+
+impl AttachingRoute<'_> {
+    /// Finds the matches whose expressions cannot be served.
+    pub(super) fn check_expressions(&mut self, expressions: &mut Expressions) {
+        for found in self.rules.iter_mut().flat_map(|rule| &mut rule.matches) {
+            found.check_expressions(expressions, &self.metadata.namespace);
+        }
+    }
 }
 
 pub(super) fn of_http(route: &HttpRoute) -> AttachingRoute<'_> {
@@ -151,6 +161,10 @@ fn write_rules(
         let unresolved = mirrors::write(context, from, rule.filters, backends, &mut mirrors);
         problems.unresolved = problems.unresolved.take().or(unresolved);
         for (index, found) in rule.matches.iter().enumerate() {
+            if let Some(problem) = &found.refused {
+                problems.unsupported.get_or_insert_with(|| Problem::new("UnsupportedValue", problem));
+                continue;
+            }
             let (value, unsupported) = route_value(route, rule, found, &destination, listeners, mirrors.clone());
             problems.unsupported = problems.unsupported.take().or(unsupported);
             if !listeners.is_empty() {

@@ -3,12 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
+use super::super::expressions::Expressions;
 use super::canaries;
 use super::certificates::TlsHosts;
 use super::claimed::Claimed;
 use super::class::IngressDialect;
-use super::expressions::Expressions;
 use super::matcher::{IngressPathMatch, PathConditions, one_label};
+use super::reach;
 use super::settings::ToHttps;
 use super::sites::{IngressSite, IngressSites, SitePath};
 use super::targets::{BackendTarget, target};
@@ -21,7 +22,7 @@ pub(super) struct RouteWriter<'a, 'w> {
     pub options: &'a KubeOptions,
     pub tls: &'a TlsHosts,
     pub translation: &'a mut Translation,
-    pub expressions: Expressions,
+    pub expressions: &'a mut Expressions,
 }
 
 /// After all paths of a host.
@@ -103,6 +104,13 @@ impl RouteWriter<'_, '_> {
         if let Some(uri) = plugins.get("forward-auth").and_then(|options| options["uri"].as_str()) {
             let uri = at_host(uri, host, redirects)?;
             plugins["forward-auth"]["uri"] = uri.into();
+        }
+        // Manifests are read by whoever runs the node; the objects of a cluster are written by users of a namespace.
+        if !self.options.offline {
+            for (plugin, option) in [("forward-auth", "uri"), ("proxy-mirror", "host")] {
+                let url = plugins.get(plugin).and_then(|options| options[option].as_str());
+                url.map_or(Ok(()), reach::check)?;
+            }
         }
         let mut keys = Map::new();
         if !plugins.is_empty() {

@@ -38,6 +38,9 @@ pub(super) const TABLE: &[Annotation] = &[
     ),
 ];
 
+/// The most bytes of the compiled expression for the value of a header.
+const MOST_OF_PATTERN: usize = 64 << 10;
+
 fn canary(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     if !given.flag("canary", false) {
         return Ok(());
@@ -46,9 +49,11 @@ fn canary(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     let total = given.number("canary-weight-total").filter(|total| *total > 0).unwrap_or(100);
     let header_pattern = text("canary-by-header-pattern");
     if let Some(pattern) = &header_pattern
-        && regex::Regex::new(pattern).is_err()
+        && regex::RegexBuilder::new(pattern).size_limit(MOST_OF_PATTERN).build().is_err()
     {
-        return Err(format!("`{pattern}` is not a regular expression without look-around and back-references"));
+        return Err(format!(
+            "`{pattern}` is not a regular expression without look-around and back-references, or it takes more than 64 KiB compiled"
+        ));
     }
     settings.canary = Some(Canary {
         header: text("canary-by-header"),

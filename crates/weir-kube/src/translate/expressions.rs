@@ -1,5 +1,5 @@
-//! The regular expressions that paths are compared with. Each translation compiles them to see whether they can be served, and they are
-//! written by the users of a namespace: what one namespace can let the node compile is bounded.
+//! The regular expressions that requests are compared with. Each translation compiles them to see whether they can be served, and they
+//! are written by the users of a namespace: what one namespace can let the node compile is bounded.
 
 use std::collections::BTreeMap;
 
