@@ -111,12 +111,13 @@ fn try_out(plane: &ControlPlane, name: &str, object: &Value) {
         none if none.is_empty() => none,
         namespace => format!("/namespaces/{namespace}"),
     };
-    let mut plural = kind.to_ascii_lowercase();
-    match plural.pop() {
-        Some('y') => plural.push_str("ies"),
-        Some('s') => plural.push_str("sses"),
-        last => plural.extend(last.into_iter().chain(['s'])),
-    }
+    let plural = match Kind::find(&version, &kind) {
+        Some(kind) => kind.plural().to_owned(),
+        None => match kind.to_ascii_lowercase().strip_suffix("cy") {
+            Some(begin) => format!("{begin}cies"),
+            None => format!("{}s", kind.to_ascii_lowercase()),
+        },
+    };
     let path = format!("{root}{namespace}/{plural}?dryRun=All&fieldValidation=Strict");
     let (status, answer) = plane.ask("POST", &path, Some(object));
     assert_eq!(status, 201, "{name}: {kind}: {answer}");
