@@ -1,6 +1,9 @@
 use super::{holds_connections, shortened, with_workers};
 use crate::{
-    analysis::summary::{CellSummary, Findings},
+    analysis::{
+        lint::Severity,
+        summary::{CellSummary, Findings},
+    },
     engine::{LoadInterval, LoadPhase},
     plot::{Bar, BarFigure, HALF, LineFigure, PlotMark, Scale, Series, Unit, WIDTH, colour},
     result::{Cell, MeasuredRun, Process, ProcessRole, ProcessSample},
@@ -241,7 +244,9 @@ fn line(
         };
         // With several numbers of workers, only the first is shown.
         let workers = findings.result.scenario.workers.first();
-        for summary in summaries(findings, &row.name, target) {
+        // A figure that says something else than it seems to is in the table, with the reason, and not in a plot.
+        let valid = |summary: &&CellSummary<'_>| summary.worst != Some(Severity::Invalid);
+        for summary in summaries(findings, &row.name, target).into_iter().filter(valid) {
             if let Some(interval) = value(summary).filter(|_| Some(&summary.cell.level.workers) == workers) {
                 let x = f64::from(summary.cell.level.connections);
                 one.points.push((x, interval.median));
