@@ -1,6 +1,7 @@
 //! Pages under docs/reference that follow from the program: they are written from it, and compared with it in CI.
 
 mod book;
+mod figures;
 mod links;
 mod metrics;
 mod statuses;
@@ -48,6 +49,7 @@ pub fn compare() -> Result<(), Problems> {
     let left_over = left_over(&pages)?.into_iter();
     problems.extend(left_over.map(|path| format!("{path} follows from no stored result; run `cargo xtask docs`")));
     problems.extend(statuses::compare().err().into_iter().flatten());
+    problems.extend(figures::compare().err().into_iter().flatten());
     problems.extend(links::check().err().into_iter().flatten());
     problems.extend(book::check().err().into_iter().flatten());
     if problems.is_empty() { Ok(()) } else { Err(problems) }
