@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, Supported
 use super::keys::Keys;
 use super::provider;
 use super::tickets::{FullHandshakes, Scope, TicketKeys, Tickets};
-use super::verify::{AcceptAnyServer, AltNameVerifier, ClientVerifier};
+use super::verify::{AltName, ClientVerifier, ServerVerifier};
 
 /// The TLS versions allowed; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +194,8 @@ fn verifying(
     match alt_names.is_empty() {
         true => builder.with_root_certificates(roots),
         false => {
-            let verifier = AltNameVerifier { roots, names: alt_names.into() };
+            let names = alt_names.iter().map(|name| AltName::new(name)).collect();
+            let verifier = ServerVerifier::OneOf { roots, names };
             builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
         }
     }
@@ -219,7 +220,7 @@ impl TlsConnector {
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&Versions::ALL.list()).map_err(wrong)?;
         let builder = match terms.trust {
-            Trust::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyServer)),
+            Trust::Unverified => builder.dangerous().with_custom_certificate_verifier(Arc::new(ServerVerifier::Any)),
             Trust::Authorities(authorities) => {
                 hash_authorities(&mut hash, authorities);
                 verifying(builder, roots(authorities)?, alt_names)

@@ -1,16 +1,16 @@
-//! Verification of certificates: of clients, and of upstreams without verification.
+//! Verification of certificates: of clients, and of upstreams that are verified otherwise than by their name.
 
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
-use super::facts::has_alt_name;
+use super::facts::has_uri;
 use super::provider;
 
 /// Verifies client certificates against CAs, with a limit of the chain's length.
@@ -95,15 +95,42 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// Accepts certificates of servers that an authority has issued, and that have one of several names in place of the server's.
+/// Verifies certificates of servers otherwise than by an authority and the name of the server. The server must still own the key of
+/// its certificate.
 #[derive(Debug)]
-pub struct AltNameVerifier {
-    pub roots: RootCertStore,
-    /// Host names and URIs.
-    pub names: Box<[Box<str>]>,
+pub enum ServerVerifier {
+    /// Every certificate is accepted, for upstreams with `tls.verify: false`.
+    Any,
+    /// An authority has issued the certificate, and it has one of these names in place of the server's.
+    OneOf { roots: RootCertStore, names: Box<[AltName]> },
 }
 
-impl ServerCertVerifier for AltNameVerifier {
+/// A subject alternative name that a certificate must have.
+#[derive(Debug)]
+pub enum AltName {
+    /// A wildcard of the certificate may cover it.
+    Host(ServerName<'static>),
+    /// The same text.
+    Uri(Box<str>),
+}
+
+impl AltName {
+    pub fn new(text: &str) -> AltName {
+        match ServerName::try_from(text) {
+            Ok(name) => AltName::Host(name.to_owned()),
+            Err(_) => AltName::Uri(text.into()),
+        }
+    }
+
+    fn is_of(&self, certificate: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>) -> bool {
+        match self {
+            AltName::Host(name) => verify_server_name(parsed, name).is_ok(),
+            AltName::Uri(uri) => has_uri(certificate, uri),
+        }
+    }
+}
+
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         server: &CertificateDer<'_>,
@@ -112,51 +139,14 @@ impl ServerCertVerifier for AltNameVerifier {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let algorithms = provider().signature_verification_algorithms.all;
-        let parsed = ParsedCertificate::try_from(server)?;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, between, now, algorithms)?;
-        match self.names.iter().any(|name| has_alt_name(server, name)) {
-            true => Ok(ServerCertVerified::assertion()),
-            false => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
+        if let ServerVerifier::OneOf { roots, names } = self {
+            let algorithms = provider().signature_verification_algorithms.all;
+            let parsed = ParsedCertificate::try_from(server)?;
+            verify_server_cert_signed_by_trust_anchor(&parsed, roots, between, now, algorithms)?;
+            if !names.iter().any(|name| name.is_of(server, &parsed)) {
+                return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+            }
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &provider().signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &provider().signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// Accepts every server certificate, for upstreams with `tls.verify: false`. The server must still own the certificate's key.
-#[derive(Debug)]
-pub struct AcceptAnyServer;
-
-impl ServerCertVerifier for AcceptAnyServer {
-    fn verify_server_cert(
-        &self,
-        _server: &CertificateDer<'_>,
-        _between: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
         Ok(ServerCertVerified::assertion())
     }
 
@@ -180,5 +170,24 @@ impl ServerCertVerifier for AcceptAnyServer {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    use super::*;
+
+    #[test]
+    fn alternative_names_are_host_names_and_uris() {
+        let mut params = CertificateParams::new(["a.test".to_owned(), "*.b.test".to_owned()]).expect("names");
+        params.subject_alt_names.push(SanType::URI("spiffe://a.test/ns/One".try_into().expect("ASCII")));
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate").der().clone();
+        let parsed = ParsedCertificate::try_from(&certificate).expect("a certificate");
+        let has = |name: &str| AltName::new(name).is_of(&certificate, &parsed);
+        assert!(has("A.test") && has("x.b.test") && has("spiffe://a.test/ns/One"));
+        assert!(!has("b.test") && !has("x.y.b.test") && !has("spiffe://a.test/ns/one") && !has(""));
     }
 }
