@@ -318,7 +318,10 @@ fn history_leads_back() {
     assert_eq!(list.len(), 2);
     assert_eq!(list[0]["author"]["name"], "ann");
     assert_eq!(list[0]["author"]["message"], "because");
-    let rolled = api.ask("POST", "history/2/rollback", "", "");
+    let since_changed = api.ask("POST", "history/2/rollback?if_revision=3", "", "");
+    assert_eq!(since_changed.status, 412, "{}", since_changed.text());
+    assert_eq!(gateway.get("/a").text(), "second");
+    let rolled = api.ask("POST", "history/2/rollback?if_revision=4", "", "");
     assert_eq!(rolled.status, 200, "{}", rolled.text());
     assert_eq!(json_of(&rolled)["revision"], 5, "it is a revision of its own");
     assert_eq!(gateway.get("/a").text(), "first");

@@ -21,7 +21,7 @@ use crate::stores::resources::{
     PendingResources, ResourceChange, ResourceKey, ResourceView, RevisionRecord, StoredResource,
 };
 use crate::stores::store::MOST_READ;
-use crate::stores::writes::WriteReceipt;
+use crate::stores::writes::{PlanRefusal, WriteReceipt};
 
 const DEFAULT_COUNT: usize = 50;
 const MOST_COUNT: usize = 1_000;
@@ -177,8 +177,12 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     if to >= now {
         return refuse(format!("revision {to} is not an earlier revision: the store is at revision {now}"));
     }
+    let seen = request.query.get("if_revision").map(number).transpose()?;
     let wanted = before_revision(context, request, to, now).await?;
     let plan = move |view: &ResourceView| {
+        if seen.is_some_and(|seen| seen != view.revision) {
+            return Err(PlanRefusal::MovedOn(Some(view.revision)));
+        }
         // Compared with the resources as they are now, which may have changed since `wanted` was read.
         let differs = wanted
             .iter()
@@ -213,20 +217,12 @@ async fn before_revision(
     to: u64,
     now: u64,
 ) -> Refused<BTreeMap<ResourceKey, Option<StoredResource>>> {
-    let (mut was, mut oldest) = (BTreeMap::new(), now + 1);
+    let mut was = BTreeMap::new();
     // In the order from the latest to the oldest, so that the oldest change determines the state.
-    while oldest > to {
-        let records =
-            context.live.store().history(oldest, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
-        // Revisions of a shared store have gaps. If a revision from `to` or before is kept, all later ones are as well.
-        let Some(last) = records.last().map(|record| record.revision) else { break };
-        oldest = last;
-        for change in records.into_iter().filter(|record| record.revision > to).flat_map(|record| record.changes) {
-            was.insert(change.key, change.before);
-        }
-        pause(request).await?;
-    }
-    if oldest > to + 1 {
+    let is_whole = each_since(context, request, (to, now), |record| {
+        was.extend(record.changes.into_iter().map(|change| (change.key, change.before)));
+    });
+    if !is_whole.await? {
         return refuse(format!(
             "the changes since revision {} are no longer in the history; `store.history` and `store.history_bytes` limit what is \
              kept",
@@ -234,4 +230,25 @@ async fn before_revision(
         ));
     }
     Ok(was)
+}
+
+/// Calls `each` with the records of the revisions after `since`, from the latest to the oldest, in pieces of bounded size. Returns
+/// whether the history still has all of them.
+pub(super) async fn each_since(
+    context: &AdminContext,
+    request: &AdminRequest,
+    (since, now): (u64, u64),
+    mut each: impl FnMut(RevisionRecord),
+) -> Refused<bool> {
+    let mut oldest = now.saturating_add(1);
+    while oldest > since {
+        let records =
+            context.live.store().history(oldest, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
+        // Revisions of a shared store have gaps. If a revision from `since` or before is kept, all later ones are as well.
+        let Some(last) = records.last().map(|record| record.revision) else { break };
+        oldest = last;
+        records.into_iter().filter(|record| record.revision > since).for_each(&mut each);
+        pause(request).await?;
+    }
+    Ok(oldest <= since.saturating_add(1))
 }

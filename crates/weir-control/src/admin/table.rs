@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
 use super::file_mode::mask_variables;
+use super::history::each_since;
 use super::host::take_room;
 use super::request::AdminRequest;
 use super::resources::{PIECE, pause};
@@ -120,19 +121,13 @@ async fn removed_since(
     }
     let view = context.live.committed();
     let _reading = take_room(&*request.host, MOST_READ as usize).await?;
-    let (mut removed, mut oldest) = (BTreeSet::new(), now.saturating_add(1));
-    while oldest > since {
-        let records =
-            context.live.store().history(oldest, PIECE).map_err(|failure| Box::new(answer::failed(&failure)))?;
-        let Some(last) = records.last().map(|record| record.revision) else { break };
-        oldest = last;
-        let changed = records.iter().filter(|record| record.revision > since).flat_map(|record| &record.changes);
-        let gone = changed.filter(|change| change.key.list() == list && !view.all.contains_key(&change.key));
-        removed.extend(gone.map(|change| change.key.id().to_owned()));
-        pause(request).await?;
-    }
-    // If a revision from `since` or before is kept, all later ones are as well.
-    Ok((oldest <= since.saturating_add(1)).then_some(removed))
+    let mut removed = BTreeSet::new();
+    let is_whole = each_since(context, request, (since, now), |record| {
+        let is_gone = |key: &ResourceKey| key.list() == list && !view.all.contains_key(key);
+        let gone = record.changes.into_iter().map(|change| change.key).filter(is_gone);
+        removed.extend(gone.map(|key| key.id().to_owned()));
+    });
+    Ok(is_whole.await?.then_some(removed))
 }
 
 /// The number of further credentials of each consumer.

@@ -97,18 +97,20 @@ impl RollbackCommand {
     }
 
     fn roll_back(&self, node: &AdminClient) -> Result<(), String> {
+        let mut wait = "?wait=10s".to_owned();
         if !self.yes {
-            let shown = self.ask(node, "?dry_run=true")?;
-            print(&shown["changes"]);
+            let seen = node.find("history?count=1")?.unwrap_or_default()["revision"].as_u64().unwrap_or_default();
+            print(&self.ask(node, "?dry_run=true")?["changes"]);
             if self.dry_run {
                 return Ok(());
             }
-            let question = format!("Roll back to revision {}?", self.revision);
-            if !say::confirmed(&question)? {
+            if !say::confirmed(&format!("Roll back to revision {}?", self.revision))? {
                 return Err("nothing was changed".to_owned());
             }
+            // Changes that came since are not undone unseen.
+            wait.push_str(&format!("&if_revision={seen}"));
         }
-        let made = self.ask(node, "?wait=10s")?;
+        let made = self.ask(node, &wait)?;
         say!("rolled back to revision {}; the new revision is {}", self.revision, made["revision"]);
         Ok(())
     }
