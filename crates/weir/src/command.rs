@@ -81,13 +81,12 @@ const SECTIONS: [(&str, &[&str]); 6] = [
     ("What a node does", &["top", "tail", "trace"]),
     ("Files of a node", &["store", "records"]),
     ("The lab", &["bench", "load", "backend"]),
-    ("The program", &["version", "completions", "man", "reference", "help"]),
+    ("The program", &["version", "completions", "man", "reference"]),
 ];
 
 /// The command line, with its commands in sections, which clap has only for options.
 pub fn command_line() -> clap::Command {
-    let mut command = Weir::command();
-    command.build();
+    let command = Weir::command();
     let mut list = String::new();
     for (title, names) in SECTIONS {
         list.push_str(&format!("\n{title}:\n"));
@@ -98,7 +97,7 @@ pub fn command_line() -> clap::Command {
             list.push_str(&format!("  {name:<12}{about}{aliases}\n"));
         }
     }
-    Weir::command()
+    command
         .help_template(format!("{{about}}\n\n{{usage-heading}} {{usage}}\n{list}\nOptions:\n{{options}}{{after-help}}"))
 }
 
@@ -152,8 +151,7 @@ mod tests {
 
     #[test]
     fn each_command_is_in_one_section_of_the_help() {
-        let mut command = Weir::command();
-        command.build();
+        let command = Weir::command();
         let all: BTreeSet<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
         let listed: Vec<&str> = SECTIONS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         assert_eq!(listed.iter().copied().collect::<BTreeSet<_>>(), all);
