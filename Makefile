@@ -46,7 +46,7 @@ fuzz: ## Fuzzes every parser for FUZZ_SECONDS (default 600) each; needs a nightl
 compare: release ## Compares weir with the gateways this machine has: `weir bench run compare --quick`
 	@target/release/weir bench run compare --quick
 
-results: docs ## The same: its pages of docs/reference/results follow from the stored results in bench/results
+results: docs ## Writes the pages of docs/reference/results from the stored results in bench/results, as `make docs` does
 
 pictures: release ## Draws docs/pictures: a stored report of the lab, as Chromium shows it at three widths
 	@scripts/report-pictures

@@ -16,19 +16,11 @@ use crate::{
 pub struct Figure {
     /// Lower case, digits and hyphens: unique within a result.
     pub name: String,
+    /// What it shows: a part of the name that figures of several rows share.
+    kind: &'static str,
     /// The row of the figure; absent if it shows several.
     pub row: Option<String>,
     pub svg: String,
-}
-
-impl Figure {
-    /// Whether it is the figure of this name, of whichever row.
-    fn is(&self, name: &str) -> bool {
-        match &self.row {
-            Some(row) => self.name.strip_prefix(&slug(row)).and_then(|rest| rest.strip_prefix('-')) == Some(name),
-            None => self.name == name,
-        }
-    }
 }
 
 /// Those of a page of documentation: how figures depend on rows and clients. A result that has none of these shows them over time.
@@ -45,22 +37,19 @@ pub fn essential(findings: &Findings<'_>) -> Vec<Figure> {
     ];
     const OVER_TIME: [&str; 2] = ["throughput-over-time", "latency-over-time"];
     let all = figures(findings);
-    let of = |names: &[&str]| -> Vec<Figure> {
-        let is_named = |figure: &&Figure| names.iter().any(|name| figure.is(name));
-        all.iter().filter(is_named).cloned().collect()
-    };
-    let essential = of(&ESSENTIAL);
-    if essential.is_empty() { of(&OVER_TIME) } else { essential }
+    let names: &[&str] =
+        if all.iter().any(|figure| ESSENTIAL.contains(&figure.kind)) { &ESSENTIAL } else { &OVER_TIME };
+    all.into_iter().filter(|figure| names.contains(&figure.kind)).collect()
 }
 
 /// All figures for which a result has data, in the order of the report.
 pub fn figures(findings: &Findings<'_>) -> Vec<Figure> {
     let mut figures = Vec::new();
-    let mut add = |name: &str, row: Option<&ScenarioRow>, svg: Option<String>| {
+    let mut add = |kind: &'static str, row: Option<&ScenarioRow>, svg: Option<String>| {
         if let Some(svg) = svg {
             let row_name = row.map(|row| row.name.clone());
-            let name = row.map_or(name.to_owned(), |row| format!("{}-{name}", slug(&row.name)));
-            figures.push(Figure { name, row: row_name, svg });
+            let name = row.map_or(kind.to_owned(), |row| format!("{}-{kind}", slug(&row.name)));
+            figures.push(Figure { name, kind, row: row_name, svg });
         }
     };
     let scenario = &findings.result.scenario;

@@ -21,6 +21,10 @@ pub fn unpack(
     directory: &Path,
     tell: &impl Fn(&str),
 ) -> Result<(), String> {
+    // Not on top of what was installed before: of two versions the last one unpacked would win.
+    if directory.exists() {
+        fs::remove_dir_all(directory).map_err(|error| named(directory, error))?;
+    }
     let (archives, root) = (directory.join("cache/archives"), directory.join("root"));
     for folder in [&archives.join("partial"), &directory.join("state/lists/partial"), &root, &directory.join("bin")] {
         fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
