@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(turns, [vec!["admin 1", "admin 2"], vec!["ed 1", "ed 2"], vec!["admin 3"], vec!["ed 3"]]);
         assert!(queue.is_empty() && queue.begin_turn().is_none());
         queue.push(write("admin", 4));
-        assert_eq!(turn(&mut queue, 2), ["admin 4"], "nobody else waits");
+        assert_eq!(turn(&mut queue, 2), ["admin 4"], "no other change waits");
         queue.push(write("admin", 5));
         assert_eq!(turn(&mut queue, 2), ["admin 5"]);
     }

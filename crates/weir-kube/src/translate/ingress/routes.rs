@@ -105,7 +105,7 @@ impl RouteWriter<'_, '_> {
             let uri = at_host(uri, host, redirects)?;
             plugins["forward-auth"]["uri"] = uri.into();
         }
-        // Manifests are read by whoever runs the node; the objects of a cluster are written by users of a namespace.
+        // The operator of the node converts manifests; users of a namespace write the objects of a cluster.
         if !self.options.offline {
             for (plugin, option) in [("forward-auth", "uri"), ("proxy-mirror", "host")] {
                 let url = plugins.get(plugin).and_then(|options| options[option].as_str());
