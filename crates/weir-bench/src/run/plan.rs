@@ -118,7 +118,7 @@ pub fn load(
     let (warm_up_ms, measured_ms) = (share_ms(method.warmup_s), share_ms(method.measured_s));
     let load = &scenario.load;
     let keep_alive = row.keep_alive.unwrap_or(load.keep_alive);
-    let (protocol, scheme) = protocol(row, &to.tls);
+    let (protocol, scheme) = protocol(row, &to.tls, || own_topic(level, seed));
     let rate = level.rate.or_else(|| {
         let per_second = row.speak.per_second()?;
         // WebSub has one publisher, whatever the number of subscribers; each WebSocket client sends its own messages.
@@ -188,7 +188,13 @@ pub fn fan_out(
     Some(load(scenario, &beside, level, to, pinning, seed))
 }
 
-fn protocol(row: &ScenarioRow, tls: &bool) -> (Protocol, &'static str) {
+/// A topic of this run alone: a hub that serves several levels keeps the subscribers of the earlier ones, who are gone, and its
+/// deliveries to them would be part of what is measured.
+fn own_topic(level: LoadLevel, seed: u64) -> String {
+    format!("http://localhost/topics/{}-{seed:x}", level.connections)
+}
+
+fn protocol(row: &ScenarioRow, tls: &bool, topic: impl FnOnce() -> String) -> (Protocol, &'static str) {
     let web = if *tls { "https" } else { "http" };
     match &row.speak {
         Speak::Http1 => (Protocol::Http1, web),
@@ -200,7 +206,7 @@ fn protocol(row: &ScenarioRow, tls: &bool) -> (Protocol, &'static str) {
         Speak::Sse { .. } => (Protocol::Sse, web),
         Speak::WebSub { payload_bytes, .. } => (
             Protocol::WebSub {
-                topic: "http://localhost/topic".to_owned(),
+                topic: topic(),
                 secret: Some("bench".to_owned()),
                 payload_bytes: *payload_bytes,
             },
@@ -292,6 +298,13 @@ mod tests {
         engine::{RateStep, Selection},
         scenario,
     };
+
+    #[test]
+    fn runs_of_a_hub_have_topics_of_their_own() {
+        let level = |connections| LoadLevel { connections, rate: None, workers: 1 };
+        let topics = [(1_000, 1), (10_000, 1), (1_000, 2)].map(|(connections, seed)| own_topic(level(connections), seed));
+        assert_eq!(topics.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+    }
 
     #[test]
     fn a_generator_that_shares_its_processor_does_not_spin() {
