@@ -257,9 +257,9 @@ pub struct MeasuredRun {
     pub plan: LoadPlan,
     /// The load engine's results without the warm-up, raw histograms included.
     pub load: LoadResult,
-    /// The turns that make up the run, when there were several, in the order of time.
+    /// The slices of the run, if there were several, in the order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub slices: Vec<RunSlice>,
+    pub slices: Vec<SliceFigures>,
     /// Processors the generator was allowed to use.
     pub generator_cpus: Vec<u32>,
     /// Processes other than the generator, sampled over the measured part.
@@ -391,9 +391,9 @@ fn share_of(times: &[f64], percent: f64) -> Option<f64> {
     times.get((last as f64 * percent / 100.0).round() as usize).copied()
 }
 
-/// One turn of a run. Comparisons are computed from these.
+/// The figures of one slice of a run. Comparisons are computed from these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RunSlice {
+pub struct SliceFigures {
     /// Requests (or messages) per second.
     pub rps: f64,
     /// CPU microseconds of the target for each.

@@ -6,12 +6,12 @@
 
 mod call;
 mod client_events;
-mod endpoint;
 mod envelope;
 mod listening;
 mod permission;
 mod places;
 mod posting;
+mod responder;
 mod slot;
 mod socket;
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use weir_hub::HubStatus;
 use weir_hub::{Hub, HubRecovery, LogSettings};
 
-pub(crate) use endpoint::HubEndpoint;
+pub(crate) use responder::HubResponder;
 use slot::HubSlot;
 pub use slot::HubTerms;
 

@@ -31,7 +31,7 @@ pub trait Filter {
     }
 
     /// When the filter has to be flushed even if no content has come, on the gateway's clock in ns; `u64::MAX` is never.
-    fn due_ns(&self) -> u64 {
+    fn flush_due_ns(&self) -> u64 {
         u64::MAX
     }
 
@@ -97,9 +97,9 @@ impl Filters {
         self.pass(b"", out, |filter, out| filter.flush(out))
     }
 
-    /// When the first of them has to be flushed: see [`Filter::due_ns`].
-    pub fn due_ns(&self) -> u64 {
-        self.0.iter().map(|filter| filter.due_ns()).min().unwrap_or(u64::MAX)
+    /// When the first of them has to be flushed: see [`Filter::flush_due_ns`].
+    pub fn flush_due_ns(&self) -> u64 {
+        self.0.iter().map(|filter| filter.flush_due_ns()).min().unwrap_or(u64::MAX)
     }
 
     /// Passes the last piece and the trailers through all filters.

@@ -128,14 +128,14 @@ impl Drop for SlotNumber {
 }
 
 /// The value of a slot on one thread.
-struct SlotValue {
+struct WorkerValue {
     serial: u64,
     value: Rc<dyn Any>,
     is_used: Box<dyn Fn() -> bool>,
 }
 
 thread_local! {
-    static HELD: RefCell<Vec<Option<SlotValue>>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Vec<Option<WorkerValue>>> = const { RefCell::new(Vec::new()) };
     static ENDED_SEEN: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -159,7 +159,7 @@ impl<T: 'static> PerWorker<T> {
         let SlotNumber { place, serial } = self.0.number;
         let value = Rc::new((self.0.make)());
         let slot = Arc::downgrade(&self.0);
-        let held = SlotValue {
+        let held = WorkerValue {
             serial,
             value: Rc::clone(&value) as Rc<dyn Any>,
             is_used: Box::new(move || slot.strong_count() > 0),

@@ -6,7 +6,7 @@ use crate::{
         lint::{self, LintVerdict, Severity},
         recovery,
     },
-    result::{Cell, CellOutcome, Knee, LoadLevel, MeasuredRun, ProcessRole, ResultFile, RunSlice},
+    result::{Cell, CellOutcome, Knee, LoadLevel, MeasuredRun, ProcessRole, ResultFile, SliceFigures},
     scenario::{NO_POLICY, Scenario, ScenarioRow, Speak},
     stats::{
         Comparison, ConfidenceInterval, Scalability, compare, fit_scalability, median_interval, ratios, sliced_ratio,
@@ -156,7 +156,7 @@ fn summary<'a>(result: &'a ResultFile, cell: &'a Cell, verdicts: &[LintVerdict])
     let of =
         |figure: &dyn Fn(&MeasuredRun) -> Option<f64>| median_interval(&values(runs, figure), confidence, result.seed);
     let baseline = baseline(result, cell);
-    let against = |figure: RunFigure<'_>, turns: &dyn Fn(&RunSlice) -> Option<f64>| {
+    let against = |figure: RunFigure<'_>, turns: &dyn Fn(&SliceFigures) -> Option<f64>| {
         compared_with(result, cell, baseline, figure, turns)
     };
     let throughput = |other: Option<&Cell>| {
@@ -235,7 +235,7 @@ fn compared_with(
     cell: &Cell,
     other: Option<&Cell>,
     figure: RunFigure<'_>,
-    turns: &dyn Fn(&RunSlice) -> Option<f64>,
+    turns: &dyn Fn(&SliceFigures) -> Option<f64>,
 ) -> Option<Comparison> {
     let (theirs, ours) = (other?.runs(), cell.runs());
     let within = within_repeats(theirs, ours, figure, turns);
@@ -298,7 +298,7 @@ fn within_repeats(
     a: &[MeasuredRun],
     b: &[MeasuredRun],
     figure: &dyn Fn(&MeasuredRun) -> Option<f64>,
-    turns: &dyn Fn(&RunSlice) -> Option<f64>,
+    turns: &dyn Fn(&SliceFigures) -> Option<f64>,
 ) -> Vec<f64> {
     if a.len() != b.len() || a.iter().zip(b).any(|(a, b)| a.repeat != b.repeat) {
         return Vec::new();

@@ -134,7 +134,7 @@ fn facts(findings: &Findings<'_>, page: &mut String) {
                 method.repeats,
                 length(result),
                 method.warmup_s,
-                if method.slices > 1 { format!(", in {} turns", method.slices) } else { String::new() },
+                if method.slices > 1 { format!(", in {} slices", method.slices) } else { String::new() },
                 method.confidence * 100.0
             ),
         ),

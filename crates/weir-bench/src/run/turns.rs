@@ -8,7 +8,7 @@ use super::{
     cell::{RunTask, Started},
 };
 use crate::{
-    result::{HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, RunSlice},
+    result::{HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, SliceFigures},
     run::plan::CellGroup,
     scenario::ScenarioRow,
 };
@@ -157,8 +157,12 @@ impl MeasuredRun {
         self.rss_after_bytes = next.rss_after_bytes;
     }
 
-    fn slice(&self) -> RunSlice {
-        RunSlice { rps: self.throughput(), target_cpu_us: self.target_cpu_us(), worker_cpu_us: self.worker_cpu_us() }
+    fn slice(&self) -> SliceFigures {
+        SliceFigures {
+            rps: self.throughput(),
+            target_cpu_us: self.target_cpu_us(),
+            worker_cpu_us: self.worker_cpu_us(),
+        }
     }
 }
 

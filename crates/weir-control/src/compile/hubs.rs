@@ -9,19 +9,19 @@ use weir_plugin::Responder;
 use super::Compiler;
 use crate::data_directory::data_directory;
 use crate::document::{ConsumerSpec, RouteSpec};
-use crate::hubs::{HubEndpoint, HubTerms};
+use crate::hubs::{HubResponder, HubTerms};
 
 /// The responders of a document's hubs.
-pub(super) struct HubEndpoints<'a> {
+pub(super) struct HubResponders<'a> {
     by_id: HashMap<&'a str, usize>,
     responders: Vec<Arc<dyn Responder>>,
 }
 
-impl<'a> HubEndpoints<'a> {
+impl<'a> HubResponders<'a> {
     pub(super) fn new(compiler: &Compiler<'a>) -> Self {
         let hubs = &compiler.document.hubs;
-        let endpoint = |id: &str| -> Arc<dyn Responder> { Arc::new(HubEndpoint::new(compiler.node.hubs.slot(id))) };
-        HubEndpoints {
+        let endpoint = |id: &str| -> Arc<dyn Responder> { Arc::new(HubResponder::new(compiler.node.hubs.slot(id))) };
+        HubResponders {
             by_id: hubs.iter().enumerate().map(|(index, hub)| (&*hub.id, index)).collect(),
             responders: hubs.iter().map(|hub| endpoint(&hub.id)).collect(),
         }

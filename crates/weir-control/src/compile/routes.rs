@@ -11,7 +11,7 @@ use weir_proto::Method;
 use super::catalog::{Block, Catalog, Cataloger};
 use super::chains::Chains;
 use super::dependencies::{Dependencies, Unchanged};
-use super::hubs::HubEndpoints;
+use super::hubs::HubResponders;
 use super::parts::{Parts, Places, RoutePart, UpstreamPart};
 use super::upstreams::Upstreams;
 use super::{Compiler, by_id};
@@ -25,7 +25,7 @@ pub(super) struct RouteCompiler<'a> {
     /// The parts whose routes and rules may be reused; `None`: none. Upstreams are reused in any case.
     before: Option<&'a Parts>,
     unchanged: Unchanged,
-    hubs: HubEndpoints<'a>,
+    hubs: HubResponders<'a>,
     catalog: Cataloger<'a, RoutePart>,
     pieces: Pieces<Arc<Route>>,
     places: Places,
@@ -53,7 +53,7 @@ impl<'a> RouteCompiler<'a> {
         let reused = before.filter(|_| unchanged.general);
         RouteCompiler {
             compiler,
-            hubs: HubEndpoints::new(compiler),
+            hubs: HubResponders::new(compiler),
             before: reused,
             unchanged,
             catalog: Cataloger::new(compiler.document.routes.len(), before.map(|parts| &*parts.routes)),

@@ -325,7 +325,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         }
         let leave = self.leave_ns().min(self.end_deadline_ns());
         let flush = match &self.response.content {
-            Some(content) if !waits_for_client => content.due_ns(),
+            Some(content) if !waits_for_client => content.flush_due_ns(),
             _ => NEVER,
         };
         self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call).min(leave).min(flush));

@@ -369,12 +369,12 @@ impl<'a> ResponseContent<'a> {
     /// Called when no content is available for now: appends what filters hold back, and what they send by the clock.
     pub fn flush(&mut self, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Stop> {
         let has_flushed = std::mem::replace(&mut self.is_flushed, true);
-        if has_flushed && now_ns < self.due_ns() { Ok(()) } else { self.filters.flush(out) }
+        if has_flushed && now_ns < self.flush_due_ns() { Ok(()) } else { self.filters.flush(out) }
     }
 
     /// When a filter has to be flushed even if no content comes.
-    pub fn due_ns(&self) -> u64 {
-        if self.is_held() { u64::MAX } else { self.filters.due_ns() }
+    pub fn flush_due_ns(&self) -> u64 {
+        if self.is_held() { u64::MAX } else { self.filters.flush_due_ns() }
     }
 
     /// Called at the end of the content: appends the rest, or all of it if it was held.

@@ -208,7 +208,7 @@ impl Filter for EventFilter {
 
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
         let now_ns = self.worker.now_ns();
-        if self.is_over || now_ns < self.due_ns() {
+        if self.is_over || now_ns < self.flush_due_ns() {
             return Ok(());
         }
         if let Some(close) = self.end_of_identity() {
@@ -221,7 +221,7 @@ impl Filter for EventFilter {
         Ok(())
     }
 
-    fn due_ns(&self) -> u64 {
+    fn flush_due_ns(&self) -> u64 {
         if self.is_over {
             return u64::MAX;
         }

@@ -220,8 +220,8 @@ impl Filter for Priced {
         self.spend(|filter| filter.flush(out))
     }
 
-    fn due_ns(&self) -> u64 {
-        self.filter.due_ns()
+    fn flush_due_ns(&self) -> u64 {
+        self.filter.flush_due_ns()
     }
 
     fn trailers(&mut self, trailers: &mut Trailers) {

@@ -42,7 +42,7 @@ pub async fn run_commands(
         match command {
             Some(WorkerCommand::Publish(published)) => {
                 let revision = published.snapshot.revision;
-                let current = worker.current().replaced_by(published, worker, shared).await;
+                let current = worker.current().successor(published, worker, shared).await;
                 worker.replace(current);
                 progress.revisions[worker.index()].store(revision, Ordering::Release);
                 progress.announce();

@@ -129,12 +129,7 @@ impl WorkerSnapshot {
 
     /// The next snapshot of the same worker. Upstreams that did not change keep what the worker has learnt about them; the
     /// others are built in slices, between which other tasks run.
-    pub async fn replaced_by(
-        &self,
-        published: Arc<Published>,
-        worker: &Worker,
-        shared: &SharedState,
-    ) -> WorkerSnapshot {
+    pub async fn successor(&self, published: Arc<Published>, worker: &Worker, shared: &SharedState) -> WorkerSnapshot {
         let snapshot = Arc::clone(&published.snapshot);
         let mut upstreams = self.upstreams.clone();
         let mut work = SlicedWork::begin(worker);

@@ -97,7 +97,7 @@ impl Lane {
         }
     }
 
-    fn halve(&mut self, least: u32) {
+    fn halve_limit(&mut self, least: u32) {
         self.limit = (self.limit / 2).max(least.min(self.limit));
         self.answers = 0;
     }
@@ -193,12 +193,12 @@ impl Lanes {
     /// A subscription of this standing was not answered.
     pub(super) fn unanswered(&mut self, standing: Standing) {
         let least = if standing == Standing::Failing { 1 } else { FIRST_LIMIT };
-        self.lanes[standing as usize].halve(least);
+        self.lanes[standing as usize].halve_limit(least);
     }
 
     /// The host was not reached.
     pub(super) fn unreached(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.halve(1));
+        self.lanes.iter_mut().for_each(|lane| lane.halve_limit(1));
     }
 }
 

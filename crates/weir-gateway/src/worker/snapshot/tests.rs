@@ -175,7 +175,7 @@ impl Edited {
         let snapshot = snapshot(current.snapshot.revision + 1, upstreams);
         let (health, now_ns) = (&self.shared.health, self.worker.wake_up());
         let published = Published::new(snapshot, Some(&current.published), &self.metrics, health, now_ns);
-        let next = current.replaced_by(Arc::new(published), &self.worker, &self.shared).await;
+        let next = current.successor(Arc::new(published), &self.worker, &self.shared).await;
         drop(current);
         self.worker.replace(next);
         self.worker.current().retired().free_some(&self.worker.pools);

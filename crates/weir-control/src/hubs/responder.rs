@@ -12,17 +12,17 @@ use super::posting;
 use super::slot::HubSlot;
 
 /// The responder of one hub.
-pub(crate) struct HubEndpoint {
+pub(crate) struct HubResponder {
     slot: Arc<HubSlot>,
 }
 
-impl HubEndpoint {
-    pub(crate) fn new(slot: Arc<HubSlot>) -> HubEndpoint {
-        HubEndpoint { slot }
+impl HubResponder {
+    pub(crate) fn new(slot: Arc<HubSlot>) -> HubResponder {
+        HubResponder { slot }
     }
 }
 
-impl Responder for HubEndpoint {
+impl Responder for HubResponder {
     fn respond(self: Arc<Self>, request: ResponderRequest, content: Content, mut reply: Reply) -> Responding {
         Box::pin(async move {
             let Some(hub) = self.slot.hub().await else {
