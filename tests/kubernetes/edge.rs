@@ -47,7 +47,7 @@ impl Edge {
         Edge { node: weir().spawn(&file), address, file, data }
     }
 
-    /// Ends the node, and starts it again with the same directory for data.
+    /// Ends the node, and starts it again with the same data directory.
     #[track_caller]
     pub fn restart(&mut self) {
         self.node.signal(weir_testkit::Signal::TERM);
@@ -76,13 +76,13 @@ impl Edge {
         });
     }
 
-    /// The directory for data of the node.
+    /// The data directory of the node.
     pub fn data(&self) -> &TempDir {
         &self.data
     }
 }
 
-/// The directory for data of a node, its file, and the address of the Gateway that is put into the cluster.
+/// The data directory of a node, its file, and the address of the Gateway that is put into the cluster.
 fn place(cluster: &StandIn) -> (TempDir, String, SocketAddr) {
     let (data, port) = (TempDir::new(), free_port());
     cluster.apply(gateway(port));

@@ -6,7 +6,7 @@ use crate::{
     stats::{NoKnee, knee, median},
 };
 
-/// The knees of all rows, targets and numbers of workers that were measured at several levels of a closed loop. With a
+/// The knees of all rows, targets and worker counts that were measured at several levels of a closed loop. With a
 /// rate, the load does not depend on the number of clients.
 pub fn knees(scenario: &Scenario, cells: &[Cell]) -> Vec<Knee> {
     let rows = scenario

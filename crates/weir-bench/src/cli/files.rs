@@ -279,7 +279,7 @@ pub fn judge(arguments: JudgeArguments) -> Result<u8, String> {
 
 #[derive(Debug, Args)]
 pub struct CapacityArguments {
-    /// A result file with at least three numbers of workers (`--workers 1,2,4`)
+    /// A result file with at least three worker counts (`--workers 1,2,4`)
     pub file: PathBuf,
     /// The required requests per second
     #[arg(long)]
@@ -290,7 +290,9 @@ pub fn capacity(arguments: CapacityArguments) -> Result<u8, String> {
     let result = ResultFile::read(&arguments.file)?;
     let findings = summary::findings(&result);
     if findings.scaling.is_empty() {
-        return Err("a fit needs at least three numbers of workers: run with --workers 1,2,4".to_owned());
+        return Err(
+            "the calculation needs results for at least three worker counts: run with --workers 1,2,4".to_owned()
+        );
     }
     for one in &findings.scaling {
         let answer = match one.fit.units_for(arguments.rate) {

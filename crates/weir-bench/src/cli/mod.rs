@@ -28,7 +28,7 @@ pub enum LabCommand {
     Replay(files::ReplayArguments),
     /// Prints a result in the format of another tool
     Export(files::ExportArguments),
-    /// Calculates how many workers a rate needs, from a result with several numbers of workers
+    /// Calculates how many workers a rate needs, from a result with several worker counts
     Capacity(files::CapacityArguments),
     /// Checks published figures by the rules that apply to results of the lab
     Judge(files::JudgeArguments),

@@ -231,7 +231,7 @@ fn line(
             points: Vec::new(),
             band: Vec::new(),
         };
-        // With several numbers of workers, only the first is shown.
+        // With several worker counts, only the first is shown.
         let workers = findings.result.scenario.workers.first();
         // A figure that says something else than it seems to is in the table, with the reason, and not in a plot.
         let valid = |summary: &&CellSummary<'_>| summary.worst != Some(Severity::Invalid);

@@ -204,14 +204,9 @@ fn protocol(row: &ScenarioRow, tls: &bool, topic: impl FnOnce() -> String) -> (P
             if *tls { "wss" } else { "ws" },
         ),
         Speak::Sse { .. } => (Protocol::Sse, web),
-        Speak::WebSub { payload_bytes, .. } => (
-            Protocol::WebSub {
-                topic: topic(),
-                secret: Some("bench".to_owned()),
-                payload_bytes: *payload_bytes,
-            },
-            web,
-        ),
+        Speak::WebSub { payload_bytes, .. } => {
+            (Protocol::WebSub { topic: topic(), secret: Some("bench".to_owned()), payload_bytes: *payload_bytes }, web)
+        }
         Speak::Idle => (Protocol::Idle { first_request: true }, web),
     }
 }
@@ -302,7 +297,8 @@ mod tests {
     #[test]
     fn runs_of_a_hub_have_topics_of_their_own() {
         let level = |connections| LoadLevel { connections, rate: None, workers: 1 };
-        let topics = [(1_000, 1), (10_000, 1), (1_000, 2)].map(|(connections, seed)| own_topic(level(connections), seed));
+        let topics =
+            [(1_000, 1), (10_000, 1), (1_000, 2)].map(|(connections, seed)| own_topic(level(connections), seed));
         assert_eq!(topics.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
     }
 

@@ -142,7 +142,7 @@ pub enum TableColumn {
     Account,
 }
 
-/// The publication that the published figures are from.
+/// The publication whose figures the report shows next to the measured ones.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Source")]
@@ -452,7 +452,7 @@ pub struct Quick {
     /// The names of the rows. The other rows are left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<String>>,
-    /// The numbers of workers.
+    /// The worker counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<u32>>,
     /// The run ends after this number of requests; 0: after its time alone.

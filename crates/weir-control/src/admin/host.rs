@@ -54,7 +54,7 @@ impl AsRef<[u8]> for HeldAnswer {
 /// Waits for room for an answer of about this size.
 pub(super) async fn take_room(host: &dyn RequestHost, bytes: usize) -> Refused<AnswerPermit> {
     host.room(bytes).await.map(AnswerPermit).ok_or_else(|| {
-        let problem = "answers that are not read take all the room that there is; ask for a page, or later";
+        let problem = "responses that clients have not read yet take all the memory for responses; try again later, or request fewer items";
         let mut answer = json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem }));
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         Box::new(answer)
@@ -73,8 +73,7 @@ impl AnswerPermit {
 /// Adds what is sent of the response to a change that was made if there is no room for all of it.
 pub(super) fn shorten(answer: &mut AdminResponse) {
     let revision = answer.headers().get(REVISION).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let message =
-        "the change was made; the resources are left out, since answers that you have not read take all your room";
+    let message = "the change was made; the resources are left out, since responses that you have not read yet take all your memory for responses";
     let short = json!({ "message": message, "revision": revision }).to_string();
     if short.len() < answer.body().len() {
         answer.extensions_mut().insert(ShortAnswer(short.into()));

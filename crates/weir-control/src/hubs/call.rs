@@ -247,7 +247,7 @@ impl HubCall {
                 PlaceLimit::Client => {
                     Refusal::new(429, format!("a client has at most {} listeners here", limits.client))
                 }
-                PlaceLimit::All => Refusal::new(503, "the hub has as many listeners as it may"),
+                PlaceLimit::All => Refusal::new(503, "the hub has reached its limit of listeners"),
             };
             Refusal { retry_after_s: Some(RETRY_AFTER_S), ..refusal }
         })

@@ -212,7 +212,7 @@ impl EtcdStore {
         StoreFailure::new(
             format!("{} cannot be used, tried for {FIRST_START_PATIENCE:?}: {problem}", self.name),
             "check `store.etcd.hosts` and that etcd runs, then start the node again; a node that has read the resources once \
-             starts without etcd, from the copy in its directory for data (`data_dir`)",
+             starts without etcd, from the copy in its data directory (`data_dir`)",
         )
     }
 

@@ -144,7 +144,7 @@ fn node_name(directory: &Path) -> Result<String, StoreFailure> {
     let path = directory.join(NODE_NAME);
     let unusable = |error: std::io::Error| {
         let problem = format!("{} cannot be used: {error}", path.display());
-        StoreFailure::new(problem, "check the permissions of the directory for data (`data_dir`)")
+        StoreFailure::new(problem, "check the permissions of the data directory (`data_dir`)")
     };
     match fs::read_to_string(&path) {
         Ok(name) if !name.trim().is_empty() => return Ok(name.trim().to_owned()),

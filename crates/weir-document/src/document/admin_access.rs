@@ -138,7 +138,7 @@ keys! {
     pub(super) static TOKENS: TokensKeys = "admin_tokens", rules &[KeyRule::AtMostOne("discovery", "jwks_uri")];
 
     /// The issuer of the tokens: their claim `iss`.
-    issuer: Text = text(1, 1_024), own(), required("add `issuer: https://login.example/realms/ops`, as tokens say it in `iss`"),
+    issuer: Text = text(1, 1_024), own(), required("add `issuer: https://login.example/realms/ops`, the value of the claim `iss` in the tokens"),
         example("https://login.example/realms/ops");
     /// The recipient of the tokens: their claim `aud`.
     audience: Text = text(1, 1_024), own(), required("add the `aud` that tokens for this API have: `audience: weir-admin`"),

@@ -137,7 +137,7 @@ fn read_labels(labels: &NodeReader) -> Box<[(Box<str>, Box<str>)]> {
         let at = labels.below(entry);
         let text = at.text()?;
         if &*entry.key == "custom_id" && !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-            at.report_advising("is sent in a header field", "use only visible ASCII characters");
+            at.report_advising("is sent in a header field", "use only printable ASCII characters");
         }
         Some((entry.key.as_ref().into(), text.into()))
     };

@@ -1,4 +1,4 @@
-//! Endpoints as a worker uses them: connections, permits and queues. What is configured belongs to the upstream; what concerns
+//! Endpoints as a worker uses them: connections, permits and queues. Settings belong to the upstream; what concerns
 //! the machine behind the address is shared by all upstreams with an endpoint there.
 //!
 //! Idle connections are reused, the most recently used first, so that a few stay in use and the others time out.

@@ -1,13 +1,13 @@
 //! Membership: which nodes are alive, and which node owns which share of the subscriptions.
 //!
 //! Every node writes a heartbeat to one partition twice a second. The silence of another node is measured in own heartbeats read
-//! from the partition, not in time: while the brokers do not answer, no node is taken for dead.
+//! from the partition, not in time: while the brokers do not answer, no node is considered dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::frame::{FrameKind, HubFrame};
 
-/// Own heartbeats without one of another node, after which that node is taken for dead: five seconds.
+/// Own heartbeats without one of another node, after which that node is considered dead: five seconds.
 const SILENCE: u64 = 10;
 /// Own heartbeats after which a node has seen those of all others.
 const SETTLED: u64 = 4;
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(membership.view().live, [1, 2].into());
         beat(&mut membership, &[1], 1);
         assert_eq!((membership.view().live, membership.view().own.len()), ([1].into(), 4));
-        // A heartbeat of a process that was taken for dead.
+        // A heartbeat of a process that was considered dead.
         beat(&mut membership, &[2], 1);
         assert_eq!(membership.view().live, [1, 2].into());
     }

@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_their_place() {
         let error = refused::<BasicAuth>(json!({"realm": "a\"b"}));
-        assert!(error.starts_with("realm: must be visible ASCII characters, without quotes"), "{error}");
+        assert!(error.starts_with("realm: must be printable ASCII characters, without quotes"), "{error}");
         let check = |username: &str, password: &str| {
             BasicAuth::check(PasswordCredential { username: username.to_owned(), password: password.to_owned() })
         };

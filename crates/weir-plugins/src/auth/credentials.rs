@@ -26,7 +26,7 @@ impl Unauthenticated {
     ) -> Result<Unauthenticated, ConfigError> {
         let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         if !realm.bytes().all(is_quotable) {
-            let problem = "must be visible ASCII characters, without quotes and backslashes";
+            let problem = "must be printable ASCII characters, without quotes and backslashes";
             return Err(ConfigError::new("realm", problem));
         }
         let anonymous = anonymous.map(|username| {

@@ -289,7 +289,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({"header": "a b"}), "header: is not the name"),
-            (json!({"realm": "a\"b"}), "realm: must be visible ASCII characters, without quotes"),
+            (json!({"realm": "a\"b"}), "realm: must be printable ASCII characters, without quotes"),
             (json!({"anonymous_consumer": "nobody"}), "anonymous_consumer: `nobody` is not a consumer"),
         ] {
             let error = refused::<KeyAuth>(options);

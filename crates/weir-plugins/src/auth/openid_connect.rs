@@ -295,7 +295,10 @@ impl OpenidConnect {
         }
         let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         if self.realm.is_empty() || !self.realm.bytes().all(is_quotable) {
-            return Err(ConfigError::new("realm", "must be visible ASCII characters, without quotes and backslashes"));
+            return Err(ConfigError::new(
+                "realm",
+                "must be printable ASCII characters, without quotes and backslashes",
+            ));
         }
         if !self.bearer_only && self.client_secret.is_none() {
             return Err(ConfigError::new("client_secret", "is needed for logins; or set `bearer_only: true`"));

@@ -143,7 +143,7 @@ pub async fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>
 }
 
 const NO_ROOM: &str =
-    "responses that you have not read take all the room that there is for responses; read them, or try again later\n";
+    "responses that clients have not read yet take all the memory for responses; read yours, or try again later\n";
 
 async fn room_for(bytes: &Bytes, progress: &RequestProgress) -> Option<AnswerRoom> {
     if let Some(room) = progress.try_answer_room(bytes.len()) {
