@@ -22,7 +22,8 @@ pub struct Cors {
     /// origins also with credentials, so any web page can send requests in the name of the user.
     #[serde(default = "default_any")]
     allow_origins: String,
-    /// Allowed methods, separated by commas. `*` allows all methods; `**` allows all methods also with credentials.
+    /// Allowed methods, separated by commas. `*` allows all methods; `**` allows all methods also with credentials: a preflight
+    /// request is answered with the method that it asks for.
     #[serde(default = "default_any")]
     allow_methods: String,
     /// Allowed request header fields, separated by commas. `*` allows all fields; `**` allows the fields that the
@@ -121,7 +122,7 @@ impl Definition for Cors {
                     Some(Origins::compile(texts, regexes.as_deref(), "timing_allow_origins")?)
                 }
             },
-            methods: if self.allow_methods == "**" { ALL_METHODS.to_owned() } else { self.allow_methods },
+            methods: (self.allow_methods != "**").then_some(self.allow_methods),
             headers: (self.allow_headers != "**").then_some(self.allow_headers),
             expose,
             max_age: self.max_age.to_string(),
@@ -166,7 +167,8 @@ static PERMISSIONS: LazyLock<[Name; 7]> = LazyLock::new(|| {
 struct Sharing {
     origins: Origins,
     timing: Option<Origins>,
-    methods: String,
+    /// `None`: the method that the browser requests.
+    methods: Option<String>,
     /// `None`: the fields that the browser requests.
     headers: Option<String>,
     expose: Option<String>,
@@ -262,7 +264,11 @@ impl Sharing {
             return Ok(());
         };
         head.add(b"Access-Control-Allow-Origin", answer)?;
-        head.add(b"Access-Control-Allow-Methods", self.methods.as_bytes())?;
+        let methods = match &self.methods {
+            Some(methods) => methods.as_bytes(),
+            None => request.original(b"Access-Control-Request-Method").unwrap_or(ALL_METHODS.as_bytes()),
+        };
+        head.add(b"Access-Control-Allow-Methods", methods)?;
         head.add(b"Access-Control-Max-Age", self.max_age.as_bytes())?;
         if let Some(names) = &self.expose {
             head.add(b"Access-Control-Expose-Headers", names.as_bytes())?;
@@ -341,10 +347,12 @@ mod tests {
         let options =
             json!({"allow_origins": "**", "allow_methods": "**", "allow_headers": "**", "allow_credential": true});
         let fields = "Origin: http://a.com\nAccess-Control-Request-Headers: x-1, x-2";
-        let [vary, origin, methods, _, _, headers, credentials] = answered(options, fields);
+        let [vary, origin, methods, _, _, headers, credentials] = answered(options.clone(), fields);
         assert_eq!((vary.as_deref(), origin.as_deref()), (Some("Origin"), Some("http://a.com")));
         assert_eq!((methods.as_deref(), headers.as_deref()), (Some(ALL_METHODS), Some("x-1, x-2")));
         assert_eq!(credentials.as_deref(), Some("true"));
+        let preflight = format!("{fields}\nAccess-Control-Request-Method: PURGE");
+        assert_eq!(answered(options, &preflight)[2].as_deref(), Some("PURGE"));
     }
 
     #[test]
