@@ -11,8 +11,8 @@ use tokio::net::{TcpListener, TcpStream};
 use weir_net::handshake::{AcceptError, accept, connect};
 use weir_net::stream::Stream;
 use weir_net::tls::{
-    CertificateDer, CertifiedKey, ClientTerms, KeyError, Server, ServerName, ServerTerms, TlsConnector, Trust,
-    UpstreamTerms, Versions, certificates, certified,
+    CertificateDer, CertifiedKey, ClientDemand, ClientTerms, KeyError, Server, ServerName, ServerTerms, TlsConnector,
+    Trust, UpstreamTerms, Versions, certificates, certified,
 };
 
 /// An authority, and what it has signed.
@@ -246,15 +246,16 @@ async fn an_idle_client_takes_tickets_for_nothing() {
 async fn sessions_are_resumed_under_the_same_scope_and_name_alone() {
     let authority = Authority::new();
     let (mine, other) = (authority.trust(), Authority::new().trust());
-    let terms = |authorities, optional| ClientTerms { authorities, depth: 1, optional };
+    let terms = |authorities, demand| ClientTerms { authorities, depth: 1, demand };
     let keys = || vec![authority.identity("a.test", EC), authority.identity("b.test", EC)];
     let identity = authority.identity("somebody", EC);
     for versions in [Versions { tls12: true, tls13: false }, Versions { tls12: false, tls13: true }] {
         let plain = server_with(keys(), versions, None);
-        let strict = server_with(keys(), versions, Some(terms(&mine, false)));
-        let lax = server_with(keys(), versions, Some(terms(&mine, true)));
-        let foreign = server_with(keys(), versions, Some(terms(&other, true)));
-        let again = server_with(keys(), versions, Some(terms(&mine, false)));
+        let strict = server_with(keys(), versions, Some(terms(&mine, ClientDemand::Valid)));
+        let lax = server_with(keys(), versions, Some(terms(&mine, ClientDemand::ValidOrNone)));
+        let laxest = server_with(keys(), versions, Some(terms(&other, ClientDemand::Nothing)));
+        let foreign = server_with(keys(), versions, Some(terms(&other, ClientDemand::ValidOrNone)));
+        let again = server_with(keys(), versions, Some(terms(&mine, ClientDemand::Valid)));
         let client = client_with(&authority, Some(identity.clone()));
         let resumes = async |server: &Server| {
             let (server, client) = handshake(server, &client, "a.test").await;
@@ -270,6 +271,8 @@ async fn sessions_are_resumed_under_the_same_scope_and_name_alone() {
         assert_eq!(resumes(&plain).await, Some((false, false)), "{versions:?}");
         assert_eq!(resumes(&strict).await, Some((false, true)), "a session without proof is worth nothing here");
         assert_eq!(resumes(&foreign).await, None, "its certificate is not good there, whatever was agreed elsewhere");
+        assert_eq!(resumes(&laxest).await, Some((false, false)), "it does not count");
+        assert_eq!(resumes(&laxest).await, Some((true, false)), "nor does the one in a ticket");
     }
 }
 
@@ -284,22 +287,28 @@ async fn clients_must_prove_who_they_are_as_far_as_asked() {
     let near = middle.identity_through("near", EC, &[&middle]);
     let remote = far.identity_through("remote", EC, &[&far, &middle]);
     let bad = stranger.identity("bad", EC);
-    for (depth, optional, identity, served) in [
-        (1, false, Some(&good), true),
-        (1, false, None, false),
-        (1, true, None, true),
-        (1, false, Some(&bad), false),
-        (1, true, Some(&bad), false),
-        (0, false, Some(&good), true),
-        (0, false, Some(&near), false),
-        (1, false, Some(&near), true),
-        (1, false, Some(&remote), false),
-        (2, false, Some(&remote), true),
+    // Whether the certificate counts; `None` if the handshake fails.
+    for (depth, demand, identity, expected) in [
+        (1, ClientDemand::Valid, Some(&good), Some(true)),
+        (1, ClientDemand::Valid, None, None),
+        (1, ClientDemand::ValidOrNone, None, Some(false)),
+        (1, ClientDemand::Nothing, None, Some(false)),
+        (1, ClientDemand::Valid, Some(&bad), None),
+        (1, ClientDemand::ValidOrNone, Some(&bad), None),
+        (1, ClientDemand::Nothing, Some(&bad), Some(false)),
+        (1, ClientDemand::Nothing, Some(&good), Some(true)),
+        (0, ClientDemand::Valid, Some(&good), Some(true)),
+        (0, ClientDemand::Valid, Some(&near), None),
+        (0, ClientDemand::Nothing, Some(&near), Some(false)),
+        (1, ClientDemand::Valid, Some(&near), Some(true)),
+        (1, ClientDemand::Valid, Some(&remote), None),
+        (2, ClientDemand::Valid, Some(&remote), Some(true)),
     ] {
-        let server = server_with(keys(), Versions::ALL, Some(ClientTerms { authorities: &mine, depth, optional }));
+        let server = server_with(keys(), Versions::ALL, Some(ClientTerms { authorities: &mine, depth, demand }));
         let client = client_with(&authority, identity.cloned());
         let (server, _) = handshake(&server, &client, "a.test").await;
-        assert_eq!(server.is_ok(), served, "depth {depth}, optional: {optional}: {:?}", server.err());
+        let counts = server.as_ref().map(|stream| stream.tls().is_some_and(|tls| tls.peer_certificate().is_some()));
+        assert_eq!(counts.ok(), expected, "depth {depth}, {demand:?}: {:?}", server.err());
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::UNIX_EPOCH;
 
 use regex::bytes::RegexSet;
 use weir_gateway::snapshot::{Certificate, Certificates, RequiredClientCertificate};
-use weir_net::tls::{self, CertificateDer, CertificateFacts, CertifiedKey, ClientTerms, KeyError, Server, ServerTerms};
+use weir_net::tls::{
+    self, CertificateDer, CertificateFacts, CertifiedKey, ClientDemand, ClientTerms, KeyError, Server, ServerTerms,
+};
 use weir_plugin::pattern::{self, PatternFault};
 use weir_plugin::secret_name::may_be_secret;
 
@@ -131,9 +133,11 @@ impl Compiler<'_> {
             None => None,
             Some(clients) => Some((clients, self.chain(&clients.authorities)?)),
         };
-        let except = match clients.as_ref().map(|(clients, _)| &clients.except) {
+        let except = match clients.as_ref().map(|(clients, _)| *clients) {
             None => None,
-            Some(except) => Some(self.paths(except)?),
+            Some(clients) if clients.demand == ClientDemand::Valid => Some(self.paths(&clients.except)?),
+            // On no path is a certificate demanded.
+            Some(clients) => Some(self.paths(&[(String::new(), clients.authorities.origin.clone())])?),
         };
         // If there are fewer than written, a fault has been reported.
         if keys.is_empty() || keys.len() < written.pairs.len() {
@@ -145,7 +149,10 @@ impl Compiler<'_> {
             clients: clients.as_ref().map(|(clients, authorities)| ClientTerms {
                 authorities,
                 depth: clients.depth,
-                optional: !clients.except.is_empty(),
+                demand: match clients.demand {
+                    ClientDemand::Valid if !clients.except.is_empty() => ClientDemand::ValidOrNone,
+                    demand => demand,
+                },
             }),
             protocols: self.protocols(),
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use weir_net::tls::Versions;
+use weir_net::tls::{ClientDemand, Versions};
 
 use super::data_encryption::{UNREADABLE, unreadable};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, id_of};
@@ -47,6 +47,8 @@ pub struct ServerName {
 pub struct ClientVerification {
     pub authorities: Pem,
     pub depth: usize,
+    /// Not in APISIX: what is demanded on paths that are not in `except`.
+    pub demand: ClientDemand,
     /// APISIX `skip_mtls_uri_regex`: paths that need no certificate.
     pub except: Vec<(String, ResourceOrigin)>,
 }
@@ -159,6 +161,9 @@ keys! {
     ca: Custom<Pem> = PEM, required("add the CA certificate that client certificates are verified with"), example("ca.crt");
     /// The most intermediate certificates between that of a client and a CA certificate.
     depth: Or<Whole<u32>> = whole(0, MOST_DEPTH).or(1);
+    /// `required`: clients must present a valid certificate. `optional`: they may present none. `any`: they may also present one that
+    /// is not valid, which is then taken for none.
+    mode: Or<Words<ClientDemand>> = words(DEMANDS).or(ClientDemand::Valid), own();
     /// Regular expressions for paths that need no certificate.
     skip_mtls_uri_regex: List<ParsedText<(String, ResourceOrigin)>> = list(text(1, MOST_PATTERN).parsed(pattern)),
         example("[\"^/health$\"]");
@@ -171,6 +176,8 @@ pub(super) enum SslType {
     Client,
 }
 
+const DEMANDS: &[(&str, ClientDemand)] =
+    &[("required", ClientDemand::Valid), ("optional", ClientDemand::ValidOrNone), ("any", ClientDemand::Nothing)];
 const TYPES: &[(&str, SslType)] = &[("server", SslType::Server), ("client", SslType::Client)];
 const NAME: ParsedText<ServerName> = text(1, 253).pattern(r"^(\*|(\*\.)?[A-Za-z0-9_-][A-Za-z0-9._-]*)$").parsed(name);
 
@@ -284,7 +291,8 @@ fn read_pem(at: &NodeReader, by: NamedBy) -> Option<Pem> {
 fn clients(fields: &MapReader) -> Option<ClientVerification> {
     let except = fields.read(&SSL_CLIENT.skip_mtls_uri_regex).unwrap_or_default();
     let depth = fields.value(&SSL_CLIENT.depth) as usize;
-    Some(ClientVerification { authorities: fields.read(&SSL_CLIENT.ca)?, depth, except })
+    let demand = fields.value(&SSL_CLIENT.mode);
+    Some(ClientVerification { authorities: fields.read(&SSL_CLIENT.ca)?, depth, demand, except })
 }
 
 fn pattern(at: &NodeReader, text: &str) -> Option<(String, ResourceOrigin)> {

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustls::pki_types::UnixTime;
 use rustls::server::{Acceptor, UnbufferedServerConnection};
 use tokio::net::TcpStream;
 
@@ -77,11 +78,17 @@ pub async fn accept(
         tell(&tcp, &UNRECOGNIZED_NAME).await;
         return Err(AcceptError::UnknownName(wanted.name));
     };
+    let judge = server.judge.clone();
     let mut session = begin(&tcp, server, wanted.name, received).await?;
     poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
     // After a HelloRetryRequest the ticket comes in the second ClientHello, which `begin` has not seen.
     if session.is_resumed() && has_expired_certificate(&session) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the client's certificate has expired").into());
+    }
+    if let Some(judge) = judge
+        && !judge.is_valid(session.peer_certificates(), UnixTime::now())
+    {
+        session.disregard_certificate();
     }
     Ok(Stream::secured(tcp, session))
 }

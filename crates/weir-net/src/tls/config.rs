@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, Supported
 use super::keys::Keys;
 use super::provider;
 use super::tickets::{FullHandshakes, Scope, TicketKeys, Tickets};
-use super::verify::{AltName, ClientVerifier, ServerVerifier};
+use super::verify::{AltName, ClientDemand, ClientVerifier, ServerVerifier};
 
 /// The TLS versions allowed; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,7 @@ pub struct ClientTerms<'a> {
     pub authorities: &'a [CertificateDer<'static>],
     /// Limit of the intermediate certificates between a client's certificate and the CA.
     pub depth: usize,
-    /// A client may send no certificate.
-    pub optional: bool,
+    pub demand: ClientDemand,
 }
 
 /// Terms that rustls cannot implement.
@@ -73,6 +72,8 @@ pub struct Server {
     pub(crate) config: Arc<ServerConfig>,
     /// The same without resumption, if clients are asked for certificates: a ticket must not outlive the certificate in it.
     pub(crate) full: Option<Arc<ServerConfig>>,
+    /// Tells whether a client's certificate counts, if the handshake accepts every one.
+    pub(crate) judge: Option<Arc<ClientVerifier>>,
     scope: Scope,
 }
 
@@ -82,12 +83,14 @@ impl Server {
     pub fn new(terms: ServerTerms<'_>) -> Result<Server, InvalidTerms> {
         let builder = ServerConfig::builder_with_provider(provider());
         let builder = builder.with_protocol_versions(&terms.versions.list()).map_err(wrong)?;
-        let (builder, scope) = match &terms.clients {
-            None => (builder.with_no_client_auth(), Scope::default()),
+        let (builder, scope, judge) = match &terms.clients {
+            None => (builder.with_no_client_auth(), Scope::default(), None),
             Some(clients) => {
                 let authorities = Arc::new(roots(clients.authorities)?);
-                let verifier = ClientVerifier::new(authorities, clients.depth, clients.optional).map_err(wrong)?;
-                (builder.with_client_cert_verifier(Arc::new(verifier)), scope(clients))
+                let verifier = ClientVerifier::new(authorities, clients.depth, clients.demand).map_err(wrong)?;
+                let verifier = Arc::new(verifier);
+                let judge = (clients.demand == ClientDemand::Nothing).then(|| Arc::clone(&verifier));
+                (builder.with_client_cert_verifier(verifier), scope(clients), judge)
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(Keys::new(terms.keys)));
@@ -101,7 +104,7 @@ impl Server {
             full.ticketer = Arc::new(FullHandshakes(tickets));
             Arc::new(full)
         });
-        Ok(Server { config: Arc::new(config), full, scope })
+        Ok(Server { config: Arc::new(config), full, judge, scope })
     }
 
     /// The same terms for other certificates; `keys` as in [`ServerTerms`].
@@ -112,7 +115,12 @@ impl Server {
             config.cert_resolver = Arc::clone(&keys) as _;
             Arc::new(config)
         };
-        Server { config: with(&self.config), full: self.full.as_ref().map(with), scope: self.scope }
+        Server {
+            config: with(&self.config),
+            full: self.full.as_ref().map(with),
+            judge: self.judge.clone(),
+            scope: self.scope,
+        }
     }
 
     /// The rustls configuration, for other users of rustls than this module.
@@ -128,7 +136,7 @@ impl Server {
 
 fn scope(clients: &ClientTerms<'_>) -> Scope {
     let mut hash = Context::new(&SHA256);
-    hash.update(&[u8::from(clients.optional)]);
+    hash.update(&[clients.demand as u8]);
     hash.update(&clients.depth.to_be_bytes());
     clients.authorities.iter().for_each(|authority| add(&mut hash, authority));
     finish(hash)

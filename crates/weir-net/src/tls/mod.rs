@@ -20,6 +20,7 @@ pub use rustls::sign::CertifiedKey;
 pub use server_name::server_name;
 pub use session::TlsSession;
 pub use tickets::{Scope, TicketKeys};
+pub use verify::ClientDemand;
 
 /// The default algorithms of rustls. X25519MLKEM768 is the preferred key exchange, so that traffic recorded today stays secret
 /// when there are quantum computers.

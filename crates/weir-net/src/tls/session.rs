@@ -63,6 +63,7 @@ pub struct TlsSession {
     closing: bool,
     /// A fatal error has occurred; the session cannot be used any more.
     broken: bool,
+    disregards_certificate: bool,
 }
 
 enum Side {
@@ -214,6 +215,7 @@ impl TlsSession {
             ended: false,
             closing: false,
             broken: false,
+            disregards_certificate: false,
         }
     }
 
@@ -457,9 +459,22 @@ impl TlsSession {
         self.state().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// The peer's own certificate, if it sent one.
+    /// The peer's own certificate, if it sent one that is valid.
     pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
-        self.state().peer_certificates()?.first()
+        self.peer_certificates().first()
+    }
+
+    /// The same with those between it and an authority.
+    pub(crate) fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        match self.disregards_certificate {
+            false => self.state().peer_certificates().unwrap_or_default(),
+            true => &[],
+        }
+    }
+
+    /// From now on the peer's certificate is taken for none.
+    pub(crate) fn disregard_certificate(&mut self) {
+        self.disregards_certificate = true;
     }
 }
 

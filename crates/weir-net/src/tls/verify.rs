@@ -13,6 +13,17 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use super::facts::has_uri;
 use super::provider;
 
+/// What is demanded of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientDemand {
+    /// They send a certificate, and it is valid.
+    Valid,
+    /// They may send none; one that is sent is valid.
+    ValidOrNone,
+    /// Nothing: one that is not valid is taken for none. Even then, a client owns the key of the one that it sends.
+    Nothing,
+}
+
 /// Verifies client certificates against CAs, with a limit of the chain's length.
 #[derive(Debug)]
 pub struct ClientVerifier {
@@ -20,18 +31,39 @@ pub struct ClientVerifier {
     inner: Arc<dyn ClientCertVerifier>,
     /// Limit of the intermediate certificates between the client's certificate and the CA.
     depth: usize,
-    optional: bool,
+    demand: ClientDemand,
 }
 
 impl ClientVerifier {
-    /// `optional` accepts clients that send no certificate; one that is sent must be valid.
-    ///
     /// # Errors
     /// There is no CA.
-    pub fn new(authorities: Arc<RootCertStore>, depth: usize, optional: bool) -> Result<Self, VerifierBuilderError> {
+    pub fn new(
+        authorities: Arc<RootCertStore>,
+        depth: usize,
+        demand: ClientDemand,
+    ) -> Result<Self, VerifierBuilderError> {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&authorities), provider());
-        let builder = if optional { builder.allow_unauthenticated() } else { builder };
-        Ok(ClientVerifier { inner: builder.build()?, authorities, depth, optional })
+        let builder = if demand == ClientDemand::Valid { builder } else { builder.allow_unauthenticated() };
+        Ok(ClientVerifier { inner: builder.build()?, authorities, depth, demand })
+    }
+
+    /// Whether the certificates that a client has sent, its own first, are valid at this time.
+    pub fn is_valid(&self, sent: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        sent.split_first().is_some_and(|(client, between)| self.verify(client, between, now).is_ok())
+    }
+
+    fn verify(
+        &self,
+        client: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(client, between, now)?;
+        // No chain is longer than the certificates sent, so a short list needs no search.
+        match between.len() <= self.depth || self.is_short(client, between, now) {
+            true => Ok(verified),
+            false => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        }
     }
 
     /// Whether a chain to a CA exists that is short enough.
@@ -51,7 +83,7 @@ impl ClientVerifier {
 
 impl ClientCertVerifier for ClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
-        !self.optional
+        self.demand == ClientDemand::Valid
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -64,11 +96,10 @@ impl ClientCertVerifier for ClientVerifier {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.inner.verify_client_cert(client, between, now)?;
-        // No chain is longer than the certificates sent, so a short list needs no search.
-        match between.len() <= self.depth || self.is_short(client, between, now) {
-            true => Ok(verified),
-            false => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        match self.demand {
+            ClientDemand::Valid | ClientDemand::ValidOrNone => self.verify(client, between, now),
+            // The handshake goes on; `accept` asks `is_valid` whether the certificate counts.
+            ClientDemand::Nothing => Ok(ClientCertVerified::assertion()),
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::OneOf(&["on", "off", "optional", "optional_no_ca"]),
         Served(verify_client),
         NEEDED,
-        "Only `on` (the default) and `off`.",
+        "`ssls[].client.mode`. `optional_no_ca` is refused: a certificate of any authority would count.",
     ),
     annotation("auth-tls-verify-depth", Reads::Number, With("auth-tls-secret"), OPTIONAL, "`ssls[].client.depth`."),
     annotation(
@@ -102,13 +102,16 @@ fn client_certificates(given: &Given, settings: &mut IngressSettings) -> Result<
 
 fn verify_client(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     match given.text("auth-tls-verify-client") {
-        Some("off") => {
-            settings.client_certificates = None;
-            Ok(())
+        Some("off") => settings.client_certificates = None,
+        Some("on") | None => {}
+        Some("optional") => {
+            if let Some(client) = &mut settings.client_certificates {
+                client["mode"] = "optional".into();
+            }
         }
-        Some("on") | None => Ok(()),
-        Some(other) => Err(format!("`{other}`: a certificate can be demanded, or not asked for")),
+        Some(other) => return Err(format!("`{other}`: a certificate that is shown must be valid, use `optional`")),
     }
+    Ok(())
 }
 
 fn pass_certificate(given: &Given, _: &mut IngressSettings) -> Result<(), String> {
