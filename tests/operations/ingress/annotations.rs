@@ -231,12 +231,57 @@ fn another_service_decides_and_a_client_without_a_session_is_sent_to_the_sign_in
     assert!(other.starts_with("302 location=https://login.example/?rd=%2Fa%3Fb%3D1 "), "{other}");
 }
 
+/// A Secret whose users are as `htpasswd` writes them: jack by default, jill with `-B`.
+const USERS: &str = r"---
+apiVersion: v1
+kind: Secret
+metadata: { name: users, namespace: shop }
+stringData:
+  auth: |
+    # people
+    jack:$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/
+
+    jill:$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC:a comment
+  joe: secret
+";
+
+#[test]
+fn users_of_a_secret() {
+    let manifests = |annotations: &[(&str, &str)]| {
+        let all = [&[("auth-type", "basic"), ("auth-secret", "users")], annotations].concat();
+        ingress("a", &all, &["h / Prefix one"]) + USERS
+    };
+    Cluster::new().check(&[
+        IngressCase {
+            name: "auth-file",
+            manifests: manifests(&[("auth-realm", "the shop")]),
+            asked: &[
+                (get("/", "h"), "401 www-authenticate=Basic realm=\"the shop\""),
+                // jack:myPassword, jill:right, jack:right, joe:secret
+                (with("/", "Authorization: Basic amFjazpteVBhc3N3b3Jk\r\n"), "200"),
+                (with("/", "Authorization: Basic amlsbDpyaWdodA==\r\n"), "200"),
+                (with("/", "Authorization: Basic amFjazpyaWdodA==\r\n"), "401"),
+                (with("/", "Authorization: Basic am9lOnNlY3JldA==\r\n"), "401"),
+            ],
+        },
+        IngressCase {
+            name: "auth-map",
+            manifests: manifests(&[("auth-secret-type", "auth-map")]).replace("  auth: |", "  other: |"),
+            asked: &[
+                (with("/", "Authorization: Basic am9lOnNlY3JldA==\r\n"), "200"),
+                (with("/", "Authorization: Basic amFjazpteVBhc3N3b3Jk\r\n"), "401"),
+            ],
+        },
+    ]);
+}
+
 /// Annotations with which an Ingress must not be served, and a part of what is said.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("configuration-snippet", "deny all;", "Configuration of nginx cannot be included"),
     ("server-snippet", "x", "The same"),
     ("auth-snippet", "x", "Configuration of nginx cannot be included"),
-    ("auth-type", "digest", "`auth-type`"),
+    ("auth-type", "digest", "`digest` is not served"),
+    ("auth-type", "basic", "there is no Secret"),
     ("auth-url", "", "is not understood"),
     ("auth-url", "https://$arg_a/check", "has a variable that has no fixed value here"),
     ("satisfy", "any", "cannot be demanded"),

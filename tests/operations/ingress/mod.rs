@@ -71,7 +71,7 @@ endpoints: [{{ addresses: [127.0.0.1] }}]
             fields.split("Content-Length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok()).unwrap_or(0);
         let request = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n{}", "b".repeat(length));
         let response = gateway.client().ask(request).expect("an answer");
-        let shown = ["location", "set-cookie", "access-control-allow-origin", "x-added"];
+        let shown = ["location", "www-authenticate", "set-cookie", "access-control-allow-origin", "x-added"];
         let fields =
             shown.iter().flat_map(|name| response.headers.all(name).map(move |value| format!("{name}={value}")));
         let fields: Vec<String> = fields.collect();

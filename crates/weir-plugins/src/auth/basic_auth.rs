@@ -2,17 +2,18 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Authenticator, Build, ConfigError, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{Authenticator, Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::auth::credentials::{BasicOutcome, Unauthenticated, name_and_password};
 
+mod apr1;
 mod hashes;
 mod names;
 
 use hashes::{HashVerifier, PasswordHash};
-use names::{NameAndPassword, NameTable};
+use names::{NameAndPassword, NameOwner, NameTable};
 
-/// Requires the name and password of a consumer (Basic authentication, RFC 7617).
+/// Requires the name and password of a consumer, or of a user of the route (Basic authentication, RFC 7617).
 ///
 /// A request with an unknown name takes as long as one with a wrong password, so response times do not reveal which
 /// names exist.
@@ -32,6 +33,9 @@ pub struct BasicAuth {
     /// The consumer that requests without a valid password are attributed to, instead of being refused.
     #[schemars(length(min = 1))]
     anonymous_consumer: Option<String>,
+    /// The users of the route: only they are admitted, and not the consumers. They are no consumers; `$remote_user` has the name. Of equal
+    /// names the last one counts.
+    users: Option<Vec<PasswordCredential>>,
     /// The `realm` parameter in the field `WWW-Authenticate` of a refusal.
     #[serde(default = "default_realm")]
     #[schemars(length(min = 1, max = 128))]
@@ -45,8 +49,9 @@ pub struct PasswordCredential {
     /// The name that clients send. It can differ from the name of the consumer. Two consumers cannot have the same
     /// `username`.
     username: String,
-    /// The password, or a hash of it: Argon2 (`$argon2id$…`), or bcrypt (`$2b$…`, or `$2y$…` as from `htpasswd -B`). A hash
-    /// may cost at most 256 MiB and 16 passes (Argon2), or cost 15 (bcrypt). Other kinds of hashes are refused.
+    /// The password, or a hash of it: Argon2 (`$argon2id$…`), bcrypt (`$2b$…`, or `$2y$…` as from `htpasswd -B`), or the old `$apr1$…` as
+    /// from `htpasswd`, which protects a stolen list badly. A hash may cost at most 256 MiB and 16 passes (Argon2), or cost 15 (bcrypt).
+    /// Other kinds of hashes are refused.
     #[schemars(length(min = 1))]
     password: String,
 }
@@ -66,8 +71,22 @@ impl Definition for BasicAuth {
     const EXAMPLE: &'static str = "basic-auth: { realm: orders }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let names = match &self.users {
+            None => build.consumers().index(NameTable::of_consumers),
+            Some(users) => {
+                for (index, user) in users.iter().enumerate() {
+                    let at = |path: &str| format!("users[{index}].{path}");
+                    user.check().map_err(|error| ConfigError::new(at(&error.path), error.problem))?;
+                    if user.password.starts_with(apr1::BEGIN) {
+                        let problem = "is hashed by MD5, which is too fast to protect it; hash it by `htpasswd -B`";
+                        build.warnings.push(ConfigError::new(at("password"), problem));
+                    }
+                }
+                Arc::new(NameTable::of_users(users))
+            }
+        };
         Ok(Arc::new(BasicAuthenticator {
-            names: build.consumers().index(NameTable::new),
+            names,
             verifier: HashVerifier::new(build),
             outcome: BasicOutcome {
                 hide: self.hide_credentials,
@@ -81,12 +100,17 @@ impl Authenticator for BasicAuth {
     type Credential = PasswordCredential;
 
     fn check(credential: PasswordCredential) -> Result<String, ConfigError> {
-        let PasswordCredential { username, password } = credential;
-        if username.is_empty() || username.contains(':') {
+        credential.check()?;
+        Ok(credential.username)
+    }
+}
+
+impl PasswordCredential {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.username.is_empty() || self.username.contains(':') {
             return Err(ConfigError::new("username", "must not be empty, and must not contain a colon (RFC 7617 §2)"));
         }
-        PasswordHash::parse(&password).map_err(|problem| ConfigError::new("password", problem))?;
-        Ok(username)
+        PasswordHash::parse(&self.password).map(drop).map_err(|problem| ConfigError::new("password", problem))
     }
 }
 
@@ -99,17 +123,27 @@ struct BasicAuthenticator {
 const WRONG: &str = "Invalid user authorization";
 
 impl BasicAuthenticator {
-    /// Admits the client if the hash is that of the password, and if there is a credential.
+    fn admit(&self, exchange: &mut Exchange, owner: &NameOwner, name: Vec<u8>) -> Result<(), Stop> {
+        match owner {
+            NameOwner::Consumer(credential) => self.outcome.admit(exchange, credential, name),
+            NameOwner::User => {
+                self.outcome.admit_user(exchange, name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Admits the client if the hash is that of the password, and if the name has an owner.
     async fn admit_by_hash(
         &self,
         exchange: &mut Exchange,
         hash: &Arc<PasswordHash>,
-        credential: Option<&Arc<Credential>>,
+        owner: Option<&NameOwner>,
         (name, password): (Vec<u8>, Vec<u8>),
     ) -> Result<(), Stop> {
         let is_right = self.verifier.is_right(exchange.client.addr, hash, password).await?;
-        match credential.filter(|_| is_right) {
-            Some(credential) => self.outcome.admit(exchange, credential, name),
+        match owner.filter(|_| is_right) {
+            Some(owner) => self.admit(exchange, owner, name),
             None => self.outcome.admit_or_refuse(exchange, WRONG),
         }
     }
@@ -122,13 +156,13 @@ impl Plugin for BasicAuthenticator {
             Err(fault) => return self.outcome.admit_or_refuse(exchange, fault).map(Flow::from),
         };
         match self.names.find(&name, &password) {
-            NameAndPassword::Right(credential) => self.outcome.admit(exchange, credential, name).map(Flow::from),
+            NameAndPassword::Right(owner) => self.admit(exchange, owner, name).map(Flow::from),
             NameAndPassword::Wrong => self.outcome.admit_or_refuse(exchange, WRONG).map(Flow::from),
-            NameAndPassword::Hashed(hash, Some(credential)) if self.verifier.remembers(hash, &password) => {
-                self.outcome.admit(exchange, credential, name).map(Flow::from)
+            NameAndPassword::Hashed(hash, Some(owner)) if self.verifier.remembers(hash, &password) => {
+                self.admit(exchange, owner, name).map(Flow::from)
             }
-            NameAndPassword::Hashed(hash, credential) => {
-                Ok(Flow::wait(self.admit_by_hash(exchange, hash, credential, (name, password))))
+            NameAndPassword::Hashed(hash, owner) => {
+                Ok(Flow::wait(self.admit_by_hash(exchange, hash, owner, (name, password))))
             }
         }
     }
@@ -223,5 +257,31 @@ mod tests {
         assert!(check("a", "b").is_ok());
         assert!(check("a:b", "c").is_err_and(|error| error.path == "username"));
         assert!(check("a", "$apr1$a$b").is_err_and(|error| error.path == "password"));
+        let error = refused::<BasicAuth>(json!({"users": [{"username": "a", "password": "{SHA}b"}]}));
+        assert!(error.starts_with("users[0].password: begins with `{SHA}`"), "{error}");
+    }
+
+    #[test]
+    fn users_of_a_route_are_admitted_and_consumers_are_not() {
+        const HASH: &str = "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/";
+        let shared = with_consumers(&[("jack", "basic-auth", json!({"username": "jack", "password": "secret"}))]);
+        let users =
+            json!({"users": [{"username": "jill", "password": "plain"}, {"username": "joe", "password": HASH}]});
+        let door = build_with::<BasicAuth>(users, &shared).unwrap_or_else(|error| panic!("{error}"));
+        for (shown, outcome) in [
+            ("jill:plain", Ok(())),
+            ("joe:myPassword", Ok(())),
+            ("joe:other", Err(Stop::Answered)),
+            ("jack:secret", Err(Stop::Answered)),
+        ] {
+            let mut exchange = with(&format!("Basic {}", STANDARD.encode(shown)));
+            assert_eq!(on_request(&door, &mut exchange), outcome, "{shown}");
+            assert!(exchange.identity.is_none());
+            if outcome.is_ok() {
+                let name = shown.split(':').next().map(str::as_bytes);
+                assert_eq!(exchange.variable(&Variable::RemoteUser).as_deref(), name);
+                assert_eq!(exchange.request.head.value(b"authorization"), None);
+            }
+        }
     }
 }

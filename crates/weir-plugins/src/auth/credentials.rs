@@ -76,11 +76,16 @@ pub struct BasicOutcome {
 impl BasicOutcome {
     /// Attributes the request to the owner of the credential, whose name was `name`.
     pub fn admit(&self, exchange: &mut Exchange, credential: &Arc<Credential>, name: Vec<u8>) -> Result<(), Stop> {
+        self.admit_user(exchange, name);
+        exchange.identify(credential)
+    }
+
+    /// The same for a name that no consumer has.
+    pub fn admit_user(&self, exchange: &mut Exchange, name: Vec<u8>) {
         if self.hide {
             exchange.set_remote_user(name);
             exchange.request.head.remove(b"Authorization");
         }
-        exchange.identify(credential)
     }
 
     /// As [`Unauthenticated::admit_or_refuse`].

@@ -12,6 +12,7 @@ use argon2::password_hash::phc;
 use argon2::{Argon2, Params};
 use weir_plugin::{Build, PerWorker, Stop};
 
+use super::apr1;
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::fair_turns::FairTurns;
 
@@ -34,6 +35,7 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 pub(super) enum PasswordHash {
     Argon2(Box<str>),
     Bcrypt(Box<str>),
+    Apr1(Box<str>),
 }
 
 impl PasswordHash {
@@ -65,7 +67,12 @@ impl PasswordHash {
                 )),
             };
         }
-        const OTHERS: [&str; 9] = ["$1$", "$5$", "$6$", "$7$", "$apr1$", "$2x$", "$y$", "{SHA}", "{SSHA}"];
+        if text.starts_with(apr1::BEGIN) {
+            let is_complete = apr1::parts(text).is_some();
+            let problem = || "is not a complete hash of `htpasswd`; copy it again".to_owned();
+            return is_complete.then(|| Some(PasswordHash::Apr1(text.into()))).ok_or_else(problem);
+        }
+        const OTHERS: [&str; 8] = ["$1$", "$5$", "$6$", "$7$", "$2x$", "$y$", "{SHA}", "{SSHA}"];
         match OTHERS.iter().find(|start| text.starts_with(**start)) {
             None => Ok(None),
             Some(start) => Err(format!(
@@ -77,7 +84,7 @@ impl PasswordHash {
 
     fn text(&self) -> &str {
         match self {
-            PasswordHash::Argon2(text) | PasswordHash::Bcrypt(text) => text,
+            PasswordHash::Argon2(text) | PasswordHash::Bcrypt(text) | PasswordHash::Apr1(text) => text,
         }
     }
 
@@ -85,6 +92,7 @@ impl PasswordHash {
         match self {
             PasswordHash::Argon2(text) => Argon2::default().verify_password(password, &**text).is_ok(),
             PasswordHash::Bcrypt(text) => bcrypt::verify(password, text).unwrap_or(false),
+            PasswordHash::Apr1(text) => apr1::is_of(text, password),
         }
     }
 }
@@ -183,7 +191,8 @@ mod tests {
                 "$argon2id$v=19$m=2097152,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
                 "costs too much to verify",
             ),
-            ("$apr1$salt$hash", "begins with `$apr1$`, a hash of a kind that is not supported; use Argon2"),
+            ("$apr1$salt$hash", "is not a complete hash of `htpasswd`"),
+            ("$6$salt$hash", "begins with `$6$`, a hash of a kind that is not supported; use Argon2"),
             ("{SHA}fEqNCco3Yq9h5ZUglD3CZJT4lBs=", "begins with `{SHA}`"),
         ] {
             let error = PasswordHash::parse(text).expect_err("it is refused");

@@ -9,8 +9,8 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{Context, SHA256};
 use weir_plugin::{Consumers, Credential, Definition};
 
-use super::BasicAuth;
 use super::hashes::PasswordHash;
+use super::{BasicAuth, PasswordCredential};
 
 /// Slots of a bucket; a lookup compares all of them.
 const BUCKET: usize = 8;
@@ -20,8 +20,8 @@ pub(super) struct NameTable {
     secret: RandomState,
     /// A power of two of buckets, at least one for each name, so that an overflow is rare.
     buckets: Box<[[NameSlot; BUCKET]]>,
-    /// The first entry has no credential: names that do not exist are compared with it.
-    known: Vec<NamedCredential>,
+    /// The first entry has no owner: names that do not exist are compared with it.
+    known: Vec<KnownName>,
     /// The hash that the passwords of unknown names are verified with, so that they take as long as others. `None` if
     /// no password is kept as a hash.
     decoy: Option<Arc<PasswordHash>>,
@@ -29,10 +29,17 @@ pub(super) struct NameTable {
 
 /// The result of looking up a name and password.
 pub(super) enum NameAndPassword<'t> {
-    Right(&'t Arc<Credential>),
+    Right(&'t NameOwner),
     Wrong,
-    /// The password must be verified with this hash, and is wrong if there is no credential.
-    Hashed(&'t Arc<PasswordHash>, Option<&'t Arc<Credential>>),
+    /// The password must be verified with this hash, and is wrong if the name has no owner.
+    Hashed(&'t Arc<PasswordHash>, Option<&'t NameOwner>),
+}
+
+/// Who has a name.
+pub(super) enum NameOwner {
+    Consumer(Arc<Credential>),
+    /// A user of the route, who is no consumer.
+    User,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -41,30 +48,40 @@ struct NameSlot {
     known: u32,
 }
 
-struct NamedCredential {
+struct KnownName {
     /// The digest of name and password; zeros if the password is kept as a hash.
     digest: [u8; 32],
     hash: Option<Arc<PasswordHash>>,
-    credential: Option<Arc<Credential>>,
+    owner: Option<NameOwner>,
 }
 
 impl NameTable {
-    pub(super) fn new(consumers: &Consumers) -> NameTable {
-        let secret = RandomState::new();
-        let mut known = vec![NamedCredential { digest: [0; 32], hash: None, credential: None }];
-        let mut hashes = vec![];
-        for credential in consumers.credentials(BasicAuth::NAME) {
-            let text = |option: &str| credential.options[option].as_str().map(str::as_bytes);
+    pub(super) fn of_consumers(consumers: &Consumers) -> NameTable {
+        let named = consumers.credentials(BasicAuth::NAME).iter().filter_map(|credential| {
+            let text = |option: &str| credential.options[option].as_str();
             // Credentials with other options are invalid, and have been reported by the document's checks.
-            if let (Some(name), Some(password)) = (text("username"), text("password")) {
-                let hash = str::from_utf8(password).ok().and_then(|text| PasswordHash::parse(text).ok().flatten());
-                hashes.push(secret.hash_one(name));
-                known.push(NamedCredential {
-                    digest: if hash.is_some() { [0; 32] } else { digest_of(name, password) },
-                    hash: hash.map(Arc::new),
-                    credential: Some(Arc::clone(credential)),
-                });
-            }
+            Some((text("username")?, text("password")?, NameOwner::Consumer(Arc::clone(credential))))
+        });
+        NameTable::new(named)
+    }
+
+    pub(super) fn of_users(users: &[PasswordCredential]) -> NameTable {
+        NameTable::new(users.iter().map(|user| (&*user.username, &*user.password, NameOwner::User)))
+    }
+
+    /// A table of names with their passwords.
+    fn new<'n>(named: impl Iterator<Item = (&'n str, &'n str, NameOwner)>) -> NameTable {
+        let secret = RandomState::new();
+        let mut known = vec![KnownName { digest: [0; 32], hash: None, owner: None }];
+        let mut hashes = vec![];
+        for (name, password, owner) in named {
+            let hash = PasswordHash::parse(password).ok().flatten();
+            hashes.push(secret.hash_one(name.as_bytes()));
+            known.push(KnownName {
+                digest: if hash.is_some() { [0; 32] } else { digest_of(name.as_bytes(), password.as_bytes()) },
+                hash: hash.map(Arc::new),
+                owner: Some(owner),
+            });
         }
         let mut size = hashes.len().next_power_of_two();
         let buckets = loop {
@@ -88,14 +105,14 @@ impl NameTable {
             found | place.known & mask
         });
         let known = &self.known[found as usize];
-        // The zero digest of the first entry never matches, so the credential need not be tested before.
+        // The zero digest of the first entry never matches, so the owner need not be tested before.
         if verify_slices_are_equal(&known.digest, &shown).is_ok()
-            && let Some(credential) = &known.credential
+            && let Some(owner) = &known.owner
         {
-            return NameAndPassword::Right(credential);
+            return NameAndPassword::Right(owner);
         }
         match (&known.hash, &self.decoy) {
-            (Some(hash), _) => NameAndPassword::Hashed(hash, known.credential.as_ref()),
+            (Some(hash), _) => NameAndPassword::Hashed(hash, known.owner.as_ref()),
             (None, Some(decoy)) => NameAndPassword::Hashed(decoy, None),
             (None, None) => NameAndPassword::Wrong,
         }
@@ -135,13 +152,20 @@ mod tests {
         let named: Vec<String> = (0..count).map(|number| format!("name{number:04}")).collect();
         let consumer = |name| (name, "basic-auth", json!({ "username": name, "password": password }));
         let consumers: Vec<_> = named.iter().map(|name| consumer(name.as_str())).collect();
-        with_consumers(&consumers).consumers.index(NameTable::new)
+        with_consumers(&consumers).consumers.index(NameTable::of_consumers)
+    }
+
+    fn credential_of(owner: &NameOwner) -> Option<&Arc<Credential>> {
+        match owner {
+            NameOwner::Consumer(credential) => Some(credential),
+            NameOwner::User => None,
+        }
     }
 
     /// The credential of a name and password, in a table without hashed passwords.
     fn user_of<'t>(names: &'t NameTable, name: &[u8], password: &[u8]) -> Option<&'t Arc<Credential>> {
         match names.find(name, password) {
-            NameAndPassword::Right(credential) => Some(credential),
+            NameAndPassword::Right(owner) => credential_of(owner),
             NameAndPassword::Wrong => None,
             NameAndPassword::Hashed(..) => panic!("no password is kept as a hash"),
         }
@@ -167,7 +191,7 @@ mod tests {
         let consumers: Vec<_> = (0..20)
             .map(|number| ("jack", "basic-auth", json!({"username": "jack", "password": password(number)})))
             .collect();
-        let names = with_consumers(&consumers).consumers.index(NameTable::new);
+        let names = with_consumers(&consumers).consumers.index(NameTable::of_consumers);
         assert!(user_of(&names, b"jack", b"p19").is_some());
         assert!(user_of(&names, b"jack", b"p18").is_none());
     }
@@ -177,10 +201,11 @@ mod tests {
         const HASH: &str = "$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
         let consumer = |name, password| (name, "basic-auth", json!({ "username": name, "password": password }));
         let shared = with_consumers(&[consumer("hashed", HASH), consumer("plain", "secret")]);
-        let names = shared.consumers.index(NameTable::new);
+        let names = shared.consumers.index(NameTable::of_consumers);
+        let name_of = |owner| credential_of(owner).map_or("", |credential| &*credential.consumer.username);
         let user = |name: &[u8], password: &[u8]| match names.find(name, password) {
-            NameAndPassword::Right(credential) => format!("{} at once", credential.consumer.username),
-            NameAndPassword::Hashed(_, Some(credential)) => format!("{} by hash", credential.consumer.username),
+            NameAndPassword::Right(owner) => format!("{} at once", name_of(owner)),
+            NameAndPassword::Hashed(_, Some(owner)) => format!("{} by hash", name_of(owner)),
             NameAndPassword::Hashed(_, None) => "nobody by hash".to_owned(),
             NameAndPassword::Wrong => "nobody at once".to_owned(),
         };

@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Annotation, Differs, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, With, annotation};
+use super::given::secret_text;
+use super::{
+    Annotation, Differs, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, With, annotation,
+};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
@@ -91,20 +94,65 @@ pub(super) const TABLE: &[Annotation] = &[
     annotation(
         "auth-type",
         Reads::OneOf(&["basic", "digest"]),
-        Refused,
+        Served(basic_auth),
         NEEDED,
-        "A file of users for one route is not supported; use `basic-auth` with consumers.",
+        "`basic-auth.users`. `digest` is refused: it needs passwords that are hashed by MD5 alone.",
     ),
-    annotation("auth-secret", Reads::Object, With("auth-type"), OPTIONAL, "As `auth-type`."),
+    annotation(
+        "auth-secret",
+        Reads::Object,
+        With("auth-type"),
+        OPTIONAL,
+        "The users, with hashes of bcrypt (`$2y$`), Argon2 or `htpasswd` (`$apr1$`), or passwords. With hashes of another kind, the Ingress \
+         is not served.",
+    ),
     annotation(
         "auth-secret-type",
         Reads::OneOf(&["auth-file", "auth-map"]),
         With("auth-type"),
         OPTIONAL,
-        "As `auth-type`.",
+        "`auth-file` (the default): the key `auth` of the Secret is a file of users; `auth-map`: each key is a user.",
     ),
-    annotation("auth-realm", Reads::Text, With("auth-type"), OPTIONAL, "As `auth-type`."),
+    annotation("auth-realm", Reads::Text, With("auth-type"), OPTIONAL, "`basic-auth.realm`."),
 ];
+
+fn basic_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    if given.text("auth-type") == Some("digest") {
+        return Err("`digest` is not served, use `basic`".to_owned());
+    }
+    let secret = given.secret("auth-secret")?;
+    let users = match given.text("auth-secret-type") {
+        Some("auth-map") => {
+            let names = secret.data.keys().chain(secret.string_data.keys());
+            let user = |name: &String| Ok((name.clone(), secret_text(secret, name)?.trim().to_owned()));
+            names.map(user).collect::<Result<Vec<_>, String>>()?
+        }
+        _ => users(&secret_text(secret, "auth")?)?,
+    };
+    if users.is_empty() {
+        return Err(format!("the Secret `{}` has no users", secret.metadata.name));
+    }
+    let users: Vec<Value> =
+        users.into_iter().map(|(name, password)| json!({ "username": name, "password": password })).collect();
+    let mut options = json!({ "users": users, "hide_credentials": false });
+    if let Some(realm) = given.text("auth-realm") {
+        options["realm"] = realm.into();
+    }
+    settings.plugins.insert("basic-auth".to_owned(), options);
+    Ok(())
+}
+
+/// The names and passwords of a file of `htpasswd`.
+fn users(text: &str) -> Result<Vec<(String, String)>, String> {
+    let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let user = |(index, line): (usize, &str)| {
+        let (name, rest) = line.split_once(':').ok_or_else(|| format!("line {} of `auth` has no colon", index + 1))?;
+        // What follows a second colon is a comment.
+        let password = rest.split(':').next().unwrap_or_default();
+        Ok((name.to_owned(), password.to_owned()))
+    };
+    lines.map(user).collect()
+}
 
 fn forward_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     let url = given.text("auth-url").unwrap_or_default();
