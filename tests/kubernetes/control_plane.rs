@@ -194,7 +194,7 @@ impl ControlPlane {
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
         command.arg("exec python3 \"$@\" >agent.log 2>&1").arg("sh").arg(here);
         command.arg(format!("{}:6443", SplitNetwork::address(NetworkSide::Right))).arg(ADMIN);
-        command.arg(SplitNetwork::address(NetworkSide::Left)).arg(echo.get_program());
+        command.arg(SplitNetwork::address(NetworkSide::Left)).arg(echo.get_program()).arg(env!("CARGO_BIN_EXE_weir"));
         let directory = TempDir::new();
         for name in ["ca.crt", "server.crt", "server.key"] {
             let text = fs::read(self.directory.join(name)).expect("it has been written");
@@ -222,6 +222,9 @@ impl ControlPlane {
                 rule(&["gateway.networking.k8s.io"], &status, &["patch"]),
                 rule(&["networking.k8s.io"], &["ingresses/status"], &["patch"]),
                 rule(&[""], &["events"], &["create"]),
+                // For `gateway_services`.
+                rule(&[""], &["services"], &["create", "patch"]),
+                rule(&["discovery.k8s.io"], &["endpointslices"], &["create", "patch"]),
                 rule(&["coordination.k8s.io"], &["leases"], &["get", "create", "update"]),
             ],
         });

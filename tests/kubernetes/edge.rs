@@ -18,7 +18,8 @@ pub struct Edge {
 
 /// The gateway under test.
 pub fn weir() -> Launcher {
-    Gateway::with_binary(Path::new(env!("CARGO_BIN_EXE_weir")))
+    let other = std::env::var_os("WEIR_TEST_BINARY");
+    Gateway::with_binary(Path::new(&other.unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").into())))
 }
 
 /// A cluster with an HTTPRoute from `/orders` to an origin, and a node that serves it.
@@ -74,6 +75,11 @@ impl Edge {
         eventually(&format!("`connected` is {connected}"), DEADLINE, || {
             self.node.status()["configuration"]["store"]["connected"] == connected
         });
+    }
+
+    /// Where its Gateway is reached.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The data directory of the node.

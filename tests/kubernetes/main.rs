@@ -2,15 +2,18 @@
 //!
 //! The cluster of most tests is a stand-in (`stand_in`): objects, lists, watches, statuses, Leases and Events over HTTP, and faults on
 //! request. It neither validates objects nor runs pods. `real` has a real API server (`control_plane`), which `scripts/kubernetes`
-//! builds, and `conformance` has pods too.
+//! builds, and `conformance` and `rollouts` have pods too.
 
 mod chart;
 mod conformance;
 mod control_plane;
 mod edge;
 mod faults;
+mod figures;
 mod following;
+mod load;
 mod objects;
 mod real;
+mod rollouts;
 mod stand_in;
 mod statuses;

@@ -202,9 +202,10 @@ impl ObjectStore {
             if after < content.forgotten {
                 return Err(true);
             }
-            let new: Vec<Change> = content.history.iter().filter(|change| change.revision > after).cloned().collect();
-            if !new.is_empty() {
-                return Ok(new);
+            // In the order of revisions.
+            let first = content.history.partition_point(|change| change.revision <= after);
+            if first < content.history.len() {
+                return Ok(content.history[first..].to_vec());
             }
             let (next, waited) = self.changed.wait_timeout(content, patience).unwrap_or_else(PoisonError::into_inner);
             if waited.timed_out() {

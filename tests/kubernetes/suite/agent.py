@@ -1,8 +1,9 @@
 """A node of a Kubernetes cluster without containers: each pod is a process, with a network and an address of its own.
 
-`agent.py SERVER TOKEN ADDRESS ECHO` runs in a directory with `ca.crt`, `server.crt` and `server.key`, as root and in namespaces for
+`agent.py SERVER TOKEN ADDRESS ECHO WEIR` runs in a directory with `ca.crt`, `server.crt` and `server.key`, as root and in namespaces for
 networks, mounts and processes that end with it. It does what a scheduler and a kubelet do: it binds every pod, runs `ECHO` for
-images named `echo-basic` and nothing for others, writes the status of the pod, and serves its log to the API server at `ADDRESS`.
+images named `echo-basic`, `WEIR` for the image `weir` and nothing for others, writes the status of the pod, serves its log to the API
+server at `ADDRESS`, and waits before it ends a pod for as long as `preStop` says.
 """
 
 import base64
@@ -80,7 +81,9 @@ class Pod:
         container = self.spec["containers"][0]
         self.connect()
         if "echo-basic" in container["image"]:
-            self.start(container)
+            self.start(container, ["chroot", self.root(container), "/echo"])
+        elif container["image"] == "weir":
+            self.start(container, [WEIR])
         status = {"type": "Ready", "status": "True", "lastTransitionTime": now()}
         kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
         self.api.call("PATCH", self.path + "/status", {"status": {
@@ -101,14 +104,18 @@ class Pod:
             ip("-n", self.network, "link", "set", device, "up")
         ip("-n", self.network, "route", "add", "default", "via", BRIDGE)
 
-    def start(self, container):
+    def root(self, container):
+        """A directory with the program and the volumes of the container: what it sees as the file system."""
         root = os.path.abspath(self.uid)
         os.makedirs(root)
         os.link("echo", root + "/echo")
         volumes = {volume["name"]: volume for volume in self.spec.get("volumes", [])}
         for mount in container.get("volumeMounts", []):
             self.fill(volumes[mount["name"]], root + mount["mountPath"])
-        command = ["ip", "netns", "exec", self.network, "chroot", root, "/echo", *container.get("args", [])]
+        return root
+
+    def start(self, container, program):
+        command = ["ip", "netns", "exec", self.network, *program, *container.get("args", [])]
         env = {variable["name"]: self.value(variable) for variable in container.get("env", [])}
         self.process = subprocess.Popen(command, env=env | {"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
@@ -157,6 +164,8 @@ class Pod:
     def stop(self):
         self.stopping.set()
         if self.process:
+            lifecycle = self.spec["containers"][0].get("lifecycle", {})
+            time.sleep(lifecycle.get("preStop", {}).get("sleep", {}).get("seconds", 0))
             self.process.terminate()
             self.process.wait()
         subprocess.run(["ip", "netns", "delete", self.network], stderr=subprocess.DEVNULL)
@@ -224,7 +233,9 @@ def seen(api, found):
         threading.Thread(target=attempt, args=(pod.stop, pod), daemon=True).start()
 
 
-def main(server, token, address, echo):
+def main(server, token, address, echo, weir):
+    global WEIR
+    WEIR = weir
     # Names of networks are files there; those of the machine are left alone.
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     ip("link", "add", "pods", "type", "bridge")

@@ -1,0 +1,166 @@
+//! What a large cluster costs: times until changes are served, memory, and writes.
+//!
+//! With `WEIR_TEST_FULL` there are 10,000 routes, and the bounds are asserted if the gateway is optimised; `--nocapture` shows the
+//! figures: `WEIR_TEST_FULL=1 cargo test --release --workspace --test kubernetes figures -- --nocapture`. `WEIR_TEST_BINARY` names another
+//! binary of the gateway.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, TempDir, eventually, free_port, is_full, scaled};
+
+use crate::edge::weir;
+use crate::objects::{gateway, route, service};
+use crate::stand_in::StandIn;
+
+/// As long as it takes in the worst case.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The bounds, with 10,000 routes.
+const START: Duration = Duration::from_secs(5);
+const ENDPOINT: Duration = Duration::from_millis(50);
+const ROUTE: Duration = Duration::from_millis(200);
+const MEMORY_MIB: u64 = 150;
+/// The most that Secrets to which nothing refers may add.
+const SECRETS_MIB: u64 = 5;
+/// Writes are counted for as long as the Lease is renewed so many times, each two seconds after the one before.
+const RENEWALS: usize = 5;
+
+fn are_bounds_asserted() -> bool {
+    is_full() && (!cfg!(debug_assertions) || std::env::var_os("WEIR_TEST_BINARY").is_some())
+}
+
+/// The time that a share of all is not longer than.
+fn quantile(times: &[Duration], share: f64) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted[((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len()) - 1]
+}
+
+/// A cluster with as many routes as Services, all of which lead to one endpoint.
+fn large(count: usize, endpoint: &Origin, port: u16) -> StandIn {
+    let cluster = StandIn::start();
+    cluster.apply(gateway(port));
+    for number in 0..count {
+        let name = format!("app-{number}");
+        cluster.apply([route(&name, &format!("/{name}"))]);
+        cluster.apply(service(&name, endpoint.addr()));
+    }
+    cluster
+}
+
+fn text(client: &mut Client, path: &str) -> String {
+    client.get(path).map(|answer| format!("{} {}", answer.status, answer.text())).unwrap_or_default()
+}
+
+/// How long it takes until a change is served, for each of these changes.
+fn times(
+    client: &mut Client,
+    path: &str,
+    changes: impl Iterator<Item = (Value, &'static str)>,
+    cluster: &StandIn,
+) -> Vec<Duration> {
+    let time = |(object, expected): (Value, &str)| {
+        let start = Instant::now();
+        cluster.apply([object]);
+        while !text(client, path).starts_with(expected) {
+            assert!(start.elapsed() < PATIENCE, "{path} is never answered with {expected}");
+        }
+        start.elapsed()
+    };
+    changes.map(time).collect()
+}
+
+fn report(what: &str, times: &[Duration], most: Duration) {
+    let (half, last) = (quantile(times, 0.5), quantile(times, 0.99));
+    println!("{what}: p50 {half:?}, p99 {last:?} of {}, at most {most:?}", times.len());
+    assert!(!are_bounds_asserted() || last <= most, "{what}: {last:?} is more than {most:?}");
+}
+
+/// The memory of a node in MiB.
+fn memory(node: &Gateway) -> u64 {
+    node.rss() >> 20
+}
+
+#[test]
+fn changes_are_served_soon_in_a_large_cluster() {
+    let (routes, changes) = (scaled(100, 10_000), scaled(10, 200));
+    let (first, second) = (Origin::serving(|_| Answer::ok("first")), Origin::serving(|_| Answer::ok("second")));
+    let port = free_port();
+    let cluster = large(routes, &first, port);
+    let data = TempDir::new();
+    let settings = ", publish_addresses: [\"203.0.113.7\"]";
+    let file = format!(
+        "{}data_dir: {}\nresource_listeners: [\":{port}\"]\nworker_processes: 2\n",
+        cluster.node(settings),
+        data.path().display()
+    );
+    let start = Instant::now();
+    let node = weir().start(&file);
+    let last = format!("/app-{}", routes - 1);
+    let address = ([127, 0, 0, 1], port).into();
+    let is_served = || Client::try_connect(address).is_ok_and(|mut client| text(&mut client, &last) == "200 first");
+    eventually("the last route is served", PATIENCE, is_served);
+    let started = start.elapsed();
+    println!(
+        "{routes} routes: start {started:?}, at most {START:?}; memory {} MiB, at most {MEMORY_MIB}",
+        memory(&node)
+    );
+    assert!(!are_bounds_asserted() || started <= START, "{started:?} from the start to {routes} routes");
+    let all_written = || cluster.objects().writes().iter().filter(|path| path.plural == "httproutes").count() >= routes;
+    eventually("all statuses are written", PATIENCE, all_written);
+
+    let client = &mut Client::connect(address);
+    let slice = |number: usize| {
+        let (origin, expected) = if number % 2 == 0 { (&second, "200 second") } else { (&first, "200 first") };
+        let [_, slice] = service("app-1", origin.addr());
+        (slice, expected)
+    };
+    report("EndpointSlice", &times(client, "/app-1", (0..changes).map(slice), &cluster), ENDPOINT);
+    let moved = |number: usize| match number % 2 {
+        0 => (route("app-2", "/elsewhere"), "404"),
+        _ => (route("app-2", "/app-2"), "200"),
+    };
+    report("HTTPRoute", &times(client, "/app-2", (0..changes).map(moved), &cluster), ROUTE);
+    let after = memory(&node);
+    println!("memory after {} changes: {after} MiB", 2 * changes);
+    assert!(!are_bounds_asserted() || after <= MEMORY_MIB, "{after} MiB with {routes} routes");
+
+    eventually("the last statuses are written", PATIENCE, || writes_in_a_while(&cluster) == 0);
+    assert_eq!(writes_in_a_while(&cluster), 0, "nothing changes, so nothing is written");
+}
+
+/// The number of writes, but for renewals of the Lease, in a time of [`RENEWALS`].
+fn writes_in_a_while(cluster: &StandIn) -> usize {
+    let (writes, renewals) = (cluster.objects().writes().len(), cluster.requests("leases"));
+    eventually("the Lease is renewed", DEADLINE * 2, || cluster.requests("leases") >= renewals + RENEWALS);
+    cluster.objects().writes().len() - writes
+}
+
+#[test]
+fn secrets_to_which_nothing_refers_cost_nothing() {
+    let count = scaled(20, 400);
+    let first = Origin::serving(|_| Answer::ok("first"));
+    let port = free_port();
+    let memory_with = |secrets: usize| {
+        let cluster = large(10, &first, port);
+        for number in 0..secrets {
+            let release = json!({ "release": "x".repeat(500_000) });
+            cluster.apply([json!({
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "type": "helm.sh/release.v1",
+                "metadata": { "name": format!("release-{number}"), "namespace": "shop" },
+                "data": release,
+            })]);
+        }
+        let node = weir().start(&format!("{}resource_listeners: [\":{port}\"]\n", cluster.node("")));
+        let address = ([127, 0, 0, 1], port).into();
+        let is_served =
+            || Client::try_connect(address).is_ok_and(|mut client| text(&mut client, "/app-1") == "200 first");
+        eventually("a route is served", DEADLINE, is_served);
+        memory(&node)
+    };
+    let (without, with) = (memory_with(0), memory_with(count));
+    println!("{count} Secrets of 500 kB: {with} MiB, without them {without} MiB");
+    assert!(with <= without + SECRETS_MIB, "{with} MiB, and {without} MiB without {count} Secrets");
+}

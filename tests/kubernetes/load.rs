@@ -1,0 +1,65 @@
+//! Load on a node, by `weir load`.
+
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use weir_testkit::TempDir;
+
+/// Requests that are sent until this value is asked for the result.
+pub struct Load {
+    child: Child,
+    directory: TempDir,
+    words: String,
+}
+
+impl Load {
+    /// `words` are those of `weir load`, without a count or a time.
+    #[track_caller]
+    pub fn start(words: &str) -> Load {
+        let directory = TempDir::new();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("load").args(words.split_whitespace()).args(["--duration", "1h", "--quiet", "--json"]);
+        command.arg(directory.join("result.json")).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        Load { child, directory, words: words.to_owned() }
+    }
+
+    /// Ends the load, waits for the answers that are on their way, and returns what was measured.
+    #[track_caller]
+    pub fn finish(mut self) -> Value {
+        kill_process(Pid::from_child(&self.child), Signal::INT).expect("it runs");
+        let status = self.child.wait().expect("it is a child of ours");
+        assert!(status.success(), "{}: {status}", self.words);
+        let text = std::fs::read_to_string(self.directory.join("result.json")).expect("it has been written");
+        serde_json::from_str(&text).expect("it is JSON")
+    }
+
+    /// The same; each request must have been answered as expected, on connections that only this side has closed. Returns their
+    /// number.
+    #[track_caller]
+    pub fn finish_unharmed(self) -> u64 {
+        let words = self.words.clone();
+        let mut result = self.finish();
+        let mut total = result["total"].take();
+        // Long, and no failure.
+        for histogram in ["latency", "service_time", "lag"] {
+            total[histogram].take();
+        }
+        let count = |value: &Value| value.as_u64().expect("a count");
+        let no_errors = |errors: &Value| errors.as_object().expect("counts").values().all(|causes| count(causes) == 0);
+        let is_whole = count(&total["completed"]) == count(&total["due"]) && count(&total["unexpected"]) == 0;
+        assert!(is_whole && no_errors(&total["errors"]), "{words}: {total}");
+        let failed = &result["connections"]["failed"];
+        assert!(no_errors(failed), "{words}: {failed}");
+        count(&total["completed"])
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        // Fails if it has ended, which is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
