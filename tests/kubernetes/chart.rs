@@ -87,6 +87,8 @@ fn rights_are_those_that_nodes_need() {
                 assert!(may(kind.group(), kind.plural(), verb), "{name}: {verb} {}", kind.plural());
             }
             assert!(!may(kind.group(), kind.plural(), "update"), "{name}: {} are only read", kind.plural());
+            let makes = name == "gateway-api.yaml" && matches!(kind, Kind::Service | Kind::EndpointSlice);
+            assert_eq!(may(kind.group(), kind.plural(), "create"), makes, "{name}: create {}", kind.plural());
         }
         let in_namespaces = of_kind(objects, "Role").any(|role| role["metadata"]["namespace"] == "shop");
         assert_eq!(in_namespaces, name == "namespaces.yaml", "{name}");

@@ -3,8 +3,8 @@
 use serde_json::json;
 use weir_testkit::{DEADLINE, eventually};
 
-use crate::edge::{Edge, serving};
-use crate::objects::route;
+use crate::edge::{Edge, serving, weir};
+use crate::objects::{gateway, route, service};
 use crate::stand_in::{ObjectPath, StandIn};
 
 fn named(name: &str) -> ObjectPath {
@@ -46,6 +46,48 @@ fn a_status_that_another_process_replaced_is_written_again() {
     object["status"] = json!({ "parents": [] });
     cluster.objects().put(&named("orders"), object, true);
     wait_accepted(&cluster, "orders");
+}
+
+#[test]
+fn a_gateway_gets_a_service_that_has_its_addresses_and_labels() {
+    let cluster = StandIn::start();
+    let [class, mut gateway] = gateway(8080);
+    gateway["spec"]["infrastructure"] = json!({ "labels": { "team": "a" }, "annotations": { "note": "b" } });
+    // That of another program.
+    let [taken, _] = service("taken-weir", ([127, 0, 0, 1], 80).into());
+    let mut other = gateway.clone();
+    other["metadata"]["name"] = "taken".into();
+    other["spec"]["listeners"][0]["port"] = 8081.into();
+    cluster.apply([class, gateway, taken, other]);
+    let settings = ", publish_addresses: [\"203.0.113.7\", \"edge.example\"], gateway_services: true";
+    let _node = weir().start(&format!("{}resource_listeners: [\":8080\", \":8081\"]\n", cluster.node(settings)));
+    let find = |plural: &str, name: &str| {
+        let path =
+            ObjectPath { plural: plural.to_owned(), namespace: Some("shop".to_owned()), name: Some(name.to_owned()) };
+        cluster.objects().get(&path)
+    };
+    eventually("both are there", DEADLINE, || find("endpointslices", "edge-weir").is_some());
+    let made = find("services", "edge-weir").expect("it is made first");
+    assert_eq!(made["spec"]["ports"][0]["port"], 8080);
+    assert_eq!(made["metadata"]["ownerReferences"][0]["name"], "edge");
+    let slice = find("endpointslices", "edge-weir").expect("it is there");
+    assert_eq!(slice["endpoints"], json!([{ "addresses": ["203.0.113.7"], "conditions": { "ready": true } }]));
+    assert_eq!(slice["metadata"]["labels"]["kubernetes.io/service-name"], "edge-weir");
+    for object in [made, slice] {
+        assert_eq!(object["metadata"]["labels"]["team"], "a");
+        assert_eq!(object["metadata"]["labels"]["gateway.networking.k8s.io/gateway-name"], "edge");
+        assert_eq!(object["metadata"]["annotations"]["note"], "b");
+    }
+    // One that is deleted is made again, with what is true then, and only then.
+    let count = || cluster.objects().writes().iter().filter(|path| path.plural == "services").count();
+    let before = count();
+    cluster.objects().delete("services", "shop", "edge-weir");
+    eventually("it is back", DEADLINE, || find("services", "edge-weir").is_some());
+    assert_eq!((before, count()), (1, 2));
+    assert_eq!(find("services", "taken-weir").expect("it stays")["metadata"]["labels"], json!(null));
+    let is_told =
+        |event: &serde_json::Value| event["reason"] == "NoService" && event["involvedObject"]["name"] == "taken";
+    eventually("an Event says so", DEADLINE, || cluster.objects().all("events").iter().any(is_told));
 }
 
 #[test]

@@ -53,6 +53,14 @@ pub trait Cluster: Send + Sync + 'static {
         status: Value,
     ) -> BoxFuture<'a, Result<String, ClusterError>>;
 
+    /// Creates an object that another one owns, or writes the fields of `value` where they differ. Fields of others stay.
+    fn apply<'a>(
+        &'a self,
+        object: &'a ObjectRef,
+        version: &'static str,
+        value: &'a Value,
+    ) -> BoxFuture<'a, Result<(), ClusterError>>;
+
     /// Writes an Event about an object with this `uid`.
     fn write_event<'a>(&'a self, event: &'a ObjectEvent, uid: &'a str) -> BoxFuture<'a, Result<(), ClusterError>>;
 

@@ -14,6 +14,7 @@ mod world;
 
 pub use translate::{SERVED, ingress_nginx, translate};
 pub use translation::{
-    DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, ResourceList, Translation,
+    DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, OwnedObject, ResourceList,
+    Translation,
 };
 pub use world::{Manifests, ObjectName, Objects, World};

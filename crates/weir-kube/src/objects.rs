@@ -61,6 +61,14 @@ macro_rules! kinds {
                 match self { $(Kind::$name => $namespaced),+ }
             }
 
+            /// `apiVersion` of a manifest, for a version of the group.
+            pub fn api_version(self, version: &str) -> String {
+                match self.group() {
+                    "" => version.to_owned(),
+                    group => format!("{group}/{version}"),
+                }
+            }
+
             /// Reads an object of this kind.
             ///
             /// # Errors

@@ -26,6 +26,8 @@ pub struct KubeOptions {
     /// Services without EndpointSlices are reached by their names.
     pub offline: bool,
     pub addresses: GatewayAddresses,
+    /// A Service is made for each Gateway.
+    pub makes_services: bool,
 }
 
 /// Which addresses Gateways have.
@@ -46,6 +48,7 @@ impl Default for KubeOptions {
             adopt_ingress_nginx: false,
             offline: false,
             addresses: GatewayAddresses::Node { published: Vec::new() },
+            makes_services: false,
         }
     }
 }
@@ -59,6 +62,8 @@ pub struct Translation {
     pub statuses: Vec<ObjectStatus>,
     /// What users should learn about their objects in addition.
     pub events: Vec<ObjectEvent>,
+    /// What is made in the cluster for them.
+    pub owned: Vec<OwnedObject>,
 }
 
 /// A resource as the Admin API takes it.
@@ -115,6 +120,17 @@ pub struct ObjectStatus {
     /// The generation that the status is about.
     pub generation: i64,
     pub status: Value,
+}
+
+/// An object that is made for another one, and removed with it by the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnedObject {
+    pub object: ObjectRef,
+    pub owner: ObjectRef,
+    /// Whether the cluster has it, in whatever state.
+    pub exists: bool,
+    /// The fields to write. The name, and what says whose it is, are left to the writer.
+    pub value: Value,
 }
 
 /// An Event of Kubernetes about an object.

@@ -15,6 +15,8 @@ const LOOK: Duration = Duration::from_millis(200);
 struct Asked {
     path: ObjectPath,
     is_status: bool,
+    /// Server-side apply, which creates an object that is not there.
+    is_apply: bool,
     query: Vec<(String, String)>,
 }
 
@@ -63,11 +65,12 @@ fn answer(shared: &Shared, connection: &mut OriginConnection, request: &Request)
         (name.to_owned(), value.replace("%3D", "=").replace("%2F", "/"))
     };
     let query = query.split('&').map(pair).collect();
-    let asked = match *rest {
+    let mut asked = match *rest {
         [] => return send_kinds(shared, connection, &version),
         ["namespaces", namespace, plural, ref name @ ..] => asked(Some(namespace), plural, name, query),
         [plural, ref name @ ..] => asked(None, plural, name, query),
     };
+    asked.is_apply = request.headers.get("content-type") == Some("application/apply-patch+yaml");
     if shared.objects.is_missing(&asked.path.plural) {
         return send(connection, 404, &failure(404));
     }
@@ -88,7 +91,7 @@ fn asked(namespace: Option<&str>, plural: &str, name: &[&str], query: Vec<(Strin
         namespace: namespace.map(str::to_owned),
         name: name.first().map(|name| (*name).to_owned()),
     };
-    Asked { path, is_status: name.get(1) == Some(&"status"), query }
+    Asked { path, is_status: name.get(1) == Some(&"status"), is_apply: false, query }
 }
 
 impl Asked {
@@ -178,6 +181,7 @@ fn change(shared: &Shared, method: &str, asked: &Asked, body: Value) -> (u16, Va
             merge(&mut known, &body);
             (200, written(shared, &path, known, asked.is_status))
         }
+        ("PATCH", None) if asked.is_apply => (201, written(shared, &path, body, false)),
         _ => (404, failure(404)),
     }
 }

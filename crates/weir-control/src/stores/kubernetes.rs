@@ -183,6 +183,7 @@ fn controller_settings(settings: &KubernetesSettings, node: &str) -> ControllerS
         }
         None => GatewayAddresses::Node { published: options.publish_addresses.clone() },
     };
+    options.makes_services = settings.makes_gateway_services;
     let election = ElectionSettings {
         namespace: text(&settings.lease.namespace, String::new()),
         name: text(&settings.lease.name, LEASE.to_owned()),

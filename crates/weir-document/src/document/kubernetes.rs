@@ -29,6 +29,8 @@ pub struct KubernetesSettings {
     pub publish_addresses: Vec<Box<str>>,
     /// Each Gateway gets an address of its own from this network; `None`: all share the addresses of the node.
     pub gateway_addresses: Option<IpNet>,
+    /// Whether each Gateway gets a Service.
+    pub makes_gateway_services: bool,
     /// Whether statuses and Events are written.
     pub writes_status: bool,
     /// The Lease of the node that writes statuses.
@@ -74,6 +76,8 @@ keys! {
     /// A network whose addresses belong to the node. Each Gateway gets one of them for its own, and its listeners may have any port there.
     gateway_addresses: ParsedText<IpNet> = any_text().parsed(network), own(),
         absent("Gateways share the addresses of the node"), example("203.0.113.64/28");
+    /// Whether a Service is made for each Gateway, in its namespace, with its addresses and the labels and annotations of its `infrastructure`.
+    gateway_services: Or<Flag> = flag().or(false), own();
     /// Whether statuses and Events are written.
     write_status: Or<Flag> = flag().or(true), own();
     /// The Lease of the node that writes statuses.
@@ -105,6 +109,7 @@ pub(super) fn read(fields: &MapReader) -> Option<KubernetesSettings> {
         adopts_ingress_nginx: fields.value(&KUBERNETES.adopt_ingress_nginx),
         publish_addresses: fields.read(&KUBERNETES.publish_addresses).unwrap_or_default(),
         gateway_addresses: fields.read(&KUBERNETES.gateway_addresses),
+        makes_gateway_services: fields.value(&KUBERNETES.gateway_services),
         writes_status: fields.value(&KUBERNETES.write_status),
         lease: fields.read(&KUBERNETES.leader_election).unwrap_or_default(),
     })

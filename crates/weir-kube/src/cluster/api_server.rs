@@ -150,6 +150,19 @@ impl Cluster for ApiServer {
         })
     }
 
+    fn apply<'a>(
+        &'a self,
+        object: &'a ObjectRef,
+        version: &'static str,
+        value: &'a Value,
+    ) -> BoxFuture<'a, Result<(), ClusterError>> {
+        Box::pin(async move {
+            let api: Api<DynamicObject> = self.api(object.kind, version, Some(&object.namespace));
+            // Fields that another program writes are a conflict, and stay as they are.
+            within(api.patch(&object.name, &PatchParams::apply(WRITER), &Patch::Apply(value))).await.map(drop)
+        })
+    }
+
     fn write_event<'a>(&'a self, event: &'a ObjectEvent, uid: &'a str) -> BoxFuture<'a, Result<(), ClusterError>> {
         Box::pin(async move {
             let object = &event.object;
@@ -163,7 +176,7 @@ impl Cluster for ApiServer {
                     ..meta::ObjectMeta::default()
                 },
                 involved_object: core::ObjectReference {
-                    api_version: Some(objects::api_version(object.kind, object.kind.versions()[0])),
+                    api_version: Some(object.kind.api_version(object.kind.versions()[0])),
                     kind: Some(object.kind.name().to_owned()),
                     name: Some(object.name.clone()),
                     namespace: Some(object.namespace.clone()).filter(|namespace| !namespace.is_empty()),

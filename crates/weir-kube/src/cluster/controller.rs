@@ -185,11 +185,11 @@ impl Following {
 
     fn translate(&mut self) {
         self.has_started = true;
-        let translation = translate(&self.seen.world, &self.settings.options);
+        let mut translation = translate(&self.seen.world, &self.settings.options);
         let revision = self.sink.publish(&translation.resources);
         let origin = |resource: DerivedResource| (format!("{}/{}", resource.kind, resource.id), resource.origin);
-        self.origins = translation.resources.into_iter().map(origin).collect();
-        self.unserved.push_back((revision, Wanted::new(translation.statuses, translation.events, &self.seen.objects)));
+        self.origins = std::mem::take(&mut translation.resources).into_iter().map(origin).collect();
+        self.unserved.push_back((revision, Wanted::new(translation, &self.seen.objects)));
         if self.unserved.len() > MOST_UNSERVED {
             // The statuses of the one after it are as good.
             self.unserved.remove(MOST_UNSERVED / 2);

@@ -2,6 +2,7 @@
 
 mod difference;
 mod events;
+mod owned;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,9 +17,10 @@ use super::election::Leadership;
 use super::seen::SeenObject;
 use super::{Cluster, ClusterError};
 use crate::objects::ObjectRef;
-use crate::translation::{ObjectEvent, ObjectStatus};
+use crate::translation::{ObjectStatus, Translation};
 use difference::difference;
 use events::EventWriter;
+use owned::{KnownOwned, OwnedWriter};
 
 pub(super) use events::{KnownEvent, bounded};
 
@@ -44,15 +46,13 @@ pub(super) struct WantedStatus {
 pub(super) struct Wanted {
     pub(super) statuses: BTreeMap<ObjectRef, WantedStatus>,
     pub(super) events: Vec<KnownEvent>,
+    owned: Vec<KnownOwned>,
 }
 
 impl Wanted {
-    /// The statuses and events about objects that were seen.
-    pub(super) fn new(
-        statuses: Vec<ObjectStatus>,
-        events: Vec<ObjectEvent>,
-        objects: &BTreeMap<ObjectRef, SeenObject>,
-    ) -> Wanted {
+    /// What a translation wants to be written about objects that were seen.
+    pub(super) fn new(translation: Translation, objects: &BTreeMap<ObjectRef, SeenObject>) -> Wanted {
+        let Translation { statuses, events, owned, .. } = translation;
         let statuses = statuses.into_iter().filter_map(|ObjectStatus { object, status, .. }| {
             let seen = objects.get(&object)?.clone();
             Some((object, WantedStatus { status, object: seen }))
@@ -61,7 +61,8 @@ impl Wanted {
             let uid = objects.get(&event.object)?.uid.clone();
             Some((event, uid))
         });
-        Wanted { statuses: statuses.collect(), events: bounded(events) }
+        let owned = owned.into_iter().filter_map(|owned| KnownOwned::new(owned, objects));
+        Wanted { statuses: statuses.collect(), events: bounded(events), owned: owned.collect() }
     }
 }
 
@@ -95,6 +96,7 @@ pub(super) struct StatusWriter {
     /// The versions of objects from which a status was written, or could not be: a newer one is on its way.
     used: BTreeMap<ObjectRef, String>,
     events: EventWriter,
+    owned: OwnedWriter,
 }
 
 /// When a status was written last, or could not be, and the pause until the next time.
@@ -112,8 +114,8 @@ impl LastWrite {
 
 impl StatusWriter {
     pub(super) fn new(cluster: Arc<dyn Cluster>, board: StatusBoard, leadership: Leadership) -> StatusWriter {
-        let (written, used, events) = Default::default();
-        StatusWriter { cluster, board, leadership, written, used, events }
+        let (written, used, events, owned) = Default::default();
+        StatusWriter { cluster, board, leadership, written, used, events, owned }
     }
 
     pub(super) async fn run(mut self) {
@@ -125,6 +127,8 @@ impl StatusWriter {
             has_more_events = false;
             if self.leadership.is_held() {
                 self.write_statuses().await;
+                let owned = self.board.wanted().owned.clone();
+                self.owned.write(&*self.cluster, owned).await;
                 let events = self.board.wanted().events.clone();
                 has_more_events = self.events.write(&*self.cluster, events).await;
             }
@@ -176,7 +180,7 @@ impl StatusWriter {
 }
 
 fn report(object: &ObjectRef, error: &ClusterError) {
-    tracing::warn!(%object, %error, "the status of a Kubernetes object cannot be written, it is tried again");
+    tracing::warn!(%object, %error, "what belongs to a Kubernetes object cannot be written, it is tried again");
 }
 
 /// RFC 3339 in whole seconds, as the API has times.

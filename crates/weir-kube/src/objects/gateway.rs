@@ -1,5 +1,7 @@
 //! GatewayClass, Gateway and ListenerSet.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -112,6 +114,9 @@ pub struct GatewayAddress {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewayInfrastructure {
+    /// Of the objects that are made for the Gateway.
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
     pub parameters_ref: Option<ObjectReference>,
 }
 

@@ -21,6 +21,7 @@ mod policy_statuses;
 mod precedence;
 mod routes;
 mod rule_limits;
+mod services;
 mod statuses;
 mod tls_policies;
 
@@ -52,6 +53,7 @@ pub(super) fn translate(
         routes::translate(&context, &mut parents, route, backends, translation);
     }
     listener_resources::write(&parents, translation);
+    services::write(&context, &parents, translation);
     statuses::write(&parents, translation);
     policy_statuses::write(&context.tls_policies, &parents, options, translation);
 }

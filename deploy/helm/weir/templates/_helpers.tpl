@@ -61,6 +61,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "leader_election" (dict "namespace" .Release.Namespace "name" (include "weir.fullname" .)) -}}
 {{- if .Values.controller.adoptIngressNginx -}}{{- $_ := set $kubernetes "adopt_ingress_nginx" true -}}{{- end -}}
 {{- with .Values.controller.namespaces -}}{{- $_ := set $kubernetes "namespaces" . -}}{{- end -}}
+{{- if .Values.controller.gatewayServices -}}{{- $_ := set $kubernetes "gateway_services" true -}}{{- end -}}
 {{- with .Values.controller.publishAddresses -}}{{- $_ := set $kubernetes "publish_addresses" . -}}{{- end -}}
 {{- $config := dict
   "status" "0.0.0.0:7085"
@@ -96,4 +97,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- if .Values.controller.gatewayServices }}
+- apiGroups: [""]
+  resources: [services]
+  verbs: [create, patch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [create, patch]
+{{- end }}
 {{- end -}}

@@ -17,16 +17,9 @@ pub(super) fn resource(kind: Kind, version: &str) -> ApiResource {
     ApiResource {
         group: kind.group().to_owned(),
         version: version.to_owned(),
-        api_version: api_version(kind, version),
+        api_version: kind.api_version(version),
         kind: kind.name().to_owned(),
         plural: kind.plural().to_owned(),
-    }
-}
-
-pub(super) fn api_version(kind: Kind, version: &str) -> String {
-    match kind.group() {
-        "" => version.to_owned(),
-        group => format!("{group}/{version}"),
     }
 }
 

@@ -121,6 +121,15 @@ mod tests {
     }
 
     impl Cluster for EventTaker {
+        fn apply<'a>(
+            &'a self,
+            _: &'a ObjectRef,
+            _: &'static str,
+            _: &'a Value,
+        ) -> BoxFuture<'a, Result<(), ClusterError>> {
+            unreachable!("nothing is owned")
+        }
+
         fn version(&self, _: Kind) -> BoxFuture<'_, Result<Option<&'static str>, ClusterError>> {
             unreachable!("only Events are written")
         }

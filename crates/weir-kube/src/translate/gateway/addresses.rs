@@ -19,7 +19,7 @@ pub(super) struct Addresses {
     pub host: String,
     /// `status.addresses`.
     pub published: Vec<Value>,
-    /// The specification asks for a type of address that is not known here. The Gateway is then not accepted.
+    /// The specification asks for a type of address, or for parameters, that are not known here. The Gateway is then not accepted.
     pub unsupported: Option<Problem>,
     /// It asks for an address that it cannot get.
     pub unusable: Option<Problem>,
@@ -69,6 +69,11 @@ fn set_host(addresses: &mut Addresses, address: String) {
 /// What follows from the specification alone.
 fn stated(gateway: &KubeGateway, options: &GatewayAddresses) -> Addresses {
     let mut addresses = Addresses::default();
+    if gateway.spec.infrastructure.as_ref().is_some_and(|wanted| wanted.parameters_ref.is_some()) {
+        let message = "parametersRef of the infrastructure is not supported: leave it out";
+        addresses.unsupported = Some(Problem::new("InvalidParameters", message));
+        return addresses;
+    }
     let wanted: Vec<&GatewayAddress> = gateway.spec.addresses.iter().collect();
     let is_known = |address: &&GatewayAddress| matches!(address.kind.as_deref(), None | Some("IPAddress" | "Hostname"));
     if let Some(other) = wanted.iter().find(|address| !is_known(address)) {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::backends::{Backend, NoBackend, ServiceBackends};
+use super::certificates::TlsCertificate;
 use super::conditions::Problem;
 use super::context::Context;
 use super::filters;
@@ -36,11 +37,17 @@ pub(super) struct UpstreamVariant {
     /// A part of the ids.
     name: Vec<String>,
     settings: Map<String, Value>,
+    /// What backends with a BackendTLSPolicy are shown.
+    identity: Option<TlsCertificate>,
 }
 
 impl UpstreamVariant {
-    pub(super) fn of(kind: Kind, retries: Option<&Map<String, Value>>) -> UpstreamVariant {
-        let mut variant = UpstreamVariant::default();
+    pub(super) fn of(
+        kind: Kind,
+        retries: Option<&Map<String, Value>>,
+        identity: Option<&TlsCertificate>,
+    ) -> UpstreamVariant {
+        let mut variant = UpstreamVariant { identity: identity.cloned(), ..UpstreamVariant::default() };
         if kind == Kind::GRPCRoute {
             variant.name.push("grpc".to_owned());
             variant.settings.insert("scheme".to_owned(), "grpc".into());
@@ -61,8 +68,14 @@ impl UpstreamVariant {
         name.push("tls".to_owned());
         let is_grpc = settings.get("scheme").is_some();
         settings.insert("scheme".to_owned(), if is_grpc { "grpcs" } else { "https" }.into());
-        settings.insert("tls".to_owned(), tls.clone().into());
-        UpstreamVariant { name, settings }
+        let mut tls = tls.clone();
+        if let Some(TlsCertificate { secret, chain, key }) = &self.identity {
+            name.push(secret.to_string());
+            tls.insert("client_cert".to_owned(), chain.clone().into());
+            tls.insert("client_key".to_owned(), key.clone().into());
+        }
+        settings.insert("tls".to_owned(), tls.into());
+        UpstreamVariant { name, settings, identity: None }
     }
 }
 
@@ -139,7 +152,7 @@ fn upstream(
     let found = find(context, from, reference, backends)?;
     let service = service_name(reference, from.namespace);
     let secured = context.tls_policies.settings(&service, &found.port.name)?.map(|tls| variant.with_tls(tls));
-    let UpstreamVariant { name, settings } = secured.as_ref().unwrap_or(variant);
+    let UpstreamVariant { name, settings, .. } = secured.as_ref().unwrap_or(variant);
     let name = (!name.is_empty()).then(|| name.join("-"));
     Ok(backends.upstream(found, name.as_deref(), settings.clone()))
 }

@@ -10,8 +10,10 @@ use crate::objects::meta::ObjectReference;
 /// What it means for a listener with TLS.
 #[derive(Default)]
 pub(super) struct FrontendVerification {
-    /// Clients must have a certificate that one of these has issued, as PEM; empty: they need none.
+    /// Clients must have a certificate that one of these has issued, as PEM; empty: they are not asked for one.
     pub authorities: String,
+    /// They are served without one as well, or with another one.
+    pub is_insecure: bool,
     /// Why the listener cannot be served: to serve it without a verification that was asked for would be worse.
     pub refused: Option<Problem>,
     /// A reference does not lead anywhere.
@@ -30,13 +32,23 @@ pub(super) fn of_port(context: &Context, gateway: &KubeGateway, port: u16) -> Fr
             Err(problem) => verification.unresolved = verification.unresolved.take().or(Some(problem)),
         }
     }
+    verification.is_insecure = wanted.mode == INSECURE;
     verification.refused = refusal(wanted, &verification.authorities);
     verification
 }
 
+/// Whether clients of some port are served without a valid certificate.
+pub(super) fn is_insecure(gateway: &KubeGateway) -> bool {
+    let Some(frontend) = gateway.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref()) else { return false };
+    let mut all = frontend.per_port.iter().map(|one| &one.tls).chain([&frontend.default]);
+    all.any(|config| config.validation.as_ref().is_some_and(|wanted| wanted.mode == INSECURE))
+}
+
+const INSECURE: &str = "AllowInsecureFallback";
+
 fn refusal(wanted: &FrontendTlsValidation, authorities: &str) -> Option<Problem> {
-    if !matches!(&*wanted.mode, "" | "AllowValidOnly") {
-        let message = format!("mode {} of the validation of clients is not supported: use AllowValidOnly", wanted.mode);
+    if !matches!(&*wanted.mode, "" | "AllowValidOnly" | INSECURE) {
+        let message = format!("mode {} of the validation of clients is not known", wanted.mode);
         return Some(Problem::new("Invalid", message));
     }
     let message = "no caCertificateRefs of the validation of clients lead to certificates";

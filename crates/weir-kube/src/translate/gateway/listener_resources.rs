@@ -22,8 +22,9 @@ pub(super) fn write(parents: &Parents, translation: &mut Translation) {
                 "key": certificate.key,
                 "listeners": [state.id],
             });
-            if !state.client_authorities.is_empty() {
-                value["client"] = json!({ "ca": state.client_authorities });
+            if !state.clients.authorities.is_empty() {
+                let mode = if state.clients.is_insecure { "any" } else { "required" };
+                value["client"] = json!({ "ca": state.clients.authorities, "mode": mode });
             }
             push(ResourceList::Ssls, id, value, state, translation);
         }

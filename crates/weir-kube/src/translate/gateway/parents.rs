@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::addresses::{self, Addresses};
-use super::certificates::{self, ListenerCertificate};
+use super::certificates::{self, TlsCertificate};
 use super::conditions::Problem;
 use super::context::Context;
 use super::frontend_tls::{self, FrontendVerification};
@@ -30,6 +30,8 @@ pub(super) struct Parents<'a> {
 pub(super) struct GatewayState<'a> {
     pub gateway: &'a KubeGateway,
     pub addresses: Addresses,
+    /// The certificate that backends with a BackendTLSPolicy are shown; a problem: they are shown none.
+    pub identity: Result<Option<TlsCertificate>, Problem>,
 }
 
 /// A ListenerSet whose parent is ours.
@@ -57,9 +59,8 @@ pub(super) struct ListenerState<'a> {
     pub conflict: Option<Problem>,
     /// A reference of it does not lead anywhere, or it names a kind of routes that is not known.
     pub unresolved: Option<Problem>,
-    pub certificates: Vec<ListenerCertificate>,
-    /// Of the certificates that clients must have, as PEM; empty: they need none.
-    pub client_authorities: String,
+    pub certificates: Vec<TlsCertificate>,
+    pub clients: FrontendVerification,
     pub attached: usize,
 }
 
@@ -88,7 +89,12 @@ impl<'a> Parents<'a> {
         let assigned = addresses::assign(&ours, &context.options.addresses);
         let states = ours.into_iter().zip(assigned);
         let mut parents = Parents {
-            gateways: states.map(|(gateway, addresses)| GatewayState { gateway, addresses }).collect(),
+            gateways: states
+                .map(|(gateway, addresses)| {
+                    let identity = certificates::of_gateway(context, gateway);
+                    GatewayState { gateway, addresses, identity }
+                })
+                .collect(),
             sets: Vec::new(),
             listeners: Vec::new(),
             reached: BTreeMap::new(),
@@ -127,7 +133,7 @@ impl<'a> Parents<'a> {
                 conflict: None,
                 unresolved: None,
                 certificates: Vec::new(),
-                client_authorities: String::new(),
+                clients: FrontendVerification::default(),
                 attached: 0,
             };
             state.find_kinds();
@@ -165,6 +171,11 @@ impl<'a> Parents<'a> {
                 None => {}
             }
         }
+    }
+
+    /// The certificate that backends are shown for requests of a listener.
+    pub(super) fn identity_of(&self, listener: usize) -> Option<&TlsCertificate> {
+        self.gateways[self.listeners[listener].gateway].identity.as_ref().ok()?.as_ref()
     }
 
     /// Notes that requests of a listener go to a Service.
@@ -245,10 +256,10 @@ impl ListenerState<'_> {
         }
     }
 
-    fn verify_clients(&mut self, verification: FrontendVerification) {
-        self.client_authorities = verification.authorities;
-        self.refused = self.refused.take().or(verification.refused);
-        self.unresolved = self.unresolved.take().or(verification.unresolved);
+    fn verify_clients(&mut self, mut verification: FrontendVerification) {
+        self.refused = self.refused.take().or(verification.refused.take());
+        self.unresolved = self.unresolved.take().or(verification.unresolved.take());
+        self.clients = verification;
     }
 
     fn find_certificates(&mut self, context: &Context, from: GrantReferrer) {

@@ -1,11 +1,14 @@
 //! HTTPRoutes and GRPCRoutes as routes.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
 use super::super::expressions::Expressions;
 use super::attach::{Attaching, attach};
 use super::backend_refs::{self, RuleDestination, UpstreamVariant};
+use super::certificates::TlsCertificate;
 use super::conditions::{Problem, StatusConditions};
 use super::context::Context;
 use super::filters;
@@ -130,24 +133,47 @@ pub(super) fn translate(
             parents.reach(*number, backend_refs::service_name(&backend.reference, &route.metadata.namespace));
         }
     }
-    let served = attached.iter().map(|number| &parents.listeners[*number]).filter(|listener| listener.is_served());
-    let listeners: Vec<&str> = served.map(|listener| &*listener.id).collect();
-    let problems = write_rules(context, route, &listeners, backends, translation);
+    let mut problems = RouteProblems::default();
+    for part in parts(parents, &attached) {
+        write_rules(context, route, &part, backends, &mut problems, translation);
+    }
     write_status(context, route, &verdicts, &problems, translation);
+}
+
+/// The listeners of a route whose requests are sent on in the same way.
+#[derive(Default)]
+struct RoutePart<'a> {
+    /// The ids of those that are served.
+    listeners: Vec<&'a str>,
+    /// What backends with TLS are shown.
+    identity: Option<&'a TlsCertificate>,
+}
+
+/// A part for each certificate that the Gateways of these listeners show to backends, at least one part.
+fn parts<'p>(parents: &'p Parents, attached: &[usize]) -> Vec<RoutePart<'p>> {
+    let mut parts = BTreeMap::<_, RoutePart>::new();
+    for &number in attached.iter().filter(|number| parents.listeners[**number].is_served()) {
+        let identity = parents.identity_of(number);
+        let part = parts.entry(identity.map(|identity| &identity.secret)).or_default();
+        part.identity = identity;
+        part.listeners.push(&parents.listeners[number].id);
+    }
+    if parts.is_empty() { vec![RoutePart::default()] } else { parts.into_values().collect() }
 }
 
 fn write_rules(
     context: &Context,
     route: &AttachingRoute,
-    listeners: &[&str],
+    part: &RoutePart,
     backends: &mut ServiceBackends,
+    problems: &mut RouteProblems,
     translation: &mut Translation,
-) -> RouteProblems {
-    let mut problems = RouteProblems::default();
+) {
+    let listeners = &*part.listeners;
     let from = GrantReferrer { kind: route.kind.name(), namespace: &route.metadata.namespace };
     for (number, rule) in route.rules.iter().enumerate() {
         let retries = rule_limits::retries(rule.retry);
-        let variant = UpstreamVariant::of(route.kind, retries.as_ref().ok().and_then(Option::as_ref));
+        let variant = UpstreamVariant::of(route.kind, retries.as_ref().ok().and_then(Option::as_ref), part.identity);
         let (destination, unresolved) = match listeners {
             // What is not served needs no upstreams, but its references are checked.
             [] => {
@@ -170,7 +196,10 @@ fn write_rules(
             if !listeners.is_empty() {
                 let ObjectMeta { namespace, name, .. } = route.metadata;
                 let prefix = if route.kind == Kind::GRPCRoute { "grpcroute" } else { "httproute" };
-                let id = resource_id(&[prefix, namespace, name, &number.to_string(), &index.to_string()]);
+                let (number, index) = (number.to_string(), index.to_string());
+                let secret = part.identity.map(|identity| identity.secret.to_string());
+                let names = [prefix, namespace, name, &number, &index].into_iter().chain(secret.as_deref());
+                let id = resource_id(&names.collect::<Vec<_>>());
                 translation.resources.push(DerivedResource {
                     kind: ResourceList::Routes,
                     id,
@@ -180,7 +209,6 @@ fn write_rules(
             }
         }
     }
-    problems
 }
 
 fn route_value(

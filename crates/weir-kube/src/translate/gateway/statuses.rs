@@ -6,12 +6,15 @@ use serde_json::{Value, json};
 
 use super::conditions::{Problem, StatusConditions};
 use super::context::Context;
+use super::frontend_tls;
 use super::grants::GROUP;
 use super::parents::{GatewayState, ListenerState, Parents, SetState};
 use crate::objects::gateway::{GatewayClass, ListenerStatus};
 use crate::objects::{KubeObject, ObjectRef};
 use crate::translation::{ObjectStatus, Translation};
 
+/// Supported if Services are made for Gateways.
+const INFRASTRUCTURE: &str = "GatewayInfrastructure";
 /// The features of the Gateway API that are supported, by their names in its conformance suite, sorted.
 const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
@@ -20,8 +23,12 @@ const FEATURES: &[&str] = &[
     "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
     "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
+    INFRASTRUCTURE,
     "GatewayPort8080",
     "GatewayStaticAddresses",
     "HTTPRoute",
@@ -32,6 +39,7 @@ const FEATURES: &[&str] = &[
     "HTTPRouteBackendProtocolWebSocket",
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
     "HTTPRouteDestinationPortMatching",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
@@ -66,7 +74,8 @@ pub(super) fn classes<'a>(context: &Context<'a>, translation: &mut Translation) 
             .as_ref()
             .map(|_| Problem::new("InvalidParameters", "parametersRef is not supported: leave it out"));
         conditions.set_result("Accepted", refused.as_ref());
-        let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+        let is_supported = |name: &&&str| context.options.makes_services || **name != INFRASTRUCTURE;
+        let features: Vec<Value> = FEATURES.iter().filter(is_supported).map(|name| json!({ "name": name })).collect();
         push(class, json!({ "conditions": conditions.into_value(), "supportedFeatures": features }), translation);
         if refused.is_none() {
             names.insert(&*class.metadata.name);
@@ -99,6 +108,12 @@ fn gateway(parents: &Parents, state: &GatewayState, translation: &mut Translatio
     match programmed {
         Some(problem) if accepted.is_some() => conditions.set("Programmed", false, "Invalid", &problem.message),
         programmed => conditions.set_result("Programmed", programmed),
+    }
+    let unresolved = state.identity.as_ref().err().cloned().or_else(|| some_unresolved(&listeners));
+    conditions.set_result("ResolvedRefs", unresolved.as_ref());
+    if frontend_tls::is_insecure(gateway) {
+        let message = "clients without a valid certificate are served: AllowInsecureFallback";
+        conditions.set("InsecureFrontendValidationMode", true, "ConfigurationChanged", message);
     }
     let is_attached = |set: &&SetState| {
         std::ptr::eq(parents.gateways[set.gateway].gateway, gateway)
@@ -153,6 +168,13 @@ fn some_invalid(listeners: &[&ListenerState]) -> Option<Problem> {
     let invalid: Vec<&str> =
         listeners.iter().filter(|listener| !listener.is_served()).map(|listener| &*listener.listener.name).collect();
     (!invalid.is_empty()).then(|| Problem::new(NOT_VALID, format!("not valid: listeners {}", invalid.join(", "))))
+}
+
+fn some_unresolved(listeners: &[&ListenerState]) -> Option<Problem> {
+    let names = listeners.iter().filter(|listener| listener.unresolved.is_some());
+    let names: Vec<&str> = names.map(|listener| &*listener.listener.name).collect();
+    let message = || format!("references that lead nowhere: listeners {}", names.join(", "));
+    (!names.is_empty()).then(|| Problem::new("ListenersNotResolved", message()))
 }
 
 fn listener_statuses(listeners: &[&ListenerState], before: &[ListenerStatus], generation: i64) -> Value {
