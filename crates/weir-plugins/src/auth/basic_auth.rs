@@ -263,15 +263,14 @@ mod tests {
 
     #[test]
     fn users_of_a_route_are_admitted_and_consumers_are_not() {
-        const HASH: &str = "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/";
         let shared = with_consumers(&[("jack", "basic-auth", json!({"username": "jack", "password": "secret"}))]);
         let users =
-            json!({"users": [{"username": "jill", "password": "plain"}, {"username": "joe", "password": HASH}]});
+            json!({"users": [{"username": "jill", "password": "plain"}, {"username": "joe", "password": "other"}]});
         let door = build_with::<BasicAuth>(users, &shared).unwrap_or_else(|error| panic!("{error}"));
         for (shown, outcome) in [
             ("jill:plain", Ok(())),
-            ("joe:myPassword", Ok(())),
-            ("joe:other", Err(Stop::Answered)),
+            ("joe:other", Ok(())),
+            ("joe:plain", Err(Stop::Answered)),
             ("jack:secret", Err(Stop::Answered)),
         ] {
             let mut exchange = with(&format!("Basic {}", STANDARD.encode(shown)));
