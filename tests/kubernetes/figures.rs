@@ -111,7 +111,7 @@ fn changes_are_served_soon_in_a_large_cluster() {
 
     let client = &mut Client::connect(address);
     let slice = |number: usize| {
-        let (origin, expected) = if number % 2 == 0 { (&second, "200 second") } else { (&first, "200 first") };
+        let (origin, expected) = if number.is_multiple_of(2) { (&second, "200 second") } else { (&first, "200 first") };
         let [_, slice] = service("app-1", origin.addr());
         (slice, expected)
     };
