@@ -16,6 +16,7 @@ mod load;
 mod logs;
 mod mistakes;
 mod pages;
+mod quotas;
 mod recipes;
 mod reload;
 mod stalls;

@@ -33,6 +33,10 @@ pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, Se
 pub use observe::trace::otlp::metrics::MetricsPeriod;
 pub use observe::trace::otlp::service::OtlpProtocol;
 pub use store::counters::{hand_over as hand_over_counters, take_over as take_over_counters};
+pub use store::durable::{
+    failed_writes as failed_counter_writes, finish as finish_counters, refusal as counter_refusal,
+    unwritten as unwritten_counters,
+};
 pub use traffic::proxy_cache::totals as cache_totals;
 pub use traffic::proxy_mirror::tallies as mirror_tallies;
 pub use traffic::sse_fanout::{StreamLimit, totals as fanout_totals};

@@ -159,6 +159,10 @@ impl GatewayNode {
             true => ExitFailure::Listen,
             false => ExitFailure::Configuration,
         })?;
+        if let Some(refusal) = weir_plugins::counter_refusal() {
+            say!("{refusal}");
+            return Err(ExitFailure::System);
+        }
         let Publication { snapshot, settings, acme: wanted, hubs: wanted_hubs, http, .. } = first;
         say!("version {}, process {}, workers: {workers}", env!("CARGO_PKG_VERSION"), std::process::id());
         say!("limits: {limits}");

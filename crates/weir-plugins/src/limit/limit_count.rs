@@ -12,6 +12,7 @@ use crate::limit::key::{KeyType, LimitKey, unique_keys};
 use crate::limit::policy::{CounterPolicy, counted_somewhere};
 use crate::limit::replacement::{self, Replaceable};
 use crate::options::headers::header_name;
+use crate::store::durable::Startable;
 use crate::store::redis_server::NoRedisAnswer;
 
 pub(super) mod delayed;
@@ -69,6 +70,13 @@ pub struct LimitCount {
     /// The message in the body of a refusal, `{"error_msg":"..."}`. Without it, a refusal has only the status.
     #[schemars(length(min = 1))]
     rejected_msg: Option<String>,
+    /// `local`: keeps the counters in the node's `data_dir`, so that they survive restarts and crashes. A process that is killed
+    /// forgets at most the requests of its last 0.1 seconds, and a loss of power those of its last 1.1 seconds, plus the time that
+    /// the disk takes to write. At most 262,144 keys count at a time, in 32 MiB on disk. If the disk cannot be written, limits count
+    /// in memory, and no request is refused for it. Not in APISIX.
+    #[serde(default)]
+    #[schemars(extend("x-weir-only-if" = { "policy": ["local"] }))]
+    durable: bool,
     /// Lets a request through if its limit cannot be determined: a variable holds no number, or the Redis server does
     /// not answer. Otherwise the request is answered with 500.
     #[serde(default)]
@@ -171,6 +179,7 @@ impl Definition for LimitCount {
             _ => MAX_PAIRED_COUNT,
         };
         let identity = self.identity(build)?;
+        let (windows, kept) = self.windows(build)?;
         let quotas = match (self.count, self.time_window, self.rules) {
             (Some(count), Some(window), None) => {
                 let key = LimitKey::compile(&self.key, self.key_type, "key", build)?;
@@ -204,7 +213,8 @@ impl Definition for LimitCount {
         let limiter = CountLimiter {
             replaceable: Replaceable::new(&replacement::LIMIT_COUNT, build),
             quotas: quotas.into(),
-            windows: Windows::new(self.window_type, build),
+            windows,
+            kept,
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             allow_degradation: self.allow_degradation,
             shown: LimitHeaders { usual: self.show_limit_quota_header, ietf: self.ietf_headers },
@@ -238,6 +248,20 @@ impl LimitCount {
             return Err(ConfigError::new("group", problem));
         }
         Ok(format!("limit-count group {group}: {options}"))
+    }
+
+    /// The counters, and what keeps them on disk.
+    fn windows(&self, build: &Build) -> Result<(Windows, Option<Arc<dyn Startable>>), ConfigError> {
+        if !self.durable {
+            return Ok((Windows::new(self.window_type, build), None));
+        }
+        if self.policy != CounterPolicy::Local {
+            return Err(ConfigError::new("durable", "has a meaning only with the policy `local`; leave it out"));
+        }
+        let (windows, kept) = Windows::durable(self.window_type, build).ok_or_else(|| {
+            ConfigError::new("durable", "needs the node's `data_dir`: set it at the top, as `data_dir: /var/lib/weir`")
+        })?;
+        Ok((windows, Some(kept)))
     }
 
     /// The interval of synchronization with the server; `None` if the server is asked for each request.
@@ -278,6 +302,8 @@ struct CountLimiter {
     replaceable: Replaceable,
     quotas: Box<[CountQuota]>,
     windows: Windows,
+    /// Keeps the counters on disk.
+    kept: Option<Arc<dyn Startable>>,
     refusal: RefusalResponse,
     allow_degradation: bool,
     shown: LimitHeaders,
@@ -285,7 +311,12 @@ struct CountLimiter {
 
 impl Plugin for CountLimiter {
     fn phases(&self) -> Phases {
-        if self.shown.usual || self.shown.ietf { Phases::REQUEST.and(Phases::RESPONSE) } else { Phases::REQUEST }
+        let is_shown = self.shown.usual || self.shown.ietf;
+        Phases { response: is_shown, start: self.kept.is_some(), ..Phases::REQUEST }
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.kept.as_ref().map_or(Ok(()), |kept| kept.start())
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {

@@ -13,11 +13,13 @@ use std::sync::{Mutex, PoisonError};
 use portable_atomic::{AtomicU128, Ordering};
 
 mod memory;
+mod recorded;
 mod siphash;
 
-use memory::CellMemory;
+use memory::{CellMemory, PassedOnCells};
 pub use memory::{hand_over, take_over};
-use siphash::SipKey;
+pub use recorded::StoredCell;
+pub use siphash::SipKey;
 
 /// A key can occupy the cells of this many groups, each of [`GROUP`] neighbours.
 const GROUPS: usize = 4;
@@ -40,7 +42,10 @@ pub trait PackedCounter: Copy {
 
 /// A table of counters of one kind.
 pub struct CounterTable<C> {
-    cells: CellMemory,
+    memory: CellMemory,
+    /// The number of cells. In a recorded table, words behind them have a bit for each cell that has changed.
+    len: usize,
+    is_recorded: bool,
     /// Each lock guards the insertion into its part of the table.
     parts: Box<[Mutex<()>]>,
     secret: SipKey,
@@ -71,24 +76,21 @@ impl CounterKey {
 impl<C: PackedCounter> CounterTable<C> {
     /// A table with at least this many cells. Memory pages are allocated when a key first uses them.
     pub fn new(cells: usize) -> CounterTable<C> {
-        CounterTable::of(CellMemory::own(rounded(cells)), SipKey::random())
+        let len = rounded(cells);
+        CounterTable::of(CellMemory::own(len), len, SipKey::random(), false)
     }
 
     /// The same, but with the counters of the previous process, if this one has replaced it. `kind` is a word for this type of counter,
     /// which is another one after a change of its packed form.
     pub fn passed_on(kind: &'static str, cells: usize) -> CounterTable<C> {
-        match CellMemory::passed_on(kind, rounded(cells)) {
-            Ok((memory, secret)) => CounterTable::of(memory, secret),
-            Err(error) => {
-                tracing::warn!("the counters of {kind} cannot be passed on to the next process of an upgrade: {error}");
-                CounterTable::new(cells)
-            }
-        }
+        let len = rounded(cells);
+        let PassedOnCells { memory, secret, .. } = CellMemory::passed_on(kind, len, SipKey::random());
+        CounterTable::of(memory, len, secret, false)
     }
 
-    fn of(cells: CellMemory, secret: SipKey) -> CounterTable<C> {
+    fn of(memory: CellMemory, len: usize, secret: SipKey, is_recorded: bool) -> CounterTable<C> {
         let parts = (0..PARTS).map(|_| Mutex::default()).collect();
-        CounterTable { cells, parts, secret, kind: std::marker::PhantomData }
+        CounterTable { memory, len, is_recorded, parts, secret, kind: std::marker::PhantomData }
     }
 
     /// The key for a value under a name.
@@ -121,22 +123,34 @@ impl<C: PackedCounter> CounterTable<C> {
         (key.0 as usize) % PARTS
     }
 
-    /// The cells that a key can occupy, all in its part of the table.
-    fn cells(&self, key: CounterKey) -> impl Iterator<Item = &AtomicU128> {
-        let part_len = self.cells.len() / PARTS;
-        let groups = part_len / GROUP;
-        let part = &self.cells[self.part(key) * part_len..][..part_len];
-        let first = (key.0 >> 8) as usize;
-        // The number of groups is a power of two.
-        (0..GROUPS).flat_map(move |step| &part[((first + step) & (groups - 1)) * GROUP..][..GROUP])
+    /// Groups in a part of the table; a power of two.
+    fn groups(&self) -> usize {
+        self.len / PARTS / GROUP
     }
 
-    fn find(&self, key: CounterKey) -> Option<&AtomicU128> {
-        self.cells(key).find(|cell| tag_of(cell.load(Ordering::Acquire)) == tag(key))
+    /// The cells of a group of a part of the table.
+    fn group(&self, part: usize, group: usize) -> impl Iterator<Item = NumberedCell<'_>> {
+        let begin = part * (self.len / PARTS) + (group & (self.groups() - 1)) * GROUP;
+        (begin..).zip(&self.memory[begin..][..GROUP])
+    }
+
+    /// The cells that a key can occupy, all in its part of the table.
+    fn cells(&self, key: CounterKey) -> impl Iterator<Item = NumberedCell<'_>> {
+        let (part, first) = (self.part(key), (key.0 >> 8) as usize);
+        (0..GROUPS).flat_map(move |step| self.group(part, first + step))
+    }
+
+    fn find(&self, key: CounterKey) -> Option<NumberedCell<'_>> {
+        self.cells(key).find(|(_, cell)| tag_of(cell.load(Ordering::Acquire)) == tag(key))
     }
 
     /// Returns `None` if the cell has been taken over by another key meanwhile.
-    fn change<T>(&self, cell: &AtomicU128, key: CounterKey, change: &mut impl FnMut(C) -> (Option<C>, T)) -> Option<T> {
+    fn change<T>(
+        &self,
+        (number, cell): NumberedCell<'_>,
+        key: CounterKey,
+        change: &mut impl FnMut(C) -> (Option<C>, T),
+    ) -> Option<T> {
         let mut word = cell.load(Ordering::Acquire);
         loop {
             if tag_of(word) != tag(key) {
@@ -145,7 +159,10 @@ impl<C: PackedCounter> CounterTable<C> {
             let (new, result) = change(C::from_bits(word & COUNTER_MASK));
             let Some(new) = new else { return Some(result) };
             match cell.compare_exchange_weak(word, pack(key, new), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(result),
+                Ok(_) => {
+                    self.record(number);
+                    return Some(result);
+                }
                 Err(current) => word = current,
             }
         }
@@ -161,15 +178,23 @@ impl<C: PackedCounter> CounterTable<C> {
         if self.find(key).is_some() {
             return None;
         }
-        let weight = |word: &u128| {
-            let counter = C::from_bits(word & COUNTER_MASK);
-            if *word != 0 && counter.is_live(now) { 1 + counter.weight(now) } else { 0 }
-        };
-        let cells = self.cells(key).map(|cell| (cell, cell.load(Ordering::Acquire)));
-        let (cell, word) = cells.min_by_key(|(_, word)| weight(word)).expect("every key has cells");
+        let cells = self.cells(key).map(|(number, cell)| (number, cell, cell.load(Ordering::Acquire)));
+        let least_used = cells.min_by_key(|(.., word)| weight::<C>(*word, now));
+        let (number, cell, word) = least_used.expect("every key has cells");
         let taken = cell.compare_exchange(word, pack(key, new), Ordering::AcqRel, Ordering::Acquire);
-        taken.is_ok().then_some(result)
+        taken.ok()?;
+        self.record(number);
+        Some(result)
     }
+}
+
+/// A cell, and its number in the table.
+type NumberedCell<'a> = (usize, &'a AtomicU128);
+
+/// How much is lost if this word is replaced; 0 for one without effect.
+fn weight<C: PackedCounter>(word: u128, now: u64) -> u64 {
+    let counter = C::from_bits(word & COUNTER_MASK);
+    if word != 0 && counter.is_live(now) { 1 + counter.weight(now) } else { 0 }
 }
 
 fn rounded(cells: usize) -> usize {

@@ -133,6 +133,10 @@ impl Plugin for WorkflowRules {
         self.limits().fold(Phases::REQUEST, |phases, plugin| phases.and(plugin.phases()))
     }
 
+    fn start(&self) -> Result<(), String> {
+        self.limits().filter(|plugin| plugin.phases().start).try_for_each(|plugin| plugin.start())
+    }
+
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let holds = |rule: &&WorkflowRule| rule.case.as_ref().is_none_or(|case| case.holds(exchange));
         let Some(rule) = self.0.iter().find(holds) else { return Ok(Flow::Continue) };

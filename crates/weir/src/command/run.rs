@@ -68,6 +68,7 @@ impl RunCommand {
         match GatewayNode::start(options) {
             Ok(node) => {
                 node.run();
+                weir_plugins::finish_counters(LAST_COUNTS);
                 weir_plugins::finish_records(LAST_RECORDS);
                 exit::DONE
             }
@@ -75,6 +76,9 @@ impl RunCommand {
         }
     }
 }
+
+/// How long a process that ends tries to write the counters of durable limits.
+const LAST_COUNTS: Duration = Duration::from_secs(5);
 
 /// How long a process that ends tries to deliver the log records of its plugins.
 const LAST_RECORDS: Duration = Duration::from_secs(5);

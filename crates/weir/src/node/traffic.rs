@@ -1,4 +1,4 @@
-//! Traffic figures of the plugins `prometheus`, `proxy-mirror` and `sse-fanout` in `/metrics`.
+//! Figures of plugins in `/metrics`: traffic, mirrors, shared streams, caches and durable counters.
 
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
@@ -12,6 +12,7 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     mirrors(page);
     shared_streams(page);
     cached_responses(page);
+    durable_counters(page);
     let totals = weir_plugins::totals();
     if totals.is_empty() {
         return;
@@ -104,6 +105,15 @@ fn shared_streams(page: &mut Page) {
         "Time from when an event was received until it was given to a client's connection, for each client.",
     );
     page.distribution(&[], &totals.delays.totals(), Resolution::Full);
+}
+
+/// Counters of limits that are kept on disk.
+fn durable_counters(page: &mut Page) {
+    let Some(unwritten) = weir_plugins::unwritten_counters() else { return };
+    page.gauge("weir_durable_counters_unwritten", "Counters of durable limits whose last change is not on disk yet.");
+    page.value(&[], unwritten);
+    page.counter("weir_durable_counters_failed_writes", "Times that counters of durable limits could not be written.");
+    page.total(&[], weir_plugins::failed_counter_writes());
 }
 
 /// Responses that `proxy-cache` keeps.

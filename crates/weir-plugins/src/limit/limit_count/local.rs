@@ -1,12 +1,15 @@
 //! Fixed and sliding windows, counted in this process.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::WindowType;
-use super::quota::{CountQuota, EffectiveLimit, LimitDecision, MAX_COUNT, MAX_PAIRED_COUNT};
+use super::quota::{CountQuota, EffectiveLimit, LimitDecision, MAX_COUNT, MAX_PAIRED_COUNT, MAX_WINDOW_S};
+use crate::clock;
 use crate::limit::key::LimitKey;
 use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
+use crate::store::durable::{DurableCounter, DurableCounters, Startable};
 use weir_plugin::{Build, Exchange};
 
 /// The most keys in each of the two tables: a million, in at most 16 MiB. The two kinds of windows need separate
@@ -29,6 +32,20 @@ impl Windows {
                 build.shared("limit-count", "", || CounterTable::passed_on("limit-count-sliding", MOST_KEYS)),
             ),
         }
+    }
+
+    /// Windows that are kept on disk, and what keeps them; `None` without a `data_dir`.
+    pub(super) fn durable(window: WindowType, build: &Build) -> Option<(Windows, Arc<dyn Startable>)> {
+        Some(match window {
+            WindowType::Fixed => {
+                let kept = DurableCounters::<Fixed>::of(build)?;
+                (Windows::Fixed(Arc::clone(kept.table())), kept as Arc<dyn Startable>)
+            }
+            WindowType::Sliding => {
+                let kept = DurableCounters::<Sliding>::of(build)?;
+                (Windows::Sliding(Arc::clone(kept.table())), kept)
+            }
+        })
     }
 
     /// Counts one request.
@@ -100,6 +117,29 @@ impl PackedCounter for Fixed {
     }
 }
 
+impl DurableCounter for Fixed {
+    const KIND: &'static str = "limit-count-fixed-durable";
+
+    fn now() -> u64 {
+        clock::now().as_millis() as u64
+    }
+
+    fn is_possible(self, now_ms: u64) -> bool {
+        self.until_ms <= now_ms + MAX_WINDOW_S * 1000
+    }
+
+    fn plus(self, other: Fixed, now_ms: u64) -> Fixed {
+        match (self.is_live(now_ms), other.is_live(now_ms)) {
+            (false, _) => other,
+            (_, false) => self,
+            _ => Fixed {
+                until_ms: self.until_ms.min(other.until_ms),
+                count: self.count.saturating_add(other.count).min(MAX_COUNT),
+            },
+        }
+    }
+}
+
 fn take_fixed(
     table: &CounterTable<Fixed>,
     key: CounterKey,
@@ -147,6 +187,32 @@ impl PackedCounter for Sliding {
 
     fn weight(self, _: u64) -> u64 {
         self.current.max(self.previous)
+    }
+}
+
+impl DurableCounter for Sliding {
+    const KIND: &'static str = "limit-count-sliding-durable";
+
+    fn now() -> u64 {
+        clock::now().as_secs()
+    }
+
+    fn is_possible(self, now_s: u64) -> bool {
+        self.until_s <= now_s + 2 * MAX_WINDOW_S
+    }
+
+    fn plus(self, other: Sliding, _: u64) -> Sliding {
+        let sum = |one: u64, other: u64| one.saturating_add(other).min(MAX_PAIRED_COUNT);
+        match self.until_s.cmp(&other.until_s) {
+            Ordering::Equal => Sliding {
+                until_s: self.until_s,
+                current: sum(self.current, other.current),
+                previous: sum(self.previous, other.previous),
+            },
+            // What counted last is in a later window, for which the counts of the other are at most those of the previous one.
+            Ordering::Greater => Sliding { previous: sum(self.previous, other.current), ..self },
+            Ordering::Less => Sliding { previous: sum(other.previous, self.current), ..other },
+        }
     }
 }
 

@@ -36,30 +36,45 @@ impl CellMemory {
         CellMemory::Heap(unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU128]) })
     }
 
-    /// The memory of a kind of table, and its secret: that of the previous process, if it has passed it on, or else new memory that
-    /// can be passed on.
-    ///
-    /// # Errors
-    /// The system has no such memory.
-    pub fn passed_on(kind: &'static str, cells: usize) -> io::Result<(CellMemory, SipKey)> {
+    /// The memory of a kind of table, and its secret: that of the previous process, if it has passed it on, or else new memory with
+    /// `secret`, which can be passed on.
+    pub fn passed_on(kind: &'static str, cells: usize, secret: SipKey) -> PassedOnCells {
         let inherited = tables().inherited.extract_if(.., |(name, _)| name == kind).next();
         let opened = inherited.and_then(|(_, file)| open(file, cells).ok());
-        let (file, secret) = opened.map_or_else(|| create(kind, cells), Ok)?;
-        let file = Arc::new(file);
-        let map = MmapOptions::new().len(CELLS_AT + cells * CELL).map_raw(&*file)?;
-        let mut tables = tables();
-        tables.own.retain(|(_, file)| file.strong_count() > 0);
-        tables.own.push((kind, Arc::downgrade(&file)));
-        Ok((CellMemory::Mapped { map, cells, _file: file }, secret))
+        let is_inherited = opened.is_some();
+        let mapped: io::Result<_> = opened.map_or_else(|| Ok((create(kind, cells, secret)?, secret)), Ok);
+        match mapped.and_then(|(file, secret)| Ok((map(kind, cells, file)?, secret))) {
+            Ok((memory, secret)) => PassedOnCells { memory, secret, is_inherited },
+            Err(error) => {
+                tracing::warn!("the counters of {kind} cannot be passed on to the next process of an upgrade: {error}");
+                PassedOnCells { memory: CellMemory::own(cells), secret, is_inherited: false }
+            }
+        }
     }
 }
 
-fn create(kind: &str, cells: usize) -> io::Result<(File, SipKey)> {
+/// Memory that is passed on to the next process.
+pub struct PassedOnCells {
+    pub memory: CellMemory,
+    pub secret: SipKey,
+    /// The previous process has counted in it.
+    pub is_inherited: bool,
+}
+
+fn map(kind: &'static str, cells: usize, file: File) -> io::Result<CellMemory> {
+    let file = Arc::new(file);
+    let map = MmapOptions::new().len(CELLS_AT + cells * CELL).map_raw(&*file)?;
+    let mut tables = tables();
+    tables.own.retain(|(_, file)| file.strong_count() > 0);
+    tables.own.push((kind, Arc::downgrade(&file)));
+    Ok(CellMemory::Mapped { map, cells, _file: file })
+}
+
+fn create(kind: &str, cells: usize, secret: SipKey) -> io::Result<File> {
     let file = File::from(memfd_create(format!("weir {kind}"), MemfdFlags::CLOEXEC)?);
     file.set_len((CELLS_AT + cells * CELL) as u64)?;
-    let secret = SipKey::random();
     file.write_all_at(&[&MAGIC[..], &secret.bytes()].concat(), 0)?;
-    Ok((file, secret))
+    Ok(file)
 }
 
 /// Opens memory of another process. The program there may be another version of this one.

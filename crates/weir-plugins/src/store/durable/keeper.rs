@@ -1,0 +1,240 @@
+//! Writes the changes of a table to its journal.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use weir_journal::{AppendError, Item, Journal, Options, Seq, Sync, WhenFull};
+
+use super::DurableCounter;
+use super::folder::{CounterFolder, FolderError, JOURNAL};
+use super::record::{self, RecordHead};
+use super::totals;
+use crate::store::counters::{CounterTable, StoredCell};
+
+/// How often changes are written: what a process that is killed may lose.
+pub const WRITE_EVERY: Duration = Duration::from_millis(100);
+/// How often what was written is synced: what a loss of power may lose besides.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// The pause after a failure.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// How long the start of a node waits for a process that is just ending.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// The most bytes of a journal. A table with all cells in use takes 5 MiB. When it has grown by as much it is written anew, and only
+/// then is what came before removed.
+pub const MAX_BYTES: u64 = 32 << 20;
+const SEGMENT_BYTES: u64 = 2 << 20;
+/// A journal that has grown by less is not written anew.
+const LEAST_GROWTH: u64 = 1 << 20;
+
+/// A table, and its folder.
+pub struct Keeper<C: DurableCounter> {
+    table: Arc<CounterTable<C>>,
+    folder: CounterFolder,
+    head: RecordHead,
+    /// The memory has everything that the folder has.
+    is_restored: bool,
+    journal: Option<LockedJournal>,
+    /// The failure that was logged, until a write succeeds.
+    logged: Option<String>,
+}
+
+struct LockedJournal {
+    journal: Journal,
+    /// The bytes of the cells when all were last written, and of the changes since then.
+    whole: u64,
+    grown: u64,
+    /// After the journal, which must be closed while the folder is still locked.
+    _lock: File,
+}
+
+/// Why counters are not on disk.
+enum KeepError {
+    Folder(FolderError),
+    Write(AppendError),
+}
+
+impl<C: DurableCounter> Keeper<C> {
+    pub fn new(table: Arc<CounterTable<C>>, folder: CounterFolder, is_restored: bool) -> Keeper<C> {
+        let head = record::head(&table);
+        Keeper { table, folder, head, is_restored, journal: None, logged: None }
+    }
+
+    pub fn table(&self) -> &Arc<CounterTable<C>> {
+        &self.table
+    }
+
+    /// Opens the folder; waits for a process that is about to leave it.
+    ///
+    /// # Errors
+    /// Why it cannot be opened. [`Keeper::step`] tries again.
+    pub fn open_patiently(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match self.open() {
+                Ok(()) => return Ok(()),
+                Err(KeepError::Folder(FolderError::InUse(_))) if Instant::now() < deadline => sleep(WRITE_EVERY),
+                Err(error) => {
+                    let text = self.describe(&error);
+                    if matches!(error, KeepError::Folder(FolderError::InUse(_))) {
+                        totals::refuse(&text);
+                    }
+                    self.logged = Some(text.clone());
+                    return Err(text);
+                }
+            }
+        }
+    }
+
+    /// Writes what has changed. Returns the pause before the next step.
+    pub fn step(&mut self) -> Duration {
+        let kept = if self.journal.is_none() { self.open() } else { self.write_changes() };
+        match kept {
+            Ok(()) => {
+                if self.logged.take().is_some() {
+                    tracing::info!("the counters in {} are kept on disk again", self.folder.path().display());
+                }
+                WRITE_EVERY
+            }
+            // The previous process of an upgrade keeps the table until it ends.
+            Err(KeepError::Folder(FolderError::InUse(_))) if self.is_restored => WRITE_EVERY,
+            Err(error) => {
+                totals::count_failure();
+                let text = self.describe(&error);
+                if self.logged.as_ref() != Some(&text) {
+                    tracing::warn!("{text}");
+                    self.logged = Some(text);
+                }
+                RETRY_EVERY
+            }
+        }
+    }
+
+    fn describe(&self, error: &KeepError) -> String {
+        let folder = self.folder.path().display();
+        match error {
+            KeepError::Folder(FolderError::InUse(id)) => {
+                let id = id.map(|id| format!(", {id},")).unwrap_or_default();
+                format!(
+                    "the counters in {folder} are kept by another process{id} and cannot be kept by two; \
+                     give each gateway a `data_dir` of its own"
+                )
+            }
+            error => format!(
+                "the counters in {folder} cannot be kept on disk: {error}; limits count in memory, and a restart loses \
+                 what has changed since the last write"
+            ),
+        }
+    }
+
+    fn open(&mut self) -> Result<(), KeepError> {
+        let lock = self.folder.lock()?;
+        let options = Options {
+            segment_bytes: SEGMENT_BYTES,
+            max_bytes: MAX_BYTES,
+            max_record_bytes: record::MAX_BYTES as u32,
+            // Reached only after writes of all cells that have failed half-way. The next one that succeeds makes up for it.
+            when_full: WhenFull::DropOldest,
+            sync: Sync::Every(SYNC_EVERY),
+            ..Options::default()
+        };
+        let (journal, recovery) = Journal::open(self.folder.path().join(JOURNAL), options)?;
+        if let Some(damage) = recovery.summary() {
+            tracing::warn!("the counters in {}: {damage}", self.folder.path().display());
+        }
+        if !self.is_restored {
+            self.restore(&journal)?;
+            self.is_restored = true;
+        }
+        self.folder.keep_secret(self.table.secret())?;
+        self.journal = Some(LockedJournal { journal, whole: 0, grown: 0, _lock: lock });
+        self.write_all()
+    }
+
+    /// Counts what was kept.
+    fn restore(&self, journal: &Journal) -> io::Result<()> {
+        let mut words = vec![0; self.table.cell_count()];
+        let mut reader = journal.reader(0);
+        let mut foreign = 0;
+        while let Some(item) = reader.read()? {
+            let Item::Record { payload, .. } = item else { continue };
+            let Some(cells) = record::decode(self.head, payload) else {
+                foreign += 1;
+                continue;
+            };
+            for StoredCell { number, word } in cells {
+                if let Some(kept) = words.get_mut(number as usize) {
+                    *kept = word;
+                }
+            }
+        }
+        if foreign > 0 {
+            tracing::warn!("{foreign} records in {} are of another version", self.folder.path().display());
+        }
+        let now = C::now();
+        let cells = (0..).zip(words).map(|(number, word)| StoredCell { number, word });
+        for cell in cells.filter(|cell| cell.counter::<C>().is_possible(now)) {
+            self.table.restore(cell, now, |one, other| one.plus(other, now));
+        }
+        Ok(())
+    }
+
+    fn write_changes(&mut self) -> Result<(), KeepError> {
+        if self.journal.as_ref().is_some_and(|kept| kept.grown > kept.whole.max(LEAST_GROWTH)) {
+            return self.write_all();
+        }
+        let changes = self.table.take_changes();
+        self.append(&changes).map(|_| ()).inspect_err(|_| self.table.put_back(&changes))
+    }
+
+    /// Writes all cells that have an effect, and removes what was written before.
+    fn write_all(&mut self) -> Result<(), KeepError> {
+        let changes = self.table.take_changes();
+        let live = self.table.live(C::now());
+        let first = self.append(&live).inspect_err(|_| self.table.put_back(&changes))?;
+        let Some(kept) = &mut self.journal else { return Ok(()) };
+        if let Some(first) = first {
+            kept.journal.release(first - 1);
+        }
+        kept.whole = (live.len() * record::CELL_BYTES) as u64;
+        kept.grown = 0;
+        Ok(())
+    }
+
+    /// Returns the number of the first record.
+    fn append(&mut self, cells: &[StoredCell]) -> Result<Option<Seq>, KeepError> {
+        let Some(kept) = &mut self.journal else { return Ok(None) };
+        let mut first = None;
+        for record in record::encode(self.head, cells) {
+            kept.grown += record.len() as u64;
+            let seq = kept.journal.append_and_wait(record).map_err(KeepError::Write)?;
+            first.get_or_insert(seq);
+        }
+        Ok(first)
+    }
+}
+
+impl From<FolderError> for KeepError {
+    fn from(error: FolderError) -> Self {
+        KeepError::Folder(error)
+    }
+}
+
+impl From<io::Error> for KeepError {
+    fn from(error: io::Error) -> Self {
+        KeepError::Folder(FolderError::Io(error))
+    }
+}
+
+impl fmt::Display for KeepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeepError::Folder(FolderError::InUse(_)) => f.write_str("the folder is in use"),
+            KeepError::Folder(FolderError::Io(error)) => error.fmt(f),
+            KeepError::Write(error) => error.fmt(f),
+        }
+    }
+}
