@@ -4,9 +4,14 @@
 mod records;
 
 use std::io::{Read, Write};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, ServerConnection};
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::crypto::aws_lc_rs::{self, kx_group};
+use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
 use weir_testkit::{
     Answer, Authority, Client, DEADLINE, Gate, Gateway, Identity, Origin, Reading, TlsClient, TlsServer, eventually,
     scaled,
@@ -240,6 +245,46 @@ fn r09_words_after_the_last() {
     assert!(!rig.origin.targets().iter().any(|target| target == "/smuggled"));
 }
 
+/// RFC 8446 §6.2, RFC 5246 §7.2.2: the peer learns why, whether it is heard or answered at the time.
+#[test]
+fn r09_an_error_after_the_handshake_is_an_alert() {
+    const FATAL: u8 = 2;
+    let gate = Gate::new();
+    let origin = Origin::serving({
+        let gate = gate.clone();
+        move |request| {
+            if request.target == "/held" {
+                gate.wait();
+            }
+            Answer::ok(format!("{} {} 0", request.method, request.target))
+        }
+    });
+    let rig = Rig::before(origin, "");
+    for (version, tls) in rig.versions() {
+        for begin in ["", "GET / HTTP/1.1\r\n", "GET /held HTTP/1.1\r\nHost: t\r\n\r\n"] {
+            for what in ["a wrong code", "an unknown kind", "a record too long", "a message of the handshake"] {
+                let mut attacker = Records::connect(&rig.gateway, tls);
+                let begin = if begin.is_empty() { Vec::new() } else { attacker.seal(DATA, begin) };
+                let wrong = match what {
+                    "a wrong code" => {
+                        let mut record = attacker.seal(DATA, "GET");
+                        *record.last_mut().expect("it has a code") ^= 1;
+                        record
+                    }
+                    "an unknown kind" => record(99, b"x"),
+                    "a record too long" => [&[DATA, 3, 3, 0x7f, 0xff][..], &[0; 0x7fff]].concat(),
+                    _ => attacker.seal(HANDSHAKE, [20, 0, 0, 0]),
+                };
+                attacker.send([begin, wrong].concat());
+                let alerts = attacker.until_closed();
+                assert!(matches!(&alerts[..], [alert] if alert[0] == FATAL), "{version}: {what}: {alerts:?}");
+            }
+        }
+    }
+    gate.open();
+    rig.canary();
+}
+
 #[test]
 fn r09_handshakes_that_are_not_finished() {
     let rig = Rig::echo("ssl_handshake_timeout: 4s");
@@ -304,23 +349,37 @@ fn r09_early_data_is_refused_and_not_replayed() {
     complete(&mut connection, &mut client);
     ask(&mut connection, &mut client, "/first");
     assert!(shake_hands(config).early_data().is_none(), "a ticket of the gateway allows early data");
-    // Another server of that name did, before.
+    // Another server of that name did, before, and took less or more than a record of it. The gateway may also ask for another key.
     let server = TlsServer::new(&Authority::of_tests().identity(&["t"]));
     let mut server = (**server.config()).clone();
-    server.max_early_data_size = 16 << 10;
-    let mut config = ClientConfig::clone(TlsClient::trusting(Authority::of_tests()).config());
-    config.enable_early_data = true;
-    talk(&config, ServerConnection::new(Arc::new(server)).expect("it can begin"));
-
+    server.max_early_data_size = 512 << 10;
+    let server = Arc::new(server);
     let request = b"GET /early HTTP/1.1\r\nHost: t\r\n\r\n";
-    let mut connection = shake_hands(config);
-    connection.early_data().expect("the ticket allows it").write_all(request).expect("it fits");
-    let flight = said(&mut connection);
-    let mut client = Client::connect(rig.gateway.tls_addr());
-    client.send(&flight);
-    complete(&mut connection, &mut client);
-    assert!(!connection.is_early_data_accepted());
-    ask(&mut connection, &mut client, "/early");
+    let mut flight = Vec::new();
+    let own = [kx_group::X25519];
+    let unknown_first = [kx_group::MLKEM768, kx_group::SECP256R1];
+    for size in [request.len(), 16 << 10, 17 << 10, 100 << 10, 512 << 10] {
+        for keys in [&own[..], &unknown_first] {
+            let usual = early_client(&own);
+            let mut config = early_client(keys);
+            config.resumption = usual.resumption.clone();
+            config.client_auth_cert_resolver = Arc::clone(&usual.client_auth_cert_resolver);
+            talk(&usual, ServerConnection::new(Arc::clone(&server)).expect("it can begin"));
+            let mut connection = shake_hands(config);
+            connection.set_buffer_limit(None);
+            let mut early = request.to_vec();
+            early.resize(size, b' ');
+            connection.early_data().expect("the ticket allows it").write_all(&early).expect("it fits");
+            flight = said(&mut connection);
+            assert!(flight.len() > size, "all of it is on its way");
+            let mut client = Client::connect(rig.gateway.tls_addr());
+            client.send(&flight);
+            complete(&mut connection, &mut client);
+            assert!(!connection.is_early_data_accepted(), "{size}");
+            ask(&mut connection, &mut client, "/early");
+        }
+    }
+    let asked = rig.origin.targets().iter().filter(|target| *target == "/early").count();
     // Somebody has recorded it, and says it again.
     for _ in 0..3 {
         let mut replay = Client::connect(rig.gateway.tls_addr());
@@ -328,7 +387,8 @@ fn r09_early_data_is_refused_and_not_replayed() {
         replay.finish_sending();
         replay.until_closed();
     }
-    assert_eq!(rig.origin.targets().iter().filter(|target| *target == "/early").count(), 1);
+    assert_eq!(rig.origin.targets().iter().filter(|target| *target == "/early").count(), asked);
+    assert_eq!(asked, 10, "once for each connection, after its handshake");
     rig.canary();
 }
 
@@ -347,6 +407,24 @@ fn ask(connection: &mut ClientConnection, client: &mut Client, target: &str) {
         // It ends with what has come until now.
         let _ = connection.reader().read_to_end(&mut answer);
     }
+}
+
+/// A client that sends early data if it may, with key shares for the first of these groups.
+fn early_client(keys: &[&'static dyn SupportedKxGroup]) -> ClientConfig {
+    static VERIFIER: OnceLock<Arc<WebPkiServerVerifier>> = OnceLock::new();
+    let verifier = VERIFIER.get_or_init(|| {
+        let authority = CertificateDer::from_pem_slice(Authority::of_tests().certificate.as_bytes()).expect("PEM");
+        let mut roots = RootCertStore::empty();
+        roots.add(authority).expect("a certificate");
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().expect("it has a root")
+    });
+    let provider = CryptoProvider { kx_groups: keys.to_vec(), ..aws_lc_rs::default_provider() };
+    let config = ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions();
+    let config = config.expect("valid").dangerous().with_custom_certificate_verifier(Arc::clone(verifier) as _);
+    let mut config = config.with_no_client_auth();
+    config.enable_early_data = true;
+    config
 }
 
 /// A handshake in memory, for the tickets that come of it.

@@ -21,6 +21,8 @@ const PART: usize = 2048;
 const HANDSHAKE: u8 = 22;
 /// A record with the fatal alert `unrecognized_name` (RFC 6066 §3).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+/// The same with `decode_error` (RFC 8446 §6.2).
+const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 
 /// The only protocol a CA offers when it validates the control of a name (RFC 8737 §6.2).
 pub const ACME_TLS: &str = "acme-tls/1";
@@ -83,6 +85,7 @@ pub async fn accept(
     poll_fn(|context| session.poll_handshake(&tcp, context)).await?;
     // After a HelloRetryRequest the ticket comes in the second ClientHello, which `begin` has not seen.
     if session.is_resumed() && has_expired_certificate(&session) {
+        poll_fn(|context| session.poll_close(&tcp, context)).await?;
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the client's certificate has expired").into());
     }
     if let Some(judge) = judge
@@ -144,7 +147,10 @@ async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Request
             acceptor.read_tls(&mut part)?;
             match acceptor.accept() {
                 Ok(None) if received.len() < MOST_HELLO => {}
-                Ok(None) => return Err(io::Error::other("the ClientHello message is too long").into()),
+                Ok(None) => {
+                    tell(tcp, &DECODE_ERROR).await;
+                    return Err(io::Error::other("the ClientHello message is too long").into());
+                }
                 Ok(Some(accepted)) => {
                     let hello = accepted.client_hello();
                     let name = hello.server_name().map(|name| name.to_ascii_lowercase().into());
@@ -156,7 +162,10 @@ async fn hello(tcp: &TcpStream, received: &mut Vec<u8>) -> Result<Option<Request
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();
                     alert.write_all(&mut record)?;
-                    tell(tcp, &record).await;
+                    // There is none if the client has sent an alert, for which there is no answer.
+                    if !record.is_empty() {
+                        tell(tcp, &record).await;
+                    }
                     return Err(io::Error::new(io::ErrorKind::InvalidData, error).into());
                 }
             }

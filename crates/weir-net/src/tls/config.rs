@@ -31,6 +31,10 @@ impl Versions {
     }
 }
 
+/// The most early data, in bytes of records, that is skipped before a handshake goes on without it. A client sends it before it can
+/// know that it is not accepted, with a ticket of another server of the same name; that server decides how much.
+const MOST_SKIPPED: u32 = 1 << 20;
+
 /// The TLS settings of a server name.
 #[derive(Debug)]
 pub struct ServerTerms<'a> {
@@ -99,6 +103,8 @@ impl Server {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         let tickets = Arc::new(Tickets::new(TicketKeys::of_process().map_err(wrong)?, scope));
         config.ticketer = Arc::clone(&tickets) as _;
+        // Nothing of it is accepted: with a ticketer, rustls neither takes early data nor offers to in its tickets.
+        config.max_early_data_size = MOST_SKIPPED;
         let full = terms.clients.is_some().then(|| {
             let mut full = config.clone();
             full.ticketer = Arc::new(FullHandshakes(tickets));

@@ -1,6 +1,7 @@
 //! TLS on both sides of the gateway: rustls on aws-lc-rs, versions 1.2 and 1.3.
 
 mod config;
+mod early_data;
 mod facts;
 mod keys;
 mod server_name;

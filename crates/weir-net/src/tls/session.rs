@@ -13,6 +13,7 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, Unbuffered
 use rustls::{CipherSuite, CommonState, HandshakeKind, ProtocolVersion};
 use tokio::net::TcpStream;
 
+use super::early_data::{self, CHANGE_CIPHER_SPEC, ENCRYPTED};
 use crate::plain::{poll_read, poll_write};
 
 /// The largest record on the wire (RFC 8446 §5.2, and the older RFC 5246 §6.2.3, which allows more): header and payload.
@@ -58,6 +59,8 @@ pub struct TlsSession {
     unreported: usize,
     /// Record bytes since the last plaintext.
     bytes_without_data: usize,
+    /// The client may be sending early data.
+    skips_early_data: bool,
     /// The peer has sent close_notify.
     ended: bool,
     closing: bool,
@@ -83,6 +86,7 @@ struct TlsProgress {
 trait TlsConnection {
     type Data;
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn state(&self) -> &CommonState;
 }
 
 impl TlsConnection for UnbufferedClientConnection {
@@ -90,12 +94,20 @@ impl TlsConnection for UnbufferedClientConnection {
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(records)
     }
+
+    fn state(&self) -> &CommonState {
+        self
+    }
 }
 
 impl TlsConnection for UnbufferedServerConnection {
     type Data = rustls::server::ServerConnectionData;
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
         self.process_tls_records(records)
+    }
+
+    fn state(&self) -> &CommonState {
+        self
     }
 }
 
@@ -135,9 +147,11 @@ fn drive<C: TlsConnection>(
         let state = match state {
             Ok(state) => state,
             Err(error) => {
-                // Encode the alert for the peer, after any handshake messages that precede it.
-                while let Ok(ConnectionState::EncodeTlsData(message)) =
-                    connection.process(&mut records[used + discard..]).state
+                // Encode the alert for the peer, after any handshake messages that precede it. Nothing else: rustls must not see the
+                // records that follow.
+                while connection.state().wants_write()
+                    && let Ok(ConnectionState::EncodeTlsData(message)) =
+                        connection.process(&mut records[used + discard..]).state
                 {
                     encode(message, unsent)?;
                 }
@@ -193,7 +207,8 @@ impl TlsSession {
         name: Option<Box<str>>,
         received: Vec<u8>,
     ) -> TlsSession {
-        TlsSession::new(Side::Server(connection), name, received)
+        let skips_early_data = early_data::is_announced(&received);
+        TlsSession { skips_early_data, ..TlsSession::new(Side::Server(connection), name, received) }
     }
 
     pub(crate) fn client(connection: UnbufferedClientConnection, name: Option<Box<str>>) -> TlsSession {
@@ -212,6 +227,7 @@ impl TlsSession {
             unsent: Vec::new(),
             unreported: 0,
             bytes_without_data: 0,
+            skips_early_data: false,
             ended: false,
             closing: false,
             broken: false,
@@ -237,10 +253,39 @@ impl TlsSession {
         progress
     }
 
+    /// Processes records, and skips early data. rustls finds out by trial that it cannot decrypt such a record, and does not say so:
+    /// if it got the record again with the next one, it would count it again. So each record is passed once, until one is consumed:
+    /// that is the first of the client's answer. It is taken for early data if it has only a part of a message, which no client's is.
+    fn process_received(
+        &mut self,
+        records: &mut [u8],
+        mut reader: impl FnMut(&[u8]) -> bool,
+    ) -> io::Result<TlsProgress> {
+        let (mut used, mut end) = (0, 0);
+        while self.skips_early_data
+            && let Some(length) = early_data::record_length(&records[end..])
+        {
+            let kind = records[end];
+            end += length;
+            let progress = self.process(&mut records[used..end], &mut reader, Task::Nothing)?;
+            used += progress.used;
+            match (progress.used, kind) {
+                (0, ENCRYPTED | CHANGE_CIPHER_SPEC) => used = end,
+                (_, ENCRYPTED) => self.skips_early_data = false,
+                _ => {}
+            }
+            if progress.stopped {
+                return Ok(TlsProgress { used, stopped: true });
+            }
+        }
+        let TlsProgress { used: more, stopped } = self.process(&mut records[used..], reader, Task::Nothing)?;
+        Ok(TlsProgress { used: used + more, stopped })
+    }
+
     fn state(&self) -> &CommonState {
         match &self.side {
-            Side::Client(connection) => connection,
-            Side::Server(connection) => connection,
+            Side::Client(connection) => connection.state(),
+            Side::Server(connection) => connection.state(),
         }
     }
 
@@ -298,10 +343,9 @@ impl TlsSession {
             passage.inbound[..waiting].copy_from_slice(&self.received);
             self.received = Vec::new();
             let records = &mut passage.inbound[..filled];
-            let progress = self.process(records, reader, Task::Nothing);
+            let progress = self.process_received(records, reader);
             if progress.is_err() {
-                // Send the alert, if the socket accepts it.
-                let _ = self.poll_flush(tcp, context);
+                self.send_alert(tcp, context);
             }
             let TlsProgress { used, stopped } = progress?;
             self.received.extend_from_slice(&records[used..]);
@@ -335,6 +379,8 @@ impl TlsSession {
             let used = ready!(received)?;
             self.bytes_without_data = if count > 0 { 0 } else { self.bytes_without_data + used };
             if self.bytes_without_data > MOST_BARREN {
+                // rustls sends no alert of ours but this one. What matters is that the peer sees an end that was meant.
+                let _ = self.poll_close(tcp, context);
                 self.broken = true;
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -361,7 +407,7 @@ impl TlsSession {
         let bytes = &bytes[..bytes.len().min(MOST_WRITTEN)];
         BUFFERS.with_borrow_mut(|passage| {
             let mut length = 0;
-            self.now(Task::Encrypt(bytes, &mut passage.outbound, &mut length))?;
+            self.now(tcp, context, Task::Encrypt(bytes, &mut passage.outbound, &mut length))?;
             let written = self.poll_send(tcp, context, &passage.outbound[..length]);
             if written.is_pending() {
                 self.unreported = bytes.len();
@@ -378,13 +424,13 @@ impl TlsSession {
         }
         BUFFERS.with_borrow_mut(|passage| {
             let mut length = 0;
-            self.now(Task::Close(&mut passage.outbound, &mut length))?;
+            self.now(tcp, context, Task::Close(&mut passage.outbound, &mut length))?;
             self.poll_send(tcp, context, &passage.outbound[..length])
         })
     }
 
     /// Performs a task, outside of reading.
-    fn now(&mut self, task: Task<'_>) -> io::Result<()> {
+    fn now(&mut self, tcp: &TcpStream, context: &mut Context<'_>, task: Task<'_>) -> io::Result<()> {
         // rustls keeps state about a partly received message, so its bytes must be passed again.
         let mut received = std::mem::take(&mut self.received);
         let mut plain = std::mem::take(&mut self.plain);
@@ -394,6 +440,9 @@ impl TlsSession {
         };
         let progress = self.process(&mut received, reader, task);
         self.plain = plain;
+        if progress.is_err() {
+            self.send_alert(tcp, context);
+        }
         received.drain(..progress?.used);
         self.received = received;
         Ok(())
@@ -410,6 +459,11 @@ impl TlsSession {
         }
         self.unsent.extend_from_slice(&records[sent..]);
         self.poll_flush(tcp, context)
+    }
+
+    /// Sends the alert of an error, if the socket accepts it.
+    fn send_alert(&mut self, tcp: &TcpStream, context: &mut Context<'_>) {
+        let _ = self.poll_flush(tcp, context);
     }
 
     fn poll_flush(&mut self, tcp: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
