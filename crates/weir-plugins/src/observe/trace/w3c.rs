@@ -9,8 +9,6 @@ const RANDOM: u8 = 2;
 
 const MAX_MEMBERS: usize = 32;
 const MAX_KEY: usize = 256;
-const MAX_TENANT: usize = 241;
-const MAX_SYSTEM: usize = 14;
 const MAX_VALUE: usize = 256;
 
 /// The content of `traceparent`. Its ids are never zero.
@@ -77,18 +75,12 @@ fn is_member(member: &[u8]) -> bool {
     is_value && is_key(key)
 }
 
-/// Whether the key has the form `vendor` or `tenant@system`.
+/// Whether this is a key of level 2, which allows `@` anywhere but at the beginning. Level 1 allows it once, between names of at most
+/// 241 and 14 characters; keys of both levels are forwarded.
 fn is_key(key: &[u8]) -> bool {
-    match key.iter().position(|&byte| byte == b'@') {
-        None => is_name(key, MAX_KEY),
-        Some(at) => is_name(&key[..at], MAX_TENANT) && is_name(&key[at + 1..], MAX_SYSTEM),
-    }
-}
-
-fn is_name(name: &[u8], most: usize) -> bool {
-    let begins = name.first().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    let goes_on = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/".contains(byte);
-    begins && name.len() <= most && name.iter().all(goes_on)
+    let begins = key.first().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let goes_on = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(byte);
+    begins && key.len() <= MAX_KEY && key.iter().all(goes_on)
 }
 
 /// Without the spaces and tabs around it.
@@ -181,17 +173,18 @@ mod tests {
             (vec![format!("{}=1", "z".repeat(256))], true),
             (vec![format!("{}=1", "z".repeat(257))], false),
             (vec![keyed(241, 14)], true),
-            (vec![keyed(242, 14)], false),
-            (vec![keyed(241, 15)], false),
+            (vec![keyed(1, 254)], true),
+            (vec![keyed(254, 1)], true),
+            (vec![keyed(254, 2)], false),
             (vec![format!("foo={}", "v".repeat(256))], true),
             (vec![format!("foo={}", "v".repeat(257))], false),
             (vec!["foo =1".to_owned()], false),
             (vec!["FOO=1".to_owned()], false),
             (vec!["foo.bar=1".to_owned()], false),
-            (vec!["foo@=1,bar=2".to_owned()], false),
+            (vec!["foo@=1,bar=2".to_owned()], true),
             (vec!["@foo=1,bar=2".to_owned()], false),
-            (vec!["foo@@bar=1,bar=2".to_owned()], false),
-            (vec!["foo@bar@baz=1,bar=2".to_owned()], false),
+            (vec!["foo@@bar=1,bar=2".to_owned()], true),
+            (vec!["foo@bar@baz=1,bar=2".to_owned()], true),
             (vec!["foo=bar=baz".to_owned()], false),
             (vec!["foo=,bar=3".to_owned()], false),
             (vec!["foo=\u{7f}".to_owned()], false),
