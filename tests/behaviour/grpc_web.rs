@@ -199,7 +199,7 @@ fn others_are_refused<C: ClientSide>() {
     assert_eq!(preflight.fields.get("access-control-allow-methods"), Some("POST, OPTIONS"));
     let allowed = preflight.fields.get("access-control-allow-headers");
     assert_eq!(allowed, Some("content-type,x-grpc-web,x-user-agent"));
-    for (method, content_type, status) in [("GET", BINARY, 405), ("POST", "application/grpc", 400), ("POST", "", 400)] {
+    for (method, content_type, status) in [("GET", BINARY, 405), ("POST", "application/grpc", 415), ("POST", "", 415)] {
         let answer = ask(method, content_type, b"");
         assert_eq!(answer.status, status, "{method} {content_type}");
         assert_eq!(answer.fields.get("access-control-allow-origin"), Some("*"));

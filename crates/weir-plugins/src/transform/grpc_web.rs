@@ -2,8 +2,10 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::Value;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Framing, Method, Trailers, field};
 use weir_plugin::{
@@ -18,7 +20,7 @@ use crate::security::cors;
 /// or `grpcs`.
 ///
 /// The plugin accepts POST requests with the content type `application/grpc-web` or `application/grpc-web-text`,
-/// optionally with the suffix `+proto` or `+json`. It refuses other methods with 405 and other content types with 400.
+/// optionally with the suffix `+proto` or `+json`. It refuses other methods with 405 and other content types with 415.
 /// The last two segments of the path are the gRPC service and method, so a route can have a prefix: `/web/*` matches
 /// `/web/shop.Orders/Place`.
 ///
@@ -27,8 +29,9 @@ use crate::security::cors;
 /// call times out, it is 4.
 ///
 /// OPTIONS requests are answered with 204, and pages of any origin can read the responses. If the route also has the
-/// plugin `cors`, that plugin decides which origins are allowed. A request that another plugin refuses gets the HTTP
-/// status of that plugin, which gRPC-Web clients translate.
+/// plugin `cors`, that plugin decides which origins are allowed. A call that the gateway or another plugin refuses gets
+/// the HTTP status of that refusal, and its content is a frame of trailers with the gRPC status for it: 401 is 16, 403
+/// is 7, 404 is 12, 400 is 13, 429, 502, 503 and 504 are 14, and any other status is 2.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrpcWeb {
@@ -69,6 +72,7 @@ impl Definition for GrpcWeb {
             allowed_headers: self.cors_allow_headers,
             max_bytes: self.max_req_body_size,
             note: NoteKey::unique(),
+            refused: NoteKey::unique(),
         }))
     }
 }
@@ -95,6 +99,8 @@ struct GrpcWebTranslator {
     max_bytes: u64,
     /// The note of an exchange that stores the index of its form.
     note: NoteKey,
+    /// The note of a refused exchange, whose content is complete.
+    refused: NoteKey,
 }
 
 impl Plugin for GrpcWebTranslator {
@@ -117,10 +123,9 @@ impl Plugin for GrpcWebTranslator {
                 return Err(stop);
             }
         }
-        let value = content_type::of(&exchange.request.head).ok().flatten().unwrap_or_default();
-        let Some(number) = FORMS.iter().position(|form| content_type::is(value, form.web)) else {
+        let Some(number) = requested(exchange) else {
             let problem = "the content type must be application/grpc-web or application/grpc-web-text";
-            return Err(RefusalResponse::error(400, Some(problem)).send(exchange));
+            return Err(RefusalResponse::error(415, Some(problem)).send(exchange));
         };
         let Some(call) = call(exchange.request.path()).map(<[u8]>::to_vec) else {
             return Err(RefusalResponse::error(400, Some("the path must end with /Service/Method")).send(exchange));
@@ -154,11 +159,13 @@ impl Plugin for GrpcWebTranslator {
                 exchange.response.head.set(b"Content-Type", form.web.as_bytes()).map_err(|_| Stop::Internal)?;
             }
         }
+        self.explain_refusal(exchange).map_err(|_| Stop::Internal)?;
         self.allow(exchange).map_err(|_| Stop::Internal)
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        let Some(form) = self.form(exchange).filter(|_| exchange.response.is_grpc()) else { return Ok(None) };
+        let is_relayed = exchange.response.is_grpc() && exchange.notes.read(self.refused).is_none();
+        let Some(form) = self.form(exchange).filter(|_| is_relayed) else { return Ok(None) };
         // A response may consist of its head alone; then the status is in the head, where clients look first.
         if !exchange.response.framing.has_body() && exchange.response.head.value(b"grpc-status").is_some() {
             return Ok(None);
@@ -183,6 +190,26 @@ impl GrpcWebTranslator {
         head.add(b"grpc-message", ending.name.as_bytes()).expect("a word");
     }
 
+    /// Gives the refusal of a call the content that clients of gRPC-Web read: a frame of trailers. A plugin may have refused it
+    /// before this one has seen it.
+    fn explain_refusal(&self, exchange: &mut Exchange) -> Result<(), BadField> {
+        let is_refusal = exchange.response.status >= 400 && exchange.is_answered_here() && !exchange.response.is_grpc();
+        let noted = exchange.notes.read(self.note).map(|[number, ..]| number as usize);
+        let Some(form) = noted.or_else(|| requested(exchange)).filter(|_| is_refusal).map(|number| &FORMS[number])
+        else {
+            return Ok(());
+        };
+        let mut trailers = Trailers::default();
+        trailers.add(b"grpc-status", grpc_status(exchange.response.status))?;
+        trailers.add(b"grpc-message", message_of(exchange).as_bytes())?;
+        let mut encoder = TrailerEncoder { text: form.text, kept: Vec::new() };
+        encoder.trailers(&mut trailers);
+        exchange.body.clear();
+        encoder.write(&mut exchange.body);
+        exchange.notes.write(self.refused, [0; 3]);
+        exchange.response.head.set(b"Content-Type", form.web.as_bytes())
+    }
+
     /// Adds the fields that allow web pages to read the response.
     fn allow(&self, exchange: &mut Exchange) -> Result<(), BadField> {
         if cors::has_refused(exchange) {
@@ -200,6 +227,38 @@ impl GrpcWebTranslator {
         head.set(b"Access-Control-Expose-Headers", b"grpc-message,grpc-status")
     }
 }
+
+/// The index of the form that the request has; `None` if it is no call of gRPC-Web.
+fn requested(exchange: &Exchange) -> Option<usize> {
+    let value = content_type::of(&exchange.request.head).ok().flatten().unwrap_or_default();
+    let is_call = exchange.request.method == Method::Post;
+    FORMS.iter().position(|form| is_call && content_type::is(value, form.web))
+}
+
+/// The gRPC status for a status of HTTP ("HTTP to gRPC Status Code Mapping").
+fn grpc_status(status: u16) -> &'static [u8] {
+    match status {
+        400 => b"13",
+        401 => b"16",
+        403 => b"7",
+        404 => b"12",
+        429 | 502 | 503 | 504 => b"14",
+        _ => b"2",
+    }
+}
+
+/// What a refusal says, percent-encoded as in `grpc-message`.
+fn message_of(exchange: &Exchange) -> String {
+    let said = serde_json::from_slice::<Value>(&exchange.body).ok();
+    let member = |name: &str| said.as_ref()?.get(name)?.as_str();
+    match member("error_msg").or_else(|| member("message")) {
+        Some(text) => utf8_percent_encode(text, MESSAGE).to_string(),
+        None => format!("HTTP status {}", exchange.response.status),
+    }
+}
+
+/// What `grpc-message` escapes: everything but printable ASCII, and the percent sign.
+const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
 /// The last two segments of a path, `/Service/Method`.
 fn call(path: &[u8]) -> Option<&[u8]> {
@@ -286,12 +345,19 @@ impl Filter for TrailerEncoder {
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        self.write(out);
+        Ok(())
+    }
+}
+
+impl TrailerEncoder {
+    /// Writes what is kept.
+    fn write(&mut self, out: &mut Vec<u8>) {
         match self.text {
             true => encode(&self.kept, out),
             false => out.extend_from_slice(&self.kept),
         }
         self.kept.clear();
-        Ok(())
     }
 }
 
@@ -384,9 +450,9 @@ mod tests {
         for (method, content_type, status) in [
             ("GET", "application/grpc-web", 405),
             ("PUT", "application/grpc-web", 405),
-            ("POST", "application/grpc", 400),
-            ("POST", "application/grpc-webby", 400),
-            ("POST", "text/plain", 400),
+            ("POST", "application/grpc", 415),
+            ("POST", "application/grpc-webby", 415),
+            ("POST", "text/plain", 415),
         ] {
             let mut exchange = exchange(&format!("{method} /s/m HTTP/1.1\nHost: h\nContent-Type: {content_type}"));
             assert_eq!(on_request(&step, &mut exchange), Err(Stop::Answered), "{method} {content_type}");
@@ -445,11 +511,28 @@ mod tests {
         assert_eq!(sent(&exchange, "grpc-status"), Some("14"));
         assert_eq!(sent(&exchange, "grpc-message"), Some("connect_failed"));
         assert_eq!(sent(&exchange, "content-type"), Some("application/grpc-web+proto"));
-        // A response of another plugin is not a failure of the upstream, and stays as it is.
-        let (step, mut exchange) = answered("application/grpc-web+proto");
-        exchange.respond(429, "text/plain", b"");
-        step.on_response(&mut exchange).expect("let through");
-        assert_eq!((exchange.response.status, sent(&exchange, "grpc-status")), (429, None));
+    }
+
+    #[test]
+    fn a_refusal_of_another_plugin_is_a_frame_of_trailers() {
+        for (was_seen, web, want) in [
+            (true, "application/grpc-web+proto", "grpc-status:14\r\ngrpc-message:slow down: 100%25\r\n"),
+            (false, "application/grpc-web-text", "grpc-status:14\r\ngrpc-message:slow down: 100%25\r\n"),
+        ] {
+            let (step, mut exchange) = (build::<GrpcWeb>(json!({})), post("/s/m", web));
+            if was_seen {
+                assert_eq!(on_request(&step, &mut exchange), Ok(()));
+            }
+            exchange.respond(429, "application/json", br#"{"error_msg":"slow down: 100%"}"#);
+            exchange.response.head.add(b"Retry-After", b"1").expect("valid");
+            step.on_response(&mut exchange).expect("let through");
+            assert_eq!((exchange.response.status, sent(&exchange, "content-type")), (429, Some(web)));
+            assert_eq!(sent(&exchange, "retry-after"), Some("1"));
+            let frame = if was_seen { exchange.body.clone() } else { decoded(&[body(&exchange)]).expect("base64") };
+            assert_eq!((frame[0], &frame[1..5]), (TRAILERS, &(want.len() as u32).to_be_bytes()[..]), "{web}");
+            assert_eq!(str::from_utf8(&frame[5..]), Ok(want));
+            assert!(!filters(&step, &mut exchange).1, "its content is complete");
+        }
     }
 
     fn decoded(pieces: &[&str]) -> Result<Vec<u8>, Stop> {
