@@ -55,7 +55,7 @@ struct FieldOptions {
 struct Unhealthy {
     /// Statuses of the upstream that count as failures, 500 to 599.
     #[serde(default = "default_unhealthy_statuses")]
-    #[schemars(length(min = 1), inner(range(min = 500, max = 599)))]
+    #[schemars(length(min = 1), inner(range(min = 500, max = 599)), extend("uniqueItems" = true))]
     http_statuses: Vec<u16>,
     /// The number of failures after which the circuit opens.
     #[serde(default = "default_threshold")]
@@ -69,12 +69,20 @@ struct Unhealthy {
 struct Healthy {
     /// Statuses of the upstream that count as successful, 200 to 499.
     #[serde(default = "default_healthy_statuses")]
-    #[schemars(length(min = 1), inner(range(min = 200, max = 499)))]
+    #[schemars(length(min = 1), inner(range(min = 200, max = 499)), extend("uniqueItems" = true))]
     http_statuses: Vec<u16>,
     /// The number of successful responses in a row that resets the count of failures.
     #[serde(default = "default_threshold")]
     #[schemars(range(min = 1, max = MAX_COUNT))]
     successes: u64,
+}
+
+/// As in APISIX: a status that is listed twice is a mistake.
+fn listed_once(statuses: &[u16], place: &str) -> Result<(), ConfigError> {
+    let twice = (1..statuses.len()).find(|&index| statuses[..index].contains(&statuses[index]));
+    twice.map_or(Ok(()), |index| {
+        Err(ConfigError::new(format!("{place}[{index}]"), format!("lists {} a second time", statuses[index])))
+    })
 }
 
 impl Default for Unhealthy {
@@ -113,6 +121,8 @@ impl Definition for ApiBreaker {
         "api-breaker: { break_response_code: 503, unhealthy: { http_statuses: [500, 502, 503, 504], failures: 5 } }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        listed_once(&self.unhealthy.http_statuses, "unhealthy.http_statuses")?;
+        listed_once(&self.healthy.http_statuses, "healthy.http_statuses")?;
         let body = self.break_response_body.as_deref().map(|text| build.template(text, "break_response_body"));
         let field = |(index, field): (usize, &FieldOptions)| {
             let name = header_name(&field.key, &format!("break_response_headers[{index}].key"))?;
@@ -380,6 +390,14 @@ mod tests {
             (
                 json!({"break_response_code": 502, "break_response_headers": [{"key": "a b", "value": "1"}]}),
                 "break_response_headers[0].key: is not the name",
+            ),
+            (
+                json!({"break_response_code": 502, "unhealthy": {"http_statuses": [500, 503, 500]}}),
+                "unhealthy.http_statuses[2]: lists 500 a second time",
+            ),
+            (
+                json!({"break_response_code": 502, "healthy": {"http_statuses": [200, 200]}}),
+                "healthy.http_statuses[1]: lists 200 a second time",
             ),
         ] {
             let error = refused::<ApiBreaker>(options);

@@ -41,7 +41,8 @@ use zone::{CacheZone, ResourceScope, ScopeParts, ZoneMemory};
 /// and again: at most 64 such responses for each zone, and four for each client address. Of one without `Content-Length`, up to
 /// 4 MiB more are received then. The
 /// other plugins of the route run for every request, as without the cache, and see the response of the upstream, not the one that
-/// they have changed before. `Apisix-Cache-Status` and `Cache-Status` (RFC 9211) say where a response came from.
+/// they have changed before. `Apisix-Cache-Status` and `Cache-Status` (RFC 9211) say where a response came from; that of a
+/// request that the cache can never answer, such as a POST, has `BYPASS`.
 ///
 /// `PURGE` with the URL of a kept response removes it: 200, or 404 if there was none. So does another request to the
 /// route that changes something (POST, PUT, PATCH, DELETE) and has succeeded.
@@ -496,6 +497,15 @@ impl CachePlugin {
     }
 }
 
+/// Says that the cache has no part in a response.
+fn note_passed_by(exchange: &mut Exchange) -> Result<(), Stop> {
+    let is_cacheable = matches!(exchange.request.client_method(), Method::Get | Method::Head);
+    let reason = if is_cacheable { &b"Weir; fwd=request"[..] } else { b"Weir; fwd=method" };
+    let head = &mut exchange.response.head;
+    let set = head.set(b"Apisix-Cache-Status", b"BYPASS").and_then(|()| head.set(b"Cache-Status", reason));
+    set.map_err(|_| Stop::Internal)
+}
+
 fn any_set(templates: &[Template], exchange: &Exchange) -> bool {
     let mut text = Vec::new();
     templates.iter().any(|template| {
@@ -538,6 +548,9 @@ impl Plugin for CachePlugin {
 
     /// A request that has changed the resource makes what is kept of it invalid (RFC 9111 §4.4).
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        if exchange.responder().is_none() && !exchange.is_answered_here() {
+            note_passed_by(exchange)?;
+        }
         let changes = matches!(
             exchange.request.client_method(),
             Method::Post | Method::Put | Method::Patch | Method::Delete | Method::Other
@@ -555,7 +568,7 @@ mod tests {
     use weir_plugin::Entry;
 
     use super::*;
-    use crate::testing::{build, exchange, on_request, refused};
+    use crate::testing::{build, exchange, on_request, refused, sent};
 
     #[test]
     fn wrong_options_are_refused_with_their_place() {
@@ -589,6 +602,24 @@ mod tests {
             let mut exchange = exchange(head);
             on_request(&plugin, &mut exchange).expect("it passes");
             assert_eq!(exchange.responder().is_some(), is_handled, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_response_that_the_cache_has_no_part_in_says_so() {
+        let plugin = build::<ProxyCache>(json!({}));
+        for (head, want) in [
+            ("POST / HTTP/1.1\nHost: a\nContent-Length: 0", Some("Weir; fwd=method")),
+            ("GET / HTTP/1.1\nHost: a\nIf-Match: \"x\"", Some("Weir; fwd=request")),
+            ("GET / HTTP/1.1\nHost: a", None),
+        ] {
+            let mut exchange = exchange(head);
+            on_request(&plugin, &mut exchange).expect("it passes");
+            exchange.upstream.status = 200;
+            exchange.response.set_status(200);
+            plugin.on_response(&mut exchange).expect("it passes");
+            assert_eq!(sent(&exchange, "cache-status"), want, "{head}");
+            assert_eq!(sent(&exchange, "apisix-cache-status"), want.map(|_| "BYPASS"), "{head}");
         }
     }
 
