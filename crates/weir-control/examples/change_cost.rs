@@ -6,8 +6,9 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
+use weir_control::document::{CompleteDocument, WrittenDocument};
 use weir_control::text::yaml::TextLimits;
-use weir_control::{Compiled, Document, compile};
+use weir_control::{Compiled, compile};
 use weir_plugin::Registry;
 
 /// That of the binary: others may tidy up after the document before while the next one is compiled.
@@ -54,7 +55,7 @@ fn main() {
 }
 
 /// Where one route has another timeout than the others.
-fn document(routes: usize, endpoints: usize, changed: usize) -> Document {
+fn document(routes: usize, endpoints: usize, changed: usize) -> CompleteDocument {
     let mut text = String::from("routes:\n");
     for route in 0..routes {
         write!(text, "- {{ id: r{route}, uri: /service{route}/*, upstream: {{ nodes: {{ ").expect("there is room");
@@ -69,7 +70,8 @@ fn document(routes: usize, endpoints: usize, changed: usize) -> Document {
         }
         text.push_str(" }\n");
     }
-    Document::parse("weir.yaml", &text, &|_| None, TextLimits::default()).expect("is YAML")
+    let document = WrittenDocument::parse("weir.yaml", &text, &|_| None, TextLimits::default());
+    document.expect("is YAML").without_secrets().alone()
 }
 
 fn timed<T>(run: impl FnOnce() -> T) -> (T, Duration) {

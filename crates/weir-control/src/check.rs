@@ -8,7 +8,7 @@ mod written_files;
 use weir_plugin::Registry;
 
 use crate::compile::{Compiled, compile};
-use crate::document::Document;
+use crate::document::{CompleteDocument, WrittenDocument};
 use crate::stores::DocumentLoader;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::yaml::TextLimits;
@@ -38,7 +38,7 @@ fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnost
 ///
 /// # Errors
 /// As [`check_file`].
-pub fn check_document(document: &Document, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+pub fn check_document(document: &CompleteDocument, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     let Compiled { mut warnings, .. } = compile(document, registry, None)?;
     let unwritable = written_files::directories(document, registry);
     if !unwritable.is_empty() {
@@ -60,8 +60,8 @@ pub fn check_document(document: &Document, registry: &Registry) -> Result<Vec<Di
 /// # Errors
 /// As [`check_file`].
 pub fn check_text(text: &str) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-    let document = Document::parse("text", text, &|_| None, TextLimits::default())?;
-    check_document(&document, &Registry::new(&[]))
+    let document = WrittenDocument::parse("text", text, &|_| None, TextLimits::default())?;
+    check_document(&document.without_secrets().alone(), &Registry::new(&[]))
 }
 
 #[cfg(test)]

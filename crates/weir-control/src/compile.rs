@@ -25,7 +25,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::document::{Challenge, Document, Reference, ResourceOrigin};
+use crate::document::{Challenge, CompleteDocument, Document, Reference, ResourceOrigin};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::read::join;
@@ -58,7 +58,7 @@ pub struct Compiled {
     pub http: HttpClient,
 }
 
-/// Compiles a document. Does no I/O: host names must have been looked up ([`Document::found`]); a node whose name has no address
+/// Compiles a document. Does no I/O: host names must have been looked up ([`CompleteDocument::found`]); a node whose name has no address
 /// gets no endpoint.
 ///
 /// Parts that did not change since `previous` are reused. This affects only the cost: the snapshot is equivalent to one compiled
@@ -67,7 +67,7 @@ pub struct Compiled {
 /// # Errors
 /// All faults of the document, in the order of its text.
 pub fn compile(
-    document: &Document,
+    document: &CompleteDocument,
     registry: &Registry,
     previous: Option<&Parts>,
 ) -> Result<Compiled, Vec<Diagnostic>> {
@@ -84,7 +84,7 @@ pub(crate) struct NodeServices {
 
 /// Like [`compile`], for a node with its services.
 pub(crate) fn compile_for(
-    document: &Document,
+    document: &CompleteDocument,
     registry: &Registry,
     previous: Option<&Parts>,
     services: &NodeServices,
@@ -100,7 +100,7 @@ pub(crate) fn compile_for(
 }
 
 struct Compiler<'a> {
-    document: &'a Document,
+    document: &'a CompleteDocument,
     surroundings: Surroundings,
     faults: Faults,
     warnings: Faults,
@@ -119,8 +119,8 @@ struct CompiledParts {
 }
 
 impl<'a> Compiler<'a> {
-    fn new(document: &'a Document, node: NodeServices) -> Compiler<'a> {
-        let faults = match document.store_revision {
+    fn new(document: &'a CompleteDocument, node: NodeServices) -> Compiler<'a> {
+        let faults = match document.store_revision() {
             Some(_) => Faults::of_each_resource(document.source.clone()),
             None => Faults::new(document.source.clone()),
         };

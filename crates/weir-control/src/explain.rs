@@ -15,7 +15,7 @@ use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
 use crate::compile::{Compiled, compile};
-use crate::document::{Document, NodeSettings, PluginSet, PluginSpec};
+use crate::document::{CompleteDocument, NodeSettings, PluginSet, PluginSpec};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::fingerprint::Fingerprint;
 
@@ -76,7 +76,7 @@ pub enum Unexplained {
 /// # Errors
 /// If the document is invalid, or the request malformed.
 pub fn explain(
-    document: &Document,
+    document: &CompleteDocument,
     registry: &Registry,
     question: &RequestDescription,
 ) -> Result<Explanation, Unexplained> {

@@ -12,7 +12,7 @@ use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
 use crate::compile::{CertificateEnd, Compiled, NodeServices, Parts, ServedCertificates, compile_for};
-use crate::document::{Document, NodeSettings};
+use crate::document::{CompleteDocument, Document, NodeSettings};
 use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, RunningConfiguration, outcome};
 use crate::hubs::{HubTerms, Hubs};
 use crate::store_state::StoreState;
@@ -201,7 +201,7 @@ impl Publisher {
     /// The problems of the document, which have also been reported to the subscriber.
     pub fn publish(
         &self,
-        document: &Document,
+        document: &CompleteDocument,
         hash: String,
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
@@ -217,7 +217,7 @@ impl Publisher {
     /// The problems of the document, or those of `commit`.
     pub(crate) fn try_publish(
         &self,
-        document: &Document,
+        document: &CompleteDocument,
         hash: String,
         warnings: Vec<Diagnostic>,
         commit: Option<&mut Commit<'_>>,
@@ -232,7 +232,7 @@ impl Publisher {
     /// The problems for which it would not be published.
     pub(crate) fn check(
         &self,
-        document: &Document,
+        document: &CompleteDocument,
         requests: &[RequestDescription],
     ) -> Result<CheckedDocument, Vec<Diagnostic>> {
         let Compiled { snapshot, warnings, .. } = self.compiled(document)?;
@@ -242,7 +242,7 @@ impl Publisher {
     }
 
     /// Compiles a document. A panic counts as a problem: the last snapshot stays in use, and the next change is tried.
-    fn compiled(&self, document: &Document) -> Result<Compiled, Vec<Diagnostic>> {
+    fn compiled(&self, document: &CompleteDocument) -> Result<Compiled, Vec<Diagnostic>> {
         let ServedParts { certificates, parts } = self.served().clone();
         let compiling = || compile_for(document, &self.registry, parts.as_ref(), &self.node);
         let compiled = catch_unwind(AssertUnwindSafe(compiling)).unwrap_or_else(|_| {
@@ -259,7 +259,7 @@ impl Publisher {
     fn attempt(
         &self,
         state: &mut PublisherState,
-        document: &Document,
+        document: &CompleteDocument,
         hash: String,
         warnings: Vec<Diagnostic>,
         commit: Option<&mut Commit<'_>>,
@@ -300,7 +300,7 @@ impl Publisher {
             revision: publication.revision,
             loaded_at: SystemTime::now(),
             hash,
-            store_revision: committed.or(document.store_revision),
+            store_revision: committed.or(document.store_revision()),
             publish_ms: begin.elapsed().as_secs_f64() * 1_000.0,
             routes: document.enabled_routes,
             upstreams: publication.snapshot.upstreams.len(),

@@ -9,23 +9,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use weir_control::document::{NameQuery, ResolvedName, ServiceInstance};
+use weir_control::document::{CompleteDocument, NameQuery, ResolvedName, ServiceInstance, WrittenDocument};
 use weir_control::text::yaml::TextLimits;
-use weir_control::{Compiled, Document, compile};
+use weir_control::{Compiled, compile};
 use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Concurrency, Link, PassHost, Route, Snapshot, Target, Timeouts};
 use weir_plugin::{Exchange, Stop};
 use weir_proto::Method;
 
-fn document(text: &str) -> Document {
-    Document::parse("weir.yaml", text, &|_| None, TextLimits::default()).expect("is YAML")
+fn document(text: &str) -> CompleteDocument {
+    let document = WrittenDocument::parse("weir.yaml", text, &|_| None, TextLimits::default());
+    document.expect("is YAML").without_secrets().alone()
 }
 
 fn compiled(text: &str) -> Snapshot {
     snapshot(&document(text))
 }
 
-fn snapshot(document: &Document) -> Snapshot {
+fn snapshot(document: &CompleteDocument) -> Snapshot {
     match compile(document, &plugins::REGISTRY, None) {
         Ok(Compiled { snapshot, warnings, .. }) => {
             assert!(warnings.is_empty(), "{warnings:?}");

@@ -7,9 +7,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use weir_control::document::WrittenDocument;
 use weir_control::document::file_schema;
 use weir_control::text::yaml::{self, TextLimits};
-use weir_control::{Diagnostic, Document, check_document};
+use weir_control::{Diagnostic, check_document};
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -21,8 +22,8 @@ fn environment(name: &str) -> Option<String> {
 }
 
 fn outcome(source: &str, text: &str) -> String {
-    let result = Document::parse(source, text, &environment, TextLimits::default())
-        .and_then(|document| check_document(&document, &plugins::REGISTRY));
+    let result = WrittenDocument::parse(source, text, &environment, TextLimits::default())
+        .and_then(|document| check_document(&document.without_secrets().alone(), &plugins::REGISTRY));
     let listed = |diagnostics: &[Diagnostic]| {
         diagnostics.iter().fold(String::new(), |mut all, diagnostic| {
             writeln!(all, "{diagnostic}").expect("a String takes everything");

@@ -2,9 +2,10 @@
 
 mod plugins;
 
+use weir_control::VariableLookup;
+use weir_control::document::WrittenDocument;
 use weir_control::explain::{RequestDescription, Unexplained, explain};
 use weir_control::text::yaml::TextLimits;
-use weir_control::{Document, VariableLookup};
 
 const FILE: &str = "
 global_rules: [{ id: g, plugins: { mark-access: { text: g } } }]
@@ -20,7 +21,10 @@ routes:
 
 fn explained(method: &str, url: &str, headers: &[&str]) -> Result<String, Unexplained> {
     let lookup: VariableLookup = &|_| None;
-    let document = Document::parse("weir.yaml", FILE, lookup, TextLimits::default()).expect("is YAML");
+    let document = WrittenDocument::parse("weir.yaml", FILE, lookup, TextLimits::default())
+        .expect("is YAML")
+        .without_secrets()
+        .alone();
     let headers = headers.iter().map(|header| (*header).to_owned()).collect();
     let from = "127.0.0.1".parse().expect("an address");
     let question = RequestDescription { method: method.to_owned(), url: url.to_owned(), headers, from };
@@ -56,7 +60,10 @@ fn candidates_and_why_each_lost_then_the_plugins_and_whose_they_are() {
 fn explanation_shows_no_match_and_plugins_that_are_off() {
     let text = explained("GET", "other.example", &[]).expect("explained");
     assert!(text.contains("mark-early") && text.contains("from route/all (off)"), "{text}");
-    let document = Document::parse("f", "routes: []", &|_| None, TextLimits::default()).expect("is YAML");
+    let document = WrittenDocument::parse("f", "routes: []", &|_| None, TextLimits::default())
+        .expect("is YAML")
+        .without_secrets()
+        .alone();
     let from = "127.0.0.1".parse().expect("an address");
     let question =
         RequestDescription { method: "GET".to_owned(), url: "http://a/".to_owned(), headers: Vec::new(), from };
@@ -88,7 +95,8 @@ listeners:
 - { id: b, address: \":9090\", public_port: 80, hosts: [b.example] }
 routes: [{ id: of-a, uri: /*, listeners: [a], plugins: {} }, { id: of-b, uri: /*, listeners: [b], plugins: {} }]
 ";
-    let document = Document::parse("f", file, &|_| None, TextLimits::default()).expect("is YAML");
+    let document =
+        WrittenDocument::parse("f", file, &|_| None, TextLimits::default()).expect("is YAML").without_secrets().alone();
     let explained = |url: &str| {
         let from = "127.0.0.1".parse().expect("an address");
         let question = RequestDescription { method: "GET".to_owned(), url: url.to_owned(), headers: Vec::new(), from };

@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
+use weir_control::document::{CompleteDocument, WrittenDocument};
 use weir_control::text::yaml::TextLimits;
-use weir_control::{Compiled, Document, Parts, compile};
+use weir_control::{Compiled, Parts, compile};
 use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Link, Snapshot, Target};
 use weir_plugin::{Exchange, Flow};
@@ -213,9 +214,10 @@ fn beginning() -> Map<String, Value> {
     beginning.as_object().expect("a map").clone()
 }
 
-fn document(content: &Map<String, Value>) -> Document {
+fn document(content: &Map<String, Value>) -> CompleteDocument {
     let text = serde_json::to_string_pretty(content).expect("is JSON");
-    Document::parse("weir.yaml", &text, &|_| None, TextLimits::default()).expect("JSON is YAML")
+    let document = WrittenDocument::parse("weir.yaml", &text, &|_| None, TextLimits::default());
+    document.expect("JSON is YAML").without_secrets().alone()
 }
 
 /// All that a document means, with names in place of numbers; or all that is wrong with it.

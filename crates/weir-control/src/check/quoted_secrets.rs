@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use weir_plugin::secret_name::has_headers;
 
 use super::check_document;
-use crate::document::{Document, is_secret_at, mask_secrets};
+use crate::document::{WrittenDocument, is_secret_at, mask_secrets};
 use crate::text::yaml::{self, TextLimits};
 
 /// A text and a number that stand nowhere else.
@@ -97,8 +97,9 @@ fn is_secret(list: &str, path: &[String]) -> bool {
 
 /// All errors of a configuration, as `weir check` prints them; the Admin API answers with the same.
 fn errors(document: &Value) -> String {
-    let document = Document::parse("weir.yaml", &document.to_string(), &|_| None, TextLimits::default());
-    let checked = document.and_then(|document| check_document(&document, &weir_plugins::REGISTRY));
+    let document = WrittenDocument::parse("weir.yaml", &document.to_string(), &|_| None, TextLimits::default());
+    let checked =
+        document.and_then(|document| check_document(&document.without_secrets().alone(), &weir_plugins::REGISTRY));
     let (Ok(found) | Err(found)) = checked;
     found.iter().map(|fault| format!("{fault}\n")).collect()
 }

@@ -43,7 +43,7 @@ impl<'a> WrittenFiles<'a> {
         for option in &*self.options.entry(entry.name).or_insert_with(of_schema) {
             let value = option.split('.').try_fold(&plugin.options, |value, step| value.get(step));
             let Some(name) = value.and_then(|value| value.as_str()) else { continue };
-            let path = match &self.document.access {
+            let path = match self.document.access() {
                 Some(access) => access.writable.path_of(name),
                 None => PathBuf::from(name),
             };

@@ -26,7 +26,7 @@ impl Compiler<'_> {
             Some(pem) => Some(self.chain(pem)?),
             None => None,
         };
-        let trust = own.as_deref().map_or(Trust::System(&self.document.system_roots), Trust::Authorities);
+        let trust = own.as_deref().map_or(Trust::System(&self.document.beside.system_roots), Trust::Authorities);
         let complain = |wrong: InvalidTerms| {
             let origin = written.authorities.as_ref().map_or(&written.origin, |pem| &pem.origin);
             self.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
@@ -64,7 +64,7 @@ impl Compiler<'_> {
                 directory: written.directory.clone(),
                 http: self.http.clone(),
                 client,
-                folder: self.document.directory.join(written.folder()),
+                folder: self.document.beside.directory.join(written.folder()),
                 renew_before: written.renew_before,
                 external_account: written.external_account.clone(),
             })
@@ -76,7 +76,7 @@ impl Compiler<'_> {
     pub(super) fn add_obtained(&self, hosts: &[AcmeHost], certificates: &mut Certificates) {
         for host in hosts {
             let file = self.document.acme.as_ref().map(|acme| acme.file_of(&host.name)).unwrap_or_default();
-            let Some(Ok(text)) = self.document.files.get(&file, NamedBy::Settings) else { continue };
+            let Some(Ok(text)) = self.document.beside.files.get(&file, NamedBy::Settings) else { continue };
             match self.obtained(host, text, certificates) {
                 Ok(certificate) => {
                     let name = std::iter::once(&*host.name);

@@ -223,7 +223,7 @@ impl Compiler<'_> {
             PemSource::Here(text) => return Some(text.as_bytes().into()),
             PemSource::Elsewhere { name, by } => (name, *by),
         };
-        let (problem, advice) = match self.document.files.get(name, by) {
+        let (problem, advice) = match self.document.beside.files.get(name, by) {
             Some(Ok(text)) => return Some(Arc::clone(text)),
             Some(Err(reason)) => {
                 let problem = format!("{} cannot be read: {reason}", named(pem, name));
@@ -233,8 +233,8 @@ impl Compiler<'_> {
                 return None;
             }
             // It may not be read, which was reported with the reference.
-            None if name.starts_with("$env://") && self.document.access.is_some() => return None,
-            None if self.document.access.is_some() => {
+            None if name.starts_with("$env://") && self.document.access().is_some() => return None,
+            None if self.document.access().is_some() => {
                 let problem = format!("the file {} may not be named by a resource of the store", named(pem, name));
                 (problem, Some(RESOURCE_FILES.to_owned()))
             }

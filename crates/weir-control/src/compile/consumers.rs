@@ -43,7 +43,7 @@ impl KeyOwner<'_> {
             credential => format!("the credential `{credential}` of the consumer `{consumer}`"),
         };
         // The index of a store's resource is one of a list that only the compiler has.
-        match document.store_revision {
+        match document.store_revision() {
             Some(_) => name,
             None => format!("{name} ({})", document.named(origin)),
         }
@@ -60,7 +60,7 @@ pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Kn
         shared: BuildContext::new(https_port)
             .with_http(compiler.http.clone())
             .with_data_dir(compiler.document.settings.data_dir.as_deref().map(PathBuf::from))
-            .with_log_folders(compiler.document.access.as_ref().map(|access| Arc::clone(&access.writable))),
+            .with_log_folders(compiler.document.access().map(|access| Arc::clone(&access.writable))),
         taken: HashMap::new(),
     };
     reader.metadata();

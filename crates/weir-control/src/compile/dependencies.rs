@@ -6,7 +6,7 @@ use weir_plugin::BuildInputs;
 
 use crate::document::kinds;
 use crate::document::settings::{self, SettingScope};
-use crate::document::{Document, NamedBy, NamedFiles, NodeSpec, ResolvedName};
+use crate::document::{CompleteDocument, NamedBy, NamedFiles, NodeSpec, ResolvedName};
 use crate::text::fingerprint::Fingerprint;
 
 /// A set of inputs that are outside of a resource; as a result, those that have not changed.
@@ -88,7 +88,7 @@ fn is_general(key: &str) -> bool {
 }
 
 impl Surroundings {
-    pub(super) fn of(document: &Document) -> Surroundings {
+    pub(super) fn of(document: &CompleteDocument) -> Surroundings {
         let sections = |wanted: &[&str]| document.sections(|key| wanted.contains(&key));
         let files = files(document);
         Surroundings {
@@ -100,7 +100,7 @@ impl Surroundings {
                 files,
             )),
             https_port: sections(&["listen", "listeners"]),
-            log_folders: Fingerprint::of(document.access.as_ref().map(|access| &*access.writable)),
+            log_folders: Fingerprint::of(document.access().map(|access| &*access.writable)),
             names: names(document),
             tls: Fingerprint::of((sections(&["ssls", "ssl_trusted_certificate", "upstream_tls_verify"]), files)),
         }
@@ -131,17 +131,17 @@ impl Surroundings {
 }
 
 /// The files from which the TLS clients of the gateway and of upstreams are built.
-fn files(document: &Document) -> Fingerprint {
-    let NamedFiles { of_settings, of_resources } = &document.files;
+fn files(document: &CompleteDocument) -> Fingerprint {
+    let NamedFiles { of_settings, of_resources } = &document.beside.files;
     let pems = of_resources.iter().filter(|(name, _)| !document.node_files.contains_key(*name));
     let of_settings = of_settings.iter().map(|(name, content)| (NamedBy::Settings, name, content));
     let mut files: Vec<_> = of_settings.chain(pems.map(|(name, content)| (NamedBy::Resource, name, content))).collect();
     files.sort_by_key(|(by, name, _)| (*by, *name));
-    let roots: Vec<&[u8]> = document.system_roots.iter().map(|root| &**root).collect();
+    let roots: Vec<&[u8]> = document.beside.system_roots.iter().map(|root| &**root).collect();
     Fingerprint::of((files, roots))
 }
 
-fn names(document: &Document) -> Fingerprint {
+fn names(document: &CompleteDocument) -> Fingerprint {
     let found = document.found.iter().map(|(query, name)| match name {
         ResolvedName::Addresses(addresses) => Fingerprint::of((query, addresses)),
         ResolvedName::Targets(targets) => {

@@ -48,7 +48,7 @@ impl Compiler<'_> {
     fn check_listener(&self, listen: &Listen) {
         let document = self.document;
         let addr = listen.address.socket_addr();
-        if document.access.as_ref().is_some_and(|access| !access.may_listen(listen.address)) {
+        if document.access().is_some_and(|access| !access.may_listen(listen.address)) {
             self.report_listener(listen, format!("resources may not listen on {addr}"), RESOURCE_LISTENERS);
         }
         if addr.port() == 0 {

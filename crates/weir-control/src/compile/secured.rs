@@ -135,7 +135,7 @@ impl<'a> Secured<'a> {
             None => None,
             Some(chain) => Some(chain?),
         };
-        let system = &compiler.document.system_roots;
+        let system = &compiler.document.beside.system_roots;
         let trust = match &own {
             _ if !verify => Trust::Unverified,
             Some(own) => Trust::Authorities(own),

@@ -17,7 +17,7 @@ use super::dependencies::{Dependencies, Unchanged};
 use super::parts::{Parts, UpstreamPart};
 use super::secured::Secured;
 use crate::document::{
-    self, Document, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme,
+    self, CompleteDocument, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme,
     ServiceInstance, TrafficShare,
 };
 use crate::text::fingerprint::Fingerprint;
@@ -220,7 +220,7 @@ fn shown((kind, id, path): UpstreamName) -> String {
 fn compiled(
     written: &document::UpstreamSpec,
     name: &str,
-    document: &Document,
+    document: &CompleteDocument,
     tls: Option<tls::TlsConnector>,
 ) -> Upstream {
     let endpoints = endpoints(&placed(written, document), written.scheme);
@@ -285,7 +285,7 @@ fn balance(written: &document::BalanceSpec, endpoints: &[Endpoint]) -> Balance {
 type NodeAddresses<'a> = (Cow<'a, NodeSpec>, Vec<IpAddr>);
 
 /// The nodes that have addresses, from the list, a file or a service.
-fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a Document) -> Vec<NodeAddresses<'a>> {
+fn placed<'a>(written: &'a document::UpstreamSpec, document: &'a CompleteDocument) -> Vec<NodeAddresses<'a>> {
     if let Some((service, place)) = &written.service {
         return of_service(written, document.found.get(service), *place);
     }

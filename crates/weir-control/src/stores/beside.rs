@@ -34,7 +34,7 @@ pub(super) fn of_document(
     let to_come: Vec<String> = document.files_to_come().collect();
     let mut own = document.files_of_settings();
     own.extend(to_come.iter().map(String::as_str));
-    let folders = document.access.as_ref().map(|access| Arc::clone(&access.readable));
+    let folders = document.access().map(|access| Arc::clone(&access.readable));
     let read = |names: &BTreeSet<&str>, folders| match read(names.iter().copied(), directory, access, folders) {
         Err(stall) if is_change => Ok(unread(names, &stall.to_string())),
         read => read,
@@ -98,7 +98,14 @@ pub(super) fn read<'n>(
     })
 }
 
-/// The authorities that the system trusts. Those that cannot be read are left out: they are not part of the configuration.
-pub(super) fn system_roots() -> Vec<CertificateDer<'static>> {
-    rustls_native_certs::load_native_certs().certs
+/// The authorities that the system trusts, if the document needs them. Those that cannot be read are left out: they are not part of
+/// the configuration.
+pub(super) fn system_roots(
+    document: &Document,
+    access: &FileAccess,
+) -> Result<Vec<CertificateDer<'static>>, FileStall> {
+    match document.needs_system_roots() {
+        true => access.run(|| rustls_native_certs::load_native_certs().certs),
+        false => Ok(Vec::new()),
+    }
 }

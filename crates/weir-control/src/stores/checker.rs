@@ -17,7 +17,7 @@ use super::settle::{SettlePolicy, receipt_warnings, settle};
 use super::trial::ChangeTrial;
 use super::trusted;
 use super::writes::{ComparedRequest, Plan, WriteOutcome, WriteReceipt};
-use crate::document::Document;
+use crate::document::{BesideDocument, CompleteDocument, Document};
 use crate::explain::{RequestDescription, RoutingComparison, RoutingOutcome};
 use crate::publish::{CheckedDocument, Publisher};
 use crate::text::diagnostic::Diagnostic;
@@ -155,39 +155,38 @@ impl CheckLoader {
         let stalled = |stall: &dyn std::fmt::Display| vec![Diagnostic::of_source(&self.name, stall.to_string())];
         // A thread of its own: a file that is named by what is checked must not delay those that are served.
         let files = FileAccess::limited();
-        let mut document = settings.document(&self.name, trial);
-        if document.faults.is_empty() && document.secrets().next().is_some() {
+        let document = settings.document(&self.name, trial);
+        let document = if document.faults.is_empty() && document.secrets().next().is_some() {
             let http = trusted::http_client(&document.settings, &self.directory, &files);
             let http = http.map_err(|stall| stalled(&stall))?;
-            document = self.secrets.put_into(document, looks_outside.then_some(&http));
-        }
-        self.put_files_into(&mut document, &files, looks_outside).map_err(|stall| stalled(&stall))?;
-        document.directory.clone_from(&self.directory);
-        document.read_nodes(&process_environment, self.limits);
+            self.secrets.put_into(document, looks_outside.then_some(&http))
+        } else {
+            document.without_secrets()
+        };
+        let beside = self.beside(&document, &files, looks_outside).map_err(|stall| stalled(&stall))?;
+        let mut document = document.complete(beside, &process_environment, self.limits);
         document.found = self.names.known(document.queries());
         Ok(LoadedDocument::of_check(document, settings.revision()))
     }
 
-    fn put_files_into(
+    fn beside(
         &self,
-        document: &mut Document,
-        files: &FileAccess,
+        document: &Document,
+        access: &FileAccess,
         looks_outside: bool,
-    ) -> Result<(), FileStall> {
-        document.files = match looks_outside {
-            true => beside::of_document(document, &self.directory, files, true)?.0,
+    ) -> Result<BesideDocument, FileStall> {
+        let mut files = match looks_outside {
+            true => beside::of_document(document, &self.directory, access, true)?.0,
             false => beside::unopened(document),
         };
-        self.contents.complete(&mut document.files);
-        if document.needs_system_roots() {
-            document.system_roots = files.run(beside::system_roots)?;
-        }
-        Ok(())
+        self.contents.complete(&mut files);
+        let system_roots = beside::system_roots(document, access)?;
+        Ok(BesideDocument { directory: self.directory.clone(), files, system_roots })
     }
 }
 
 impl LoadedDocument {
-    fn of_check(document: Document, revision: &str) -> LoadedDocument {
+    fn of_check(document: CompleteDocument, revision: &str) -> LoadedDocument {
         LoadedDocument {
             document,
             revision: revision.to_owned(),

@@ -13,7 +13,7 @@ use super::include::IncludeReader;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use super::trial::ChangeTrial;
-use crate::document::Document;
+use crate::document::WrittenDocument;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::tree::{TextPosition, TreeNode};
@@ -110,7 +110,7 @@ impl Source for FileSource {
         };
         let mut reader = IncludeReader::new(&self.path, text.len(), &self.files, self.limits);
         let mut read = |include: &TreeNode| reader.read(&self.name, &self.directory, include);
-        let document = Document::parse_including(&self.name, &text, &lookup, self.limits, &mut read)?;
+        let document = WrittenDocument::parse_including(&self.name, &text, &lookup, self.limits, &mut read)?;
         let (included, contents) = (reader.seen, reader.contents);
         self.read_ends = marks_its_end(&text);
         let incomplete = (self.accepted_ends && !self.read_ends).then(|| {

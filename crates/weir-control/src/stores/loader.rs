@@ -1,6 +1,6 @@
 //! Completes a source's document with secrets, files and the results of name lookups, so that compiling needs no I/O.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_client::HttpClient;
@@ -18,7 +18,7 @@ use super::seen::SeenFiles;
 use super::source::{Source, SourceVersion, Wake};
 use super::trial::ChangeTrial;
 use super::trusted;
-use crate::document::{Document, Files, NameQuery, NamedFiles};
+use crate::document::{BesideDocument, CompleteDocument, Document, Files, NameQuery, NamedFiles, WrittenDocument};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::yaml::TextLimits;
@@ -78,7 +78,7 @@ fn complete(files: &mut Files, served: &Files) -> Vec<Box<str>> {
 /// A document with everything that is needed to compile it.
 #[derive(Debug)]
 pub struct LoadedDocument {
-    pub document: Document,
+    pub document: CompleteDocument,
     /// The revision that the source gives it.
     pub revision: String,
     /// Nodes without an endpoint for now, and secrets that may be out of date.
@@ -203,7 +203,7 @@ impl DocumentLoader {
 
     /// Like [`DocumentLoader::read`], with the resources of a trial.
     pub(super) fn read_trial(&mut self, trial: Option<&mut ChangeTrial>) -> Result<LoadedDocument, Vec<Diagnostic>> {
-        self.read_with(trial, |_, document| Ok((document, Vec::new())))
+        self.read_with(trial, |_, document| Ok((document.without_secrets(), Vec::new())))
     }
 
     /// Reads the document, fetches the secrets it refers to, and resolves the names of its nodes.
@@ -241,29 +241,25 @@ impl DocumentLoader {
     fn read_with(
         &mut self,
         mut trial: Option<&mut ChangeTrial>,
-        fetch: impl FnOnce(&mut Self, Document) -> Result<(Document, Vec<String>), FileStall>,
+        fetch: impl FnOnce(&mut Self, WrittenDocument) -> Result<(Document, Vec<String>), FileStall>,
     ) -> Result<LoadedDocument, Vec<Diagnostic>> {
         let read = self.source.read(trial.as_deref_mut())?;
-        let (mut document, mut problems) = (read.document, Vec::new());
         // A document with faults is refused, so its secrets are not needed.
-        if document.faults.is_empty() {
-            (document, problems) = fetch(self, document).map_err(|stall| vec![self.stalled(&stall)])?;
-        }
-        let directory = self.source.directory().to_owned();
+        let (document, problems) = match read.document.faults.is_empty() {
+            true => fetch(self, read.document).map_err(|stall| vec![self.stalled(&stall)])?,
+            false => (read.document.without_secrets(), Vec::new()),
+        };
         let is_change = trial.as_ref().is_some_and(|trial| trial.is_change());
-        let put = self.put_files_into(&mut document, &directory, is_change);
-        let mut files = put.map_err(|stall| vec![self.stalled(&stall)])?;
+        let (beside, mut files) = self.beside(&document, is_change).map_err(|stall| vec![self.stalled(&stall)])?;
         files.append(read.included);
         if trial.is_some_and(|trial| !trial.set_aside().is_empty()) {
             // The files of resources that are set aside may be the reason, so they are watched, too.
             files.add_missing(&self.files_read);
         }
         self.files_read.clone_from(&files);
-        self.contents_read.clone_from(&document.files);
-        document.directory = directory;
-        document.read_nodes(&process_environment, self.limits);
+        self.contents_read.clone_from(&beside.files);
         Ok(LoadedDocument {
-            document,
+            document: document.complete(beside, &process_environment, self.limits),
             revision: read.revision,
             warnings: Vec::new(),
             trial: None,
@@ -273,24 +269,17 @@ impl DocumentLoader {
         })
     }
 
-    /// In a change, what cannot be read stays as it is served.
-    fn put_files_into(
-        &self,
-        document: &mut Document,
-        directory: &Path,
-        is_change: bool,
-    ) -> Result<SeenFiles, FileStall> {
-        let (files, mut seen) = beside::of_document(document, directory, &self.files, is_change)?;
-        document.files = files;
+    /// What the document needs from files. In a change, what cannot be read stays as it is served.
+    fn beside(&self, document: &Document, is_change: bool) -> Result<(BesideDocument, SeenFiles), FileStall> {
+        let directory = self.source.directory();
+        let (mut files, mut seen) = beside::of_document(document, directory, &self.files, is_change)?;
         if is_change {
-            let completed = self.contents_served.complete(&mut document.files);
+            let completed = self.contents_served.complete(&mut files);
             // So that the watch finds out that they have changed.
             seen.keep(&self.files_read, &completed.iter().map(|name| directory.join(&**name)).collect());
         }
-        if document.needs_system_roots() {
-            document.system_roots = self.files.run(beside::system_roots)?;
-        }
-        Ok(seen)
+        let system_roots = beside::system_roots(document, &self.files)?;
+        Ok((BesideDocument { directory: directory.to_owned(), files, system_roots }, seen))
     }
 
     fn stalled(&self, stall: &FileStall) -> Diagnostic {
@@ -325,7 +314,7 @@ impl DocumentLoader {
         changed
     }
 
-    fn unresolved(&self, document: &Document, query: &NameQuery, reason: &str) -> Diagnostic {
+    fn unresolved(&self, document: &CompleteDocument, query: &NameQuery, reason: &str) -> Diagnostic {
         let name = query.name();
         let (problem, advice) = match query {
             NameQuery::Host(_) | NameQuery::Service(_) => (
@@ -340,7 +329,7 @@ impl DocumentLoader {
         document.located(Diagnostic::at_place(self.source.name(), document.place_of(query), problem).advise(advice))
     }
 
-    fn left_out(&self, document: &Document, query: &NameQuery, targets: &str) -> Diagnostic {
+    fn left_out(&self, document: &CompleteDocument, query: &NameQuery, targets: &str) -> Diagnostic {
         let problem =
             format!("targets of the service `{}` are left out, since they have no address: {targets}", query.name());
         let advice = "they get no requests until they have one";

@@ -11,7 +11,7 @@ use super::source::{Source, SourceDocument, SourceVersion, Wake};
 use super::trial::{ChangeTrial, DocumentLists};
 use crate::data_directory::data_directory;
 use crate::document::resource_access::{NodeOwned, OwnFiles, ResourceAccess};
-use crate::document::{Document, RESOURCE_LISTS};
+use crate::document::{Document, RESOURCE_LISTS, StoreOrigin, WrittenDocument};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::tree::{NodeKind, TreeNode};
@@ -52,7 +52,7 @@ impl ResourceSource {
         }
         let SourceDocument { document, version, revision, incomplete, variables, .. } = self.settings.read(None)?;
         if !document.faults.is_empty() {
-            return Err(document.faults);
+            return Err(document.without_secrets().faults);
         }
         let access = Arc::new(self.access_by(&document, variables));
         let file = SettingsFile { tree: Arc::new(self.settings.tree()?), version, revision, incomplete, access };
@@ -102,7 +102,7 @@ impl AcceptedSettings {
 
 impl SettingsFile {
     /// The document of these settings with the resources of a trial.
-    pub(super) fn document(&self, name: &Arc<str>, trial: &mut ChangeTrial) -> Document {
+    pub(super) fn document(&self, name: &Arc<str>, trial: &mut ChangeTrial) -> WrittenDocument {
         let mut entries = match &self.tree.kind {
             NodeKind::Map(entries) => entries.clone(),
             _ => Vec::new(),
@@ -112,10 +112,8 @@ impl SettingsFile {
         entries.retain(|entry| !RESOURCE_LISTS.contains(&&*entry.key));
         entries.extend(short);
         let tree = TreeNode::unplaced(NodeKind::Map(entries));
-        let mut document =
-            Document::of_resources(Arc::clone(name), tree, long, &process_environment, Arc::clone(&self.access));
-        document.store_revision = Some(trial.revision());
-        document
+        let store = StoreOrigin { revision: trial.revision(), access: Arc::clone(&self.access) };
+        WrittenDocument::of_resources(Arc::clone(name), tree, long, &process_environment, store)
     }
 
     pub(super) fn revision(&self) -> &str {

@@ -14,7 +14,7 @@ use http::{Request, StatusCode};
 use serde_json::{Map, Value};
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
-use crate::document::{Document, SecretManager, SecretReference};
+use crate::document::{Document, SecretManager, SecretReference, WrittenDocument};
 
 /// The time limit of a request to a manager.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ impl KnownSecrets {
 
     /// Puts secrets into a document that is only checked. Those that are not known are asked for with `http`; without it, they
     /// count as not readable. What is learnt is not kept.
-    pub(super) fn put_into(&self, document: Document, http: Option<&HttpClient>) -> Document {
+    pub(super) fn put_into(&self, document: WrittenDocument, http: Option<&HttpClient>) -> Document {
         let mut values: HashMap<SecretPath, Result<SecretContent, SecretFailure>> = HashMap::new();
         let known = self.all();
         let (mut missing, mut seen) = (Vec::new(), HashSet::new());
@@ -80,7 +80,7 @@ impl KnownSecrets {
 }
 
 /// The paths that a document refers to; some of them several times.
-fn paths(document: &Document) -> impl Iterator<Item = SecretPath> {
+fn paths(document: &WrittenDocument) -> impl Iterator<Item = SecretPath> {
     document.secrets().map(|(manager, secret)| (manager.clone(), secret.path.clone()))
 }
 
@@ -109,7 +109,7 @@ impl Secrets {
     /// not refer to them: the resources that do so are set aside.
     pub(super) fn put_into(
         &mut self,
-        document: Document,
+        document: WrittenDocument,
         http: HttpClient,
         keeps_failed: bool,
     ) -> (Document, Vec<String>) {
@@ -131,7 +131,7 @@ impl Secrets {
     }
 
     /// The paths that a document refers to and that have to be asked for. Drops what it does not refer to.
-    fn missing(&mut self, document: &Document, keeps_failed: bool) -> Vec<SecretPath> {
+    fn missing(&mut self, document: &WrittenDocument, keeps_failed: bool) -> Vec<SecretPath> {
         let distrusted = std::mem::take(&mut self.distrusted);
         let mut kept = self.kept.all();
         let mut before = std::mem::take(&mut *kept);
@@ -363,8 +363,8 @@ mod tests {
     use super::*;
     use crate::text::yaml::TextLimits;
 
-    fn document(text: &str) -> Document {
-        Document::parse("weir.yaml", text, &|_| None, TextLimits::default()).expect("YAML")
+    fn document(text: &str) -> WrittenDocument {
+        WrittenDocument::parse("weir.yaml", text, &|_| None, TextLimits::default()).expect("YAML")
     }
 
     /// The number of connections since the last call.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::seen::SeenFiles;
 use super::trial::ChangeTrial;
 pub use super::wake::Wake;
-use crate::document::Document;
+use crate::document::WrittenDocument;
 use crate::text::diagnostic::Diagnostic;
 
 /// A source of a configuration, such as a file, an embedded store, etcd or an API. It yields documents with a revision. What a
@@ -45,7 +45,7 @@ pub trait Source: Send {
 /// A document as read from a source.
 #[derive(Debug)]
 pub struct SourceDocument {
-    pub document: Document,
+    pub document: WrittenDocument,
     /// The version from before reading, so that a write meanwhile counts as a change.
     pub version: SourceVersion,
     /// The included files, in their state from before reading.

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_control::document::Document;
+use weir_control::document::WrittenDocument;
 use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, compile};
 use weir_gateway::gateway::{DataPlane, GatewayOptions, Listener, ListenerId};
@@ -36,8 +36,8 @@ struct Rig {
 
 fn snapshot(plugins: &str, revision: u64) -> Arc<Snapshot> {
     let text = format!("routes: [{{ id: a, uri: /*, plugins: {{ {plugins} }} }}]");
-    let document = Document::parse("weir.yaml", &text, &|_| None, TextLimits::default()).expect("is YAML");
-    match compile(&document, &REGISTRY, None) {
+    let document = WrittenDocument::parse("weir.yaml", &text, &|_| None, TextLimits::default()).expect("is YAML");
+    match compile(&document.without_secrets().alone(), &REGISTRY, None) {
         Ok(Compiled { mut snapshot, .. }) => {
             snapshot.revision = revision;
             Arc::new(snapshot)

@@ -80,7 +80,7 @@ impl NodeSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Document;
+    use crate::document::WrittenDocument;
     use crate::text::yaml::TextLimits;
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         let text = "ssl_trusted_certificate: t.pem\nenable_access_log: access.log\nadmin:\n  listen: \"127.0.0.1:1\"\n  \
                     audit: { path: audit.log }\n  tls: { cert: a.pem, key: a.key, ca: aca.pem }\nstore:\n  etcd:\n    \
                     hosts: [\"https://127.0.0.1:2379\"]\n    tls: { ca: eca.pem, cert: e.pem, key: e.key }\n";
-        let document = Document::parse("text", text, &|_| None, TextLimits::default()).expect("YAML");
+        let document = WrittenDocument::parse("text", text, &|_| None, TextLimits::default()).expect("YAML");
         let OwnFiles { public, private } = document.settings.own_files();
         let paths = |names: &[&str]| -> Vec<PathBuf> { names.iter().map(PathBuf::from).collect() };
         assert_eq!(public, paths(&["t.pem", "eca.pem", "aca.pem"]));

@@ -28,7 +28,7 @@ impl Document {
     /// The resources of the kinds that a store can hold; none if the document comes from a store. Parses the texts again, since a
     /// document does not keep what is written.
     pub fn written_resources(&self) -> Vec<WrittenResource> {
-        let Some(text) = &self.text else { return Vec::new() };
+        let Some(text) = &self.positions.text else { return Vec::new() };
         let tree = text.tree();
         let kinds = KINDS.iter().filter(|kind| kind.is_stored);
         let lists = kinds.filter_map(|kind| Some((kind, tree.entry(kind.list)?)));
@@ -41,7 +41,7 @@ impl Document {
 
     /// The file as a tree, without its lists of resources; `None` if the document comes from a store.
     pub fn written_settings(&self) -> Option<TreeNode> {
-        let mut tree = self.text.as_ref()?.tree();
+        let mut tree = self.positions.text.as_ref()?.tree();
         if let NodeKind::Map(entries) = &mut tree.kind {
             entries.retain(|entry| !super::RESOURCE_LISTS.contains(&&*entry.key) && &*entry.key != "include");
         }
@@ -67,7 +67,7 @@ impl Document {
             list: kind.list,
             id: id.unwrap_or_else(|| format!("arr_{}", index + 1)),
             value: item.to_json(),
-            variables: self.text.as_ref().map(|text| text.with_variables(item)).unwrap_or_default(),
+            variables: self.positions.text.as_ref().map(|text| text.with_variables(item)).unwrap_or_default(),
             source: told.source,
             place: TextPosition { line: told.line.unwrap_or_default(), column: told.column.unwrap_or_default() },
         }

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::Diagnostic;
 use crate::document::kinds::KINDS;
-use crate::document::{IncludedFiles, file_schema, settings};
+use crate::document::{IncludedFiles, WrittenDocument, file_schema, settings};
 use crate::text::read::{asked, join};
 use crate::text::tree::TreeNode;
-use crate::{Diagnostic, Document};
 
 fn read(document: &Value) -> Vec<Diagnostic> {
     let mut no_files = |_: &TreeNode| IncludedFiles::default();
     let text = document.to_string();
-    let read = Document::parse_including("f", &text, &|_| None, TextLimits::default(), &mut no_files);
-    read.expect("JSON is YAML").faults
+    let read = WrittenDocument::parse_including("f", &text, &|_| None, TextLimits::default(), &mut no_files);
+    read.expect("JSON is YAML").without_secrets().faults
 }
 
 /// A value of a key: its example, or what follows from its kind.
