@@ -25,7 +25,7 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::document::{Challenge, CompleteDocument, Document, Reference, ResourceOrigin};
+use crate::document::{Challenge, CompleteDocument, Document, NameQuery, Reference, ResourceOrigin};
 use crate::hubs::{HubTerms, Hubs};
 use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::read::join;
@@ -240,10 +240,11 @@ impl<'a> Compiler<'a> {
             return;
         }
         for upstream in self.document.noted_upstreams() {
-            let Some((query, place)) = &upstream.service else { continue };
-            let Some((problem, advice)) = self.document.settings.discovery.missing_for(query) else { continue };
+            let Some((NameQuery::Registered { registry, service }, place)) = &upstream.service else { continue };
+            let missing = self.document.settings.discovery.missing_for(registry, service);
+            let Some((problem, advice)) = missing else { continue };
             let path = join(&upstream.origin.path, "discovery_type");
-            self.report(&path, *place, problem, Some(advice.to_owned()));
+            self.report(&path, *place, problem, Some(advice));
         }
     }
 

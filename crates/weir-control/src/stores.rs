@@ -10,12 +10,10 @@
 
 mod beside;
 pub mod checker;
-mod consul;
 mod disk_copy;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
-mod eureka;
 mod failure;
 pub mod file;
 pub mod file_access;
@@ -30,7 +28,6 @@ mod memory;
 mod names;
 mod open;
 mod read_lists;
-mod registry;
 mod resource_source;
 pub mod resources;
 mod secret_cipher;

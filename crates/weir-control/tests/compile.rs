@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use weir_control::document::{CompleteDocument, NameQuery, ResolvedName, ServiceInstance, WrittenDocument};
+use weir_control::document::{CompleteDocument, NameQuery, ResolvedName, WrittenDocument};
 use weir_control::text::yaml::TextLimits;
 use weir_control::{Compiled, compile};
+use weir_discovery::ServiceInstance;
 use weir_gateway::route::Lookup;
 use weir_gateway::snapshot::{Chain, Concurrency, Link, PassHost, Route, Snapshot, Target, Timeouts};
 use weir_plugin::{Exchange, Stop};
@@ -276,7 +277,7 @@ routes:
         };
         ResolvedName::Instances(ports.iter().map(one).collect())
     };
-    let query = NameQuery::Eureka("ORDERS".into());
+    let query = NameQuery::Registered { registry: "eureka", service: "ORDERS".into() };
     assert!(document.queries().contains(&query));
     document.found.insert(query.clone(), instances(&[1]));
     let first = compile(&document, &plugins::REGISTRY, None).unwrap_or_else(|faults| panic!("{faults:?}"));

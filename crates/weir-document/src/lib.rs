@@ -1,7 +1,7 @@
-//! The configuration as written: text, trees of values with their positions, and the document that is read from them.
+//! The configuration as written: the document that is read from a text, and the declarations of its keys.
 //!
 //! ```text
-//! text -> text (variables, YAML, JSON) -> TreeNode -> Document
+//! text -> TreeNode (weir-keys) -> WrittenDocument -> Document (with secrets) -> CompleteDocument (with files and names)
 //! ```
 //!
 //! Nothing here reads files, knows plugins or compiles: `weir-control` does.
@@ -9,11 +9,9 @@
 #![forbid(unsafe_code)]
 
 pub mod document;
-pub mod keys;
-pub mod text;
 
 pub use document::Document;
-pub use text::diagnostic::Diagnostic;
+pub use weir_keys::{Diagnostic, keys, text};
 
 /// The faults of a text, found without plugins.
 #[cfg(test)]

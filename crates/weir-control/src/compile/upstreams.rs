@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 
 use weir_client::ServiceTarget;
+use weir_discovery::ServiceInstance;
 use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Pieces, Upstream};
 
 use weir_net::tls;
@@ -18,7 +19,7 @@ use super::parts::{Parts, UpstreamPart};
 use super::secured::Secured;
 use crate::document::{
     self, CompleteDocument, NameQuery, NodeSpec, Reference, ResolvedName, ResolvedNames, ResourceOrigin, Scheme,
-    ServiceInstance, TrafficShare,
+    TrafficShare,
 };
 use crate::text::fingerprint::Fingerprint;
 use crate::text::tree::TextPosition;

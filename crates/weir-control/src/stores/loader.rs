@@ -321,7 +321,7 @@ impl DocumentLoader {
                 format!("the name `{name}` cannot be resolved: {reason}"),
                 "its nodes get no requests until the name can be resolved",
             ),
-            NameQuery::Eureka(_) | NameQuery::Consul(_) => (
+            NameQuery::Registered { .. } => (
                 format!("the service `{name}` has no instances: {reason}"),
                 "its requests are answered with 503 until it has instances; Weir goes on asking",
             ),

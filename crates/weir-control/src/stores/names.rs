@@ -4,6 +4,8 @@
 //! A request never waits for a lookup. An answer stays in use until there is a newer one: a failure of the resolver, or an empty
 //! answer, does not mean that the backend is gone.
 
+mod registries;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
@@ -13,15 +15,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
 use tokio::task::{JoinHandle as TaskHandle, LocalSet};
 
 use weir_client::{DnsSettings, HttpClient, Resolver, ServiceAnswer};
 
-use super::consul::{self, ConsulWanted};
-use super::eureka::{self, EurekaWanted};
-use super::registry::RegistryNews;
-use crate::document::{DiscoverySettings, NameQuery, NodeSettings, ResolvedName, ResolvedNames};
+use weir_discovery::{DiscoverySettings, RegistryNews};
+
+use registries::FollowedRegistries;
+
+use crate::document::{NameQuery, NodeSettings, ResolvedName, ResolvedNames};
 
 /// How long a load waits for names that were never looked up. Later answers are used when they arrive.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,7 +62,7 @@ struct NamesWanted {
 }
 
 #[derive(Default)]
-struct SharedNames {
+pub(super) struct SharedNames {
     known: Mutex<HashMap<NameQuery, KnownName>>,
     learnt: Condvar,
     /// Whether each registry that was asked answers, by its name.
@@ -77,16 +79,6 @@ struct KnownName {
     /// The targets of a service that have no address, each with the reason.
     left_out: Vec<String>,
 }
-
-/// A kind of registry.
-struct RegistryKind {
-    /// As in `discovery_type`.
-    name: &'static str,
-    query: fn(Box<str>) -> NameQuery,
-}
-
-const EUREKA: RegistryKind = RegistryKind { name: "eureka", query: NameQuery::Eureka };
-const CONSUL: RegistryKind = RegistryKind { name: "consul", query: NameQuery::Consul };
 
 /// A handle to the state of name lookups.
 #[derive(Clone, Default)]
@@ -251,13 +243,25 @@ impl SharedNames {
         }
     }
 
-    fn hear(&self, kind: &RegistryKind, news: RegistryNews) {
+    /// Notes what a registry tells.
+    pub(super) fn hear(&self, registry: &'static str, news: RegistryNews) {
         match news {
-            RegistryNews::Answered(answers) => drop(self.registries().insert(kind.name, answers)),
+            RegistryNews::Answered(answers) => drop(self.registries().insert(registry, answers)),
             RegistryNews::Service(name, instances) => {
-                self.learn_silently(&(kind.query)(name.into()), instances.map(ResolvedName::Instances));
+                let query = NameQuery::Registered { registry, service: name.into() };
+                self.learn_silently(&query, instances.map(ResolvedName::Instances));
             }
         }
+    }
+
+    /// Forgets a registry that is asked no more. Its services have no instances.
+    pub(super) fn forget(&self, registry: &'static str, services: &BTreeSet<Box<str>>) {
+        for service in services {
+            let query = NameQuery::Registered { registry, service: service.clone() };
+            // The document is refused, so no other part waits for these names.
+            self.learn_silently(&query, Err(format!("the node has no registry of the kind {registry}")));
+        }
+        self.registries().remove(registry);
     }
 }
 
@@ -297,18 +301,11 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
     let mut tasks: HashMap<NameQuery, TaskHandle<()>> = HashMap::new();
     let mut serving: Option<DnsSettings> = None;
     let mut resolver = None;
-    let (mut eureka, mut consul) = (None, None);
+    let mut registries = FollowedRegistries::default();
     while let Some(NamesWanted { queries, settings, discovery, http }) = inbox.recv().await {
-        let (applications, queries) = services_of(&EUREKA, queries);
-        let (services, queries) = services_of(&CONSUL, queries);
-        let wanted = |settings| EurekaWanted { applications: applications.clone(), settings, http: http.clone() };
-        follow_registry(&EUREKA, &mut eureka, &applications, discovery.eureka.map(wanted), &shared, |wanted, tell| {
-            tokio::task::spawn_local(eureka::follow(wanted, tell));
-        });
-        let wanted = |settings| ConsulWanted { services: services.clone(), settings, http: http.clone() };
-        follow_registry(&CONSUL, &mut consul, &services, discovery.consul.map(wanted), &shared, |wanted, tell| {
-            tokio::task::spawn_local(consul::follow(wanted, tell));
-        });
+        let (registered, queries): (BTreeSet<_>, BTreeSet<_>) =
+            queries.into_iter().partition(|query| matches!(query, NameQuery::Registered { .. }));
+        registries.follow(&registered, &discovery, &http, &shared);
         if serving.as_ref() != Some(&settings) {
             tasks.drain().for_each(|(_, task)| task.abort());
             resolver = Some(Resolver::new(settings.clone()));
@@ -325,46 +322,6 @@ async fn supervise(mut inbox: UnboundedReceiver<NamesWanted>, shared: Arc<Shared
             let resolver = resolver.clone().expect("it was made with the settings");
             let keep = keep(query.clone(), resolver, settings.valid, Arc::clone(&shared));
             tasks.entry(query).or_insert_with(|| tokio::task::spawn_local(keep));
-        }
-    }
-}
-
-/// Takes the names of services of a registry out of a set of names.
-fn services_of(kind: &RegistryKind, queries: BTreeSet<NameQuery>) -> (BTreeSet<Box<str>>, BTreeSet<NameQuery>) {
-    let is_of = |query: &NameQuery| *query == (kind.query)(query.name().into());
-    let (services, others): (BTreeSet<_>, BTreeSet<_>) = queries.into_iter().partition(is_of);
-    (services.iter().map(|query| query.name().into()).collect(), others)
-}
-
-/// Tells what a registry knows.
-type Tell = Box<dyn Fn(RegistryNews)>;
-
-/// Passes the services on to the task that asks the registry, which is started with `start`, and ended, as needed. `wanted` is
-/// `None` if the node has no such registry.
-fn follow_registry<W>(
-    kind: &'static RegistryKind,
-    registry: &mut Option<watch::Sender<W>>,
-    services: &BTreeSet<Box<str>>,
-    wanted: Option<W>,
-    shared: &Arc<SharedNames>,
-    start: impl FnOnce(watch::Receiver<W>, Tell),
-) {
-    let Some(wanted) = wanted.filter(|_| !services.is_empty()) else {
-        // The document is refused, so nobody waits for these names.
-        let unknown = || Err(format!("the node has no registry of the kind {}", kind.name));
-        services.iter().for_each(|name| shared.learn_silently(&(kind.query)(name.clone()), unknown()));
-        // Without its sender the task ends.
-        *registry = None;
-        shared.registries().remove(kind.name);
-        return;
-    };
-    match registry {
-        Some(registry) => drop(registry.send_replace(wanted)),
-        None => {
-            let (sender, receiver) = watch::channel(wanted);
-            *registry = Some(sender);
-            let shared = Arc::clone(shared);
-            start(receiver, Box::new(move |news| shared.hear(kind, news)));
         }
     }
 }
@@ -389,7 +346,7 @@ async fn ask(resolver: &Resolver, query: &NameQuery) -> Result<LookedUp, String>
             Ok(LookedUp { meaning: ResolvedName::Targets(targets), ttl, unresolved })
         }
         // `supervise` sends these to the registries.
-        NameQuery::Eureka(_) | NameQuery::Consul(_) => Err("it is not a name in DNS".to_owned()),
+        NameQuery::Registered { .. } => Err("it is not a name in DNS".to_owned()),
     }
 }
 

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use weir_plugin::{ExchangePhase, Template, Variable, WrittenName};
 
+use crate::keys;
+use crate::keys::MapKeys;
 use crate::keys::kinds::{Custom, WrittenPath, custom, written};
 use crate::keys::schema::Definitions;
-use crate::keys::{MapKeys, keys};
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};
 use weir_plugin::suggest::meant;

@@ -6,10 +6,11 @@ use serde_json::json;
 
 use super::certificate::{self, Pem};
 use super::resource::ResourceOrigin;
+use crate::keys;
+use crate::keys::KeyRule;
 use crate::keys::kinds::{
     Custom, Form, ParsedText, SubMap, Text, Time, Words, WrittenPath, custom, form, section, text, time, words, written,
 };
-use crate::keys::{KeyRule, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use weir_plugin::WrittenName;
 

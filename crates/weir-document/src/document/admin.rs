@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
+use crate::keys;
 use crate::keys::kinds::{
     Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Words, WrittenPath, any_text, custom, flag,
     section, set, text, words, written,
 };
 use crate::keys::schema::Definitions;
-use crate::keys::{KeyRule, MapKeys, keys};
+use crate::keys::{KeyRule, MapKeys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// The Admin API of a node.

@@ -8,11 +8,12 @@ use weir_client::ServiceUrl;
 use super::RESOURCE_LISTS;
 use serde_json::{Value, json};
 
+use crate::keys;
 use crate::keys::kinds::{
     Custom, Kind, List, MapOf, ParsedText, SubMap, Text, Words, custom, list, map_of, section, text, words,
 };
 use crate::keys::schema::Definitions;
-use crate::keys::{DeclaredKey, KeyRule, MapKeys, keys};
+use crate::keys::{DeclaredKey, KeyRule, MapKeys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::MapEntry;
 

@@ -7,12 +7,13 @@ use weir_net::tls::{ClientDemand, Versions};
 
 use super::data_encryption::{UNREADABLE, unreadable};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, id_of};
+use crate::keys;
+use crate::keys::KeyRule;
 use crate::keys::kinds::{
     Anything, Custom, Flag, List, Or, ParsedText, SubMap, Whole, Words, anything, custom, flag, list, section, text,
     whole, words,
 };
 use crate::keys::schema::Definitions;
-use crate::keys::{KeyRule, keys};
 use crate::text::read::{KeyName, MapReader, NodeReader, shortened};
 use crate::text::tree::TextPosition;
 

@@ -9,7 +9,7 @@ use weir_net::tls;
 use super::methods::METHODS;
 use super::resource::host;
 use super::scheme::Scheme;
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{
     DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text, flag, list, section, set,
     text, time, whole, words,

@@ -166,7 +166,7 @@ impl CompleteDocument {
     pub fn place_of(&self, query: &NameQuery) -> TextPosition {
         let place = match query {
             NameQuery::Host(name) => self.nodes().find(|node| node.host_name() == Some(&**name)).map(|node| node.place),
-            NameQuery::Service(_) | NameQuery::Eureka(_) | NameQuery::Consul(_) => {
+            NameQuery::Service(_) | NameQuery::Registered { .. } => {
                 let mut services = self.noted_upstreams().filter_map(|upstream| upstream.service.as_ref());
                 services.find(|(service, _)| service == query).map(|(_, place)| *place)
             }

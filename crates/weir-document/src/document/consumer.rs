@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, IdOf, RESOURCE, Reference, ResourceOrigin, id_of};
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{Custom, Form, ParsedText, form, text};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{Flag, Form, Or, flag, form};
 use crate::keys::schema::Definitions;
 use crate::text::read::{MapReader, NodeReader, listed};

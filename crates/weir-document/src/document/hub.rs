@@ -13,12 +13,13 @@ use weir_plugin::vars::parse_network;
 
 use super::hub_log;
 use super::resource::{self, COMMON, ResourceOrigin};
+use crate::keys;
+use crate::keys::MapKeys;
 use crate::keys::kinds::{
     ByteSize, Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text,
     custom, flag, form, list, section, set, size, text, time, whole, words,
 };
 use crate::keys::schema::Definitions;
-use crate::keys::{MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// A W3C WebSub hub.

@@ -4,11 +4,12 @@ use serde_json::{Value, json};
 use weir_hub::{KafkaLogSettings, KafkaTlsSettings, LogSettings};
 use weir_kafka::{SaslLogin, SaslMechanism, is_topic_name};
 
+use crate::keys;
+use crate::keys::MapKeys;
 use crate::keys::kinds::{
     DistinctList, Flag, Or, ParsedText, SubMap, Text, Whole, Words, flag, section, set, text, whole, words,
 };
 use crate::keys::schema::Definitions;
-use crate::keys::{MapKeys, keys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 keys! {

@@ -4,10 +4,11 @@ use ipnet::IpNet;
 use weir_plugin::WrittenName;
 
 use super::network::network;
+use crate::keys;
+use crate::keys::KeyRule;
 use crate::keys::kinds::{
     DistinctList, Flag, Or, ParsedText, SubMap, Text, WrittenPath, any_text, flag, section, set, text, written,
 };
-use crate::keys::{KeyRule, keys};
 use crate::text::read::MapReader;
 
 /// How a cluster is reached, and what of it is served.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 
 use super::resource::ResourceOrigin;
+use crate::keys;
 use crate::keys::MapKeys;
-use crate::keys::keys;
 use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};

@@ -8,7 +8,7 @@ use weir_gateway::snapshot::ListenerSettings;
 
 use super::listen::{Listen, ListenAddress, address, address_schema, parse, protocol};
 use super::resource::{self, COMMON, ResourceOrigin, host};
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{Custom, DistinctList, Flag, Or, ParsedText, Whole, custom, flag, set, whole};
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};

@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::json;
 use weir_client::ServiceUrl;
 
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{Custom, Flag, Form, Or, Time, Words, custom, flag, form, time, words};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{MapEntry, NodeKind};

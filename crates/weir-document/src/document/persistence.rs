@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_gateway::snapshot::{Endpoint, WhenEndpointGone};
 
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{Flag, Or, ParsedText, Text, Time, Words, any_text, flag, text, time, words};
 use crate::text::read::{MapReader, NodeReader, shortened};
 

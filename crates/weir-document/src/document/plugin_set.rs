@@ -2,7 +2,7 @@
 
 use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, COMMON, Id, ResourceOrigin, own_id};
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{AnyWhole, Custom, any_whole};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::NodeReader;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{AnyWhole, Kind, MapOf, ParsedText, Text, any_text, any_whole, map_of, text};
 use crate::keys::schema::Definitions;
 use crate::text::diagnostic::Faults;

@@ -14,9 +14,10 @@ use weir_plugin::AllowedFolders;
 use super::listen::ListenAddress;
 use super::listener::AllowedAddresses;
 use super::secret_reference::{ReferenceFault, SecretReference};
+use crate::keys;
+use crate::keys::MapKeys;
 use crate::keys::kinds::{List, ParsedText, list, text};
 use crate::keys::schema::Definitions;
-use crate::keys::{MapKeys, keys};
 use crate::text::read::{NodeReader, shortened};
 
 /// What to do if a resource of a store may not name a file.

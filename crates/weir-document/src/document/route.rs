@@ -13,11 +13,12 @@ use super::methods::METHODS;
 use super::plugins::{PLUGINS, PluginSpecs};
 use super::resource::{self, COMMON, IdOf, Reference, ResourceOrigin, host, id_of};
 use super::upstream::{self, TIMEOUT, UPSTREAM, UpstreamSpec};
+use crate::keys;
+use crate::keys::KeyRule;
 use crate::keys::kinds::{
     AnyWhole, Custom, DistinctList, Flag, List, Or, ParsedText, RefusedKey, SubMap, Time, Whole, Words, any_text,
     any_whole, custom, flag, list, refused, section, set, text, time, whole, words,
 };
-use crate::keys::{KeyRule, keys};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{NodeReader, shortened};
 

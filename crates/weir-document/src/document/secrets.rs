@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::resource::{self, RESOURCE};
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{Or, ParsedText, Text, Time, text, time};
 use crate::text::read::NodeReader;
 

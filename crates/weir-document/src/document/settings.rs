@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_client::DnsSettings;
+use weir_discovery::DiscoverySettings;
 use weir_gateway::snapshot::{ClientSettings, ListenerProtocol};
 
 use super::access_log::AccessLogSpec;
@@ -16,7 +17,6 @@ use super::acme::AcmeSpec;
 use super::admin::{ADMIN, AdminSettings};
 use super::certificate::Pem;
 use super::data_encryption::DataEncryption;
-use super::discovery::DiscoverySettings;
 use super::listen::{self, Listen};
 use super::listener::AllowedAddresses;
 use super::otlp_metrics::OtlpMetricsSettings;

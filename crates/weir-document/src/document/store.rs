@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
 use super::kubernetes::{self, KUBERNETES, KubernetesSettings};
+use crate::keys;
 use crate::keys::kinds::{
     ByteSize, Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, form, section, size, text, whole, written,
 };
 use crate::keys::schema::Definitions;
-use crate::keys::{KeyRule, MapKeys, keys};
+use crate::keys::{KeyRule, MapKeys};
 use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::NodeKind;
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use weir_discovery::{REGISTRIES, discovery_types, one_of};
 use weir_gateway::snapshot::{AllDownPolicy, Concurrency, Keepalive, PassHost, PassiveChecks, Queue, Timeouts};
 use weir_net::proxy_protocol::ProxyProtocolVersion;
 use weir_proto::h1::{Limits, Tolerance};
@@ -15,7 +16,6 @@ use weir_proto::h1::{Limits, Tolerance};
 use super::balance::{self, BalanceSpec};
 use super::certificate::UpstreamTls;
 use super::checks::ActiveChecksSpec;
-use super::discovery;
 use super::names::NameQuery;
 use super::persistence::PersistenceSpec;
 use super::resource::{self, COMMON, ResourceOrigin};
@@ -275,10 +275,10 @@ fn discovered(fields: &MapReader) -> Option<Discovered> {
     let kind = fields.get(&UPSTREAM.discovery_type);
     let named = match kind {
         Some(_) => fields.read(&UPSTREAM.discovery_type)?,
-        None => "dns".into(),
+        None => "dns",
     };
     let Some(at) = fields.get(&UPSTREAM.service_name) else {
-        if *named != *"dns"
+        if named != "dns"
             && let Some(at) = kind
         {
             at.report_advising("needs `service_name`", "add the name of the service, as `service_name: orders`");
@@ -289,13 +289,14 @@ fn discovered(fields: &MapReader) -> Option<Discovered> {
         at.report_advising("cannot be combined with `nodes`", "keep one of them");
     }
     if kind.is_none() {
-        let advice = "add `discovery_type: dns`, `discovery_type: eureka` or `discovery_type: consul`";
-        at.report_advising("needs `discovery_type`", advice);
+        let types: Vec<String> = discovery_types().iter().map(|name| format!("`discovery_type: {name}`")).collect();
+        at.report_advising("needs `discovery_type`", format!("add {}", one_of(&types)));
     }
-    match &*named {
-        "dns" => in_dns(&at, &fields.read(&UPSTREAM.service_name)?),
-        registry => Some(Discovered::Service(discovery::service(registry, &at)?, at.place())),
-    }
+    let Some(registry) = REGISTRIES.iter().find(|kind| kind.name() == named) else {
+        return in_dns(&at, &fields.read(&UPSTREAM.service_name)?);
+    };
+    let query = NameQuery::Registered { registry: registry.name(), service: registry.service_name(&at)? };
+    Some(Discovered::Service(query, at.place()))
 }
 
 fn in_dns(at: &NodeReader, name: &str) -> Option<Discovered> {

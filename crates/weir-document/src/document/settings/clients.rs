@@ -9,7 +9,7 @@ use weir_proto::field::is_token_byte;
 use weir_proto::limits::{Limits, MAX_FIELDS};
 
 use super::super::network::network;
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{
     ByteSize, Flag, List, Or, ParsedText, Time, Whole, any_text, flag, list, size, text, time, whole,
 };

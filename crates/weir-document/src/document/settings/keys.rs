@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::json;
+use weir_discovery::{DISCOVERY, DiscoverySettings};
 use weir_plugin::WrittenName;
 
 use super::super::access_log::{self, ACCESS_LOG, AccessLogSpec};
@@ -13,7 +14,6 @@ use super::super::certificate::{self, Pem};
 use super::super::cpu_list;
 use super::super::data_encryption;
 use super::super::data_encryption::{DATA_ENCRYPTION, DataEncryption};
-use super::super::discovery::{self, DISCOVERY, DiscoverySettings};
 use super::super::listen::{self, LISTEN, Listen};
 use super::super::listener::{self, AllowedAddresses};
 use super::super::otlp_metrics::{self, OTLP_METRICS, OtlpMetricsSettings};
@@ -21,7 +21,7 @@ use super::super::resource_access::{self, NameRule, RESOURCE_RULE};
 use super::super::store::{self, STORE, StoreSettings};
 use super::clients::CLIENTS;
 use super::{LEVELS, LogLevel};
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{
     ByteSize, Custom, DistinctList, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, WrittenPath,
     any_text, any_time, custom, flag, form, list, section, set, size, text, time, whole, words, written,
@@ -60,7 +60,7 @@ keys! {
     /// How long a DNS answer is used, in place of its TTL.
     dns_resolver_valid: Time = time(), absent("the TTL of the answer"), example("30s");
     /// The registries of services that upstreams with `discovery_type` take their endpoints from.
-    discovery: SubMap<DiscoverySettings> = section(&DISCOVERY, discovery::read), absent("none"),
+    discovery: SubMap<DiscoverySettings> = section(&DISCOVERY, weir_discovery::read), absent("none"),
         guide("configuration.md#service-discovery-by-eureka");
     /// CA certificates that certificates of upstreams are verified against: PEM text, `$env://NAME`, or the path of a PEM file.
     ssl_trusted_certificate: Custom<Pem> = custom("PEM text, or the path of a file", |_| json!({ "type": "string", "minLength": 1 }),

@@ -1,5 +1,6 @@
 //! The keys of an upstream.
 
+use weir_discovery::DiscoveryType;
 use weir_gateway::snapshot::{AllDownPolicy, Concurrency, Keepalive, Queue, Timeouts};
 use weir_net::proxy_protocol::ProxyProtocolVersion;
 use weir_proto::h1::Tolerance;
@@ -7,12 +8,11 @@ use weir_proto::h1::Tolerance;
 use super::super::balance::{self, BalanceType, HashOn};
 use super::super::certificate::{self, UPSTREAM_TLS, UpstreamTls};
 use super::super::checks::{self, CHECKS, ReadChecks};
-use super::super::discovery;
 use super::super::persistence::{self, PERSISTENCE, PersistenceSpec};
 use super::super::resource::{COMMON, host};
 use super::super::scheme::{SCHEMES, Scheme};
 use super::nodes_schema;
-use crate::keys::keys;
+use crate::keys;
 use crate::keys::kinds::{
     AnyWhole, ByteSize, Custom, Flag, Form, List, Or, ParsedText, SubMap, Text, Time, Whole, Words, any_text, any_time,
     any_whole, custom, flag, form, list, refused, section, size, text, time, whole, words,
@@ -93,7 +93,7 @@ keys! {
     /// as SRV records.
     service_name: Text = any_text(), example("orders");
     /// Where `service_name` is looked up.
-    discovery_type: Custom<Box<str>> = custom("`dns`, `eureka` or `consul`", discovery::kinds_schema, discovery::kind), example("dns");
+    discovery_type: DiscoveryType = DiscoveryType, example("dns");
 
     refused {
         discovery_args: refused("is not supported yet by this version", "leave it out");

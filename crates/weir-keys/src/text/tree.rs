@@ -76,7 +76,7 @@ impl TreeNode {
     }
 
     /// Takes the items out of a list that is an entry of this map; `None` if it is not a list.
-    pub(crate) fn take_list(&mut self, key: &str) -> Option<Vec<TreeNode>> {
+    pub fn take_list(&mut self, key: &str) -> Option<Vec<TreeNode>> {
         let NodeKind::Map(entries) = &mut self.kind else { return None };
         match &mut entries.iter_mut().find(|entry| &*entry.key == key)?.value.kind {
             NodeKind::List(items) => Some(std::mem::take(items)),

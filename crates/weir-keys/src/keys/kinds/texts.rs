@@ -10,7 +10,7 @@ use crate::text::tree::NodeKind;
 
 /// A text with a number of characters in a range.
 #[derive(Clone, Copy)]
-pub(crate) struct Text {
+pub struct Text {
     /// `None`: any.
     length: Option<(usize, usize)>,
     /// Only for schemas, so that a form can tell before the text is sent: what reads the text says what is wrong with it.
@@ -18,25 +18,25 @@ pub(crate) struct Text {
 }
 
 /// A text of at least so many characters, and at most.
-pub(crate) const fn text(least: usize, most: usize) -> Text {
+pub const fn text(least: usize, most: usize) -> Text {
     Text { length: Some((least, most)), pattern: None }
 }
 
-pub(crate) const fn any_text() -> Text {
+pub const fn any_text() -> Text {
     Text { length: None, pattern: None }
 }
 
 impl Text {
-    pub(crate) const fn pattern(self, pattern: &'static str) -> Text {
+    pub const fn pattern(self, pattern: &'static str) -> Text {
         Text { pattern: Some(pattern), ..self }
     }
 
-    pub(crate) const fn or(self, default: &'static str) -> Or<Text> {
+    pub const fn or(self, default: &'static str) -> Or<Text> {
         Or { kind: self, default }
     }
 
     /// A text that stands for a value; `parse` reports what is wrong with it.
-    pub(crate) const fn parsed<T>(self, parse: fn(&NodeReader, &str) -> Option<T>) -> ParsedText<T> {
+    pub const fn parsed<T>(self, parse: fn(&NodeReader, &str) -> Option<T>) -> ParsedText<T> {
         ParsedText { text: self, parse }
     }
 
@@ -90,11 +90,11 @@ impl WithDefault for Text {
 }
 
 /// The name of a file or a directory that the gateway writes.
-pub(crate) struct WrittenPath {
+pub struct WrittenPath {
     kind: WrittenName,
 }
 
-pub(crate) const fn written(kind: WrittenName) -> WrittenPath {
+pub const fn written(kind: WrittenName) -> WrittenPath {
     WrittenPath { kind }
 }
 
@@ -115,7 +115,7 @@ impl Kind for WrittenPath {
 }
 
 /// A text that stands for a value.
-pub(crate) struct ParsedText<T> {
+pub struct ParsedText<T> {
     text: Text,
     parse: fn(&NodeReader, &str) -> Option<T>,
 }
@@ -137,24 +137,24 @@ impl<T> Kind for ParsedText<T> {
 }
 
 /// One of several words, each of which stands for a value.
-pub(crate) struct Words<T: 'static> {
+pub struct Words<T: 'static> {
     choices: &'static [(&'static str, T)],
     /// Words of APISIX that are not supported, and what to write instead.
     not_yet: (&'static [&'static str], &'static str),
 }
 
-pub(crate) const fn words<T>(choices: &'static [(&'static str, T)]) -> Words<T> {
+pub const fn words<T>(choices: &'static [(&'static str, T)]) -> Words<T> {
     Words { choices, not_yet: (&[], "") }
 }
 
 impl<T: Copy + PartialEq + Sync> Words<T> {
     /// Further words, which are reported as not supported yet.
-    pub(crate) const fn not_yet(mut self, words: &'static [&'static str], advice: &'static str) -> Words<T> {
+    pub const fn not_yet(mut self, words: &'static [&'static str], advice: &'static str) -> Words<T> {
         self.not_yet = (words, advice);
         self
     }
 
-    pub(crate) const fn or(self, default: T) -> Or<Words<T>> {
+    pub const fn or(self, default: T) -> Or<Words<T>> {
         Or { kind: self, default }
     }
 }

@@ -1,7 +1,7 @@
 //! Declarations of keys: each key of a configuration is declared once, with all that its reader, messages, JSON Schema and
 //! reference need. Why so: docs/decisions/keys.md.
 //!
-//! A map is declared by [`keys!`], which makes a struct with a field for each key, and the table of all of them. A reader opens a map
+//! A map is declared by [`keys!`](crate::keys!), which makes a struct with a field for each key, and the table of all of them. A reader opens a map
 //! with [`NodeReader::keys`], which reports unknown keys and broken rules, and reads the value of each key by its field:
 //!
 //! ```ignore
@@ -25,7 +25,7 @@
 //! A key that is read and not declared does not compile; one that is declared and never read is dead code, which the compiler
 //! reports.
 
-pub(crate) mod kinds;
+pub mod kinds;
 mod read;
 pub mod schema;
 
@@ -86,7 +86,7 @@ pub struct DeclaredKey<K> {
 }
 
 impl<K> DeclaredKey<K> {
-    pub(crate) const fn new(name: &'static str, lines: &'static [&'static str], kind: K) -> DeclaredKey<K> {
+    pub const fn new(name: &'static str, lines: &'static [&'static str], kind: K) -> DeclaredKey<K> {
         let about = AboutKey {
             name: without_prefix(name),
             lines,
@@ -107,59 +107,59 @@ impl<K> DeclaredKey<K> {
     }
 
     /// Not in APISIX.
-    pub(crate) const fn own(mut self) -> DeclaredKey<K> {
+    pub const fn own(mut self) -> DeclaredKey<K> {
         self.about.origin = KeyOrigin::Own;
         self
     }
 
     /// The key must be there; `advice` is how to add it.
-    pub(crate) const fn required(mut self, advice: &'static str) -> DeclaredKey<K> {
+    pub const fn required(mut self, advice: &'static str) -> DeclaredKey<K> {
         self.about.required = Some(advice);
         self
     }
 
-    pub(crate) const fn secret(mut self) -> DeclaredKey<K> {
+    pub const fn secret(mut self) -> DeclaredKey<K> {
         self.about.is_secret = true;
         self
     }
 
     /// A secret that is a private key in PEM.
-    pub(crate) const fn secret_pem(mut self) -> DeclaredKey<K> {
+    pub const fn secret_pem(mut self) -> DeclaredKey<K> {
         self.about.is_pem = true;
         self.secret()
     }
 
-    pub(crate) const fn unit(mut self, unit: &'static str) -> DeclaredKey<K> {
+    pub const fn unit(mut self, unit: &'static str) -> DeclaredKey<K> {
         self.about.unit = Some(unit);
         self
     }
 
-    pub(crate) const fn absent(mut self, text: &'static str) -> DeclaredKey<K> {
+    pub const fn absent(mut self, text: &'static str) -> DeclaredKey<K> {
         self.about.absent = Some(text);
         self
     }
 
-    pub(crate) const fn example(mut self, yaml: &'static str) -> DeclaredKey<K> {
+    pub const fn example(mut self, yaml: &'static str) -> DeclaredKey<K> {
         self.about.example = Some(yaml);
         self
     }
 
-    pub(crate) const fn guide(mut self, section: &'static str) -> DeclaredKey<K> {
+    pub const fn guide(mut self, section: &'static str) -> DeclaredKey<K> {
         self.about.guide = Some(section);
         self
     }
 
-    pub(crate) const fn only_if(mut self, key: &'static str, words: &'static [&'static str]) -> DeclaredKey<K> {
+    pub const fn only_if(mut self, key: &'static str, words: &'static [&'static str]) -> DeclaredKey<K> {
         self.about.only_if = Some((key, words));
         self
     }
 
-    pub(crate) const fn restart(mut self) -> DeclaredKey<K> {
+    pub const fn restart(mut self) -> DeclaredKey<K> {
         self.about.needs_restart = true;
         self
     }
 
-    pub(crate) const fn compiles_routes(mut self) -> DeclaredKey<K> {
+    pub const fn compiles_routes(mut self) -> DeclaredKey<K> {
         self.about.compiles_routes = true;
         self
     }
@@ -272,7 +272,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    pub(crate) const fn new(
+    pub const fn new(
         name: &'static str,
         lines: &'static [&'static str],
         keys: &'static [&'static dyn AnyKey],
@@ -307,11 +307,13 @@ impl KeyTable {
     }
 }
 
-/// The struct that [`keys!`] makes for a map.
-pub(crate) trait MapKeys: Sync {
+/// The struct that [`keys!`](crate::keys!) makes for a map.
+pub trait MapKeys: Sync {
     fn table(&self) -> &'static KeyTable;
 }
 
+/// Declares the keys of a map; see the module [`mod@keys`].
+#[macro_export]
 macro_rules! keys {
     (
         $(#[doc = $about:literal])+
@@ -343,8 +345,8 @@ macro_rules! keys {
                         &$crate::keys::DeclaredKey::new(stringify!($key), &[$($line),+], $kind) $(.$said($($what),*))*,
                     )*
                     $($(&$crate::keys::DeclaredKey::new(stringify!($refused), &[], $why),)*)?],
-                    keys!(@shared $($shared)?),
-                    keys!(@rules $($rules)?),
+                    $crate::keys!(@shared $($shared)?),
+                    $crate::keys!(@rules $($rules)?),
                 );
                 &TABLE
             }
@@ -355,5 +357,3 @@ macro_rules! keys {
     (@rules) => { &[] };
     (@rules $rules:expr) => { $rules };
 }
-
-pub(crate) use keys;

@@ -2,6 +2,8 @@
 //! instances, leave the last instances in use.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -9,68 +11,205 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION};
 use http::{Request, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
+use weir_keys::keys;
+use weir_keys::keys::DeclaredKey;
+use weir_keys::keys::kinds::{Form, Or, ParsedText, SubMap, Whole, form, section, text, whole};
+use weir_keys::text::read::{MapReader, NodeReader, shortened};
 
-use super::registry::{RegistryLog, RegistryNews, pause_after, put_in_order};
-use crate::document::{EurekaServer, EurekaSettings, ServiceInstance};
+use crate::registry::{
+    FollowingTask, MOST_INTERVAL_S, MOST_MS, MOST_WEIGHT, ServiceRegistry, RegistryKind, RegistryLog, RegistryNews, ServiceInstance,
+    Tell, WantedServices, pause_after, put_in_order,
+};
+
+pub(crate) static KIND: RegistryKind = RegistryKind {
+    key: DeclaredKey::new("eureka", &["The servers of a Eureka registry."], section(&EUREKA, settings))
+        .absent("none")
+        .guide("configuration.md#service-discovery-by-eureka"),
+    title: "Eureka",
+    example: "{ host: [\"http://127.0.0.1:8761\"] }",
+    service_name,
+};
 
 /// The most bytes of a list of applications: about 50,000 instances.
 const MOST_CONTENT: usize = 64 << 20;
-const MOST_WEIGHT: u32 = 100_000;
 
 /// The instances of each application, by its name in upper case.
 type Applications = BTreeMap<Box<str>, Vec<ServiceInstance>>;
 
-/// What to fetch, and from where.
-#[derive(Clone)]
-pub(super) struct EurekaWanted {
-    pub(super) applications: BTreeSet<Box<str>>,
-    pub(super) settings: EurekaSettings,
-    pub(super) http: HttpClient,
+/// APISIX `discovery.eureka`: the servers of a Eureka registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct EurekaSettings {
+    /// Asked in this order until one answers.
+    servers: Vec<EurekaServer>,
+    fetch_interval: Duration,
+    /// The weight of instances whose metadata has none.
+    weight: u32,
+    connect_timeout: Duration,
+    /// For the request and its response, without connecting.
+    timeout: Duration,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct EurekaServer {
+    /// With the prefix, as `http://10.0.0.5:8761/eureka/`.
+    url: Box<str>,
+    /// `user:password`.
+    credentials: Option<Box<str>>,
+}
+
+impl fmt::Debug for EurekaServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EurekaServer").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+const DEFAULT_PREFIX: &str = "/eureka/";
+
+keys! {
+    /// The servers of a Eureka registry.
+    static EUREKA: EurekaKeys = "eureka";
+
+    /// The URLs of the servers, which may have a user and a password. They are asked in this order until one answers.
+    host: Form = form("list: URL", |_| json!({ "type": "array", "minItems": 1, "items": { "type": "string", "pattern": "^https?://" } })),
+        secret(), required(ADD_HOST), example("[\"http://127.0.0.1:8761\"]");
+    /// The path of the registry at its servers.
+    prefix: ParsedText<Box<str>> = text(1, 1_024).pattern("^/[^?#]*$").parsed(prefix), absent("`/eureka/`"), example("/eureka/");
+    /// The time between two requests for the services.
+    fetch_interval: Or<Whole<u32>> = whole(1, MOST_INTERVAL_S).or(30), unit("s");
+    /// The weight of instances whose metadata has none.
+    weight: Or<Whole<u32>> = whole(0, MOST_WEIGHT).or(100);
+    /// How long steps of a request may take.
+    timeout: SubMap<EurekaTimes> = section(&EUREKA_TIMEOUT, times);
+}
+
+const ADD_HOST: &str = "write `host: [\"http://127.0.0.1:8761\"]`, with all servers";
+
+keys! {
+    /// How long steps of a request to Eureka may take.
+    static EUREKA_TIMEOUT: EurekaTimeoutKeys = "eureka_timeout";
+
+    /// For opening a connection.
+    connect: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// For sending a request.
+    send: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// For receiving a response.
+    read: Or<Whole<u32>> = whole(1, MOST_MS).or(5_000), unit("ms");
+}
+
+struct EurekaTimes {
+    connect: Duration,
+    exchange: Duration,
+}
+
+fn times(fields: &MapReader) -> Option<EurekaTimes> {
+    let [connect, send, read] = [&EUREKA_TIMEOUT.connect, &EUREKA_TIMEOUT.send, &EUREKA_TIMEOUT.read]
+        .map(|key| Duration::from_millis(fields.value(key).into()));
+    Some(EurekaTimes { connect, exchange: send + read })
+}
+
+fn settings(fields: &MapReader) -> Option<Arc<dyn ServiceRegistry>> {
+    let prefix = fields.read(&EUREKA.prefix);
+    let prefix = prefix.as_deref().unwrap_or(DEFAULT_PREFIX);
+    let hosts = fields.get(&EUREKA.host);
+    if let Some(at) = &hosts
+        && at.is_list()
+        && at.items().next().is_none()
+    {
+        at.report_advising("is empty", ADD_HOST);
+    }
+    let servers = hosts.map(|at| at.items().filter_map(|at| server(&at, prefix)).collect());
+    let times = fields.section(&EUREKA.timeout)?;
+    Some(Arc::new(EurekaSettings {
+        servers: servers.unwrap_or_default(),
+        fetch_interval: Duration::from_secs(fields.value(&EUREKA.fetch_interval).into()),
+        weight: fields.value(&EUREKA.weight),
+        connect_timeout: times.connect,
+        timeout: times.exchange,
+    }))
+}
+
+fn prefix(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    let is_path = text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    if !is_path {
+        let problem = format!("`{}` is not the path of a Eureka server", shortened(text));
+        at.report_advising(problem, "write as `/eureka/`");
+    }
+    is_path.then(|| text.into())
+}
+
+/// `http://user:password@host:port`, as in APISIX.
+fn server(at: &NodeReader, prefix: &str) -> Option<EurekaServer> {
+    let text = at.text_of(1..=1_024)?;
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let (credentials, host) = match rest.rsplit_once('@') {
+        Some((credentials, host)) => (Some(credentials), host),
+        None => (None, rest),
+    };
+    let url = format!("{scheme}://{}/{}/", host.trim_end_matches('/'), prefix.trim_matches('/'));
+    // The text may contain a password, so it is not repeated.
+    if ServiceUrl::parse(&url).is_err() || host.contains(['?', '#']) {
+        at.report_advising("is not the URL of a Eureka server", "write as `http://127.0.0.1:8761`");
+        return None;
+    }
+    if credentials.is_some_and(|text| !text.contains(':')) {
+        at.report_advising(
+            "has a user without a password",
+            "write as `http://user:password@127.0.0.1:8761`, or leave the user out",
+        );
+        return None;
+    }
+    // With the prefix `/` there is one slash.
+    let url = if prefix.trim_matches('/').is_empty() { url.trim_end_matches('/').to_owned() + "/" } else { url };
+    Some(EurekaServer { url: url.into(), credentials: credentials.map(Box::from) })
+}
+
+/// The name of an application, in upper case, as Eureka keeps it.
+fn service_name(at: &NodeReader) -> Option<Box<str>> {
+    Some(at.text_of(1..=256)?.to_uppercase().into())
 }
 
 /// The state between two fetches.
 struct EurekaPoll {
-    settings: EurekaSettings,
+    settings: Arc<EurekaSettings>,
     log: RegistryLog,
     last: Result<Applications, String>,
     failures: u32,
 }
 
-/// Fetches until the sender of `wanted` is dropped.
-pub(super) async fn follow(mut wanted: Receiver<EurekaWanted>, tell: impl Fn(RegistryNews)) {
-    let now = wanted.borrow_and_update().clone();
-    let mut poll = EurekaPoll::new(now.settings.clone());
-    poll.fetch(&now, &tell).await;
-    let mut fetched = Instant::now();
+impl ServiceRegistry for EurekaSettings {
+    fn follow(self: Arc<Self>, wanted: Receiver<WantedServices>, tell: Tell) -> FollowingTask {
+        Box::pin(follow(self, wanted, tell))
+    }
+}
+
+async fn follow(settings: Arc<EurekaSettings>, mut wanted: Receiver<WantedServices>, tell: Tell) {
+    let mut poll = EurekaPoll::new(settings);
+    let (mut is_time, mut fetched) = (true, Instant::now());
     loop {
+        let now = wanted.borrow_and_update().clone();
+        if is_time {
+            poll.fetch(&now, &tell).await;
+            fetched = Instant::now();
+        } else {
+            poll.tell(&now.services, &tell);
+        }
         let pause = poll.pause().saturating_sub(fetched.elapsed());
-        let is_time = match tokio::time::timeout(pause, wanted.changed()).await {
+        is_time = match tokio::time::timeout(pause, wanted.changed()).await {
             Ok(Ok(())) => false,
             Ok(Err(_)) => return,
             Err(_) => true,
         };
-        let now = wanted.borrow_and_update().clone();
-        let has_moved = now.settings != poll.settings;
-        if has_moved {
-            poll = EurekaPoll::new(now.settings.clone());
-        }
-        if is_time || has_moved {
-            poll.fetch(&now, &tell).await;
-            fetched = Instant::now();
-        } else {
-            poll.tell(&now.applications, &tell);
-        }
     }
 }
 
 impl EurekaPoll {
-    fn new(settings: EurekaSettings) -> EurekaPoll {
+    fn new(settings: Arc<EurekaSettings>) -> EurekaPoll {
         let last = Err("no Eureka server was asked yet".to_owned());
-        EurekaPoll { settings, log: RegistryLog::of("Eureka"), last, failures: 0 }
+        EurekaPoll { settings, log: RegistryLog::of(KIND.title), last, failures: 0 }
     }
 
     fn pause(&self) -> Duration {
@@ -80,18 +219,18 @@ impl EurekaPoll {
         }
     }
 
-    async fn fetch(&mut self, wanted: &EurekaWanted, tell: &impl Fn(RegistryNews)) {
-        let fetched = fetch(wanted).await;
+    async fn fetch(&mut self, wanted: &WantedServices, tell: &Tell) {
+        let fetched = fetch(&self.settings, &wanted.http).await;
         tell(RegistryNews::Answered(fetched.is_ok()));
         self.log.answered(fetched.as_ref().map(|_| ()).map_err(String::as_str));
         self.failures = if fetched.is_ok() { 0 } else { self.failures.saturating_add(1) };
         self.last = fetched;
-        self.log.keep(&wanted.applications);
-        self.tell(&wanted.applications, tell);
+        self.log.keep(&wanted.services);
+        self.tell(&wanted.services, tell);
     }
 
     /// Tells of the last list. With every set of names: a name may have been forgotten and wanted again meanwhile.
-    fn tell(&mut self, wanted: &BTreeSet<Box<str>>, tell: &impl Fn(RegistryNews)) {
+    fn tell(&mut self, wanted: &BTreeSet<Box<str>>, tell: &Tell) {
         for name in wanted {
             let instances = match &self.last {
                 Ok(all) => of_application(all, name),
@@ -114,10 +253,10 @@ fn of_application(all: &Applications, name: &str) -> Result<Vec<ServiceInstance>
 }
 
 /// Asks the servers in their order; the error lists the problem of each.
-async fn fetch(wanted: &EurekaWanted) -> Result<Applications, String> {
+async fn fetch(settings: &EurekaSettings, http: &HttpClient) -> Result<Applications, String> {
     let mut problems = Vec::new();
-    for server in &wanted.settings.servers {
-        match ask(server, wanted).await {
+    for server in &settings.servers {
+        match ask(server, settings, http).await {
             Ok(applications) => return Ok(applications),
             Err(problem) => problems.push(format!("{}: {problem}", server.url)),
         }
@@ -127,7 +266,8 @@ async fn fetch(wanted: &EurekaWanted) -> Result<Applications, String> {
 
 async fn ask(
     server: &EurekaServer,
-    EurekaWanted { settings, http, .. }: &EurekaWanted,
+    settings: &EurekaSettings,
+    http: &HttpClient,
 ) -> Result<Applications, String> {
     let url = ServiceUrl::parse(&format!("{}apps", server.url)).map_err(|error| error.to_string())?;
     let mut request = Request::get(url.target().as_str()).header(ACCEPT, "application/json");
@@ -277,7 +417,7 @@ mod tests {
             connect_timeout: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
         };
-        let mut poll = EurekaPoll::new(settings);
+        let mut poll = EurekaPoll::new(Arc::new(settings));
         let pauses = [0, 1, 2, 3, 4, 100].map(|failures| {
             poll.failures = failures;
             poll.pause().as_secs()

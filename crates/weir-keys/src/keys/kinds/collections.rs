@@ -12,19 +12,19 @@ use crate::text::read::{MapReader, NodeReader};
 use crate::text::tree::MapEntry;
 
 /// A list, whose wrong items are left out.
-pub(crate) struct List<K> {
+pub struct List<K> {
     item: K,
     /// What to do about an empty list, if it is not allowed.
     if_empty: Option<&'static str>,
 }
 
-pub(crate) const fn list<K: Kind>(item: K) -> List<K> {
+pub const fn list<K: Kind>(item: K) -> List<K> {
     List { item, if_empty: None }
 }
 
 impl<K: Kind> List<K> {
     /// The list must have an item.
-    pub(crate) const fn not_empty(mut self, advice: &'static str) -> List<K> {
+    pub const fn not_empty(mut self, advice: &'static str) -> List<K> {
         self.if_empty = Some(advice);
         self
     }
@@ -61,7 +61,7 @@ impl<K: Kind> Kind for List<K> {
 }
 
 impl<T: WholeNumber> List<Whole<T>> {
-    pub(crate) const fn or(self, default: &'static [T]) -> Or<List<Whole<T>>> {
+    pub const fn or(self, default: &'static [T]) -> Or<List<Whole<T>>> {
         Or { kind: self, default }
     }
 }
@@ -79,17 +79,17 @@ impl<T: WholeNumber + 'static> WithDefault for List<Whole<T>> {
 }
 
 /// A list that is not empty and has each item once.
-pub(crate) struct DistinctList<K> {
+pub struct DistinctList<K> {
     item: K,
     may_be_empty: bool,
 }
 
-pub(crate) const fn set<K: Kind>(item: K) -> DistinctList<K> {
+pub const fn set<K: Kind>(item: K) -> DistinctList<K> {
     DistinctList { item, may_be_empty: false }
 }
 
 impl<K> DistinctList<K> {
-    pub(crate) const fn may_be_empty(mut self) -> DistinctList<K> {
+    pub const fn may_be_empty(mut self) -> DistinctList<K> {
         self.may_be_empty = true;
         self
     }
@@ -121,11 +121,11 @@ impl<K: Kind<Value: Clone + Eq + Hash>> Kind for DistinctList<K> {
 }
 
 /// A map with arbitrary keys, whose wrong values are left out.
-pub(crate) struct MapOf<K> {
+pub struct MapOf<K> {
     value: K,
 }
 
-pub(crate) const fn map_of<K: Kind>(value: K) -> MapOf<K> {
+pub const fn map_of<K: Kind>(value: K) -> MapOf<K> {
     MapOf { value }
 }
 
@@ -151,17 +151,17 @@ impl<K: Kind> Kind for MapOf<K> {
 }
 
 /// A map with keys of its own.
-pub(crate) struct SubMap<T> {
+pub struct SubMap<T> {
     keys: &'static dyn MapKeys,
     read: fn(&MapReader) -> Option<T>,
 }
 
-pub(crate) const fn section<T>(keys: &'static dyn MapKeys, read: fn(&MapReader) -> Option<T>) -> SubMap<T> {
+pub const fn section<T>(keys: &'static dyn MapKeys, read: fn(&MapReader) -> Option<T>) -> SubMap<T> {
     SubMap { keys, read }
 }
 
 impl<T> SubMap<T> {
-    pub(in crate::keys) fn of_map(&self, fields: &MapReader) -> Option<T> {
+    pub(crate) fn of_map(&self, fields: &MapReader) -> Option<T> {
         (self.read)(fields)
     }
 }

@@ -160,7 +160,7 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
 ];
 
 /// The advice for a key of another gateway, in a map with these known keys.
-pub(crate) fn foreign_key(key: &str, known: &[&str]) -> Option<String> {
+pub fn foreign_key(key: &str, known: &[&str]) -> Option<String> {
     // At the top level, `plugins` is a list of names.
     let may_be = |beside| known.contains(&beside) && !(beside == "plugins" && known.contains(&"listen"));
     let named = |it: &&ForeignKey| it.theirs.contains(&key) && may_be(it.beside);

@@ -88,7 +88,7 @@ impl SourceText {
     }
 
     /// Whether a variable was replaced between two positions.
-    pub(crate) fn has_variable(&self, from: TextPosition, to: TextPosition) -> bool {
+    pub fn has_variable(&self, from: TextPosition, to: TextPosition) -> bool {
         self.substituted.has_variable(from, to)
     }
 

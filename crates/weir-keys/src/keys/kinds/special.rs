@@ -10,7 +10,7 @@ use crate::keys::{KeyTable, MapKeys};
 use crate::text::read::NodeReader;
 
 /// A value of several forms, or of a form that no other kind has.
-pub(crate) struct Custom<T> {
+pub struct Custom<T> {
     form: &'static str,
     schema: fn(&mut Definitions) -> Value,
     read: fn(&NodeReader) -> Option<T>,
@@ -18,7 +18,7 @@ pub(crate) struct Custom<T> {
 }
 
 /// `form` is for the reference.
-pub(crate) const fn custom<T>(
+pub const fn custom<T>(
     form: &'static str,
     schema: fn(&mut Definitions) -> Value,
     read: fn(&NodeReader) -> Option<T>,
@@ -28,7 +28,7 @@ pub(crate) const fn custom<T>(
 
 impl<T> Custom<T> {
     /// One of the forms is a map with these keys, or a list of such maps.
-    pub(crate) const fn with(mut self, keys: &'static dyn MapKeys) -> Custom<T> {
+    pub const fn with(mut self, keys: &'static dyn MapKeys) -> Custom<T> {
         self.inner = Some(keys);
         self
     }
@@ -55,19 +55,19 @@ impl<T> Kind for Custom<T> {
 }
 
 /// Like [`Custom`], for a value that is read with what other keys say.
-pub(crate) struct Form {
+pub struct Form {
     form: &'static str,
     schema: fn(&mut Definitions) -> Value,
     inner: Option<&'static dyn MapKeys>,
 }
 
-pub(crate) const fn form(form: &'static str, schema: fn(&mut Definitions) -> Value) -> Form {
+pub const fn form(form: &'static str, schema: fn(&mut Definitions) -> Value) -> Form {
     Form { form, schema, inner: None }
 }
 
 impl Form {
     /// As [`Custom::with`].
-    pub(crate) const fn with(mut self, keys: &'static dyn MapKeys) -> Form {
+    pub const fn with(mut self, keys: &'static dyn MapKeys) -> Form {
         self.inner = Some(keys);
         self
     }
@@ -94,9 +94,9 @@ impl Kind for Form {
 }
 
 /// Any value, which has no effect.
-pub(crate) struct Anything;
+pub struct Anything;
 
-pub(crate) const fn anything() -> Anything {
+pub const fn anything() -> Anything {
     Anything
 }
 
@@ -117,12 +117,12 @@ impl Kind for Anything {
 }
 
 /// A value that is known to be refused: a feature of APISIX that is not here.
-pub(crate) struct RefusedKey {
+pub struct RefusedKey {
     problem: &'static str,
     advice: &'static str,
 }
 
-pub(crate) const fn refused(problem: &'static str, advice: &'static str) -> RefusedKey {
+pub const fn refused(problem: &'static str, advice: &'static str) -> RefusedKey {
     RefusedKey { problem, advice }
 }
 

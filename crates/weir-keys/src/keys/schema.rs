@@ -20,7 +20,7 @@ pub struct Definitions {
 
 impl Definitions {
     /// The reference to the schema of a map.
-    pub(crate) fn reference(&mut self, table: &'static KeyTable) -> String {
+    pub fn reference(&mut self, table: &'static KeyTable) -> String {
         if !self.tables.iter().any(|known| known.name == table.name) {
             self.tables.push(table);
         }
@@ -34,7 +34,7 @@ pub fn of(table: &'static KeyTable) -> Value {
 }
 
 /// A schema with those that it refers to.
-pub(crate) fn with_definitions(root: impl FnOnce(&mut Definitions) -> Map<String, Value>) -> Value {
+pub fn with_definitions(root: impl FnOnce(&mut Definitions) -> Map<String, Value>) -> Value {
     let mut definitions = Definitions::default();
     let mut schema = json!({ "$schema": DIALECT });
     schema.as_object_mut().expect("it is a map").extend(root(&mut definitions));
@@ -50,7 +50,7 @@ pub(crate) fn with_definitions(root: impl FnOnce(&mut Definitions) -> Map<String
 }
 
 /// The schema of a map, without those of the maps in it.
-pub(crate) fn object(table: &'static KeyTable, definitions: &mut Definitions) -> Map<String, Value> {
+pub fn object(table: &'static KeyTable, definitions: &mut Definitions) -> Map<String, Value> {
     let mut properties = Map::new();
     let mut required = Vec::new();
     let mut rules: Vec<Value> = table.rules.iter().map(|rule| rule_schema(rule, table)).collect();
@@ -139,10 +139,7 @@ fn title(name: &str) -> String {
 }
 
 /// The value of an example.
-pub(crate) fn value_of(yaml: &str) -> Value {
+pub fn value_of(yaml: &str) -> Value {
     let parsed = yaml::parse(&"example".into(), yaml, &|_| None, TextLimits::default());
     parsed.map_or(Value::Null, |parsed| parsed.tree.to_json())
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,7 +3,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,9 +15,24 @@ use tokio::sync::watch::Receiver;
 use tokio::task::{AbortHandle, JoinSet};
 
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
+use weir_keys::keys;
+use weir_keys::keys::DeclaredKey;
+use weir_keys::keys::kinds::{Flag, List, Or, ParsedText, SubMap, Whole, flag, list, refused, section, text, whole};
+use weir_keys::text::read::{MapReader, NodeReader, shortened};
 
-use super::registry::{RegistryLog, RegistryNews, pause_after, put_in_order};
-use crate::document::{ConsulSettings, ServiceInstance};
+use crate::registry::{
+    FollowingTask, MOST_INTERVAL_S, MOST_MS, MOST_WEIGHT, ServiceRegistry, RegistryKind, RegistryLog, RegistryNews, ServiceInstance,
+    Tell, WantedServices, pause_after, put_in_order,
+};
+
+pub(crate) static KIND: RegistryKind = RegistryKind {
+    key: DeclaredKey::new("consul", &["The agents of a Consul cluster."], section(&CONSUL, settings))
+        .absent("none")
+        .guide("configuration.md#service-discovery-by-consul"),
+    title: "Consul",
+    example: "{ servers: [\"http://127.0.0.1:8500\"] }",
+    service_name,
+};
 
 /// The pause between two queries for a service, so that changes in quick succession are fetched together.
 const LEAST_BETWEEN: Duration = Duration::from_millis(100);
@@ -23,19 +40,155 @@ const LEAST_BETWEEN: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(30);
 /// The most bytes of an answer: about 30,000 instances of a service.
 const MOST_CONTENT: usize = 64 << 20;
-const MOST_WEIGHT: u64 = 100_000;
 
-/// What to follow, and where to ask.
-#[derive(Clone)]
-pub(super) struct ConsulWanted {
-    pub(super) services: BTreeSet<Box<str>>,
-    pub(super) settings: ConsulSettings,
-    pub(super) http: HttpClient,
+/// APISIX `discovery.consul`.
+#[derive(Clone, PartialEq, Eq)]
+struct ConsulSettings {
+    /// The URLs of agents or servers, without a slash at the end, as `http://127.0.0.1:8500`. Asked in this order until one answers.
+    servers: Vec<Box<str>>,
+    /// An ACL token.
+    token: Option<Box<str>>,
+    /// Services that no upstream may use.
+    skip_services: BTreeSet<Box<str>>,
+    /// The weight of instances that are registered without weights.
+    weight: u32,
+    /// APISIX `keepalive`: a request waits at the server until the service changes (blocking queries). Otherwise the server is
+    /// asked every `fetch_interval`.
+    is_blocking: bool,
+    fetch_interval: Duration,
+    connect_timeout: Duration,
+    /// For a response, beyond the time that the server waits for a change.
+    read_timeout: Duration,
+    /// How long the server waits for a change.
+    wait: Duration,
+}
+
+impl fmt::Debug for ConsulSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsulSettings").field("servers", &self.servers).finish_non_exhaustive()
+    }
+}
+
+/// Consul's own limit.
+const MOST_WAIT_S: u32 = 600;
+
+/// Of options of APISIX that are not built.
+const NOT_YET: (&str, &str) = ("is not supported yet by this version", "leave it out");
+
+keys! {
+    /// The agents of a Consul cluster.
+    static CONSUL: ConsulKeys = "consul";
+
+    /// The URLs of agents or servers. They are asked in this order until one answers.
+    servers: List<ParsedText<Box<str>>> = list(text(1, 1_024).pattern("^https?://[^@?#]+$").parsed(server))
+        .not_empty("write `servers: [\"http://127.0.0.1:8500\"]`, with all servers"),
+        required("write `servers: [\"http://127.0.0.1:8500\"]`, with all servers"), example("[\"http://127.0.0.1:8500\"]");
+    /// The ACL token of the requests.
+    token: ParsedText<Box<str>> = text(1, 4_096).pattern("^[ -~]+$").parsed(token), secret(), absent("none"),
+        example("0e0d9f5c-5d4b-4d3a-9a1f-2b0c6d1e7a55");
+    /// Services that no upstream may use.
+    skip_services: List<ParsedText<Box<str>>> = list(text(1, 256).pattern("^[A-Za-z0-9_.~-]+$").parsed(plain_name)), absent("none"),
+        example("[consul]");
+    /// The weight of instances that are registered without weights.
+    weight: Or<Whole<u32>> = whole(1, MOST_WEIGHT).or(1);
+    /// Whether a request waits at the server until the service changes (blocking queries). Otherwise the server is asked every
+    /// `fetch_interval`.
+    keepalive: Or<Flag> = flag().or(true);
+    /// The time between two requests without `keepalive`.
+    fetch_interval: Or<Whole<u32>> = whole(1, MOST_INTERVAL_S).or(3), unit("s");
+    /// How long steps of a request may take.
+    timeout: SubMap<ConsulTimes> = section(&CONSUL_TIMEOUT, times);
+
+    refused {
+        sort_type: refused(NOT_YET.0, NOT_YET.1);
+        default_service: refused(NOT_YET.0, NOT_YET.1);
+        dump: refused(NOT_YET.0, NOT_YET.1);
+        shared_size: refused(NOT_YET.0, NOT_YET.1);
+    }
+}
+
+keys! {
+    /// How long steps of a request to Consul may take.
+    static CONSUL_TIMEOUT: ConsulTimeoutKeys = "consul_timeout";
+
+    /// For opening a connection.
+    connect: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// For a response, beyond `wait`.
+    read: Or<Whole<u32>> = whole(1, MOST_MS).or(2_000), unit("ms");
+    /// How long the server waits for a change of the service.
+    wait: Or<Whole<u32>> = whole(1, MOST_WAIT_S).or(60), unit("s");
+}
+
+/// In milliseconds and, the last one, seconds.
+struct ConsulTimes {
+    connect: u32,
+    read: u32,
+    wait: u32,
+}
+
+fn times(fields: &MapReader) -> Option<ConsulTimes> {
+    let [connect, read, wait] =
+        [&CONSUL_TIMEOUT.connect, &CONSUL_TIMEOUT.read, &CONSUL_TIMEOUT.wait].map(|key| fields.value(key));
+    Some(ConsulTimes { connect, read, wait })
+}
+
+fn settings(fields: &MapReader) -> Option<Arc<dyn ServiceRegistry>> {
+    let times = fields.section(&CONSUL.timeout)?;
+    let milliseconds = |time: u32| Duration::from_millis(time.into());
+    let seconds = |time: u32| Duration::from_secs(time.into());
+    Some(Arc::new(ConsulSettings {
+        servers: fields.read(&CONSUL.servers).unwrap_or_default(),
+        token: fields.read(&CONSUL.token),
+        skip_services: fields.read(&CONSUL.skip_services).unwrap_or_default().into_iter().collect(),
+        weight: fields.value(&CONSUL.weight),
+        is_blocking: fields.value(&CONSUL.keepalive),
+        fetch_interval: seconds(fields.value(&CONSUL.fetch_interval)),
+        connect_timeout: milliseconds(times.connect),
+        read_timeout: milliseconds(times.read),
+        wait: seconds(times.wait),
+    }))
+}
+
+/// The name of a service, which is a part of URLs.
+fn service_name(at: &NodeReader) -> Option<Box<str>> {
+    plain_name(at, at.text_of(1..=256)?)
+}
+
+fn plain_name(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
+    if !is_name {
+        let problem = format!("`{}` is not the name of a service in Consul", shortened(text));
+        at.report_advising(problem, "use letters, digits, `-`, `_` and `.`");
+    }
+    is_name.then(|| text.into())
+}
+
+/// The token may not be repeated in a message.
+fn token(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    // It is the value of a header field.
+    let is_token = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+    if !is_token {
+        at.report_advising("is not an ACL token", "use printable ASCII characters");
+    }
+    is_token.then(|| text.into())
+}
+
+fn server(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    let url = text.trim_end_matches('/');
+    let is_plain = !url.contains(['@', '?', '#']);
+    if !is_plain || ServiceUrl::parse(&format!("{url}/v1/")).is_err() {
+        at.report_advising(
+            "is not the URL of a Consul server",
+            "write as `http://127.0.0.1:8500`; the token is `token`",
+        );
+        return None;
+    }
+    Some(url.into())
 }
 
 /// The state that the queries of all services share.
-struct ConsulState<F> {
-    tell: F,
+struct ConsulState {
+    tell: Tell,
     log: RegistryLog,
     /// The last news of each service.
     last: BTreeMap<Box<str>, Result<Vec<ServiceInstance>, String>>,
@@ -49,21 +202,25 @@ enum QueryFailure {
     Refused(String),
 }
 
-/// Follows the services until the sender of `wanted` is dropped.
-pub(super) async fn follow(mut wanted: Receiver<ConsulWanted>, tell: impl Fn(RegistryNews) + 'static) {
-    let state = ConsulState { tell, log: RegistryLog::of("Consul"), last: BTreeMap::new() };
+impl ServiceRegistry for ConsulSettings {
+    fn refusal(&self, service: &str) -> Option<(&'static str, &'static str)> {
+        let is_skipped = self.skip_services.contains(service);
+        is_skipped.then_some(("is a service in `discovery.consul.skip_services`", "remove it from this list"))
+    }
+
+    fn follow(self: Arc<Self>, wanted: Receiver<WantedServices>, tell: Tell) -> FollowingTask {
+        Box::pin(follow(self, wanted, tell))
+    }
+}
+
+async fn follow(settings: Arc<ConsulSettings>, mut wanted: Receiver<WantedServices>, tell: Tell) {
+    let state = ConsulState { tell, log: RegistryLog::of(KIND.title), last: BTreeMap::new() };
     let state = Rc::new(RefCell::new(state));
-    let mut settings = None;
     // Dropping it ends the queries.
     let mut queries = JoinSet::new();
     let mut following: HashMap<Box<str>, AbortHandle> = HashMap::new();
     loop {
         let now = wanted.borrow_and_update().clone();
-        if settings.as_ref() != Some(&now.settings) {
-            queries.abort_all();
-            following.clear();
-            settings = Some(now.settings.clone());
-        }
         following.retain(|name, query| {
             let stays = now.services.contains(name);
             if !stays {
@@ -73,9 +230,9 @@ pub(super) async fn follow(mut wanted: Receiver<ConsulWanted>, tell: impl Fn(Reg
         });
         state.borrow_mut().keep(&now.services);
         for name in &now.services {
-            let (state, now) = (Rc::clone(&state), &now);
             following.entry(name.clone()).or_insert_with(|| {
-                queries.spawn_local(follow_service(name.clone(), now.settings.clone(), now.http.clone(), state))
+                let (settings, state) = (Arc::clone(&settings), Rc::clone(&state));
+                queries.spawn_local(follow_service(name.clone(), settings, now.http.clone(), state))
             });
         }
         if wanted.changed().await.is_err() {
@@ -86,7 +243,7 @@ pub(super) async fn follow(mut wanted: Receiver<ConsulWanted>, tell: impl Fn(Reg
     }
 }
 
-impl<F: Fn(RegistryNews)> ConsulState<F> {
+impl ConsulState {
     /// Forgets other services, and tells the last news of these again: a name may have been forgotten and wanted again meanwhile.
     fn keep(&mut self, wanted: &BTreeSet<Box<str>>) {
         self.log.keep(wanted);
@@ -119,11 +276,11 @@ impl<F: Fn(RegistryNews)> ConsulState<F> {
     }
 }
 
-async fn follow_service<F: Fn(RegistryNews)>(
+async fn follow_service(
     name: Box<str>,
-    settings: ConsulSettings,
+    settings: Arc<ConsulSettings>,
     http: HttpClient,
-    state: Rc<RefCell<ConsulState<F>>>,
+    state: Rc<RefCell<ConsulState>>,
 ) {
     let (mut index, mut failures) = (0_u64, 0_u32);
     loop {
@@ -242,7 +399,7 @@ fn instance(entry: &Value, weight: u32) -> Option<ServiceInstance> {
     let address = |of: &Value| of["Address"].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let address = address(service).or_else(|| address(&entry["Node"]))?;
     let port = service["Port"].as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)?;
-    let own = service["Weights"]["Passing"].as_u64().filter(|own| *own <= MOST_WEIGHT);
+    let own = service["Weights"]["Passing"].as_u64().filter(|own| *own <= MOST_WEIGHT.into());
     Some(ServiceInstance {
         address: address.parse().ok()?,
         port: Some(port),

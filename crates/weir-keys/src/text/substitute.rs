@@ -18,7 +18,7 @@ pub fn process_environment(name: &str) -> Option<String> {
 
 /// The text with variables replaced, and the mapping of positions back to the original.
 #[derive(Debug)]
-pub(crate) struct Substituted {
+pub struct Substituted {
     /// `None` if nothing was replaced.
     text: Option<String>,
     splices: Vec<Splice>,
@@ -44,19 +44,19 @@ impl Substituted {
     }
 
     /// The new text; `None` if nothing was replaced.
-    pub(crate) fn take_text(&mut self) -> Option<String> {
+    pub fn take_text(&mut self) -> Option<String> {
         self.text.take()
     }
 
     /// Whether a variable was replaced between two positions of the original.
-    pub(crate) fn has_variable(&self, from: TextPosition, to: TextPosition) -> bool {
+    pub fn has_variable(&self, from: TextPosition, to: TextPosition) -> bool {
         let before = self.splices.partition_point(|splice| splice.old_start < from);
         let mut within = self.splices[before..].iter().take_while(|splice| splice.old_start <= to);
         within.any(|splice| splice.is_variable)
     }
 
     /// The position in the original of a character of the new text. Everything inside an inserted value maps to its `${{`.
-    pub(crate) fn original(&self, index: usize, place: TextPosition) -> TextPosition {
+    pub fn original(&self, index: usize, place: TextPosition) -> TextPosition {
         let before = self.splices.partition_point(|splice| splice.start <= index);
         let Some(splice) = before.checked_sub(1).map(|last| &self.splices[last]) else { return place };
         if index < splice.end {
@@ -74,11 +74,7 @@ impl Substituted {
 }
 
 /// Replaces all variables; each one that is neither set nor has a default is a diagnostic.
-pub(crate) fn substitute(
-    source: &Arc<str>,
-    text: &str,
-    lookup: VariableLookup,
-) -> Result<Substituted, Vec<Diagnostic>> {
+pub fn substitute(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Result<Substituted, Vec<Diagnostic>> {
     let mut faults = Vec::new();
     let mut replacements = Vec::new();
     let json = text.trim_start().starts_with(['{', '[']);

@@ -52,11 +52,11 @@ impl<'a> NodeReader<'a> {
         matches!(self.node.kind, NodeKind::Null)
     }
 
-    pub(crate) fn is_list(&self) -> bool {
+    pub fn is_list(&self) -> bool {
         matches!(self.node.kind, NodeKind::List(_))
     }
 
-    pub(crate) fn is_map(&self) -> bool {
+    pub fn is_map(&self) -> bool {
         matches!(self.node.kind, NodeKind::Map(_))
     }
 
@@ -64,7 +64,7 @@ impl<'a> NodeReader<'a> {
         self.faults.report(&self.path, self.place(), problem, self.variable_advice());
     }
 
-    pub(crate) fn report_advising(&self, problem: impl Into<String>, advice: impl Into<String>) {
+    pub fn report_advising(&self, problem: impl Into<String>, advice: impl Into<String>) {
         let advice = self.variable_advice().unwrap_or_else(|| advice.into());
         self.faults.report(&self.path, self.place(), problem, Some(advice));
     }
@@ -79,7 +79,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// Reports a fault of a value inside, which has no `NodeReader` of its own.
-    pub(crate) fn report_inside(&self, inner: &str, problem: impl Into<String>, advice: Option<String>) {
+    pub fn report_inside(&self, inner: &str, problem: impl Into<String>, advice: Option<String>) {
         self.faults.report_text(&join(&self.path.to_string(), inner), self.node.place_of(inner), problem, advice);
     }
 
@@ -160,24 +160,24 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The fields of a map. Keys that are not in `known` are reported.
-    pub(crate) fn fields(&'a self, known: &[&'static str]) -> Option<MapReader<'a>> {
+    pub fn fields(&'a self, known: &[&'static str]) -> Option<MapReader<'a>> {
         let fields = self.map("")?;
         self.report_unknown(&|| known.to_vec(), |key| known.contains(&key));
         Some(fields)
     }
 
     /// The fields of a map, whatever its keys are. `table` names their declarations.
-    pub(crate) fn map(&'a self, table: &'static str) -> Option<MapReader<'a>> {
+    pub fn map(&'a self, table: &'static str) -> Option<MapReader<'a>> {
         Some(MapReader { at: self, entries: self.entries()?, table })
     }
 
     /// A map without entries, in place of one that is absent here.
-    pub(crate) fn empty_map(&'a self) -> MapReader<'a> {
+    pub fn empty_map(&'a self) -> MapReader<'a> {
         MapReader { at: self, entries: &[], table: "" }
     }
 
     /// Reports the keys of a map that are not known. `known` lists all that are.
-    pub(crate) fn report_unknown(&self, known: &dyn Fn() -> Vec<&'static str>, is_known: impl Fn(&str) -> bool) {
+    pub fn report_unknown(&self, known: &dyn Fn() -> Vec<&'static str>, is_known: impl Fn(&str) -> bool) {
         let NodeKind::Map(entries) = &self.node.kind else { return };
         for MapEntry { key, key_place, .. } in entries.iter().filter(|entry| !is_known(&entry.key)) {
             let path = TreePath::below(&self.path, PathStep::Key(key));
@@ -238,7 +238,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// The items of a list; an empty list and duplicates are reported.
-    pub(crate) fn distinct<T: Clone + Eq + Hash>(&self, read: impl Fn(&NodeReader<'_>) -> Option<T>) -> Vec<T> {
+    pub fn distinct<T: Clone + Eq + Hash>(&self, read: impl Fn(&NodeReader<'_>) -> Option<T>) -> Vec<T> {
         let mut all: Vec<T> = Vec::new();
         let mut seen: HashSet<T> = HashSet::new();
         if matches!(&self.node.kind, NodeKind::List(items) if items.is_empty()) {
@@ -339,7 +339,7 @@ impl<'a> NodeReader<'a> {
     }
 
     /// A duration that may be zero.
-    pub(crate) fn any_duration(&self) -> Option<Duration> {
+    pub fn any_duration(&self) -> Option<Duration> {
         let duration = match &self.node.kind {
             NodeKind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
             NodeKind::Text(text) => units::duration(text),
@@ -401,12 +401,15 @@ pub struct MapReader<'a> {
     at: &'a NodeReader<'a>,
     entries: &'a [MapEntry],
     /// The name of the table that declares its keys.
-    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares what is declared with what is asked for"))]
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(dead_code, reason = "a test compares what is declared with what is asked for")
+    )]
     table: &'static str,
 }
 
 /// The name of a key.
-pub(crate) trait KeyName {
+pub trait KeyName {
     fn name(&self) -> &str;
 
     /// Whether its value is declared to be a secret.
@@ -433,25 +436,25 @@ impl<N: KeyName + ?Sized> KeyName for &N {
 
 impl<'a> MapReader<'a> {
     /// The value under `key`. A key without a value counts as absent.
-    pub(crate) fn get<N: KeyName + ?Sized>(&self, key: &N) -> Option<NodeReader<'a>> {
-        #[cfg(test)]
+    pub fn get<N: KeyName + ?Sized>(&self, key: &N) -> Option<NodeReader<'a>> {
+        #[cfg(debug_assertions)]
         asked::note(self.table, key.name());
         let found = self.find(key.name())?;
         Some(NodeReader { is_secret: found.is_secret || key.is_secret(), ..found })
     }
 
-    pub(crate) fn has<N: KeyName + ?Sized>(&self, key: &N) -> bool {
+    pub fn has<N: KeyName + ?Sized>(&self, key: &N) -> bool {
         self.get(key).is_some()
     }
 
     /// Like [`MapReader::get`], for what is not a reader of the key's meaning.
-    pub(crate) fn find(&self, key: &str) -> Option<NodeReader<'a>> {
+    pub fn find(&self, key: &str) -> Option<NodeReader<'a>> {
         let entry = self.entries.iter().find(|entry| &*entry.key == key)?;
         Some(self.at.below(entry)).filter(|at| !at.is_null())
     }
 
     /// The keys that are present.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
         self.entries.iter().map(|entry| &*entry.key)
     }
 
@@ -467,7 +470,7 @@ impl<'a> MapReader<'a> {
     }
 
     /// Reports unless exactly one of two keys is present. Returns whether that is so.
-    pub(crate) fn exactly_one(&self, one: &str, other: &str) -> bool {
+    pub fn exactly_one(&self, one: &str, other: &str) -> bool {
         if self.find(one).is_none() && self.find(other).is_none() {
             self.at.report_advising(format!("`{one}` or `{other}` is required"), format!("add `{one}`"));
             return false;
@@ -476,7 +479,7 @@ impl<'a> MapReader<'a> {
     }
 
     /// Reports if both of two keys are present. Returns whether that is not so.
-    pub(crate) fn at_most_one(&self, one: &str, other: &str) -> bool {
+    pub fn at_most_one(&self, one: &str, other: &str) -> bool {
         match self.find(one).zip(self.find(other)) {
             Some((_, second)) => {
                 let problem = format!("`{one}` and `{other}` exclude each other");
@@ -526,9 +529,10 @@ fn scalar_text(node: &TreeNode) -> String {
     }
 }
 
-/// The keys that readers have asked for, each with the table that declares it.
-#[cfg(test)]
-pub(crate) mod asked {
+/// The keys that readers of this thread have asked for, each with the table that declares it: for the test of `weir-document` that
+/// compares them with what is declared.
+#[cfg(debug_assertions)]
+pub mod asked {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
 
@@ -536,11 +540,11 @@ pub(crate) mod asked {
         static ASKED: RefCell<BTreeSet<(&'static str, String)>> = RefCell::default();
     }
 
-    pub(crate) fn note(table: &'static str, key: &str) {
+    pub fn note(table: &'static str, key: &str) {
         ASKED.with_borrow_mut(|asked| asked.insert((table, key.to_owned())));
     }
 
-    pub(crate) fn take() -> BTreeSet<(&'static str, String)> {
+    pub fn take() -> BTreeSet<(&'static str, String)> {
         ASKED.take()
     }
 }

@@ -2,12 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::*;
+use serde_json::{Map, Value, json};
+
+use super::kinds::KINDS;
+use super::{IncludedFiles, WrittenDocument, file_schema, settings};
 use crate::Diagnostic;
-use crate::document::kinds::KINDS;
-use crate::document::{IncludedFiles, WrittenDocument, file_schema, settings};
+use crate::keys::schema::{Definitions, of, value_of};
+use crate::keys::{AnyKey, KeyTable};
 use crate::text::read::{asked, join};
 use crate::text::tree::TreeNode;
+use crate::text::yaml::TextLimits;
 
 fn read(document: &Value) -> Vec<Diagnostic> {
     let mut no_files = |_: &TreeNode| IncludedFiles::default();
@@ -85,14 +89,14 @@ fn tables(table: &'static KeyTable, found: &mut BTreeMap<&'static str, &'static 
 }
 
 /// Maps of which a file consists: the settings of the node, and a resource of each list.
-struct Part {
+struct FilePart {
     /// The path of the map.
     path: String,
     table: &'static KeyTable,
     list: Option<&'static str>,
 }
 
-impl Part {
+impl FilePart {
     /// The schema of the map.
     fn schema(&self) -> Value {
         if self.list.is_some() { of(self.table) } else { file_schema() }
@@ -112,11 +116,11 @@ impl Part {
     }
 }
 
-fn parts() -> impl Iterator<Item = Part> {
+fn parts() -> impl Iterator<Item = FilePart> {
     let kinds = KINDS.iter().filter_map(|kind| {
-        Some(Part { path: format!("{}[0]", kind.list), table: kind.table()?, list: Some(kind.list) })
+        Some(FilePart { path: format!("{}[0]", kind.list), table: kind.table()?, list: Some(kind.list) })
     });
-    std::iter::once(Part { path: String::new(), table: settings::table(), list: None }).chain(kinds)
+    std::iter::once(FilePart { path: String::new(), table: settings::table(), list: None }).chain(kinds)
 }
 
 #[test]
@@ -217,7 +221,7 @@ fn examples_are_accepted_by_the_reader_and_by_the_schema() {
 
 #[test]
 fn schemas_describe_each_key() {
-    for Part { path: list, table, .. } in parts() {
+    for FilePart { path: list, table, .. } in parts() {
         let mut all = BTreeMap::new();
         tables(table, &mut all);
         for key in all.values().flat_map(|table| table.keys()).filter(|key| key.refusal().is_none()) {

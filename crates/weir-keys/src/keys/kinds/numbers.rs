@@ -11,14 +11,14 @@ use crate::text::read::NodeReader;
 use crate::text::units::{self, LONGEST};
 
 /// `true` or `false`.
-pub(crate) struct Flag;
+pub struct Flag;
 
-pub(crate) const fn flag() -> Flag {
+pub const fn flag() -> Flag {
     Flag
 }
 
 impl Flag {
-    pub(crate) const fn or(self, default: bool) -> Or<Flag> {
+    pub const fn or(self, default: bool) -> Or<Flag> {
         Or { kind: self, default }
     }
 }
@@ -52,22 +52,22 @@ impl WithDefault for Flag {
 }
 
 /// A whole number of a range.
-pub(crate) struct Whole<T> {
+pub struct Whole<T> {
     least: T,
     most: T,
 }
 
-pub(crate) const fn whole<T: Copy>(least: T, most: T) -> Whole<T> {
+pub const fn whole<T: Copy>(least: T, most: T) -> Whole<T> {
     Whole { least, most }
 }
 
 /// A type of whole numbers.
-pub(crate) trait WholeNumber: TryFrom<i64> + Into<i64> + PartialOrd + Display + Copy + Sync {}
+pub trait WholeNumber: TryFrom<i64> + Into<i64> + PartialOrd + Display + Copy + Sync {}
 
 impl<T: TryFrom<i64> + Into<i64> + PartialOrd + Display + Copy + Sync> WholeNumber for T {}
 
 impl<T: WholeNumber> Whole<T> {
-    pub(crate) const fn or(self, default: T) -> Or<Whole<T>> {
+    pub const fn or(self, default: T) -> Or<Whole<T>> {
         Or { kind: self, default }
     }
 }
@@ -103,14 +103,14 @@ impl<T: WholeNumber> WithDefault for Whole<T> {
 }
 
 /// A whole number without bounds.
-pub(crate) struct AnyWhole;
+pub struct AnyWhole;
 
-pub(crate) const fn any_whole() -> AnyWhole {
+pub const fn any_whole() -> AnyWhole {
     AnyWhole
 }
 
 impl AnyWhole {
-    pub(crate) const fn or(self, default: i64) -> Or<AnyWhole> {
+    pub const fn or(self, default: i64) -> Or<AnyWhole> {
         Or { kind: self, default }
     }
 }
@@ -144,28 +144,28 @@ impl WithDefault for AnyWhole {
 }
 
 /// A time: a number of seconds, or a text such as `500ms`.
-pub(crate) struct Time {
+pub struct Time {
     may_be_zero: bool,
     /// The shortest and the longest.
     range: Option<(Duration, Duration)>,
 }
 
 /// A time of more than zero.
-pub(crate) const fn time() -> Time {
+pub const fn time() -> Time {
     Time { may_be_zero: false, range: None }
 }
 
 /// A time that may be zero.
-pub(crate) const fn any_time() -> Time {
+pub const fn any_time() -> Time {
     Time { may_be_zero: true, range: None }
 }
 
 impl Time {
-    pub(crate) const fn between(self, least: Duration, most: Duration) -> Time {
+    pub const fn between(self, least: Duration, most: Duration) -> Time {
         Time { range: Some((least, most)), ..self }
     }
 
-    pub(crate) const fn or(self, default: Duration) -> Or<Time> {
+    pub const fn or(self, default: Duration) -> Or<Time> {
         Or { kind: self, default }
     }
 }
@@ -215,18 +215,18 @@ impl WithDefault for Time {
 }
 
 /// A size: a number of bytes, or a text such as `8MiB`.
-pub(crate) struct ByteSize {
+pub struct ByteSize {
     least: u64,
     most: u64,
 }
 
 /// A size of this range, in bytes.
-pub(crate) const fn size(least: u64, most: u64) -> ByteSize {
+pub const fn size(least: u64, most: u64) -> ByteSize {
     ByteSize { least, most }
 }
 
 impl ByteSize {
-    pub(crate) const fn or(self, default: u64) -> Or<ByteSize> {
+    pub const fn or(self, default: u64) -> Or<ByteSize> {
         Or { kind: self, default }
     }
 }

@@ -17,17 +17,17 @@ impl<K> KeyName for DeclaredKey<K> {
 
 impl<'a> NodeReader<'a> {
     /// The fields of a map with these keys. Unknown and refused keys, missing ones and broken rules are reported.
-    pub(crate) fn keys(&'a self, keys: &impl MapKeys) -> Option<MapReader<'a>> {
+    pub fn keys(&'a self, keys: &impl MapKeys) -> Option<MapReader<'a>> {
         self.map_of(keys.table())
     }
 
     /// Like [`NodeReader::keys`], by the table of the keys.
-    pub(crate) fn map_of(&'a self, table: &'static KeyTable) -> Option<MapReader<'a>> {
+    pub fn map_of(&'a self, table: &'static KeyTable) -> Option<MapReader<'a>> {
         self.map_with(table, &[])
     }
 
     /// Like [`NodeReader::map_of`], for a map that has `further` keys, which are declared elsewhere.
-    pub(crate) fn map_with(&'a self, table: &'static KeyTable, further: &[&'static str]) -> Option<MapReader<'a>> {
+    pub fn map_with(&'a self, table: &'static KeyTable, further: &[&'static str]) -> Option<MapReader<'a>> {
         let fields = self.map(table.name)?;
         let known = || table.keys().map(|key| key.about().name).chain(further.iter().copied()).collect();
         self.report_unknown(&known, |name| table.find(name).is_some() || further.contains(&name));
@@ -95,18 +95,18 @@ fn check(rule: &KeyRule, fields: &MapReader) {
 
 impl MapReader<'_> {
     /// The value of a key; `None` if it is absent or wrong.
-    pub(crate) fn read<K: Kind>(&self, key: &DeclaredKey<K>) -> Option<K::Value> {
+    pub fn read<K: Kind>(&self, key: &DeclaredKey<K>) -> Option<K::Value> {
         key.kind.read(&self.get(key)?)
     }
 
     /// The value of a section. An absent one is read as an empty map, so that the defaults in it apply.
-    pub(crate) fn section<T>(&self, key: &DeclaredKey<SubMap<T>>) -> Option<T> {
+    pub fn section<T>(&self, key: &DeclaredKey<SubMap<T>>) -> Option<T> {
         let found = self.read(key);
         found.or_else(|| key.kind.of_map(&self.at().empty_map()))
     }
 
     /// The value of a key, or its default.
-    pub(crate) fn value<K: WithDefault>(&self, key: &DeclaredKey<Or<K>>) -> K::Value {
+    pub fn value<K: WithDefault>(&self, key: &DeclaredKey<Or<K>>) -> K::Value {
         key.kind.or_default(self.read(key))
     }
 }

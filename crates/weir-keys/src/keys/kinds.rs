@@ -11,13 +11,13 @@ use super::KeyTable;
 use super::schema::Definitions;
 use crate::text::read::NodeReader;
 
-pub(crate) use collections::{DistinctList, List, MapOf, SubMap, list, map_of, section, set};
-pub(crate) use numbers::{AnyWhole, ByteSize, Flag, Time, Whole, any_time, any_whole, flag, size, time, whole};
-pub(crate) use special::{Anything, Custom, Form, RefusedKey, anything, custom, form, refused};
-pub(crate) use texts::{ParsedText, Text, Words, WrittenPath, any_text, text, words, written};
+pub use collections::{DistinctList, List, MapOf, SubMap, list, map_of, section, set};
+pub use numbers::{AnyWhole, ByteSize, Flag, Time, Whole, any_time, any_whole, flag, size, time, whole};
+pub use special::{Anything, Custom, Form, RefusedKey, anything, custom, form, refused};
+pub use texts::{ParsedText, Text, Words, WrittenPath, any_text, text, words, written};
 
 /// The kind of a value.
-pub(crate) trait Kind: Sync {
+pub trait Kind: Sync {
     type Value;
 
     /// The value; `None` after a fault, which is reported.
@@ -53,7 +53,7 @@ pub(crate) trait Kind: Sync {
 }
 
 /// A kind whose values can be a default.
-pub(crate) trait WithDefault: Kind {
+pub trait WithDefault: Kind {
     type Default: Copy + Sync;
 
     fn value(&self, default: Self::Default) -> Self::Value;
@@ -63,7 +63,7 @@ pub(crate) trait WithDefault: Kind {
 }
 
 /// A kind with a default, which applies if the key is absent.
-pub(crate) struct Or<K: WithDefault> {
+pub struct Or<K: WithDefault> {
     kind: K,
     default: K::Default,
 }
