@@ -34,6 +34,7 @@ mod turns;
 mod unix_socket;
 mod unread;
 mod writes;
+mod wrong_requests;
 
 use weir_testkit::{Gateway, Launcher};
 

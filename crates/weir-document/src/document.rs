@@ -59,6 +59,7 @@ use std::time::SystemTime;
 
 use crate::text::diagnostic::Diagnostic;
 
+use references::KeptReferences;
 use resolved_texts::ResolvedTexts;
 use resource_access::ResourceAccess;
 use text_positions::TextPositions;
@@ -87,7 +88,7 @@ pub use persistence::PersistenceSpec;
 pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use resolved_texts::ResolvedText;
-pub use resource::{Reference, ResourceOrigin};
+pub use resource::{Reference, ResourceOrigin, is_path_step};
 pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
@@ -140,8 +141,8 @@ pub struct Document {
     pub read_at: SystemTime,
     /// The faults that were found without knowledge of the plugins.
     pub faults: Vec<Diagnostic>,
-    /// Whether it was written with references to secrets.
-    has_secrets: bool,
+    /// The references that may stand in place of values of options.
+    kept: KeptReferences,
     /// The references that were replaced by their values, so that messages do not quote these.
     resolved: ResolvedTexts,
     positions: TextPositions,
@@ -166,10 +167,10 @@ impl Document {
         self.store.as_ref().map(|store| store.revision)
     }
 
-    /// Whether the value at this path is a reference to a secret that was not fetched (`weir check` fetches none), or cannot be read,
+    /// Whether the value at this path is a reference whose value was not looked up (`weir check` fetches no secrets), or cannot be read,
     /// which is a fault of its own. Such a value is not a fault of the options.
-    pub fn awaits_secret(&self, options: &serde_json::Value, path: &str) -> bool {
-        self.has_secrets && references::is_secret(options, path)
+    pub fn awaits_value(&self, options: &serde_json::Value, path: &str) -> bool {
+        self.kept.has(options, path)
     }
 
     /// The same diagnostic, with the name, line and path in the included file that it concerns, and with references in place of

@@ -5,11 +5,12 @@ use http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::kinds;
 use crate::document::RESOURCE_LISTS;
 use crate::stores::resources::ResourceKey;
 use crate::stores::store::StoreFailure;
 use crate::stores::writes::PlanRefusal;
-use crate::text::diagnostic::Diagnostic;
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 
 pub(super) type AdminResponse = Response<Bytes>;
 
@@ -141,10 +142,21 @@ pub(super) fn warn(body: &mut Value, warnings: &[Diagnostic]) {
 
 /// A response with the faults; the first one is also in `error_msg`, where clients of APISIX look.
 pub(super) fn invalid(diagnostics: &[Diagnostic]) -> AdminResponse {
-    let first = diagnostics.first().map_or_else(|| "invalid configuration".to_owned(), message);
+    let first = diagnostics.first();
+    let first = first
+        .map_or_else(|| "invalid configuration".to_owned(), |fault| missing(fault).unwrap_or_else(|| message(fault)));
     let mut body = json!({ "error_msg": first });
     list_findings(&mut body, "diagnostics", diagnostics, diagnostic);
     json_of(StatusCode::BAD_REQUEST, &body)
+}
+
+/// The message of APISIX for a reference to a resource that is not there.
+fn missing(fault: &Diagnostic) -> Option<String> {
+    let FaultCause::Missing(missing) = &fault.cause else { return None };
+    let (list, id) = missing.key.split_once('/')?;
+    let (_, place) = key_and_place(&fault.path);
+    let name = kinds::find(list).filter(|_| !place.starts_with("plugins"))?.name;
+    Some(format!("failed to fetch {name} info by {name} id [{id}], response code: 404"))
 }
 
 /// The message in the form that APISIX has for such a fault, with the path and advice of the diagnostic.
@@ -153,12 +165,7 @@ pub(super) fn message(fault: &Diagnostic) -> String {
         Some(advice) => format!("{}; {advice}", fault.problem),
         None => fault.problem.clone(),
     };
-    // `routes/r: uri` is a member of a resource, and `routes/r` the resource as a whole.
-    let place = match fault.path.split_once(": ") {
-        Some((_, place)) => place,
-        None if is_resource(&fault.path) => "",
-        None => &fault.path,
-    };
+    let (_, place) = key_and_place(&fault.path);
     if let Some(rest) = place.strip_prefix("plugins.") {
         let (plugin, option) = rest.split_once(['.', '[']).unwrap_or((rest, ""));
         if fault.problem.starts_with("this version has no plugin") {
@@ -173,18 +180,21 @@ pub(super) fn message(fault: &Diagnostic) -> String {
     }
 }
 
-fn is_resource(path: &str) -> bool {
-    ResourceKey::parse(path).is_some_and(|key| RESOURCE_LISTS.contains(&key.list()))
+/// The resource that a path begins with, and the place in it: `routes/r: uri` is a member of a resource, `routes/r` the resource as a
+/// whole, and `uri` a member of what was sent.
+fn key_and_place(path: &str) -> (Option<&str>, &str) {
+    let is_resource = |path: &str| ResourceKey::parse(path).is_some_and(|key| RESOURCE_LISTS.contains(&key.list()));
+    match path.split_once(": ") {
+        Some((key, place)) if is_resource(key) => (Some(key), place),
+        _ if is_resource(path) => (Some(path), ""),
+        _ => (None, path),
+    }
 }
 
 pub(super) fn diagnostic(fault: &Diagnostic) -> Value {
     let mut told = json!({ "path": fault.path, "problem": fault.problem });
-    let (key, below) = match fault.path.split_once(": ") {
-        Some((key, below)) if is_resource(key) => (Some(key), below),
-        _ if is_resource(&fault.path) => (Some(&*fault.path), ""),
-        _ => (None, &*fault.path),
-    };
-    told["pointer"] = pointer(below).into();
+    let (key, place) = key_and_place(&fault.path);
+    told["pointer"] = pointer(place).into();
     if let Some(key) = key {
         told["key"] = key.into();
     }

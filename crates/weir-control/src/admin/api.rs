@@ -392,7 +392,7 @@ impl AdminHandlers {
             (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
                 Ok(plugins::answer(context.registry, method, rest, &request.query))
             }
-            (["schema", "validate", list], &Method::POST) => validate::one(list, request),
+            (["schema", "validate", list], &Method::POST) => validate::one(list, context.registry, request),
             (["schema", name], &Method::GET) => Ok(match kinds::schema(name) {
                 Some(schema) => answer::json_of(StatusCode::OK, &schema),
                 None => answer::wrong(format!("not found schema: {name}")),

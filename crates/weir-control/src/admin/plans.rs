@@ -69,7 +69,7 @@ impl NewResource {
         let old = before.map(StoredResource::value);
         unmask(self.kind.list, &mut value, old.as_ref())?;
         complete(self.kind, key, &mut value, old.as_ref());
-        admit(view, self.kind, key, &value)?;
+        admit(view, key, &value)?;
         Ok(vec![ResourceEdit::Put { key: key.clone(), value, expires_ms: self.expires_ms }])
     }
 
@@ -115,7 +115,7 @@ impl PatchOf {
         if self.kind.timed && self.patch.get("update_time").is_none() {
             value["update_time"] = now_seconds().into();
         }
-        admit(view, self.kind, &self.key, &value)?;
+        admit(view, &self.key, &value)?;
         Ok(vec![ResourceEdit::Put { key: self.key.clone(), value, expires_ms: self.expires_ms }])
     }
 }
@@ -168,7 +168,7 @@ fn last_of(key: &ResourceKey) -> &str {
 }
 
 /// Checks that need no compilation, with the messages of Apache APISIX.
-fn admit(view: &ResourceView, kind: &ResourceKind, key: &ResourceKey, value: &Value) -> Result<(), PlanRefusal> {
+fn admit(view: &ResourceView, key: &ResourceKey, value: &Value) -> Result<(), PlanRefusal> {
     if value.get("host").is_some() && value.get("hosts").is_some() {
         return Err(PlanRefusal::Wrong("only one of host or hosts is allowed".to_owned()));
     }
@@ -177,7 +177,7 @@ fn admit(view: &ResourceView, kind: &ResourceKind, key: &ResourceKey, value: &Va
     {
         return Err(PlanRefusal::NoConsumer);
     }
-    references::check(view, kind, value)
+    Ok(())
 }
 
 pub(super) fn now_seconds() -> u64 {

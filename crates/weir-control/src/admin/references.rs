@@ -1,4 +1,5 @@
-//! References between resources, in both directions. They are checked as part of the change, so no other change can come between.
+//! References to a resource that is to be deleted. They are checked as part of the change, so no other change can come between.
+//! References of a changed resource are checked when it is compiled.
 
 use serde_json::Value;
 
@@ -7,20 +8,6 @@ use crate::document::kinds::KINDS;
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
 
-/// Checks that every resource of a store that a resource refers to exists.
-pub(super) fn check(view: &ResourceView, kind: &ResourceKind, value: &Value) -> Result<(), PlanRefusal> {
-    for (member, list) in kind.references() {
-        let Some(referred) = kinds::find(list) else { continue };
-        let Some(id) = value.get(member).and_then(id_text) else { continue };
-        if view.get(&ResourceKey::new(list, &id)).is_none() {
-            let name = referred.name;
-            let problem = format!("failed to fetch {name} info by {name} id [{id}], response code: 404");
-            return Err(PlanRefusal::Wrong(problem));
-        }
-    }
-    Ok(())
-}
-
 /// The text of an id, which may be a text or a number.
 pub(super) fn id_text(value: &Value) -> Option<String> {
     match value {
@@ -28,6 +15,13 @@ pub(super) fn id_text(value: &Value) -> Option<String> {
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
+}
+
+/// What is wrong with the id in a resource: one that is a number must be whole, and 1 or greater.
+pub(super) fn fault_of_id(value: &Value) -> Option<&'static str> {
+    let Some(Value::Number(id)) = value.get("id") else { return None };
+    let is_right = id.as_u64().is_some_and(|id| id > 0);
+    (!is_right).then_some("a numeric id must be a whole number, 1 or greater")
 }
 
 /// Refuses to delete a resource that others refer to, and names one of these.

@@ -1,5 +1,7 @@
 //! Requests for resources: read, list, put, post, patch, delete.
 
+use std::sync::Arc;
+
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::yield_now;
@@ -14,11 +16,13 @@ use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
 use super::list::ListQuery;
 use super::plans::{self, NewResource, PatchOf, Precondition};
 use super::redact::redact;
-use super::references::id_text;
+use super::references::{fault_of_id, id_text};
 use super::request::AdminRequest;
 use super::scopes::within;
+use crate::document::is_path_step;
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
 use crate::stores::writes::{Plan, WriteReceipt};
+use crate::text::diagnostic::Diagnostic;
 
 /// The prefix of keys in responses.
 const PREFIX: &str = "/apisix";
@@ -81,6 +85,10 @@ impl ResourceTarget {
 
     /// The key from the path, or from the body.
     fn key_of_put(&self, value: &Value) -> Refused<ResourceKey> {
+        if let Some(problem) = fault_of_id(value) {
+            let fault = Diagnostic::of_source(&Arc::from("request"), problem);
+            return Err(Box::new(answer::invalid(&[Diagnostic { path: "id".to_owned(), ..fault }])));
+        }
         let name = self.kind.name;
         let member = if self.kind.id == IdRule::Username { "username" } else { "id" };
         let own = value.get(member).and_then(id_text);
@@ -114,7 +122,7 @@ impl ResourceTarget {
 /// Whether an id has only characters that ids may have. Its length depends on the kind of resource, and is checked with the document.
 pub(super) fn is_id(id: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    (1..=256).contains(&id.len()) && id.bytes().all(is_plain)
+    (1..=256).contains(&id.len()) && id.bytes().all(is_plain) && !is_path_step(id)
 }
 
 pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> AdminResponse {

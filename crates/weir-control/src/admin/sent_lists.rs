@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Refused, refuse};
-use super::references::id_text;
+use super::references::{fault_of_id, id_text};
 use super::request::{AdminRequest, too_large};
 use crate::document::RESOURCE_LISTS;
 use crate::stores::resources::ResourceKey;
@@ -70,7 +70,10 @@ pub(super) fn malformed(lists: &Map<String, Value>) -> Vec<ListError> {
     for list in RESOURCE_LISTS.iter().copied() {
         match lists.get(list) {
             None => {}
-            Some(items @ Value::Array(_)) => errors.extend(duplicates(list, items)),
+            Some(items @ Value::Array(_)) => {
+                errors.extend(wrong_ids(list, items));
+                errors.extend(duplicates(list, items));
+            }
             Some(_) => {
                 let problem = format!("invalid configuration: property \"{list}\" validation failed: expected a list");
                 errors.push(ListError { list, index: None, problem });
@@ -93,6 +96,14 @@ pub(super) fn without_index(item: &mut Value) {
     if let Value::Object(members) = item {
         members.shift_remove("modifiedIndex");
     }
+}
+
+fn wrong_ids(list: &'static str, items: &Value) -> impl Iterator<Item = ListError> {
+    let wrong = move |(index, item)| {
+        let problem = format!("invalid configuration: property \"id\" validation failed: {}", fault_of_id(item)?);
+        Some(ListError { list, index: Some(index), problem })
+    };
+    items.as_array().into_iter().flatten().enumerate().filter_map(wrong)
 }
 
 fn duplicates(list: &'static str, items: &Value) -> Vec<ListError> {

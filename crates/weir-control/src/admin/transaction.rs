@@ -8,7 +8,7 @@ use self::drafts::Drafts;
 use super::answer::{Refused, refuse};
 use super::keys::may_write;
 use super::kinds::{self, CREDENTIAL, IdRule, ResourceKind};
-use super::references::id_text;
+use super::references::{fault_of_id, id_text};
 use super::request::AdminRequest;
 use super::resources::is_id;
 use super::sent_lists::{ListError, key_of, without_index};
@@ -186,6 +186,9 @@ fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> 
     }
     if !may_write(request.caller.role, kind.list) {
         return Err(format!("the role {} may not change {}", request.caller.role.name(), kind.list));
+    }
+    if let Some(problem) = item.get("value").and_then(fault_of_id) {
+        return Err(format!("`{key}`: id: {problem}"));
     }
     let action = match action {
         "put" => Action::Put(value()?),

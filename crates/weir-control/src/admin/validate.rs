@@ -5,25 +5,26 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
-use weir_plugin::pattern_budget;
+use weir_plugin::{Registry, pattern_budget};
 
-use super::answer::{self, AdminResponse, Refused, list_findings, message, refuse, text, wrong};
+use super::answer::{self, AdminResponse, Refused, list_findings, message, refuse, text};
 use super::configs::WholeConfiguration;
 use super::context::AdminContext;
-use super::kinds::{self, IdRule};
+use super::kinds::{self, IdRule, ResourceKind};
 use super::request::{AdminRequest, too_large};
 use super::scopes::within_for_check;
 use super::sent_lists::{ListError, body, key_of, malformed};
 use super::told::told_to;
 use super::transaction::{MOST_OPERATIONS, Transaction};
+use crate::compile::compile;
 use crate::document::{AdminRole, Document, RESOURCE_LISTS};
 use crate::stores::checker::ChangeCheck;
 use crate::stores::resources::ResourceKey;
 use crate::stores::writes::{Plan, WriteOutcome};
-use crate::text::diagnostic::Diagnostic;
+use crate::text::diagnostic::{Diagnostic, FaultCause};
 
-/// `POST schema/validate/routes`: validates the resource itself, without plugins and references.
-pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> {
+/// `POST schema/validate/routes`: validates the resource itself with its plugins, without references.
+pub(super) fn one(list: &str, registry: Registry, request: &AdminRequest) -> Refused<AdminResponse> {
     let Some(kind) = kinds::find(list) else { return refuse(format!("not found schema: {list}")) };
     let Some(mut value) = request.json()? else { return refuse("missing configurations") };
     // APISIX's schema of a secrets manager has no id, which stands in the path of a request.
@@ -33,13 +34,26 @@ pub(super) fn one(list: &str, request: &AdminRequest) -> Refused<AdminResponse> 
     if kind.list == "protos" {
         return refuse(kinds::NO_PROTOS);
     }
-    let read = || Document::read(Arc::from("request"), json!({ list: [value] }).into());
-    let (document, is_spent) = pattern_budget::within(request.pattern_bytes(), read);
-    Ok(match document.faults.first() {
+    let found = || faults_of(kind, value, &registry);
+    let (faults, is_spent) = pattern_budget::within(request.pattern_bytes(), found);
+    Ok(match &faults[..] {
         _ if is_spent => answer::too_costly(request.pattern_bytes()),
-        None => text(StatusCode::OK, ""),
-        Some(fault) => wrong(message(&below(fault))),
+        [] => text(StatusCode::OK, ""),
+        faults => answer::invalid(faults),
     })
+}
+
+/// The faults of a resource with its plugins, with paths relative to it. Values that it refers to are not looked up, and neither are
+/// other resources: no fault is what only a node can know.
+fn faults_of(kind: &ResourceKind, value: Value, registry: &Registry) -> Vec<Diagnostic> {
+    let document = Document::with_references(Arc::from("request"), json!({ kind.list: [value] }).into());
+    if !document.faults.is_empty() {
+        return document.faults.iter().map(below).collect();
+    }
+    let faults = compile(&document.alone(), registry, None).err().unwrap_or_default();
+    let faults = faults.iter().filter(|fault| fault.cause == FaultCause::Text).map(below);
+    let is_of_plugin = |fault: &Diagnostic| fault.path.starts_with("plugins") || kind.list == "plugin_metadata";
+    faults.filter(is_of_plugin).collect()
 }
 
 /// `POST configs/validate`: what making these changes would answer. In API-driven standalone mode the lists replace all resources,
@@ -136,5 +150,5 @@ fn errors_of(lists: &Map<String, Value>, diagnostics: &[Diagnostic]) -> Vec<List
 /// The same fault, with a path relative to the resource.
 fn below(fault: &Diagnostic) -> Diagnostic {
     let rest = fault.path.split_once(']').map_or("", |(_, rest)| rest.trim_start_matches('.'));
-    Diagnostic { path: format!("request: {rest}"), ..fault.clone() }
+    Diagnostic { path: rest.to_owned(), ..fault.clone() }
 }

@@ -300,7 +300,7 @@ impl<'a> Chains<'a> {
             Ok(step) => step,
             Err(error) => {
                 for error in error.each() {
-                    if self.compiler.document.awaits_secret(&plugin.options, &error.path) {
+                    if self.compiler.document.awaits_value(&plugin.options, &error.path) {
                         continue;
                     }
                     let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);

@@ -101,7 +101,7 @@ impl<'a> ConsumerReader<'a> {
                 continue;
             };
             let faults = (metadata.check)(&settings.options).err().into_iter().flat_map(ConfigError::each);
-            for error in faults.filter(|error| !document.awaits_secret(&settings.options, &error.path)) {
+            for error in faults.filter(|error| !document.awaits_value(&settings.options, &error.path)) {
                 let (path, place) = inside(self.compiler, path.clone(), settings.place, &error);
                 self.compiler.report(&path, place, error.problem, None);
             }
@@ -183,7 +183,7 @@ impl<'a> ConsumerReader<'a> {
             Ok(key) => key,
             Err(error) => {
                 let document = self.compiler.document;
-                for error in error.each().filter(|error| !document.awaits_secret(&plugin.options, &error.path)) {
+                for error in error.each().filter(|error| !document.awaits_value(&plugin.options, &error.path)) {
                     let (path, place) = inside(self.compiler, path_of(origin, plugin), plugin.place, &error);
                     self.compiler.report(&path, place, error.problem, None);
                 }

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use super::lists::{LongLists, ReferringResource, SpecList};
 use super::plugin_set::PluginSet;
+use super::references::KeptReferences;
 use super::resolved_texts::ResolvedTexts;
 use super::settings::NodeSettings;
 use super::text_positions::TextPositions;
@@ -17,9 +18,9 @@ use crate::text::read::{MapReader, NodeReader};
 use crate::text::tree::TreeNode;
 
 impl Document {
-    /// Reads a document from a tree, without resolving references.
-    pub fn read(source: Arc<str>, tree: TreeNode) -> Document {
-        Document::build(source, tree, None)
+    /// Reads a document from a tree whose references, to the environment as well, are not replaced.
+    pub fn with_references(source: Arc<str>, tree: TreeNode) -> Document {
+        Document { kept: KeptReferences::All, ..Document::build(source, tree, None) }
     }
 
     /// If `stored` is `None`, the long lists are read from the tree.
@@ -70,7 +71,7 @@ impl Document {
             store: None,
             read_at: SystemTime::now(),
             faults: Vec::new(),
-            has_secrets: false,
+            kept: KeptReferences::None,
             resolved: ResolvedTexts::default(),
             positions: TextPositions::of(tree),
         }

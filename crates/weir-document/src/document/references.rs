@@ -71,15 +71,37 @@ pub fn secrets(source: &Arc<str>, tree: &mut TreeNode, of: ReferringText) -> (Ve
     (found, faults)
 }
 
-/// Whether the value at a path of options, such as `auth.password` or `keys[0]`, is a reference to a secret.
-pub fn is_secret(options: &Value, path: &str) -> bool {
-    let step = |value, step: &str| match step.parse::<usize>() {
+/// The references that may stand in a document in place of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeptReferences {
+    None,
+    Secrets,
+    /// To the environment as well.
+    All,
+}
+
+impl KeptReferences {
+    /// Whether the value at a path of options, such as `auth.password` or `keys[0]`, is such a reference.
+    pub(super) fn has(self, options: &Value, path: &str) -> bool {
+        let of = |schemes: &[&str]| {
+            let text = text_at(options, path);
+            text.is_some_and(|text| schemes.iter().any(|scheme| after(text, scheme).is_some()))
+        };
+        match self {
+            KeptReferences::None => false,
+            KeptReferences::Secrets => of(&["$secret://"]),
+            KeptReferences::All => of(&["$secret://", "$env://"]),
+        }
+    }
+}
+
+fn text_at<'o>(options: &'o Value, path: &str) -> Option<&'o str> {
+    let step = |value: &'o Value, step: &str| match step.parse::<usize>() {
         Ok(index) => Value::get(value, index).or_else(|| value.get(step)),
         Err(_) => value.get(step),
     };
     let mut steps = path.split(['.', '[', ']']).filter(|step| !step.is_empty());
-    let found = steps.try_fold(options, step).and_then(Value::as_str);
-    found.is_some_and(|text| after(text, "$secret://").is_some())
+    steps.try_fold(options, step).and_then(Value::as_str)
 }
 
 /// Returns the value of a secret, or why it cannot be read.
@@ -344,7 +366,7 @@ mod tests {
     fn secrets_are_found_by_their_path() {
         let options = json!({"key": "$secret://vault/1/a/b", "list": [{"a": "x"}, {"a": "$SECRET://vault/1/a/b"}]});
         for (path, want) in [("key", true), ("list[1].a", true), ("list[0].a", false), ("list", false), ("", false)] {
-            assert_eq!(is_secret(&options, path), want, "{path}");
+            assert_eq!(KeptReferences::Secrets.has(&options, path), want, "{path}");
         }
     }
 

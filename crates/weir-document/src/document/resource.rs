@@ -75,7 +75,7 @@ impl Kind for Id {
     }
 
     fn schema(&self, _: &mut Definitions) -> Map<String, Value> {
-        let text = json!({ "type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$" });
+        let text = json!({ "type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$", "not": { "enum": [".", ".."] } });
         Map::from_iter([("oneOf".to_owned(), json!([text, { "type": "integer", "minimum": 1 }]))])
     }
 
@@ -201,12 +201,24 @@ pub(crate) fn read_id(at: &NodeReader) -> Option<Box<str>> {
         return None;
     }
     let id = at.text_of(1..=64)?;
+    if is_path_step(id) {
+        at.report_advising(
+            format!("`{id}` is not an id"),
+            "choose another: clients take it out of the path of a request",
+        );
+        return None;
+    }
     if !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')) {
         let problem = format!("`{}` is not an id", shortened(id));
         at.report_advising(problem, "use letters, digits, `-`, `_` and `.`");
         return None;
     }
     Some(id.into())
+}
+
+/// Whether a text as a segment of a path has a meaning of its own (RFC 3986 §3.3), so that it cannot be the id of a resource.
+pub fn is_path_step(text: &str) -> bool {
+    matches!(text, "." | "..")
 }
 
 /// Checks the common fields and returns the name.

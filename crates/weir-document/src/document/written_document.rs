@@ -7,7 +7,7 @@ use super::Document;
 use super::include::{self, DocumentText, IncludedFiles, ReadIncluded};
 use super::kinds::RESOURCE_LISTS;
 use super::lists::{LongLists, ReferringResource};
-use super::references::{self, PlacedReference, ReferringText};
+use super::references::{self, KeptReferences, PlacedReference, ReferringText};
 use super::resolved_texts::ResolvedText;
 use super::secret_reference::SecretReference;
 use super::secrets::SecretManager;
@@ -121,7 +121,7 @@ impl WrittenDocument {
         let with_references = (!secrets.is_empty() || !referring.is_empty()).then(|| tree.clone());
         let mut document = Document::build(source, tree, stored);
         secrets.extend(referring.iter().flat_map(|one| &one.secrets).cloned());
-        document.has_secrets = !secrets.is_empty();
+        document.kept = if secrets.is_empty() { KeptReferences::None } else { KeptReferences::Secrets };
         document.resolved.own = resolved;
         faults.append(&mut document.faults);
         let mut written = WrittenDocument { document, secrets, referring, with_references };
@@ -140,7 +140,7 @@ impl WrittenDocument {
         let WrittenDocument { mut document, referring, with_references, .. } = self;
         let Some(mut tree) = with_references else { return document };
         let lists = document.store.is_some().then(|| document.take_lists(referring));
-        let Document { source, managers, has_secrets, store, resolved, positions, .. } = document;
+        let Document { source, managers, kept, store, resolved, positions, .. } = document;
         let mut resolved = resolved.own;
         let find = |secret: &SecretReference| {
             let keeper = managers.iter().find(|manager| manager.id == secret.manager);
@@ -153,7 +153,7 @@ impl WrittenDocument {
             lists
         });
         let mut document = Document::build(source, tree, lists.zip(store));
-        document.has_secrets = has_secrets;
+        document.kept = kept;
         document.positions.text = positions.text;
         document.resolved.own = resolved;
         let faults = document.faults.drain(..).chain(faults).collect();

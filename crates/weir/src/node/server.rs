@@ -25,10 +25,11 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{
-    CONNECTION, CONTENT_SECURITY_POLICY, HeaderMap, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CONNECTION, CONTENT_SECURITY_POLICY, HOST, HeaderMap, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
-use hyper::{Request, Response, Version};
+use hyper::{Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::sync::oneshot;
@@ -41,7 +42,7 @@ use super::server_tally::ServerTally;
 use bounds::{ACCEPT_PAUSE, FAREWELL, ServerBounds};
 use executor::{StreamExecutor, StreamReset};
 use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
-use message::{AnswerBody, ReceivedBody, refused, sent};
+use message::{AnswerBody, ReceivedBody, plain, refused, sent};
 pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
 pub use places::RequestProgress;
@@ -259,6 +260,9 @@ impl SharedServer {
                 Err(PlaceRefusal::Ending) => return Ok(protected(ending(request.version()))),
             };
             progress.set_reset(StreamReset::current());
+            if request.headers().get_all(HOST).iter().nth(1).is_some() {
+                return Ok(protected(plain(StatusCode::BAD_REQUEST, TWO_HOSTS)));
+            }
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
             let mut answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
@@ -286,6 +290,9 @@ fn protect(fields: &mut HeaderMap) {
 /// HTTP/1 has one request at a time, and HTTP/2 has its limit of streams; more are only those that a client has reset while the node
 /// still works for them.
 const TOO_MANY: &str = "requests that you have cancelled are still in progress; try again later\n";
+
+/// RFC 9112 §3.2. A proxy in front may have looked at the other field.
+const TWO_HOSTS: &str = "the request has more than one `Host` field\n";
 
 /// Over HTTP/1, these requests were pipelined.
 const ENDING: &str = "this connection ends to make room for others; send the request again on a new one\n";

@@ -160,13 +160,19 @@ fn sending(bytes: Bytes, room: Option<AnswerRoom>, progress: Arc<RequestProgress
     AnswerBody::Whole { left: Some(Bytes::from_owner(held)), progress: Some(progress) }
 }
 
-/// A response that the server gives itself, without asking the service.
+/// A response that the server gives itself, without asking the service: it has no room now.
 pub fn refused(problem: &'static str) -> Response<AnswerBody> {
+    let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, problem);
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    answer
+}
+
+/// The response to a request that the service does not see: a text.
+pub fn plain(status: StatusCode, problem: &'static str) -> Response<AnswerBody> {
     let left = Some(Bytes::from_static(problem.as_bytes()));
     let mut answer = Response::new(AnswerBody::Whole { left, progress: None });
-    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
     answer
 }
 
