@@ -111,9 +111,9 @@ impl ResourceKind {
 }
 
 /// All kinds.
-pub static KINDS: &[ResourceKind] = &ALL;
+pub static KINDS: &[ResourceKind] = ALL;
 
-const ALL: [ResourceKind; 14] = [
+const ALL: &[ResourceKind] = &[
     kind("routes", "route", IdRule::Any, Some(&ROUTE)).patch().long(),
     kind("services", "service", IdRule::Any, Some(&SERVICE)).patch().long(),
     kind("upstreams", "upstream", IdRule::Any, Some(&UPSTREAM)).patch().long(),
