@@ -1,4 +1,7 @@
 //! A YAML or JSON document as a tree of values with their lines.
+//!
+//! Not the reader of `weir-keys`, on purpose: that one reads Weir's own files, in which `on` is a boolean as in YAML 1.1, `1.10` is the
+//! number 1.1, and `${{NAME}}` a variable. In documents of other tools these are texts, and numbers keep theirs.
 
 use std::collections::HashMap;
 
