@@ -25,7 +25,7 @@ pub struct Parts {
     /// The upstreams in lists of their own, in services, or in options of plugins.
     pub(super) upstreams: Arc<Catalog<UpstreamPart>>,
     pub(super) upstream_pieces: Pieces<Arc<Upstream>>,
-    pub(super) routes: Arc<Catalog<RoutePart>>,
+    pub(super) routes: Arc<Catalog<CompiledRoute>>,
     pub(super) route_pieces: Pieces<Arc<Route>>,
     pub(super) table: RouteTable,
     pub(super) sets: Arc<HashMap<Fingerprint, BuiltSet>>,
@@ -49,7 +49,7 @@ pub(super) struct UpstreamPart {
 }
 
 #[derive(Clone)]
-pub(super) struct RoutePart {
+pub(super) struct CompiledRoute {
     /// Disabled routes have a number and no piece.
     pub(super) number: usize,
     pub(super) key: Option<Fingerprint>,
@@ -79,7 +79,7 @@ impl CompiledPart for UpstreamPart {
     }
 }
 
-impl CompiledPart for RoutePart {
+impl CompiledPart for CompiledRoute {
     fn number(&self) -> usize {
         self.number
     }

@@ -12,7 +12,7 @@ use super::catalog::{Block, Catalog, Cataloger};
 use super::chains::Chains;
 use super::dependencies::{Dependencies, Unchanged};
 use super::hubs::HubResponders;
-use super::parts::{Parts, Places, RoutePart, UpstreamPart};
+use super::parts::{CompiledRoute, Parts, Places, UpstreamPart};
 use super::upstreams::Upstreams;
 use super::{Compiler, by_id};
 use crate::document::{self, AcmeHost, ServiceSpec};
@@ -26,7 +26,7 @@ pub(super) struct RouteCompiler<'a> {
     before: Option<&'a Parts>,
     unchanged: Unchanged,
     hubs: HubResponders<'a>,
-    catalog: Cataloger<'a, RoutePart>,
+    catalog: Cataloger<'a, CompiledRoute>,
     pieces: Pieces<Arc<Route>>,
     places: Places,
     /// Rules to add to the table, and the routes they are of, at the same indices; the challenge rule has none.
@@ -110,7 +110,7 @@ impl<'a> RouteCompiler<'a> {
     }
 
     /// Whether the rules of a block keep their sort keys.
-    fn keep_places(&mut self, block: &Block<RoutePart>) -> bool {
+    fn keep_places(&mut self, block: &Block<CompiledRoute>) -> bool {
         let mut orders = block.parts().filter(|part| part.rule.is_some()).map(|part| part.order);
         match (orders.next(), orders.next_back()) {
             (None, _) => true,
@@ -168,13 +168,13 @@ impl<'a> RouteCompiler<'a> {
         }
         let built_from =
             Dependencies::CONSUMERS | Dependencies::METADATA | Dependencies::HTTP | Dependencies::HTTPS_PORT;
-        let is_same = |known: &&RoutePart| {
+        let is_same = |known: &&CompiledRoute| {
             let unchanged = self.unchanged.dependencies | !built_from;
             key.is_some() && known.key == key && known.depends_on.are_among(unchanged)
         };
         if let Some(known) = known.filter(is_same) {
             known.declarations.iter().for_each(|declarations| chains.redeclare(declarations));
-            let part = RoutePart { order, upstream: inline, ..known.clone() };
+            let part = CompiledRoute { order, upstream: inline, ..known.clone() };
             return self.catalog.add(identity, written.content, part);
         }
         let warnings = self.compiler.warnings.count();
@@ -196,12 +196,12 @@ impl<'a> RouteCompiler<'a> {
         let key = key.filter(|_| self.compiler.warnings.count() == warnings);
         let declarations = (!own.declarations.is_empty()).then(|| own.declarations.into());
         let depends_on = Dependencies::from(own.inputs) | Dependencies::REFERENCES.only_if(refers(written));
-        let part = RoutePart { number, key, depends_on, rule: rule_key, order, declarations, upstream: inline };
+        let part = CompiledRoute { number, key, depends_on, rule: rule_key, order, declarations, upstream: inline };
         self.catalog.add(identity, written.content, part);
     }
 
     /// The sort key of a rule: the previous one, if that still follows the key of the rule before it.
-    fn place(&mut self, known: Option<&RoutePart>, rule: Option<Fingerprint>, number: usize) -> u64 {
+    fn place(&mut self, known: Option<&CompiledRoute>, rule: Option<Fingerprint>, number: usize) -> u64 {
         if let Some(known) = known {
             if known.rule == rule && (rule.is_none() || self.places.keep(known.order)) {
                 return known.order;
@@ -267,7 +267,7 @@ impl<'a> RouteCompiler<'a> {
         self.pieces.set(number, Arc::new(route));
         let depends_on = Dependencies::default();
         let (rule, order) = (Some(identity), u64::MAX);
-        let part = RoutePart { number, key: None, depends_on, rule, order, declarations: None, upstream: None };
+        let part = CompiledRoute { number, key: None, depends_on, rule, order, declarations: None, upstream: None };
         self.catalog.add(identity, identity, part);
     }
 
@@ -275,7 +275,7 @@ impl<'a> RouteCompiler<'a> {
     pub(super) fn finish(
         mut self,
         upstreams: &mut Upstreams<'a>,
-    ) -> Option<(Catalog<RoutePart>, Pieces<Arc<Route>>, RouteTable)> {
+    ) -> Option<(Catalog<CompiledRoute>, Pieces<Arc<Route>>, RouteTable)> {
         let (catalog, gone) = self.catalog.finish();
         for part in gone {
             part.upstream.iter().for_each(|part| upstreams.remove(part));

@@ -63,7 +63,7 @@ struct NamesWanted {
 
 #[derive(Default)]
 pub(super) struct SharedNames {
-    known: Mutex<HashMap<NameQuery, KnownName>>,
+    known: Mutex<HashMap<NameQuery, LookupState>>,
     learnt: Condvar,
     /// Whether each registry that was asked answers, by its name.
     registries: Mutex<BTreeMap<&'static str, bool>>,
@@ -72,7 +72,7 @@ pub(super) struct SharedNames {
 
 /// The results of the lookups of a name.
 #[derive(Default)]
-struct KnownName {
+struct LookupState {
     meaning: Option<ResolvedName>,
     /// Why the last lookup failed.
     failure: Option<String>,
@@ -172,10 +172,10 @@ impl FollowedNames {
         let (mut found, mut missing) = (ResolvedNames::default(), Vec::new());
         for query in queries {
             match known.get(query) {
-                Some(KnownName { meaning: Some(meaning), .. }) => {
+                Some(LookupState { meaning: Some(meaning), .. }) => {
                     found.insert(query.clone(), meaning.clone());
                 }
-                Some(KnownName { failure, .. }) => missing.push((query.clone(), failure.clone().unwrap_or_default())),
+                Some(LookupState { failure, .. }) => missing.push((query.clone(), failure.clone().unwrap_or_default())),
                 None => missing.push((query.clone(), "the resolver did not answer in time".to_owned())),
             }
         }
@@ -197,7 +197,7 @@ impl fmt::Debug for FollowedNames {
 }
 
 impl SharedNames {
-    fn known(&self) -> MutexGuard<'_, HashMap<NameQuery, KnownName>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<NameQuery, LookupState>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -265,7 +265,7 @@ impl SharedNames {
     }
 }
 
-impl KnownName {
+impl LookupState {
     /// Only if the name was resolved before; a name that never was is a warning of the document.
     fn log_failure(&self, query: &NameQuery, failure: &str) {
         if self.meaning.is_some() && self.failure.is_none() {
