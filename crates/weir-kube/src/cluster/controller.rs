@@ -11,7 +11,7 @@ use tokio::time::sleep_until;
 use super::election::{self, ElectionSettings, Leadership};
 use super::follower::{ScopeFollower, Told};
 use super::references::references;
-use super::seen::SeenCluster;
+use super::seen::{SeenChange, SeenCluster};
 use super::status_writer::{StatusBoard, StatusWriter, Wanted, bounded};
 use super::{Cluster, WatchScope};
 use crate::objects::ObjectRef;
@@ -24,8 +24,8 @@ const BATCH: Duration = Duration::from_millis(20);
 const WAIT_FOR_LISTS: Duration = Duration::from_secs(1);
 /// The most messages of followers that wait; then they wait themselves.
 const MOST_TOLD: usize = 1_024;
-/// The most translations whose statuses wait until they are served.
-const MOST_UNSERVED: usize = 16;
+/// The most translations whose statuses wait until they are served. Each may have a status for every object.
+const MOST_UNSERVED: usize = 4;
 
 /// How a cluster is followed.
 #[derive(Clone, Debug)]
@@ -159,7 +159,14 @@ impl Following {
     /// Takes what a follower tells. Returns whether there is something to translate.
     fn take(&mut self, scope: &WatchScope, told: Told) -> bool {
         let is_state = matches!(told, Told::Problem(_));
-        let has_changed = self.seen.take(scope, told);
+        let has_changed = match self.seen.take(scope, told) {
+            SeenChange::Nothing => false,
+            SeenChange::Meaning => true,
+            // Mostly the write of this process, which the watch repeats.
+            SeenChange::Status(object) => {
+                !self.seen.objects.get(&object).is_some_and(|seen| self.board.settle(&object, &seen.status))
+            }
+        };
         if is_state && self.seen.problem() != self.problem.as_deref() {
             self.problem = self.seen.problem().map(str::to_owned);
             self.sink.tell(self.problem.as_deref());

@@ -1,6 +1,7 @@
 //! What has been seen of the cluster: the objects, the scopes that are followed, and the versions of objects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
@@ -17,6 +18,41 @@ pub(super) struct SeenObject {
     pub(super) resource_version: String,
     pub(super) uid: String,
     pub(super) status: Value,
+    /// Of all but the status; `None` if the kind does not count its changes.
+    meaning: Option<ObjectMeaning>,
+}
+
+/// What of the metadata changes with what an object means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ObjectMeaning {
+    generation: i64,
+    /// A hash of the uid, the labels, the annotations, and the time of deletion.
+    rest: u64,
+}
+
+impl ObjectMeaning {
+    fn of(metadata: &Value) -> Option<ObjectMeaning> {
+        let generation = metadata["generation"].as_i64().filter(|generation| *generation > 0)?;
+        let mut hash = DefaultHasher::new();
+        ["uid", "labels", "annotations", "deletionTimestamp"].iter().for_each(|key| metadata[*key].hash(&mut hash));
+        Some(ObjectMeaning { generation, rest: hash.finish() })
+    }
+}
+
+/// What has changed by something that was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SeenChange {
+    Nothing,
+    /// Of this object, nothing but its status.
+    Status(ObjectRef),
+    /// What the objects mean, perhaps.
+    Meaning,
+}
+
+impl From<bool> for SeenChange {
+    fn from(has_changed: bool) -> SeenChange {
+        if has_changed { SeenChange::Meaning } else { SeenChange::Nothing }
+    }
 }
 
 /// The state of a scope.
@@ -64,14 +100,14 @@ impl SeenCluster {
         self.scopes.values().find_map(|state| state.problem.as_deref())
     }
 
-    /// Takes what a follower tells. Returns whether what the objects mean may have changed.
-    pub(super) fn take(&mut self, scope: &WatchScope, told: Told) -> bool {
+    /// Takes what a follower tells.
+    pub(super) fn take(&mut self, scope: &WatchScope, told: Told) -> SeenChange {
         // A follower that was ended may have told something just before.
-        let Some(state) = self.scopes.get_mut(scope) else { return false };
+        let Some(state) = self.scopes.get_mut(scope) else { return SeenChange::Nothing };
         match told {
             Told::Problem(problem) => {
                 state.problem = problem;
-                false
+                SeenChange::Nothing
             }
             Told::NoSuchKind => {
                 if !state.is_known {
@@ -80,18 +116,18 @@ impl SeenCluster {
                 let gone = std::mem::take(&mut state.members);
                 let is_new = !std::mem::replace(&mut state.is_known, true);
                 gone.iter().for_each(|name| self.drop_unless_other(scope.kind, name));
-                is_new || !gone.is_empty()
+                (is_new || !gone.is_empty()).into()
             }
             Told::Event(version, event) => self.take_event(scope, version, event),
         }
     }
 
-    fn take_event(&mut self, scope: &WatchScope, version: &'static str, event: ScopeEvent) -> bool {
-        let Some(state) = self.scopes.get_mut(scope) else { return false };
+    fn take_event(&mut self, scope: &WatchScope, version: &'static str, event: ScopeEvent) -> SeenChange {
+        let Some(state) = self.scopes.get_mut(scope) else { return SeenChange::Nothing };
         match event {
             ScopeEvent::ListBegins => {
                 state.listed = Some(BTreeSet::new());
-                false
+                SeenChange::Nothing
             }
             ScopeEvent::ListEnds => {
                 let is_new = !std::mem::replace(&mut state.is_known, true);
@@ -99,20 +135,20 @@ impl SeenCluster {
                 let gone: Vec<ObjectName> = state.members.difference(&listed).cloned().collect();
                 state.members = listed;
                 gone.iter().for_each(|name| self.drop_unless_other(scope.kind, name));
-                is_new || !gone.is_empty()
+                (is_new || !gone.is_empty()).into()
             }
             ScopeEvent::Gone(namespace, name) => {
                 let name = ObjectName::new(namespace, name);
                 state.members.remove(&name);
                 self.drop_unless_other(scope.kind, &name);
-                true
+                SeenChange::Meaning
             }
             ScopeEvent::Is(value) => self.put(scope, version, value),
         }
     }
 
-    fn put(&mut self, scope: &WatchScope, version: &'static str, mut value: Value) -> bool {
-        let Some(state) = self.scopes.get_mut(scope) else { return false };
+    fn put(&mut self, scope: &WatchScope, version: &'static str, mut value: Value) -> SeenChange {
+        let Some(state) = self.scopes.get_mut(scope) else { return SeenChange::Nothing };
         let text = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
         let name = ObjectName::new(text("namespace"), text("name"));
         let (resource_version, uid) = (text("resourceVersion"), text("uid"));
@@ -122,18 +158,20 @@ impl SeenCluster {
         }
         let object = reference(scope.kind, &name);
         if self.objects.get(&object).is_some_and(|seen| seen.resource_version == resource_version) {
-            return false;
+            return SeenChange::Nothing;
         }
-        let status = value.get("status").cloned().unwrap_or(Value::Null);
-        self.objects
-            .insert(object.clone(), SeenObject { version, resource_version, uid, status: kept(scope.kind, status) });
+        let status = kept(scope.kind, value.get("status").cloned().unwrap_or(Value::Null));
+        let meaning = ObjectMeaning::of(&value["metadata"]);
+        let seen = SeenObject { version, resource_version, uid, status, meaning };
+        let before = self.objects.insert(object.clone(), seen).and_then(|before| before.meaning);
+        let is_same = before.is_some() && before == meaning;
         value["apiVersion"] = version.into();
         match scope.kind.read(value) {
             Ok(read) => self.world.put(read),
             // What was read before stays: the server has accepted the object, so the mistake is Weir's.
             Err(error) => tracing::warn!(%object, %error, "an object cannot be read, its last state stays in use"),
         }
-        true
+        if is_same { SeenChange::Status(object) } else { SeenChange::Meaning }
     }
 
     fn drop_unless_other(&mut self, kind: Kind, name: &ObjectName) {
@@ -211,9 +249,28 @@ mod tests {
         let mut seen = SeenCluster::default();
         let all = scope(None);
         seen.expect(&all);
-        assert!(seen.take(&all, is("one", "1")));
-        assert!(!seen.take(&all, is("one", "1")));
-        assert!(seen.take(&all, is("one", "2")));
+        assert_eq!(seen.take(&all, is("one", "1")), SeenChange::Meaning);
+        assert_eq!(seen.take(&all, is("one", "1")), SeenChange::Nothing);
+        assert_eq!(seen.take(&all, is("one", "2")), SeenChange::Meaning);
+    }
+
+    #[test]
+    fn a_status_changes_nothing_that_the_object_means() {
+        let mut seen = SeenCluster::default();
+        let all = WatchScope { kind: Kind::Gateway, namespace: None, name: None };
+        seen.expect(&all);
+        let is = |version: &str, generation: i64, labels: Value, status: Value| {
+            let metadata = json!({
+                "name": "g", "namespace": "a", "uid": "1", "resourceVersion": version, "generation": generation,
+                "labels": labels,
+            });
+            Told::Event("v1", ScopeEvent::Is(json!({ "metadata": metadata, "status": status })))
+        };
+        let status = SeenChange::Status(reference(Kind::Gateway, &ObjectName::new("a", "g")));
+        assert_eq!(seen.take(&all, is("1", 1, json!({}), json!({}))), SeenChange::Meaning);
+        assert_eq!(seen.take(&all, is("2", 1, json!({}), json!({ "conditions": [] }))), status);
+        assert_eq!(seen.take(&all, is("3", 1, json!({ "a": "b" }), json!({}))), SeenChange::Meaning);
+        assert_eq!(seen.take(&all, is("4", 2, json!({ "a": "b" }), json!({}))), SeenChange::Meaning);
     }
 
     #[test]
@@ -222,8 +279,8 @@ mod tests {
         let all = scope(None);
         seen.expect(&all);
         list(&mut seen, &all, &["one"]);
-        assert!(seen.take(&all, Told::NoSuchKind));
+        assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Meaning);
         assert_eq!(seen.world.names(Kind::Secret), []);
-        assert!(!seen.take(&all, Told::NoSuchKind));
+        assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Nothing);
     }
 }

@@ -18,7 +18,7 @@ use super::seen::SeenObject;
 use super::{Cluster, ClusterError};
 use crate::objects::ObjectRef;
 use crate::translation::{ObjectStatus, Translation};
-use difference::difference;
+use difference::{difference, is_same};
 use events::EventWriter;
 use owned::{KnownOwned, OwnedWriter};
 
@@ -41,7 +41,7 @@ pub(super) struct WantedStatus {
     pub(super) object: SeenObject,
 }
 
-/// What is to be written.
+/// What is to be written: of statuses, those that objects do not have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
     pub(super) statuses: BTreeMap<ObjectRef, WantedStatus>,
@@ -54,7 +54,7 @@ impl Wanted {
     pub(super) fn new(translation: Translation, objects: &BTreeMap<ObjectRef, SeenObject>) -> Wanted {
         let Translation { statuses, events, owned, .. } = translation;
         let statuses = statuses.into_iter().filter_map(|ObjectStatus { object, status, .. }| {
-            let seen = objects.get(&object)?.clone();
+            let seen = objects.get(&object).filter(|seen| !is_same(&seen.status, &status))?.clone();
             Some((object, WantedStatus { status, object: seen }))
         });
         let events = events.into_iter().filter_map(|event| {
@@ -80,6 +80,16 @@ impl StatusBoard {
     pub(super) fn set(&self, wanted: Wanted) {
         *self.wanted() = wanted;
         self.0.changed.notify_one();
+    }
+
+    /// Whether the status that an object has now is the one that was to be written. Then there is nothing to write for it.
+    pub(super) fn settle(&self, object: &ObjectRef, status: &Value) -> bool {
+        let mut wanted = self.wanted();
+        let is_done = wanted.statuses.get(object).is_some_and(|wanted| is_same(status, &wanted.status));
+        if is_done {
+            wanted.statuses.remove(object);
+        }
+        is_done
     }
 
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
