@@ -83,8 +83,10 @@ fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
                 .lost(&protocols.place, format!("`{}`: TLS 1.2 is the oldest supported version", protocols.head()));
         }
     }
-    if let Some(ca) = client_authority(scope).filter(|_| scope.is_on("ssl_verify_client")) {
+    let is_optional = scope.value("ssl_verify_client") == Some("optional");
+    if let Some(ca) = client_authority(scope).filter(|_| is_optional || scope.is_on("ssl_verify_client")) {
         let mut client = vec![("ca".to_owned(), Yaml::text(ca))];
+        client.extend(is_optional.then(|| ("mode".to_owned(), Yaml::text("optional"))));
         let depth = scope.value("ssl_verify_depth").and_then(|depth| depth.parse().ok());
         client.extend(depth.map(|depth| ("depth".to_owned(), Yaml::Integer(depth))));
         members.push(("client".to_owned(), Yaml::Map(client)));
@@ -119,6 +121,7 @@ fn client_certificates(conversion: &mut Conversion, server: &ServerBlock) -> Cli
             ClientCertificates::NotChecked
         }
         "off" => ClientCertificates::NotRequired,
+        "optional" if client_authority(scope).is_some() => ClientCertificates::NotRequired,
         _ => {
             let text = format!(
                 "`{}`: clients are not asked for certificates; `$ssl_client_verify` is always `NONE`",

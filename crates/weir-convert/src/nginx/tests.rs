@@ -212,12 +212,15 @@ server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name b
   location / { proxy_pass http://a; } }
 server { listen 443 ssl; ssl_certificate a; ssl_certificate a2; ssl_certificate_key b; server_name c.example;
   ssl_verify_client optional; location / { proxy_pass http://a; } }
+server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name d.example; ssl_client_certificate ca;
+  ssl_verify_client optional; location / { proxy_pass http://a; } }
 ";
     let yaml = converted(text).yaml();
     assert!(yaml.contains("client: { ca: ca, depth: 3 }"), "{yaml}");
+    assert!(yaml.contains("client: { ca: ca, mode: optional }"), "{yaml}");
     // The route for all hosts can be reached on a connection for another name.
     let has_certificate = r#"[[OR, [ssl_client_verify, "==", SUCCESS], [scheme, "==", http]]]"#;
-    assert_eq!(vars(&converted(text)), [has_certificate, "", ""]);
+    assert_eq!(vars(&converted(text)), [has_certificate, "", "", ""]);
     let closed = "host: b.example\n    plugins:\n      fault-injection: { abort: { http_status: 503 } }\n";
     assert!(yaml.contains(closed), "{yaml}");
     assert_eq!(
