@@ -175,6 +175,11 @@ impl ObjectStore {
         self.content().writes.iter().filter(|path| path.plural != "leases").cloned().collect()
     }
 
+    /// The number of these.
+    pub fn write_count(&self) -> usize {
+        self.content().writes.iter().filter(|path| path.plural != "leases").count()
+    }
+
     /// Forgets all versions before now: watches that go on from one of them get 410.
     pub fn forget_history(&self) {
         let mut content = self.content();
