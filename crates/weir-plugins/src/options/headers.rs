@@ -230,16 +230,11 @@ impl HeaderEdits {
             judge(add(exchange, side, name, template, groups))?;
         }
         for (name, templates) in &self.set {
+            // The new values may contain the old one.
+            let values: Vec<Vec<u8>> = templates.iter().map(|template| rendered(exchange, template, groups)).collect();
             side(exchange).remove(name);
-            for template in templates {
-                judge(match template.constant() {
-                    Some(b"") => Ok(()),
-                    Some(value) => side(exchange).add(name, value),
-                    None => match rendered(exchange, template, groups) {
-                        value if value.is_empty() => Ok(()),
-                        value => side(exchange).add(name, &value),
-                    },
-                })?;
+            for value in values.iter().filter(|value| !value.is_empty()) {
+                judge(side(exchange).add(name, value))?;
             }
         }
         for name in &self.remove {

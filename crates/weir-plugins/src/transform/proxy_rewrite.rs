@@ -429,6 +429,16 @@ mod tests {
     }
 
     #[test]
+    fn the_new_value_of_a_field_may_contain_the_old_one() {
+        let step =
+            build::<ProxyRewrite>(json!({"headers": {"set": {"X-A": "$http_x_a b", "X-C": "${http_x_c ?? none}"}}}));
+        let mut exchange = crate::testing::exchange("GET / HTTP/1.1\nHost: h\nX-A: a\nX-C: c");
+        on_request(&step, &mut exchange).expect("let through");
+        let head = &exchange.request.head;
+        assert_eq!((head.value(b"x-a"), head.value(b"x-c")), (Some(&b"a b"[..]), Some(&b"c"[..])));
+    }
+
+    #[test]
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "changes nothing; give"),
