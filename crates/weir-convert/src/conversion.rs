@@ -15,8 +15,9 @@ impl<'a> DocumentConversion<'a> {
         DocumentConversion { file, root, converted: Converted::default() }
     }
 
+    /// A value that is not in the document is reported at its beginning.
     pub fn place(&self, at: &DocumentValue) -> SourcePlace {
-        SourcePlace { file: self.file.to_owned(), line: at.line }
+        SourcePlace { file: self.file.to_owned(), line: at.line.max(1) }
     }
 
     pub fn lost(&mut self, at: &DocumentValue, text: impl Into<String>) {

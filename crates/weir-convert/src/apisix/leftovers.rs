@@ -23,6 +23,11 @@ const ADVICE: &[(&str, &str)] = &[
     ("apisix.lua_module_hook", "Lua is not run"),
     ("apisix.proxy_cache", "responses are kept in memory; `plugin_metadata` of `proxy-cache` has the sizes of zones"),
     ("apisix.proxy_protocol.enable_tcp", "TCP and UDP are not proxied"),
+    ("apisix.allow_admin", "the settings of APISIX 2 for this are not read; write it under `deployment.admin`"),
+    ("apisix.admin_key", "the settings of APISIX 2 for this are not read; write it under `deployment.admin`"),
+    ("apisix.port_admin", "the settings of APISIX 2 for this are not read; write it under `deployment.admin`"),
+    ("apisix.config_center", "the settings of APISIX 2 for this are not read; write it under `deployment`"),
+    ("etcd", "the settings of APISIX 2 for this are not read; write it under `deployment`"),
     ("nginx_config.error_log", "the error log goes to standard error"),
     (
         "nginx_config.worker_rlimit_nofile",
@@ -73,6 +78,9 @@ fn walk(settings: &mut NodeConversion, map: &DocumentValue, above: &str) {
     for (name, value) in map.members() {
         let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
         if settings.taken.borrow().contains(&path) || matches!(value.kind, ValueKind::Null) {
+            continue;
+        }
+        if path == "apisix.proxy_mode" && value.as_text() == Some("http") {
             continue;
         }
         let inside = format!("{path}.");

@@ -7,6 +7,9 @@ use crate::directive::Directive;
 use crate::output::Converted;
 use crate::yaml::{Yaml, YamlMembers};
 
+/// The largest `client_max_header_size`, in bytes.
+const MOST_HEADER_SIZE: i64 = 1 << 20;
+
 /// Options that need no counterpart.
 const NEEDLESS: [&str; 10] = [
     "order",
@@ -136,7 +139,12 @@ fn server(converted: &mut Converted, line: &Directive) {
             }
         }
         "max_header_size" => match bytes(line.argument(0)) {
-            Some(size) => set(converted, "client_max_header_size", Yaml::Integer(size)),
+            Some(size) => {
+                if size > MOST_HEADER_SIZE {
+                    converted.differs(&line.place, format!("`{}`: the limit is 1 MiB, the largest one", line.head()));
+                }
+                set(converted, "client_max_header_size", Yaml::Integer(size.min(MOST_HEADER_SIZE)));
+            }
             None => converted.lost(&line.place, format!("`{}`", line.head())),
         },
         "trusted_proxies" if line.argument(0) == "static" => {
