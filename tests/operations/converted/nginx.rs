@@ -15,10 +15,34 @@ macro_rules! encoded_slash {
     };
 }
 
+/// The finding about redirects of upstreams, at this place.
+macro_rules! location {
+    ($line:literal) => {
+        concat!(
+            $line,
+            ": behaves differently: a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; nginx \
+             replaces the URL by the path of the location"
+        )
+    };
+}
+
+/// The finding about the port in `Host`, at this place.
+macro_rules! port_of_host {
+    ($line:literal) => {
+        concat!(
+            $line,
+            ": behaves differently: `proxy_set_header Host $host`: the port in the client's `Host`, if there is one, is passed \
+             on, too"
+        )
+    };
+}
+
 const CASES: &[ConvertedCase] = &[
     ConvertedCase {
         file: "nginx/reverse-proxy.conf",
         findings: &[
+            port_of_host!("2"),
+            "4: behaves differently: `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for`: what clients send in it is dropped; what load balancers send is kept if they are in `trusted_addresses`",
             encoded_slash!("15: behaves differently: `location /reviews/`"),
             "16: behaves differently: `proxy_pass` in `location /reviews/`: `Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the location, unless `proxy_redirect` is off",
         ],
@@ -35,7 +59,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/load-balancing.conf",
-        findings: &[],
+        findings: &[location!("22"), port_of_host!("26")],
         asked: &[
             ("GET", "/catalogue/1", "h.example", ""),
             ("GET", "/accounts/1", "h.example", ""),
@@ -78,6 +102,7 @@ const CASES: &[ConvertedCase] = &[
         findings: &[
             encoded_slash!("11: behaves differently: `location /manuals/`"),
             "16: behaves differently: `proxy_pass` in `location /pictures/`: `Location` of the upstream is passed on unchanged; nginx replaces the URL of `proxy_pass` in it by the path of the location, unless `proxy_redirect` is off",
+            location!("19"),
         ],
         asked: &[
             ("GET", "/", "h", ""),
@@ -93,7 +118,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/redirects.conf",
-        findings: &[encoded_slash!("15: behaves differently: `location /download/`")],
+        findings: &[encoded_slash!("15: behaves differently: `location /download/`"), location!("17")],
         asked: &[
             ("GET", "/a?b=c", "www.shop.example", ""),
             ("POST", "/a", "shop.test", ""),
@@ -107,13 +132,14 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/websocket.conf",
-        findings: &[encoded_slash!("16: behaves differently: `location /chat/`")],
+        findings: &[encoded_slash!("16: behaves differently: `location /chat/`"), port_of_host!("21")],
         asked: &[("GET", "/chat/room", "chat.example", ""), ("GET", "/", "chat.example", "")],
         apart: &[],
     },
     ConvertedCase {
         file: "nginx/access.conf",
         findings: &[
+            location!("12"),
             "14: behaves differently: `location /admin/`: paths with `%2F` are refused with 400; nginx decodes it before it chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
         ],
         asked: &[
@@ -130,7 +156,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/limits.conf",
-        findings: &[encoded_slash!("15: behaves differently: `location /uploads/`")],
+        findings: &[location!("13"), encoded_slash!("15: behaves differently: `location /uploads/`")],
         asked: &[
             ("GET", "/", "h", ""),
             ("POST", "/", "h", "Content-Length: 64\r\n"),
@@ -145,9 +171,10 @@ const CASES: &[ConvertedCase] = &[
     ConvertedCase {
         file: "nginx/responses.conf",
         findings: &[
-            "24: not converted: `expires 1h`: write `response-rewrite` with `headers.set: { Cache-Control: ... }`",
+            location!("12"),
             encoded_slash!("14: behaves differently: `location /api/`"),
             "15: behaves differently: `add_header Cache-Control no-store`: the field is added to responses with any status",
+            "24: behaves differently: `expires 1h`: `Cache-Control` is set, and `Expires` is not",
         ],
         asked: &[
             ("GET", "/long", "h", ""),
@@ -160,7 +187,7 @@ const CASES: &[ConvertedCase] = &[
     },
     ConvertedCase {
         file: "nginx/encoded-names.conf",
-        findings: &[encoded_slash!("10: behaves differently: `location /files/`")],
+        findings: &[encoded_slash!("10: behaves differently: `location /files/`"), location!("18")],
         asked: &[
             ("GET", "/", "h", "X_Tenant: 7\r\n"),
             ("GET", "/a%2Fb", "h", ""),
@@ -186,6 +213,7 @@ const CASES: &[ConvertedCase] = &[
             "18: not converted: `location /api/stock/`: static files are not served; the route answers with 404",
             "10: behaves differently: `limit_req_zone $http_x_api_key zone=by_key:1m rate=10r/s`: the limit holds for each route that has it; the routes do not count together",
             encoded_slash!("18: behaves differently: `location /api/stock/`"),
+            location!("31"),
         ],
         asked: &[
             ("GET", "/api/health", "api.shop.example", ""),

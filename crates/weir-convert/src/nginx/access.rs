@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::auth_request::{self, AUTH_REQUEST, NotAsked};
 use super::directives::{CLOSED, DirectiveFate, fate, is_off};
 use super::scope::BlockScope;
 use super::syntax::Directive;
@@ -20,6 +21,15 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
             is_closed = true;
         }
     }
+    match auth_request::plugin(conversion, scope) {
+        Ok(plugin) => plugins.extend(plugin),
+        Err(NotAsked(directive)) => {
+            let text =
+                format!("`{}`: write `forward-auth` with the URL of the auth service; {CLOSED}", directive.head());
+            conversion.lost(&directive.place, text);
+            is_closed = true;
+        }
+    }
     if is_closed {
         plugins.push(refusal());
     }
@@ -28,8 +38,11 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
 
 /// Whether a directive in effect controls access, or may do so, and is not converted. The survey reports it.
 fn is_closed(scope: &BlockScope) -> bool {
-    let names: BTreeSet<&str> =
-        scope.every().filter(|directive| may_restrict(directive)).map(|directive| directive.name.as_str()).collect();
+    let names: BTreeSet<&str> = scope
+        .every()
+        .filter(|directive| may_restrict(directive) && directive.name != AUTH_REQUEST)
+        .map(|directive| directive.name.as_str())
+        .collect();
     let is_in_effect = |name: &str| scope.last(name).is_some_and(|directive| !is_off(directive));
     names.into_iter().any(is_in_effect)
 }

@@ -17,6 +17,13 @@ pub fn plugin(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
         conversion.lost(&cache.place, format!("`{}`: the name of a zone cannot have variables", cache.head()));
         return None;
     }
+    if let Some(path) = path_of(conversion, cache.argument(0)) {
+        let text = format!(
+            "`{}`: responses are kept in memory; `plugin_metadata` of `proxy-cache` has the sizes of zones",
+            path.head()
+        );
+        conversion.differs(&path.place, text);
+    }
     let mut options = vec![("cache_zone".to_owned(), Yaml::text(cache.argument(0)))];
     options.extend(lifetime(conversion, scope, cache));
     for (name, option) in
@@ -115,18 +122,21 @@ fn methods(conversion: &mut Conversion, scope: &BlockScope) {
     }
 }
 
+/// The `proxy_cache_path` of a zone.
+fn path_of<'a>(conversion: &Conversion<'a>, zone: &str) -> Option<&'a Directive> {
+    let is_zone =
+        |argument: &String| argument.strip_prefix("keys_zone=").and_then(|zone| zone.split(':').next()) == Some(zone);
+    let mut paths = conversion.http.iter().filter(|directive| directive.name == "proxy_cache_path");
+    paths.find(|path| path.arguments.iter().any(is_zone))
+}
+
 /// `proxy_cache_use_stale`: in the plugin, a time for each use.
 fn stale(conversion: &mut Conversion, scope: &BlockScope, zone: &str) -> Vec<(String, Yaml)> {
     let Some(directive) = scope.last("proxy_cache_use_stale") else { return Vec::new() };
     let has = |names: &[&str]| directive.arguments.iter().any(|argument| names.contains(&argument.as_str()));
-    let inactive = conversion.http.iter().find_map(|path| {
-        let is_it = path.name == "proxy_cache_path"
-            && path.arguments.iter().any(|argument| {
-                argument.strip_prefix("keys_zone=").and_then(|zone| zone.split(':').next()) == Some(zone)
-            });
-        let time = path.arguments.iter().find_map(|argument| argument.strip_prefix("inactive="));
-        is_it.then(|| time.and_then(seconds)).flatten()
-    });
+    let inactive = path_of(conversion, zone)
+        .and_then(|path| path.arguments.iter().find_map(|argument| argument.strip_prefix("inactive=")))
+        .and_then(seconds);
     let time = Yaml::Integer(inactive.unwrap_or(INACTIVE).ceil() as i64);
     let mut options = Vec::new();
     if has(&["error", "timeout", "invalid_header", "http_500", "http_502", "http_503", "http_504"]) {

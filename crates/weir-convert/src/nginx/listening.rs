@@ -110,6 +110,10 @@ pub fn listened(
         conversion.lost(&listen.place, text);
         return None;
     }
+    if has("http2") && !is_tls && !has("ssl") {
+        let text = "for HTTP/2 without TLS, add an address of its own with `h2c: true`";
+        conversion.lost(&listen.place, format!("`{}`: {text}", listen.head()));
+    }
     addresses.add(format!("{host}:{port}"), is_tls || has("ssl"), has("proxy_protocol"));
     Some(Listening { host: ip.to_owned(), port, is_default: has("default_server") || has("default") })
 }

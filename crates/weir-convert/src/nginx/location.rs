@@ -2,6 +2,7 @@
 
 use super::scope::BlockScope;
 use super::syntax::Directive;
+use crate::pattern::supported;
 
 /// The condition of a location on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,13 +39,17 @@ impl Matching {
             [modifier, path] => (modifier.as_str(), path.clone()),
             _ => return None,
         };
+        let expression = |ignores_case| {
+            let pattern = supported(&path).unwrap_or_else(|| path.clone());
+            Matching::Regex { pattern, ignores_case }
+        };
         match modifier {
             "" if path.starts_with('@') => None,
-            "" => Some(Matching::Prefix { path, stops: false }),
-            "=" => Some(Matching::Exact(path)),
-            "^~" => Some(Matching::Prefix { path, stops: true }),
-            "~" => Some(Matching::Regex { pattern: path, ignores_case: false }),
-            "~*" => Some(Matching::Regex { pattern: path, ignores_case: true }),
+            "" => Some(Matching::Prefix { path: path.clone(), stops: false }),
+            "=" => Some(Matching::Exact(path.clone())),
+            "^~" => Some(Matching::Prefix { path: path.clone(), stops: true }),
+            "~" => Some(expression(false)),
+            "~*" => Some(expression(true)),
             _ => None,
         }
     }
@@ -57,6 +62,55 @@ impl Matching {
             Matching::Regex { .. } => None,
         }
     }
+}
+
+/// What a location may have beside a `try_files` whose last place is a named location: it does not refuse requests, and the response
+/// of the named location does not have it.
+const BESIDE_FILES: [&str; 23] = [
+    "try_files",
+    "root",
+    "alias",
+    "index",
+    "autoindex",
+    "expires",
+    "add_header",
+    "types",
+    "default_type",
+    "gzip",
+    "gzip_static",
+    "access_log",
+    "log_not_found",
+    "error_page",
+    "sendfile",
+    "sendfile_max_chunk",
+    "aio",
+    "limit_rate",
+    "limit_rate_after",
+    "set",
+    "etag",
+    "rewrite",
+    "location",
+];
+
+/// The named location that answers if there is no file, where that can be told from the block of a location.
+pub fn fallback<'a>(server: &'a [Directive], location: &Directive) -> Option<&'a Directive> {
+    let has_conditions = |name: &str| ["if", "return", "rewrite"].contains(&name);
+    let last = location.children().iter().find(|child| child.name == "try_files")?.arguments.last()?;
+    let is_plain =
+        location.children().iter().all(|child| BESIDE_FILES.contains(&child.name.as_str()) || child.name == "if");
+    let named =
+        server.iter().find(|other| other.name == "location" && other.arguments.as_slice() == [last.as_str()])?;
+    let passes = named.children().iter().any(|child| child.name == "proxy_pass");
+    let is_fixed = named.children().iter().all(|child| !has_conditions(&child.name));
+    (last.starts_with('@') && is_plain && passes && is_fixed).then_some(named)
+}
+
+/// The named locations that are the [`fallback`] of a location in a block, at any depth.
+pub fn fallbacks<'a>(server: &'a [Directive], block: &'a [Directive]) -> Vec<&'a Directive> {
+    let locations = block.iter().filter(|child| child.name == "location");
+    let of =
+        |location: &'a Directive| fallback(server, location).into_iter().chain(fallbacks(server, location.children()));
+    locations.flat_map(of).collect()
 }
 
 /// The locations that are directly in a block.

@@ -6,7 +6,10 @@
 
 mod access;
 mod addresses;
+mod auth_request;
 mod caching;
+mod constants;
+mod defaults;
 mod directives;
 mod fields;
 mod listening;
@@ -21,9 +24,12 @@ mod server;
 mod settings;
 mod survey;
 mod syntax;
+mod target;
 mod upstream;
 mod values;
 mod variables;
+
+use std::collections::BTreeSet;
 
 pub use crate::directive::Include;
 use crate::output::Converted;
@@ -38,17 +44,25 @@ const INCLUDES: usize = 16;
 pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, SyntaxError> {
     let mut findings = Vec::new();
     let mut directives = expanded(syntax::parse(file, text)?, include, 0, &mut findings)?;
-    let blocks = match directives.iter().position(|directive| directive.name == "http") {
+    let mut blocks = match directives.iter().position(|directive| directive.name == "http") {
         Some(http) => directives[http].block.as_mut(),
         None => Some(&mut directives),
     };
-    blocks.into_iter().flatten().filter(|block| block.name == "server").for_each(variables::name_server);
+    if let Some(blocks) = &mut blocks {
+        defaults::replace(blocks);
+    }
+    let has_redirects = blocks.as_ref().is_some_and(|blocks| blocks.iter().any(|block| block.name == "proxy_redirect"));
+    for server in blocks.into_iter().flatten().filter(|block| block.name == "server") {
+        variables::name_server(server);
+        constants::replace(server, has_redirects);
+    }
     // A file of conf.d is included in the http block, so it has none.
     let http = directives.iter().find(|directive| directive.name == "http");
     let within = http.map_or(&directives[..], Directive::children);
     let main = if http.is_some() { &directives[..] } else { &[] };
 
-    let mut conversion = Conversion { main, http: within, converted: Converted::default(), limited: Vec::new() };
+    let mut conversion =
+        Conversion { main, http: within, converted: Converted::default(), limited: Vec::new(), told: BTreeSet::new() };
     conversion.converted.findings = findings;
     settings::carry_over(&mut conversion);
     server::carry_over(&mut conversion);
@@ -64,6 +78,8 @@ struct Conversion<'a> {
     converted: Converted,
     /// The zones of limits that routes have, once for each route.
     limited: Vec<SourcePlace>,
+    /// What there is a finding about already, of which one is enough for all.
+    told: BTreeSet<&'static str>,
 }
 
 impl<'a> Conversion<'a> {
@@ -77,8 +93,26 @@ impl<'a> Conversion<'a> {
         servers.next().filter(|_| servers.next().is_none())
     }
 
+    /// Whether clients have to name the port in their `Host`, for one of the servers.
+    fn has_unusual_port(&self) -> bool {
+        let servers = self.http.iter().filter(|directive| directive.name == "server");
+        let mut listens = servers.flat_map(Directive::children).filter(|directive| directive.name == "listen");
+        listens.any(|listen| {
+            let address = listen.argument(0);
+            let port = address.parse().ok().or(upstream::host_and_port(address).1).unwrap_or(80);
+            ![80, 443].contains(&port)
+        })
+    }
+
     fn lost(&mut self, place: &SourcePlace, text: impl Into<String>) {
         self.converted.lost(place, text);
+    }
+
+    /// The same for a difference that one finding tells for all places: the first one.
+    fn differs_here_first(&mut self, topic: &'static str, place: &SourcePlace, text: impl Into<String>) {
+        if self.told.insert(topic) {
+            self.converted.differs(place, text);
+        }
     }
 
     fn differs(&mut self, place: &SourcePlace, text: impl Into<String>) {

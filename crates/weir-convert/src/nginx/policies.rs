@@ -2,10 +2,12 @@
 
 use super::Conversion;
 
+use super::auth_request;
+use super::scope::seconds;
 use super::scope::{BlockScope, bytes};
 use super::syntax::Directive;
-use super::values::FieldValues;
-use super::variables::{unknown_in_answer, unknown_in_request};
+use super::values::{FieldValues, NOT_EDITABLE, is_editable};
+use super::variables::{renamed, unknown_in_answer, unknown_in_request};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// nginx's default limit of a body.
@@ -104,6 +106,10 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
     };
     let [kind, key] = key(conversion, zone);
     let burst = parameter("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
+    if let Some(delay) = limit.arguments.iter().find(|argument| argument.starts_with("delay=")) {
+        let text = format!("`{}`: with `{delay}`, no request of the burst is delayed", limit.head());
+        conversion.differs(&limit.place, text);
+    }
     let is_nodelay = limit.arguments.iter().any(|argument| argument == "nodelay" || argument.starts_with("delay="));
     let mut options = vec![("rate", Yaml::number(rate)), ("burst", Yaml::Integer(burst)), kind, key];
     if is_nodelay {
@@ -154,6 +160,49 @@ const ADDED_TO: [i64; 10] = [200, 201, 204, 206, 301, 302, 303, 304, 307, 308];
 /// Fields that `add_header` replaces; it adds all others to those of the same name.
 const REPLACED: [&str; 2] = ["last-modified", "etag"];
 
+/// Variables that always have a value.
+const NEVER_EMPTY: [&str; 8] =
+    ["$host", "$scheme", "$request_id", "$remote_addr", "$request_uri", "$uri", "$request_method", "$status"];
+
+/// Reports a value that is a variable alone, which may be without a value.
+fn tell_empty(conversion: &mut Conversion, directive: &Directive, value: &str) {
+    let name = value.strip_prefix('$').unwrap_or_default().trim_matches(['{', '}']);
+    let is_name = !name.is_empty() && name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_');
+    if is_name && !NEVER_EMPTY.contains(&value) {
+        let text = format!("`{}`: the field is sent also if the variable is empty", directive.head());
+        conversion.differs(&directive.place, text);
+    }
+}
+
+const CACHE_CONTROL: &str = "Cache-Control";
+
+/// The `Cache-Control` for an `expires`; `None` for a time of day, or one that depends on the file or the response.
+fn lifetime(expires: &Directive) -> Option<String> {
+    match expires.argument(0) {
+        "epoch" => Some("no-cache".to_owned()),
+        "max" => Some("max-age=315360000".to_owned()),
+        time if time.starts_with('-') => Some("no-cache".to_owned()),
+        time => seconds(time).map(|seconds| format!("max-age={seconds}")),
+    }
+}
+
+/// The `expires` in effect, and the `Cache-Control` for it.
+fn expiry<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>) -> Option<(&'a Directive, String)> {
+    let expires = scope.last("expires").filter(|expires| expires.argument(0) != "off")?;
+    let value = lifetime(expires);
+    match value {
+        Some(_) => {
+            let text = format!("`{}`: `Cache-Control` is set, and `Expires` is not", expires.head());
+            conversion.differs(&expires.place, text);
+        }
+        None => {
+            let text = "write `response-rewrite` with `headers.set: { Cache-Control: ... }`";
+            conversion.lost(&expires.place, format!("`{}`: {text}", expires.head()));
+        }
+    }
+    Some((expires, value?))
+}
+
 /// `add_header`, for responses of the gateway itself.
 pub fn added_fields(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     response_fields(conversion, scope, &[]).into_iter().collect()
@@ -161,15 +210,37 @@ pub fn added_fields(conversion: &mut Conversion, scope: &BlockScope) -> YamlMemb
 
 /// `add_header` and `proxy_hide_header`.
 fn fields(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
-    let hidden: Vec<&str> = scope.all("proxy_hide_header").iter().map(|directive| directive.argument(0)).collect();
+    let mut hidden = Vec::new();
+    for directive in scope.all("proxy_hide_header") {
+        match is_editable(directive.argument(0)) {
+            true => hidden.push(directive.argument(0)),
+            false => {
+                let text = format!("`{}`: {NOT_EDITABLE}", directive.head());
+                conversion.lost(&directive.place, text);
+            }
+        }
+    }
     response_fields(conversion, scope, &hidden)
 }
 
 fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&str]) -> Option<(String, Yaml)> {
     let (mut added, mut set) = (FieldValues::default(), FieldValues::default());
     let (mut always, mut sometimes) = (0, Vec::new());
+    if let Some((expires, value)) = expiry(conversion, scope) {
+        set.add(CACHE_CONTROL, &value);
+        sometimes.push(expires);
+    }
     for directive in scope.all("add_header") {
-        let (name, value) = (directive.argument(0), directive.argument(1));
+        let (name, value) = (directive.argument(0), renamed(directive.argument(1)));
+        let value = value.as_str();
+        if !is_editable(name) {
+            let text = format!("`{}`: {NOT_EDITABLE}", directive.head());
+            conversion.lost(&directive.place, text);
+            continue;
+        }
+        if auth_request::is_sent(scope, name, value) {
+            continue;
+        }
         if let Some(unknown) = unknown_in_answer(value) {
             conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
             continue;
@@ -177,12 +248,14 @@ fn response_fields(conversion: &mut Conversion, scope: &BlockScope, hidden: &[&s
         if value.is_empty() {
             continue;
         }
+        tell_empty(conversion, directive, value);
         match directive.argument(2) {
             "always" => always += 1,
             _ => sometimes.push(directive),
         }
         // A field of the upstream is hidden before the one of the same name is added.
-        let replaces = REPLACED.contains(&name.to_ascii_lowercase().as_str()) || contains(hidden, name);
+        let replaces =
+            REPLACED.contains(&name.to_ascii_lowercase().as_str()) || contains(hidden, name) || set.has(name);
         if replaces { &mut set } else { &mut added }.add(name, value);
     }
     let removed: Vec<&str> = hidden.iter().copied().filter(|name| !set.has(name)).collect();
@@ -234,9 +307,17 @@ fn gzip(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
         let number = scope.value(theirs).and_then(bytes).filter(|&number| number > 0);
         options.extend(number.map(|number| (ours, Yaml::Integer(number))));
     }
-    if let Some(proxied) = scope.last("gzip_proxied").filter(|proxied| proxied.argument(0) != "any") {
-        let text = "`gzip_proxied`: responses to requests with `Via` are also compressed";
-        conversion.differs(&proxied.place, text);
+    match (scope.last("gzip_proxied"), scope.last("gzip")) {
+        (Some(proxied), _) if proxied.argument(0) != "any" => {
+            let text = "`gzip_proxied`: responses to requests with `Via` are also compressed";
+            conversion.differs(&proxied.place, text);
+        }
+        (None, Some(gzip)) => {
+            let text =
+                "responses to requests with `Via` are also compressed; in nginx, `gzip_proxied` is off by default";
+            conversion.differs_here_first("gzip_proxied", &gzip.place, text);
+        }
+        _ => {}
     }
     let options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Some(("gzip".to_owned(), Yaml::Map(options)))

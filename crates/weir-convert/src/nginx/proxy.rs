@@ -5,32 +5,14 @@ use super::fields;
 use super::location::Matching;
 use super::scope::{BlockScope, seconds};
 use super::syntax::Directive;
+use super::target::PassTarget;
 use super::upstream;
 use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
-/// `scheme://authority/path` of a `proxy_pass`.
-pub struct PassTarget<'a> {
-    pub scheme: &'a str,
-    pub authority: &'a str,
-    /// Begins with a slash. If `None`, the path is not changed.
-    pub path: Option<&'a str>,
-}
-
-impl PassTarget<'_> {
-    pub fn parse(text: &str) -> Option<PassTarget<'_>> {
-        let (scheme, rest) = text.split_once("://")?;
-        let end = rest.find('/').unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        let is_known = ["http", "https", "grpc", "grpcs"].contains(&scheme) && !authority.is_empty();
-        let path = (!path.is_empty()).then_some(path);
-        (is_known && !authority.starts_with("unix:")).then_some(PassTarget { scheme, authority, path })
-    }
-}
-
 /// The members of a route that specify its upstream.
 pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<YamlMembers> {
-    let Some(target) = PassTarget::parse(pass.argument(0)) else {
+    let Some(target) = PassTarget::of(pass) else {
         let text = format!("`{}`: the target is neither `http://host:port` nor the name of an upstream", pass.head());
         conversion.lost(&pass.place, text);
         return None;
@@ -40,6 +22,7 @@ pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive
         conversion.lost(&pass.place, text);
         return None;
     }
+    tell_redirects(conversion, scope, &target, pass);
     let rest = upstream_members(conversion, scope, &target, pass);
     let block = conversion.http.iter().find(|block| block.name == "upstream" && block.argument(0) == target.authority);
     let mut members = match block {
@@ -55,6 +38,16 @@ pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive
     };
     members.extend(timeout(scope, target.scheme));
     Some(members)
+}
+
+/// Reports once that `Location` is passed on as it is, if upstreams get a `Host` that they may put into it.
+fn tell_redirects(conversion: &mut Conversion, scope: &BlockScope, target: &PassTarget, pass: &Directive) {
+    let is_own = host(conversion, scope, target).is_some_and(|host| host == target.authority);
+    if is_own && scope.value("proxy_redirect").is_none() {
+        let text = "a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; nginx replaces the \
+                    URL by the path of the location";
+        conversion.differs_here_first("Location", &pass.place, text);
+    }
 }
 
 fn node(target: &PassTarget) -> String {
@@ -88,9 +81,6 @@ fn upstream_members(
     members
 }
 
-/// Values of `Host` for which the client's is passed on.
-const CLIENT_HOSTS: [&str; 4] = ["$host", "$http_host", "$host:$server_port", "$http_host:$server_port"];
-
 /// How the names of the directives for upstreams of this kind begin.
 fn prefix(scheme: &str) -> &'static str {
     if scheme.starts_with("grpc") { "grpc" } else { "proxy" }
@@ -109,7 +99,20 @@ fn host<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>, target: &PassTa
     match value {
         None | Some("$proxy_host") if target.scheme.starts_with("grpc") => None,
         None | Some("$proxy_host") => Some(target.authority),
-        Some(host) if CLIENT_HOSTS.contains(&host) => None,
+        Some(host @ ("$host:$server_port" | "$http_host:$server_port")) => {
+            let text =
+                format!("`proxy_set_header Host {host}`: the port is that of the client's `Host`, if it has one");
+            set.into_iter().for_each(|set| conversion.differs(&set.place, &*text));
+            None
+        }
+        Some("$http_host") => None,
+        Some("$host") => {
+            if conversion.has_unusual_port() {
+                let text = "`proxy_set_header Host $host`: the port in the client's `Host`, if there is one, is passed on, too";
+                set.into_iter().for_each(|set| conversion.differs_here_first("Host", &set.place, text));
+            }
+            None
+        }
         Some(host) if host.contains('$') || host.is_empty() => {
             let text = format!("`proxy_set_header Host {host}`: the upstream gets the `Host` of the client");
             set.into_iter().for_each(|set| conversion.lost(&set.place, &*text));
@@ -177,7 +180,8 @@ fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive, prefix
 fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
     let prefix = prefix(scheme);
     let times = ["connect", "send", "read"].map(|kind| {
-        let written = scope.value(&format!("{prefix}_{kind}_timeout")).and_then(seconds).unwrap_or(60.0);
+        let written = scope.value(&format!("{prefix}_{kind}_timeout")).and_then(seconds);
+        let written = written.filter(|seconds| *seconds > 0.0).unwrap_or(60.0);
         (kind.to_owned(), Yaml::number(written))
     });
     let is_default = times.iter().all(|(_, time)| *time == Yaml::Integer(60));
@@ -192,7 +196,7 @@ pub fn rewritten<'a>(
     matching: &Matching,
 ) -> YamlMembers {
     let mut members = Vec::new();
-    let path = PassTarget::parse(pass.argument(0)).and_then(|target| target.path);
+    let path = PassTarget::of(pass).and_then(|target| target.path);
     match (path, matching) {
         (Some(path), _) if path.contains('$') => {
             conversion
@@ -210,7 +214,7 @@ pub fn rewritten<'a>(
         }
         _ => {}
     }
-    let target = PassTarget::parse(pass.argument(0));
+    let target = PassTarget::of(pass);
     let host = target.as_ref().and_then(|target| host(conversion, scope, target));
     if let Some(host) = host.filter(|host| upstream::host_and_port(host).1.is_some()) {
         members.push(("host".to_owned(), Yaml::text(host)));

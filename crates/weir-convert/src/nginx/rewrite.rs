@@ -1,6 +1,6 @@
 //! `return`, `rewrite` and `if`: responses of the gateway itself, and changes of the path for upstreams.
 
-use regex::RegexBuilder;
+use regex::{Regex, RegexBuilder};
 
 use super::Conversion;
 use super::location::Matching;
@@ -10,7 +10,7 @@ use super::syntax::Directive;
 use super::variables::{has_groups, is_known_for_routes, unknown_in_request};
 use crate::answer::answer;
 use crate::login::refusal;
-use crate::pattern::whole;
+use crate::pattern::{supported, whole};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The plugins with the response of a `return`, and the fields that nginx adds to it.
@@ -35,6 +35,7 @@ fn response(
         (url, None) if url.parse::<i64>().is_err() => (302, url),
         (code, text) => (code.parse().unwrap_or(500), text.map_or("", String::as_str)),
     };
+    let text = &numbered(text, matching);
     if let Some(unknown) = unknown_in_request(text) {
         conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
     }
@@ -57,6 +58,19 @@ fn response(
     }
 }
 
+/// The text with the numbers of the groups of a location's expression in the place of their names.
+fn numbered(text: &str, matching: Option<&Matching>) -> String {
+    let Some(Matching::Regex { pattern, .. }) = matching else { return text.to_owned() };
+    let Ok(expression) = Regex::new(pattern) else { return text.to_owned() };
+    let groups = expression.capture_names().enumerate().filter_map(|(number, name)| Some((number, name?)));
+    let mut groups: Vec<(usize, &str)> = groups.collect();
+    // A name may begin with another one.
+    groups.sort_by_key(|(_, name)| std::cmp::Reverse(name.len()));
+    groups.into_iter().fold(text.to_owned(), |text, (number, name)| {
+        text.replace(&format!("${{{name}}}"), &format!("${number}")).replace(&format!("${name}"), &format!("${number}"))
+    })
+}
+
 fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml) {
     let has_groups = (1..=9).any(|group| url.contains(&format!("${group}")));
     let place = match matching {
@@ -72,6 +86,7 @@ fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml)
 /// The pattern and the plugin of a `rewrite` that redirects.
 pub fn redirecting(directive: &Directive) -> Option<(String, (String, Yaml))> {
     let [pattern, replacement, flag @ ..] = directive.arguments.as_slice() else { return None };
+    let pattern = supported(pattern)?;
     let is_elsewhere = replacement.starts_with("http://") || replacement.starts_with("https://");
     let code = match flag.first().map(String::as_str) {
         Some("permanent") => 301,
@@ -84,20 +99,22 @@ pub fn redirecting(directive: &Directive) -> Option<(String, (String, Yaml))> {
         None => (replacement.as_str(), true),
     };
     let mut members = vec![
-        ("regex_uri".to_owned(), Yaml::texts([whole(pattern, false), replacement.to_owned()])),
+        ("regex_uri".to_owned(), Yaml::texts([whole(&pattern, false), replacement.to_owned()])),
         ("ret_code".to_owned(), Yaml::Integer(code)),
     ];
     if keeps_query {
         members.push(("append_query_string".to_owned(), Yaml::Boolean(true)));
     }
-    Some((pattern.clone(), ("redirect".to_owned(), Yaml::Map(members))))
+    Some((pattern, ("redirect".to_owned(), Yaml::Map(members))))
 }
 
 /// The `regex_uri` of `proxy-rewrite` for the `rewrite`s of a location that change the path for its upstream.
-pub fn paths(conversion: &mut Conversion, location: &[Directive]) -> Option<(String, Yaml)> {
+pub fn paths<'a>(conversion: &mut Conversion, location: impl Iterator<Item = &'a Directive>) -> Option<(String, Yaml)> {
     let mut pairs = Vec::new();
-    for directive in location.iter().filter(|directive| directive.name == "rewrite") {
+    for directive in location.filter(|directive| directive.name == "rewrite") {
         let [pattern, replacement, flag @ ..] = directive.arguments.as_slice() else { continue };
+        // One that cannot be read is reported with those that redirect.
+        let Some(pattern) = supported(pattern) else { continue };
         if redirecting(directive).is_some() {
             continue;
         }
@@ -109,7 +126,7 @@ pub fn paths(conversion: &mut Conversion, location: &[Directive]) -> Option<(Str
             let text = format!("`{}`: the new path is not matched against the locations again", directive.head());
             conversion.differs(&directive.place, text);
         }
-        pairs.extend([whole(pattern, false), replacement.trim_end_matches('?').to_owned()]);
+        pairs.extend([whole(&pattern, false), replacement.trim_end_matches('?').to_owned()]);
     }
     (!pairs.is_empty()).then(|| ("regex_uri".to_owned(), Yaml::texts(pairs)))
 }
@@ -187,6 +204,8 @@ fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
     if is_equality && value.contains('$') {
         return None;
     }
+    let pattern = if is_equality { Some(value.to_owned()) } else { supported(value) };
+    let value = pattern.as_deref()?;
     let matches_nothing = || is_match(value, operator, "");
     let text = Yaml::text(value);
     Some(match operator {

@@ -1,15 +1,16 @@
 //! The routes of a server: its locations, and what answers before them.
 
 use super::Conversion;
-use super::location::{Location, Matching, Region, cover, regions};
+use super::location::{Location, Matching, Region, cover, fallback, fallbacks, regions};
 use super::rewrite;
 use super::scope::BlockScope;
 use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
-use super::{access, policies, proxy};
+use super::{access, auth_request, policies, proxy};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
+use crate::pattern::supported;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Adds a route that refuses the requests of one selector.
@@ -76,7 +77,10 @@ pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &
 
 /// Reports the locations that nginx uses for internal redirects only.
 fn named_locations(conversion: &mut Conversion, block: &[Directive]) {
-    for location in block.iter().filter(|child| child.name == "location" && Matching::of(child).is_none()) {
+    let is_named = |child: &&Directive| child.name == "location" && Matching::of(child).is_none();
+    let used = fallbacks(block, block);
+    let is_used = |location: &Directive| used.iter().any(|used| used.place == location.place);
+    for location in block.iter().filter(is_named).filter(|location| !is_used(location)) {
         let text = format!("`{}`: there are no internal redirects, such as those of `error_page`", location.head());
         conversion.lost(&location.place, text);
     }
@@ -121,6 +125,11 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
         }
         _ => Vec::new(),
     };
+    if let Matching::Regex { pattern, .. } = &location.matching
+        && supported(pattern).is_none()
+    {
+        return unreadable(conversion, selector, region);
+    }
     let route = |vars: Vec<Yaml>, priority: i64, (plugins, target): (YamlMembers, YamlMembers)| ConvertedRoute {
         uris: uris.clone(),
         vars,
@@ -129,12 +138,17 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
         target,
     };
     if location.is_internal {
+        let is_asked = auth_request::is_asked(location.scope.server(), location.directive);
         let text = format!(
             "`location {}`: there are no internal redirects, nor by `X-Accel-Redirect`; the route answers with 404",
             location.directive.arguments.join(" ")
         );
-        conversion.lost(&location.directive.place, text);
-        let answer = (vec![answer(404, "", None)], Vec::new());
+        if !is_asked {
+            conversion.lost(&location.directive.place, text);
+        }
+        let mut plugins = policies::added_fields(conversion, &location.scope);
+        plugins.push(answer(404, "", None));
+        let answer = (plugins, Vec::new());
         return add(conversion, selector, location.directive, route(vars, *priority, answer));
     }
     let inner = ServerSelector { vars: [selector.vars.clone(), vars.clone()].concat(), ..selector.clone() };
@@ -147,6 +161,31 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
     }
     let handled = handled(conversion, location, returns);
     add(conversion, selector, location.directive, route(vars, *priority, handled));
+}
+
+/// A location whose expression Weir cannot read. Other locations take its requests, unless it refuses some of them.
+fn unreadable(conversion: &mut Conversion, selector: &ServerSelector, region: &Region) {
+    let Region { location, uris, priority } = region;
+    let directive = location.directive;
+    let mut text = format!(
+        "`{}`: look-around and back-references are not supported; other locations take its requests",
+        directive.head()
+    );
+    if location.is_internal || access::is_restricted(directive) {
+        text = format!(
+            "`{}`: look-around and back-references are not supported, and it refuses requests; {} answer with 503",
+            directive.head(),
+            uris.join(" ")
+        );
+        let route = ConvertedRoute {
+            uris: uris.clone(),
+            priority: *priority,
+            plugins: vec![refusal()],
+            ..ConvertedRoute::default()
+        };
+        add(conversion, selector, directive, route);
+    }
+    conversion.lost(&directive.place, text);
 }
 
 /// The block for all methods but those that it names.
@@ -170,7 +209,8 @@ fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &R
         return;
     }
     let uri = Yaml::text(format!("{without}/$is_args$args"));
-    let plugins = vec![("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(301))]))];
+    let mut plugins = policies::added_fields(conversion, &location.scope);
+    plugins.push(("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(301))])));
     let route = ConvertedRoute { uris: vec![without.to_owned()], plugins, ..ConvertedRoute::default() };
     add(conversion, selector, location.directive, route);
 }
@@ -183,6 +223,9 @@ fn handled(
     returns: Option<&Directive>,
 ) -> (YamlMembers, YamlMembers) {
     let Location { directive, matching, scope, .. } = location;
+    if let Some(named) = fallback(scope.server(), directive).filter(|_| returns.is_none()) {
+        return without_files(conversion, location, named);
+    }
     if let Some(returns) = returns {
         let mut plugins = policies::of_answer(conversion, scope);
         plugins.extend(rewrite::returned(conversion, scope, returns, Some(matching)));
@@ -191,6 +234,10 @@ fn handled(
     let own = |name: &str| directive.children().iter().find(|child| child.name == name);
     let mut plugins = policies::plugins(conversion, scope);
     let is_closed = plugins.contains(&refusal());
+    let files = own("try_files").filter(|files| files.arguments.last().is_some_and(|last| last.starts_with('@')));
+    if let Some(files) = files {
+        conversion.lost(&files.place, format!("`{}`: static files are not served", files.head()));
+    }
     let Some(pass) = own("proxy_pass").or_else(|| own("grpc_pass")) else {
         let text = format!(
             "`location {}`: static files are not served; the route answers with {}",
@@ -203,8 +250,41 @@ fn handled(
         }
         return (plugins, Vec::new());
     };
+    proxied(conversion, location, pass, plugins, directive.children().iter().collect())
+}
+
+/// The plugins and the upstream of a location whose requests are all answered by a named location, since there are no files.
+fn without_files(conversion: &mut Conversion, location: &Location, named: &Directive) -> (YamlMembers, YamlMembers) {
+    let files = location.directive.children().iter().find(|child| child.name == "try_files");
+    if let Some(files) = files {
+        let text = format!("`{}`: files are not looked for; all requests are for the named location", files.head());
+        conversion.differs(&files.place, text);
+    }
+    let scope = location.scope.of_server().inside(named.children());
+    let plugins = policies::plugins(conversion, &scope);
+    let children = named.children();
+    let Some(pass) = children.iter().find(|child| child.name == "proxy_pass") else {
+        return (plugins, Vec::new());
+    };
+    // What the location makes of the path, the named location gets.
+    let rewrites = location.directive.children().iter().chain(children).collect();
+    proxied(conversion, &Location { scope, ..location.clone() }, pass, plugins, rewrites)
+}
+
+/// The plugins, with more for `proxy_pass`, and the upstream. `rewrites`: what may change the path before.
+fn proxied(
+    conversion: &mut Conversion,
+    location: &Location,
+    pass: &Directive,
+    mut plugins: YamlMembers,
+    rewrites: Vec<&Directive>,
+) -> (YamlMembers, YamlMembers) {
+    let Location { matching, scope, .. } = location;
+    let is_closed = plugins.contains(&refusal());
     let mut changes = proxy::rewritten(conversion, scope, pass, matching);
-    if let Some(paths) = rewrite::paths(conversion, directive.children()) {
+    // `$request_uri` is the path as the client sent it.
+    let keeps_path = pass.argument(0).ends_with("$request_uri");
+    if let Some(paths) = rewrite::paths(conversion, rewrites.into_iter()).filter(|_| !keeps_path) {
         changes.retain(|(name, _)| name != "regex_uri" && name != "uri");
         changes.insert(0, paths);
     }
@@ -266,19 +346,26 @@ fn rewritten(
     directive: &Directive,
 ) -> Option<(Vec<Yaml>, YamlMembers)> {
     let requests = |pattern: &str| vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text("~~"), Yaml::text(pattern)])];
+    let looks_again = scope.is_of_server() || directive.argument(2) != "break";
+    let may_be_refused = looks_again && access::has_restricted_locations(scope.server());
+    let Some(pattern) = supported(directive.argument(0)) else {
+        let text = format!("`{}`: look-around and back-references are not supported", directive.head());
+        let closed = if may_be_refused { "; all requests that reach it are answered with 503" } else { "" };
+        conversion.lost(&directive.place, format!("{text}{closed}"));
+        return may_be_refused.then(|| (Vec::new(), vec![refusal()]));
+    };
     if let Some((pattern, plugin)) = rewrite::redirecting(directive) {
         let mut plugins = policies::added_fields(conversion, scope);
         plugins.push(plugin);
         return Some((requests(&pattern), plugins));
     }
-    let looks_again = scope.is_of_server() || directive.argument(2) != "break";
-    if looks_again && access::has_restricted_locations(scope.server()) {
+    if may_be_refused {
         let text = format!(
             "`{}`: the location of the new path may refuse the request; these requests are answered with 503",
             directive.head()
         );
         conversion.lost(&directive.place, text);
-        return Some((requests(directive.argument(0)), vec![refusal()]));
+        return Some((requests(&pattern), vec![refusal()]));
     }
     if scope.is_of_server() {
         let text =

@@ -53,6 +53,11 @@ impl<'a> BlockScope<'a> {
         self.levels.len() == 2
     }
 
+    /// The scope of the `server` around this place.
+    pub fn of_server(&self) -> BlockScope<'a> {
+        BlockScope { levels: self.levels.iter().take(2).copied().collect() }
+    }
+
     /// The directives of the `server` around this place.
     pub fn server(&self) -> &'a [Directive] {
         self.levels.get(1).copied().unwrap_or_default()

@@ -4,7 +4,7 @@ use super::Conversion;
 use super::listening::{Listening, rules};
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use crate::pattern::regex_quoted;
+use crate::pattern::{regex_quoted, supported};
 use crate::yaml::Yaml;
 
 /// Routes of a server whose name is a regular expression have precedence over those of the default server on the same paths.
@@ -48,7 +48,7 @@ pub fn selectors(conversion: &mut Conversion, servers: &[ServerBlock], index: us
     named.extend(default.iter().filter(is_contested));
     if !named.is_empty() {
         for vars in rules(&named, &all) {
-            selectors.extend(by_name(servers, server, &vars));
+            selectors.extend(by_name(conversion, servers, server, &vars));
         }
     }
     if selectors.is_empty() && !server.listening.is_empty() && !server.has_only_underscores() {
@@ -99,7 +99,12 @@ fn priority(servers: &[ServerBlock], name: &str) -> i64 {
     (all.len() - position) as i64 * EXPRESSION_PRIORITY
 }
 
-fn by_name(servers: &[ServerBlock], server: &ServerBlock, rules: &[Yaml]) -> Vec<ServerSelector> {
+fn by_name(
+    conversion: &mut Conversion,
+    servers: &[ServerBlock],
+    server: &ServerBlock,
+    rules: &[Yaml],
+) -> Vec<ServerSelector> {
     let mut hosts = Vec::new();
     let mut selectors = Vec::new();
     for name in &server.names {
@@ -115,6 +120,14 @@ fn by_name(servers: &[ServerBlock], server: &ServerBlock, rules: &[Yaml]) -> Vec
                 }
                 continue;
             }
+        };
+        let Some(pattern) = supported(&pattern) else {
+            let text = format!(
+                "`server_name {name}`: look-around and back-references are not supported; requests for these names go to \
+                 other servers"
+            );
+            conversion.lost(&server.directive.place, text);
+            continue;
         };
         let mut vars = rules.to_vec();
         vars.push(Yaml::List(vec![Yaml::text("host"), Yaml::text("~*"), Yaml::text(pattern)]));

@@ -77,7 +77,10 @@ fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
     ];
     if let Some(protocols) = scope.last("ssl_protocols") {
         let known = protocols.arguments.iter().filter(|version| ["TLSv1.2", "TLSv1.3"].contains(&version.as_str()));
-        members.push(("ssl_protocols".to_owned(), Yaml::texts(known)));
+        let known = Yaml::texts(known);
+        if !known.is_empty() {
+            members.push(("ssl_protocols".to_owned(), known));
+        }
         if protocols.arguments.iter().any(|version| ["TLSv1", "TLSv1.1"].contains(&version.as_str())) {
             conversion
                 .lost(&protocols.place, format!("`{}`: TLS 1.2 is the oldest supported version", protocols.head()));

@@ -1,10 +1,16 @@
 //! Directives that apply to the whole node, as settings.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use super::Conversion;
 use super::directives::SAME;
 use super::policies::body_size_of_node;
 use super::scope::BlockScope;
 use super::syntax::Directive;
+use super::upstream::host_and_port;
+use super::variables::{renamed, without_unknown};
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
@@ -19,12 +25,18 @@ pub fn carry_over(conversion: &mut Conversion) {
     let mut set = |name: &str, value: Yaml| conversion.converted.settings.push((name.to_owned(), value));
 
     set("worker_processes", scalar(main.value("worker_processes").unwrap_or("auto")));
-    for name in SAME {
-        if let Some(value) = http.value(name).or_else(|| main.value(name)) {
-            set(name, scalar(value));
+    for directive in SAME.iter().filter_map(|name| http.last(name).or_else(|| main.last(name))) {
+        match (directive.name.as_str(), directive.argument(0)) {
+            // Each connection is closed after its first request.
+            ("keepalive_timeout", "0" | "0s") => set("keepalive_requests", Yaml::Integer(1)),
+            ("keepalive_requests", _) if http.value("keepalive_timeout") == Some("0") => {}
+            (name, value) => set(name, scalar(value)),
         }
     }
     set("client_max_body_size", scalar(body_size));
+    if let Some(timeout) = http.last("keepalive_timeout").filter(|timeout| timeout.arguments.len() > 1) {
+        conversion.differs(&timeout.place, format!("`{}`: the field `Keep-Alive` is not sent", timeout.head()));
+    }
     encoded_slashes(conversion);
     client_address(conversion, &http);
     resolver(conversion, &http);
@@ -34,7 +46,15 @@ pub fn carry_over(conversion: &mut Conversion) {
 /// `set_real_ip_from`, `real_ip_header` and `real_ip_recursive`: from whom the client's address is taken, and from which field.
 fn client_address(conversion: &mut Conversion, http: &BlockScope) {
     let lines = http.all("set_real_ip_from");
-    let trusted: Vec<_> = lines.iter().map(|directive| directive.argument(0)).filter(|from| *from != "unix:").collect();
+    let mut trusted = Vec::new();
+    for line in lines.iter().filter(|line| line.argument(0) != "unix:") {
+        match is_network(line.argument(0)) {
+            true => trusted.push(line.argument(0)),
+            false => {
+                conversion.lost(&line.place, format!("`{}`: only addresses and networks are trusted", line.head()))
+            }
+        }
+    }
     let proxied = with_proxy_protocol(conversion);
     let Some(first) = lines.first().filter(|_| !trusted.is_empty()) else {
         if let Some(listen) = proxied {
@@ -119,9 +139,29 @@ fn scalar(value: &str) -> Yaml {
     }
 }
 
+/// Whether a text is an IP address or a network.
+fn is_network(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok() || text.parse::<IpNet>().is_ok()
+}
+
 fn resolver(conversion: &mut Conversion, http: &BlockScope) {
     let Some(resolver) = http.last("resolver") else { return };
-    let servers: Vec<_> = resolver.arguments.iter().filter(|argument| !argument.contains('=')).collect();
+    let (servers, names): (Vec<_>, Vec<_>) = resolver
+        .arguments
+        .iter()
+        .filter(|argument| !argument.contains('='))
+        .partition(|server| is_network(host_and_port(server).0.trim_matches(['[', ']'])));
+    if !names.is_empty() {
+        let text = format!("`{}`: write the addresses of the DNS servers", resolver.head());
+        conversion.lost(&resolver.place, text);
+    }
+    if resolver.arguments.iter().any(|argument| ["ipv6=off", "ipv4=off"].contains(&argument.as_str())) {
+        let text = format!("`{}`: names are resolved to addresses of both kinds", resolver.head());
+        conversion.differs(&resolver.place, text);
+    }
+    if servers.is_empty() {
+        return;
+    }
     conversion.converted.settings.push(("dns_resolver".to_owned(), Yaml::texts(servers)));
     if let Some(valid) = resolver.arguments.iter().find_map(|argument| argument.strip_prefix("valid=")) {
         conversion.converted.settings.push(("dns_resolver_valid".to_owned(), Yaml::text(valid)));
@@ -155,7 +195,12 @@ fn logs(conversion: &mut Conversion, main: &BlockScope, http: &BlockScope) {
                     conversion.lost(&format.place, text);
                 }
                 let parts = format.after_first().iter().filter(|part| !part.starts_with("escape="));
-                Yaml::map([path, ("format", Yaml::text(parts.cloned().collect::<String>()))])
+                let (text, unknown) = without_unknown(&renamed(&parts.cloned().collect::<String>()));
+                for name in unknown {
+                    let name = format!("`log_format {}`: Weir has no variable `${name}`", format.argument(0));
+                    conversion.lost(&format.place, name);
+                }
+                Yaml::map([path, ("format", Yaml::text(text))])
             }
             None => Yaml::text(log.argument(0)),
         };

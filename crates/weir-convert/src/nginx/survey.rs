@@ -1,6 +1,8 @@
 //! Reports the directives that no other module converts, with the alternatives.
 
 use super::Conversion;
+use super::auth_request::AUTH_REQUEST;
+use super::defaults::is_default;
 use super::directives::{CLOSED, DirectiveFate, OF_THE_NODE, REFUSING, SAME, UNREAD, fate, is_as_here, is_off};
 use super::syntax::Directive;
 
@@ -26,8 +28,11 @@ fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) 
     let name = directive.name.as_str();
     match fate(name) {
         DirectiveFate::Needless => return,
-        DirectiveFate::Closes(_) if name == UNREAD => return,
-        DirectiveFate::Instead(_) if is_for_websockets(directive) || is_as_here(directive) => return,
+        // Told where they are in effect.
+        DirectiveFate::Closes(_) if [UNREAD, AUTH_REQUEST].contains(&name) => return,
+        DirectiveFate::Instead(_) if is_for_websockets(directive) || is_default(directive) || is_as_here(directive) => {
+            return;
+        }
         DirectiveFate::Instead(instead) => {
             return conversion.lost(&directive.place, format!("`{}`: {instead}", directive.head()));
         }
@@ -49,8 +54,14 @@ fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) 
     };
     // The content of an upstream is checked where it is converted.
     if name != "upstream" {
-        directive.children().iter().for_each(|child| judge(conversion, child, inside));
+        let is_told = |child: &&Directive| name == "location" && is_with_fallback(child);
+        directive.children().iter().filter(|child| !is_told(child)).for_each(|child| judge(conversion, child, inside));
     }
+}
+
+/// Whether a directive names a location for requests without a file, which is told with the routes.
+fn is_with_fallback(directive: &Directive) -> bool {
+    directive.name == "try_files" && directive.arguments.last().is_some_and(|last| last.starts_with('@'))
 }
 
 /// A setting of one server or location, which Weir has for the whole node only.

@@ -99,6 +99,8 @@ server {
             "4: not converted: `root /var/www`: static files are not served; use a file server as an upstream",
             "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; use `traffic-split` \
              or routes",
+            "3: behaves differently: a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; \
+             nginx replaces the URL by the path of the location",
         ]
     );
 }
@@ -110,7 +112,7 @@ proxy_cache_path /var/cache keys_zone=assets:10m inactive=2h;
 server {
   proxy_cache assets;
   location /a {
-    proxy_pass http://a;
+    proxy_pass http://a; proxy_redirect off;
     proxy_cache_key $host$uri$cookie_lang;
     proxy_cache_valid 200 10m;
     proxy_cache_valid 404 1m;
@@ -118,8 +120,8 @@ server {
     proxy_cache_bypass $arg_fresh;
     proxy_cache_lock on;
   }
-  location /b { proxy_pass http://a; proxy_cache off; }
-  location /c { proxy_pass http://a; }
+  location /b { proxy_pass http://a; proxy_redirect off; proxy_cache off; }
+  location /c { proxy_pass http://a; proxy_redirect off; }
 }
 ";
     let yaml = converted(text).yaml();
@@ -138,6 +140,8 @@ server {
         [
             "9: not converted: `proxy_cache_use_stale error updating http_404`: old responses are used for 500, 502, 503 \
              and 504 only",
+            "1: behaves differently: `proxy_cache_path /var/cache keys_zone=assets:10m inactive=2h`: responses are kept in \
+             memory; `plugin_metadata` of `proxy-cache` has the sizes of zones",
             "3: behaves differently: responses that say nothing about their lifetime are kept for a second; nginx does not \
              keep them",
             "7: behaves differently: `proxy_cache_valid`: one lifetime holds for all statuses, the shortest: 60 s",
@@ -207,13 +211,13 @@ fn included_files_stand_where_they_are_included() {
 fn clients_that_have_to_show_certificates_are_not_let_in_without() {
     let text = "\
 server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name a.example ~^a; ssl_verify_client on;
-  ssl_client_certificate ca; ssl_verify_depth 3; location / { proxy_pass http://a; } }
+  ssl_client_certificate ca; ssl_verify_depth 3; location / { proxy_pass http://a; proxy_redirect off; } }
 server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name b.example; ssl_verify_client on;
-  location / { proxy_pass http://a; } }
+  location / { proxy_pass http://a; proxy_redirect off; } }
 server { listen 443 ssl; ssl_certificate a; ssl_certificate a2; ssl_certificate_key b; server_name c.example;
-  ssl_verify_client optional; location / { proxy_pass http://a; } }
+  ssl_verify_client optional; location / { proxy_pass http://a; proxy_redirect off; } }
 server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name d.example; ssl_client_certificate ca;
-  ssl_verify_client optional; location / { proxy_pass http://a; } }
+  ssl_verify_client optional; location / { proxy_pass http://a; proxy_redirect off; } }
 ";
     let yaml = converted(text).yaml();
     assert!(yaml.contains("client: { ca: ca, depth: 3 }"), "{yaml}");
@@ -306,7 +310,7 @@ http {
 
 #[test]
 fn rules_that_are_not_addresses_close_the_route() {
-    let text = "server { location / { allow intranet; deny all; proxy_pass http://a; } }";
+    let text = "server { location / { allow intranet; deny all; proxy_pass http://a; proxy_redirect off; } }";
     assert!(converted(text).yaml().contains("fault-injection: { abort: { http_status: 503 } }"));
     assert_eq!(
         findings(text),
@@ -366,9 +370,9 @@ fn limits_that_routes_share_in_nginx_are_told() {
 limit_req_zone $binary_remote_addr$host zone=a:1m rate=1r/s;
 limit_conn_zone $tenant zone=b:1m;
 server {
-  location /a { limit_req zone=a; limit_conn b 1; proxy_pass http://a; }
-  location /b { limit_req zone=a; proxy_pass http://a; }
-  location /c { limit_req zone=a; limit_req_dry_run on; proxy_pass http://a; }
+  location /a { limit_req zone=a; limit_conn b 1; proxy_pass http://a; proxy_redirect off; }
+  location /b { limit_req zone=a; proxy_pass http://a; proxy_redirect off; }
+  location /c { limit_req zone=a; limit_req_dry_run on; proxy_pass http://a; proxy_redirect off; }
 }
 ";
     let yaml = converted(text).yaml();
@@ -387,8 +391,7 @@ server {
 
 #[test]
 fn a_file_that_cannot_be_read_may_control_access() {
-    let text =
-        "server { location /a { include access.conf; proxy_pass http://a; } location /b { proxy_pass http://a; } }";
+    let text = "server { location /a { include access.conf; proxy_pass http://a; proxy_redirect off; } location /b { proxy_pass http://a; proxy_redirect off; } }";
     let yaml = converted(text).yaml();
     assert_eq!(yaml.matches("http_status: 503").count(), 1, "{yaml}");
     assert_eq!(findings(text).len(), 1, "{:?}", findings(text));
@@ -445,8 +448,8 @@ fn cache_is_left_out_if_its_conditions_are_not_known() {
 server {
   proxy_cache assets;
   proxy_cache_valid 1m;
-  location /a { proxy_no_cache $personal; proxy_pass http://a; }
-  location /b { proxy_cache_key $proxy_host$uri; proxy_pass http://a; }
+  location /a { proxy_no_cache $personal; proxy_pass http://a; proxy_redirect off; }
+  location /b { proxy_cache_key $proxy_host$uri; proxy_pass http://a; proxy_redirect off; }
 }
 ";
     let yaml = converted(text).yaml();
@@ -502,7 +505,7 @@ server {
   grpc_next_upstream error timeout http_502;
   grpc_next_upstream_tries 2;
   location / { grpc_pass grpcs://a:443; }
-  location /h { proxy_pass https://b; proxy_next_upstream off; }
+  location /h { proxy_pass https://b; proxy_redirect off; proxy_next_upstream off; }
 }
 ";
     let yaml = converted(text).yaml();
@@ -511,4 +514,104 @@ server {
     }
     assert!(yaml.contains("tls: { verify: false, client_cert: other }"), "{yaml}");
     assert_eq!(findings(text).len(), 1, "{:?}", findings(text));
+}
+
+#[test]
+fn the_last_place_of_try_files_gets_all_requests() {
+    let text = "\
+upstream app { server 10.0.0.1:80; }
+server {
+  server_name a.example;
+  location / { root /srv; try_files $uri @app; }
+  location /static/ { rewrite ^/static/(.*)$ /$1 break; try_files $uri @app; }
+  location /admin/ { deny all; try_files $uri @app; }
+  location @app { proxy_set_header Host $host; proxy_pass http://app; }
+}
+";
+    let converted = converted(text);
+    let yaml = converted.yaml();
+    assert_eq!(yaml.matches("upstream_id: app\n").count(), 2, "{yaml}");
+    assert!(yaml.contains(r#"proxy-rewrite: { regex_uri: ["^/static/(.*)$", /$1] }"#), "{yaml}");
+    assert_eq!(
+        findings(text),
+        [
+            "4: not converted: `root /srv`: static files are not served; use a file server as an upstream",
+            "6: not converted: `try_files $uri @app`: static files are not served",
+            "6: not converted: `location /admin/`: static files are not served; the route answers with 404",
+            "4: behaves differently: `try_files $uri @app`: files are not looked for; all requests are for the named location",
+            "5: behaves differently: `try_files $uri @app`: files are not looked for; all requests are for the named location",
+            "6: behaves differently: `location /admin/`: paths with `%2F` are refused with 400; nginx decodes it before it \
+             chooses a location, and this one may refuse requests; see `allow_encoded_slashes`",
+        ]
+    );
+}
+
+#[test]
+fn expressions_that_weir_cannot_read_close_what_they_would_refuse() {
+    let text = r"
+server {
+  server_name a.example;
+  location / { proxy_pass http://a; proxy_set_header Host $http_host; }
+  location ~ /\.(?!well-known) { deny all; }
+  location ~ (.)\1 { return 200; }
+  location ~ ^/(?=x) { deny all; }
+  rewrite ^/(?<!a)b /c permanent;
+}
+";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains(r#"[uri, "~~", '/\.(?:$|[^w]|w(?:$|[^e]|"#), "{yaml}");
+    assert_eq!(yaml.matches("http_status: 503").count(), 2, "{yaml}");
+    let told: Vec<String> = findings(text).into_iter().filter(|finding| finding.contains("look-around")).collect();
+    let lacks = "look-around and back-references are not supported";
+    assert_eq!(
+        told,
+        [
+            format!(r"6: not converted: `location ~ (.)\1`: {lacks}; other locations take its requests"),
+            format!("7: not converted: `location ~ ^/(?=x)`: {lacks}, and it refuses requests; /* answer with 503"),
+            format!(
+                "8: not converted: `rewrite ^/(?<!a)b /c permanent`: {lacks}; all requests that reach it are answered with 503"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn fields_and_settings_that_weir_does_not_have_are_told() {
+    let text = "\
+log_format timed '$remote_addr $pipe'; access_log /var/log/a.log timed;
+resolver dns.example; set_real_ip_from lb.example; keepalive_timeout 0;
+server {
+  listen 80 http2;
+  location / {
+    proxy_pass http://a; proxy_redirect off;
+    proxy_set_header Content-Length '';
+    add_header Connection close;
+    proxy_hide_header Transfer-Encoding;
+    add_header X-Cached $upstream_cache_status;
+  }
+}
+";
+    let yaml = converted(text).yaml();
+    for written in
+        ["format: $remote_addr -", "keepalive_requests: 1\n", "X-Cached: \"${sent_http_apisix_cache_status}\""]
+    {
+        assert!(yaml.contains(written), "{written}: {yaml}");
+    }
+    let own = "the gateway writes this field itself, or its name is not valid";
+    assert_eq!(
+        findings(text),
+        [
+            "1: not converted: `log_format timed`: Weir has no variable `$pipe`".to_owned(),
+            "2: not converted: `set_real_ip_from lb.example`: only addresses and networks are trusted".to_owned(),
+            "2: not converted: `resolver dns.example`: write the addresses of the DNS servers".to_owned(),
+            "4: not converted: `listen 80 http2`: for HTTP/2 without TLS, add an address of its own with `h2c: true`"
+                .to_owned(),
+            format!("7: not converted: `proxy_set_header Content-Length `: {own}"),
+            format!("8: not converted: `add_header Connection close`: {own}"),
+            format!("9: not converted: `proxy_hide_header Transfer-Encoding`: {own}"),
+            "10: behaves differently: `add_header X-Cached $upstream_cache_status`: the field is sent also if the variable \
+             is empty"
+                .to_owned(),
+        ]
+    );
 }

@@ -1,6 +1,7 @@
 //! `upstream` blocks and the targets of `proxy_pass`, as upstreams.
 
 use super::Conversion;
+use super::scope::seconds;
 use super::syntax::Directive;
 use crate::hashing::{hashed, hashed_text};
 use crate::output::{ConvertedResource, weighted_nodes};
@@ -9,7 +10,7 @@ use crate::yaml::Yaml;
 /// The nodes and the balancing of an `upstream` block, as members of an upstream.
 pub fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Yaml)> {
     let mut servers = Vec::new();
-    let mut members = Vec::new();
+    let (mut members, mut idle) = (Vec::new(), Vec::new());
     for directive in block.children() {
         match directive.name.as_str() {
             "server" => servers.extend(server(conversion, directive)),
@@ -20,13 +21,27 @@ pub fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Y
                 members.push(("type".to_owned(), Yaml::text("least_conn")));
             }
             "random" => conversion.differs(&directive.place, "`random`: round robin is used instead"),
-            "keepalive" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" | "zone" | "resolver"
-            | "resolver_timeout" => {}
+            "keepalive" | "keepalive_timeout" | "keepalive_requests" => idle.extend(idle_member(directive)),
+            "keepalive_time" | "zone" | "resolver" | "resolver_timeout" => {}
             _ => conversion.lost(&directive.place, format!("`{}` in an upstream", directive.head())),
         }
     }
     members.push(("nodes".to_owned(), nodes(&servers)));
+    if !idle.is_empty() {
+        members.push(("keepalive_pool".to_owned(), Yaml::Map(idle)));
+    }
     members
+}
+
+/// A member of `keepalive_pool` for a directive about idle connections.
+fn idle_member(directive: &Directive) -> Option<(String, Yaml)> {
+    let value = directive.argument(0);
+    let (name, value) = match directive.name.as_str() {
+        "keepalive" => ("size", Yaml::Integer(value.parse().ok()?)),
+        "keepalive_timeout" => ("idle_timeout", Yaml::number(seconds(value)?)),
+        _ => ("requests", Yaml::Integer(value.parse().ok()?)),
+    };
+    Some((name.to_owned(), value))
 }
 
 /// The id of the upstream with these members, which is added if it does not exist. An `upstream` block that is used with
@@ -80,7 +95,11 @@ fn server(conversion: &mut Conversion, directive: &Directive) -> Option<Upstream
                     "`max_fails=0`: a failed endpoint is still taken out of rotation for a while",
                 );
             }
-            ("max_fails" | "fail_timeout" | "resolve", _) => {}
+            ("resolve", _) | ("max_fails", "1") | ("fail_timeout", "10s" | "10") => {}
+            ("max_fails" | "fail_timeout", _) => {
+                let text = format!("`{parameter}`: see `checks.passive` for when an endpoint rests; how long is fixed");
+                conversion.differs(&directive.place, text);
+            }
             ("max_conns", _) => {
                 let text =
                     format!("`{parameter}`: `concurrency: auto` of the upstream limits each endpoint automatically");

@@ -27,3 +27,16 @@ impl FieldValues {
         Yaml::Map(self.0.into_iter().map(|(name, values)| (name, value(values))).collect())
     }
 }
+
+/// Fields that frame messages or describe connections, in lower case.
+const OF_CONNECTIONS: [&str; 8] =
+    ["content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade"];
+
+/// Why a field cannot be changed.
+pub const NOT_EDITABLE: &str = "the gateway writes this field itself, or its name is not valid";
+
+/// Whether plugins can change a field of this name.
+pub fn is_editable(name: &str) -> bool {
+    let is_token = |char: char| char.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(char);
+    !name.is_empty() && name.chars().all(is_token) && !OF_CONNECTIONS.contains(&name.to_ascii_lowercase().as_str())
+}

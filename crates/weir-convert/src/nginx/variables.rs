@@ -36,6 +36,26 @@ fn is_known(name: &str, phase: ExchangePhase) -> bool {
     Variable::parse(name).and_then(|variable| variable.since()).is_some_and(|since| since <= phase)
 }
 
+/// The text with the names that variables have in Weir, where they differ.
+pub fn renamed(text: &str) -> String {
+    text.replace("${upstream_cache_status}", "$upstream_cache_status")
+        .replace("$upstream_cache_status", "${sent_http_apisix_cache_status}")
+}
+
+/// A format of log lines with `-` in the place of variables that Weir has not, and their names.
+pub fn without_unknown(format: &str) -> (String, Vec<String>) {
+    // In a log record, `$server_name` is the host.
+    let is_unknown = |name: &&str| *name != "server_name" && !is_known(name, ExchangePhase::Record);
+    let mut unknown: Vec<String> = names(format).filter(is_unknown).map(str::to_owned).collect();
+    // A name may begin with another one.
+    unknown.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    unknown.dedup();
+    let format = unknown.iter().fold(format.to_owned(), |format, name| {
+        format.replace(&format!("${{{name}}}"), "-").replace(&format!("${name}"), "-")
+    });
+    (format, unknown)
+}
+
 /// Whether the text uses a group of a regular expression.
 pub fn has_groups(text: &str) -> bool {
     names(text).any(|name| name.starts_with(|char: char| char.is_ascii_digit() && char != '0'))
