@@ -71,7 +71,7 @@ const CASES: &[KongCase] = &[
     KongCase {
         file: "kong/levels.yml",
         findings: &[
-            "37: not converted: the plugin `response-transformer`: there is no conversion for it; the routes that it applies to \
+            "37: not converted: the plugin `response-ratelimiting`: there is no conversion for it; the routes that it applies to \
              answer with 503",
         ],
         answers: &[

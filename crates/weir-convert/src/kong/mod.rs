@@ -5,10 +5,11 @@
 
 mod plugins;
 mod route;
+mod transformers;
 mod upstream;
 
 use crate::conversion::DocumentConversion;
-use crate::document::{self, DocumentValue};
+use crate::document::{self, DocumentValue, ValueKind};
 use crate::output::{Converted, ConvertedResource};
 use crate::yaml::Yaml;
 use crate::{SourcePlace, SyntaxError};
@@ -26,7 +27,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     certificates(&mut conversion);
     route::carry_over(&mut conversion);
     plugins::consumers(&mut conversion);
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 13] = [
         "_format_version",
         "_transform",
         "_info",
@@ -36,11 +37,28 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
         "consumers",
         "plugins",
         "certificates",
+        "acls",
+        "keyauth_credentials",
+        "basicauth_credentials",
+        "jwt_secrets",
     ];
     for (name, value) in root.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
         conversion.lost(value, format!("`{name}`: this kind of entity is not converted"));
     }
     Ok(conversion.finished())
+}
+
+/// Members that say nothing about requests.
+const NOTES: [&str; 5] = ["id", "tags", "created_at", "updated_at", "_comment"];
+
+/// Reports the members of an entity that are not converted.
+fn report_others(conversion: &mut DocumentConversion, entity: &DocumentValue, what: &str, known: &[&str]) {
+    for (name, value) in entity.members() {
+        let is_unset = matches!(value.kind, ValueKind::Null) || value.as_text() == Some("false");
+        if !is_unset && !known.contains(&name.as_str()) && !NOTES.contains(&name.as_str()) {
+            conversion.lost(value, format!("`{name}` of {what}"));
+        }
+    }
 }
 
 fn certificates(conversion: &mut DocumentConversion) {

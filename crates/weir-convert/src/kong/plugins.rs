@@ -1,5 +1,6 @@
 //! Plugins and consumers.
 
+use super::transformers;
 use crate::answer::answer;
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
@@ -118,8 +119,9 @@ fn refuse(conversion: &mut DocumentConversion, at: &DocumentValue, chain: &mut P
 fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, chain: &mut PluginChain) {
     let empty = DocumentValue::default();
     let config = plugin.get("config").unwrap_or(&empty);
-    let Some((known, converted)) = options(config, name) else {
-        return refuse(conversion, plugin, chain, "there is no conversion for it");
+    let (known, converted) = match options(config, name) {
+        Ok(options) => options,
+        Err(why) => return refuse(conversion, plugin, chain, why),
     };
     let is_unknown = |(option, value): &&(String, DocumentValue)| {
         !known.contains(&option.as_str()) && matters(value) && !is_default(option, value)
@@ -127,8 +129,8 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
     if let Some((option, _)) = config.members().iter().find(is_unknown) {
         return refuse(conversion, plugin, chain, &format!("the option `{option}`"));
     }
-    if name == "acl" && !conversion.root.list("acls").is_empty() {
-        return refuse(conversion, plugin, chain, "its groups are not listed under the consumers");
+    if name == "acl" && has_groups_of_others(conversion.root) {
+        return refuse(conversion, plugin, chain, "not all `acls` name a consumer of this file");
     }
     if !config.is_true("run_on_preflight", true) {
         conversion.differs(plugin, "`run_on_preflight: false`: OPTIONS requests have to authenticate, too");
@@ -138,6 +140,9 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
             plugin,
             "`rate-limiting`: windows begin with the first request, and each route and gateway counts for itself",
         );
+    }
+    if let Some(how) = transformers::difference(config, name) {
+        conversion.differs(plugin, how);
     }
     chain.plugins.push(converted);
     if name == "acl" && !config.is_true("hide_groups_header", false) {
@@ -158,7 +163,7 @@ fn is_default(option: &str, value: &DocumentValue) -> bool {
         "error_message" => texts == ["API rate limit exceeded"],
         "sync_rate" => texts == ["-1"],
         // Unused, since other policies are refused.
-        "redis" => true,
+        option if option == "redis" || option.starts_with("redis_") => true,
         _ => false,
     }
 }
@@ -176,22 +181,22 @@ fn matters(value: &DocumentValue) -> bool {
 
 type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
-/// The supported options, and the converted plugin; `None` if it cannot be converted.
-fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
+/// The supported options, and the converted plugin; or why it cannot be converted.
+fn options(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, &'static str> {
     // Long, since there is one arm per plugin.
     let hides = ("hide_credentials", Yaml::Boolean(config.is_true("hide_credentials", false)));
     let plugin = |name: &str, options: Yaml| (name.to_owned(), options);
-    Some(match name {
+    Ok(match name {
         "key-auth" => {
             let names = config.texts("key_names");
             let key = match names.as_slice() {
                 [] => "apikey",
                 [name] => name,
-                _ => return None,
+                _ => return Err("several `key_names`"),
             };
             let places = ["key_in_header", "key_in_query"].map(|place| config.is_true(place, true));
             if places != [true, true] {
-                return None;
+                return Err("keys that are read at one place only");
             }
             let options = Yaml::map([("header", Yaml::text(key)), ("query", Yaml::text(key)), hides]);
             (
@@ -233,47 +238,62 @@ fn options(config: &DocumentValue, name: &str) -> Option<ConvertedPlugin> {
                 _ => 1,
             };
             let size =
-                config.number("allowed_payload_size").unwrap_or(128).checked_mul(factor).filter(|&size| size > 0)?;
+                config.number("allowed_payload_size").unwrap_or(128).checked_mul(factor).filter(|&size| size > 0);
+            let size = size.ok_or("a size that is not positive")?;
             let options = Yaml::map([("max_body_size", Yaml::Integer(size))]);
             (&["allowed_payload_size", "size_unit"], plugin("client-control", options))
         }
         "request-termination" => {
             let status = config.number("status_code").unwrap_or(503);
-            let body = config.text("body").or(config.text("message")).unwrap_or("");
-            if config.get("message").is_some() {
-                return None;
-            }
-            (&["status_code", "body", "content_type"], answer(status, body, config.text("content_type")))
+            let body = config.text("body").unwrap_or("");
+            let message = config.text("message").map(|message| serde_json::json!({ "message": message }).to_string());
+            let kind = message.as_ref().map(|_| "application/json; charset=utf-8").or(config.text("content_type"));
+            let body = message.as_deref().unwrap_or(body);
+            (&["status_code", "body", "content_type", "message"], answer(status, body, kind))
         }
-        _ => return None,
+        "correlation-id" => {
+            let header = config.text("header_name").unwrap_or("Kong-Request-ID");
+            let options = Yaml::map([
+                ("header_name", Yaml::text(header)),
+                ("include_in_response", Yaml::Boolean(config.is_true("echo_downstream", false))),
+            ]);
+            (&["header_name", "generator", "echo_downstream"], plugin("request-id", options))
+        }
+        "cors" => (&transformers::CORS, plugin(name, transformers::cors(config)?)),
+        "request-transformer" => (&transformers::STEPS, plugin("proxy-rewrite", transformers::headers(config)?)),
+        "response-transformer" => (&transformers::STEPS, plugin("response-rewrite", transformers::headers(config)?)),
+        _ => return Err("there is no conversion for it"),
     })
 }
 
-/// The list of `allow` or `deny`, whichever there is, under one of our names; `None` if there is not exactly one of them.
-fn allow_or_deny(config: &DocumentValue, names: [&'static str; 2]) -> Option<(&'static str, Yaml)> {
+/// The list of `allow` or `deny`, whichever there is, under one of our names; an error if there is not exactly one of them.
+fn allow_or_deny(config: &DocumentValue, names: [&'static str; 2]) -> Result<(&'static str, Yaml), &'static str> {
     let (allow, deny) = (config.texts("allow"), config.texts("deny"));
     match (allow.is_empty(), deny.is_empty()) {
-        (false, true) => Some((names[0], Yaml::texts(allow))),
-        (true, false) => Some((names[1], Yaml::texts(deny))),
-        _ => None,
+        (false, true) => Ok((names[0], Yaml::texts(allow))),
+        (true, false) => Ok((names[1], Yaml::texts(deny))),
+        _ => Err("it needs either `allow` or `deny`"),
     }
 }
 
 /// The only limit of `rate-limiting`, as options of `limit-count`.
-fn limits(config: &DocumentValue) -> Option<Yaml> {
+fn limits(config: &DocumentValue) -> Result<Yaml, &'static str> {
     if config.text("policy").is_some_and(|policy| policy == "redis") {
-        return None;
+        return Err("the policy `redis`");
     }
     let windows = [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)];
     let mut limits = windows.iter().filter_map(|(name, seconds)| Some((config.number(name)?, *seconds)));
-    let (count, seconds) = limits.next().filter(|_| limits.next().is_none())?;
+    let (count, seconds) = limits.next().ok_or("it has no limit for a second, minute, hour or day")?;
+    if limits.next().is_some() {
+        return Err("several windows; see `rules` of `limit-count`");
+    }
     let key = match config.text("limit_by").unwrap_or("consumer") {
         // Without a consumer, the address is used, as in Kong.
         "consumer" => "consumer_name",
         "ip" => "remote_addr",
-        _ => return None,
+        _ => return Err("what it counts by"),
     };
-    Some(Yaml::map([
+    Ok(Yaml::map([
         ("count", Yaml::Integer(count)),
         ("time_window", Yaml::Integer(seconds)),
         ("key", Yaml::text(key)),
@@ -281,8 +301,44 @@ fn limits(config: &DocumentValue) -> Option<Yaml> {
     ]))
 }
 
+/// Entities of a list at the top of the file that belong to a consumer.
+fn of_consumer<'a>(
+    root: &'a DocumentValue,
+    list: &str,
+    consumer: &'a DocumentValue,
+) -> impl Iterator<Item = &'a DocumentValue> + use<'a> {
+    root.list(list).iter().filter(|entity| is_of(entity, consumer))
+}
+
+fn is_of(entity: &DocumentValue, consumer: &DocumentValue) -> bool {
+    let name = entity.text("consumer").or_else(|| {
+        let consumer = entity.get("consumer")?;
+        consumer.text("username").or(consumer.text("name")).or(consumer.text("id"))
+    });
+    name.is_some() && [consumer.text("username"), consumer.text("id")].contains(&name)
+}
+
+/// Whether groups at the top of the file belong to consumers that the file has not.
+fn has_groups_of_others(root: &DocumentValue) -> bool {
+    let is_known = |acl: &DocumentValue| root.list("consumers").iter().any(|consumer| is_of(acl, consumer));
+    root.list("acls").iter().any(|acl| !is_known(acl))
+}
+
+/// Reports credentials and groups of consumers that the file has not.
+fn report_of_others(conversion: &mut DocumentConversion) {
+    let root = conversion.root;
+    for list in KINDS.iter().map(|(kind, _)| *kind).chain(["acls"]) {
+        for entity in root.list(list) {
+            if !root.list("consumers").iter().any(|consumer| is_of(entity, consumer)) {
+                conversion.lost(entity, format!("`{list}`: its consumer is not in this file"));
+            }
+        }
+    }
+}
+
 /// Converts consumers, with each credential as a resource of its own.
 pub fn consumers(conversion: &mut DocumentConversion) {
+    report_of_others(conversion);
     for consumer in conversion.root.list("consumers") {
         let Some(username) = consumer.text("username") else {
             conversion.lost(consumer, "a consumer without `username`");
@@ -290,7 +346,7 @@ pub fn consumers(conversion: &mut DocumentConversion) {
         };
         let mut credentials = Vec::new();
         for (kind, fields) in KINDS {
-            for credential in consumer.list(kind) {
+            for credential in consumer.list(kind).iter().chain(of_consumer(conversion.root, kind, consumer)) {
                 match self::credential(kind, credential, fields) {
                     Some(options) => credentials.push((credential, options)),
                     None => conversion.lost(credential, format!("`{kind}`: a credential that cannot be converted")),
@@ -312,7 +368,7 @@ pub fn consumers(conversion: &mut DocumentConversion) {
             credentials.clear();
         }
         let mut members = vec![("username".to_owned(), Yaml::text(username))];
-        match groups(consumer) {
+        match groups(conversion.root, consumer) {
             Some(groups) if groups.is_empty() => {}
             Some(groups) => members.push(("labels".to_owned(), Yaml::map([(GROUPS, Yaml::text(groups))]))),
             None => {
@@ -333,11 +389,15 @@ pub fn consumers(conversion: &mut DocumentConversion) {
 }
 
 /// The groups of a consumer, as the value of a label; `None` if a label cannot hold them.
-fn groups(consumer: &DocumentValue) -> Option<String> {
+fn groups(root: &DocumentValue, consumer: &DocumentValue) -> Option<String> {
     let is_plain =
         |group: &&str| !group.is_empty() && !group.starts_with(['[', '$']) && !group.contains([',', ' ', '\t']);
-    let groups: Option<Vec<&str>> =
-        consumer.list("acls").iter().map(|acl| acl.text("group").filter(is_plain)).collect();
+    let groups: Option<Vec<&str>> = consumer
+        .list("acls")
+        .iter()
+        .chain(of_consumer(root, "acls", consumer))
+        .map(|acl| acl.text("group").filter(is_plain))
+        .collect();
     Some(groups?.join(",")).filter(|groups| groups.chars().count() <= 256)
 }
 

@@ -6,11 +6,35 @@ use crate::answer::answer;
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
-use crate::pattern::regex_quoted;
+use crate::pattern::{regex_quoted, supported};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Kong prefers routes with conditions on methods or headers.
 const RULE_PRIORITY: i64 = 1_000;
+
+/// The members of a route that are converted, or reported where they would be. Bodies are streamed, whatever the two switches for
+/// buffering say.
+const ROUTE: [&str; 19] = [
+    "name",
+    "protocols",
+    "methods",
+    "hosts",
+    "paths",
+    "headers",
+    "https_redirect_status_code",
+    "regex_priority",
+    "strip_path",
+    "path_handling",
+    "preserve_host",
+    "snis",
+    "sources",
+    "destinations",
+    "expression",
+    "service",
+    "plugins",
+    "request_buffering",
+    "response_buffering",
+];
 
 pub fn carry_over(conversion: &mut DocumentConversion) {
     let root = conversion.root;
@@ -35,16 +59,12 @@ pub fn carry_over(conversion: &mut DocumentConversion) {
 fn convert(conversion: &mut DocumentConversion, service: Option<&DocumentValue>, route: &DocumentValue) {
     let address = service.and_then(upstream::address);
     let protocols = route.texts("protocols");
-    let (plain, tls) = match protocols.is_empty() {
-        true => (true, true),
-        false => (
-            protocols.iter().any(|name| ["http", "grpc"].contains(name)),
-            protocols.iter().any(|name| ["https", "grpcs"].contains(name)),
-        ),
-    };
+    let has = |names: [&str; 2]| protocols.is_empty() || protocols.iter().any(|name| names.contains(name));
+    let (plain, tls) = (has(["http", "grpc"]), has(["https", "grpcs"]));
     if !plain && !tls {
         return conversion.lost(route, format!("a route for {}: only HTTP is converted", protocols.join(", ")));
     }
+    report_rest(conversion, route);
     let mut common = conditions(conversion, route);
     let mut closed = common.closed;
     let (mut members, path) = match (service, &address) {
@@ -93,6 +113,15 @@ fn convert(conversion: &mut DocumentConversion, service: Option<&DocumentValue>,
     }
 }
 
+/// Reports what of a route is not converted.
+fn report_rest(conversion: &mut DocumentConversion, route: &DocumentValue) {
+    super::report_others(conversion, route, "a route", &ROUTE);
+    if route.text("path_handling") == Some("v1") {
+        conversion
+            .differs(route, "`path_handling: v1`: a slash between the paths of service and route is never left out");
+    }
+}
+
 /// Adds a route whose path is a regular expression, with the given members, plugins, and whether it is closed.
 fn add_expression(
     conversion: &mut DocumentConversion,
@@ -102,12 +131,11 @@ fn add_expression(
     path: &str,
     (members, plugins, closed): (&YamlMembers, &YamlMembers, bool),
 ) {
-    let pattern = format!("^(?:{})", &path_expression[1..]);
-    let unsupported = ["(?=", "(?!", "(?<=", "(?<!"].iter().any(|part| pattern.contains(part));
+    let pattern = supported(&path_expression[1..]).map(|pattern| format!("^(?:{pattern})"));
     let uris = vec![format!("{}*", fixed_prefix(&path_expression[1..]))];
-    if unsupported {
-        conversion
-            .lost(route, format!("`{path_expression}`: look-around is not supported; `{}` answers with 503", uris[0]));
+    let Some(pattern) = pattern else {
+        let text = "look-around and back-references are not supported";
+        conversion.lost(route, format!("`{path_expression}`: {text}; `{}` answers with 503", uris[0]));
         let refusal = [answer(503, "", None)];
         add(
             conversion,
@@ -116,7 +144,7 @@ fn add_expression(
             RouteParts { uris, pairs: Vec::new(), expression: None, members: &[], plugins: &refusal, closed: true },
         );
         return;
-    }
+    };
     conversion.differs(route, format!("`{path_expression}`: a route with a longer plain path takes precedence"));
     let strips = route.is_true("strip_path", true);
     let pairs = match (strips, path) {
@@ -185,10 +213,16 @@ fn conditions(conversion: &mut DocumentConversion, route: &DocumentValue) -> Rou
     }
     for (name, values) in route.get("headers").map_or(&[][..], DocumentValue::members) {
         let pattern = |value: &str| match value.strip_prefix("~*") {
-            Some(pattern) => pattern.to_owned(),
-            None => format!("^{}$", regex_quoted(value)),
+            Some(pattern) => supported(pattern),
+            None => Some(format!("^{}$", regex_quoted(value))),
         };
-        let patterns: Vec<_> = values.items().iter().filter_map(DocumentValue::as_text).map(pattern).collect();
+        let patterns: Option<Vec<_>> = values.items().iter().filter_map(DocumentValue::as_text).map(pattern).collect();
+        let Some(patterns) = patterns else {
+            let text = "look-around and back-references are not supported; the route answers with 503";
+            conversion.lost(values, format!("`{name}` of `headers`: {text}"));
+            conditions.closed = true;
+            continue;
+        };
         let rule = [format!("http_{}", variable(name)), "~*".to_owned(), patterns.join("|")];
         conditions.vars.push(Yaml::texts(rule));
         conditions.priority += RULE_PRIORITY;

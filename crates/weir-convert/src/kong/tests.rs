@@ -140,6 +140,8 @@ fn groups_of_consumers_become_a_label() {
     let yaml = converted(&text("{ group: 'a, b' }", "")).yaml();
     assert!(!yaml.contains("jack/credentials/1"), "a group that is lost may be one that is denied: {yaml}");
     let yaml = converted(&text("", "acls: [{ consumer: jack, group: staff }]\n")).yaml();
+    assert!(yaml.contains("labels: { groups: staff }"), "{yaml}");
+    let yaml = converted(&text("", "acls: [{ consumer: joe, group: staff }]\n")).yaml();
     assert!(!yaml.contains("upstream_id"), "{yaml}");
 }
 
@@ -171,4 +173,47 @@ fn keys_that_expire_and_hashes_of_passwords_are_left_out() {
     );
     assert!(!converted(&text).yaml().contains("credentials/1"));
     assert_eq!(findings(&text).len(), 2);
+}
+
+#[test]
+fn credentials_and_groups_at_the_top_belong_to_their_consumers() {
+    let text = "\
+_format_version: '3.0'
+consumers:
+- username: ann
+acls:
+- { consumer: ann, group: staff }
+keyauth_credentials:
+- { consumer: ann, key: a-key }
+- { consumer: bob, key: lost }
+services:
+- name: a
+  url: http://a
+  unheard_of: 1
+  routes:
+  - paths: [/a]
+    plugins:
+    - { name: key-auth }
+    - { name: acl, config: { allow: [staff] } }
+    - { name: cors, config: { origins: ['https://a.example'], credentials: true } }
+    - name: request-transformer
+      config: { add: { headers: ['X-A: 1', 'X-B:2'] }, replace: { headers: ['X-A: 1'] }, remove: { headers: [X-C] } }
+";
+    let yaml = converted(text).yaml();
+    for written in [
+        "labels: { groups: staff }",
+        "key-auth: { key: a-key }",
+        "headers: { set: { X-A: \"1\", X-B: \"2\" }, remove: [X-C] }",
+        "allow_credential: true",
+    ] {
+        assert!(yaml.contains(written), "{written}: {yaml}");
+    }
+    let found = findings(text).join("\n");
+    for told in [
+        "8: not converted: `keyauth_credentials`: its consumer is not in this file",
+        "12: not converted: `unheard_of` of a service",
+        "`add`: the field is set also if there is one already",
+    ] {
+        assert!(found.contains(told), "{told}: {found}");
+    }
 }

@@ -43,6 +43,46 @@ pub fn address(service: &DocumentValue) -> Option<ServiceAddress> {
     })
 }
 
+/// The members of a service that are converted, or reported where they would be.
+const SERVICE: [&str; 17] = [
+    "name",
+    "url",
+    "protocol",
+    "host",
+    "port",
+    "path",
+    "retries",
+    "connect_timeout",
+    "write_timeout",
+    "read_timeout",
+    "enabled",
+    "routes",
+    "plugins",
+    "tls_verify",
+    "ca_certificates",
+    "client_certificate",
+    "tls_verify_depth",
+];
+
+/// The same of an upstream. `slots` has no meaning here, and of hashing it is told that the fallback is not used.
+const UPSTREAM: [&str; 15] = [
+    "name",
+    "algorithm",
+    "hash_on",
+    "hash_on_header",
+    "hash_on_cookie",
+    "hash_on_cookie_path",
+    "hash_on_query_arg",
+    "hash_fallback",
+    "hash_fallback_header",
+    "hash_fallback_query_arg",
+    "hash_fallback_uri_capture",
+    "slots",
+    "healthchecks",
+    "host_header",
+    "targets",
+];
+
 /// Adds the upstream of a service, if it does not exist, and returns its id. Routes that keep the client's `Host` need a separate
 /// one.
 pub fn registered(
@@ -86,6 +126,14 @@ pub fn registered(
         members.push(("tls".to_owned(), Yaml::map([("verify", Yaml::Boolean(verifies))])));
         if !verifies {
             conversion.differs(service, "the certificate of this upstream is not verified, as in Kong by default; remove `tls.verify: false` to verify it");
+        }
+    }
+    super::report_others(conversion, service, "a service", &SERVICE);
+    if service.get("url").is_some() {
+        for name in ["protocol", "host", "port", "path"] {
+            if let Some(value) = service.get(name) {
+                conversion.lost(value, format!("`{name}` of a service beside its `url`"));
+            }
         }
     }
     for name in ["ca_certificates", "client_certificate", "tls_verify_depth"] {
@@ -158,8 +206,10 @@ fn balanced(conversion: &mut DocumentConversion, upstream: &DocumentValue) -> Ya
         }
         other => conversion.lost(upstream, format!("`algorithm: {other}`: round robin is used")),
     }
+    super::report_others(conversion, upstream, "an upstream", &UPSTREAM);
     let mut nodes = YamlMembers::new();
     for target in upstream.list("targets") {
+        super::report_others(conversion, target, "a target", &["target", "weight", "upstream"]);
         let Some(name) = target.text("target") else { continue };
         let has_port = name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let name = if has_port { name.to_owned() } else { format!("{name}:8000") };
