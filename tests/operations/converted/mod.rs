@@ -7,6 +7,7 @@ mod apisix;
 mod caddy;
 mod kong;
 mod nginx;
+mod public;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
