@@ -2,6 +2,7 @@
 //! registries holds one.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually};
@@ -116,8 +117,25 @@ fn secret_that_cannot_be_read_is_an_error_with_its_place() {
     let away = good.replace(&vault.addr().to_string(), &format!("127.0.0.1:{}", weir_testkit::free_port()));
     let (stderr, code) = say("check", &away, "any");
     assert_eq!(code, Some(0), "{stderr}");
-    // A node that starts while there is none has no value to serve with, and says so.
+    // A node that starts while there is none has no value to serve with, and says so. A service manager starts it again.
     let (stderr, code) = say("run", &away, "hvs.token");
     assert!(stderr.contains("consumers[0].plugins.key-auth.key") && stderr.contains("Connection refused"), "{stderr}");
-    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("secrets cannot be read yet, trying for 20 seconds: "), "{stderr}");
+    assert_eq!(code, Some(5), "{stderr}");
+}
+
+#[test]
+fn a_node_that_is_started_before_the_manager_of_its_secrets_waits_for_it() {
+    let (origin, is_sealed) = (Origin::serving(|_| Answer::ok("hello")), Arc::new(AtomicBool::new(true)));
+    let sealed = Arc::clone(&is_sealed);
+    let vault = Origin::serving(move |_| match sealed.load(Relaxed) {
+        true => Answer::status(503, r#"{"errors": ["Vault is sealed"]}"#),
+        false => Answer::ok(r#"{"data": {"auth-key": "late", "key": "of-rose"}}"#),
+    });
+    let launcher = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).env("VAULT_TOKEN", "hvs.token");
+    let gateway = launcher.spawn(&configuration(&origin, &vault, "1h"));
+    gateway.wait_stderr("that it waits", |line| line.contains("secrets cannot be read yet, trying for 20 seconds: "));
+    is_sealed.store(false, Relaxed);
+    gateway.wait_stderr("that it is ready", |line| line.starts_with("weir: ready"));
+    assert_eq!(status(&gateway, "late"), 200);
 }

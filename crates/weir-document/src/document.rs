@@ -95,7 +95,7 @@ pub use scheme::Scheme;
 pub use secret_fields::{
     ApisixStorage, MASK, PENDING_SECRET, SecretField, for_each_secret, is_secret_at, mark_secrets, mask_secrets,
 };
-pub use secret_reference::SecretReference;
+pub use secret_reference::{SecretReference, UnreadSecret};
 pub use secrets::SecretManager;
 pub use settings::{LogLevel, NodeSettings};
 pub use shares::TrafficShare;

@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use weir_control::Diagnostic;
+use weir_control::text::diagnostic::FaultCause;
+
 /// 0: success.
 pub const DONE: ExitCode = ExitCode::SUCCESS;
 
@@ -15,8 +18,19 @@ pub enum ExitFailure {
     Listen = 3,
     /// The system refused another resource, such as a thread or a log file.
     System = 4,
-    /// A node refused the request.
+    /// A node refused the request, or a service on another machine does not answer: the same may succeed later.
     Refused = 5,
+}
+
+impl ExitFailure {
+    /// That of a node which cannot start with its configuration. What a missing secret was to be may be a fault as well, so one
+    /// fault that may pass is enough.
+    pub fn of_start(faults: &[Diagnostic]) -> ExitFailure {
+        match faults.iter().any(|fault| fault.cause == FaultCause::Away) {
+            true => ExitFailure::Refused,
+            false => ExitFailure::Configuration,
+        }
+    }
 }
 
 impl From<ExitFailure> for ExitCode {
@@ -34,4 +48,5 @@ Exit codes:
   2  wrong usage
   3  a listen address cannot be opened
   4  the system refused another resource, such as a thread or a log file
-  5  the node or its store refused the request, or could not be reached";
+  5  the node or its store refused the request, or could not be reached; for `run`: a store or a secret
+     manager that the start needs does not answer";

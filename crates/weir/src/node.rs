@@ -146,8 +146,9 @@ impl GatewayNode {
         let source = options.file.to_string_lossy();
         let publisher = Arc::new(Publisher::new(&source, PLUGINS, Box::new(snapshots.clone())));
         let (mut loader, loaded) = opened.map_err(|diagnostics| {
+            let failure = ExitFailure::of_start(&diagnostics);
             publisher.refuse(diagnostics);
-            ExitFailure::Configuration
+            failure
         })?;
         // Publishing starts plugins, which may log.
         let settings = &loaded.document.settings;
@@ -155,9 +156,9 @@ impl GatewayNode {
         let records = &settings.records;
         weir_plugins::set_record_limits(records.memory, records.threads.into(), &records.cpus);
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
-        let (loaded, first) = first.map_err(|_| match listeners.has_failed() {
+        let (loaded, first) = first.map_err(|faults| match listeners.has_failed() {
             true => ExitFailure::Listen,
-            false => ExitFailure::Configuration,
+            false => ExitFailure::of_start(&faults),
         })?;
         if let Some(refusal) = weir_plugins::counter_refusal() {
             say!("{refusal}");

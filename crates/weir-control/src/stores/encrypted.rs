@@ -85,7 +85,7 @@ impl<S: ResourceStore> ResourceStore for EncryptedStore<S> {
         // If other nodes write to the store as well, the other resources are served. In a store of this node alone, it means that
         // the keys of the configuration file are not those that the store was written with.
         if self.store.shared().is_none() && !unreadable.is_empty() {
-            let StoreFailure { problem, advice } = refusal(&unreadable);
+            let StoreFailure { problem, advice, .. } = refusal(&unreadable);
             return Err(StoreFailure::new(format!("the store {}: {problem}", self.name()), advice));
         }
         if self.store.shared().is_none() && self.cipher.has_keys() {

@@ -171,7 +171,7 @@ impl EtcdStore {
     }
 
     fn away(&self, problem: &str) -> StoreFailure {
-        StoreFailure::new(
+        StoreFailure::away(
             format!("{} cannot be used: {problem}", self.name),
             "check `store.etcd.hosts` and that etcd runs",
         )
@@ -209,7 +209,7 @@ impl EtcdStore {
     fn never_reached(&self) -> StoreFailure {
         let problem = self.mailbox.content().state.problem.clone();
         let problem = problem.unwrap_or_else(|| "it does not answer".to_owned());
-        StoreFailure::new(
+        StoreFailure::away(
             format!("{} cannot be used, tried for {FIRST_START_PATIENCE:?}: {problem}", self.name),
             "check `store.etcd.hosts` and that etcd runs, then start the node again; a node that has read the resources once \
              starts without etcd, from the copy in its data directory (`data_dir`)",

@@ -9,11 +9,18 @@ pub struct StoreFailure {
     pub problem: String,
     /// How to correct it.
     pub advice: String,
+    /// Whether the store is on other machines and does not answer, so that the same may succeed later.
+    pub is_away: bool,
 }
 
 impl StoreFailure {
     pub fn new(problem: impl Into<String>, advice: impl Into<String>) -> StoreFailure {
-        StoreFailure { problem: problem.into(), advice: advice.into() }
+        StoreFailure { problem: problem.into(), advice: advice.into(), is_away: false }
+    }
+
+    /// The store does not answer.
+    pub fn away(problem: impl Into<String>, advice: impl Into<String>) -> StoreFailure {
+        StoreFailure { is_away: true, ..StoreFailure::new(problem, advice) }
     }
 }
 

@@ -143,7 +143,7 @@ impl KubernetesStore {
     }
 
     fn never_reached(&self, problem: &str) -> StoreFailure {
-        StoreFailure::new(
+        StoreFailure::away(
             format!("{} cannot be used, tried for {FIRST_START_PATIENCE:?}: {problem}", self.name),
             "check `store.kubernetes` and the rights of the credentials, then start the node again; a node that has read the \
              objects once starts without the API server, from the copy in its data directory (`data_dir`)",

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use weir_client::HttpClient;
 use weir_plugin::AllowedFolders;
@@ -22,6 +23,11 @@ use crate::document::{BesideDocument, CompleteDocument, Document, Files, NameQue
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
 use crate::text::yaml::TextLimits;
+
+/// How long a node that starts without a secret waits for its manager.
+const FIRST_START_PATIENCE: Duration = Duration::from_secs(20);
+/// The pause between two tries of a node that starts.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Loads documents of one source.
 pub struct DocumentLoader {
@@ -214,6 +220,27 @@ impl DocumentLoader {
         let mut trial = self.live.as_ref().map(LiveResources::begin);
         let loaded = self.load_trial(trial.as_mut())?;
         Ok(LoadedDocument { trial, ..loaded })
+    }
+
+    /// Like [`DocumentLoader::load`], for a node that starts: managers of secrets that do not answer are asked again for
+    /// [`FIRST_START_PATIENCE`]. `told` is called with what it waits for.
+    ///
+    /// # Errors
+    /// As [`DocumentLoader::read`].
+    pub(super) fn load_first(&mut self, told: &dyn Fn(&str)) -> Result<LoadedDocument, Vec<Diagnostic>> {
+        let deadline = Instant::now() + FIRST_START_PATIENCE;
+        let mut has_told = false;
+        loop {
+            let loaded = self.load()?;
+            let Some(problem) = self.secrets.away().filter(|_| Instant::now() < deadline) else { return Ok(loaded) };
+            if !has_told {
+                let limit = FIRST_START_PATIENCE.as_secs();
+                told(&format!("secrets cannot be read yet, trying for {limit} seconds: {problem}"));
+                has_told = true;
+            }
+            std::thread::sleep(PAUSE);
+            self.secrets.forget_failed();
+        }
     }
 
     /// Like [`DocumentLoader::load`], with the resources of a trial.

@@ -39,7 +39,7 @@ impl DocumentLoader {
     /// As [`DocumentLoader::open`].
     pub fn open_telling(path: &Path, told: &dyn Fn(&str)) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
         let mut loader = DocumentLoader::of_file(path);
-        let loaded = loader.load()?;
+        let loaded = loader.load_first(told)?;
         let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded, told)? else {
             if loaded.document.settings.admin.as_ref().is_some_and(|admin| admin.shows_file) {
                 let accepted = AcceptedSettings::default();
@@ -67,8 +67,10 @@ pub(super) fn with_store(
     if !document.faults.is_empty() {
         return Err(document.faults.iter().map(|fault| document.located(fault.clone())).collect());
     }
-    let failed =
-        |failure: StoreFailure| vec![Diagnostic::of_source(&document.source, failure.problem).advise(failure.advice)];
+    let failed = |failure: StoreFailure| {
+        let fault = Diagnostic::of_source(&document.source, failure.problem).advise(failure.advice);
+        vec![if failure.is_away { fault.away() } else { fault }]
+    };
     let beside = path.parent().unwrap_or(Path::new(""));
     let store = open_store(&document.settings, store, beside, files.serves(), told).map_err(failed)?;
     let live = Arc::new(LiveResources::of_store(store).map_err(failed)?);

@@ -104,7 +104,7 @@ impl ReadLists {
 /// Keeps the first fault of a resource, and says how many more there are.
 fn shorten(faults: &mut Vec<Diagnostic>) {
     let rest = faults.split_off(1);
-    let cause = match rest.iter().all(|fault| fault.cause == FaultCause::Outside) {
+    let cause = match rest.iter().all(|fault| fault.cause.is_outside()) {
         true => FaultCause::Outside,
         false => FaultCause::Text,
     };

@@ -14,7 +14,7 @@ use http::{Request, StatusCode};
 use serde_json::{Map, Value};
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
-use crate::document::{Document, SecretManager, SecretReference, WrittenDocument};
+use crate::document::{Document, SecretManager, SecretReference, UnreadSecret, WrittenDocument};
 
 /// The time limit of a request to a manager.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ impl KnownSecrets {
         }
         document.with_secrets(|manager, secret| {
             let content = &values[&(manager.clone(), secret.path.clone())];
-            content.as_ref().map_err(|failure| failure.problem.clone()).and_then(|content| secret.of(content))
+            value_of(content, secret)
         })
     }
 }
@@ -97,6 +97,26 @@ struct SecretFailure {
     problem: String,
     /// Whether the manager has not answered. To ask it again may take long.
     is_silent: bool,
+    /// Whether it may be read later without a change of the configuration.
+    is_away: bool,
+}
+
+impl SecretFailure {
+    fn silent(problem: String) -> SecretFailure {
+        SecretFailure { problem, is_silent: true, is_away: true }
+    }
+
+    fn answered(problem: String) -> SecretFailure {
+        SecretFailure { problem, is_silent: false, is_away: false }
+    }
+}
+
+/// A secret in what was fetched.
+fn value_of(content: &Result<SecretContent, SecretFailure>, secret: &SecretReference) -> Result<String, UnreadSecret> {
+    match content {
+        Ok(content) => Ok(secret.of(content)?),
+        Err(failure) => Err(UnreadSecret { problem: failure.problem.clone(), is_away: failure.is_away }),
+    }
 }
 
 type FetchedSecret = (SecretPath, Result<SecretContent, SecretFailure>);
@@ -125,7 +145,7 @@ impl Secrets {
         let kept = self.kept.all();
         let value = |manager: &SecretManager, secret: &SecretReference| {
             let kept = kept.get(&(manager.clone(), secret.path.clone())).expect("it was fetched above");
-            kept.content.as_ref().map_err(|failure| failure.problem.clone()).and_then(|content| secret.of(content))
+            value_of(&kept.content, secret)
         };
         (document.with_secrets(value), complaints)
     }
@@ -155,6 +175,18 @@ impl Secrets {
     /// The secrets fetched so far, for other threads.
     pub(super) fn known(&self) -> KnownSecrets {
         self.kept.clone()
+    }
+
+    /// Why a secret cannot be read at the moment, if that may pass; `None` if there is no such secret.
+    pub(super) fn away(&self) -> Option<String> {
+        let kept = self.kept.all();
+        let mut failed = kept.values().filter_map(|kept| kept.content.as_ref().err());
+        failed.find(|failure| failure.is_away).map(|failure| failure.problem.clone())
+    }
+
+    /// Makes the next load ask again for secrets that could not be read, and wait for the answers.
+    pub(super) fn forget_failed(&mut self) {
+        self.kept.all().retain(|_, kept| kept.content.is_ok());
     }
 
     /// Makes the next load ask at once for secrets that could not be read, however short ago that was.
@@ -283,7 +315,7 @@ fn fetched(http: &HttpClient, places: Vec<SecretPath>) -> Vec<FetchedSecret> {
         return Vec::new();
     }
     let failed = |problem: String| {
-        let failure = SecretFailure { problem, is_silent: true };
+        let failure = SecretFailure::silent(problem);
         places.iter().map(|place| (place.clone(), Err(failure.clone()))).collect()
     };
     let asking = || {
@@ -317,13 +349,13 @@ async fn fetch_one<'p>(http: &HttpClient, place: &'p SecretPath, silent: &Silent
 
 impl From<&str> for SecretFailure {
     fn from(problem: &str) -> SecretFailure {
-        SecretFailure { problem: problem.to_owned(), is_silent: false }
+        SecretFailure::answered(problem.to_owned())
     }
 }
 
 /// Reads a path of a key/value engine, version 1 or 2 (Vault's HTTP API).
 async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretContent, SecretFailure> {
-    let answered = |problem: String| SecretFailure { problem, is_silent: false };
+    let answered = SecretFailure::answered;
     let SecretManager { uri, prefix, token, namespace, .. } = manager;
     let url = ServiceUrl::parse(&format!("{uri}/v1/{prefix}/{path}")).map_err(|error| answered(error.to_string()))?;
     let mut request = Request::get(url.target().as_str()).header("X-Vault-Token", &**token);
@@ -332,13 +364,17 @@ async fn read(http: &HttpClient, (manager, path): &SecretPath) -> Result<SecretC
     }
     let request = request.body(Bytes::new()).map_err(|error| answered(error.to_string()))?;
     let settings = CallSettings { connect_timeout: TIMEOUT, timeout: TIMEOUT, ..CallSettings::default() };
-    let silent = |problem: String| SecretFailure { problem, is_silent: true };
-    let answer = http.call(&url, request, &settings).await.map_err(|error| silent(error.to_string()))?;
+    let answer = http.call(&url, request, &settings).await.map_err(|error| SecretFailure::silent(error.to_string()))?;
     match answer.status() {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Err("there is no secret under this path".into()),
         StatusCode::FORBIDDEN => return Err("the token is not allowed to read this path".into()),
-        status => return Err(answered(format!("the secrets manager answered with {status}"))),
+        status => {
+            // 5xx: sealed, starting, or without a leader; 429: too many requests, or a standby.
+            let is_away = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+            let problem = format!("the secrets manager answered with {status}");
+            return Err(SecretFailure { is_away, ..answered(problem) });
+        }
     }
     let Ok(Value::Object(mut answer)) = serde_json::from_slice(answer.body()) else {
         return Err("the answer of the secrets manager is not JSON".into());

@@ -32,9 +32,9 @@ impl SettlePolicy {
         (key, faults): (&ResourceKey, &[Diagnostic]),
         is_leaving: impl Fn(&ResourceKey) -> bool,
     ) -> bool {
-        let is_outside = |fault: &&Diagnostic| fault.cause == FaultCause::Outside;
+        let is_outside = |fault: &&Diagnostic| fault.cause.is_outside();
         let lacks = |fault: &Diagnostic| match &fault.cause {
-            FaultCause::Outside => true,
+            FaultCause::Outside | FaultCause::Away => true,
             // What stands there in place of a value from outside may be wrong as well.
             FaultCause::Text | FaultCause::SameSecret(_) => {
                 faults.iter().filter(is_outside).any(|other| fault.path.starts_with(&other.path))

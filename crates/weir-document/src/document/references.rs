@@ -11,7 +11,7 @@ use super::RESOURCE_LISTS;
 use super::data_encryption::{UNREADABLE, unreadable};
 use super::resolved_texts::ResolvedText;
 use super::resource_access::ResourceAccess;
-use super::secret_reference::{ReferenceFault, SecretReference, after};
+use super::secret_reference::{ReferenceFault, SecretReference, UnreadSecret, after};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::substitute::VariableLookup;
 use crate::text::tree::{MapEntry, NodeKind, PathStep, TextPosition, TreeNode, TreePath};
@@ -105,7 +105,7 @@ fn text_at<'o>(options: &'o Value, path: &str) -> Option<&'o str> {
 }
 
 /// Returns the value of a secret, or why it cannot be read.
-pub type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, String>;
+pub type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, UnreadSecret>;
 
 /// Replaces references to secrets by their values.
 pub(super) fn put_secrets(
@@ -117,9 +117,10 @@ pub(super) fn put_secrets(
     // Whether each may be used was checked when they were collected.
     let of = ReferringText::Document(None);
     replace(source, tree, of, resolved, &mut |text, _, _| match SecretReference::parse(text)? {
-        Ok(secret) => Some(value(&secret).map_err(|problem| {
-            let problem = format!("the secret `{}/{}` cannot be read: {problem}", secret.path, secret.key);
-            Unresolved::Outside((problem, String::new()))
+        Ok(secret) => Some(value(&secret).map_err(|unread| {
+            let problem = format!("the secret `{}/{}` cannot be read: {}", secret.path, secret.key, unread.problem);
+            let fault = (problem, String::new());
+            if unread.is_away { Unresolved::Away(fault) } else { Unresolved::Outside(fault) }
         })),
         Err(fault) => Some(Err(fault.into())),
     })
@@ -131,6 +132,8 @@ enum Unresolved {
     Text(ReferenceFault),
     /// What it refers to is not there, or cannot be read.
     Outside(ReferenceFault),
+    /// The service that keeps it does not answer.
+    Away(ReferenceFault),
 }
 
 impl From<ReferenceFault> for Unresolved {
@@ -289,6 +292,7 @@ impl ReferenceResolver<'_> {
         let (cause, (problem, advice)) = match reason {
             Unresolved::Text(fault) => (FaultCause::Text, fault),
             Unresolved::Outside(fault) => (FaultCause::Outside, fault),
+            Unresolved::Away(fault) => (FaultCause::Away, fault),
         };
         let fault = Diagnostic::at_place(self.source, place, problem);
         let fault = if advice.is_empty() { fault } else { fault.advise(advice) };
@@ -354,7 +358,7 @@ mod tests {
         let mut tree =
             TreeNode::from(json!({"plugins": {"a": "$secret://vault/1/jack/auth/key", "b": "$secret://vault/1/x/y"}}));
         let value = |asked: &SecretReference| {
-            if *asked == secret { Ok("s3cret".to_owned()) } else { Err("no such secret".to_owned()) }
+            if *asked == secret { Ok("s3cret".to_owned()) } else { Err("no such secret".to_owned().into()) }
         };
         let faults: Vec<String> =
             put_secrets(&source, &mut tree, &value, &mut Vec::new()).iter().map(Diagnostic::to_string).collect();

@@ -13,6 +13,20 @@ pub struct SecretReference {
     pub key: Box<str>,
 }
 
+/// Why a secret cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadSecret {
+    pub problem: String,
+    /// Whether its manager does not answer, so that it may be read later.
+    pub is_away: bool,
+}
+
+impl From<String> for UnreadSecret {
+    fn from(problem: String) -> UnreadSecret {
+        UnreadSecret { problem, is_away: false }
+    }
+}
+
 /// A problem and an advice.
 pub(super) type ReferenceFault = (String, String);
 

@@ -9,7 +9,7 @@ use super::kinds::RESOURCE_LISTS;
 use super::lists::{LongLists, ReferringResource};
 use super::references::{self, KeptReferences, PlacedReference, ReferringText};
 use super::resolved_texts::ResolvedText;
-use super::secret_reference::SecretReference;
+use super::secret_reference::{SecretReference, UnreadSecret};
 use super::secrets::SecretManager;
 use super::{StoreOrigin, settings};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
@@ -136,7 +136,10 @@ impl WrittenDocument {
     }
 
     /// The document with the values of the secrets. A secret that cannot be read is a fault.
-    pub fn with_secrets(self, value: impl Fn(&SecretManager, &SecretReference) -> Result<String, String>) -> Document {
+    pub fn with_secrets(
+        self,
+        value: impl Fn(&SecretManager, &SecretReference) -> Result<String, UnreadSecret>,
+    ) -> Document {
         let WrittenDocument { mut document, referring, with_references, .. } = self;
         let Some(mut tree) = with_references else { return document };
         let lists = document.store.is_some().then(|| document.take_lists(referring));

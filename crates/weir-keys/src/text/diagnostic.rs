@@ -42,6 +42,8 @@ pub enum FaultCause {
     /// Outside: a secret, a file, a variable of the environment, the time. The same text may be right at another time or on
     /// another machine.
     Outside,
+    /// Outside as well: a service on another machine that does not answer at the moment.
+    Away,
     /// It refers to another resource, by its key in a store such as `upstreams/u`, that is not there or not served.
     Missing(Box<MissingResource>),
     /// Two resources have a secret in common, such as the key of consumers: both, by their keys in a store. Who may not read the secrets
@@ -58,6 +60,11 @@ pub struct MissingResource {
 impl FaultCause {
     pub fn missing(list: &str, id: &str) -> FaultCause {
         FaultCause::Missing(Box::new(MissingResource { key: format!("{list}/{id}").into() }))
+    }
+
+    /// Whether the same text may be right at another time or on another machine.
+    pub fn is_outside(&self) -> bool {
+        matches!(self, FaultCause::Outside | FaultCause::Away)
     }
 
     /// That of a file which cannot be read: it is outside, unless the resource may not name the file at all.
@@ -85,6 +92,13 @@ impl Diagnostic {
     #[must_use]
     pub fn outside(mut self) -> Self {
         self.cause = FaultCause::Outside;
+        self
+    }
+
+    /// Marks the fault as caused by a service that does not answer.
+    #[must_use]
+    pub fn away(mut self) -> Self {
+        self.cause = FaultCause::Away;
         self
     }
 
@@ -229,7 +243,7 @@ impl Faults {
             return true;
         }
         of_resource.unlisted += 1;
-        of_resource.has_unlisted_of_text |= diagnostic.cause != FaultCause::Outside;
+        of_resource.has_unlisted_of_text |= !diagnostic.cause.is_outside();
         false
     }
 
