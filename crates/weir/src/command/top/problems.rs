@@ -14,6 +14,7 @@ pub fn problems(span: &ReadingPair<'_>, now_s: f64) -> Vec<String> {
     let mut all = Vec::new();
     configuration(span, &mut all);
     certificates(span, now_s, &mut all);
+    connections(span, &mut all);
     logs(span, &mut all);
     policies(span, &mut all);
     endpoints(span, &mut all);
@@ -51,6 +52,16 @@ fn certificates(span: &ReadingPair<'_>, now_s: f64, all: &mut Vec<String>) {
         } else if left <= SOON_S {
             all.push(format!("the certificate of {name} expires in {}", seconds(left)));
         }
+    }
+}
+
+fn connections(span: &ReadingPair<'_>, all: &mut Vec<String>) {
+    if span.rate("weir_client_connections_full_seconds_total", &[]) > 0.0 {
+        let closed = span.rate("weir_client_connections_shed_total", &[]);
+        all.push(format!(
+            "the connection limit of a worker is reached, {} idle connections/s are closed",
+            count(closed)
+        ));
     }
 }
 
@@ -104,6 +115,16 @@ mod tests {
                     weir_policy_errors_total{route=\"r\",policy=\"p\"} 4\n\
                     weir_upstream_endpoint_up{upstream=\"u\",endpoint=\"h:1\"} 1\n";
         assert_eq!(told(page, page), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_node_whose_clients_use_up_its_connections_has_a_problem() {
+        let page = |full: u32, shed: u32| {
+            format!("weir_client_connections_full_seconds_total {full}\nweir_client_connections_shed_total {shed}\n")
+        };
+        let problem = "the connection limit of a worker is reached, 15 idle connections/s are closed";
+        assert_eq!(told(&page(7, 10), &page(9, 40)), [problem]);
+        assert_eq!(told(&page(9, 40), &page(9, 40)), Vec::<String>::new());
     }
 
     #[test]
