@@ -1,10 +1,14 @@
 //! What a service manager sees: sd_notify(3) and sd_listen_fds(3).
 
+use std::fs;
 use std::iter;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 
+use weir_control::document::WrittenDocument;
+use weir_control::text::yaml::TextLimits;
 use weir_testkit::{DEADLINE, Gateway, Signal, TempDir, eventually_some};
 
 use crate::load::{origin, routes};
@@ -63,6 +67,22 @@ fn the_service_manager_hears_of_every_turn() {
     let process = rustix::process::Pid::from_raw(main as i32).expect("not 0");
     rustix::process::kill_process(process, Signal::TERM).expect("it runs");
     manager.wait("STOPPING=1");
+}
+
+/// A node that stops waits until load balancers have noticed, finishes its exchanges, and delivers its last metrics and records.
+#[test]
+fn the_unit_leaves_a_node_the_time_to_stop() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let read = |name: &str| fs::read_to_string(deploy.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let unit = read("weir.service");
+    let limit = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s'));
+    let limit: u64 = limit.expect("the unit has a limit").parse().expect("seconds");
+    let installed = WrittenDocument::parse("weir.yaml", &read("weir.yaml"), &|_| None, TextLimits::default());
+    let settings = installed.expect("YAML").without_secrets().settings;
+    let stopping = (settings.shutdown_delay + settings.worker_shutdown_timeout).as_secs();
+    assert!(stopping >= 40, "the installed file and the default: {stopping} s");
+    // 3 s for metrics and 5 s for log records.
+    assert!(limit >= stopping + 8, "{limit} s are not enough for {stopping} s and the last metrics and records");
 }
 
 #[test]
