@@ -676,3 +676,17 @@ routes:
     assert_eq!(receiver.count(), served);
     assert!(gateway.metrics().sum("weir_policy_refusals_total", &["policy=\"http-logger\""]) >= 21.0);
 }
+
+#[test]
+fn a_relative_data_directory_is_beside_the_configuration() {
+    let (receiver, elsewhere) = (Receiver::start(), TempDir::new());
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let text = yaml(&elsewhere, &receiver, &origin, "");
+    let text = text.replace(&elsewhere.path().display().to_string(), "data");
+    let launcher = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).working_directory(elsewhere.path());
+    let gateway = launcher.start(&text);
+    assert_eq!(gateway.get("/").status, 200);
+    eventually("the record is delivered", DEADLINE, || receiver.count() == 1);
+    assert!(gateway.directory().join("data/records").is_dir(), "the spool is beside the file");
+    assert!(!elsewhere.join("data").exists(), "nothing is written to the working directory");
+}

@@ -8,12 +8,15 @@ use crate::document::NodeSettings;
 const DATA: &str = "weir-data";
 const STORE: &str = "store.redb";
 
+/// `data_dir`; a relative one is beside the configuration file.
+pub fn configured_directory(settings: &NodeSettings, beside: &Path) -> Option<PathBuf> {
+    settings.data_dir.as_deref().map(|directory| beside.join(directory))
+}
+
 /// The directory for files that a node writes: `data_dir`, the directory given by systemd, or one beside the configuration file.
 pub fn data_directory(settings: &NodeSettings, beside: &Path) -> PathBuf {
-    match &settings.data_dir {
-        Some(directory) => beside.join(&**directory),
-        None => std::env::var_os("STATE_DIRECTORY").map_or_else(|| beside.join(DATA), PathBuf::from),
-    }
+    let by_systemd = || std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
+    configured_directory(settings, beside).or_else(by_systemd).unwrap_or_else(|| beside.join(DATA))
 }
 
 /// The file of an embedded store.

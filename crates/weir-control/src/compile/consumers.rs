@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use weir_plugin::{BuildContext, ConfigError, Consumer, Proof, Registry};
 
 use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
+use crate::data_directory::configured_directory;
 use crate::document::{self, CredentialSpec, Document, Listen, PluginSet, PluginSpec, ResourceOrigin};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 
@@ -59,7 +59,7 @@ pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Kn
         registry,
         shared: BuildContext::new(https_port)
             .with_http(compiler.http.clone())
-            .with_data_dir(compiler.document.settings.data_dir.as_deref().map(PathBuf::from))
+            .with_data_dir(configured_directory(&compiler.document.settings, &compiler.document.beside.directory))
             .with_log_folders(compiler.document.access().map(|access| Arc::clone(&access.writable))),
         taken: HashMap::new(),
     };
