@@ -110,10 +110,12 @@ fn a_damaged_store_is_refused_with_advice_and_left_alone() {
 fn a_full_disk_refuses_changes_until_there_is_space_again() {
     let directory = TempDir::new();
     let Some(place) = on_small_disk(env!("CARGO_BIN_EXE_weir"), 8, directory.path()) else { return };
-    let gateway = Gateway::with_binary(place.path().join("weir")).start(&kept_in(&directory));
+    let gateway =
+        Gateway::with_binary(place.path().join("weir")).start(&(kept_in(&directory) + "error_log_level: info\n"));
     let mut api = Api::of(&gateway);
     let route = |text: &str| format!(r#"{{"uri": "/r", "plugins": {{"mocking": {{"response_example": "{text}"}}}}}}"#);
     api.put("routes/r", &route("before"));
+    assert_eq!(gateway.metrics().get("weir_store_writable"), Some(1.0));
     // The disk as the process sees it.
     let filler = format!("/proc/{}/root{}/filler", gateway.pid(), directory.path().display());
     let mut file = fs::File::create(&filler).expect("a file");
@@ -128,6 +130,9 @@ fn a_full_disk_refuses_changes_until_there_is_space_again() {
     });
     let answer = api.ask("PUT", "routes/r", "", &large);
     assert!(answer.text().contains("check the disk"), "{}", answer.text());
+    gateway
+        .wait_stderr("the failure", |line| line.contains("ERROR the store ") && line.contains("changes are refused: "));
+    assert_eq!(gateway.metrics().get("weir_store_writable"), Some(0.0));
     let served = gateway.get("/r").text();
     assert!(served == "before" || served.len() == 100_000, "it serves on");
     let revision = api.get("routes/r")["modifiedIndex"].clone();
@@ -135,6 +140,8 @@ fn a_full_disk_refuses_changes_until_there_is_space_again() {
     fs::remove_file(&filler).expect("the file");
     let made = api.put("routes/r", &route("after"));
     assert_eq!(made.status, 200, "there is space again");
+    gateway.wait_stderr("its end", |line| line.contains("the store ") && line.contains("can be written again"));
+    assert_eq!(gateway.metrics().get("weir_store_writable"), Some(1.0));
     assert_eq!(gateway.get("/r").text(), "after");
     let history = api.get("history?count=1000");
     let numbers: Vec<u64> =

@@ -243,7 +243,15 @@ fn a_full_disk_is_insufficient_storage_and_the_hub_goes_on_once_there_is_room() 
         refused += u64::from(answer.status == 507);
         refused == 3
     });
+    let up = || node.gateway.metrics().get("weir_hub_up{hub=\"h\"}");
+    node.gateway
+        .wait_stderr("the failure", |line| line.contains("events of the hub cannot be stored, and are refused: "));
+    assert_eq!(up(), Some(0.0));
     fs::remove_file(&filler).expect("the file");
     drop(file);
     eventually("there is room again", DEADLINE, || node.post(&target, "text/plain", b"small").status == 202);
+    node.gateway.wait_stderr("its end", |line| line.contains("events of the hub can be stored again"));
+    eventually("its state can be stored, too", DEADLINE, || up() == Some(1.0));
+    let told = node.gateway.stderr().matches("cannot be stored").count();
+    assert_eq!(told, 1, "{}", node.gateway.stderr());
 }

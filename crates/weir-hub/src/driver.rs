@@ -1,5 +1,6 @@
 //! The hub's thread: carries out the engine's decisions with real files, sockets and time.
 
+mod event_storing;
 mod listeners;
 mod state_writing;
 
@@ -31,6 +32,7 @@ use crate::settings::HubSettings;
 use crate::store::HubStore;
 use crate::verification::{VerificationFailure, VerificationReports};
 
+use event_storing::EventStoring;
 pub(crate) use listeners::EventWaiter;
 use listeners::WaitingListeners;
 pub(crate) use state_writing::PersistedChanges;
@@ -57,6 +59,8 @@ pub(crate) enum Message {
     Reconfigure(Arc<HubSettings>, HttpClientSettings),
     /// An event may have been committed.
     Committed,
+    /// An event was not stored.
+    NotStored,
     Recorded(PersistedChanges),
     Unrecorded(AppendError),
     Delivered {
@@ -78,7 +82,7 @@ pub(crate) enum Message {
 const RETENTION_LOOK: Duration = Duration::from_secs(10);
 /// How long to wait after a disk failure before the state is written again.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// How often it is reported that events cannot be read.
+/// How often it is reported that events cannot be read, or stored.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// The most messages handled in one turn of the thread's loop.
 const MESSAGES_PER_TURN: usize = 128;
@@ -114,6 +118,7 @@ pub(crate) struct HubDriver {
     failed_at: Option<Instant>,
     /// Whether it failed for want of room.
     is_disk_full: bool,
+    storing: EventStoring,
     /// When events could not be read. What needs them is tried again then.
     unreadable_at: Option<Instant>,
     /// When this was last reported.
@@ -156,6 +161,7 @@ impl HubDriver {
             release: None,
             failed_at: None,
             is_disk_full: false,
+            storing: EventStoring::default(),
             unreadable_at: None,
             unreadable_told: None,
             clock: HubClock::new(),
@@ -308,8 +314,12 @@ impl HubDriver {
             }
             Message::Committed => {
                 self.has_committed = true;
+                if self.storing.has_failed() {
+                    self.look_at_storing();
+                }
                 self.take_in();
             }
+            Message::NotStored => self.look_at_storing(),
             Message::Denied(number) => self.engine.denied(number),
             Message::Recorded(written) => self.recorded(written),
             Message::Unrecorded(error) => {
@@ -387,6 +397,12 @@ impl HubDriver {
             }
         }
         self.retain(0);
+    }
+
+    fn look_at_storing(&mut self) {
+        if let Some(line) = self.storing.look(self.store.events.journal.status().error, Instant::now()) {
+            (self.tell)(&line);
+        }
     }
 
     /// Reports that events cannot be read, at most once a minute.

@@ -133,9 +133,7 @@ impl Hub {
         let inbox = self.inbox.clone();
         let on_commit = Box::new(move |result: Result<u64, AppendError>| {
             // The driver is informed before the publisher, so that a publisher with an answer finds its event in the account.
-            if result.is_ok() {
-                let _ = inbox.send(Message::Committed);
-            }
+            let _ = inbox.send(if result.is_ok() { Message::Committed } else { Message::NotStored });
             let _ = reply.send(result);
         });
         // The lock is held, so that nothing is appended once `close` has let the log go.

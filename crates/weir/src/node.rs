@@ -194,7 +194,9 @@ impl GatewayNode {
         let access_log = logs::open(logs::ACCESS_LOG, path, &metrics.access_log)?;
         let path = settings.admin.as_ref().and_then(|admin| admin.audit.as_deref());
         let audit_log = logs::open(logs::AUDIT_LOG, path, &metrics.audit_log)?;
-        let state = Arc::new(NodeState::new(Arc::clone(&metrics), limits, Arc::clone(&publisher), loader.lookups()));
+        let live = loader.live().map(Arc::clone);
+        let state = NodeState::new(Arc::clone(&metrics), limits, Arc::clone(&publisher), loader.lookups(), live);
+        let state = Arc::new(state);
         let no_copy =
             |error: io::Error| system("the file descriptor of a listening socket cannot be duplicated", &error);
         let signals = {

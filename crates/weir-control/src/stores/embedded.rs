@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
@@ -60,6 +60,8 @@ struct StoreFile {
     acknowledged: AtomicU64,
     /// There was an I/O error, so that the file must be opened again.
     has_failed: AtomicBool,
+    /// The last change could not be written.
+    is_unwritable: AtomicBool,
 }
 
 impl EmbeddedStore {
@@ -83,6 +85,7 @@ impl EmbeddedStore {
             database: RwLock::new(Some(database)),
             acknowledged: AtomicU64::new(revision),
             has_failed: AtomicBool::new(false),
+            is_unwritable: AtomicBool::new(false),
         });
         Ok(EmbeddedStore {
             file,
@@ -121,6 +124,23 @@ impl EmbeddedStore {
             self.file.note(&error);
             unusable(&self.file.path, error)
         })
+    }
+
+    /// Logs that changes cannot be written, and that they can be again. The copy of another store is without copies, and is reported
+    /// with that store.
+    fn tell(&self, error: Option<&redb::Error>) {
+        let was_unwritable = self.file.is_unwritable.swap(error.is_some(), AcqRel);
+        if self.copies.is_none() {
+            return;
+        }
+        let path = self.file.path.display();
+        match error {
+            Some(error) if !was_unwritable => {
+                tracing::error!("the store {path} cannot be written, changes are refused: {error}");
+            }
+            None if was_unwritable => tracing::info!("the store {path} can be written again"),
+            _ => {}
+        }
     }
 
     fn write(&self, database: &Database, revisions: &[RevisionRecord]) -> Result<(), redb::Error> {
@@ -189,10 +209,18 @@ impl ResourceStore for EmbeddedStore {
     }
 
     fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
-        self.with(|database| self.write(database, revisions))?;
+        self.with(|database| {
+            let written = self.write(database, revisions);
+            self.tell(written.as_ref().err());
+            written
+        })?;
         let last = revisions.last().map_or(0, |record| record.revision);
         self.file.acknowledged.store(last, Release);
         Ok(last)
+    }
+
+    fn is_writable(&self) -> Option<bool> {
+        Some(!self.file.is_unwritable.load(Acquire))
     }
 
     fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure> {

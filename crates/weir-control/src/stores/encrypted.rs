@@ -125,6 +125,10 @@ impl<S: ResourceStore> ResourceStore for EncryptedStore<S> {
         Ok(records)
     }
 
+    fn is_writable(&self) -> Option<bool> {
+        self.store.is_writable()
+    }
+
     fn shared(&self) -> Option<&dyn SharedStore> {
         self.store.shared().map(|_| self as &dyn SharedStore)
     }

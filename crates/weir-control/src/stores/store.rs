@@ -39,6 +39,11 @@ pub trait ResourceStore: Send + Sync {
     /// If they cannot be read.
     fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure>;
 
+    /// Whether the last change could be written to the file of the store; `None` without a file.
+    fn is_writable(&self) -> Option<bool> {
+        None
+    }
+
     /// The additional operations, if other nodes use the store as well.
     fn shared(&self) -> Option<&dyn SharedStore> {
         None

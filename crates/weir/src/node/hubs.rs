@@ -109,6 +109,10 @@ fn listening(hubs: &HubStatuses, page: &mut Page) {
 }
 
 fn sizes(hubs: &HubStatuses, page: &mut Page) {
+    page.gauge("weir_hub_up", "Whether the disk, or the Kafka, of a hub stores what it gets (1) or not (0).");
+    for (hub, status) in hubs {
+        page.value(&[("hub", hub)], u8::from(status.error.is_none()));
+    }
     page.gauge("weir_hub_pending", "Deliveries that are not finished yet.");
     for (hub, status) in hubs {
         page.value(&[("hub", hub)], status.account.pending);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use serde::Serialize;
 use serde_json::{Value, json};
 use weir_control::acme::AcmeReport;
+use weir_control::stores::LiveResources;
 use weir_control::{Acme, NameLookups, Publisher};
 use weir_gateway::{DataPlane, tail};
 use weir_net::limits::ProcessLimits;
@@ -54,6 +55,8 @@ pub struct NodeState {
     gateway: OnceLock<Weak<DataPlane>>,
     acme: OnceLock<Weak<Acme>>,
     lookups: NameLookups,
+    /// The resources of a store; `None` if they come from the file.
+    live: Option<Arc<LiveResources>>,
     pub metrics_exports: MetricsExportTally,
     pub servers: ServerTallies,
     changing: Mutex<NodeProgress>,
@@ -66,7 +69,13 @@ struct NodeProgress {
 }
 
 impl NodeState {
-    pub fn new(metrics: Arc<Metrics>, limits: ProcessLimits, publisher: Arc<Publisher>, lookups: NameLookups) -> Self {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        limits: ProcessLimits,
+        publisher: Arc<Publisher>,
+        lookups: NameLookups,
+        live: Option<Arc<LiveResources>>,
+    ) -> Self {
         Self {
             metrics,
             limits,
@@ -75,6 +84,7 @@ impl NodeState {
             gateway: OnceLock::new(),
             acme: OnceLock::new(),
             lookups,
+            live,
             metrics_exports: MetricsExportTally::default(),
             servers: ServerTallies::default(),
             changing: Mutex::default(),
@@ -122,6 +132,13 @@ impl NodeState {
             page.gauge("weir_store_up", "Whether the store that nodes share answers (1) or not (0).");
             if let Some(store) = &self.publisher.status().store {
                 page.value(&[], u8::from(store.connected));
+            }
+            page.gauge(
+                "weir_store_writable",
+                "Whether the last change could be written to the embedded store (1) or not (0).",
+            );
+            if let Some(is_writable) = self.live.as_ref().and_then(|live| live.store().is_writable()) {
+                page.value(&[], u8::from(is_writable));
             }
             certificates::write_ends(&self.publisher.status().certificates, page);
             if let Some(report) = self.acme() {

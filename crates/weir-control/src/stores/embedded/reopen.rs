@@ -32,7 +32,6 @@ impl StoreFile {
         undo_after(&again, self.acknowledged.load(Acquire)).map_err(|error| unusable(&self.path, error))?;
         *database = Some(again);
         self.has_failed.store(false, Release);
-        tracing::info!("the store {} can be used again", self.path.display());
         Ok(())
     }
 }

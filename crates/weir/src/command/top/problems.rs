@@ -38,6 +38,12 @@ fn configuration(span: &ReadingPair<'_>, all: &mut Vec<String>) {
     if span.after.of("weir_store_up").iter().any(|(_, value)| *value == 0.0) {
         all.push("the configuration store does not answer, the last known resources stay in use".to_owned());
     }
+    if span.after.of("weir_store_writable").iter().any(|(_, value)| *value == 0.0) {
+        all.push("changes cannot be written to the configuration store".to_owned());
+    }
+    for (labels, _) in span.after.of("weir_hub_up").iter().filter(|(_, is_up)| *is_up == 0.0) {
+        all.push(format!("the hub {} cannot store events", label(labels, "hub")));
+    }
     let unresolved = span.after.sum("weir_names_unresolved", &[]);
     if unresolved > 0.0 {
         all.push(format!("names that cannot be resolved: {}", count(unresolved)));
@@ -125,6 +131,14 @@ mod tests {
         let problem = "the connection limit of a worker is reached, 15 idle connections/s are closed";
         assert_eq!(told(&page(7, 10), &page(9, 40)), [problem]);
         assert_eq!(told(&page(9, 40), &page(9, 40)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_full_disk_of_a_hub_or_a_store_is_a_problem() {
+        let page = |up: u8| format!("weir_hub_up{{hub=\"h\"}} {up}\nweir_store_writable {up}\n");
+        assert_eq!(told("", &page(1)), Vec::<String>::new());
+        let problems = ["changes cannot be written to the configuration store", "the hub h cannot store events"];
+        assert_eq!(told("", &page(0)), problems);
     }
 
     #[test]
