@@ -33,8 +33,8 @@ struct Splice {
     new_line: u32,
     old_start: TextPosition,
     old_end: TextPosition,
-    /// Not an escape of JSON.
-    is_variable: bool,
+    /// The name of the variable; `None` for an escape of JSON.
+    variable: Option<Box<str>>,
 }
 
 impl Substituted {
@@ -52,7 +52,19 @@ impl Substituted {
     pub fn has_variable(&self, from: TextPosition, to: TextPosition) -> bool {
         let before = self.splices.partition_point(|splice| splice.old_start < from);
         let mut within = self.splices[before..].iter().take_while(|splice| splice.old_start <= to);
-        within.any(|splice| splice.is_variable)
+        within.any(|splice| splice.variable.is_some())
+    }
+
+    /// The variables, with their values, that are at a character of the new text, or closest to it in the same line.
+    pub(crate) fn variables_near<'s>(&'s self, new: &'s str, index: usize) -> impl Iterator<Item = (&'s str, &'s str)> {
+        let byte_of = |char: usize| new.char_indices().nth(char).map_or(new.len(), |(byte, _)| byte);
+        let is_in_line = move |from: usize, to: usize| from >= to || !new[byte_of(from)..byte_of(to)].contains('\n');
+        let after = self.splices.partition_point(|splice| splice.start <= index);
+        let before = after.checked_sub(1).map(|last| &self.splices[last]).filter(|last| is_in_line(last.end, index));
+        let after = self.splices.get(after).filter(|next| is_in_line(index, next.start));
+        before.into_iter().chain(after).filter_map(move |splice| {
+            Some((splice.variable.as_deref()?, &new[byte_of(splice.start)..byte_of(splice.end)]))
+        })
     }
 
     /// The position in the original of a character of the new text. Everything inside an inserted value maps to its `${{`.
@@ -115,11 +127,16 @@ enum SubstitutionOutcome {
     Fault { problem: String, advice: String },
 }
 
+/// The name of a variable that a text begins with.
+fn name_of(text: &str) -> &str {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default()
+}
+
 /// The outcome for the start of `text`, which begins with `$`, and how many bytes it consumes.
 fn variable(text: &str, lookup: VariableLookup) -> (usize, SubstitutionOutcome) {
     let Some(inner) = text.strip_prefix("${{").map(str::trim_start) else { return (1, SubstitutionOutcome::Leave) };
-    let name_end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inner.len());
-    let (name, rest) = inner.split_at(name_end);
+    let name = name_of(inner);
+    let (name_end, rest) = (name.len(), &inner[name.len()..]);
     let goes_on = rest.trim_start().starts_with(['}', ':']);
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !goes_on {
         return (1, SubstitutionOutcome::Leave);
@@ -188,9 +205,9 @@ fn splice(text: &str, replacements: &[(std::ops::Range<usize>, String)]) -> Subs
         new_index = begin + value.chars().count();
         let old_start = old_place;
         old_place = after(old_place, &text[range.clone()]);
-        let is_variable = text[range.clone()].starts_with('$');
+        let variable = text[range.clone()].strip_prefix("${{").map(|inner| name_of(inner.trim_start()).into());
         let new_line = new_place.line;
-        splices.push(Splice { start: begin, end: new_index, new_line, old_start, old_end: old_place, is_variable });
+        splices.push(Splice { start: begin, end: new_index, new_line, old_start, old_end: old_place, variable });
         copied = range.end;
     }
     new.push_str(&text[copied..]);

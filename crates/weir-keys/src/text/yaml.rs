@@ -441,8 +441,23 @@ impl Builder<'_> {
         self.fault(place, format!("the tag `{name}` is not supported")).advise("leave it out")
     }
 
+    /// What ends a text in quotes early, or changes its lines.
+    fn breaks_quotes(value: &str) -> Option<&'static str> {
+        match value.chars().find(|c| matches!(c, '\n' | '"' | '\''))? {
+            '\n' => Some("a line break"),
+            _ => Some("a quote"),
+        }
+    }
+
     fn syntax(&self, marker: &Marker, info: &str) -> Diagnostic {
         let fault = self.fault(self.place(marker), format!("is not YAML: {info}"));
+        let mut near = self.substituted.variables_near(self.text, marker.index());
+        if let Some((name, what)) = near.find_map(|(name, value)| Some((name, Self::breaks_quotes(value)?))) {
+            let problem = format!("the value of the environment variable `{name}` has {what}");
+            return fault.advise(format!(
+                "{problem}, and is put in as it is; in options of a plugin write `$env://{name}`, which is always one text"
+            ));
+        }
         let line = self.text.lines().nth(marker.line().saturating_sub(1)).unwrap_or_default();
         let indent = &line[..line.len() - line.trim_start().len()];
         if marker.line() > self.text.lines().count() {

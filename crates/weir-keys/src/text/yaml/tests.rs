@@ -124,6 +124,24 @@ fn invalid_yaml_is_reported_with_place_and_reason() {
 }
 
 #[test]
+fn a_variable_whose_value_breaks_the_text_is_named() {
+    let refused = |text: &str, value: &str| {
+        let lookup = |name: &str| (name == "KEY").then(|| value.to_owned());
+        let faults = parse(&"f".into(), text, &lookup, TextLimits::default()).expect_err("it is not YAML");
+        faults[0].to_string()
+    };
+    let text = "a:\n  key: \"${{KEY}}\"\n";
+    let advice = "and is put in as it is; in options of a plugin write `$env://KEY`, which is always one text";
+    for (value, what) in [("one\ntwo", "a line break"), ("one\"two", "a quote"), ("\"", "a quote")] {
+        let said = refused(text, value);
+        let named = format!("the value of the environment variable `KEY` has {what}, {advice}");
+        assert!(said.starts_with("f:2:") && said.ends_with(&named), "{said}");
+    }
+    let other = refused("a: ${{KEY}}\nb: @x\n", "{\"k\": 1}");
+    assert!(!other.contains("KEY"), "a fault in another line has another reason: {other}");
+}
+
+#[test]
 fn every_truncation_of_a_document_is_handled() {
     let text = "routes:\n  - uri: \"/é\"\n    upstream: {nodes: {\"a:1\": 1}}\n  - &x {uri: '/b', plugins: [*x]}\n";
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
