@@ -43,7 +43,8 @@ pub struct OpenidConnect {
     client_id: String,
     /// The client secret, for introspection and for logins.
     client_secret: Option<String>,
-    /// The URL of the provider's discovery document, which ends in `/.well-known/openid-configuration`.
+    /// The URL of the provider's discovery document, which ends in `/.well-known/openid-configuration`. Not needed with
+    /// `public_key`, if also `bearer_only: true` and `claim_validator.issuer.valid_issuers` are set.
     #[schemars(extend("x-weir-reaches" = "server"))]
     discovery: Option<String>,
     /// The URL of the keys that tokens are signed with (JWKS), for an issuer that has no discovery document; instead of
@@ -183,8 +184,8 @@ enum UnauthAction {
     Pass,
 }
 
-const NO_PROVIDER: &str =
-    "is missing: the URL of the provider's discovery document; an issuer without one has `jwks_uri` instead";
+const NO_PROVIDER: &str = "is missing: the URL of the provider's discovery document; an issuer without one has `jwks_uri` \
+                           instead, or `public_key` with `bearer_only: true` and `claim_validator.issuer.valid_issuers`";
 
 fn default_true() -> bool {
     true
@@ -231,6 +232,7 @@ impl Definition for OpenidConnect {
         let shown = self.forwarded_fields();
         let verifier = self.verifier()?;
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
+        let is_self_contained = self.is_self_contained();
         let ClaimValidator { issuer, audience } = self.claim_validator;
         // The audience of an ID token is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
         let of_identity = TokenRules {
@@ -255,7 +257,7 @@ impl Definition for OpenidConnect {
         };
         let client = OpenidClient { id: self.client_id, secret: self.client_secret.unwrap_or_default() };
         let provider = Provider::new(
-            provider_url(self.discovery.as_deref(), self.jwks_uri.as_deref())?,
+            provider_url(self.discovery.as_deref(), self.jwks_uri.as_deref(), is_self_contained)?,
             self.ssl_verify,
             Duration::from_secs(self.timeout),
             Duration::from_secs(self.jwk_expires_in),
@@ -327,13 +329,22 @@ impl OpenidConnect {
                 "has no effect with `jwks_uri`, which verifies tokens with keys; remove one",
             );
         }
-        if self.claim_validator.issuer.valid_issuers.as_ref().is_none_or(Vec::is_empty) {
+        if !self.names_issuers() {
             return fault(
                 "claim_validator.issuer.valid_issuers",
                 "is needed with `jwks_uri`: the issuers whose tokens are accepted",
             );
         }
         Ok(())
+    }
+
+    fn names_issuers(&self) -> bool {
+        self.claim_validator.issuer.valid_issuers.as_ref().is_some_and(|issuers| !issuers.is_empty())
+    }
+
+    /// Whether tokens can be verified without the provider: their key and their issuers are known.
+    fn is_self_contained(&self) -> bool {
+        self.public_key.is_some() && self.bearer_only && self.names_issuers()
     }
 
     fn forwarded_fields(&self) -> ForwardedFields {
@@ -383,9 +394,14 @@ impl OpenidConnect {
 }
 
 /// The URL from which the provider's endpoints or keys are read.
-fn provider_url<'a>(discovery: Option<&'a str>, jwks_uri: Option<&'a str>) -> Result<ProviderUrl<'a>, ConfigError> {
+fn provider_url<'a>(
+    discovery: Option<&'a str>,
+    jwks_uri: Option<&'a str>,
+    is_self_contained: bool,
+) -> Result<ProviderUrl<'a>, ConfigError> {
     let key_set = || jwks_uri.map(ProviderUrl::KeySet);
     let url = discovery.map(ProviderUrl::Discovery).or_else(key_set);
+    let url = url.or_else(|| is_self_contained.then_some(ProviderUrl::None));
     url.ok_or_else(|| ConfigError::new("discovery", NO_PROVIDER))
 }
 
@@ -430,7 +446,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::refused;
+    use crate::testing::{build, refused};
+
+    const KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\n-----END PUBLIC KEY-----";
+
+    #[test]
+    fn a_provider_whose_key_and_name_are_known_needs_no_url() {
+        let issuer = json!({"issuer": {"valid_issuers": ["http://a"]}});
+        let options = json!({"client_id": "a", "bearer_only": true, "public_key": KEY, "claim_validator": issuer});
+        build::<OpenidConnect>(options);
+    }
 
     #[test]
     fn wrong_options_are_refused_with_their_place() {
@@ -442,6 +467,7 @@ mod tests {
         };
         for (options, want) in [
             (json!({"client_id": "a", "bearer_only": true, "use_jwks": true}), "discovery: is missing"),
+            (json!({"client_id": "a", "bearer_only": true, "public_key": KEY}), "discovery: is missing"),
             (with(json!({"jwks_uri": "http://a/k"})), "jwks_uri: is for issuers without"),
             (with(json!({"discovery": "/x"})), "discovery: `/x` is not a URL"),
             (with(json!({"bearer_only": false})), "client_secret: is needed"),

@@ -54,6 +54,8 @@ enum ProviderSource {
 pub enum ProviderUrl<'a> {
     Discovery(&'a str),
     KeySet(&'a str),
+    /// Nothing is read: the key of tokens is in the configuration.
+    None,
 }
 
 /// The credentials of this gateway at the provider.
@@ -213,21 +215,27 @@ impl Provider {
         build: &Build,
     ) -> Result<Provider, ConfigError> {
         let http = build.http();
-        let (text, option) = match url {
-            ProviderUrl::Discovery(text) => (text, "discovery"),
-            ProviderUrl::KeySet(text) => (text, "jwks_uri"),
-        };
-        let service = HttpService::parse(http, text, verify, timeout, IDLE, option)?;
-        let (name, timeout) = (service.name(), service.timeout);
-        let identity = format!("{option} {name} {} {verify}", service.target);
-        let state = build.per_worker("openid-provider", &identity, ProviderState::default);
-        let renewals = build.shared("openid-provider", &identity, Renewals::default);
-        let source = match url {
-            ProviderUrl::Discovery(_) => ProviderSource::Discovery(service),
-            ProviderUrl::KeySet(_) => {
-                ProviderSource::KeySet(Discovery { jwks_uri: Some(text.to_owned()), ..Discovery::default() })
+        let parsed = |text, option| HttpService::parse(http, text, verify, timeout, IDLE, option);
+        let (source, name, timeout, identity) = match url {
+            ProviderUrl::Discovery(text) => {
+                let service = parsed(text, "discovery")?;
+                let (name, timeout, target) = (service.name(), service.timeout, service.target.clone());
+                let identity = format!("discovery {name} {target} {verify}");
+                (ProviderSource::Discovery(service), name, timeout, identity)
+            }
+            ProviderUrl::KeySet(text) => {
+                let service = parsed(text, "jwks_uri")?;
+                let (name, timeout) = (service.name(), service.timeout);
+                let identity = format!("jwks_uri {name} {} {verify}", service.target);
+                let known = Discovery { jwks_uri: Some(text.to_owned()), ..Discovery::default() };
+                (ProviderSource::KeySet(known), name, timeout, identity)
+            }
+            ProviderUrl::None => {
+                (ProviderSource::KeySet(Discovery::default()), String::new(), timeout, "public_key".to_owned())
             }
         };
+        let state = build.per_worker("openid-provider", &identity, ProviderState::default);
+        let renewals = build.shared("openid-provider", &identity, Renewals::default);
         Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, state, renewals })
     }
 
