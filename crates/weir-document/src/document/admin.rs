@@ -18,6 +18,7 @@ use crate::keys::kinds::{
 use crate::keys::schema::Definitions;
 use crate::keys::{KeyRule, MapKeys};
 use crate::text::read::{MapReader, NodeReader, shortened};
+use crate::text::tree::NodeKind;
 
 /// The Admin API of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,6 +180,8 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
     let keys = fields.read(&ADMIN.keys).unwrap_or_default();
     if let AdminAddress::Tcp(listen) = listen
         && keys.is_empty()
+        // A key that cannot be read is a fault of its own.
+        && !fields.get(&ADMIN.keys).is_some_and(|keys| matches!(&keys.node().kind, NodeKind::List(keys) if !keys.is_empty()))
         && !fields.has(&ADMIN.tokens)
         && !listen.ip().is_loopback()
     {
@@ -314,6 +317,14 @@ mod tests {
         assert_eq!(faults("admin: { audit: { path: logs/audit.log } }\n"), [""; 0]);
         assert!(faults("admin: { audit: {} }\n")[0].contains("admin.audit: has no `path`"));
         assert!(open[0].starts_with("text:1:8: admin: has no key, and 0.0.0.0:9180 can be reached"), "{open:?}");
+    }
+
+    #[test]
+    fn a_key_that_is_refused_is_not_missing_as_well() {
+        let short = faults("admin: { listen: '0.0.0.0:9180', keys: [{ name: a, key: short }] }\n");
+        assert!(short.len() == 1 && short[0].contains("admin.keys[0].key: "), "{short:?}");
+        let none = faults("admin: { listen: '0.0.0.0:9180', keys: [] }\n");
+        assert!(none[0].contains("admin: has no key"), "{none:?}");
     }
 
     #[test]
