@@ -44,6 +44,25 @@ fn started(gateway: &Gateway) {
 }
 
 #[test]
+fn a_command_without_a_key_says_how_to_give_one() {
+    let place = TempDir::new();
+    let socket = place.path().join("admin.sock");
+    let keys = format!("keys: [{{ name: ops, key: {ADMIN} }}]");
+    let gateway = weir().start(&format!("admin: {{ listen: 'unix:{}', {keys} }}\n", socket.display()));
+    started(&gateway);
+    for key in [None, Some(""), Some("0123456789abcdefwrong")] {
+        let output = command(&["get", "routes"], &socket, key);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.contains("; set WEIR_ADMIN_KEY, or give a file with `--key-file`"), "{key:?}: {said}");
+    }
+    let mut unset = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let output = unset.args(["get", "routes"]).env("WEIR_ADMIN_KEY", "").output().expect("the binary starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no Admin API key: set WEIR_ADMIN_KEY"), "{said}");
+}
+
+#[test]
 fn the_owner_of_the_socket_needs_no_key() {
     let place = TempDir::new();
     let socket = place.path().join("admin.sock");

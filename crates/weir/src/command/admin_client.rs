@@ -22,6 +22,8 @@ use weir_client::{
 const MOST_ANSWER: usize = 1 << 30;
 /// The prefix of the address of a Unix socket.
 const UNIX: &str = "unix:";
+/// How to give a key.
+const KEY_ADVICE: &str = "set WEIR_ADMIN_KEY, or give a file with `--key-file`";
 /// The longest time limit.
 const MOST_TIMEOUT_S: u64 = 86_400;
 
@@ -35,7 +37,7 @@ pub struct AdminOptions {
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// A PEM file with the CA certificate that the node's certificate is verified with.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "cacert", value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Does not verify the node's certificate.
     #[arg(long)]
@@ -80,10 +82,12 @@ impl AdminClient {
             Some(path) => {
                 std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?
             }
-            None if options.server.starts_with(UNIX) => std::env::var("WEIR_ADMIN_KEY").unwrap_or_default(),
-            None => std::env::var("WEIR_ADMIN_KEY")
-                .map_err(|_| "no Admin API key: set WEIR_ADMIN_KEY, or give a file with `--key-file`".to_owned())?,
+            None => std::env::var("WEIR_ADMIN_KEY").unwrap_or_default(),
         };
+        // Whether a node asks for a key on its Unix socket is known to the node.
+        if key.trim().is_empty() && !options.server.starts_with(UNIX) {
+            return Err(format!("no Admin API key: {KEY_ADVICE}"));
+        }
         let authorities = authorities(options.ca.as_deref())?;
         let verification = if options.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -216,10 +220,11 @@ fn refusal(status: StatusCode, body: &Value) -> String {
     }
     let told =
         body["error_msg"].as_str().or(body["message"].as_str()).unwrap_or_else(|| body.as_str().unwrap_or_default());
-    match body["description"].as_str() {
+    let told = match body["description"].as_str() {
         Some(description) => format!("{told}: {description} ({status})"),
         None => format!("{told} ({status})"),
-    }
+    };
+    if status == StatusCode::UNAUTHORIZED { format!("{told}; {KEY_ADVICE}") } else { told }
 }
 
 fn diagnostic(fault: &Value) -> String {

@@ -39,7 +39,7 @@ pub struct TraceCommand {
     #[arg(short = 'd', long, value_name = "TEXT", default_value = "")]
     data: String,
     /// A PEM file with the CA certificate that the node's certificate is verified with
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    #[arg(long, alias = "cacert", value_name = "FILE", conflicts_with = "insecure")]
     ca: Option<PathBuf>,
     /// Does not verify the node's certificate
     #[arg(short = 'k', long)]
@@ -71,7 +71,7 @@ impl TraceCommand {
         };
         match traced {
             Ok(exchange) if self.json => say::print(format!("{exchange:#}\n").as_bytes()),
-            Ok(exchange) => say::print(way(&exchange).as_bytes()),
+            Ok(exchange) => say::print(way(&exchange, port(&self.url)).as_bytes()),
             Err(problem) => {
                 say!("{problem}");
                 ExitFailure::Refused.into()
@@ -114,8 +114,22 @@ impl TraceCommand {
     }
 }
 
-/// The stages of the request, one line each.
-fn way(exchange: &Value) -> String {
+/// The port in a URL.
+fn port(url: &str) -> Option<u16> {
+    url.parse::<http::Uri>().ok()?.port_u16()
+}
+
+/// A time of a plugin.
+fn duration(us: f64) -> String {
+    match us {
+        1e6.. => format!("{:.3} s ", us / 1e6),
+        1e3.. => format!("{:.1} ms", us / 1e3),
+        _ => format!("{us:.1} µs"),
+    }
+}
+
+/// The stages of the request, one line each. `port` is that of its URL.
+fn way(exchange: &Value, port: Option<u16>) -> String {
     let text = |name: &str| exchange[name].as_str().filter(|text| !matches!(*text, "" | "-"));
     let ms = |name: &str| {
         text(name).map(|seconds| {
@@ -125,10 +139,11 @@ fn way(exchange: &Value) -> String {
         })
     };
     let mut out = format!(
-        "{} {}://{}{} {}\n",
+        "{} {}://{}{}{} {}\n",
         text("method").unwrap_or("-"),
         text("scheme").unwrap_or("-"),
         text("host").unwrap_or_default(),
+        port.map(|port| format!(":{port}")).unwrap_or_default(),
         text("uri").unwrap_or_default(),
         text("protocol").unwrap_or_default()
     );
@@ -143,7 +158,7 @@ fn way(exchange: &Value) -> String {
     line("service", text("service_id").map(str::to_owned));
     for turn in exchange["plugins"].as_array().into_iter().flatten() {
         let name = turn["name"].as_str().unwrap_or_default();
-        let time = format!("{:.1} µs", turn["us"].as_f64().unwrap_or_default());
+        let time = duration(turn["us"].as_f64().unwrap_or_default());
         line(turn["phase"].as_str().unwrap_or_default(), Some(format!("{name:<24} {time:>12}")));
     }
     line("consumer", text("consumer").map(str::to_owned));
@@ -176,9 +191,9 @@ mod tests {
             "upstream_error": "Connection refused (os error 111), -", "upstream_connect_time": "-, 0.001", "bytes_received": 10, "bytes_sent": 20, "consumer": "-",
             "plugins": [{"name": "key-auth", "phase": "request", "us": 3.25}],
         });
-        let shown = way(&exchange);
+        let shown = way(&exchange, port("http://127.0.0.1:9080/x"));
         for line in [
-            "GET http://a/x HTTP/1.1\n",
+            "GET http://a:9080/x HTTP/1.1\n",
             "  route              orders\n",
             "  request            key-auth                       3.2 µs\n",
             "  upstream error     Connection refused (os error 111), -\n",
@@ -188,6 +203,18 @@ mod tests {
             assert!(shown.contains(line), "{line:?} in\n{shown}");
         }
         assert!(!shown.contains("consumer"), "{shown}");
+    }
+
+    #[test]
+    fn times_have_the_unit_that_fits() {
+        let times = [57.63, 999.9, 1_000.0, 300_991.3, 2_500_000.0].map(duration);
+        assert_eq!(times, ["57.6 µs", "999.9 µs", "1.0 ms", "301.0 ms", "2.500 s "]);
+    }
+
+    #[test]
+    fn an_url_without_a_port_shows_none() {
+        assert_eq!(port("https://a.example/x"), None);
+        assert_eq!(port("http://[::1]:9080/x"), Some(9080));
     }
 
     #[test]

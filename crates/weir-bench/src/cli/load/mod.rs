@@ -109,7 +109,7 @@ pub struct LoadArguments {
     connect_to: Option<String>,
     /// A PEM file with the CA certificates that certificates are verified with. Without this option, certificates are not
     /// verified
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "ca", value_name = "FILE")]
     cacert: Option<PathBuf>,
     /// The server name in the TLS handshake (SNI)
     #[arg(long, value_name = "NAME")]
