@@ -178,8 +178,13 @@ fn change(shared: &Shared, method: &str, asked: &Asked, body: Value) -> (u16, Va
         ("POST", None) => (201, written(shared, &path, body, false)),
         ("PUT", Some(_)) => (200, written(shared, &path, body, false)),
         ("PATCH", Some(mut known)) => {
+            let version = known["metadata"]["resourceVersion"].clone();
             merge(&mut known, &body);
-            (200, written(shared, &path, known, asked.is_status))
+            match objects.put_over(&path, Some(&version), known, asked.is_status) {
+                Some(object) => (200, object),
+                // Changed meanwhile: the patch is applied to what is there now, as a control plane does.
+                None => change(shared, method, asked, body),
+            }
         }
         ("PATCH", None) if asked.is_apply => (201, written(shared, &path, body, false)),
         _ => (404, failure(404)),

@@ -110,11 +110,29 @@ impl ObjectStore {
     }
 
     /// Creates or replaces an object. An update of the status leaves the generation as it is.
-    pub fn put(&self, path: &ObjectPath, mut object: Value, is_status: bool) -> Value {
+    pub fn put(&self, path: &ObjectPath, object: Value, is_status: bool) -> Value {
+        self.put_over(path, None, object, is_status).expect("there is no condition")
+    }
+
+    /// The same; with a version, which only clients state, `None` if the object has another one, since it was changed meanwhile.
+    pub fn put_over(
+        &self,
+        path: &ObjectPath,
+        version: Option<&Value>,
+        mut object: Value,
+        is_status: bool,
+    ) -> Option<Value> {
         let mut content = self.content();
+        let before = content.objects.get(path).cloned();
+        let is_other =
+            |version: &Value| before.as_ref().map(|before| &before["metadata"]["resourceVersion"]) != Some(version);
+        if version.is_some_and(is_other) {
+            return None;
+        }
+        // Noted together with the change, so that a test that sees the one sees the other.
+        content.writes.extend(version.map(|_| path.clone()));
         content.revision += 1;
         let revision = content.revision;
-        let before = content.objects.get(path).cloned();
         let known = before.as_ref().map_or(Value::Null, |before| before["metadata"].clone());
         let generation = known["generation"].as_i64().unwrap_or(0) + i64::from(!is_status);
         if let (false, Some(before)) = (is_status, &before)
@@ -135,7 +153,7 @@ impl ObjectStore {
         content.history.push(change);
         content.objects.insert(path.clone(), object.clone());
         self.changed.notify_all();
-        object
+        Some(object)
     }
 
     pub fn delete(&self, plural: &str, namespace: &str, name: &str) {
