@@ -36,6 +36,15 @@ pub struct RequestedServer {
     pub proof: bool,
 }
 
+/// The first message of a client, with the bytes that were read.
+#[derive(Debug)]
+pub struct ClientHello {
+    /// `None` if the client does not speak TLS.
+    pub wanted: Option<RequestedServer>,
+    /// What has been received, from the first byte of the connection.
+    pub received: Vec<u8>,
+}
+
 /// Why a handshake failed.
 #[derive(Debug)]
 pub enum AcceptError {
@@ -72,8 +81,21 @@ pub async fn accept(
     tcp: TcpStream,
     choose: impl FnOnce(&RequestedServer) -> Option<Server>,
 ) -> Result<Stream, AcceptError> {
-    let mut received = Vec::new();
-    let Some(wanted) = hello(&tcp, &mut received).await? else {
+    let hello = read_hello(&tcp).await?;
+    accept_after(tcp, hello, choose).await
+}
+
+/// The same after the ClientHello has been read.
+///
+/// # Errors
+/// As [`accept`].
+pub async fn accept_after(
+    tcp: TcpStream,
+    hello: ClientHello,
+    choose: impl FnOnce(&RequestedServer) -> Option<Server>,
+) -> Result<Stream, AcceptError> {
+    let ClientHello { wanted, received } = hello;
+    let Some(wanted) = wanted else {
         return Err(AcceptError::NotTls(Stream::plain(tcp), received));
     };
     let Some(server) = choose(&wanted) else {
@@ -123,6 +145,16 @@ fn has_expired_certificate(session: &TlsSession) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let is_current = |facts: CertificateFacts| i64::try_from(now).is_ok_and(|now| now <= facts.until);
     session.peer_certificate().is_some_and(|certificate| !CertificateFacts::of(certificate).is_ok_and(is_current))
+}
+
+/// Reads the ClientHello, for a connection that may be passed on as it is.
+///
+/// # Errors
+/// The client disconnected, or its ClientHello is not valid; it has been sent an alert if TLS defines one.
+pub async fn read_hello(tcp: &TcpStream) -> Result<ClientHello, AcceptError> {
+    let mut received = Vec::new();
+    let wanted = hello(tcp, &mut received).await?;
+    Ok(ClientHello { wanted, received })
 }
 
 /// Reads the ClientHello. `None` if this is not TLS. The session reads the same bytes again: parsing two kilobytes twice is the

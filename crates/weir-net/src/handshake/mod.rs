@@ -3,5 +3,5 @@
 mod accept;
 mod connect;
 
-pub use accept::{ACME_TLS, AcceptError, RequestedServer, accept};
+pub use accept::{ACME_TLS, AcceptError, ClientHello, RequestedServer, accept, accept_after, read_hello};
 pub use connect::{connect, is_unknown_name};

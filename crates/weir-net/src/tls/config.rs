@@ -116,9 +116,19 @@ impl Server {
     /// The same terms for other certificates; `keys` as in [`ServerTerms`].
     pub fn with_keys(&self, keys: Vec<Arc<CertifiedKey>>) -> Server {
         let keys = Arc::new(Keys::new(keys));
+        self.changed(|config| config.cert_resolver = Arc::clone(&keys) as _)
+    }
+
+    /// The same terms without application protocols (ALPN), for connections whose protocol is not known. A client that insists on one
+    /// of its protocols would otherwise be refused.
+    pub fn without_protocols(&self) -> Server {
+        self.changed(|config| config.alpn_protocols.clear())
+    }
+
+    fn changed(&self, change: impl Fn(&mut ServerConfig)) -> Server {
         let with = |config: &Arc<ServerConfig>| {
             let mut config = (**config).clone();
-            config.cert_resolver = Arc::clone(&keys) as _;
+            change(&mut config);
             Arc::new(config)
         };
         Server {
