@@ -18,7 +18,7 @@ pub async fn tunneled(
     upstream: &mut impl Pipe,
     exchange: &mut ServedExchange,
 ) -> AfterExchange {
-    let mut upstream = CountingPipe { pipe: upstream, metrics: &worker.metrics, received: 0, sent: 0 };
+    let mut upstream = CountingPipe::new(upstream, &worker.metrics);
     let early = std::mem::take(&mut exchange.early);
     let after = match exchange.opening.take() {
         None => Box::pin(tunnel::run(worker, client, &mut upstream, exchange, early)).await,
@@ -30,11 +30,17 @@ pub async fn tunneled(
 }
 
 /// The upstream of a tunnel, which counts the bytes that pass. A client's pipe counts its own.
-struct CountingPipe<'a, P> {
+pub struct CountingPipe<'a, P> {
     pipe: &'a mut P,
     metrics: &'a WorkerMetrics,
     received: u64,
     sent: u64,
+}
+
+impl<'a, P> CountingPipe<'a, P> {
+    pub fn new(pipe: &'a mut P, metrics: &'a WorkerMetrics) -> CountingPipe<'a, P> {
+        CountingPipe { pipe, metrics, received: 0, sent: 0 }
+    }
 }
 
 impl<P: Pipe> Pipe for CountingPipe<'_, P> {
