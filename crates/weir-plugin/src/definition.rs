@@ -453,6 +453,8 @@ pub struct Entry {
     pub credential: Option<CredentialEntry>,
     /// The plugin may identify the consumer.
     pub identifies: bool,
+    /// The plugin works without HTTP, on stream routes.
+    pub on_streams: bool,
     pub metadata: Option<MetadataEntry>,
 }
 
@@ -467,6 +469,7 @@ impl Entry {
             build: build::<D>,
             credential: None,
             identifies: false,
+            on_streams: false,
             metadata: None,
         }
     }
@@ -479,6 +482,11 @@ impl Entry {
     /// Marks the plugin as one that may identify the consumer.
     pub const fn identifying(self) -> Entry {
         Entry { identifies: true, ..self }
+    }
+
+    /// Marks the plugin as one that works without HTTP, on stream routes.
+    pub const fn on_streams(self) -> Entry {
+        Entry { on_streams: true, ..self }
     }
 
     /// The entry of a plugin with settings that apply wherever it is used.

@@ -25,6 +25,7 @@ use crate::tls::Tls;
 mod logged;
 mod masked;
 mod post_path;
+mod stream_variables;
 mod uri_parameters;
 mod variables;
 
@@ -298,8 +299,10 @@ pub struct ClientFacts {
     pub public_port: u16,
     /// The peer is trusted, so its `X-Forwarded-*` and `Forwarded` fields are used.
     pub trusted: bool,
-    /// The client's connection uses TLS.
+    /// The client's connection uses TLS, which ends in the gateway.
     pub tls: bool,
+    /// The exchange is a stream: bytes without HTTP.
+    pub is_stream: bool,
     /// A number for the connection, unique in this process, and the number of this request on it (from 1).
     pub connection: u64,
     pub connection_requests: u64,
@@ -317,6 +320,7 @@ impl Default for ClientFacts {
             public_port: nowhere.port(),
             trusted: false,
             tls: false,
+            is_stream: false,
             connection: 0,
             connection_requests: 0,
         }
@@ -724,8 +728,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// `http` or `https`, as on the client's connection.
+    /// `http` or `https`, as on the client's connection; of a stream `tcp` or `tls`.
     pub fn scheme(&self) -> &'static str {
-        if self.client.tls { "https" } else { "http" }
+        match self.client.is_stream {
+            true => stream_variables::scheme(self.client.tls),
+            false if self.client.tls => "https",
+            false => "http",
+        }
     }
 }

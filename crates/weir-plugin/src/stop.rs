@@ -85,6 +85,8 @@ pub enum Stop {
     TooManyStreams,
     /// As many event streams of upstreams as one client may cause are open for this one.
     TooManyStreamsOfClient,
+    /// Nothing came from either side of a stream for as long as it may be idle.
+    IdleTimeout,
     /// An internal error: no file descriptors, a plugin that failed.
     Internal,
     /// The process shuts down.
@@ -169,6 +171,8 @@ impl Stop {
             Stop::HeldByClient => (413, "held_by_client", Client, true, Never),
             Stop::TooManyStreams => (503, "too_many_streams", Gateway, false, Never),
             Stop::TooManyStreamsOfClient => (429, "streams_of_client", Client, false, Never),
+            // The same status as in nginx.
+            Stop::IdleTimeout => (200, "idle_timeout", Gateway, true, Never),
             Stop::Internal => (500, "internal", Gateway, false, Never),
             Stop::Shutdown => (503, "shutdown", Gateway, true, Never),
         };

@@ -107,7 +107,7 @@ variables! {
     Hostname = "hostname",
     /// The request method.
     Method = "request_method" | "method",
-    /// The scheme of the client's connection: `http` or `https`.
+    /// The scheme of the client's connection: `http` or `https`; of a stream `tcp` or `tls`.
     Scheme = "scheme",
     /// `on` if the client uses TLS, otherwise missing.
     Https = "https",
@@ -117,8 +117,8 @@ variables! {
     QueryMark = "is_args",
     /// The request line as received.
     RequestLine = "request",
-    /// The protocol of the request: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2.0`.
-    ServerProtocol = "server_protocol",
+    /// The protocol of the request: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2.0`; of a stream `TCP`.
+    ServerProtocol = "server_protocol" | "protocol",
     /// `h2` for HTTP/2 over TLS, `h2c` for HTTP/2 in cleartext, otherwise missing.
     Http2 = "http2",
     /// The field `Content-Length` of the request.
@@ -162,7 +162,7 @@ variables! {
     /// The negotiated TLS cipher suite.
     TlsCipher = "ssl_cipher",
     /// The server name that the client has sent in the TLS handshake (SNI).
-    TlsServerName = "ssl_server_name",
+    TlsServerName = "ssl_server_name" | "ssl_preread_server_name",
     /// `r` if the TLS session was resumed, otherwise `.`.
     TlsSessionReused = "ssl_session_reused",
     /// `SUCCESS` if the client has presented a certificate, otherwise `NONE`. A certificate that cannot be verified ends the handshake.
@@ -181,14 +181,14 @@ variables! {
     // The outcome.
     /// The status sent to the client.
     Status = "status",
-    /// The size of the request in bytes, head and body.
-    RequestLength = "request_length",
+    /// The size of the request in bytes, head and body; of a stream, the bytes received from the client.
+    RequestLength = "request_length" | "bytes_received",
     /// The number of bytes of the response body that were sent to the client.
     BodyBytesSent = "body_bytes_sent",
-    /// The number of bytes of the response that were sent to the client, head and body.
+    /// The number of bytes of the response that were sent to the client, head and body; of a stream, all bytes sent to the client.
     BytesSent = "bytes_sent",
-    /// The time since the first byte of the request, in seconds with three decimals.
-    RequestTime = "request_time",
+    /// The time since the first byte of the request, in seconds with three decimals; of a stream, since the client connected.
+    RequestTime = "request_time" | "session_time",
     /// `OK` if the response was sent completely, otherwise missing.
     RequestCompletion = "request_completion",
     /// The cause for which the exchange ended early, as in the label `cause` of `weir_http_errors_total`; otherwise missing.
@@ -201,7 +201,7 @@ variables! {
     UpstreamStatus = "upstream_status",
     /// Why no connection to the endpoint could be opened, as the operating system says it: `Connection refused (os error 111)`. After retries, the errors of all attempts in order; `-` for an attempt without one.
     UpstreamError = "upstream_error",
-    /// The scheme of the connection to the upstream: `http` or `https`.
+    /// The scheme of the connection to the upstream: `http` or `https`; of a stream `tcp` or `tls`.
     UpstreamScheme = "upstream_scheme",
     /// The `Host` that was sent to the upstream.
     UpstreamHost = "upstream_host",

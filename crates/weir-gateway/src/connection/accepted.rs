@@ -136,6 +136,7 @@ impl Accepted {
             public_port: self.local.port(),
             trusted: false,
             tls: self.tls.is_some(),
+            is_stream: false,
             connection: self.number,
             connection_requests: requests,
         };

@@ -40,6 +40,24 @@ fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
 
 impl Variables for Exchange {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
+        match self.client.is_stream {
+            false => self.value_of(variable),
+            true => self.stream_variable(variable),
+        }
+    }
+
+    fn address(&self, variable: &Variable) -> Option<IpAddr> {
+        match variable {
+            Variable::RemoteAddr => Some(self.client.addr),
+            Variable::PeerAddr => Some(self.client.peer.ip()),
+            Variable::ServerAddr => Some(self.client.local.ip()),
+            _ => std::str::from_utf8(&self.variable(variable)?).ok()?.parse().ok(),
+        }
+    }
+}
+
+impl Exchange {
+    pub(super) fn value_of(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
         // Long, since it is a table: one row per variable.
         let request = &self.request;
         match variable {
@@ -161,15 +179,6 @@ impl Variables for Exchange {
             | Variable::GraphqlRootFields
             | Variable::Capture(_)
             | Variable::Unknown(_) => None,
-        }
-    }
-
-    fn address(&self, variable: &Variable) -> Option<IpAddr> {
-        match variable {
-            Variable::RemoteAddr => Some(self.client.addr),
-            Variable::PeerAddr => Some(self.client.peer.ip()),
-            Variable::ServerAddr => Some(self.client.local.ip()),
-            _ => std::str::from_utf8(&self.variable(variable)?).ok()?.parse().ok(),
         }
     }
 }
