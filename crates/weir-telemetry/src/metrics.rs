@@ -67,6 +67,10 @@ pub struct WorkerMetrics {
     /// Connections that became tunnels after a 101, and tunnels closed.
     pub tunnels_opened: Counter,
     pub tunnels_closed: Counter,
+    /// Streams without HTTP that have begun, and ended; those that did not end by themselves, by cause.
+    pub streams_opened: Counter,
+    pub streams_closed: Counter,
+    pub stream_errors: ByWord,
     /// Messages of WebSockets, by sender, and server-sent events.
     pub client_messages: EventCounters,
     pub upstream_messages: EventCounters,
@@ -122,6 +126,9 @@ impl WorkerMetrics {
             tls_failures: Counter::default(),
             tunnels_opened: Counter::default(),
             tunnels_closed: Counter::default(),
+            streams_opened: Counter::default(),
+            streams_closed: Counter::default(),
+            stream_errors: ByWord::default(),
             client_messages: EventCounters::default(),
             upstream_messages: EventCounters::default(),
             server_sent_events: EventCounters::default(),

@@ -27,6 +27,9 @@ pub struct RouteMetrics {
     pub exemplars: Exemplars,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
+    /// Streams without HTTP that have begun, and ended.
+    pub streams_opened: Counter,
+    pub streams_closed: Counter,
     pub price: RoutePrice,
 }
 
@@ -50,6 +53,8 @@ pub struct RouteTotals {
     pub exemplars: BucketExemplars,
     pub bytes_received: u64,
     pub bytes_sent: u64,
+    pub streams_opened: u64,
+    pub streams_closed: u64,
     pub price: RoutePriceTotals,
 }
 
@@ -66,6 +71,9 @@ impl RouteTotals {
             cells.exemplars.add_to(&mut totals.exemplars, since_unix_ms);
             totals.bytes_received = totals.bytes_received.wrapping_add(cells.bytes_received.value());
             totals.bytes_sent = totals.bytes_sent.wrapping_add(cells.bytes_sent.value());
+            // In this order, one that ends in between cannot make the difference negative.
+            totals.streams_closed = totals.streams_closed.wrapping_add(cells.streams_closed.value());
+            totals.streams_opened = totals.streams_opened.wrapping_add(cells.streams_opened.value());
             totals.price.add(&cells.price);
         }
         totals
@@ -81,6 +89,8 @@ impl RouteTotals {
         self.duration.sum_ns = self.duration.sum_ns.wrapping_sub(base.duration.sum_ns);
         self.bytes_received = self.bytes_received.wrapping_sub(base.bytes_received);
         self.bytes_sent = self.bytes_sent.wrapping_sub(base.bytes_sent);
+        self.streams_opened = self.streams_opened.wrapping_sub(base.streams_opened);
+        self.streams_closed = self.streams_closed.wrapping_sub(base.streams_closed);
         self.price.subtract(&base.price);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::cell::{ByClass, ByStatus, Counter, Histogram, HistogramTotals};
+use crate::cell::{ByClass, ByStatus, ByWord, Counter, Histogram, HistogramTotals};
 use crate::exemplar::BucketExemplars;
 use crate::metrics::{EventCounters, Metrics, WorkerMetrics};
 use crate::page::{Page, Resolution};
@@ -48,12 +48,8 @@ impl Metrics {
             page.total(&[("status", &name)], count);
         }
 
-        let mut errors = BTreeMap::new();
-        for (cause, count) in self.workers().iter().flat_map(|worker| worker.errors.values()) {
-            *errors.entry(cause).or_insert(0) += count;
-        }
         page.counter("weir_http_errors", "Exchanges that ended early, by cause.");
-        for (cause, count) in errors {
+        for (cause, count) in self.by_word(|of| &of.errors) {
             page.total(&[("cause", cause)], count);
         }
 
@@ -123,7 +119,29 @@ impl Metrics {
         page.gauge("weir_tunnels", "Open connections that were upgraded, such as WebSockets.");
         page.value(&[], opened.saturating_sub(closed));
         page.counter("weir_tunnels_opened", "Connections that were upgraded.").total(&[], opened);
+        self.streams(page);
         self.events(page);
+    }
+
+    /// Counts by word, summed over the workers.
+    fn by_word(&self, of: fn(&WorkerMetrics) -> &ByWord) -> BTreeMap<&'static str, u64> {
+        let mut sums = BTreeMap::new();
+        for (word, count) in self.workers().iter().flat_map(|worker| of(worker).values()) {
+            *sums.entry(word).or_insert(0) += count;
+        }
+        sums
+    }
+
+    fn streams(&self, page: &mut Page) {
+        let closed = self.sum(|of| &of.streams_closed);
+        let opened = self.sum(|of| &of.streams_opened);
+        page.gauge("weir_streams", "Open connections without HTTP, which stream routes carry.");
+        page.value(&[], opened.saturating_sub(closed));
+        page.counter("weir_streams_opened", "Connections without HTTP.").total(&[], opened);
+        page.counter("weir_stream_errors", "Connections without HTTP that did not end by themselves, by cause.");
+        for (cause, count) in self.by_word(|of| &of.stream_errors) {
+            page.total(&[("cause", cause)], count);
+        }
     }
 
     fn events(&self, page: &mut Page) {
@@ -257,6 +275,9 @@ impl Metrics {
             "Time from the first byte of a request to the last byte of its response, by route.",
         );
         each(page, &|page, route, totals| {
+            if totals.streams_opened > 0 {
+                return; // a stream has no request
+            }
             page.exemplified(&[("route", route)], &totals.duration, &totals.exemplars, Resolution::Coarse);
         });
         page.counter("weir_route_bytes", "Bytes received from clients and sent to them, by route.");
@@ -264,6 +285,16 @@ impl Metrics {
             page.total(&[("route", route), ("direction", "received")], totals.bytes_received);
             page.total(&[("route", route), ("direction", "sent")], totals.bytes_sent);
         });
+        let streams: Vec<&(String, RouteTotals)> =
+            routes.iter().filter(|(_, totals)| totals.streams_opened > 0).collect();
+        page.gauge("weir_route_streams", "Open connections without HTTP, by stream route.");
+        for (route, totals) in &streams {
+            page.value(&[("route", route)], totals.streams_opened.saturating_sub(totals.streams_closed));
+        }
+        page.counter("weir_route_streams_opened", "Connections without HTTP, by stream route.");
+        for (route, totals) in &streams {
+            page.total(&[("route", route)], totals.streams_opened);
+        }
     }
 
     fn control(&self, page: &mut Page) {
