@@ -7,9 +7,7 @@ use crate::document::{DocumentValue, ValueKind};
 const ADVICE: &[(&str, &str)] = &[
     ("apisix.enable_control", "what the Control API says is at `/status` of the address `status`"),
     ("apisix.control", "what the Control API says is at `/status` of the address `status`"),
-    ("apisix.stream_proxy", "TCP and UDP are not proxied"),
-    ("apisix.proxy_mode", "TCP and UDP are not proxied"),
-    ("stream_plugins", "TCP and UDP are not proxied"),
+    ("stream_plugins", "`plugins` is the list for stream routes as well"),
     ("apisix.router", "a route with the request's host goes before one without, and then the longest path counts"),
     ("apisix.ssl.ssl_protocols", "set `ssl_protocols` in the entries of `ssls`"),
     ("apisix.ssl.ssl_ciphers", "ciphers cannot be set; they are Mozilla's intermediate ones"),
@@ -22,7 +20,6 @@ const ADVICE: &[(&str, &str)] = &[
     ("apisix.extra_lua", "Lua is not run"),
     ("apisix.lua_module_hook", "Lua is not run"),
     ("apisix.proxy_cache", "responses are kept in memory; `plugin_metadata` of `proxy-cache` has the sizes of zones"),
-    ("apisix.proxy_protocol.enable_tcp", "TCP and UDP are not proxied"),
     ("apisix.allow_admin", "the settings of APISIX 2 for this are not read; write it under `deployment.admin`"),
     ("apisix.admin_key", "the settings of APISIX 2 for this are not read; write it under `deployment.admin`"),
     ("apisix.port_admin", "the settings of APISIX 2 for this are not read; write it under `deployment.admin`"),
@@ -65,7 +62,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("deployment.etcd.use_grpc", ""),
     ("wasm", "WebAssembly is not run"),
     ("ext-plugin", "external plugins are not run"),
-    ("xrpc", "TCP and UDP are not proxied"),
+    ("xrpc", "protocols of streams are carried and not read"),
 ];
 
 pub fn report(settings: &mut NodeConversion) {

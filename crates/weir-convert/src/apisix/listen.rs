@@ -1,6 +1,6 @@
-//! Converts the addresses for clients: `node_listen`, `ssl.listen` and `proxy_protocol`.
+//! Converts the addresses for clients: `node_listen`, `ssl.listen`, `proxy_protocol` and `stream_proxy`.
 
-use super::NodeConversion;
+use super::{NodeConversion, stream};
 use crate::document::{DocumentValue, ValueKind};
 use crate::yaml::Yaml;
 
@@ -39,6 +39,7 @@ pub fn carry_over(settings: &mut NodeConversion) {
         let text = "`apisix.proxy_protocol`: only `trusted_addresses` may connect to these ports; add the load balancers' addresses";
         settings.conversion.differs(at, text);
     }
+    all.extend(stream::addresses(settings));
     settings.set("listen", Yaml::List(all));
 }
 

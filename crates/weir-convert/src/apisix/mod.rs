@@ -6,6 +6,7 @@
 mod admin;
 mod leftovers;
 mod listen;
+mod stream;
 
 use std::cell::RefCell;
 use std::collections::HashSet;

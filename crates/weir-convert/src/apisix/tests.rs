@@ -83,7 +83,7 @@ fn unconverted_settings_are_reported_with_their_line() {
 apisix:
   node_listen: [{ port: 80, enable_http2: true }]
   delete_uri_tail_slash: true
-  stream_proxy: { tcp: [9100] }
+  stream_proxy: { tcp: [{ addr: 9100, proxy_protocol_to_upstream: true }], udp: [9200] }
   lru: { secret: { ttl: 300 } }
 nginx_config:
   http_configuration_snippet: gzip on;
@@ -102,7 +102,8 @@ plugin_attr:
         findings(text),
         [
             "3: not converted: `apisix.delete_uri_tail_slash`: write routes for both paths",
-            "4: not converted: `apisix.stream_proxy`: TCP and UDP are not proxied",
+            "4: not converted: `stream_proxy.udp`: UDP is not proxied",
+            "4: not converted: the PROXY header for endpoints is a matter of the upstream: write `proxy_protocol: v1` there",
             "7: not converted: `nginx_config.http_configuration_snippet`: configuration of nginx is not read",
             "10: not converted: `nginx_config.http.upstream`: set `keepalive_pool` of the upstreams",
             "11: not converted: `nginx_config.unheard_of`: there is no such setting",
@@ -113,6 +114,29 @@ plugin_attr:
              `h2c: true`",
         ]
     );
+}
+
+#[test]
+fn ports_of_stream_routes_become_listeners() {
+    let text = "\
+apisix:
+  proxy_mode: http&stream
+  ssl: { enable: false }
+  proxy_protocol: { enable_tcp_pp: true }
+  stream_proxy:
+    tcp: [9100, \"127.0.0.1:9101\", { addr: 9102, tls: true, proxy_protocol: false }, \"9103-9104\"]
+";
+    let converted = converted(text);
+    for entry in [
+        "{ address: \":9100\", protocol: tcp, proxy_protocol: true }",
+        "{ address: \"127.0.0.1:9101\", protocol: tcp, proxy_protocol: true }",
+        "{ address: \":9102\", protocol: tcp, tls: true }",
+        "{ address: \":9103\", protocol: tcp, proxy_protocol: true }",
+        "{ address: \":9104\", protocol: tcp, proxy_protocol: true }",
+    ] {
+        assert!(converted.yaml().contains(entry), "{entry}: {}", converted.yaml());
+    }
+    assert!(!findings(text).iter().any(|finding| finding.contains("not converted")), "{:?}", findings(text));
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! Converts `stream_proxy`: the ports of stream routes.
+
+use super::NodeConversion;
+use crate::document::DocumentValue;
+use crate::yaml::Yaml;
+
+/// The addresses of `stream_proxy.tcp`, as entries of `listen`.
+pub fn addresses(settings: &mut NodeConversion) -> Vec<Yaml> {
+    settings.take("apisix.proxy_mode");
+    let announced = settings.text("apisix.proxy_protocol.enable_tcp_pp") == Some("true");
+    if let Some(at) = settings.take("apisix.proxy_protocol.enable_tcp_pp_to_upstream")
+        && at.as_text() == Some("true")
+    {
+        to_upstream(settings, at);
+    }
+    settings.take("apisix.stream_proxy.only");
+    if let Some(udp) = settings.take("apisix.stream_proxy.udp") {
+        settings.conversion.lost(udp, "`stream_proxy.udp`: UDP is not proxied");
+    }
+    let tcp = settings.take("apisix.stream_proxy.tcp").map(DocumentValue::items).unwrap_or_default();
+    tcp.iter().flat_map(|item| ports(settings, item, announced)).collect()
+}
+
+/// A port, `ip:port`, a range of ports, or a map with `addr`.
+fn ports(settings: &mut NodeConversion, item: &DocumentValue, announced: bool) -> Vec<Yaml> {
+    let Some(addr) = item.as_text().or_else(|| item.text("addr")) else { return Vec::new() };
+    if item.is_true("proxy_protocol_to_upstream", false) {
+        to_upstream(settings, item);
+    }
+    let (ip, port) = match addr.rsplit_once(':') {
+        Some((ip, port)) => (if ["0.0.0.0", "*"].contains(&ip) { "" } else { ip }, port),
+        None => ("", addr),
+    };
+    let (first, last) = port.split_once('-').unwrap_or((port, port));
+    let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>()) else {
+        settings.conversion.lost(item, format!("`{addr}` is neither a port nor a range of ports"));
+        return Vec::new();
+    };
+    let is_announced = item.is_true("proxy_protocol", announced);
+    let marks = [
+        ("tls", item.is_true("tls", false)),
+        ("tls_passthrough", item.is_true("tls_passthrough", false)),
+        ("proxy_protocol", is_announced),
+    ];
+    let entry = |port: u16| {
+        let text = |value: &str| Yaml::text(value.to_owned());
+        let mut members =
+            vec![("address".to_owned(), text(&format!("{ip}:{port}"))), ("protocol".to_owned(), text("tcp"))];
+        let set = marks.iter().filter(|(_, is_set)| *is_set);
+        members.extend(set.map(|(name, _)| ((*name).to_owned(), Yaml::Boolean(true))));
+        Yaml::Map(members)
+    };
+    (first..=last).map(entry).collect()
+}
+
+fn to_upstream(settings: &mut NodeConversion, at: &DocumentValue) {
+    let text = "the PROXY header for endpoints is a matter of the upstream: write `proxy_protocol: v1` there";
+    settings.conversion.lost(at, text);
+}
