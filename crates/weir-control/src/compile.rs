@@ -38,7 +38,7 @@ pub(crate) use certificates::{DocumentCertificates, ServedCertificates};
 use chains::Chains;
 use dependencies::{Dependencies, Surroundings, Unchanged};
 pub use parts::Parts;
-use routes::RouteCompiler;
+use routes::{CompiledRoutes, RouteCompiler};
 use upstreams::Upstreams;
 
 /// The result of compiling a document without faults.
@@ -196,10 +196,9 @@ impl<'a> Compiler<'a> {
             }
         }
         self.warn_of_silence(&certificates);
-        let (catalog, route_pieces, table) = routes.finish(&mut upstreams)?;
+        let CompiledRoutes { catalog, pieces: route_pieces, table, streams } = routes.finish(&mut upstreams)?;
         let (upstream_catalog, upstream_pieces) = upstreams.finish();
-        let overlays = chains.overlays();
-        let secret_fields = chains.secret_fields();
+        let (overlays, secret_fields) = (chains.overlays(), chains.secret_fields());
         if chains.disagrees() || reused.is_some_and(|parts| parts.secret_fields != secret_fields) {
             return None;
         }
@@ -208,6 +207,7 @@ impl<'a> Compiler<'a> {
             clients: document.settings.clients.clone(),
             listeners,
             table: table.clone(),
+            streams,
             routes: route_pieces.clone(),
             upstreams: upstream_pieces.clone(),
             unmatched: chains.unmatched(),

@@ -1,5 +1,6 @@
 //! Explains how a request is routed, and which plugins run for it.
 
+mod connection;
 mod outcome;
 mod resource_index;
 
@@ -22,6 +23,7 @@ use crate::text::fingerprint::Fingerprint;
 pub(crate) use outcome::outcome;
 pub(crate) use resource_index::ResourceIndex;
 
+pub use connection::{ConnectionDescription, ConnectionExplanation, explain_connection};
 pub use outcome::{OutcomePlugin, RoutingComparison, RoutingOutcome};
 
 /// The description of a hypothetical request.

@@ -48,6 +48,7 @@ pub mod settings;
 mod shared_list;
 mod shares;
 mod store;
+mod stream_route;
 mod text_positions;
 mod upstream;
 mod written;
@@ -100,6 +101,7 @@ pub use secrets::SecretManager;
 pub use settings::{LogLevel, NodeSettings};
 pub use shares::TrafficShare;
 pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
+pub use stream_route::StreamRouteSpec;
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
 pub use written::WrittenResource;
 pub use written_document::WrittenDocument;
@@ -126,6 +128,7 @@ pub struct Document {
     pub hubs: Vec<HubSpec>,
     /// The listeners that are resources, beside those of the setting `listen`.
     pub listeners: Vec<ListenerSpec>,
+    pub stream_routes: Vec<StreamRouteSpec>,
     pub consumers: Vec<ConsumerSpec>,
     pub credentials: Vec<CredentialSpec>,
     pub consumer_groups: Vec<PluginSet>,
@@ -244,8 +247,9 @@ impl Document {
     pub fn noted_upstreams(&self) -> impl Iterator<Item = &UpstreamSpec> {
         let inline = self.routes.noted().filter_map(|route| route.upstream.as_deref());
         let of_services = self.services.noted().filter_map(|service| service.upstream.as_ref());
+        let of_streams = self.stream_routes.iter().filter_map(|route| route.upstream.as_deref());
         let of_plugins = self.shares().filter_map(|(_, _, share)| share.upstream.as_ref());
-        self.upstreams.noted().chain(inline).chain(of_services).chain(of_plugins)
+        self.upstreams.noted().chain(inline).chain(of_services).chain(of_streams).chain(of_plugins)
     }
 
     /// The shares of traffic that plugins give to upstreams, with the kind and id of the resource that contains the plugin.
@@ -253,7 +257,8 @@ impl Document {
         let routes = self.routes.noted().map(|route| ("route", &*route.id, &route.plugins));
         let services = self.services.noted().map(|service| ("service", &*service.id, &service.plugins));
         let consumers = self.consumers.iter().map(|consumer| ("consumer", &*consumer.username, &consumer.plugins));
-        let owners = routes.chain(services).chain(consumers);
+        let streams = self.stream_routes.iter().map(|route| ("stream_route", &*route.id, &route.plugins));
+        let owners = routes.chain(services).chain(consumers).chain(streams);
         let configs = self.plugin_configs.noted().map(|set| ("plugin_config", set));
         let rules = self.global_rules.iter().map(|set| ("global_rule", set));
         let groups = self.consumer_groups.iter().map(|set| ("consumer_group", set));

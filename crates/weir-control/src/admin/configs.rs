@@ -242,7 +242,6 @@ fn resources_of(lists: &BTreeMap<&'static str, Value>) -> Refused<WantedResource
     let mut wanted = BTreeMap::new();
     for (list, items) in lists {
         match *list {
-            "stream_routes" => return refuse(kinds::NO_STREAM_ROUTES),
             "protos" if items.as_array().is_some_and(|items| !items.is_empty()) => return refuse(kinds::NO_PROTOS),
             PLUGINS => return refuse("the list `plugins` belongs in the configuration file of the node; leave it out"),
             _ => {}

@@ -7,9 +7,6 @@ pub(super) use crate::document::kinds::{CREDENTIAL, IdRule, ResourceKind};
 use crate::document::kinds::{self, KINDS};
 use crate::keys::schema;
 
-/// The refusal of stream routes, in the words of an APISIX without stream mode.
-pub(super) const NO_STREAM_ROUTES: &str = "stream mode is disabled, can not add stream routes";
-
 /// The refusal of protos. Those that a shared etcd already has can be read and deleted.
 pub(super) const NO_PROTOS: &str =
     "this version does not support protos (`grpc-transcode`), so they would have no effect";

@@ -134,9 +134,6 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> Ad
 }
 
 async fn resource(context: &AdminContext, request: &AdminRequest, target: ResourceTarget) -> Refused<AdminResponse> {
-    if target.kind.list == "stream_routes" {
-        return refuse(kinds::NO_STREAM_ROUTES);
-    }
     if target.kind.list == "protos" && !matches!(request.method, Method::GET | Method::DELETE) {
         return refuse(kinds::NO_PROTOS);
     }

@@ -125,7 +125,6 @@ fn put_kind(key: &ResourceKey) -> Result<&'static ResourceKind, String> {
     let kind = if key.consumer_of_credential().is_some() { &CREDENTIAL } else { kind };
     let is_deep = key.id().contains('/') && kind.id != IdRule::Manager && key.consumer_of_credential().is_none();
     match kind.list {
-        "stream_routes" => Err(kinds::NO_STREAM_ROUTES.to_owned()),
         "protos" => Err(kinds::NO_PROTOS.to_owned()),
         _ if is_deep || !key.id().split('/').all(is_id) => {
             Err(format!("`{key}` is not the key of a resource: use letters, digits, `-`, `_` and `.` in ids"))
@@ -175,7 +174,7 @@ fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> 
     };
     let kind = if key.consumer_of_credential().is_some() { &CREDENTIAL } else { kind };
     let is_deep = key.id().contains('/') && kind.id != IdRule::Manager && key.consumer_of_credential().is_none();
-    if is_deep || kind.list == "stream_routes" {
+    if is_deep {
         return Err(format!("`{key}` is not the key of a resource of this node"));
     }
     if kind.list == "protos" && action != "delete" {

@@ -14,9 +14,9 @@ use super::consumers::{KnownConsumers, OverlayLayers};
 use super::dependencies::Dependencies;
 use super::plugin_findings::{inside, path_of, report_unknown, split_credential};
 use super::{Compiler, meta};
-use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, TrafficShare};
+use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, StreamRouteSpec, TrafficShare};
 use crate::text::fingerprint::Fingerprint;
-use crate::text::read::join;
+use crate::text::read::{join, listed};
 
 /// Findings from building a route's own plugins.
 pub(super) struct OwnPlugins {
@@ -165,6 +165,52 @@ impl<'a> Chains<'a> {
             Chain::new(links),
             OwnPlugins { declarations: self.shared.take_declarations(), inputs: self.shared.take_inputs() },
         )
+    }
+
+    /// The same for a stream route, which global rules do not apply to: as in APISIX, they are about requests.
+    pub(super) fn plugins_of_stream(&self, route: &StreamRouteSpec, service: Option<&ServiceSpec>) -> RoutePlugins<'_> {
+        let service = service.and_then(|service| self.services.get(&*service.id));
+        let shared = service.map_or(Some(None), |set| set.key.map(Some));
+        let key = shared.map(|shared| Fingerprint::of((shared, self.share_numbers(&route.plugins))));
+        RoutePlugins { config: None, service, key }
+    }
+
+    /// The chain of a stream route, and the findings from building its own plugins.
+    pub(super) fn of_stream(&self, route: &StreamRouteSpec, plugins: &RoutePlugins) -> (Chain, OwnPlugins) {
+        let own = self.built(&format!("stream_route/{}", route.id), &route.origin, &route.plugins);
+        let layers = [Some(&*own), plugins.service.map(|set| &*set.built)];
+        let links = nearest(layers).filter_map(|built| built.link.clone()).collect();
+        (
+            Chain::new(links),
+            OwnPlugins { declarations: self.shared.take_declarations(), inputs: self.shared.take_inputs() },
+        )
+    }
+
+    /// Reports plugins of a stream route, and of its service, that work on requests: a check that is not made must not look as if it
+    /// were.
+    pub(super) fn refuse_plugins_for_http(&self, route: &StreamRouteSpec, service: Option<&ServiceSpec>) {
+        let is_for_http = |plugin: &&PluginSpec| {
+            !plugin.disabled && self.registry.find(&plugin.name).is_some_and(|entry| !entry.on_streams)
+        };
+        let others = self.registry.entries().iter().filter(|entry| entry.on_streams).map(|entry| entry.name);
+        let advice = || Some(format!("plugins for stream routes are {}", listed(&others.clone().collect::<Vec<_>>())));
+        for plugin in route.plugins.iter().filter(is_for_http) {
+            let problem = format!("`{}` works on HTTP requests, and a stream route has none", plugin.name);
+            self.report(&route.origin, plugin, problem, advice());
+        }
+        let Some(service) = service else { return };
+        let own = |plugin: &&PluginSpec| route.plugins.iter().any(|own| own.name == plugin.name);
+        for plugin in service.plugins.iter().filter(is_for_http).filter(|plugin| !own(plugin)) {
+            let problem = format!(
+                "its service `{}` has the plugin `{}`, which works on HTTP requests, and a stream route has none",
+                service.id, plugin.name
+            );
+            let advice = format!(
+                "use a service without it, or switch it off: `{}: {{ _meta: {{ disable: true }} }}`",
+                plugin.name
+            );
+            self.compiler.report(&route.origin.path, route.origin.place, problem, Some(advice));
+        }
     }
 
     /// Repeats the declarations of plugins that are reused.

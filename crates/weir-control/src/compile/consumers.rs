@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
+use weir_gateway::snapshot::ListenerProtocol;
 use weir_plugin::{BuildContext, ConfigError, Consumer, Proof, Registry};
 
 use super::plugin_findings::{inside, path_of, report_unknown};
@@ -51,7 +52,7 @@ impl KeyOwner<'_> {
 }
 
 pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> KnownConsumers<'a> {
-    let tls = compiler.document.listens().find(|listen| listen.settings.protocol.uses_tls());
+    let tls = compiler.document.listens().find(|listen| listen.settings.protocol == ListenerProtocol::Https);
     let port = |listen: &Listen| listen.public_port.unwrap_or(listen.address.port());
     let https_port = tls.map(port).filter(|port| *port != 0);
     let mut reader = ConsumerReader {

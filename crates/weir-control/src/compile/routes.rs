@@ -1,10 +1,12 @@
 //! Routes: each is compiled to a piece of the snapshot, and to a rule of the route table.
 
+mod streams;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_gateway::route::{BuildError, MethodSet, uri_template};
-use weir_gateway::snapshot::{Chain, Pieces, Route, RouteRule, RouteTable, Target};
+use weir_gateway::snapshot::{Chain, Pieces, Route, RouteRule, RouteTable, StreamRule, StreamTable, Target};
 use weir_plugin::RouteFacts;
 use weir_proto::Method;
 
@@ -15,9 +17,10 @@ use super::hubs::HubResponders;
 use super::parts::{CompiledRoute, Parts, Places, UpstreamPart};
 use super::upstreams::Upstreams;
 use super::{Compiler, by_id};
-use crate::document::{self, AcmeHost, ServiceSpec};
+use crate::document::{self, AcmeHost, ResourceOrigin, ServiceSpec};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::join;
+use streams::StreamReferences;
 
 /// The routes of a snapshot while it is built.
 pub(super) struct RouteCompiler<'a> {
@@ -32,10 +35,20 @@ pub(super) struct RouteCompiler<'a> {
     /// Rules to add to the table, and the routes they are of, at the same indices; the challenge rule has none.
     added: Vec<RouteRule>,
     sources: Vec<Option<&'a document::RouteSpec>>,
+    /// The rules of all stream routes, in the order of the document.
+    stream_rules: Vec<StreamRule>,
     /// Numbers of routes whose rules are to be removed from the table.
     removed: Vec<u32>,
     /// Some rule could not be given a sort key between its neighbours.
     has_no_room: bool,
+}
+
+/// What is compiled of routes and stream routes.
+pub(super) struct CompiledRoutes {
+    pub(super) catalog: Catalog<CompiledRoute>,
+    pub(super) pieces: Pieces<Arc<Route>>,
+    pub(super) table: RouteTable,
+    pub(super) streams: StreamTable,
 }
 
 /// The service and upstream of a route.
@@ -61,6 +74,7 @@ impl<'a> RouteCompiler<'a> {
             places: Places::new(),
             added: Vec::new(),
             sources: Vec::new(),
+            stream_rules: Vec::new(),
             removed: Vec::new(),
             has_no_room: false,
         }
@@ -97,6 +111,10 @@ impl<'a> RouteCompiler<'a> {
             }
             self.add(written, &services, &targets, upstreams, chains);
             index += 1;
+        }
+        let of_streams = StreamReferences { services: &services, targets: &targets };
+        for written in &document.stream_routes {
+            self.add_stream(written, &of_streams, upstreams, chains);
         }
         references
     }
@@ -153,6 +171,7 @@ impl<'a> RouteCompiler<'a> {
         let known_upstream = known.and_then(|known| known.upstream.as_ref());
         let RouteOrigins { service, inline, upstream } =
             self.origins(written, known_upstream, services, targets, upstreams);
+        self.compiler.report_unfit(&written.origin, upstream.and_then(|number| upstreams.unfit_for_http(number)));
         let number = known.map_or_else(|| self.catalog.new_number(), |known| known.number);
         let known = known.filter(|_| self.before.is_some());
         let plugins = chains.plugins_of(written, service);
@@ -272,10 +291,7 @@ impl<'a> RouteCompiler<'a> {
     }
 
     /// `None` if a fault has been reported, or the table must be built from scratch.
-    pub(super) fn finish(
-        mut self,
-        upstreams: &mut Upstreams<'a>,
-    ) -> Option<(Catalog<CompiledRoute>, Pieces<Arc<Route>>, RouteTable)> {
+    pub(super) fn finish(mut self, upstreams: &mut Upstreams<'a>) -> Option<CompiledRoutes> {
         let (catalog, gone) = self.catalog.finish();
         for part in gone {
             part.upstream.iter().for_each(|part| upstreams.remove(part));
@@ -291,11 +307,19 @@ impl<'a> RouteCompiler<'a> {
                 .map_err(|errors| errors.iter().for_each(|error| self.compiler.report_rule(&self.sources, error)))
                 .ok()?,
         };
-        Some((catalog, self.pieces, table))
+        let streams = self.compiler.stream_table(self.stream_rules);
+        Some(CompiledRoutes { catalog, pieces: self.pieces, table, streams })
     }
 }
 
 impl Compiler<'_> {
+    /// Reports that a resource cannot use its upstream: the problem, and what would be right.
+    fn report_unfit(&self, origin: &ResourceOrigin, found: Option<(&str, &str)>) {
+        if let Some((problem, advice)) = found {
+            self.report(&origin.path, origin.place, problem, Some(advice.to_owned()));
+        }
+    }
+
     pub(super) fn report_rule(&self, sources: &[Option<&document::RouteSpec>], error: &BuildError) {
         // The challenge rule belongs to no route.
         let Some(route) = sources.get(error.rule).copied().flatten() else {

@@ -12,6 +12,8 @@ use crate::text::read::join;
 /// The protocol offered by ALPN: exactly the one that is configured.
 const HTTP1: &[&str] = &["http/1.1"];
 const HTTP2: &[&str] = &["h2"];
+/// Streams carry whatever protocol the client and the endpoint agree on, which the gateway does not know.
+const NONE: &[&str] = &[];
 
 /// The TLS connectors built so far. Upstreams with equal terms share one, since it contains all authorities that the system
 /// trusts.
@@ -28,7 +30,7 @@ struct Terms {
     /// `None`: certificates are not verified.
     trust: Option<AuthoritySource>,
     identity: Option<(PemSource, PemSource)>,
-    http2: bool,
+    protocols: &'static [&'static str],
     alt_names: Box<[Box<str>]>,
 }
 
@@ -36,6 +38,10 @@ struct Terms {
 enum AuthoritySource {
     System,
     Pem(PemSource),
+}
+
+fn protocols(http2: bool) -> &'static [&'static str] {
+    if http2 { HTTP2 } else { HTTP1 }
 }
 
 impl<'a> Secured<'a> {
@@ -50,7 +56,8 @@ impl<'a> Secured<'a> {
             return None;
         }
         self.point_out(written);
-        self.on_terms(written, self.verifies(written), written.http2)
+        let protocols = if written.scheme.is_of_streams() { NONE } else { protocols(written.http2) };
+        self.on_terms(written, self.verifies(written), protocols)
     }
 
     /// Warns that certificates are verified, unless the file has a setting about it: users of APISIX, where verification is off
@@ -72,14 +79,19 @@ impl<'a> Secured<'a> {
     pub(super) fn checker(&mut self, written: &document::UpstreamSpec) -> Option<TlsConnector> {
         let active = written.active.as_ref()?;
         let verify = active.verifies(self.verifies(written))?;
-        self.on_terms(written, verify, active.is_http2(written.scheme, written.http2))
+        self.on_terms(written, verify, protocols(active.is_http2(written.scheme, written.http2)))
     }
 
     fn verifies(&self, written: &document::UpstreamSpec) -> bool {
         written.tls.verify.unwrap_or(self.compiler.document.settings.verifies_upstreams())
     }
 
-    fn on_terms(&mut self, written: &document::UpstreamSpec, verify: bool, http2: bool) -> Option<TlsConnector> {
+    fn on_terms(
+        &mut self,
+        written: &document::UpstreamSpec,
+        verify: bool,
+        protocols: &'static [&'static str],
+    ) -> Option<TlsConnector> {
         let settings = &self.compiler.document.settings;
         let authorities = written.tls.authorities.as_deref().or(settings.trusted.as_ref()).filter(|_| verify);
         let pair = match written.tls.identity.as_deref() {
@@ -99,7 +111,7 @@ impl<'a> Secured<'a> {
             trust: verify
                 .then(|| authorities.map_or(AuthoritySource::System, |pem| AuthoritySource::Pem(pem.source.clone()))),
             identity: pair.map(|(cert, key)| (cert.source.clone(), key.source.clone())),
-            http2,
+            protocols,
             alt_names: written.tls.alt_names.clone(),
         };
         let name = written.tls.server_name.as_deref().and_then(server_name);
@@ -110,7 +122,7 @@ impl<'a> Secured<'a> {
         if let Some(client) = self.clients.get(&terms) {
             return client.clone().map(named);
         }
-        let client = self.build(written, verify, http2, authorities, pair);
+        let client = self.build(written, verify, protocols, authorities, pair);
         self.clients.insert(terms, client.clone());
         client.map(named)
     }
@@ -119,7 +131,7 @@ impl<'a> Secured<'a> {
         &self,
         written: &document::UpstreamSpec,
         verify: bool,
-        http2: bool,
+        protocols: &'static [&'static str],
         authorities: Option<&Pem>,
         pair: Option<(&Pem, &Pem)>,
     ) -> Option<TlsConnector> {
@@ -151,7 +163,6 @@ impl<'a> Secured<'a> {
             let origin = authorities.map_or(&written.origin, |pem| &pem.origin);
             compiler.report(&origin.path, origin.place, format!("cannot be used: {wrong}"), None);
         };
-        let protocols = if http2 { HTTP2 } else { HTTP1 };
         let terms = UpstreamTerms { trust, identity, protocols };
         TlsConnector::accepting(&terms, &written.tls.alt_names).map_err(complain).ok()
     }

@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use weir_client::ServiceTarget;
 use weir_discovery::ServiceInstance;
@@ -26,6 +27,9 @@ use crate::text::tree::TextPosition;
 
 /// The most addresses of one name that are used.
 const MAX_ADDRESSES: usize = 1_000;
+/// How long a stream may carry nothing if the upstream has no `timeout`; the default of nginx's `proxy_timeout`. The 60 s of requests
+/// would end the idle connections of every pool to a database.
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The upstreams of a snapshot while it is built: the named ones first, then the inline ones.
 pub(super) struct Upstreams<'a> {
@@ -162,6 +166,25 @@ impl<'a> Upstreams<'a> {
         UpstreamPart { number, key: stays.then_some(key), depends_on }
     }
 
+    /// Why stream routes cannot use an upstream, and what would be right.
+    pub(super) fn unfit_for_streams(&self, number: usize) -> Option<(&'static str, &'static str)> {
+        let upstream = self.pieces.get(number)?;
+        let is_http = upstream.http2 || upstream.tls.is_some() && !upstream.is_for_streams;
+        is_http.then_some((
+            "the `scheme` of its upstream is of HTTP, and a stream route carries bytes as they are",
+            "use an upstream with `scheme: tcp` or `tls`",
+        ))
+    }
+
+    /// The same for routes.
+    pub(super) fn unfit_for_http(&self, number: usize) -> Option<(&'static str, &'static str)> {
+        let is_unfit = self.pieces.get(number)?.is_for_streams;
+        is_unfit.then_some((
+            "the `scheme` of its upstream is for stream routes, and a route needs HTTP",
+            "use an upstream with `scheme: http`, `https`, `grpc` or `grpcs`, or make this a stream route",
+        ))
+    }
+
     /// Removes the upstream of a part that is not in the catalog.
     pub(super) fn remove(&mut self, part: &UpstreamPart) {
         self.pieces.remove(part.number);
@@ -238,7 +261,9 @@ fn compiled(
         persistence: written.persistence.as_ref().and_then(|written| written.compile(&endpoints)).map(Arc::new),
         slow_start: written.slow_start,
         endpoints,
-        timeouts: written.timeouts,
+        timeouts: written.timeouts.unwrap_or_default(),
+        stream_idle_timeout: written.timeouts.map_or(STREAM_IDLE_TIMEOUT, |written| written.read.max(written.send)),
+        is_for_streams: written.scheme.is_of_streams(),
         retries: written.retries.unwrap_or(further),
         retry_timeout: written.retry_timeout,
         retry_budget: written.retry_budget,

@@ -9,6 +9,7 @@ use super::listener::LISTENER;
 use super::plugin_set::{GLOBAL_RULE, PLUGIN_SET};
 use super::route::{ROUTE, SERVICE};
 use super::secrets::SECRET_MANAGER;
+use super::stream_route::STREAM_ROUTE;
 use super::upstream::UPSTREAM;
 use crate::keys::{KeyTable, MapKeys};
 
@@ -126,7 +127,7 @@ const ALL: &[ResourceKind] = &[
     kind("secrets", "secret", IdRule::Manager, Some(&SECRET_MANAGER)).patch().only_admins(),
     kind("listeners", "listener", IdRule::Any, Some(&LISTENER)).patch().only_admins(),
     kind("protos", "proto", IdRule::Any, None).not_served(),
-    kind("stream_routes", "stream route", IdRule::Any, None).not_served(),
+    kind("stream_routes", "stream route", IdRule::Any, Some(&STREAM_ROUTE)),
     ResourceKind { is_stored: false, ..kind("hubs", "hub", IdRule::Any, Some(&HUB)) },
 ];
 

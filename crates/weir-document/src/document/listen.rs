@@ -8,7 +8,7 @@ use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 use super::resource::ResourceOrigin;
 use crate::keys;
 use crate::keys::MapKeys;
-use crate::keys::kinds::{Custom, Flag, Or, custom, flag};
+use crate::keys::kinds::{Custom, Flag, Or, Words, custom, flag, words};
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::{NodeKind, TextPosition};
@@ -79,7 +79,21 @@ keys! {
     proxy_protocol: Or<Flag> = flag().or(false), own();
     /// Whether connections use HTTP/2 without TLS, and nothing else.
     h2c: Or<Flag> = flag().or(false), own(), guide("http2.md");
+    /// What connections carry: HTTP, or bytes of any protocol, which go where `stream_routes` say (`tcp`).
+    protocol: Or<Words<Carried>> = words(CARRIED).or(Carried::Http), own(), guide("stream.md");
+    /// Whether TLS is passed through by the server name in its handshake. Together with `tls`, each stream route decides.
+    tls_passthrough: Or<Flag> = flag().or(false), own(), guide("stream.md#tls-passed-through");
 }
+
+/// What the connections of a listener carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carried {
+    Http,
+    /// Bytes for stream routes.
+    Tcp,
+}
+
+pub(super) const CARRIED: &[(&str, Carried)] = &[("http", Carried::Http), ("tcp", Carried::Tcp)];
 
 /// One address, or a list.
 pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
@@ -107,26 +121,51 @@ fn one_listen(at: &NodeReader) -> Option<Listen> {
         return address(at).map(|address| Listen { address, settings, public_port: None, origin });
     }
     let fields = at.keys(&LISTEN)?;
-    let (tls, h2c) = (fields.value(&LISTEN.tls), fields.value(&LISTEN.h2c));
-    let settings = ListenerSettings {
-        protocol: protocol(tls, h2c, fields.get(&LISTEN.h2c)),
-        proxy_protocol: fields.value(&LISTEN.proxy_protocol),
+    let written = WrittenProtocol {
+        carried: fields.value(&LISTEN.protocol),
+        tls: fields.value(&LISTEN.tls),
+        h2c: fields.get(&LISTEN.h2c).filter(|_| fields.value(&LISTEN.h2c)),
+        tls_passthrough: fields.get(&LISTEN.tls_passthrough).filter(|_| fields.value(&LISTEN.tls_passthrough)),
     };
+    let settings =
+        ListenerSettings { protocol: written.protocol(), proxy_protocol: fields.value(&LISTEN.proxy_protocol) };
     fields.read(&LISTEN.address).map(|address| Listen { address, settings, public_port: None, origin })
 }
 
-/// The protocol of an address; `at` is `h2c`.
-pub(super) fn protocol(tls: bool, h2c: bool, at: Option<NodeReader>) -> ListenerProtocol {
-    if let (true, true, Some(at)) = (tls, h2c, at) {
-        at.report_advising(
-            "is HTTP/2 without TLS, and the address has `tls`",
-            "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
-        );
-    }
-    match (tls, h2c) {
-        (true, _) => ListenerProtocol::Https,
-        (false, true) => ListenerProtocol::Http2,
-        (false, false) => ListenerProtocol::Http,
+/// The keys of a listener that decide on its protocol. A flag that is not set has no reader.
+pub(super) struct WrittenProtocol<'a> {
+    pub carried: Carried,
+    pub tls: bool,
+    pub h2c: Option<NodeReader<'a>>,
+    pub tls_passthrough: Option<NodeReader<'a>>,
+}
+
+impl WrittenProtocol<'_> {
+    /// Reports keys that contradict each other.
+    pub(super) fn protocol(self) -> ListenerProtocol {
+        let WrittenProtocol { carried, tls, h2c, tls_passthrough } = self;
+        match (carried, tls, &h2c, &tls_passthrough) {
+            (Carried::Http, true, Some(h2c), _) => h2c.report_advising(
+                "is HTTP/2 without TLS, and the address has `tls`",
+                "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
+            ),
+            (Carried::Http, _, _, Some(passthrough)) => {
+                passthrough.report_advising("is for stream routes, and the address has HTTP", "add `protocol: tcp`");
+            }
+            (Carried::Tcp, _, Some(h2c), _) => {
+                h2c.report_advising("is HTTP, and the address has `protocol: tcp`", "leave it out");
+            }
+            _ => {}
+        }
+        match (carried, tls, h2c.is_some(), tls_passthrough.is_some()) {
+            (Carried::Http, true, ..) => ListenerProtocol::Https,
+            (Carried::Http, false, true, _) => ListenerProtocol::Http2,
+            (Carried::Http, false, false, _) => ListenerProtocol::Http,
+            (Carried::Tcp, false, _, false) => ListenerProtocol::Tcp,
+            (Carried::Tcp, true, _, false) => ListenerProtocol::Tls,
+            (Carried::Tcp, false, _, true) => ListenerProtocol::TlsPassthrough,
+            (Carried::Tcp, true, _, true) => ListenerProtocol::TlsByRoute,
+        }
     }
 }
 

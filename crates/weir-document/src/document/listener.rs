@@ -6,10 +6,10 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use weir_gateway::snapshot::ListenerSettings;
 
-use super::listen::{Listen, ListenAddress, address, address_schema, parse, protocol};
+use super::listen::{CARRIED, Carried, Listen, ListenAddress, WrittenProtocol, address, address_schema, parse};
 use super::resource::{self, COMMON, ResourceOrigin, host};
 use crate::keys;
-use crate::keys::kinds::{Custom, DistinctList, Flag, Or, ParsedText, Whole, custom, flag, set, whole};
+use crate::keys::kinds::{Custom, DistinctList, Flag, Or, ParsedText, Whole, Words, custom, flag, set, whole, words};
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::NodeKind;
@@ -42,6 +42,10 @@ keys! {
     tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
     /// Whether connections use HTTP/2 without TLS, and nothing else.
     h2c: Or<Flag> = flag().or(false), own();
+    /// What connections carry: HTTP, or bytes of any protocol, which go where `stream_routes` say (`tcp`).
+    protocol: Or<Words<Carried>> = words(CARRIED).or(Carried::Http), own(), guide("stream.md");
+    /// Whether TLS is passed through by the server name in its handshake. Together with `tls`, each stream route decides.
+    tls_passthrough: Or<Flag> = flag().or(false), own(), guide("stream.md#tls-passed-through");
     /// Whether each connection begins with a PROXY header of a load balancer, which must be in `trusted_addresses`.
     proxy_protocol: Or<Flag> = flag().or(false), own();
 }
@@ -51,11 +55,14 @@ pub(super) fn read_resource(at: &NodeReader, index: usize) -> Option<ListenerSpe
     let fields = at.keys(&LISTENER)?;
     resource::common(&fields);
     let id = resource::id(&fields, index);
-    let (tls, h2c) = (fields.value(&LISTENER.tls), fields.value(&LISTENER.h2c));
-    let settings = ListenerSettings {
-        protocol: protocol(tls, h2c, fields.get(&LISTENER.h2c)),
-        proxy_protocol: fields.value(&LISTENER.proxy_protocol),
+    let written = WrittenProtocol {
+        carried: fields.value(&LISTENER.protocol),
+        tls: fields.value(&LISTENER.tls),
+        h2c: fields.get(&LISTENER.h2c).filter(|_| fields.value(&LISTENER.h2c)),
+        tls_passthrough: fields.get(&LISTENER.tls_passthrough).filter(|_| fields.value(&LISTENER.tls_passthrough)),
     };
+    let settings =
+        ListenerSettings { protocol: written.protocol(), proxy_protocol: fields.value(&LISTENER.proxy_protocol) };
     let address = fields.read(&LISTENER.address)?;
     let public_port = fields.read(&LISTENER.public_port);
     let hosts = fields.read(&LISTENER.hosts).unwrap_or_default();

@@ -11,7 +11,7 @@ use super::settings::NodeSettings;
 use super::text_positions::TextPositions;
 use super::{
     Document, StoreOrigin, certificate, consumer, hub, kinds, listener, plugin_set, plugins, resource, secrets,
-    settings,
+    settings, stream_route,
 };
 use crate::text::diagnostic::Faults;
 use crate::text::read::{MapReader, NodeReader};
@@ -62,6 +62,7 @@ impl Document {
             ssls: Vec::new(),
             hubs: Vec::new(),
             listeners: Vec::new(),
+            stream_routes: Vec::new(),
             consumers: Vec::new(),
             credentials: Vec::new(),
             consumer_groups: Vec::new(),
@@ -121,6 +122,7 @@ impl Document {
         self.ssls = resource::list(fields, "ssls", certificate::read, |ssl| (&*ssl.id).into());
         self.hubs = resource::list(fields, "hubs", hub::read, |hub| (&*hub.id).into());
         self.listeners = resource::list(fields, "listeners", listener::read_resource, |one| (&*one.id).into());
+        self.stream_routes = resource::list(fields, "stream_routes", stream_route::read, |route| (&*route.id).into());
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
     }
 }

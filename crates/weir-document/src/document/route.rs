@@ -171,7 +171,8 @@ keys! {
 
 const LUA: RefusedKey = refused("is Lua code, which Weir does not run", "use `vars` or a plugin instead");
 const URI: ParsedText<String> = text(1, 4096).pattern(r"^(/[^?#]*|\*)$").parsed(uri);
-const NETWORK: ParsedText<String> = any_text().parsed(network);
+/// An address or a range of addresses.
+pub(super) const NETWORK: ParsedText<String> = any_text().parsed(network);
 
 pub(super) fn read_route(at: &NodeReader, index: usize) -> Option<RouteSpec> {
     let fields = at.keys(&ROUTE)?;

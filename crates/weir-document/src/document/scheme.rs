@@ -9,19 +9,31 @@ pub enum Scheme {
     /// HTTP/2 without TLS; `Grpcs`: with TLS.
     Grpc,
     Grpcs,
+    /// Bytes without HTTP, from stream routes; `Tls`: over TLS.
+    Tcp,
+    Tls,
 }
 
+/// In place of a port: nodes have none by default.
+pub(super) const NO_PORT: u16 = 0;
+
 impl Scheme {
-    /// The default port of nodes.
+    /// The default port of nodes; [`NO_PORT`] if there is none.
     pub fn port(self) -> u16 {
         match self {
             Scheme::Http | Scheme::Grpc => 80,
             Scheme::Https | Scheme::Grpcs => 443,
+            Scheme::Tcp | Scheme::Tls => NO_PORT,
         }
     }
 
     pub fn is_secured(self) -> bool {
-        matches!(self, Scheme::Https | Scheme::Grpcs)
+        matches!(self, Scheme::Https | Scheme::Grpcs | Scheme::Tls)
+    }
+
+    /// Whether only stream routes can use it.
+    pub fn is_of_streams(self) -> bool {
+        matches!(self, Scheme::Tcp | Scheme::Tls)
     }
 
     pub(super) fn is_http2(self) -> bool {
@@ -29,5 +41,11 @@ impl Scheme {
     }
 }
 
-pub(super) const SCHEMES: &[(&str, Scheme)] =
-    &[("http", Scheme::Http), ("https", Scheme::Https), ("grpc", Scheme::Grpc), ("grpcs", Scheme::Grpcs)];
+pub(super) const SCHEMES: &[(&str, Scheme)] = &[
+    ("http", Scheme::Http),
+    ("https", Scheme::Https),
+    ("grpc", Scheme::Grpc),
+    ("grpcs", Scheme::Grpcs),
+    ("tcp", Scheme::Tcp),
+    ("tls", Scheme::Tls),
+];

@@ -19,7 +19,7 @@ use super::checks::ActiveChecksSpec;
 use super::names::NameQuery;
 use super::persistence::PersistenceSpec;
 use super::resource::{self, COMMON, ResourceOrigin};
-use super::scheme::Scheme;
+use super::scheme::{NO_PORT, Scheme};
 use crate::keys::MapKeys;
 use crate::keys::schema::Definitions;
 use crate::text::fingerprint::Fingerprint;
@@ -55,7 +55,8 @@ pub struct UpstreamSpec {
     pub persistence: Option<PersistenceSpec>,
     /// Not in APISIX: the time over which an endpoint's share grows to its full size after it has come into rotation.
     pub slow_start: Option<Duration>,
-    pub timeouts: Timeouts,
+    /// `None`: 60 s each.
+    pub timeouts: Option<Timeouts>,
     /// `None`: as many as there are further nodes.
     pub retries: Option<u32>,
     pub retry_timeout: Option<Duration>,
@@ -210,7 +211,7 @@ pub(super) fn of_fields(fields: &MapReader) -> Option<UpstreamSpec> {
         ),
         persistence: fields.read(&UPSTREAM.persistence),
         slow_start: fields.read(&UPSTREAM.slow_start).filter(|time| !time.is_zero()),
-        timeouts: fields.read(&UPSTREAM.timeout).unwrap_or_default(),
+        timeouts: fields.read(&UPSTREAM.timeout),
         retries: fields.read(&UPSTREAM.retries),
         // In APISIX, 0 means no limit.
         retry_timeout: fields.read(&UPSTREAM.retry_timeout).filter(|time| !time.is_zero()),
@@ -424,7 +425,7 @@ fn node_of_map(at: &NodeReader, entry: &MapEntry, default_port: u16) -> Option<N
             return None;
         }
     };
-    let port = port.unwrap_or(default_port);
+    let port = port.or_else(|| usual_port(at, default_port))?;
     Some(NodeSpec { host, port, weight: weight?, priority: 0, place: entry.key_place })
 }
 
@@ -456,7 +457,20 @@ fn node_of_list(at: &NodeReader, default_port: u16) -> Option<NodeSpec> {
             return None;
         }
     };
-    Some(NodeSpec { host, port: port.unwrap_or(Some(default_port))?, weight, priority, place: at.place() })
+    let port = port.unwrap_or_else(|| usual_port(at, default_port))?;
+    Some(NodeSpec { host, port, weight, priority, place: at.place() })
+}
+
+/// The port of a node that has none.
+fn usual_port(at: &NodeReader, default_port: u16) -> Option<u16> {
+    if default_port == NO_PORT {
+        at.report_advising(
+            "has no port, and the `scheme` of the upstream has no usual one",
+            "add the port of the node",
+        );
+        return None;
+    }
+    Some(default_port)
 }
 
 /// The node in what may be a URL, and the advice for its scheme.

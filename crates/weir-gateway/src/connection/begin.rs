@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use weir_net::stream::Stream;
 
 use super::accepted::Accepted;
-use super::{h1, h2, secure};
+use super::{h1, h2, secure, stream};
 use crate::snapshot::ListenerProtocol;
 use crate::worker::TaskGuard;
 
@@ -19,6 +19,12 @@ pub fn spawn(worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, clie
         ListenerProtocol::Http2 => h2::spawn(Accepted::new(worker, Stream::plain(tcp), client, None)),
         ListenerProtocol::Https => {
             tokio::task::spawn_local(secure::run(worker, tcp, client));
+        }
+        ListenerProtocol::Tcp => stream::spawn_plain(worker, tcp, client),
+        ListenerProtocol::Tls => drop(tokio::task::spawn_local(stream::terminated(worker, tcp, client))),
+        ListenerProtocol::TlsPassthrough | ListenerProtocol::TlsByRoute => {
+            let by_route = protocol == ListenerProtocol::TlsByRoute;
+            tokio::task::spawn_local(stream::passed_through(worker, tcp, client, by_route));
         }
     }
 }

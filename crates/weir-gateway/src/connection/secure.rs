@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::net::TcpStream;
-use weir_net::handshake::{ACME_TLS, AcceptError, accept};
+use weir_net::handshake::{ACME_TLS, AcceptError, ClientHello, RequestedServer, accept_after, read_hello};
 use weir_net::stream::Stream;
-use weir_net::tls::{CertificateDer, CertificateFacts, Scope};
+use weir_net::tls::{CertificateDer, CertificateFacts, Scope, Server};
 use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;
@@ -21,13 +21,11 @@ const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type:
 
 /// Serves one connection over TLS from accept to close.
 pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
-    let Some((mut stream, tls)) = handshake(&worker, tcp, peer).await else { return };
-    let protocol = stream.tls().and_then(|session| session.protocol());
-    if protocol == Some(ACME_TLS.as_bytes()) {
-        // The handshake itself was the validation, and no data follows it (RFC 8737 §3).
+    let Some((mut stream, tls)) = handshake(&worker, tcp, peer, Offer::Http, None).await else { return };
+    if is_validation(&stream) {
         return stream.send_close_notify();
     }
-    let speaks_http2 = protocol == Some(b"h2");
+    let speaks_http2 = stream.tls().and_then(|session| session.protocol()) == Some(b"h2");
     let connection = Accepted::new(worker, stream, peer, Some(tls));
     match speaks_http2 {
         false => h1::run(connection).await,
@@ -35,35 +33,47 @@ pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     }
 }
 
-/// `None` if the handshake failed.
-async fn handshake(worker: &TaskGuard, tcp: TcpStream, peer: SocketAddr) -> Option<(Stream, Rc<Tls>)> {
+/// Whether the handshake itself was the validation of a name by an authority, which no data follows (RFC 8737 §3).
+pub(super) fn is_validation(stream: &Stream) -> bool {
+    stream.tls().and_then(|session| session.protocol()) == Some(ACME_TLS.as_bytes())
+}
+
+/// The application protocols that are offered by ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offer {
+    Http,
+    /// None: what a stream carries is between the client and the endpoint.
+    Nothing,
+}
+
+/// `None` if the handshake failed. `received`: the ClientHello, if it has been read.
+pub(super) async fn handshake(
+    worker: &TaskGuard,
+    tcp: TcpStream,
+    peer: SocketAddr,
+    offer: Offer,
+    received: Option<ClientHello>,
+) -> Option<(Stream, Rc<Tls>)> {
     let timeout_ns = worker.current().snapshot.clients.handshake_timeout.as_nanos() as u64;
     let deadline_ns = worker.now_ns().saturating_add(timeout_ns);
-    let is_begun = within_timeout(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
+    let is_begun =
+        received.is_some() || within_timeout(worker, WaitsFor::FirstByte, deadline_ns, tcp.readable()).await.is_some();
     let mut proof = Scope::default();
     let local = tcp.local_addr().ok().map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
     // Boxed, since the handshake is over before the long part of a connection's life, and its state would take room all the
     // time.
-    let accepting = Box::pin(accept(tcp, |wanted| {
-        // The newest configuration: the client may have taken long to send its `ClientHello`.
-        let current = worker.current();
-        let certificates = &current.snapshot.certificates;
-        if wanted.proof
-            && let Some(server) = certificates.challenge_certificate(wanted.name.as_deref())
-        {
-            return Some(server);
-        }
-        let certificate = match current.snapshot.listeners.is_empty() {
-            true => certificates.find(wanted.name.as_deref())?,
-            false => {
-                let name = wanted.name.as_deref();
-                let listener = current.snapshot.listeners.find(local?, name.unwrap_or_default().as_bytes())?;
-                certificates.of_listener(listener.id.as_deref()).find(name)?
-            }
+    let choose = |wanted: &RequestedServer| {
+        let server = server(worker, wanted, local, offer)?;
+        proof = server.scope();
+        Some(server)
+    };
+    let accepting = Box::pin(async {
+        let hello = match received {
+            Some(hello) => hello,
+            None => read_hello(&tcp).await?,
         };
-        proof = certificate.server.scope();
-        Some(certificate.server.clone())
-    }));
+        accept_after(tcp, hello, choose).await
+    });
     let outcome = match is_begun {
         true => within_timeout(worker, WaitsFor::RestOfHead, deadline_ns, accepting).await,
         false => {
@@ -82,7 +92,7 @@ async fn handshake(worker: &TaskGuard, tcp: TcpStream, peer: SocketAddr) -> Opti
         }
         Some(Err(error)) => {
             tracing::info!("TLS handshake with {peer} failed: {error}");
-            if let AcceptError::NotTls(stream, said) = error {
+            if let (AcceptError::NotTls(stream, said), Offer::Http) = (error, offer) {
                 answer_plain_http(stream, &said).await;
             }
         }
@@ -93,6 +103,30 @@ async fn handshake(worker: &TaskGuard, tcp: TcpStream, peer: SocketAddr) -> Opti
     }
     worker.metrics.tls_failures.increment();
     None
+}
+
+/// The configuration for the requested server. `None` if there is no certificate for it.
+fn server(worker: &TaskGuard, wanted: &RequestedServer, local: Option<SocketAddr>, offer: Offer) -> Option<Server> {
+    // The newest configuration: the client may have taken long to send its `ClientHello`.
+    let current = worker.current();
+    let certificates = &current.snapshot.certificates;
+    let name = wanted.name.as_deref();
+    if wanted.proof
+        && let Some(server) = certificates.challenge_certificate(name)
+    {
+        return Some(server);
+    }
+    let certificate = match current.snapshot.listeners.is_empty() {
+        true => certificates.find(name)?,
+        false => {
+            let listener = current.snapshot.listeners.find(local?, name.unwrap_or_default().as_bytes())?;
+            certificates.of_listener(listener.id.as_deref()).find(name)?
+        }
+    };
+    Some(match offer {
+        Offer::Http => certificate.server.clone(),
+        Offer::Nothing => certificate.server.without_protocols(),
+    })
 }
 
 fn tls_facts(stream: &Stream, proof: Scope) -> Tls {

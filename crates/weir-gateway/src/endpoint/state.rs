@@ -28,6 +28,8 @@ const CALM_NS: u64 = 60_000_000_000;
 const MAX_DOUBLINGS: u32 = 5;
 /// The longest pause before it is doubled.
 const LONGEST_NS: u64 = u64::MAX >> (MAX_DOUBLINGS + 1);
+/// The status after which the endpoint carries bytes without HTTP.
+const SWITCHED: u16 = 101;
 /// The value of `out_until_ns` for an endpoint that stays out until checks succeed, and not for a time.
 const UNTIL_CHECKED: u64 = u64::MAX;
 
@@ -207,7 +209,7 @@ impl Health {
             }
         }
         // A 101 is a success that no list can name: it holds statuses from 200 on.
-        if out_until_ns != 0 && (status == 101 || checks.healthy_statuses.contains(&status)) {
+        if out_until_ns != 0 && (status == SWITCHED || checks.healthy_statuses.contains(&status)) {
             let successes = self.successes.fetch_add(1, Relaxed) + 1;
             if successes >= checks.healthy_successes {
                 self.join(now_ns);
@@ -215,6 +217,11 @@ impl Health {
                 self.out_until_ns.store(now_ns, Relaxed);
             }
         }
+    }
+
+    /// Called when a stream's attempt, which began at `began_ns`, has connected: there is no response to judge it by.
+    pub fn connected(&self, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
+        self.answered(SWITCHED, checks, began_ns, now_ns);
     }
 
     /// Called when an attempt that began at `began_ns` has failed.

@@ -21,6 +21,7 @@ mod methods;
 #[cfg(test)]
 mod oracle;
 mod radix;
+mod streams;
 mod table;
 mod uri;
 
@@ -36,6 +37,7 @@ use ipnet::IpNet;
 pub use listeners::{ListenerConflict, ListenerEntry, ListenerRule, ListenerTable};
 pub use methods::MethodSet;
 use radix::Radix;
+pub use streams::{StreamLookup, StreamRule, StreamTable, TakenStream};
 use table::SharedTable;
 use uri::Uri;
 use weir_plugin::vars::any_contains;

@@ -4,6 +4,7 @@ mod acquire;
 mod admission;
 mod attempt;
 mod retry;
+pub mod stream;
 mod subrequest;
 
 use std::future::poll_fn;

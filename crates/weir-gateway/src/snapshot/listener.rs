@@ -9,6 +9,14 @@ pub enum ListenerProtocol {
     Http2,
     /// TLS over TCP; ALPN chooses HTTP/1.1 or HTTP/2.
     Https,
+    /// Bytes of any protocol over TCP, for stream routes.
+    Tcp,
+    /// The same over TLS, which ends here.
+    Tls,
+    /// TLS that is passed through to the endpoint, by the server name in the ClientHello.
+    TlsPassthrough,
+    /// TLS that ends here or is passed through, as the stream route says.
+    TlsByRoute,
 }
 
 /// What a listener takes its connections from.
@@ -27,20 +35,28 @@ pub struct ListenerSettings {
 
 impl ListenerProtocol {
     /// All of them.
-    pub const ALL: [ListenerProtocol; 3] = [ListenerProtocol::Http, ListenerProtocol::Https, ListenerProtocol::Http2];
+    pub const ALL: [ListenerProtocol; 7] = [
+        ListenerProtocol::Http,
+        ListenerProtocol::Https,
+        ListenerProtocol::Http2,
+        ListenerProtocol::Tcp,
+        ListenerProtocol::Tls,
+        ListenerProtocol::TlsPassthrough,
+        ListenerProtocol::TlsByRoute,
+    ];
 
     pub fn transport(self) -> Transport {
-        match self {
-            ListenerProtocol::Http | ListenerProtocol::Http2 | ListenerProtocol::Https => Transport::Tcp,
-        }
+        Transport::Tcp
     }
 
-    /// Whether connections use TLS, and need a certificate.
+    /// Whether connections use TLS that ends here, and need a certificate.
     pub fn uses_tls(self) -> bool {
-        match self {
-            ListenerProtocol::Https => true,
-            ListenerProtocol::Http | ListenerProtocol::Http2 => false,
-        }
+        matches!(self, ListenerProtocol::Https | ListenerProtocol::Tls | ListenerProtocol::TlsByRoute)
+    }
+
+    /// Whether it carries HTTP, and not bytes for stream routes.
+    pub fn is_http(self) -> bool {
+        matches!(self, ListenerProtocol::Http | ListenerProtocol::Http2 | ListenerProtocol::Https)
     }
 }
 
@@ -58,9 +74,17 @@ impl ListenerSettings {
             (false, ListenerProtocol::Http) => "http",
             (false, ListenerProtocol::Http2) => "h2c",
             (false, ListenerProtocol::Https) => "https",
+            (false, ListenerProtocol::Tcp) => "tcp",
+            (false, ListenerProtocol::Tls) => "tls",
+            (false, ListenerProtocol::TlsPassthrough) => "tls-passthrough",
+            (false, ListenerProtocol::TlsByRoute) => "tls-by-route",
             (true, ListenerProtocol::Http) => "proxy-http",
             (true, ListenerProtocol::Http2) => "proxy-h2c",
             (true, ListenerProtocol::Https) => "proxy-https",
+            (true, ListenerProtocol::Tcp) => "proxy-tcp",
+            (true, ListenerProtocol::Tls) => "proxy-tls",
+            (true, ListenerProtocol::TlsPassthrough) => "proxy-tls-passthrough",
+            (true, ListenerProtocol::TlsByRoute) => "proxy-tls-by-route",
         }
     }
 }

@@ -27,7 +27,9 @@ pub use persistence::{Persistence, WhenEndpointGone};
 
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::pieces::Pieces;
-pub use crate::route::{ListenerConflict, ListenerRule, ListenerTable, RouteRule, RouteTable};
+pub use crate::route::{
+    ListenerConflict, ListenerRule, ListenerTable, RouteRule, RouteTable, StreamRule, StreamTable, TakenStream,
+};
 
 /// One configuration. An exchange uses the same snapshot from its first to its last byte.
 pub struct Snapshot {
@@ -36,7 +38,9 @@ pub struct Snapshot {
     /// Empty without listeners that have an id.
     pub listeners: ListenerTable,
     pub table: RouteTable,
-    /// Indexed by the `route` number of the table's rules. Unchanged routes share their pieces with the previous snapshot.
+    /// The routes of connections without HTTP.
+    pub streams: StreamTable,
+    /// Indexed by the `route` number of the rules of both tables. Unchanged routes share their pieces with the previous snapshot.
     pub routes: Pieces<Arc<Route>>,
     /// Indexed by the number in [`Target::Upstream`]; unchanged upstreams share their pieces, too.
     pub upstreams: Pieces<Arc<Upstream>>,
@@ -294,6 +298,8 @@ pub struct Upstream {
     /// How long the share of an endpoint grows after it has come into rotation; `None` gives it its whole share at once.
     pub slow_start: Option<Duration>,
     pub timeouts: Timeouts,
+    /// How long a stream may carry nothing.
+    pub stream_idle_timeout: Duration,
     /// The most other endpoints that are tried after the first; APISIX: number of nodes less one.
     pub retries: u32,
     /// No retry starts later than this long after the first attempt.
@@ -314,6 +320,8 @@ pub struct Upstream {
     pub pass_host: PassHost,
     /// How TLS is used with its endpoints; `None` is without TLS.
     pub tls: Option<TlsConnector>,
+    /// Only stream routes can use it (APISIX `scheme: tcp` and `tls`).
+    pub is_for_streams: bool,
     /// Whether its endpoints are used over HTTP/2 (APISIX `scheme: grpc` and `grpcs`).
     pub http2: bool,
     /// Connections to its endpoints begin with a PROXY header of this version.

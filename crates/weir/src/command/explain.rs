@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 use weir_control::DocumentLoader;
-use weir_control::explain::{RequestDescription, Unexplained, explain};
+use weir_control::explain::{ConnectionDescription, RequestDescription, Unexplained, explain, explain_connection};
 
 use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
@@ -20,15 +20,18 @@ mod calibrated;
 ///
 /// No request is sent. `weir explain weir.yaml GET https://shop.example/orders/1 -H "X-Tenant: a"`
 ///
+/// With `TCP` in place of a method it explains which stream route takes a connection: `weir explain weir.yaml TCP 10.0.0.5:5432 --from 10.1.2.3`
+///
 /// The cost of each plugin is shown. By default this is a calibrated number of instructions that a typical configuration of the
 /// plugin adds to a request, measured on 2026-11-22 (docs/reference/prices.md). With `--status` it is the cost measured in a running gateway.
 #[derive(Debug, Args)]
 pub struct Explain {
     /// The configuration file.
     file: PathBuf,
-    /// The method of the request.
+    /// The method of the request, or `TCP` for a connection without HTTP.
     method: String,
-    /// The URL of the request. A path alone is one of `http://localhost`; `-H "Host: NAME"` names another host.
+    /// The URL of the request. A path alone is one of `http://localhost`; `-H "Host: NAME"` names another host. With `TCP`: the address and
+    /// port on which the client connects, as `10.0.0.5:5432` or `:5432`.
     url: String,
     /// A header field of the request, as `Name: value`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
@@ -36,6 +39,9 @@ pub struct Explain {
     /// The IP address of the client.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     from: IpAddr,
+    /// With `TCP`: the server name in the TLS handshake.
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
     /// The status address of a gateway that runs this file: shows the cost of each plugin as measured there.
     #[arg(long, value_name = "ADDRESS")]
     status: Option<SocketAddr>,
@@ -43,6 +49,9 @@ pub struct Explain {
 
 impl Explain {
     pub fn execute(self) -> ExitCode {
+        if self.method == "TCP" {
+            return self.connection();
+        }
         let Explain { method, url, headers, from, .. } = &self;
         let question =
             RequestDescription { method: method.clone(), url: url.clone(), headers: headers.clone(), from: *from };
@@ -74,6 +83,35 @@ impl Explain {
             Err(Unexplained::Request(problem)) => say!("{problem}"),
         }
         ExitFailure::Configuration.into()
+    }
+}
+
+impl Explain {
+    /// Explains a connection without HTTP.
+    fn connection(&self) -> ExitCode {
+        let to = match self.url.strip_prefix(':') {
+            Some(port) => port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+            None => self.url.parse().ok(),
+        };
+        let Some(to) = to else {
+            say!("`{}` is not an address: write it as `10.0.0.5:5432` or `:5432`", self.url);
+            return ExitFailure::Configuration.into();
+        };
+        let question = ConnectionDescription { to, from: self.from, server_name: self.sni.clone() };
+        let explained = DocumentLoader::of_file_directly(&self.file)
+            .read()
+            .and_then(|loaded| explain_connection(&loaded.document, &PLUGINS, &question));
+        match explained {
+            Ok(explanation) => {
+                // A closed pipe is not a failure.
+                let _ = write!(io::stdout(), "{explanation}");
+                exit::DONE
+            }
+            Err(faults) => {
+                faults.iter().for_each(|fault| say!("{fault}"));
+                ExitFailure::Configuration.into()
+            }
+        }
     }
 }
 

@@ -85,7 +85,12 @@ pub fn first_sentence(text: &str) -> String {
 fn page(entry: &Entry) -> String {
     let schema = (entry.schema)();
     let mut text = format!("{}\n\n{}\n\n", entry.name, description(&schema));
-    let _ = write!(text, "Stage: {}. Priority: {}; the higher runs first.\n\nplugins:\n", entry.stage, entry.priority);
+    let streams = if entry.on_streams { " Works on stream routes as well." } else { "" };
+    let _ = write!(
+        text,
+        "Stage: {}. Priority: {}; the higher runs first.{streams}\n\nplugins:\n",
+        entry.stage, entry.priority
+    );
     entry.example.lines().for_each(|line| writeln!(text, "  {line}").expect("a string takes everything"));
     list("Options:", &schema, &mut text);
     if let Some(credential) = entry.credential {

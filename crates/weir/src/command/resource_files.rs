@@ -12,7 +12,7 @@ use weir_control::{Diagnostic, process_environment};
 
 /// The lists of resources, which are the only keys allowed in such a file: those that the Admin API answers for.
 pub fn lists() -> impl Iterator<Item = &'static str> {
-    RESOURCE_LISTS.iter().copied().filter(|list| *list != "stream_routes")
+    RESOURCE_LISTS.iter().copied()
 }
 
 /// Reads the resources of files, and of all .yaml, .yml and .json files in directories and below.

@@ -62,9 +62,9 @@ keys! {
     /// How long connecting, sending and reading may take.
     timeout: SubMap<Timeouts> = section(&TIMEOUT, super::timeouts), absent("60 s each");
     /// The protocol: `http`, `https`, or HTTP/2 without TLS (`grpc`) and with it (`grpcs`). The default port of nodes is 443 with TLS and
-    /// 80 without.
+    /// 80 without. For stream routes: `tcp` or `tls`, whose nodes need a port.
     scheme: Or<Words<Scheme>> = words(SCHEMES)
-        .not_yet(&["tcp", "tls", "udp", "kafka"], "write `http`, `https`, `grpc` or `grpcs`")
+        .not_yet(&["udp", "kafka"], "write `http`, `https`, `grpc` or `grpcs`, or for stream routes `tcp` or `tls`")
         .or(Scheme::Http), guide("tls.md#to-upstreams");
     /// Use HTTP/2 to the endpoints.
     http2: Or<Flag> = flag().or(false), own(), guide("http2.md#to-upstreams");
@@ -141,7 +141,7 @@ keys! {
     /// An address or a host name, without a port.
     host: Text = any_text(), required("add `host: 127.0.0.1`"), example("10.0.0.1");
     /// The port.
-    port: Whole<u16> = whole(1, 65_535), absent("80, or 443 with TLS");
+    port: Whole<u16> = whole(1, 65_535), absent("80, or 443 with TLS; none for stream routes");
     /// The share of requests, in relation to the weights of the other nodes. With 0 the node is drained.
     weight: Or<Whole<u32>> = whole(0, super::MAX_WEIGHT).or(1), required("add `weight: 1`");
     /// Nodes of the highest priority are used first; others while none of a higher one is usable.

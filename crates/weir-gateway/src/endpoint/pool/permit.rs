@@ -23,6 +23,27 @@ impl EndpointPool {
         self.limit.take().then(|| Permit::granted(worker, Rc::clone(self)))
     }
 
+    /// A permit for a stream, which is in flight as long as it is open. A limit that is found by measuring requests says nothing about
+    /// streams, so they are not held to it.
+    pub fn try_stream_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
+        if !self.limit.limiter().is_found() {
+            return self.try_permit(worker);
+        }
+        let mut permit = Permit::granted(worker, Rc::clone(self));
+        permit.since_ns = None;
+        Some(permit)
+    }
+
+    /// Waits until one of the streams that are open has ended.
+    pub async fn wait_for_stream_permit<'w>(
+        self: &Rc<EndpointPool>,
+        worker: &'w Rc<WorkerContext>,
+        since_ns: u64,
+        patience: Duration,
+    ) -> Result<Permit<'w>, Stop> {
+        self.wait_for_permit(worker, since_ns, patience, WorkingSet::default()).await
+    }
+
     /// Waits for a permit: until `patience` after `since_ns`, unless the queue has a timeout of its own.
     pub async fn wait_for_permit<'w>(
         self: &Rc<EndpointPool>,

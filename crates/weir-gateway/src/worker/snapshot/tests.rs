@@ -16,7 +16,7 @@ use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::Freshness;
 use crate::snapshot::{
     Balance, Certificates, Chain, ClientSettings, Concurrency, Endpoint, HashKey, Hashing, Keepalive, ListenerTable,
-    PassHost, Queue, RouteTable, Timeouts, Upstream,
+    PassHost, Queue, RouteTable, StreamTable, Timeouts, Upstream,
 };
 use crate::worker::client_connections::ClientConnections;
 
@@ -79,6 +79,8 @@ fn upstream(name: &str, settings: &Settings, addrs: &[SocketAddr]) -> Upstream {
         persistence: None,
         slow_start: None,
         timeouts: Timeouts::default(),
+        stream_idle_timeout: Duration::from_secs(600),
+        is_for_streams: false,
         retries: 0,
         retry_timeout: None,
         retry_budget: 20,
@@ -105,6 +107,7 @@ fn snapshot(revision: u64, upstreams: Pieces<Arc<Upstream>>) -> Arc<Snapshot> {
         clients: ClientSettings::default(),
         listeners: ListenerTable::default(),
         table: RouteTable::build(Vec::new()).expect("nothing is wrong with no rules"),
+        streams: StreamTable::default(),
         routes: Pieces::default(),
         upstreams,
         unmatched: Chain::default(),

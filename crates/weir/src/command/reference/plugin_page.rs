@@ -112,6 +112,8 @@ const SHARED_METADATA: [SharedOptions; 1] = [SharedOptions {
     names: &["log_format", "log_format_extra", "max_pending_entries"],
 }];
 
+const ON_STREAMS: &str = " Works on [stream routes](../guide/stream.md#plugins) as well.";
+
 const REACHING: &str = "
 ## Options that name servers and files
 
@@ -159,7 +161,9 @@ pub fn page() -> String {
     }
     for (entry, options) in entries.iter().zip(options) {
         let _ = write!(page, "\n## {}\n\n{}\n\n", entry.name, description(&(entry.schema)()));
-        let _ = write!(page, "Stage: {}. Priority: {}.\n\n```yaml route\nplugins:\n", entry.stage, entry.priority);
+        let streams = if entry.on_streams { ON_STREAMS } else { "" };
+        let _ =
+            write!(page, "Stage: {}. Priority: {}.{streams}\n\n```yaml route\nplugins:\n", entry.stage, entry.priority);
         for line in entry.example.lines() {
             let _ = writeln!(page, "  {line}");
         }

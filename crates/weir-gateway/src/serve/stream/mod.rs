@@ -1,0 +1,115 @@
+//! A stream: bytes between a client and an endpoint without HTTP, from the connection to its log record. It is an exchange
+//! whose request and response are empty.
+
+mod connect;
+mod record;
+mod relay;
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::task::Poll;
+
+use weir_plugin::{Exchange, MatchedRoute, Stop};
+
+use crate::answer::upgrade::CountingPipe;
+use crate::certificates::Admission;
+use crate::context::frame::boxed;
+use crate::context::lifecycle::{ServicePhase, WorkerPhase};
+use crate::context::served_exchange::ServedExchange;
+use crate::message::sides::Pipe;
+use crate::plugins::chain::Plugins;
+use crate::route::{StreamLookup, TakenStream};
+use crate::snapshot::{Snapshot, Target};
+use crate::worker::Worker;
+use crate::worker::snapshot::WorkerSnapshot;
+
+/// What a stream needs of its client.
+pub trait StreamClient: Pipe {
+    /// The phase of the listener that has accepted the client.
+    fn service(&self) -> &ServicePhase;
+
+    /// Sets the time at which the task is woken at the latest.
+    fn set_deadline(&self, deadline_ns: u64);
+
+    /// Takes the bytes that were received and not used yet.
+    fn take_received(&mut self) -> Vec<u8>;
+
+    /// Ends the connection in a way that the client does not take what it has received for complete.
+    fn abort(&mut self);
+}
+
+/// The stream route of a connection to `local`.
+pub fn find(
+    snapshot: &Snapshot,
+    local: std::net::SocketAddr,
+    client: IpAddr,
+    server_name: Option<&str>,
+) -> Option<TakenStream> {
+    snapshot.streams.find(&StreamLookup { local, client, server_name })
+}
+
+/// Carries a stream until both sides have closed, or it fails.
+pub async fn serve_stream(worker: &Rc<Worker>, client: &mut impl StreamClient, mut exchange: Box<ServedExchange>) {
+    let current = worker.current(); // one configuration for the whole stream
+    worker.metrics.streams_opened.increment();
+    let end = carry(worker, &current, client, &mut exchange).await;
+    if end.is_err() {
+        client.abort();
+    }
+    record::record(worker, &current, &mut exchange, end);
+    worker.metrics.streams_closed.increment();
+    worker.buffers.recycle_exchange(exchange);
+}
+
+async fn carry(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    client: &mut impl StreamClient,
+    exchange: &mut ServedExchange,
+) -> Result<(), Stop> {
+    let server_name = exchange.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
+    let (local, addr) = (exchange.client.local, exchange.client.addr);
+    let taken = find(&current.snapshot, local, addr, server_name).ok_or(Stop::NoRoute)?;
+    admit(&current.snapshot, exchange)?;
+    exchange.route = Some(MatchedRoute::new(Rc::clone(current) as Rc<_>, taken.route as usize));
+    current.metrics_of(worker, exchange).streams_opened.increment();
+    let plugins = Plugins::of(worker, current, exchange);
+    if plugins.see_requests() {
+        boxed(|| plugins.on_request(exchange, |_| poll_stopped(client))).await?;
+    }
+    let number = match (exchange.diverted_to(), &current.snapshot.routes[taken.route as usize].target) {
+        (Some(number), _) => number as usize,
+        (None, Target::Upstream(number)) => *number,
+        (None, _) => return Err(Stop::NoUpstream),
+    };
+    let upstream = current.upstream(number);
+    // Boxed, since connecting is over before the long part of a stream's life.
+    let mut connection = boxed(|| connect::connect(worker, upstream, client, exchange)).await?;
+    let idle = taken.idle_timeout.unwrap_or(upstream.settings.stream_idle_timeout);
+    let mut pipe = CountingPipe::new(connection.stream(), &worker.metrics);
+    let end = relay::both_ways(worker, client, &mut pipe, exchange, idle).await;
+    exchange.upstream.ended_ns = worker.now_ns();
+    if end.is_err() {
+        connection.stream().reset_on_drop();
+    }
+    end
+}
+
+/// Refuses a client without the certificate that the server name requires. A stream has no path that could be exempt.
+fn admit(snapshot: &Snapshot, exchange: &Exchange) -> Result<(), Stop> {
+    let Some(tls) = exchange.tls.as_ref().filter(|_| exchange.client.tls) else { return Ok(()) };
+    let name = tls.server_name.as_deref().unwrap_or_default().as_bytes();
+    let listener = snapshot.listeners.find(exchange.client.local, name).and_then(|found| found.id.as_deref());
+    match snapshot.certificates.of_listener(listener).admit(name, b"", tls) {
+        Admission::Admitted => Ok(()),
+        Admission::Misdirected | Admission::Unproved => Err(Stop::NoCertificate),
+    }
+}
+
+/// Ready once the listener stops, for whatever is awaited before bytes are carried.
+fn poll_stopped(client: &impl StreamClient) -> Poll<Stop> {
+    match client.service().phase() {
+        WorkerPhase::Stopping => Poll::Ready(Stop::Shutdown),
+        WorkerPhase::Serving | WorkerPhase::Draining => Poll::Pending,
+    }
+}

@@ -1,0 +1,114 @@
+//! What a stream may hold: time, memory, and places at an endpoint.
+
+use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
+
+use weir_testkit::{DEADLINE, Gate, eventually};
+
+use crate::peers::{Endpoint, connect, expect, ping, rest, upstream};
+use crate::start;
+
+#[test]
+fn a_stream_without_bytes_ends_after_its_idle_time() {
+    let endpoint = Endpoint::echo("hello\n");
+    let (gateway, addr) = start(&format!("idle_timeout: 300ms, {}", upstream(&[endpoint.node()])));
+    let mut client = connect(addr);
+    expect(&mut client, "hello\n");
+    assert!(rest(&mut client).is_err(), "it was reset");
+    eventually("it is counted", DEADLINE, || {
+        gateway.metrics().get("weir_stream_errors_total{cause=\"idle_timeout\"}") == Some(1.0)
+    });
+}
+
+#[test]
+fn the_timeout_of_an_upstream_is_the_idle_time() {
+    let endpoint = Endpoint::echo("hello\n");
+    let upstream = format!(
+        "upstream: {{ scheme: tcp, timeout: {{ connect: 5, send: 100ms, read: 300ms }}, nodes: {{ {} }} }}",
+        endpoint.node()
+    );
+    let (_gateway, addr) = start(&upstream);
+    let mut client = connect(addr);
+    expect(&mut client, "hello\n");
+    assert!(rest(&mut client).is_err(), "it was reset");
+}
+
+#[test]
+fn u22_a_slow_reader_stops_its_sender_and_holds_little_memory() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    // Reads nothing until the gate opens.
+    let endpoint = Endpoint::new(move |mut stream| {
+        held.wait();
+        let got = rest(&mut stream).expect("a clean end").len();
+        stream.write_all(got.to_string().as_bytes()).expect("the client still reads");
+    });
+    let (gateway, addr) = start(&upstream(&[endpoint.node()]));
+    let before = gateway.rss();
+    let mut client = connect(addr);
+    client.set_write_timeout(Some(Duration::from_millis(500))).expect("set");
+    let piece = vec![7; 1 << 20];
+    let mut sent = 0;
+    let stopped = loop {
+        match client.write(&piece) {
+            Ok(count) => sent += count,
+            Err(error) => break error.kind(),
+        }
+        assert!(sent < 256 << 20, "nothing stops the sender");
+    };
+    assert!(matches!(stopped, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{stopped:?}");
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown < 2 << 20, "{grown} bytes for one stream");
+    gate.open();
+    client.shutdown(std::net::Shutdown::Write).expect("open");
+    assert_eq!(rest(&mut client).expect("a clean end"), sent.to_string());
+}
+
+#[test]
+fn an_endpoint_has_no_more_streams_than_its_concurrency() {
+    let endpoint = Endpoint::echo("in\n");
+    let upstream = format!(
+        "upstream: {{ scheme: tcp, concurrency: 2, queue: {{ timeout: 30s }}, nodes: {{ {} }} }}",
+        endpoint.node()
+    );
+    let (gateway, addr) = start(&format!("{upstream}, name: x"));
+    let mut clients: Vec<_> = (0..2).map(|_| connect(addr)).collect();
+    clients.iter_mut().for_each(|client| expect(client, "in\n"));
+    let mut third = connect(addr);
+    eventually("the third waits", DEADLINE, || gateway.metrics().sum("weir_upstream_queued", &[]) == 1.0);
+    assert_eq!(endpoint.accepted(), 2);
+    drop(clients.pop());
+    expect(&mut third, "in\n");
+}
+
+#[test]
+fn without_a_number_streams_are_not_limited_by_what_is_measured_of_requests() {
+    let endpoint = Endpoint::echo("in\n");
+    let (_gateway, addr) = start(&upstream(&[endpoint.node()]));
+    let mut clients: Vec<_> = (0..200).map(|_| connect(addr)).collect();
+    clients.iter_mut().for_each(|client| expect(client, "in\n"));
+    clients.iter_mut().for_each(|client| ping(client, "all are open\n"));
+}
+
+#[test]
+fn u23_a_flood_of_connections_of_one_client_is_bounded() {
+    let endpoint = Endpoint::echo("in\n");
+    let settings = crate::file(&upstream(&[endpoint.node()])) + "client_max_connections: 20\n";
+    let gateway = crate::weir().start(&settings);
+    let addr = gateway.addrs_of("tcp")[0];
+    let clients: Vec<_> = (0..100).map(|_| connect(addr)).collect();
+    let served = clients.into_iter().map(|mut client| client.read(&mut [0; 3]).is_ok_and(|count| count > 0));
+    assert_eq!(served.collect::<Vec<_>>().into_iter().filter(|is_served| *is_served).count(), 20);
+}
+
+#[test]
+fn the_plugin_limit_conn_counts_streams() {
+    let endpoint = Endpoint::echo("in\n");
+    let plugin = "plugins: { limit-conn: { conn: 1, burst: 0, default_conn_delay: 0.1, key: remote_addr } }";
+    let (_gateway, addr) = start(&format!("{plugin}, {}", upstream(&[endpoint.node()])));
+    let mut first = connect(addr);
+    expect(&mut first, "in\n");
+    assert!(rest(&mut connect(addr)).is_err(), "the first is still open");
+    drop(first);
+    eventually("there is room again", DEADLINE, || connect(addr).read(&mut [0; 3]).is_ok_and(|count| count > 0));
+}
