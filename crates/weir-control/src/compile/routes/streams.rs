@@ -105,7 +105,8 @@ impl<'a> RouteCompiler<'a> {
             || written.upstream_id.is_some()
             || written.plugins.iter().any(|one| !one.shares.is_empty());
         let depends_on = Dependencies::from(own.inputs) | Dependencies::REFERENCES.only_if(refers);
-        let part = CompiledRoute { number: 0, key: None, depends_on, rule: None, order: 0, declarations, upstream: None };
+        let part =
+            CompiledRoute { number: 0, key: None, depends_on, rule: None, order: 0, declarations, upstream: None };
         (route, part)
     }
 }
