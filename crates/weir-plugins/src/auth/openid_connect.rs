@@ -477,7 +477,7 @@ mod tests {
             (with(json!({"token_signing_alg_values_expected": "none"})), "token_signing_alg_values_expected: `none`"),
             (with(json!({"token_signing_alg_values_expected": "HS256"})), "token_signing_alg_values_expected: `HS256`"),
             (with(json!({"public_key": "x"})), "public_key: is not a public"),
-            (with(json!({"realm": "a\"b"})), "realm: must be visible"),
+            (with(json!({"realm": "a\"b"})), "realm: must be printable"),
             (with(json!({"unauth_action": "no"})), "unauth_action: `no` is not an allowed value"),
             (with(json!({"nonsense": 1})), "nonsense: the option `nonsense` is not known"),
         ] {
