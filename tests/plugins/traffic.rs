@@ -109,6 +109,53 @@ fn u19_prometheus_sees_routes_that_ask_for_it() {
 }
 
 #[test]
+fn prometheus_names_what_a_request_has_matched_and_follows_its_metadata() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let file = |metadata: &str| {
+        format!(
+            "plugin_metadata: [{{ id: prometheus, {metadata} }}]
+routes:
+  - id: one
+    uris: [/a/*, /b/:name]
+    hosts: [t, '*.t']
+    plugins: {{ prometheus: {{}} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }} }}
+  - {{ id: two, uri: /refused, plugins: {{ prometheus: {{}}, fault-injection: {{ abort: {{ http_status: 403 }} }} }} }}
+",
+            origin.addr()
+        )
+    };
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file("disabled_labels: {}"));
+    let ask = |path: &str, host: &str| {
+        gateway.client().ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).expect("an answer").status
+    };
+    let count = |labels: &[&str]| gateway.metrics().sum("apisix_http_status", labels);
+    assert_eq!([ask("/a/b", "t"), ask("/b/c", "x.t"), ask("/refused", "t")], [200, 200, 403]);
+    for labels in [
+        [
+            "matched_uri=\"/a/*\"",
+            "matched_host=\"t\"",
+            "response_source=\"upstream\"",
+            "request_type=\"traditional_http\"",
+        ],
+        ["matched_uri=\"/b/:name\"", "matched_host=\"*.t\"", "response_source=\"upstream\"", "node=\"127.0.0.1\""],
+        ["matched_uri=\"/refused\"", "matched_host=\"\"", "response_source=\"apisix\"", "code=\"403\""],
+    ] {
+        eventually(labels[0], DEADLINE, || count(&labels) == 1.0);
+    }
+    let metadata = "disabled_labels: { http_status: [node], http_latency: [route] }, \
+                    extra_labels: { http_status: [{ zone: \"${http_x_zone ?? none}\" }] }";
+    gateway.rewrite(&file(metadata));
+    assert_eq!(ask("/a/b", "t"), 200);
+    eventually("the label has come", DEADLINE, || count(&["zone=\"none\""]) == 1.0);
+    let page = gateway.ask_status("/metrics").text();
+    let lines = |family: &str| page.lines().filter(|line| line.starts_with(family)).collect::<Vec<_>>().join("\n");
+    assert!(!lines("apisix_http_status{").contains("node="), "{page}");
+    assert!(lines("apisix_bandwidth{").contains("node=\"127.0.0.1\""), "{page}");
+    assert!(!lines("apisix_http_latency_bucket{").contains("route="), "{page}");
+}
+
+#[test]
 fn each_of_several_mirrors_gets_its_own_copies() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let (all, also, rarely) = (Origin::serving(|_| Answer::ok("")), Origin::serving(|_| Answer::ok("")), free_port());

@@ -405,10 +405,21 @@ pub struct RouteFacts {
     pub route_name: Box<str>,
     pub service_id: Box<str>,
     pub service_name: Box<str>,
-    /// The route's `uri`; empty if it has several.
-    pub uri: Box<str>,
+    pub uris: Box<[Box<str>]>,
+    /// Those of the route, or else of its service.
+    pub hosts: Box<[Box<str>]>,
     /// Those of its `uris` that contain parameters.
     pub templates: Box<[UriTemplate]>,
+}
+
+impl RouteFacts {
+    /// The route's `uri`; empty if it has several.
+    pub fn uri(&self) -> &str {
+        match &*self.uris {
+            [uri] => uri,
+            _ => "",
+        }
+    }
 }
 
 impl Default for Exchange {

@@ -29,7 +29,7 @@ pub use auth::token_issuer::{IssuerKeys, TokenError, TokenIssuer};
 pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
 pub use observe::collector::ResourceSpec;
 pub use observe::metrics_export::{MetricsCollector, MetricsCollectorOptions, MetricsExported};
-pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, SeriesLabels, Totals, totals};
+pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, Totals, totals};
 pub use observe::trace::otlp::metrics::MetricsPeriod;
 pub use observe::trace::otlp::service::OtlpProtocol;
 pub use store::counters::{hand_over as hand_over_counters, take_over as take_over_counters};
@@ -80,7 +80,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::openid_connect::OpenidConnect>(),
     Entry::described::<observe::opentelemetry::Opentelemetry>(),
     Entry::described::<observe::otlp_logger::OtlpLogger>().on_streams(),
-    Entry::of::<observe::prometheus::Prometheus>().on_streams(),
+    Entry::described::<observe::prometheus::Prometheus>().on_streams(),
     Entry::described::<traffic::proxy_cache::ProxyCache>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),

@@ -258,10 +258,8 @@ impl<'a> RouteCompiler<'a> {
                 route_name: written.name.clone(),
                 service_id: service.map(|service| service.id.clone()).unwrap_or_default(),
                 service_name: service.map(|service| service.name.clone()).unwrap_or_default(),
-                uri: match &*written.uris {
-                    [uri] => uri.as_str().into(),
-                    _ => Box::default(),
-                },
+                uris: written.uris.iter().map(|uri| uri.as_str().into()).collect(),
+                hosts: hosts(written, service).iter().map(|host| host.as_str().into()).collect(),
                 templates: written.uris.iter().filter_map(|uri| uri_template(uri)).collect(),
             },
             chain,
@@ -346,15 +344,18 @@ fn refers(written: &document::RouteSpec) -> bool {
         || written.plugins.iter().any(|one| !one.shares.is_empty())
 }
 
-fn rule(written: &document::RouteSpec, service: Option<&ServiceSpec>, number: usize, order: u64) -> RouteRule {
-    let hosts = match service {
+fn hosts<'a>(written: &'a document::RouteSpec, service: Option<&'a ServiceSpec>) -> &'a [String] {
+    match service {
         Some(service) if written.hosts.is_empty() => &service.hosts,
         _ => &written.hosts,
-    };
+    }
+}
+
+fn rule(written: &document::RouteSpec, service: Option<&ServiceSpec>, number: usize, order: u64) -> RouteRule {
     let methods = || written.methods.iter().map(|name| Method::parse(name.as_bytes())).collect::<MethodSet>();
     RouteRule {
         uris: written.uris.clone(),
-        hosts: hosts.clone(),
+        hosts: hosts(written, service).to_vec(),
         listeners: written.listeners.iter().map(|listener| listener.id.clone()).collect(),
         methods: (!written.methods.is_empty()).then(methods),
         remote_addrs: written.remote_addrs.clone(),

@@ -7,13 +7,20 @@ use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, PerWorker, Phases, Plugin, Stage, state};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, HasMetadata, PerWorker, Phases, Plugin, Stage, state};
+
+mod labels;
+
+use labels::{LabelledMetric, PrometheusMetadata};
+use labels::{RecordedLabels, SeriesLabels, ShownLabels};
 
 /// Exports the metrics of Apache APISIX for the requests of a route, by route, service, consumer and endpoint.
 ///
 /// With this plugin, `/metrics` on the status address includes `apisix_http_status`, `apisix_http_latency`
 /// (milliseconds), `apisix_bandwidth` (bytes), `apisix_node_info`, and `apisix_upstream_status` for endpoints with
-/// active checks. At most 2,000 combinations of labels and status are counted separately; further combinations share
+/// active checks. The labels are those of APISIX. `matched_uri` and `matched_host` are the patterns of the route that fit the
+/// request, `response_source` is `upstream` or `apisix`, which stands for the gateway, and `request_type` is always
+/// `traditional_http`. The plugin's metadata can leave labels out and add others. At most 2,000 combinations of labels and status are counted separately; further combinations share
 /// the label `(other)`. When the limit is reached, combinations without a request for an hour are removed. Weir's own metrics by route do not need this plugin.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -30,8 +37,17 @@ impl Definition for Prometheus {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "prometheus: { prefer_name: true }";
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        Ok(Arc::new(Observer { prefer_name: self.prefer_name, series: series() }))
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let labels = build.metadata::<Prometheus>().compile(self.prefer_name, build)?;
+        Ok(Arc::new(Observer { labels, series: series() }))
+    }
+}
+
+impl HasMetadata for Prometheus {
+    type Metadata = PrometheusMetadata;
+
+    fn check_metadata(metadata: PrometheusMetadata) -> Result<(), ConfigError> {
+        metadata.check()
     }
 }
 
@@ -41,16 +57,6 @@ pub const BOUNDS_MS: [u32; 15] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000
 pub const KINDS: [&str; 3] = ["request", "upstream", "apisix"];
 /// The most combinations of labels and status; further ones are counted under `OTHER`.
 const LIMIT: usize = 2000;
-const OTHER: &str = "(other)";
-
-/// The labels of a series.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SeriesLabels {
-    pub route: String,
-    pub service: String,
-    pub consumer: String,
-    pub node: String,
-}
 
 /// A histogram of latencies: the count of each bucket, the last one without a bound.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,16 +65,18 @@ pub struct BucketHistogram {
     pub sum_ms: f64,
 }
 
-/// The totals of one set of labels.
+/// The labels of a metric that it shows for a series.
+type MetricLabels = Vec<(&'static str, String)>;
+
+/// The totals of all series, by the labels that each metric shows.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Responses by status.
-    pub statuses: BTreeMap<u16, u64>,
-    /// Bytes from and to clients.
-    pub ingress: u64,
-    pub egress: u64,
+    pub statuses: BTreeMap<(MetricLabels, u16), u64>,
+    /// Bytes from clients and to them.
+    pub bandwidth: BTreeMap<MetricLabels, [u64; 2]>,
     /// One histogram for each of [`KINDS`].
-    pub latencies: [BucketHistogram; KINDS.len()],
+    pub latencies: BTreeMap<MetricLabels, [BucketHistogram; KINDS.len()]>,
 }
 
 /// The counts of one worker for one set of labels and status. Only this worker writes to them.
@@ -129,7 +137,7 @@ impl KnownSeries {
 
     /// Counts of a worker for all labels that there is no room for.
     fn register_other(&mut self, status: u16, now: Instant) -> Arc<SeriesCounts> {
-        self.add((SeriesLabels { route: OTHER.to_owned(), ..SeriesLabels::default() }, status), now)
+        self.add((SeriesLabels::other(), status), now)
     }
 
     fn add(&mut self, key: (SeriesLabels, u16), now: Instant) -> Arc<SeriesCounts> {
@@ -162,12 +170,15 @@ impl KnownSeries {
 /// All series of this process, shared by all plugins and configurations.
 struct NodeSeries {
     known: Mutex<KnownSeries>,
+    /// Of the configuration in use.
+    shown: Mutex<ShownLabels>,
     own: PerWorker<WorkerCounts>,
 }
 
 impl Default for NodeSeries {
     fn default() -> NodeSeries {
-        NodeSeries { known: Mutex::default(), own: state::per_worker("prometheus", "", WorkerCounts::default) }
+        let shown = Mutex::default();
+        NodeSeries { known: Mutex::default(), shown, own: state::per_worker("prometheus", "", WorkerCounts::default) }
     }
 }
 
@@ -175,25 +186,31 @@ fn series() -> Arc<NodeSeries> {
     state::permanent("prometheus")
 }
 
-/// The totals since the start, by labels.
-pub fn totals() -> BTreeMap<SeriesLabels, Totals> {
+/// The totals since the start. `None` if nothing has been counted.
+pub fn totals() -> Option<Totals> {
     let series = series();
+    let shown = series.shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let known = series.known.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut all = BTreeMap::<SeriesLabels, Totals>::new();
+    let mut all = Totals::default();
     let counts = known.series.iter().flat_map(|(key, entry)| entry.counts.iter().map(move |counts| (key, counts)));
     for ((labels, status), counts) in counts {
-        let totals = all.entry(labels.clone()).or_default();
-        totals.ingress += counts.ingress.load(Relaxed);
-        totals.egress += counts.egress.load(Relaxed);
-        *totals.statuses.entry(*status).or_default() += counts.responses();
-        for (kind, latency) in totals.latencies.iter_mut().enumerate() {
+        let of = |metric| {
+            let labels = shown.of(metric, labels).into_iter();
+            labels.map(|(name, value)| (name, value.to_owned())).collect::<MetricLabels>()
+        };
+        *all.statuses.entry((of(LabelledMetric::HttpStatus), *status)).or_default() += counts.responses();
+        let [ingress, egress] = all.bandwidth.entry(of(LabelledMetric::Bandwidth)).or_default();
+        *ingress += counts.ingress.load(Relaxed);
+        *egress += counts.egress.load(Relaxed);
+        let latencies = all.latencies.entry(of(LabelledMetric::HttpLatency)).or_default();
+        for (kind, latency) in latencies.iter_mut().enumerate() {
             for (total, bucket) in latency.buckets.iter_mut().zip(&counts.buckets[kind]) {
                 *total += bucket.load(Relaxed);
             }
             latency.sum_ms += counts.sums[kind].load(Relaxed) as f64 / 1e3;
         }
     }
-    all
+    (!all.statuses.is_empty()).then_some(all)
 }
 
 /// The counts of one worker.
@@ -228,20 +245,8 @@ impl CountedSeries {
 }
 
 struct Observer {
-    prefer_name: bool,
+    labels: RecordedLabels,
     series: Arc<NodeSeries>,
-}
-
-impl Observer {
-    fn labels<'a>(&self, exchange: &'a Exchange) -> [&'a str; 3] {
-        let route = exchange.route.as_deref();
-        let preferred = |name: &'a str, id: &'a str| if self.prefer_name && !name.is_empty() { name } else { id };
-        [
-            route.map_or("", |route| preferred(&route.route_name, &route.route_id)),
-            route.map_or("", |route| preferred(&route.service_name, &route.service_id)),
-            exchange.identity.as_ref().map_or("", |identity| &identity.consumer.username),
-        ]
-    }
 }
 
 impl OwnCounts {
@@ -272,7 +277,12 @@ const MOST_KEYS: usize = 2 * LIMIT;
 
 impl Plugin for Observer {
     fn phases(&self) -> Phases {
-        Phases::LOG
+        Phases::LOG.and(Phases::START)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        *self.series.shown.lock().unwrap_or_else(PoisonError::into_inner) = self.labels.shown.clone();
+        Ok(())
     }
 
     fn on_log(&self, exchange: &Exchange) {
@@ -285,19 +295,15 @@ impl Plugin for Observer {
             return;
         }
         let own = &mut *own.counts.borrow_mut();
-        let (labels, status, now_ns) = (self.labels(exchange), exchange.response.status, exchange.ended_ns);
-        let node = exchange.upstream.addr.map(|addr| addr.ip());
+        let (status, now_ns) = (exchange.response.status, exchange.ended_ns);
         own.key.clear();
-        for label in labels {
-            own.key.extend_from_slice(label.as_bytes());
-            own.key.push(0);
-        }
+        self.labels.write(exchange, &mut own.key);
         // Writing to a `Vec` does not fail.
-        let _ = write!(own.key, "{node:?} {status}");
+        let _ = write!(own.key, "{status}");
         if let Some(counted) = own.counts.get(&*own.key).filter(|counted| counted.is_usable(now_ns)) {
             return counted.counts.note(exchange);
         }
-        let mut labels = Some(labels);
+        let mut labels = Some(self.labels.read(&own.key));
         if own.counts.len() >= MOST_KEYS && !own.counts.contains_key(&*own.key) {
             own.counts.retain(|_, counted| counted.is_usable(now_ns));
             if own.counts.len() >= MOST_KEYS {
@@ -306,12 +312,6 @@ impl Plugin for Observer {
                 let _ = write!(own.key, "{status}");
             }
         }
-        let labels = labels.map(|[route, service, consumer]| SeriesLabels {
-            route: route.to_owned(),
-            service: service.to_owned(),
-            consumer: consumer.to_owned(),
-            node: node.map_or_else(String::new, |node| node.to_string()),
-        });
         own.register(&self.series, labels, status, now_ns);
         own.counts[&*own.key].counts.note(exchange);
     }
@@ -344,6 +344,7 @@ fn latencies_ms(exchange: &Exchange) -> (f64, Option<f64>) {
 mod tests {
     use serde_json::json;
 
+    use super::labels::Label;
     use super::*;
     use crate::testing::{build, get, refused};
 
@@ -358,17 +359,19 @@ mod tests {
         global.on_log(&exchange);
         exchange.client.connection_requests += 1;
         route.on_log(&exchange);
-        let all = totals();
-        let totals = &all[&SeriesLabels::default()];
-        assert_eq!((totals.statuses[&299], totals.ingress), (2, 20));
-        assert_eq!((totals.latencies[0].buckets[2], totals.latencies[0].sum_ms), (2, 6.0));
-        assert_eq!(totals.latencies[1].buckets.iter().sum::<u64>(), 0, "no upstream was asked");
+        let all = totals().expect("something was counted");
+        let (_, count) = all.statuses.iter().find(|((_, status), _)| *status == 299).expect("it was counted");
+        let (_, [ingress, _]) = all.bandwidth.first_key_value().expect("it was counted");
+        let (_, latencies) = all.latencies.first_key_value().expect("it was counted");
+        assert_eq!((*count, *ingress), (2, 20));
+        assert_eq!((latencies[0].buckets[2], latencies[0].sum_ms), (2, 6.0));
+        assert_eq!(latencies[1].buckets.iter().sum::<u64>(), 0, "no upstream was asked");
     }
 
     #[test]
     fn series_without_traffic_make_room_when_there_are_many() {
         let (mut known, start) = (KnownSeries::default(), Instant::now());
-        let labels = |node: usize| SeriesLabels { node: node.to_string(), ..SeriesLabels::default() };
+        let labels = |node: usize| SeriesLabels::with(Label::Node, &node.to_string());
         let counts: Vec<_> = (0..LIMIT).filter_map(|node| known.register(labels(node), 200, start)).collect();
         assert!(known.register(labels(LIMIT), 200, start + IDLE / 2).is_none(), "all others may still be in use");
         add(&counts[7].buckets[0][0], 1);
@@ -381,7 +384,7 @@ mod tests {
     fn a_key_without_room_asks_again() {
         let mut own = OwnCounts { key: b"key".to_vec(), ..OwnCounts::default() };
         let series = NodeSeries::default();
-        let labels = |node: usize| SeriesLabels { node: node.to_string(), ..SeriesLabels::default() };
+        let labels = |node: usize| SeriesLabels::with(Label::Node, &node.to_string());
         {
             let mut known = series.known.lock().expect("no test panics with it");
             (0..LIMIT).for_each(|node| drop(known.register(labels(node), 200, Instant::now())));

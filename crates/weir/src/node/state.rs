@@ -116,7 +116,7 @@ impl NodeState {
                 .value(&[], tail::count());
             hubs::write(&self.publisher.hubs().statuses(), page);
             let gateway = self.gateway();
-            traffic::write(page, gateway.as_deref());
+            traffic::write(page, gateway.as_deref(), &self.publisher.status());
             if let Some(gateway) = gateway {
                 health::write(&gateway, page);
             }

@@ -1,22 +1,20 @@
 //! Figures of plugins in `/metrics`: traffic, mirrors, shared streams, caches and durable counters.
 
+use weir_control::ConfigStatus;
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
-use weir_plugins::{BOUNDS_MS, LATENCIES, SeriesLabels, StreamLimit, Totals};
+use weir_plugins::{BOUNDS_MS, LATENCIES, StreamLimit, Totals};
 use weir_telemetry::page::{Page, Resolution};
 
 use super::health::SERIES;
 
 /// Writes the series; none for plugins that are not in use.
-pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
+pub fn write(page: &mut Page, gateway: Option<&DataPlane>, configuration: &ConfigStatus) {
     mirrors(page);
     shared_streams(page);
     cached_responses(page);
     durable_counters(page);
-    let totals = weir_plugins::totals();
-    if totals.is_empty() {
-        return;
-    }
+    let Some(Totals { statuses, bandwidth, latencies }) = weir_plugins::totals() else { return };
     // Names, labels and types are those of Apache APISIX, whose counters have no suffix `_total`.
     page.gauge("apisix_node_info", "Host name and version of the node.");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -24,21 +22,51 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>) {
     if let Some(gateway) = gateway {
         upstreams(page, gateway);
     }
+    etcd(page, configuration);
+    batches(page);
     page.counter_without_total("apisix_http_status", "Responses by status, route, service, consumer and endpoint.");
-    for (labels, totals) in &totals {
-        for (status, count) in &totals.statuses {
-            page.value(&with(labels, ("code", &status.to_string())), *count);
-        }
+    for ((labels, status), count) in &statuses {
+        page.value(&with(("code", &status.to_string()), labels), *count);
     }
     page.counter_without_total("apisix_bandwidth", "Bytes from clients (ingress) and to them (egress).");
-    for (labels, Totals { ingress, egress, .. }) in &totals {
-        page.value(&with(labels, ("type", "ingress")), *ingress).value(&with(labels, ("type", "egress")), *egress);
+    for (labels, [ingress, egress]) in &bandwidth {
+        page.value(&with(("type", "ingress"), labels), *ingress).value(&with(("type", "egress"), labels), *egress);
     }
     page.histogram("apisix_http_latency", "Latency in milliseconds: request, upstream, and the gateway alone.");
-    for (labels, totals) in &totals {
-        for (kind, latency) in LATENCIES.iter().zip(&totals.latencies) {
-            page.counts(&with(labels, ("type", kind)), &BOUNDS_MS, &latency.buckets, latency.sum_ms);
+    for (labels, latencies) in &latencies {
+        for (kind, latency) in LATENCIES.iter().zip(latencies) {
+            page.counts(&with(("type", kind), labels), &BOUNDS_MS, &latency.buckets, latency.sum_ms);
         }
+    }
+}
+
+/// What dashboards for APISIX show of an etcd that nodes share.
+fn etcd(page: &mut Page, configuration: &ConfigStatus) {
+    let Some(store) = &configuration.store else { return };
+    page.gauge("apisix_etcd_reachable", "Whether the store that nodes share answers (1) or not (0).");
+    page.value(&[], u8::from(store.connected));
+    page.gauge(
+        "apisix_etcd_modify_indexes",
+        "The revision of the store that nodes share, up to which changes are known.",
+    );
+    for key in ["max_modify_index", "x_etcd_index"] {
+        page.value(&[("key", key)], configuration.store_revision.unwrap_or_default());
+    }
+}
+
+/// Log records that wait in memory, as dashboards for APISIX show them.
+fn batches(page: &mut Page) {
+    let accounts = weir_plugins::record_accounts();
+    if accounts.is_empty() {
+        return;
+    }
+    page.gauge(
+        "apisix_batch_process_entries",
+        "Log records of plugins that wait in memory or are being sent, by sink.",
+    );
+    for account in &accounts {
+        let waiting = account.pending.memory.records + account.pending.inflight.records;
+        page.value(&[("name", &account.name)], waiting);
     }
 }
 
@@ -52,9 +80,9 @@ fn upstreams(page: &mut Page, gateway: &DataPlane) {
     }
 }
 
-fn with<'a>(labels: &'a SeriesLabels, first: (&'static str, &'a str)) -> [(&'static str, &'a str); 5] {
-    let SeriesLabels { route, service, consumer, node } = labels;
-    [first, ("route", route), ("service", service), ("consumer", consumer), ("node", node)]
+fn with<'a>(first: (&'static str, &'a str), labels: &'a [(&'static str, String)]) -> Vec<(&'static str, &'a str)> {
+    let others = labels.iter().map(|(name, value)| (*name, &**value));
+    std::iter::once(first).chain(others).collect()
 }
 
 fn mirrors(page: &mut Page) {

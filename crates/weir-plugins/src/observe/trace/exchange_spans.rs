@@ -150,7 +150,7 @@ fn server_span<'a>(
     }
     extra.add(exchange, logged, &mut attributes);
     let word = method_word(exchange.request.client_method());
-    let name = match exchange.route.as_deref().map_or("", |route| &*route.uri) {
+    let name = match exchange.route.as_deref().map_or("", |route| route.uri()) {
         "" => Cow::Borrowed(word),
         uri => Cow::Owned([word, b" ", uri.as_bytes()].concat()),
     };
@@ -195,11 +195,11 @@ fn server_attributes(exchange: &Exchange) -> Vec<SpanAttribute<'_>> {
     }
     if let Some(route) = exchange.route.as_deref() {
         for (name, value) in [
-            ("http.route", &route.uri),
-            ("weir.route.id", &route.route_id),
-            ("weir.route.name", &route.route_name),
-            ("weir.service.id", &route.service_id),
-            ("weir.service.name", &route.service_name),
+            ("http.route", route.uri()),
+            ("weir.route.id", &*route.route_id),
+            ("weir.route.name", &*route.route_name),
+            ("weir.service.id", &*route.service_id),
+            ("weir.service.name", &*route.service_name),
         ] {
             if !value.is_empty() {
                 add(name, text(value.as_bytes()));
