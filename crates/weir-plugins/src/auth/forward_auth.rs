@@ -42,7 +42,8 @@ pub struct ForwardAuth {
     /// of them, except those that describe the connection or the content.
     #[serde(default)]
     request_headers: Vec<String>,
-    /// Additional header fields that are sent to the service. Values may contain `$variables`.
+    /// Additional header fields that are sent to the service. Values may contain `$variables`, but not those of the content, such
+    /// as `$post_arg_user`.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>")]
     extra_headers: BTreeMap<String, Scalar>,
@@ -173,6 +174,7 @@ impl Definition for ForwardAuth {
         let extra = |(name, value): (String, Scalar)| {
             let path = format!("extra_headers.{name}");
             let template = value.template(&path, build)?;
+            needs_no_content(&template, &path)?;
             Ok((field_name(&name, &path)?, template))
         };
         let extra_headers = self.extra_headers.into_iter().map(extra).collect::<Result<_, _>>()?;
@@ -206,7 +208,22 @@ impl ForwardAuth {
                 "cannot be used with `request_method: POST`: the content decides, too",
             ));
         }
-        Ok(())
+        self.cache_key.as_ref().map_or(Ok(()), |key| needs_no_content(&Template::compile(key), "cache_key"))
+    }
+}
+
+/// The service is asked before the content of the request is read, so a value of the content would always be empty.
+fn needs_no_content(template: &Template, path: &str) -> Result<(), ConfigError> {
+    let is_of_content = |name: &String| name.starts_with("post_arg") || name.starts_with("graphql_");
+    match template.variables().map(ToString::to_string).find(is_of_content) {
+        None => Ok(()),
+        Some(name) => Err(ConfigError::new(
+            path,
+            format!(
+                "uses `${name}`, and the content of the request has not been read when the service is asked; \
+                 with `request_method: POST` the service gets the content"
+            ),
+        )),
     }
 }
 
@@ -581,6 +598,11 @@ mod tests {
             (json!({"uri": "http://a", "client_headers": ["A", "b c"]}), "client_headers[1]: is not the name"),
             (json!({"uri": "http://a", "upstream_headers": ["Content-Length"]}), "upstream_headers[0]: controls"),
             (json!({"uri": "http://a", "extra_headers": {"X-A": "a\nb"}}), "extra_headers.X-A: has a character"),
+            (
+                json!({"uri": "http://a", "extra_headers": {"X-A": "u=$post_arg.user"}}),
+                "extra_headers.X-A: uses `$post_arg.user`, and the content",
+            ),
+            (json!({"uri": "http://a", "cache_key": "$post_arg_user"}), "cache_key: uses `$post_arg_user`, and"),
         ] {
             let error = refused::<ForwardAuth>(options);
             assert!(error.starts_with(want), "{error}");
