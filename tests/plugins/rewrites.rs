@@ -1,5 +1,9 @@
 //! Plugins that change what passes through.
 
+use std::process::Command;
+
+use weir_testkit::TempDir;
+
 use crate::Rig;
 
 #[test]
@@ -85,4 +89,27 @@ fn a_plugin_says_who_was_before() {
     let headers = &rig.origin.requests()[0].headers;
     assert_eq!(headers.all("x-forwarded-proto").collect::<Vec<_>>(), ["https"]);
     assert_eq!((headers.get("x-forwarded-prefix"), headers.get("x-forwarded-host")), (Some("/api"), Some("t")));
+}
+
+#[test]
+fn check_names_a_plugin_that_would_hold_a_stream() {
+    let place = TempDir::new();
+    let route = |uri: &str, plugins: &str| {
+        format!("  - {{ uri: {uri}, upstream: {{ nodes: {{ '127.0.0.1:1': 1 }} }}, plugins: {{ {plugins} }} }}\n")
+    };
+    let filter = "response-rewrite: { filters: [{ regex: a, replace: b }]";
+    let rule = "content-filter: { rules: [{ on: response, in: body, pattern: a, action: mask }]";
+    let routes = [
+        route("/held", &format!("sse-policy: {{ max_event_size: 100 }}, {filter} }}")),
+        route("/checked", &format!("sse-policy: {{ max_event_size: 100 }}, {rule} }}")),
+        route("/passed", &format!("sse-policy: {{ max_event_size: 100 }}, {filter}, streams: pass }}")),
+        route("/plain", &format!("{filter} }}")),
+    ];
+    let file = place.write("weir.yaml", format!("routes:\n{}", routes.concat()));
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("it was built");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let held: Vec<_> = said.lines().filter(|line| line.contains("holds the whole content")).collect();
+    assert_eq!(held.len(), 2, "{said}");
+    assert!(held[0].contains("routes[0].plugins.response-rewrite: "), "{said}");
+    assert!(held[1].contains("routes[1].plugins.content-filter: "), "{said}");
 }

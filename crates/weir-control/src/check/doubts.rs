@@ -3,6 +3,7 @@
 
 mod consumers;
 mod routes;
+mod streams;
 mod uris;
 mod variables;
 
@@ -20,6 +21,7 @@ pub(super) fn doubts(document: &Document, registry: &Registry) -> Vec<Diagnostic
     let found = Doubts { document, resources: ResourcesById::of(document), list: Faults::new(document.source.clone()) };
     routes::indistinguishable(&found);
     uris::taken_literally(&found);
+    streams::held_as_a_whole(&found);
     variables::taken_literally(&found);
     consumers::without_credentials(&found, registry);
     consumers::admitted_nowhere(&found, registry);
