@@ -1,4 +1,4 @@
-//! A durable log of records in segment files: the base of the log spool and of the hub's event store.
+//! A durable log of records in segment files: the base of the log spool, of the hub's event store and of durable counters.
 //!
 //! - [`Journal::append`] queues a record for the journal's own thread, which writes all records queued in the meantime with one
 //!   `write` and one `fdatasync` (group commit) and then reports each record as durable.

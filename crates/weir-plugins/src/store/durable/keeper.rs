@@ -238,3 +238,96 @@ impl fmt::Display for KeepError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use weir_testkit::TempDir;
+
+    use super::*;
+    use crate::store::counters::{CounterKey, PackedCounter, SipKey};
+
+    /// A count that always has an effect.
+    #[derive(Clone, Copy)]
+    struct Count(u64);
+
+    impl PackedCounter for Count {
+        fn from_bits(bits: u128) -> Count {
+            Count(bits as u64)
+        }
+        fn bits(self) -> u128 {
+            self.0.into()
+        }
+        fn is_live(self, _: u64) -> bool {
+            self.0 > 0
+        }
+        fn weight(self, _: u64) -> u64 {
+            self.0
+        }
+    }
+
+    impl DurableCounter for Count {
+        const KIND: &'static str = "test-durable";
+        fn now() -> u64 {
+            0
+        }
+        fn is_possible(self, _: u64) -> bool {
+            true
+        }
+        fn plus(self, other: Count, _: u64) -> Count {
+            Count(self.0 + other.0)
+        }
+    }
+
+    fn keeper(place: &TempDir) -> Keeper<Count> {
+        let secret = super::super::folder::secret(place.path()).unwrap_or_else(SipKey::random);
+        let (table, _) = CounterTable::recorded(Count::KIND, 1 << 16, secret);
+        Keeper::new(Arc::new(table), CounterFolder::new(place.path().to_owned()), false)
+    }
+
+    fn add(keeper: &Keeper<Count>, key: CounterKey) {
+        keeper.table.update(key, 0, |Count(count)| (Some(Count(count + 1)), ()));
+    }
+
+    #[test]
+    fn the_folder_stays_small_and_has_every_count() {
+        const KEYS: u64 = 30_000;
+        const ROUNDS: u64 = 30;
+        let place = TempDir::new();
+        let mut before = keeper(&place);
+        before.open_patiently().expect("its own folder");
+        let keys: Vec<_> = (0..KEYS).map(|number| before.table.key(7, &number.to_le_bytes())).collect();
+        let most = 4 * KEYS * record::CELL_BYTES as u64 + 2 * SEGMENT_BYTES;
+        for _ in 0..ROUNDS {
+            keys.iter().for_each(|key| add(&before, *key));
+            assert_eq!((before.table.changed(), before.step()), (KEYS, WRITE_EVERY));
+            assert_eq!(before.table.changed(), 0, "all are written");
+            let files = fs::read_dir(place.join(JOURNAL)).expect("a folder");
+            let sizes: Vec<_> =
+                files.map(|file| file.and_then(|file| file.metadata()).map_or(0, |file| file.len())).collect();
+            assert!(sizes.iter().sum::<u64>() <= most && sizes.len() <= 4, "{sizes:?}");
+        }
+        drop(before);
+        // Another process counts before it has read the folder, and joins what was kept.
+        let mut after = keeper(&place);
+        assert_eq!(after.table.key(7, &0_u64.to_le_bytes()), keys[0], "keys have the same secret");
+        keys.iter().take(10).for_each(|key| add(&after, *key));
+        assert_eq!(after.step(), WRITE_EVERY);
+        let counts: Vec<_> = keys.iter().map(|key| after.table.read(*key).0).collect();
+        assert!(counts[..10].iter().all(|count| *count == ROUNDS + 1), "{:?}", &counts[..10]);
+        assert!(counts[10..].iter().all(|count| *count == ROUNDS));
+    }
+
+    #[test]
+    fn a_folder_in_use_is_refused_until_it_is_free() {
+        let place = TempDir::new();
+        let (mut first, mut second) = (keeper(&place), keeper(&place));
+        assert_eq!(first.step(), WRITE_EVERY);
+        assert_eq!(second.step(), RETRY_EVERY);
+        let said = second.logged.clone().unwrap_or_default();
+        assert!(said.contains(&format!("are kept by another process, {},", std::process::id())), "{said}");
+        drop(first);
+        assert_eq!(second.step(), WRITE_EVERY);
+    }
+}
