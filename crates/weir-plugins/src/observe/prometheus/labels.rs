@@ -88,7 +88,8 @@ fn matched_uri<'a>(route: &'a RouteFacts, exchange: &Exchange) -> &'a str {
     let target = exchange.request.origin_form();
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     let fitting = route.uris.iter().filter(|uri| fits(uri.as_bytes(), path));
-    fitting.max_by_key(|uri| uri.split(['*', ':']).next().map(str::len)).map_or("", |uri| uri)
+    let weight = |uri: &&Box<str>| (uri.split(['*', ':']).next().map(str::len), !uri.contains(['*', ':']));
+    fitting.max_by_key(weight).map_or("", |uri| &**uri)
 }
 
 /// Whether a path fits a `uri`, in which `:name` stands for a segment and `*` at the end for any text.
@@ -121,7 +122,7 @@ fn matched_host<'a>(route: &'a RouteFacts, exchange: &Exchange) -> &'a str {
         None => entry.as_bytes().eq_ignore_ascii_case(&host),
     };
     let fitting = route.hosts.iter().filter(is_fitting);
-    fitting.max_by_key(|entry| (!entry.starts_with('*'), entry.len())).map_or("", |entry| entry)
+    fitting.max_by_key(|entry| (!entry.starts_with('*'), entry.len())).map_or("", |entry| &**entry)
 }
 
 /// The metrics whose labels can be changed.
@@ -132,29 +133,53 @@ pub enum LabelledMetric {
     Bandwidth,
 }
 
-/// A value for each metric.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct PerMetric<T> {
-    /// For `apisix_http_status`.
-    http_status: T,
-    /// For `apisix_http_latency`.
-    http_latency: T,
-    /// For `apisix_bandwidth`.
-    bandwidth: T,
+macro_rules! per_metric {
+    ($(#[$meta:meta])* $name:ident: $kind:ty) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $name {
+            /// For `apisix_http_status`.
+            http_status: $kind,
+            /// For `apisix_http_latency`.
+            http_latency: $kind,
+            /// For `apisix_bandwidth`.
+            bandwidth: $kind,
+        }
+
+        impl $name {
+            fn of(&self, metric: LabelledMetric) -> &$kind {
+                match metric {
+                    LabelledMetric::HttpStatus => &self.http_status,
+                    LabelledMetric::HttpLatency => &self.http_latency,
+                    LabelledMetric::Bandwidth => &self.bandwidth,
+                }
+            }
+        }
+    };
 }
 
-impl<T> PerMetric<T> {
-    fn of(&self, metric: LabelledMetric) -> &T {
-        match metric {
-            LabelledMetric::HttpStatus => &self.http_status,
-            LabelledMetric::HttpLatency => &self.http_latency,
-            LabelledMetric::Bandwidth => &self.bandwidth,
-        }
-    }
+per_metric! {
+    /// Labels that are left out.
+    DisabledLabels: BTreeSet<Label>
+}
 
-    fn each(&self) -> [(&'static str, &T); 3] {
-        [("http_status", &self.http_status), ("http_latency", &self.http_latency), ("bandwidth", &self.bandwidth)]
+per_metric! {
+    /// Labels by name, each a text with variables.
+    ExtraLabels: Vec<BTreeMap<String, String>>
+}
+
+impl LabelledMetric {
+    const ALL: [LabelledMetric; 3] =
+        [LabelledMetric::HttpStatus, LabelledMetric::HttpLatency, LabelledMetric::Bandwidth];
+
+    /// Its name in options.
+    fn name(self) -> &'static str {
+        match self {
+            LabelledMetric::HttpStatus => "http_status",
+            LabelledMetric::HttpLatency => "http_latency",
+            LabelledMetric::Bandwidth => "bandwidth",
+        }
     }
 }
 
@@ -163,10 +188,10 @@ impl<T> PerMetric<T> {
 #[serde(deny_unknown_fields, default)]
 pub struct PrometheusMetadata {
     /// Labels that a metric does not have. Fewer labels make fewer series.
-    disabled_labels: PerMetric<BTreeSet<Label>>,
+    disabled_labels: DisabledLabels,
     /// More labels of a metric: maps of names to texts with variables, such as `[{ upstream_addr: $upstream_addr }]`. Values are cut
     /// at 256 bytes.
-    extra_labels: PerMetric<Vec<BTreeMap<String, String>>>,
+    extra_labels: ExtraLabels,
 }
 
 /// The longest value of an extra label, in bytes.
@@ -201,9 +226,9 @@ impl PrometheusMetadata {
     /// # Errors
     /// A label has a name that Prometheus does not allow, or one that is there already.
     pub fn check(&self) -> Result<(), ConfigError> {
-        for (metric, maps) in self.extra_labels.each() {
+        for metric in LabelledMetric::ALL {
             let mut seen = BTreeSet::new();
-            for name in maps.iter().flat_map(BTreeMap::keys) {
+            for name in self.extra_labels.of(metric).iter().flat_map(BTreeMap::keys) {
                 let is_name = !name.is_empty()
                     && !name.starts_with("__")
                     && !name.starts_with(|first: char| first.is_ascii_digit())
@@ -215,7 +240,7 @@ impl PrometheusMetadata {
                     (true, true) => format!("the metric has a label `{name}` already"),
                     (true, false) => continue,
                 };
-                return Err(ConfigError::new(format!("extra_labels.{metric}"), problem));
+                return Err(ConfigError::new(format!("extra_labels.{}", metric.name()), problem));
             }
         }
         Ok(())
@@ -225,21 +250,21 @@ impl PrometheusMetadata {
     /// There have been too many names.
     pub fn compile(self, prefer_name: bool, build: &mut Build) -> Result<RecordedLabels, ConfigError> {
         let mut extra = BTreeMap::new();
-        for (metric, maps) in self.extra_labels.each() {
-            let place = format!("plugin_metadata.extra_labels.{metric}");
-            for (name, text) in maps.iter().flatten() {
+        for metric in LabelledMetric::ALL {
+            let place = format!("plugin_metadata.extra_labels.{}", metric.name());
+            for (name, text) in self.extra_labels.of(metric).iter().flatten() {
                 let name = permanent_name(name).ok_or_else(|| {
-                    ConfigError::new(&place, format!("has more than {MOST_NAMES} names since the start of the process"))
+                    ConfigError::new(
+                        &*place,
+                        format!("has more than {MOST_NAMES} names since the start of the process"),
+                    )
                 })?;
                 extra.entry(name).or_insert_with(|| build.template_of_record(text, &place));
             }
         }
         let (names, extra) = extra.into_iter().unzip();
         let shown = ShownLabels { metrics: self, names };
-        let is_shown = |label: Label| {
-            let all = [LabelledMetric::HttpStatus, LabelledMetric::HttpLatency, LabelledMetric::Bandwidth];
-            all.iter().any(|metric| shown.shows(label, *metric))
-        };
+        let is_shown = |label: Label| LabelledMetric::ALL.iter().any(|metric| shown.shows(label, *metric));
         Ok(RecordedLabels { prefer_name, is_recorded: Label::ALL.map(is_shown), extra, shown })
     }
 }
@@ -249,10 +274,10 @@ fn permanent_name(name: &str) -> Option<&'static str> {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = names.get(name) {
-        return Some(known);
+        return Some(*known);
     }
     (names.len() < MOST_NAMES).then(|| {
-        let name: &'static str = Box::leak(name.into());
+        let name: &'static str = Box::leak(Box::<str>::from(name));
         names.insert(name);
         name
     })
@@ -267,7 +292,7 @@ impl ShownLabels {
     pub fn of<'a>(&self, metric: LabelledMetric, series: &'a SeriesLabels) -> Vec<(&'static str, &'a str)> {
         let usual = Label::ALL.iter().zip(&series.values).filter(|(label, _)| self.shows(**label, metric));
         let is_extra = |name: &str| self.metrics.extra_labels.of(metric).iter().any(|map| map.contains_key(name));
-        let extra = series.extra.iter().filter(|(name, _)| is_extra(name));
+        let extra = series.extra.iter().filter(|(name, _)| is_extra(*name));
         let usual = usual.map(|(label, value)| (label.name(), &**value));
         usual.chain(extra.map(|(name, value)| (*name, &**value))).collect()
     }
