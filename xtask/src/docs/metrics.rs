@@ -29,17 +29,17 @@ struct Family {
     name: String,
     kind: &'static str,
     help: String,
-    labels: Vec<Label>,
+    labels: Vec<MetricLabel>,
 }
 
 /// A label, and its values if the sources name all of them.
 #[derive(Debug, PartialEq, Eq)]
-struct Label {
+struct MetricLabel {
     name: String,
     values: Option<Vec<String>>,
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for MetricLabel {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.values {
             None => write!(out, "`{}`", self.name),
@@ -63,7 +63,7 @@ pub fn page() -> Result<String, Problems> {
     let mut page = HEAD.to_owned();
     page.push_str("\n| metric | type | labels | meaning |\n|---|---|---|---|\n");
     for Family { name, kind, help, labels } in families {
-        let labels: Vec<String> = labels.iter().map(Label::to_string).collect();
+        let labels: Vec<String> = labels.iter().map(MetricLabel::to_string).collect();
         let _ = writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", "));
     }
     Ok(page)
@@ -128,11 +128,11 @@ fn helpers<'a>(text: &'a str, source: &'a str) -> impl Iterator<Item = &'a str> 
 }
 
 /// Adds the labels of one sample, `("name", value), ...`, each with its value if that is a text.
-fn labels_of(sample: &str, labels: &mut Vec<Label>) {
+fn labels_of(sample: &str, labels: &mut Vec<MetricLabel>) {
     for pair in sample.split("(\"").skip(1) {
         let Some((name, value)) = pair.split_once("\",") else { continue };
         let place = labels.iter().position(|label| label.name == name).unwrap_or_else(|| {
-            labels.push(Label { name: name.to_owned(), values: Some(Vec::new()) });
+            labels.push(MetricLabel { name: name.to_owned(), values: Some(Vec::new()) });
             labels.len() - 1
         });
         let value = value.trim_start().strip_prefix('"').and_then(|value| value.split('"').next());
@@ -182,7 +182,7 @@ mod tests {
     fn none() { page.gauge(\"weir_c\", \"\"); }
 }
 ";
-        let label = |(name, values): &(&str, &[&str])| Label {
+        let label = |(name, values): &(&str, &[&str])| MetricLabel {
             name: (*name).to_owned(),
             values: (!values.is_empty()).then(|| values.iter().map(|value| (*value).to_owned()).collect()),
         };

@@ -87,9 +87,8 @@ fn matched_uri<'a>(route: &'a RouteFacts, exchange: &Exchange) -> &'a str {
     }
     let target = exchange.request.origin_form();
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-    let fitting = route.uris.iter().filter(|uri| fits(uri.as_bytes(), path));
-    let weight = |uri: &&Box<str>| (uri.split(['*', ':']).next().map(str::len), !uri.contains(['*', ':']));
-    fitting.max_by_key(weight).map_or("", |uri| &**uri)
+    let fitting = route.uris.iter().map(|uri| &**uri).filter(|uri| fits(uri.as_bytes(), path));
+    fitting.max_by_key(|uri| (uri.split(['*', ':']).next().map(str::len), !uri.contains(['*', ':']))).unwrap_or("")
 }
 
 /// Whether a path fits a `uri`, in which `:name` stands for a segment and `*` at the end for any text.
@@ -117,12 +116,12 @@ fn matched_host<'a>(route: &'a RouteFacts, exchange: &Exchange) -> &'a str {
         return host;
     }
     let host = exchange.request.host().to_ascii_lowercase();
-    let is_fitting = |entry: &&Box<str>| match entry.strip_prefix('*') {
+    let is_fitting = |entry: &&str| match entry.strip_prefix('*') {
         Some(suffix) => host.ends_with(suffix.to_ascii_lowercase().as_bytes()),
         None => entry.as_bytes().eq_ignore_ascii_case(&host),
     };
-    let fitting = route.hosts.iter().filter(is_fitting);
-    fitting.max_by_key(|entry| (!entry.starts_with('*'), entry.len())).map_or("", |entry| &**entry)
+    let fitting = route.hosts.iter().map(|host| &**host).filter(is_fitting);
+    fitting.max_by_key(|entry| (!entry.starts_with('*'), entry.len())).unwrap_or("")
 }
 
 /// The metrics whose labels can be changed.
@@ -292,7 +291,7 @@ impl ShownLabels {
     pub fn of<'a>(&self, metric: LabelledMetric, series: &'a SeriesLabels) -> Vec<(&'static str, &'a str)> {
         let usual = Label::ALL.iter().zip(&series.values).filter(|(label, _)| self.shows(**label, metric));
         let is_extra = |name: &str| self.metrics.extra_labels.of(metric).iter().any(|map| map.contains_key(name));
-        let extra = series.extra.iter().filter(|(name, _)| is_extra(*name));
+        let extra = series.extra.iter().filter(|(name, _)| is_extra(name));
         let usual = usual.map(|(label, value)| (label.name(), &**value));
         usual.chain(extra.map(|(name, value)| (*name, &**value))).collect()
     }
