@@ -165,6 +165,33 @@ fn without_a_name_only_a_route_without_names_is_taken() {
     expect(&mut client, "any\nSSH-2.0-x\n");
 }
 
+/// With and without a session to resume: neither may stand for a certificate.
+#[test]
+fn u24_a_name_that_requires_a_certificate_carries_no_stream_without_one() {
+    let endpoint = Endpoint::echo("in\n");
+    let (known, own) = (Authority::new(), Authority::of_tests().identity(&["a.test"]));
+    let Identity { certificate, key } = own;
+    let file = listen("tls: true")
+        + &format!(
+            "ssls: [{{ id: c, snis: [a.test], cert: {certificate:?}, key: {key:?}, client: {{ ca: {:?} }} }}]\n",
+            known.certificate
+        )
+        + "stream_routes:\n"
+        + &route("a", "", "tcp", &endpoint);
+    let gateway = weir().start(&file);
+    let addr = gateway.addrs_of("tls")[0];
+    for stranger in [trusting(), TlsClient::known_as(Authority::of_tests(), &Authority::new().identity(&["client"]))] {
+        for _ in 0..2 {
+            let mut client = tls(addr, "a.test", &stranger);
+            let read = client.write_all(b"x").and_then(|()| rest(&mut client));
+            assert!(read.as_ref().map_or(true, String::is_empty), "{read:?}");
+        }
+    }
+    assert_eq!(endpoint.accepted(), 0);
+    let client = TlsClient::known_as(Authority::of_tests(), &known.identity(&["client"]));
+    expect(&mut tls(addr, "a.test", &client), "in\n");
+}
+
 #[test]
 fn u21_a_client_that_sends_no_client_hello_is_closed_in_time() {
     let endpoint = Endpoint::echo("");
