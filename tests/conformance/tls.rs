@@ -202,9 +202,8 @@ fn r09_records_of_a_byte() {
     }
 }
 
-/// rustls CVE-2024-11738, CVE-2024-32650: neither a panic nor a loop.
-#[test]
-fn r09_words_after_the_last() {
+/// An origin that answers `/held` when the gate opens, and everything else at once, with what it was asked.
+fn held() -> (Gate, Origin) {
     let gate = Gate::new();
     let origin = Origin::serving({
         let gate = gate.clone();
@@ -215,6 +214,13 @@ fn r09_words_after_the_last() {
             Answer::ok(format!("{} {} {}", request.method, request.target, request.body.len()))
         }
     });
+    (gate, origin)
+}
+
+/// rustls CVE-2024-11738, CVE-2024-32650: neither a panic nor a loop.
+#[test]
+fn r09_words_after_the_last() {
+    let (gate, origin) = held();
     let rig = Rig::before(origin, "");
     let mut open = Vec::new();
     for (version, tls) in rig.versions() {
@@ -249,16 +255,7 @@ fn r09_words_after_the_last() {
 #[test]
 fn r09_an_error_after_the_handshake_is_an_alert() {
     const FATAL: u8 = 2;
-    let gate = Gate::new();
-    let origin = Origin::serving({
-        let gate = gate.clone();
-        move |request| {
-            if request.target == "/held" {
-                gate.wait();
-            }
-            Answer::ok(format!("{} {} 0", request.method, request.target))
-        }
-    });
+    let (gate, origin) = held();
     let rig = Rig::before(origin, "");
     for (version, tls) in rig.versions() {
         for begin in ["", "GET / HTTP/1.1\r\n", "GET /held HTTP/1.1\r\nHost: t\r\n\r\n"] {
