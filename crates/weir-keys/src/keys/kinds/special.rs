@@ -54,43 +54,11 @@ impl<T> Kind for Custom<T> {
     }
 }
 
-/// Like [`Custom`], for a value that is read with what other keys say.
-pub struct Form {
-    form: &'static str,
-    schema: fn(&mut Definitions) -> Value,
-    inner: Option<&'static dyn MapKeys>,
-}
+/// A value that is read with what other keys say.
+pub type Form = Custom<Infallible>;
 
 pub const fn form(form: &'static str, schema: fn(&mut Definitions) -> Value) -> Form {
-    Form { form, schema, inner: None }
-}
-
-impl Form {
-    /// As [`Custom::with`].
-    pub const fn with(mut self, keys: &'static dyn MapKeys) -> Form {
-        self.inner = Some(keys);
-        self
-    }
-}
-
-impl Kind for Form {
-    type Value = Infallible;
-
-    fn read(&self, _: &NodeReader) -> Option<Infallible> {
-        None
-    }
-
-    fn schema(&self, definitions: &mut Definitions) -> Map<String, Value> {
-        members((self.schema)(definitions))
-    }
-
-    fn form(&self) -> String {
-        self.form.to_owned()
-    }
-
-    fn inner(&self) -> Option<&'static KeyTable> {
-        self.inner.map(MapKeys::table)
-    }
+    custom(form, schema, |_| None)
 }
 
 /// Any value, which has no effect.
