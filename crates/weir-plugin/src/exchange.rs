@@ -31,7 +31,7 @@ mod variables;
 
 pub use logged::LoggedExchange;
 pub use masked::BodyMask;
-pub use uri_parameters::{UriParameters, UriTemplate};
+pub use uri_parameters::{UriParameters, UriTemplate, uri_fits};
 
 /// One request and its response. Owned by one worker and reused for the next exchange, so that an ordinary exchange allocates
 /// nothing.

@@ -48,7 +48,7 @@ pub use definition::{
 };
 pub use exchange::{
     AttemptRecord, BodyMask, ClientFacts, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute, NoteKey, Notes,
-    PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate,
+    PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use interner::Interner;

@@ -11,33 +11,41 @@ impl UriTemplate {
     pub fn parse(uri: &str) -> Option<UriTemplate> {
         uri.split('/').any(|segment| parameter(segment).is_some()).then(|| UriTemplate(uri.into()))
     }
+}
 
-    /// The value of each parameter in a path, in order. `None` if the path does not fit.
-    fn parameters<'a>(&'a self, path: &'a [u8]) -> Option<Vec<(&'a str, &'a [u8])>> {
-        let mut found = Vec::new();
-        let mut rest = path;
-        let mut segments = self.0.split('/').peekable();
-        while let Some(segment) = segments.next() {
-            // `*` matches text of any length, slashes included, so parameters after it are ambiguous.
-            if segment.starts_with('*') || (segments.peek().is_none() && segment.ends_with('*')) {
-                return Some(found);
-            }
-            let end = memchr::memchr(b'/', rest).unwrap_or(rest.len());
-            let (here, after) = rest.split_at(end);
-            match parameter(segment) {
-                Some(_) if here.is_empty() => return None,
-                Some(name) => found.push((name, here)),
-                None if here != segment.as_bytes() => return None,
-                None => {}
-            }
-            match (segments.peek(), after.split_first()) {
-                (None, None) => return Some(found),
-                (Some(_), Some((_, after))) => rest = after,
-                _ => return None,
-            }
+/// Whether a canonical path fits the `uri` of a route, in which `:name` stands for a segment and `*` for any text.
+pub fn uri_fits(uri: &str, path: &[u8]) -> bool {
+    parameters(uri, path).is_some()
+}
+
+/// The value of each parameter in a path, in order. `None` if the path does not fit.
+fn parameters<'a>(uri: &'a str, path: &'a [u8]) -> Option<Vec<(&'a str, &'a [u8])>> {
+    let mut found = Vec::new();
+    let mut rest = path;
+    let mut segments = uri.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        // `*` matches text of any length, slashes included, so parameters after it are ambiguous.
+        if segment.starts_with('*') {
+            return Some(found);
         }
-        None
+        if let (None, Some(begin)) = (segments.peek(), segment.strip_suffix('*')) {
+            return rest.starts_with(begin.as_bytes()).then_some(found);
+        }
+        let end = memchr::memchr(b'/', rest).unwrap_or(rest.len());
+        let (here, after) = rest.split_at(end);
+        match parameter(segment) {
+            Some(_) if here.is_empty() => return None,
+            Some(name) => found.push((name, here)),
+            None if here != segment.as_bytes() => return None,
+            None => {}
+        }
+        match (segments.peek(), after.split_first()) {
+            (None, None) => return Some(found),
+            (Some(_), Some((_, after))) => rest = after,
+            _ => return None,
+        }
     }
+    None
 }
 
 /// The parameter's name, if the segment is one.
@@ -56,7 +64,7 @@ impl UriParameters {
     /// The parameters of the first template that fits the path.
     pub fn of(templates: &[UriTemplate], path: &[u8]) -> Option<UriParameters> {
         let mut taken = UriParameters::default();
-        for (name, value) in templates.iter().find_map(|template| template.parameters(path))? {
+        for (name, value) in templates.iter().find_map(|template| parameters(&template.0, path))? {
             let start = taken.values.len();
             taken.values.extend_from_slice(value);
             taken.found.push((name.into(), start..taken.values.len()));
@@ -91,5 +99,12 @@ mod tests {
             assert_eq!(named(uri, path, name).as_deref(), want, "{uri} {path}");
         }
         assert_eq!(UriTemplate::parse("/a:b/:"), None);
+    }
+
+    #[test]
+    fn the_template_whose_begin_of_the_last_segment_fits_is_taken() {
+        let templates = ["/:shop/a*", "/:user/b*"].map(|uri| UriTemplate::parse(uri).expect("it has parameters"));
+        let parameters = UriParameters::of(&templates, b"/7/b1").expect("the second one fits");
+        assert_eq!((parameters.get("shop"), parameters.get("user")), (None, Some(&b"7"[..])));
     }
 }

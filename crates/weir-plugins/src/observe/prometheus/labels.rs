@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Exchange, RouteFacts, Template};
+use weir_plugin::{Build, ConfigError, Exchange, RouteFacts, Template, uri_fits};
 
 /// A label whose value depends on the exchange, in the order in which metrics show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
@@ -85,29 +85,9 @@ fn matched_uri<'a>(route: &'a RouteFacts, exchange: &Exchange) -> &'a str {
     if let [uri] = &*route.uris {
         return uri;
     }
-    let target = exchange.request.origin_form();
-    let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
-    let fitting = route.uris.iter().map(|uri| &**uri).filter(|uri| fits(uri.as_bytes(), path));
+    let path = exchange.request.path();
+    let fitting = route.uris.iter().map(|uri| &**uri).filter(|uri| uri_fits(uri, path));
     fitting.max_by_key(|uri| (uri.split(['*', ':']).next().map(str::len), !uri.contains(['*', ':']))).unwrap_or("")
-}
-
-/// Whether a path fits a `uri`, in which `:name` stands for a segment and `*` at the end for any text.
-fn fits(uri: &[u8], path: &[u8]) -> bool {
-    let (mut uri, mut path) = (uri, path);
-    loop {
-        match (uri, path) {
-            ([], []) | ([b'*'], _) => return true,
-            ([b'/', b':', name @ ..], [b'/', rest @ ..]) => {
-                let end = |text: &[u8]| text.iter().position(|byte| *byte == b'/').unwrap_or(text.len());
-                if end(rest) == 0 {
-                    return false;
-                }
-                (uri, path) = (&name[end(name)..], &rest[end(rest)..]);
-            }
-            ([one, after @ ..], [other, rest @ ..]) if one == other => (uri, path) = (after, rest),
-            _ => return false,
-        }
-    }
 }
 
 /// The one of the route's `hosts` that fits the client's best: the name itself, or the longest wildcard.
