@@ -213,7 +213,11 @@ impl StreamsState {
     /// Counts an exchange that is sent now. `waited`: the target, not the generator, delayed it.
     pub(super) fn begin(&self, request: usize, due: u64, waited: bool) -> StreamExchange {
         let now = now_ns();
-        let lag = if waited { 0 } else { now.saturating_sub(due) };
+        self.begin_at(now, request, due, if waited { 0 } else { now.saturating_sub(due) })
+    }
+
+    /// Begins an exchange at `now`, with a `lag` in ns that the generator itself caused.
+    fn begin_at(&self, now: u64, request: usize, due: u64, lag: u64) -> StreamExchange {
         self.recorder.borrow_mut().sent(request, due, lag);
         self.change_in_flight(1, now);
         StreamExchange { request, due, started: now }
