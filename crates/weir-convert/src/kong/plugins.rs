@@ -72,14 +72,15 @@ pub fn effective(
             continue;
         }
         if is_narrower {
-            refuse(conversion, plugin, &mut chain, "for a consumer or a group");
+            refuse(conversion, plugin, &mut chain, "it applies to one consumer or consumer group, and such plugins are not converted");
             continue;
         }
         seen.push(name);
         one(conversion, plugin, name, &mut chain);
     }
     if seen.iter().filter(|name| AUTH.contains(name)).count() > 1 {
-        refuse(conversion, route, &mut chain, "several plugins that authenticate");
+        conversion.lost(route, "the route has several plugins that authenticate; it answers with 503");
+        chain.closed = true;
     }
     unplaced(conversion, &mut chain);
     chain
@@ -127,7 +128,7 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
         !known.contains(&option.as_str()) && matters(value) && !is_default(option, value)
     };
     if let Some((option, _)) = config.members().iter().find(is_unknown) {
-        return refuse(conversion, plugin, chain, &format!("the option `{option}`"));
+        return refuse(conversion, plugin, chain, &format!("its option `{option}` is not converted"));
     }
     if name == "acl" && has_groups_of_others(conversion.root) {
         return refuse(conversion, plugin, chain, "not all `acls` name a consumer of this file");

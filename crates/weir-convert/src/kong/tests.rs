@@ -74,6 +74,17 @@ fn a_route_whose_access_control_is_not_converted_is_closed() {
 }
 
 #[test]
+fn a_route_with_two_plugins_that_authenticate_is_closed_whatever_its_name_is() {
+    // The name is that of a plugin whose loss does no harm.
+    let text = "{ _format_version: '3.0', services: [{ host: a, routes: [{ name: prometheus, paths: [/a], \
+                plugins: [{ name: key-auth }, { name: basic-auth }] }] }] }";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains("http_status: 503") && !yaml.contains("upstream_id"), "{yaml}");
+    let told = "1: not converted: the route has several plugins that authenticate; it answers with 503";
+    assert!(findings(text).contains(&told.to_owned()), "{:?}", findings(text));
+}
+
+#[test]
 fn a_harmless_plugin_that_is_lost_leaves_the_route_open() {
     let text =
         "{ _format_version: '3.0', plugins: [{ name: proxy-cache }], services: [{ host: a, routes: [{ name: r }] }] }";
