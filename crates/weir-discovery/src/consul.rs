@@ -72,7 +72,7 @@ impl fmt::Debug for ConsulSettings {
 /// Consul's own limit.
 const MOST_WAIT_S: u32 = 600;
 
-/// Of options of APISIX that are not built.
+/// Of options of APISIX that are not supported.
 const NOT_YET: (&str, &str) = ("is not supported yet by this version", "leave it out");
 
 keys! {

@@ -27,29 +27,29 @@ impl PartialEq for DiscoverySettings {
 
 impl Eq for DiscoverySettings {}
 
-/// Registries of APISIX that are known and not built, each with what to use in its place.
-const NOT_BUILT: [(&str, &str, &str); 5] = [
+/// Registries of APISIX that Weir knows and does not support, each with what to use in its place.
+const UNSUPPORTED: [(&str, &str, &str); 5] = [
     (
         "consul_kv",
-        "discovery by `consul_kv` is not built",
+        "discovery by `consul_kv` is not supported",
         "use `discovery_type: dns` with Consul's DNS interface as `dns_resolver`, or `nodes_file`",
     ),
     (
         "nacos",
-        "discovery by `nacos` is not built",
+        "discovery by `nacos` is not supported",
         "use `nodes_file`, or `discovery_type: dns` with Nacos' DNS server as `dns_resolver`",
     ),
     (
         "kubernetes",
-        "discovery by `kubernetes` is not built",
+        "discovery by `kubernetes` is not supported",
         "use `discovery_type: dns` with the name of a headless service",
     ),
-    ("tars", "discovery by `tars` is not built", "use `nodes_file`"),
-    ("zookeeper", "discovery by `zookeeper` is not built", "use `nodes_file`"),
+    ("tars", "discovery by `tars` is not supported", "use `nodes_file`"),
+    ("zookeeper", "discovery by `zookeeper` is not supported", "use `nodes_file`"),
 ];
 
-const fn not_built(number: usize) -> RefusedKey {
-    let (_, problem, advice) = NOT_BUILT[number];
+const fn unsupported(number: usize) -> RefusedKey {
+    let (_, problem, advice) = UNSUPPORTED[number];
     refused(problem, advice)
 }
 
@@ -59,11 +59,11 @@ keys! {
 
     refused {
         dns: refused("is set elsewhere in Weir", "write the servers as `dns_resolver: [10.0.0.2]`");
-        consul_kv: not_built(0);
-        nacos: not_built(1);
-        kubernetes: not_built(2);
-        tars: not_built(3);
-        zookeeper: not_built(4);
+        consul_kv: unsupported(0);
+        nacos: unsupported(1);
+        kubernetes: unsupported(2);
+        tars: unsupported(3);
+        zookeeper: unsupported(4);
     }
 }
 
@@ -119,7 +119,7 @@ impl Kind for DiscoveryType {
         if let Some(known) = types.iter().find(|known| **known == name) {
             return Some(known);
         }
-        match NOT_BUILT.iter().find(|(known, ..)| *known == name) {
+        match UNSUPPORTED.iter().find(|(known, ..)| *known == name) {
             Some((_, problem, advice)) => at.report_advising(*problem, *advice),
             None => {
                 let problem = format!("`{}` is not a kind of service discovery", shortened(name));

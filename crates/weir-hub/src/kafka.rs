@@ -215,7 +215,7 @@ struct NoState {
 }
 
 impl StateLog for NoState {
-    fn append(&self, _payload: Vec<u8>, _is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError> {
+    fn append(&self, _payload: Vec<u8>, _survives_power_loss: bool, on_commit: OnCommit) -> Result<(), AppendError> {
         on_commit(Ok(0));
         Ok(())
     }

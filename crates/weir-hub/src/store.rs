@@ -123,11 +123,12 @@ impl SubscriptionShare {
 /// The log of the state: changes of subscriptions and outcomes, in order. Each hub, or share of a hub, is the only writer of its
 /// log.
 pub trait StateLog: Send {
-    /// Appends a record; `on_commit` is called when it is valid. A `vital` record has to survive a loss of power by then.
+    /// Appends a record; `on_commit` is called when it is valid. With `survives_power_loss` it is on
+    /// the disk by then.
     ///
     /// # Errors
     /// The record is refused.
-    fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError>;
+    fn append(&self, payload: Vec<u8>, survives_power_loss: bool, on_commit: OnCommit) -> Result<(), AppendError>;
 
     fn size(&self) -> StateLogSize;
 
@@ -156,8 +157,8 @@ struct StateJournal {
 }
 
 impl StateLog for StateJournal {
-    fn append(&self, payload: Vec<u8>, is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError> {
-        match is_vital {
+    fn append(&self, payload: Vec<u8>, survives_power_loss: bool, on_commit: OnCommit) -> Result<(), AppendError> {
+        match survives_power_loss {
             true => self.state.append_synced(payload, on_commit),
             false => self.state.append(payload, on_commit),
         }

@@ -6,14 +6,14 @@ mod configuration;
 mod figures;
 mod health;
 mod hubs;
-#[cfg(test)]
-mod listeners_page;
 mod listening;
 mod logs;
 mod metrics_export;
 mod metrics_export_tally;
 mod policies;
 mod records;
+#[cfg(test)]
+mod security_table;
 mod server;
 mod server_tally;
 mod shutdown;

@@ -175,7 +175,9 @@ impl StoreIndex {
             match answer["count"].as_u64().filter(|_| status == 200) {
                 Some(count) => return Ok(count),
                 None if Instant::now() > end => {
-                    return Err(format!("OpenSearch counts no documents in {name}: it answers with status {status}"));
+                    return Err(format!(
+                        "OpenSearch does not tell the number of documents in {name}: it answers with status {status}"
+                    ));
                 }
                 None => thread::sleep(POLL),
             }

@@ -245,9 +245,15 @@ impl HubCall {
         self.slot.listeners.take(self.client(), limits).map_err(|limit| {
             let refusal = match limit {
                 PlaceLimit::Client => {
-                    Refusal::new(429, format!("a client has at most {} listeners here", limits.client))
+                    let most = limits.client;
+                    let open =
+                        format!("this client has {most} event streams, WebSockets and long polls open at this hub");
+                    Refusal::new(429, format!("{open}, as many as it may have"))
                 }
-                PlaceLimit::All => Refusal::new(503, "the hub has reached its limit of listeners"),
+                PlaceLimit::All => Refusal::new(
+                    503,
+                    "this hub has as many event streams, WebSockets and long polls open as it may have",
+                ),
             };
             Refusal { retry_after_s: Some(RETRY_AFTER_S), ..refusal }
         })

@@ -72,7 +72,12 @@ pub fn effective(
             continue;
         }
         if is_narrower {
-            refuse(conversion, plugin, &mut chain, "it applies to one consumer or consumer group, and such plugins are not converted");
+            refuse(
+                conversion,
+                plugin,
+                &mut chain,
+                "it applies to one consumer or consumer group, and such plugins are not converted",
+            );
             continue;
         }
         seen.push(name);

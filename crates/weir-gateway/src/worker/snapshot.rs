@@ -214,7 +214,7 @@ struct BalancePlan {
 impl BalancePlan {
     fn new(upstream: &snapshot::Upstream, health: &[Arc<Health>]) -> BalancePlan {
         let balancer = Balancer::new(&upstream.balance, &upstream.endpoints);
-        let seats = balancer.is_round_robin().then(|| QueueSeats::new(&upstream.endpoints, health));
+        let seats = balancer.picks_by_weight_alone().then(|| QueueSeats::new(&upstream.endpoints, health));
         BalancePlan { balancer, seats }
     }
 }

@@ -25,23 +25,23 @@ pub(crate) struct PersistedChanges {
 impl PersistedChanges {
     /// What is on disk once these records are, and whether they have to survive a loss of power.
     pub(super) fn of(records: &[StateRecord]) -> (PersistedChanges, bool) {
-        let (mut written, mut is_vital) = (PersistedChanges::default(), false);
+        let (mut written, mut survives_power_loss) = (PersistedChanges::default(), false);
         for record in records {
             match record {
                 StateRecord::Marks(marks) => written.subscriptions.extend(marks.iter().map(|mark| mark.subscription)),
                 StateRecord::Requested { number, .. } => {
-                    is_vital = true;
+                    survives_power_loss = true;
                     written.requests.push(*number);
                 }
                 StateRecord::Replayed { number, .. } => {
-                    is_vital = true;
+                    survives_power_loss = true;
                     written.replays.push(*number);
                 }
                 StateRecord::Unverified { .. } => {}
-                _ => is_vital = true,
+                _ => survives_power_loss = true,
             }
         }
-        (written, is_vital)
+        (written, survives_power_loss)
     }
 }
 
@@ -63,7 +63,7 @@ impl HubDriver {
         let mut release = self.release.take();
         let mut payloads = record::encode(&records).peekable();
         while let Some((payload, records)) = payloads.next() {
-            let (mut written, is_vital) = PersistedChanges::of(records);
+            let (mut written, survives_power_loss) = PersistedChanges::of(records);
             // Events are removed once all of the records are written.
             if payloads.peek().is_none() {
                 written.release = release.take();
@@ -75,7 +75,7 @@ impl HubDriver {
                     Err(error) => Message::Unrecorded(error),
                 });
             });
-            if let Err(error) = self.store.state.append(payload, is_vital, tell) {
+            if let Err(error) = self.store.state.append(payload, survives_power_loss, tell) {
                 return self.take(Message::Unrecorded(error));
             }
         }

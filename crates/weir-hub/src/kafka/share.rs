@@ -116,7 +116,7 @@ struct ShareLog {
 }
 
 impl StateLog for ShareLog {
-    fn append(&self, payload: Vec<u8>, _is_vital: bool, on_commit: OnCommit) -> Result<(), AppendError> {
+    fn append(&self, payload: Vec<u8>, _survives_power_loss: bool, on_commit: OnCommit) -> Result<(), AppendError> {
         self.appender.append(payload, on_commit)
     }
 

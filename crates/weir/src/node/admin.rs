@@ -311,7 +311,7 @@ fn keys(
     }
     let directory = data_directory(settings, beside);
     let (key, path) = key_file::generated(&directory).map_err(|error| {
-        format!("the generated key of the Admin API cannot be stored in {}: {error}", directory.display())
+        format!("the key of the Admin API cannot be read or generated in {}: {error}", directory.display())
     })?;
     say!("the key of the Admin API is in {}", path.display());
     keys.push(generated_key(&key));

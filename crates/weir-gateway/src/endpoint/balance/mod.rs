@@ -96,8 +96,8 @@ impl Balancer {
         Balancer { policy, seats: PriorityGroups::new(endpoints, Into::into), dice }
     }
 
-    /// Whether the policy may give an exchange to any endpoint, as long as the shares are kept.
-    pub fn is_round_robin(&self) -> bool {
+    /// Whether only the shares of the weights decide, so that any endpoint may take an exchange.
+    pub fn picks_by_weight_alone(&self) -> bool {
         matches!(self.policy, Policy::RoundRobin(_) | Policy::WeightedRandom(_))
     }
 

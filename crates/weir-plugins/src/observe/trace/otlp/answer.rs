@@ -64,7 +64,7 @@ impl ExportAnswer {
                     true => Outcome::Rejected(RejectReason::Invalid),
                     false => Outcome::Delivered,
                 };
-                let what = items.name();
+                let what = items.plural();
                 let error = Some(format!("the collector has rejected {rejected_items} {what}: {why}"));
                 SendOutcome::Each { outcomes: (0..count).map(outcome).collect(), error }
             }
@@ -90,7 +90,8 @@ pub enum ExportItems {
 }
 
 impl ExportItems {
-    fn name(self) -> &'static str {
+    /// The word for several of them.
+    fn plural(self) -> &'static str {
         match self {
             ExportItems::Spans => "spans",
             ExportItems::LogRecords => "log records",
