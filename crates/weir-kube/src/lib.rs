@@ -1,7 +1,8 @@
 //! Kubernetes: what its objects mean as resources of Weir.
 //!
-//! [`translate`] is a pure function from the objects of a cluster, the [`World`], to resources and statuses. Where the objects
-//! come from, and who writes the statuses, is known elsewhere: a cluster that is watched, or manifests in a file.
+//! [`translate`] is a pure function from the objects of a cluster, the [`World`], to resources and statuses; [`Translator`] is the same
+//! function for a world that changes again and again. Where the objects come from, and who writes the statuses, is known elsewhere: a
+//! cluster that is watched, or manifests in a file.
 
 #![forbid(unsafe_code)]
 
@@ -12,9 +13,9 @@ mod translate;
 mod translation;
 mod world;
 
-pub use translate::{SERVED, ingress_nginx, translate};
+pub use translate::{SERVED, Translator, ingress_nginx, translate};
 pub use translation::{
     DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, OwnedObject, ResourceList,
-    Translation,
+    Translation, TranslationReader,
 };
-pub use world::{Manifests, ObjectName, Objects, World};
+pub use world::{Manifests, ObjectName, Objects, World, WorldChanges};

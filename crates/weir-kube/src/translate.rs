@@ -1,27 +1,34 @@
 //! From objects to resources and statuses.
 
 mod backends;
+mod endpoints;
 mod expressions;
 mod gateway;
 mod ingress;
+mod translator;
+mod upstreams;
 
-use self::backends::ServiceBackends;
-use self::expressions::Expressions;
 pub use self::ingress::{SERVED, annotations as ingress_nginx};
-use crate::translation::{KubeOptions, Translation};
-use crate::world::World;
+pub use self::translator::Translator;
+use crate::translation::{KubeOptions, ResourceList, Translation};
+use crate::world::{World, WorldChanges};
 
 /// What the objects of a cluster mean: a pure function, without I/O and without a clock. A faulty object changes nothing about
 /// what the others mean, except where they refer to it.
 pub fn translate(world: &World, options: &KubeOptions) -> Translation {
     let mut translation = Translation::default();
-    let mut backends = ServiceBackends::new(world);
-    let mut expressions = Expressions::default();
-    gateway::translate(world, options, &mut backends, &mut expressions, &mut translation);
-    ingress::translate(world, options, &mut backends, &mut expressions, &mut translation);
-    translation.resources.extend(backends.into_resources());
-    // Stable: routes stay in the order in which conflicts are decided.
-    translation.resources.sort_by_key(|resource| resource.kind);
+    let mut translator = Translator::new(options.clone());
+    translator.translate(world, &WorldChanges::default(), &mut translation);
+    translation.events.extend(translator.events().cloned());
+    translation.owned.extend(translator.owned().iter().cloned());
+    // Stable: routes stay in the order in which conflicts are decided. That of upstreams does not matter.
+    translation.resources.sort_by(|one, other| {
+        let of_upstreams = || match one.kind {
+            ResourceList::Upstreams => one.id.cmp(&other.id),
+            _ => std::cmp::Ordering::Equal,
+        };
+        one.kind.cmp(&other.kind).then_with(of_upstreams)
+    });
     translation.statuses.sort_by(|a, b| a.object.cmp(&b.object));
     translation
 }

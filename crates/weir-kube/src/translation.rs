@@ -66,6 +66,35 @@ pub struct Translation {
     pub owned: Vec<OwnedObject>,
 }
 
+/// Reads a translation as it is made: resources and statuses that may be others than the last time.
+pub trait TranslationReader {
+    /// A resource that is there, in place of the one with its id.
+    fn put(&mut self, resource: DerivedResource);
+
+    /// There is no such resource any more, or there never was.
+    fn remove(&mut self, kind: ResourceList, id: &str);
+
+    fn status(&mut self, status: ObjectStatus);
+
+    /// The object gets no status any more, or never got one.
+    fn no_status(&mut self, object: &ObjectRef);
+}
+
+/// Reads the first translation of a world.
+impl TranslationReader for Translation {
+    fn put(&mut self, resource: DerivedResource) {
+        self.resources.push(resource);
+    }
+
+    fn remove(&mut self, _: ResourceList, _: &str) {}
+
+    fn status(&mut self, status: ObjectStatus) {
+        self.statuses.push(status);
+    }
+
+    fn no_status(&mut self, _: &ObjectRef) {}
+}
+
 /// A resource as the Admin API takes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DerivedResource {
@@ -91,6 +120,16 @@ pub enum ResourceList {
 }
 
 impl ResourceList {
+    const ALL: [ResourceList; 7] = [
+        ResourceList::Listeners,
+        ResourceList::Ssls,
+        ResourceList::Consumers,
+        ResourceList::PluginConfigs,
+        ResourceList::Upstreams,
+        ResourceList::Services,
+        ResourceList::Routes,
+    ];
+
     /// The name of the list in a file and in the Admin API.
     pub const fn list(self) -> &'static str {
         match self {
@@ -102,6 +141,11 @@ impl ResourceList {
             ResourceList::Services => "services",
             ResourceList::Routes => "routes",
         }
+    }
+
+    /// The list with this name.
+    pub fn find(list: &str) -> Option<ResourceList> {
+        ResourceList::ALL.into_iter().find(|known| known.list() == list)
     }
 }
 

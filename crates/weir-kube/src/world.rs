@@ -1,8 +1,9 @@
 //! All objects that are known, by kind and name.
 
+mod changes;
 mod manifests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use crate::objects::policy::{BackendTlsPolicy, ReferenceGrant};
 use crate::objects::routes::{GrpcRoute, HttpRoute};
 use crate::objects::{Kind, Object, ObjectRef};
 
+pub use changes::WorldChanges;
 pub use manifests::Manifests;
 
 /// The name of an object among those of its kind.
@@ -59,6 +61,8 @@ pub struct World {
     pub backend_tls_policies: Objects<BackendTlsPolicy>,
     pub ingresses: Objects<Ingress>,
     pub ingress_classes: Objects<IngressClass>,
+    /// The names of the EndpointSlices of each Service; they are in its namespace.
+    slices: BTreeMap<ObjectName, BTreeSet<String>>,
 }
 
 /// Calls a macro with the map of each kind.
@@ -78,6 +82,12 @@ impl World {
     pub fn put(&mut self, object: Object) {
         let metadata = object.metadata();
         let name = ObjectName::new(&metadata.namespace, &metadata.name);
+        if let Object::EndpointSlice(slice) = &object {
+            self.forget_slice(&name);
+            if let Some(service) = service_of(slice) {
+                self.slices.entry(service).or_default().insert(name.name.clone());
+            }
+        }
         macro_rules! put {
             ($($kind:ident $map:ident),+) => {
                 match object { $(Object::$kind(object) => { self.$map.insert(name, object); }),+ }
@@ -89,12 +99,32 @@ impl World {
     /// Removes an object. Returns whether there was one.
     pub fn remove(&mut self, object: &ObjectRef) -> bool {
         let name = ObjectName::new(&object.namespace, &object.name);
+        if object.kind == Kind::EndpointSlice {
+            self.forget_slice(&name);
+        }
         macro_rules! remove {
             ($($kind:ident $map:ident),+) => {
                 match object.kind { $(Kind::$kind => self.$map.remove(&name).is_some()),+ }
             };
         }
         each_kind!(remove)
+    }
+
+    /// The EndpointSlices of a Service.
+    pub fn slices_of(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+        let names = self.slices.get(service).into_iter().flatten();
+        let named = |name: &String| ObjectName::new(&service.namespace, name);
+        names.filter_map(move |name| self.endpoint_slices.get(&named(name)).map(|slice| &**slice))
+    }
+
+    fn forget_slice(&mut self, name: &ObjectName) {
+        let Some(service) = self.endpoint_slices.get(name).and_then(|slice| service_of(slice)) else { return };
+        if let Some(names) = self.slices.get_mut(&service) {
+            names.remove(&name.name);
+            if names.is_empty() {
+                self.slices.remove(&service);
+            }
+        }
     }
 
     /// The names of all objects of a kind.
@@ -108,11 +138,34 @@ impl World {
     }
 }
 
+/// The Service that a slice belongs to.
+fn service_of(slice: &EndpointSlice) -> Option<ObjectName> {
+    Some(ObjectName::new(&slice.metadata.namespace, slice.service_name()?))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_slice_belongs_to_the_service_that_its_label_names_now() {
+        let mut world = World::default();
+        let slice = |service: &str| {
+            let labels = json!({ "kubernetes.io/service-name": service });
+            let metadata = json!({ "name": "s", "namespace": "n", "labels": labels });
+            Kind::EndpointSlice.read(json!({ "metadata": metadata })).unwrap()
+        };
+        let count = |world: &World, service: &str| world.slices_of(&ObjectName::new("n", service)).count();
+        world.put(slice("a"));
+        world.put(slice("a"));
+        assert_eq!((count(&world, "a"), count(&world, "b")), (1, 0));
+        world.put(slice("b"));
+        assert_eq!((count(&world, "a"), count(&world, "b")), (0, 1));
+        world.remove(&ObjectRef { kind: Kind::EndpointSlice, namespace: "n".to_owned(), name: "s".to_owned() });
+        assert!(count(&world, "b") == 0 && world.slices.is_empty());
+    }
 
     #[test]
     fn an_object_of_each_kind_is_put_found_and_removed() {

@@ -11,21 +11,26 @@ use tokio::time::sleep_until;
 use super::election::{self, ElectionSettings, Leadership};
 use super::follower::{ScopeFollower, Told};
 use super::references::references;
-use super::seen::{SeenChange, SeenCluster};
-use super::status_writer::{StatusBoard, StatusWriter, Wanted, bounded};
+use super::seen::{SeenChange, SeenCluster, SeenObject};
+use super::status_writer::{StatusBoard, StatusWriter, WantedChanges, bounded};
 use super::{Cluster, WatchScope};
-use crate::objects::ObjectRef;
-use crate::translate::translate;
-use crate::translation::{DerivedResource, EventKind, KubeOptions, ObjectEvent};
+use crate::objects::{Kind, ObjectRef};
+use crate::translate::Translator;
+use crate::translation::{
+    DerivedResource, EventKind, KubeOptions, ObjectEvent, ObjectStatus, ResourceList, TranslationReader,
+};
 
 /// Changes that arrive within this time are translated together.
-const BATCH: Duration = Duration::from_millis(20);
+const BATCH: Duration = Duration::from_millis(10);
 /// How long a translation waits for objects that are watched for the first time, so that it is not made without them.
 const WAIT_FOR_LISTS: Duration = Duration::from_secs(1);
 /// The most messages of followers that wait; then they wait themselves.
 const MOST_TOLD: usize = 1_024;
-/// The most translations whose statuses wait until they are served. Each may have a status for every object.
+/// The most translations whose statuses wait apart until they are served. Each may have a status for every object.
 const MOST_UNSERVED: usize = 4;
+
+/// The kinds of objects that refer to what is watched by name.
+const REFERRING: [Kind; 3] = [Kind::BackendTLSPolicy, Kind::Gateway, Kind::Ingress];
 
 /// How a cluster is followed.
 #[derive(Clone, Debug)]
@@ -39,8 +44,15 @@ pub struct ControllerSettings {
 
 /// Where the resources go.
 pub trait ResourceSink: Send + 'static {
-    /// Takes all resources of a translation. Returns the revision that has them: the last one if nothing has changed.
-    fn publish(&mut self, resources: &[DerivedResource]) -> u64;
+    /// Takes a resource that may differ from the one with its id.
+    fn put(&mut self, resource: DerivedResource);
+
+    /// There is no such resource any more, or there never was.
+    fn remove(&mut self, kind: ResourceList, id: &str);
+
+    /// Publishes what was taken since the last time; the first time, that is everything. Returns the revision that has it: the last
+    /// one if nothing has changed.
+    fn publish(&mut self) -> u64;
 
     /// Called when the connection gets a problem, another one, or (`None`) is without.
     fn tell(&mut self, problem: Option<&str>);
@@ -64,6 +76,7 @@ impl Controller {
     pub fn start(cluster: Arc<dyn Cluster>, settings: ControllerSettings, sink: Box<dyn ResourceSink>) -> Controller {
         let (served, from_node) = unbounded_channel();
         let (told, inbox) = channel(MOST_TOLD);
+        let translator = Translator::new(settings.options.clone());
         let following = Following {
             cluster,
             settings,
@@ -74,7 +87,7 @@ impl Controller {
             followers: JoinSet::new(),
             board: StatusBoard::default(),
             unserved: VecDeque::new(),
-            origins: BTreeMap::new(),
+            translator,
             state: ControllerState::default(),
             problem: None,
             has_started: false,
@@ -101,9 +114,8 @@ struct Following {
     followers: JoinSet<()>,
     board: StatusBoard,
     /// Translations that are not served yet, with their revisions.
-    unserved: VecDeque<(u64, Wanted)>,
-    /// The objects that the resources of the last translation come from, by `LIST/ID`.
-    origins: BTreeMap<String, ObjectRef>,
+    unserved: VecDeque<(u64, WantedChanges)>,
+    translator: Translator,
     state: ControllerState,
     problem: Option<String>,
     /// Whether everything has been listed once: nothing is published before.
@@ -162,19 +174,32 @@ impl Following {
         let has_changed = match self.seen.take(scope, told) {
             SeenChange::Nothing => false,
             SeenChange::Meaning => true,
-            // Mostly the write of this process, which the watch repeats.
-            SeenChange::Status(object) => {
-                !self.seen.objects.get(&object).is_some_and(|seen| self.board.settle(&object, &seen.status))
-            }
+            SeenChange::Status(object) => self.take_status(object),
         };
         if is_state && self.seen.problem() != self.problem.as_deref() {
             self.problem = self.seen.problem().map(str::to_owned);
             self.sink.tell(self.problem.as_deref());
         }
-        if has_changed && scope.name.is_none() && (self.has_started || self.seen.is_complete()) {
+        let refers = match self.has_started {
+            true => scope.name.is_none() && REFERRING.contains(&scope.kind),
+            false => scope.name.is_none() && self.seen.is_complete(),
+        };
+        if has_changed && refers {
             self.follow_references();
         }
         has_changed
+    }
+
+    /// Takes a change of nothing but the status of an object. Returns whether there is something to translate: mostly it is the write
+    /// of this process, which the watch repeats.
+    fn take_status(&mut self, object: ObjectRef) -> bool {
+        let is_settled = self.seen.objects.get(&object).is_some_and(|seen| self.board.settle(&object, &seen.status));
+        // A status that waits to be served was made from an earlier version, and could not be written.
+        if is_settled && !self.unserved.iter().any(|(_, wanted)| wanted.has(&object)) {
+            return false;
+        }
+        self.seen.changes.statuses.insert(object);
+        true
     }
 
     /// Follows the objects that are referred to now, and no others by name.
@@ -192,14 +217,21 @@ impl Following {
 
     fn translate(&mut self) {
         self.has_started = true;
-        let mut translation = translate(&self.seen.world, &self.settings.options);
-        let revision = self.sink.publish(&translation.resources);
-        let origin = |resource: DerivedResource| (format!("{}/{}", resource.kind, resource.id), resource.origin);
-        self.origins = std::mem::take(&mut translation.resources).into_iter().map(origin).collect();
-        self.unserved.push_back((revision, Wanted::new(translation, &self.seen.objects)));
+        let changes = std::mem::take(&mut self.seen.changes);
+        let objects = &self.seen.objects;
+        let mut passing = Passing { sink: &mut *self.sink, wanted: WantedChanges::of(&changes), objects };
+        self.translator.translate(&self.seen.world, &changes, &mut passing);
+        let mut wanted = passing.wanted;
+        wanted.set_others(&self.translator, objects);
+        self.unserved.push_back((self.sink.publish(), wanted));
         if self.unserved.len() > MOST_UNSERVED {
-            // The statuses of the one after it are as good.
-            self.unserved.remove(MOST_UNSERVED / 2);
+            let (Some((_, older)), Some((_, next))) =
+                (self.unserved.remove(MOST_UNSERVED / 2), self.unserved.get_mut(MOST_UNSERVED / 2))
+            else {
+                return;
+            };
+            let newer = std::mem::replace(next, older);
+            next.add(newer);
         }
         self.write_served();
     }
@@ -209,29 +241,49 @@ impl Following {
         self.write_served();
     }
 
-    /// Hands the statuses of the newest translation that is served to the writer.
+    /// Hands the statuses of the translations that are served to the writer.
     fn write_served(&mut self) {
-        let served = self.unserved.iter().rposition(|(revision, _)| *revision <= self.state.revision);
-        let Some(mut wanted) =
-            served.and_then(|last| self.unserved.drain(..=last).next_back()).map(|(_, wanted)| wanted)
-        else {
-            return;
-        };
+        let served = self.unserved.iter().take_while(|(revision, _)| *revision <= self.state.revision).count();
+        let joined = self.unserved.drain(..served).map(|(_, wanted)| wanted).reduce(|mut all, next| {
+            all.add(next);
+            all
+        });
+        let Some(mut wanted) = joined else { return };
         let set_aside = self.state.set_aside.iter().filter_map(|(resource, problem)| {
-            let object = self.origins.get(resource)?;
-            let uid = self.seen.objects.get(object)?.uid.clone();
+            let object = self.translator.origin(resource)?;
+            let uid = self.seen.objects.get(&object)?.uid.to_string();
             let message = format!("is not served as it is: {problem}");
-            let event = ObjectEvent {
-                object: object.clone(),
-                kind: EventKind::Warning,
-                reason: "NotServed".to_owned(),
-                message,
-            };
-            Some((event, uid))
+            let reason = "NotServed".to_owned();
+            Some((ObjectEvent { object, kind: EventKind::Warning, reason, message }, uid))
         });
         // They come first: they are not left out for lack of room.
         wanted.events = bounded(set_aside.chain(wanted.events));
-        self.board.set(wanted);
+        self.board.take(wanted);
+    }
+}
+
+/// Passes a translation on.
+struct Passing<'a> {
+    sink: &'a mut dyn ResourceSink,
+    wanted: WantedChanges,
+    objects: &'a BTreeMap<ObjectRef, SeenObject>,
+}
+
+impl TranslationReader for Passing<'_> {
+    fn put(&mut self, resource: DerivedResource) {
+        self.sink.put(resource);
+    }
+
+    fn remove(&mut self, kind: ResourceList, id: &str) {
+        self.sink.remove(kind, id);
+    }
+
+    fn status(&mut self, status: ObjectStatus) {
+        self.wanted.status(status, self.objects);
+    }
+
+    fn no_status(&mut self, object: &ObjectRef) {
+        self.wanted.no_status(object);
     }
 }
 

@@ -7,17 +7,18 @@ use serde_json::Value;
 
 use super::follower::Told;
 use super::{ScopeEvent, WatchScope};
+use crate::objects::meta::JsonText;
 use crate::objects::{Kind, ObjectRef};
-use crate::world::{ObjectName, World};
+use crate::world::{ObjectName, World, WorldChanges};
 
 /// An object whose status may be written, as it was seen last.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SeenObject {
     /// The version of the API that it was read by.
     pub(super) version: &'static str,
-    pub(super) resource_version: String,
-    pub(super) uid: String,
-    pub(super) status: Value,
+    pub(super) resource_version: Box<str>,
+    pub(super) uid: Box<str>,
+    pub(super) status: JsonText,
     /// Of all but the status; `None` if the kind does not count its changes.
     meaning: Option<ObjectMeaning>,
 }
@@ -70,6 +71,8 @@ struct ScopeState {
 #[derive(Default)]
 pub(super) struct SeenCluster {
     pub(super) world: World,
+    /// Since the last translation. Statuses are noted by the controller, which knows those that it has written.
+    pub(super) changes: WorldChanges,
     pub(super) objects: BTreeMap<ObjectRef, SeenObject>,
     scopes: BTreeMap<WatchScope, ScopeState>,
 }
@@ -149,9 +152,9 @@ impl SeenCluster {
 
     fn put(&mut self, scope: &WatchScope, version: &'static str, mut value: Value) -> SeenChange {
         let Some(state) = self.scopes.get_mut(scope) else { return SeenChange::Nothing };
-        let text = |key: &str| value["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let text = |key: &str| value["metadata"][key].as_str().unwrap_or_default();
         let name = ObjectName::new(text("namespace"), text("name"));
-        let (resource_version, uid) = (text("resourceVersion"), text("uid"));
+        let (resource_version, uid) = (Box::from(text("resourceVersion")), Box::from(text("uid")));
         state.members.insert(name.clone());
         if let Some(listed) = &mut state.listed {
             listed.insert(name.clone());
@@ -160,14 +163,15 @@ impl SeenCluster {
         if self.objects.get(&object).is_some_and(|seen| seen.resource_version == resource_version) {
             return SeenChange::Nothing;
         }
-        let status = kept(scope.kind, value.get("status").cloned().unwrap_or(Value::Null));
+        let status = kept(scope.kind, &value["status"]);
         let meaning = ObjectMeaning::of(&value["metadata"]);
         let seen = SeenObject { version, resource_version, uid, status, meaning };
         let before = self.objects.insert(object.clone(), seen).and_then(|before| before.meaning);
         let is_same = before.is_some() && before == meaning;
         value["apiVersion"] = version.into();
         match scope.kind.read(value) {
-            Ok(read) => self.world.put(read),
+            Ok(read) if is_same => self.world.put(read),
+            Ok(read) => self.changes.put(&mut self.world, read),
             // What was read before stays: the server has accepted the object, so the mistake is Weir's.
             Err(error) => tracing::warn!(%object, %error, "an object cannot be read, its last state stays in use"),
         }
@@ -178,7 +182,7 @@ impl SeenCluster {
         let has = |(scope, state): (&WatchScope, &ScopeState)| scope.kind == kind && state.members.contains(name);
         if !self.scopes.iter().any(has) {
             let object = reference(kind, name);
-            self.world.remove(&object);
+            self.changes.remove(&mut self.world, &object);
             self.objects.remove(&object);
         }
     }
@@ -189,10 +193,10 @@ fn reference(kind: Kind, name: &ObjectName) -> ObjectRef {
 }
 
 /// The status of a kind whose status may be written.
-fn kept(kind: Kind, status: Value) -> Value {
+fn kept(kind: Kind, status: &Value) -> JsonText {
     match kind {
-        Kind::Namespace | Kind::Service | Kind::EndpointSlice | Kind::Secret | Kind::ConfigMap => Value::Null,
-        _ => status,
+        Kind::Namespace | Kind::Service | Kind::EndpointSlice | Kind::Secret | Kind::ConfigMap => JsonText::default(),
+        _ => JsonText::from(status),
     }
 }
 

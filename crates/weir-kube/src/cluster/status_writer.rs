@@ -17,7 +17,10 @@ use super::election::Leadership;
 use super::seen::SeenObject;
 use super::{Cluster, ClusterError};
 use crate::objects::ObjectRef;
-use crate::translation::{ObjectStatus, Translation};
+use crate::objects::meta::JsonText;
+use crate::translate::Translator;
+use crate::translation::{ObjectEvent, ObjectStatus};
+use crate::world::WorldChanges;
 use difference::{difference, is_same};
 use events::EventWriter;
 use owned::{KnownOwned, OwnedWriter};
@@ -34,35 +37,69 @@ const RETRY: Duration = Duration::from_millis(500);
 /// The most requests at once.
 const TOGETHER: usize = 16;
 
+/// The most statuses that are prepared for writing at a time.
+const MOST_DUE: usize = 256;
+
 /// A status as it should be, with the state of the object that it was made from.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WantedStatus {
-    pub(super) status: Value,
+    pub(super) status: JsonText,
     pub(super) object: SeenObject,
 }
 
 /// What is to be written: of statuses, those that objects do not have.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
-    pub(super) statuses: BTreeMap<ObjectRef, WantedStatus>,
+struct Wanted {
+    statuses: BTreeMap<ObjectRef, WantedStatus>,
+    events: Vec<KnownEvent>,
+    owned: Vec<KnownOwned>,
+}
+
+/// What a translation changes about what is to be written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WantedChanges {
+    /// `None`: the object has the status that it should have, or is gone.
+    statuses: BTreeMap<ObjectRef, Option<WantedStatus>>,
     pub(super) events: Vec<KnownEvent>,
     owned: Vec<KnownOwned>,
 }
 
-impl Wanted {
-    /// What a translation wants to be written about objects that were seen.
-    pub(super) fn new(translation: Translation, objects: &BTreeMap<ObjectRef, SeenObject>) -> Wanted {
-        let Translation { statuses, events, owned, .. } = translation;
-        let statuses = statuses.into_iter().filter_map(|ObjectStatus { object, status, .. }| {
-            let seen = objects.get(&object).filter(|seen| !is_same(&seen.status, &status))?.clone();
-            Some((object, WantedStatus { status, object: seen }))
-        });
-        let events = events.into_iter().filter_map(|event| {
-            let uid = objects.get(&event.object)?.uid.clone();
-            Some((event, uid))
-        });
-        let owned = owned.into_iter().filter_map(|owned| KnownOwned::new(owned, objects));
-        Wanted { statuses: statuses.collect(), events: bounded(events), owned: owned.collect() }
+impl WantedChanges {
+    /// Of objects that have changed nothing is known yet.
+    pub(super) fn of(changes: &WorldChanges) -> WantedChanges {
+        let objects = changes.objects.iter().chain(&changes.statuses);
+        WantedChanges { statuses: objects.map(|object| (object.clone(), None)).collect(), ..WantedChanges::default() }
+    }
+
+    pub(super) fn status(&mut self, status: ObjectStatus, objects: &BTreeMap<ObjectRef, SeenObject>) {
+        let ObjectStatus { object, status, .. } = status;
+        let differs = |seen: &&SeenObject| !is_same(&seen.status.value(), &status);
+        let seen = objects.get(&object).filter(differs);
+        let wanted = seen.map(|seen| WantedStatus { status: JsonText::from(&status), object: seen.clone() });
+        self.statuses.insert(object, wanted);
+    }
+
+    pub(super) fn no_status(&mut self, object: &ObjectRef) {
+        self.statuses.insert(object.clone(), None);
+    }
+
+    /// Everything that a translation wants to be written beside statuses.
+    pub(super) fn set_others(&mut self, translator: &Translator, objects: &BTreeMap<ObjectRef, SeenObject>) {
+        let known = |event: &ObjectEvent| Some((event.clone(), objects.get(&event.object)?.uid.to_string()));
+        self.events = bounded(translator.events().filter_map(known));
+        let owned = translator.owned().iter().cloned();
+        self.owned = owned.filter_map(|owned| KnownOwned::new(owned, objects)).collect();
+    }
+
+    /// Whether the status of an object is to be written.
+    pub(super) fn has(&self, object: &ObjectRef) -> bool {
+        self.statuses.get(object).is_some_and(Option::is_some)
+    }
+
+    /// Adds the changes of the next translation.
+    pub(super) fn add(&mut self, next: WantedChanges) {
+        self.statuses.extend(next.statuses);
+        (self.events, self.owned) = (next.events, next.owned);
     }
 }
 
@@ -77,15 +114,24 @@ struct BoardInner {
 }
 
 impl StatusBoard {
-    pub(super) fn set(&self, wanted: Wanted) {
-        *self.wanted() = wanted;
+    pub(super) fn take(&self, changes: WantedChanges) {
+        let mut wanted = self.wanted();
+        for (object, status) in changes.statuses {
+            match status {
+                Some(status) => drop(wanted.statuses.insert(object, status)),
+                None => drop(wanted.statuses.remove(&object)),
+            }
+        }
+        (wanted.events, wanted.owned) = (changes.events, changes.owned);
+        drop(wanted);
         self.0.changed.notify_one();
     }
 
     /// Whether the status that an object has now is the one that was to be written. Then there is nothing to write for it.
-    pub(super) fn settle(&self, object: &ObjectRef, status: &Value) -> bool {
+    pub(super) fn settle(&self, object: &ObjectRef, status: &JsonText) -> bool {
         let mut wanted = self.wanted();
-        let is_done = wanted.statuses.get(object).is_some_and(|wanted| is_same(status, &wanted.status));
+        let is_done = |wanted: &WantedStatus| is_same(&status.value(), &wanted.status.value());
+        let is_done = wanted.statuses.get(object).is_some_and(is_done);
         if is_done {
             wanted.statuses.remove(object);
         }
@@ -104,7 +150,7 @@ pub(super) struct StatusWriter {
     leadership: Leadership,
     written: BTreeMap<ObjectRef, LastWrite>,
     /// The versions of objects from which a status was written, or could not be: a newer one is on its way.
-    used: BTreeMap<ObjectRef, String>,
+    used: BTreeMap<ObjectRef, Box<str>>,
     events: EventWriter,
     owned: OwnedWriter,
 }
@@ -129,29 +175,30 @@ impl StatusWriter {
     }
 
     pub(super) async fn run(mut self) {
-        let mut has_more_events = false;
+        let mut has_more = false;
         loop {
-            if !has_more_events {
+            if !has_more {
                 let _ = timeout(RETRY, self.board.0.changed.notified()).await;
             }
-            has_more_events = false;
+            has_more = false;
             if self.leadership.is_held() {
-                self.write_statuses().await;
+                let has_more_statuses = self.write_statuses().await;
                 let owned = self.board.wanted().owned.clone();
                 self.owned.write(&*self.cluster, owned).await;
                 let events = self.board.wanted().events.clone();
-                has_more_events = self.events.write(&*self.cluster, events).await;
+                has_more = self.events.write(&*self.cluster, events).await || has_more_statuses;
             }
         }
     }
 
-    async fn write_statuses(&mut self) {
+    /// Writes some of the statuses that are due. Returns whether there may be more.
+    async fn write_statuses(&mut self) -> bool {
         let due = self.due();
+        let has_more = due.len() == MOST_DUE;
         let cluster = &self.cluster;
-        let writes = due.into_iter().map(|(object, wanted, fields)| async move {
-            let seen = &wanted.object;
+        let writes = due.into_iter().map(|(object, seen, fields)| async move {
             let written = cluster.write_status(&object, seen.version, &seen.resource_version, fields).await;
-            (object, wanted.object.resource_version, written)
+            (object, seen.resource_version, written)
         });
         let mut written = futures_util::stream::iter(writes).buffer_unordered(TOGETHER);
         while let Some((object, used, outcome)) = written.next().await {
@@ -167,10 +214,11 @@ impl StatusWriter {
                 Err(error) => report(&object, &error),
             }
         }
+        has_more
     }
 
-    /// The statuses to write now, with the fields that differ.
-    fn due(&mut self) -> Vec<(ObjectRef, WantedStatus, Value)> {
+    /// Statuses to write now, with the fields that differ.
+    fn due(&mut self) -> Vec<(ObjectRef, SeenObject, Value)> {
         let wanted = self.board.wanted();
         let of_known = |object: &ObjectRef| wanted.statuses.contains_key(object);
         self.written.retain(|object, last| of_known(object) || !last.is_over());
@@ -182,10 +230,10 @@ impl StatusWriter {
             if is_used || is_fresh {
                 return None;
             }
-            let fields = difference(&wanted.object.status, &wanted.status, &now)?;
-            Some((object.clone(), wanted.clone(), fields))
+            let fields = difference(&wanted.object.status.value(), &wanted.status.value(), &now)?;
+            Some((object.clone(), wanted.object.clone(), fields))
         });
-        due.collect()
+        due.take(MOST_DUE).collect()
     }
 }
 

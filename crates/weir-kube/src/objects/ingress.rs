@@ -10,8 +10,6 @@ use super::meta::ObjectMeta;
 pub struct Ingress {
     pub metadata: ObjectMeta,
     pub spec: IngressSpec,
-    /// As the API server has it.
-    pub status: Value,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

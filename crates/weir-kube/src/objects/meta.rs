@@ -2,23 +2,44 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ObjectMeta {
     pub name: String,
     pub namespace: String,
-    pub uid: String,
     /// Counts the changes of the specification.
     pub generation: i64,
-    /// Opaque: two are only compared for equality.
-    pub resource_version: String,
     /// RFC 3339 in UTC, in whole seconds: as text it sorts by time.
     pub creation_timestamp: String,
     pub deletion_timestamp: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+}
+
+/// A value that is kept as its text, which takes a fraction of the memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JsonText(Option<Box<str>>);
+
+impl JsonText {
+    /// The value; `null` if there is none.
+    pub fn value(&self) -> Value {
+        self.0.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+}
+
+impl From<&Value> for JsonText {
+    fn from(value: &Value) -> JsonText {
+        JsonText((!value.is_null()).then(|| value.to_string().into()))
+    }
+}
+
+impl<'de> Deserialize<'de> for JsonText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonText, D::Error> {
+        Value::deserialize(deserializer).map(|value| JsonText::from(&value))
+    }
 }
 
 /// A condition in a status. `lastTransitionTime` is empty until the writer of the status sets it: the translation has no clock.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::meta::{ObjectMeta, ObjectReference, StatusCondition};
+use super::meta::{JsonText, ObjectMeta, ObjectReference, StatusCondition};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -228,7 +228,16 @@ pub struct GrpcMethodMatch {
 #[serde(default, rename_all = "camelCase")]
 pub struct RouteStatus {
     /// As the API server has them: entries of other controllers are written back as they are.
-    pub parents: Vec<Value>,
+    parents: JsonText,
+}
+
+impl RouteStatus {
+    pub fn parents(&self) -> Vec<Value> {
+        match self.parents.value() {
+            Value::Array(parents) => parents,
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// The conditions of an entry of `status.parents`.

@@ -11,7 +11,7 @@ const MOST_OF_NAMESPACE: usize = 16 << 20;
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
 /// What the expressions of each namespace have taken so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Expressions {
     spent: BTreeMap<String, usize>,
 }

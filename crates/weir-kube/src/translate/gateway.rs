@@ -2,6 +2,7 @@
 
 mod addresses;
 mod attach;
+mod attaching_route;
 mod authorities;
 mod backend_refs;
 mod certificates;
@@ -24,36 +25,195 @@ mod rule_limits;
 mod services;
 mod statuses;
 mod tls_policies;
+mod translated_route;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::attaching_route::RouteSource;
 use self::context::Context;
 use self::parents::Parents;
-use self::precedence::precedence;
-use super::backends::ServiceBackends;
+use self::translated_route::TranslatedRoute;
 use super::expressions::Expressions;
-use crate::translation::{KubeOptions, Translation};
-use crate::world::World;
+use super::upstreams::TranslatedUpstreams;
+use crate::objects::{Kind, ObjectRef};
+use crate::translation::{
+    GatewayAddresses, KubeOptions, ObjectEvent, OwnedObject, ResourceList, Translation, TranslationReader,
+};
+use crate::world::{World, WorldChanges};
 
-/// Adds what the Gateways of our classes mean, and the statuses of all that refers to them.
-pub(super) fn translate(
-    world: &World,
-    options: &KubeOptions,
-    backends: &mut ServiceBackends,
-    expressions: &mut Expressions,
-    translation: &mut Translation,
-) {
-    let context = Context::new(world, options);
-    let classes = statuses::classes(&context, translation);
-    let mut parents = Parents::collect(&context, &classes);
-    let http = world.http_routes.values().map(|route| routes::of_http(route));
-    let grpc = world.grpc_routes.values().map(|route| routes::of_grpc(route));
-    let mut all: Vec<_> = http.chain(grpc).collect();
-    all.sort_by(|one, other| precedence(one.metadata, other.metadata));
-    for route in &mut all {
-        route.check_expressions(expressions);
-        routes::translate(&context, &mut parents, route, backends, translation);
+/// A change of one of these can concern any route.
+const OF_ALL_ROUTES: [Kind; 8] = [
+    Kind::Namespace,
+    Kind::Secret,
+    Kind::ConfigMap,
+    Kind::GatewayClass,
+    Kind::Gateway,
+    Kind::ListenerSet,
+    Kind::ReferenceGrant,
+    Kind::BackendTLSPolicy,
+];
+
+/// What the Gateways of our classes mean, and the routes that attach to them.
+#[derive(Default)]
+pub(super) struct TranslatedGateways {
+    routes: BTreeMap<ObjectRef, TranslatedRoute>,
+    /// The listeners and their certificates, each with the object that it comes from.
+    listeners: BTreeMap<(ResourceList, String), ObjectRef>,
+    /// How many routes are attached to each listener.
+    attached: Vec<usize>,
+    /// The objects beside routes that get a status.
+    others: BTreeSet<ObjectRef>,
+    /// What the expressions of all routes have taken.
+    pub expressions: Expressions,
+    pub events: Vec<ObjectEvent>,
+    pub owned: Vec<OwnedObject>,
+}
+
+/// The routes to translate again.
+pub(super) enum StaleRoutes {
+    All,
+    Some(BTreeSet<ObjectRef>),
+}
+
+impl StaleRoutes {
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, StaleRoutes::Some(routes) if routes.is_empty())
     }
-    listener_resources::write(&parents, translation);
-    services::write(&context, &parents, translation);
-    statuses::write(&parents, translation);
-    policy_statuses::write(&context.tls_policies, &parents, options, translation);
+}
+
+impl TranslatedGateways {
+    /// The routes that changes concern.
+    pub(super) fn stale(&self, world: &World, options: &KubeOptions, changes: &WorldChanges) -> StaleRoutes {
+        let keeps_addresses = matches!(options.addresses, GatewayAddresses::Pool { .. });
+        let concerns_all = changes.objects.iter().any(|object| OF_ALL_ROUTES.contains(&object.kind))
+            // A Gateway keeps the address in its status.
+            || keeps_addresses && changes.statuses.iter().any(|object| object.kind == Kind::Gateway);
+        if concerns_all {
+            return StaleRoutes::All;
+        }
+        let own = changes.objects.iter().filter(|object| [Kind::HTTPRoute, Kind::GRPCRoute].contains(&object.kind));
+        let mut stale: BTreeSet<ObjectRef> = own.cloned().collect();
+        let services = changes.services();
+        let concerned = self.routes.iter().filter(|(_, known)| known.is_concerned(&services, &changes.endpoints));
+        stale.extend(concerned.map(|(route, _)| route.clone()));
+        let has_expressions = |route: &ObjectRef| {
+            self.routes.get(route).is_some_and(|known| known.has_expressions)
+                || RouteSource::find(world, route).is_some_and(|found| found.read().has_expressions())
+        };
+        // Which expressions of a namespace are served is decided in the order of its routes.
+        if stale.iter().any(has_expressions) { StaleRoutes::All } else { StaleRoutes::Some(stale) }
+    }
+
+    /// Translates these routes again, and everything that belongs to no single route.
+    pub(super) fn translate(
+        &mut self,
+        (world, options): (&World, &KubeOptions),
+        changes: &WorldChanges,
+        stale: StaleRoutes,
+        upstreams: &mut TranslatedUpstreams,
+        reader: &mut dyn TranslationReader,
+    ) {
+        let context = Context::new(world, options);
+        let mut rest = Translation::default();
+        let classes = statuses::classes(&context, &mut rest);
+        let mut parents = Parents::collect(&context, &classes);
+        match stale {
+            StaleRoutes::All => {
+                self.translate_all(&context, &parents, upstreams, reader);
+                listener_resources::write(&parents, &mut rest);
+                self.take_listeners(&mut rest, reader);
+            }
+            StaleRoutes::Some(stale) => {
+                let of_status = changes.statuses.iter().filter(|object| !stale.contains(object));
+                for object in of_status {
+                    let known = self.routes.get(object).zip(RouteSource::find(world, object));
+                    let Some((known, route)) = known else { continue };
+                    known.status(&context, route).into_iter().for_each(|status| reader.status(status));
+                }
+                for object in stale {
+                    let before = self.routes.remove(&object);
+                    let route = RouteSource::find(world, &object);
+                    self.renew((&context, &parents), before, route, upstreams, reader);
+                }
+            }
+        }
+        for (state, attached) in parents.listeners.iter_mut().zip(&self.attached) {
+            state.attached = *attached;
+        }
+        self.note_reached(world, &context, &mut parents);
+        services::write(&context, &parents, &mut rest);
+        statuses::write(&parents, &mut rest);
+        policy_statuses::write(&context.tls_policies, &parents, options, &mut rest);
+        let others = rest.statuses.iter().map(|status| status.object.clone()).collect();
+        let before = std::mem::replace(&mut self.others, others);
+        before.difference(&self.others).for_each(|object| reader.no_status(object));
+        rest.statuses.into_iter().for_each(|status| reader.status(status));
+        (self.events, self.owned) = (rest.events, rest.owned);
+    }
+
+    fn translate_all(
+        &mut self,
+        context: &Context,
+        parents: &Parents,
+        upstreams: &mut TranslatedUpstreams,
+        reader: &mut dyn TranslationReader,
+    ) {
+        self.attached = vec![0; parents.listeners.len()];
+        self.expressions = Expressions::default();
+        let mut before = std::mem::take(&mut self.routes);
+        before.values_mut().for_each(TranslatedRoute::detach);
+        for route in RouteSource::all(context.world) {
+            let known = before.remove(&route.object());
+            self.renew((context, parents), known, Some(route), upstreams, reader);
+        }
+        before.into_values().for_each(|gone| gone.remove(upstreams, reader));
+    }
+
+    /// Translates a route again, or removes what is left of it.
+    fn renew(
+        &mut self,
+        (context, parents): (&Context, &Parents),
+        before: Option<TranslatedRoute>,
+        route: Option<RouteSource>,
+        upstreams: &mut TranslatedUpstreams,
+        reader: &mut dyn TranslationReader,
+    ) {
+        before.iter().flat_map(|known| known.attached()).for_each(|listener| self.attached[*listener] -= 1);
+        let Some(route) = route else {
+            before.into_iter().for_each(|gone| gone.remove(upstreams, reader));
+            return;
+        };
+        let known = TranslatedRoute::new(context, parents, route, &mut self.expressions, (upstreams, reader), before);
+        known.attached().iter().for_each(|listener| self.attached[*listener] += 1);
+        self.routes.insert(route.object(), known);
+    }
+
+    fn take_listeners(&mut self, rest: &mut Translation, reader: &mut dyn TranslationReader) {
+        let resources = std::mem::take(&mut rest.resources);
+        let names = resources.iter().map(|one| ((one.kind, one.id.clone()), one.origin.clone())).collect();
+        let mut gone = std::mem::replace(&mut self.listeners, names);
+        gone.retain(|name, _| !self.listeners.contains_key(name));
+        gone.keys().for_each(|(kind, id)| reader.remove(*kind, id));
+        resources.into_iter().for_each(|resource| reader.put(resource));
+    }
+
+    /// Policies have an entry in their status for each Gateway whose routes lead to their Services.
+    fn note_reached(&self, world: &World, context: &Context, parents: &mut Parents) {
+        if context.tls_policies.iter().next().is_none() {
+            return;
+        }
+        for (object, known) in &self.routes {
+            let Some(route) = RouteSource::find(world, object) else { continue };
+            for service in route.services() {
+                known.attached().iter().for_each(|listener| parents.reach(*listener, service.clone()));
+            }
+        }
+    }
+
+    /// The object that a resource comes from.
+    pub(super) fn origin(&self, kind: ResourceList, id: &str) -> Option<ObjectRef> {
+        let listener = self.listeners.get(&(kind, id.to_owned()));
+        let route = || self.routes.iter().find(|(_, known)| known.has(kind, id)).map(|(route, _)| route.clone());
+        listener.cloned().or_else(route)
+    }
 }

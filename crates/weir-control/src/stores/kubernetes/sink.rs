@@ -1,10 +1,11 @@
 //! What becomes of a translation: the changes from the one before it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
-use weir_kube::DerivedResource;
 use weir_kube::cluster::ResourceSink;
+use weir_kube::{DerivedResource, ResourceList};
 
 use super::CopiedChanges;
 use crate::stores::mailbox::Mailbox;
@@ -16,8 +17,10 @@ pub(super) struct StoreSink {
     mailbox: Arc<Mailbox>,
     server: String,
     set: ResourceSet,
+    changes: BTreeMap<ResourceKey, Option<StoredResource>>,
+    /// Until the first translation is published, the resources of the copy that it does not have.
+    unconfirmed: Option<BTreeSet<ResourceKey>>,
     copied: UnboundedSender<CopiedChanges>,
-    has_published: bool,
 }
 
 impl StoreSink {
@@ -28,43 +31,51 @@ impl StoreSink {
         set: ResourceSet,
         copied: UnboundedSender<CopiedChanges>,
     ) -> StoreSink {
-        StoreSink { mailbox, server: server.to_owned(), set, copied, has_published: false }
+        let unconfirmed = Some(set.all.keys().cloned().collect());
+        StoreSink { mailbox, server: server.to_owned(), set, changes: BTreeMap::new(), unconfirmed, copied }
     }
 
-    /// What differs from the last translation, with the next revision.
-    fn changes(&mut self, resources: &[DerivedResource]) -> Vec<(ResourceKey, Option<StoredResource>)> {
-        let revision = self.set.revision + 1;
-        let mut gone = std::mem::take(&mut self.set.all);
-        let mut changes = Vec::new();
-        for DerivedResource { kind, id, value, .. } in resources {
-            let key = ResourceKey::new(kind.list(), id);
-            let json = value.to_string();
-            let resource = match gone.remove(&key) {
-                Some(known) if *known.json == *json => known,
-                known => {
-                    let created = known.map_or(revision, |known| known.created);
-                    let new = StoredResource { json: json.into(), created, modified: revision, expires_ms: None };
-                    changes.push((key.clone(), Some(new.clone())));
-                    new
-                }
-            };
-            self.set.all.insert(key, resource);
+    fn drop_resource(&mut self, key: ResourceKey) {
+        if self.set.all.remove(&key).is_some() {
+            self.changes.insert(key, None);
         }
-        changes.extend(gone.into_keys().map(|key| (key, None)));
-        changes
     }
 }
 
 impl ResourceSink for StoreSink {
-    fn publish(&mut self, resources: &[DerivedResource]) -> u64 {
-        let changes = self.changes(resources);
-        let is_first = !std::mem::replace(&mut self.has_published, true);
+    fn put(&mut self, resource: DerivedResource) {
+        let DerivedResource { kind, id, value, .. } = resource;
+        let key = ResourceKey::new(kind.list(), &id);
+        let json = value.to_string();
+        if let Some(unconfirmed) = &mut self.unconfirmed {
+            unconfirmed.remove(&key);
+        }
+        let known = self.set.all.get(&key);
+        if known.is_some_and(|known| *known.json == *json) {
+            return;
+        }
+        let revision = self.set.revision + 1;
+        let created = known.map_or(revision, |known| known.created);
+        let new = StoredResource { json: json.into(), created, modified: revision, expires_ms: None };
+        self.changes.insert(key.clone(), Some(new.clone()));
+        self.set.all.insert(key, new);
+    }
+
+    fn remove(&mut self, kind: ResourceList, id: &str) {
+        self.drop_resource(ResourceKey::new(kind.list(), id));
+    }
+
+    fn publish(&mut self) -> u64 {
+        let unconfirmed = self.unconfirmed.take();
+        let is_first = unconfirmed.is_some();
+        unconfirmed.into_iter().flatten().for_each(|key| self.drop_resource(key));
         if is_first {
             self.mailbox.state(true, &self.server, None);
         }
-        if !changes.is_empty() || is_first {
+        if !self.changes.is_empty() || is_first {
             self.set.revision += 1;
             let revision = self.set.revision;
+            let changes: Vec<_> = std::mem::take(&mut self.changes).into_iter().collect();
             // It fails if the node ends.
             let _ = self.copied.send((revision, changes.clone()));
             self.mailbox.put(OutsideChange::Some { revision, resources: changes });
@@ -73,7 +84,8 @@ impl ResourceSink for StoreSink {
     }
 
     fn tell(&mut self, problem: Option<&str>) {
-        self.mailbox.state(problem.is_none() && self.has_published, &self.server, problem.map(str::to_owned));
+        let is_connected = problem.is_none() && self.unconfirmed.is_none();
+        self.mailbox.state(is_connected, &self.server, problem.map(str::to_owned));
     }
 }
 
@@ -81,38 +93,60 @@ impl ResourceSink for StoreSink {
 mod tests {
     use serde_json::{Value, json};
     use tokio::sync::mpsc::unbounded_channel;
-    use weir_kube::ResourceList;
     use weir_kube::objects::{Kind, ObjectRef};
 
     use super::*;
 
-    fn route(id: &str, value: Value) -> DerivedResource {
+    fn sink(set: ResourceSet) -> (StoreSink, Arc<Mailbox>) {
+        let mailbox = Arc::new(Mailbox::default());
+        (StoreSink::new(Arc::clone(&mailbox), "https://api", set, unbounded_channel().0), mailbox)
+    }
+
+    fn put(sink: &mut StoreSink, id: &str, value: Value) {
         let origin = ObjectRef { kind: Kind::HTTPRoute, namespace: "a".to_owned(), name: id.to_owned() };
-        DerivedResource { kind: ResourceList::Routes, id: id.to_owned(), value, origin }
+        sink.put(DerivedResource { kind: ResourceList::Routes, id: id.to_owned(), value, origin });
+    }
+
+    /// The keys of the last change with the revisions that created and changed them.
+    fn told(mailbox: &Mailbox) -> Vec<(String, Option<(u64, u64)>)> {
+        let mut changes = std::mem::take(&mut mailbox.content().changes);
+        let Some(OutsideChange::Some { resources, .. }) = changes.pop() else { return Vec::new() };
+        let revisions = |it: StoredResource| (it.created, it.modified);
+        resources.into_iter().map(|(key, it)| (key.as_str().to_owned(), it.map(revisions))).collect()
     }
 
     #[test]
     fn only_what_differs_is_a_change() {
-        let (copied, _kept) = unbounded_channel();
-        let mailbox = Arc::new(Mailbox::default());
-        let mut sink = StoreSink::new(Arc::clone(&mailbox), "https://api", ResourceSet::default(), copied);
-        let first = [route("one", json!({ "uri": "/1" })), route("two", json!({ "uri": "/2" }))];
-        assert_eq!(sink.publish(&first), 1);
-        assert_eq!(sink.publish(&first), 1, "nothing has changed");
-        assert_eq!(sink.publish(&[route("two", json!({ "uri": "/3" }))]), 2);
-        let changes = std::mem::take(&mut mailbox.content().changes);
-        let [_, OutsideChange::Some { revision: 2, resources }] = &changes[..] else { panic!("{changes:?}") };
-        let told: Vec<_> =
-            resources.iter().map(|(key, it)| (key.as_str(), it.as_ref().map(|it| (it.created, it.modified)))).collect();
-        assert_eq!(told, [("routes/two", Some((1, 2))), ("routes/one", None)]);
+        let (mut sink, mailbox) = sink(ResourceSet::default());
+        let first = |sink: &mut StoreSink| {
+            put(sink, "one", json!({ "uri": "/1" }));
+            put(sink, "two", json!({ "uri": "/2" }));
+        };
+        first(&mut sink);
+        assert_eq!(sink.publish(), 1);
+        first(&mut sink);
+        assert_eq!(sink.publish(), 1, "nothing has changed");
+        put(&mut sink, "two", json!({ "uri": "/3" }));
+        sink.remove(ResourceList::Routes, "one");
+        sink.remove(ResourceList::Routes, "none");
+        assert_eq!(sink.publish(), 2);
+        assert_eq!(told(&mailbox), [("routes/one".to_owned(), None), ("routes/two".to_owned(), Some((1, 2)))]);
+    }
+
+    #[test]
+    fn what_the_copy_has_and_the_first_translation_has_not_is_gone() {
+        let known = StoredResource { json: "{}".into(), created: 3, modified: 4, expires_ms: None };
+        let keys = ["one", "two"].map(|id| (ResourceKey::new("routes", id), known.clone()));
+        let (mut sink, mailbox) = sink(ResourceSet { revision: 7, all: keys.into_iter().collect() });
+        put(&mut sink, "one", json!({}));
+        assert_eq!(sink.publish(), 8);
+        assert_eq!(told(&mailbox), [("routes/two".to_owned(), None)]);
     }
 
     #[test]
     fn an_empty_cluster_is_published_once() {
-        let (copied, _kept) = unbounded_channel();
-        let mailbox = Arc::new(Mailbox::default());
-        let mut sink = StoreSink::new(Arc::clone(&mailbox), "https://api", ResourceSet::default(), copied);
-        assert_eq!((sink.publish(&[]), sink.publish(&[])), (1, 1));
+        let (mut sink, mailbox) = sink(ResourceSet::default());
+        assert_eq!((sink.publish(), sink.publish()), (1, 1));
         assert_eq!(mailbox.content().changes.len(), 1);
     }
 }

@@ -32,7 +32,7 @@ impl KnownOwned {
             "apiVersion": owner.kind.api_version(seen.version),
             "kind": owner.kind.name(),
             "name": owner.name,
-            "uid": seen.uid,
+            "uid": &*seen.uid,
             "controller": true,
         }]);
         Some(KnownOwned { object, exists, value })

@@ -84,6 +84,10 @@ impl RouteMatch {
         }
     }
 
+    pub(super) fn has_expressions(&self) -> bool {
+        !self.expressions.is_empty()
+    }
+
     /// Sets [`RouteMatch::refused`].
     pub(super) fn check_expressions(&mut self, expressions: &mut Expressions, namespace: &str) {
         let refused = self.expressions.iter().find_map(|expression| {

@@ -1,104 +1,26 @@
-//! HTTPRoutes and GRPCRoutes as routes.
+//! HTTPRoutes and GRPCRoutes as routes, and their statuses.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
-use super::super::expressions::Expressions;
 use super::attach::{Attaching, attach};
+use super::attaching_route::{AttachingRoute, RuleParts};
 use super::backend_refs::{self, RuleDestination, UpstreamVariant};
 use super::certificates::TlsCertificate;
 use super::conditions::{Problem, StatusConditions};
 use super::context::Context;
 use super::filters;
 use super::grants::GrantReferrer;
-use super::matches::{self, RouteMatch};
+use super::matches::RouteMatch;
 use super::mirrors;
 use super::parents::Parents;
 use super::rule_limits;
 use crate::objects::meta::{ObjectMeta, ObjectReference};
-use crate::objects::routes::{
-    BackendRef, GrpcRoute, HttpRetry, HttpRoute, HttpTimeouts, RouteFilter, parent_conditions,
-};
+use crate::objects::routes::parent_conditions;
 use crate::objects::{Kind, ObjectRef};
-use crate::translation::{DerivedResource, ObjectStatus, ResourceList, Translation, resource_id};
-
-/// What an HTTPRoute and a GRPCRoute have in common.
-pub(super) struct AttachingRoute<'a> {
-    kind: Kind,
-    pub metadata: &'a ObjectMeta,
-    parent_refs: &'a [ObjectReference],
-    hostnames: &'a [String],
-    /// `status.parents`.
-    before: &'a [Value],
-    rules: Vec<RuleParts<'a>>,
-}
-
-struct RuleParts<'a> {
-    name: Option<&'a str>,
-    matches: Vec<RouteMatch>,
-    filters: &'a [RouteFilter],
-    backends: &'a [BackendRef],
-    timeouts: Option<&'a HttpTimeouts>,
-    retry: Option<&'a HttpRetry>,
-    has_session: bool,
-}
-
-impl AttachingRoute<'_> {
-    /// Finds the matches whose expressions cannot be served.
-    pub(super) fn check_expressions(&mut self, expressions: &mut Expressions) {
-        for found in self.rules.iter_mut().flat_map(|rule| &mut rule.matches) {
-            found.check_expressions(expressions, &self.metadata.namespace);
-        }
-    }
-}
-
-pub(super) fn of_http(route: &HttpRoute) -> AttachingRoute<'_> {
-    let rules = route.spec.rules.iter().map(|rule| RuleParts {
-        name: rule.name.as_deref(),
-        matches: match &*rule.matches {
-            [] => vec![matches::of_http(&Default::default())],
-            all => all.iter().map(matches::of_http).collect(),
-        },
-        filters: &rule.filters,
-        backends: &rule.backend_refs,
-        timeouts: rule.timeouts.as_ref(),
-        retry: rule.retry.as_ref(),
-        has_session: rule.session_persistence.is_some(),
-    });
-    AttachingRoute {
-        kind: Kind::HTTPRoute,
-        metadata: &route.metadata,
-        parent_refs: &route.spec.parent_refs,
-        hostnames: &route.spec.hostnames,
-        before: &route.status.parents,
-        rules: rules.collect(),
-    }
-}
-
-pub(super) fn of_grpc(route: &GrpcRoute) -> AttachingRoute<'_> {
-    let rules = route.spec.rules.iter().map(|rule| RuleParts {
-        name: rule.name.as_deref(),
-        matches: match &*rule.matches {
-            [] => vec![matches::of_grpc(&Default::default())],
-            all => all.iter().map(matches::of_grpc).collect(),
-        },
-        filters: &rule.filters,
-        backends: &rule.backend_refs,
-        timeouts: None,
-        retry: None,
-        has_session: rule.session_persistence.is_some(),
-    });
-    AttachingRoute {
-        kind: Kind::GRPCRoute,
-        metadata: &route.metadata,
-        parent_refs: &route.spec.parent_refs,
-        hostnames: &route.spec.hostnames,
-        before: &route.status.parents,
-        rules: rules.collect(),
-    }
-}
+use crate::translation::{DerivedResource, ObjectStatus, ResourceList, resource_id};
 
 /// What of a route is not as its author wants it, apart from its parents.
 #[derive(Default)]
@@ -109,35 +31,43 @@ struct RouteProblems {
     unsupported: Option<Problem>,
 }
 
-/// Adds the resources and the status of a route, and counts it at its listeners.
+/// What becomes of a route, apart from its resources.
+pub(super) struct RouteOutcome {
+    /// The listeners that it attaches to, as numbers.
+    pub attached: Box<[usize]>,
+    /// For each of its parents that is ours, its number, and why it is not accepted there.
+    verdicts: Box<[(usize, Option<Problem>)]>,
+    problems: RouteProblems,
+}
+
+/// Adds the resources of a route.
 pub(super) fn translate(
     context: &Context,
-    parents: &mut Parents,
+    parents: &Parents,
     route: &AttachingRoute,
     backends: &mut ServiceBackends,
-    translation: &mut Translation,
-) {
+    resources: &mut Vec<DerivedResource>,
+) -> RouteOutcome {
     let attaching = Attaching { kind: route.kind, metadata: route.metadata, hostnames: route.hostnames };
     let mut verdicts = Vec::new();
     let mut attached = Vec::new();
-    for parent in route.parent_refs {
+    for (number, parent) in route.parent_refs.iter().enumerate() {
         let Some(found) = attach(context, parents, attaching, parent) else { continue };
         attached.extend(found.iter().flatten().copied());
-        verdicts.push((parent, found.err()));
+        verdicts.push((number, found.err()));
     }
     attached.sort_unstable();
     attached.dedup();
-    for number in &attached {
-        parents.listeners[*number].attached += 1;
-        for backend in route.rules.iter().flat_map(|rule| rule.backends) {
-            parents.reach(*number, backend_refs::service_name(&backend.reference, &route.metadata.namespace));
-        }
-    }
     let mut problems = RouteProblems::default();
-    for part in parts(parents, &attached) {
-        write_rules(context, route, &part, backends, &mut problems, translation);
+    let parts = parts(parents, &attached);
+    for part in &parts {
+        write_rules(context, route, part, backends, &mut problems, resources);
     }
-    write_status(context, route, &verdicts, &problems, translation);
+    if parts.iter().all(|part| part.listeners.is_empty()) {
+        // What is not served needs no upstreams, but its references are checked.
+        backends.drop_upstreams();
+    }
+    RouteOutcome { attached: attached.into(), verdicts: verdicts.into(), problems }
 }
 
 /// The listeners of a route whose requests are sent on in the same way.
@@ -167,20 +97,14 @@ fn write_rules(
     part: &RoutePart,
     backends: &mut ServiceBackends,
     problems: &mut RouteProblems,
-    translation: &mut Translation,
+    resources: &mut Vec<DerivedResource>,
 ) {
     let listeners = &*part.listeners;
     let from = GrantReferrer { kind: route.kind.name(), namespace: &route.metadata.namespace };
     for (number, rule) in route.rules.iter().enumerate() {
         let retries = rule_limits::retries(rule.retry);
         let variant = UpstreamVariant::of(route.kind, retries.as_ref().ok().and_then(Option::as_ref), part.identity);
-        let (destination, unresolved) = match listeners {
-            // What is not served needs no upstreams, but its references are checked.
-            [] => {
-                backend_refs::resolve(context, from, rule.backends, &variant, &mut ServiceBackends::new(context.world))
-            }
-            _ => backend_refs::resolve(context, from, rule.backends, &variant, backends),
-        };
+        let (destination, unresolved) = backend_refs::resolve(context, from, rule.backends, &variant, backends);
         problems.unsupported = problems.unsupported.take().or(retries.err());
         problems.unresolved = problems.unresolved.take().or(unresolved);
         let mut mirrors = Map::new();
@@ -200,12 +124,7 @@ fn write_rules(
                 let secret = part.identity.map(|identity| identity.secret.to_string());
                 let names = [prefix, namespace, name, &number, &index].into_iter().chain(secret.as_deref());
                 let id = resource_id(&names.collect::<Vec<_>>());
-                translation.resources.push(DerivedResource {
-                    kind: ResourceList::Routes,
-                    id,
-                    value,
-                    origin: origin(route),
-                });
+                resources.push(DerivedResource { kind: ResourceList::Routes, id, value, origin: origin(route) });
             }
         }
     }
@@ -257,22 +176,18 @@ fn origin(route: &AttachingRoute) -> ObjectRef {
     ObjectRef { kind: route.kind, namespace: namespace.clone(), name: name.clone() }
 }
 
-/// The entries of other controllers stay as they are, before ours.
-fn write_status(
-    context: &Context,
-    route: &AttachingRoute,
-    verdicts: &[(&ObjectReference, Option<Problem>)],
-    problems: &RouteProblems,
-    translation: &mut Translation,
-) {
+/// The status of a route, if it has one. The entries of other controllers stay as they are, before ours.
+pub(super) fn status(context: &Context, route: &AttachingRoute, outcome: &RouteOutcome) -> Option<ObjectStatus> {
+    let RouteOutcome { verdicts, problems, .. } = outcome;
     let controller = &*context.options.controller_name;
     let (own, mut entries): (Vec<Value>, Vec<Value>) =
-        route.before.iter().cloned().partition(|entry| entry["controllerName"] == controller);
+        route.before.parents().into_iter().partition(|entry| entry["controllerName"] == controller);
     if verdicts.is_empty() && own.is_empty() {
-        return;
+        return None;
     }
     let is_whole = problems.unsupported.is_some() && route.rules.len() == 1;
-    for (parent, refused) in verdicts {
+    for (number, refused) in verdicts {
+        let parent = &route.parent_refs[*number];
         let reference = json!(parent);
         let before = own.iter().find(|entry| same_parent(&entry["parentRef"], parent)).map(parent_conditions);
         let before = before.unwrap_or_default();
@@ -290,7 +205,7 @@ fn write_status(
         entries.push(json!({ "parentRef": reference, "controllerName": controller, "conditions": conditions }));
     }
     let status = json!({ "parents": entries });
-    translation.statuses.push(ObjectStatus { object: origin(route), generation: route.metadata.generation, status });
+    Some(ObjectStatus { object: origin(route), generation: route.metadata.generation, status })
 }
 
 fn same_parent(entry: &Value, parent: &ObjectReference) -> bool {

@@ -43,7 +43,7 @@ pub(super) fn target(
     let has_own = !settings.is_empty() || claimed.settings.to_cluster_ip;
     if let Some(node) = single_node(claimed, found, &name, backends, options) {
         settings.insert("nodes".to_owned(), json!([node]));
-    } else if backends.addresses(found).is_empty() {
+    } else if !backends.has_endpoint(found) {
         return Err(format!("the Service `{name}` has no endpoint"));
     }
     let variant = has_own.then_some(claimed.ingress.metadata.name.as_str());
@@ -63,7 +63,7 @@ fn single_node(
     let has_address = !["", "None"].contains(&address.as_str());
     let host = match (claimed.settings.to_cluster_ip && has_address, options.offline) {
         (true, _) => address.clone(),
-        (false, true) if backends.addresses(found).is_empty() => dns_name(name),
+        (false, true) if !backends.has_endpoint(found) => dns_name(name),
         _ => return None,
     };
     Some(json!({ "host": host, "port": found.port.port, "weight": 1 }))

@@ -1,0 +1,69 @@
+//! A translation that goes on: after a change of the world, only what the change concerns is translated again.
+
+use super::gateway::{StaleRoutes, TranslatedGateways};
+use super::ingress::TranslatedIngresses;
+use super::upstreams::TranslatedUpstreams;
+use crate::objects::ObjectRef;
+use crate::translation::{KubeOptions, ObjectEvent, OwnedObject, ResourceList, TranslationReader};
+use crate::world::{World, WorldChanges};
+
+/// Translates a world, and then its changes.
+pub struct Translator {
+    options: KubeOptions,
+    gateways: TranslatedGateways,
+    ingresses: TranslatedIngresses,
+    upstreams: TranslatedUpstreams,
+    has_started: bool,
+}
+
+impl Translator {
+    pub fn new(options: KubeOptions) -> Translator {
+        let (gateways, ingresses, upstreams) = Default::default();
+        Translator { options, gateways, ingresses, upstreams, has_started: false }
+    }
+
+    /// Translates a world that has changed like this; the first time, all of it. What is read is what may have changed, and the same
+    /// as if the world were translated from scratch.
+    pub fn translate(&mut self, world: &World, changes: &WorldChanges, reader: &mut dyn TranslationReader) {
+        let is_first = !std::mem::replace(&mut self.has_started, true);
+        let stale = match is_first {
+            true => StaleRoutes::All,
+            false => self.gateways.stale(world, &self.options, changes),
+        };
+        // The expressions of Ingresses come after those of routes.
+        let ingresses_are_stale = matches!(stale, StaleRoutes::All) || self.ingresses.is_stale(world, changes);
+        let is_of_endpoints = changes.objects.is_empty() && changes.statuses.is_empty();
+        if !is_of_endpoints || !stale.is_empty() || is_first {
+            let input = (world, &self.options);
+            self.gateways.translate(input, changes, stale, &mut self.upstreams, reader);
+        }
+        if ingresses_are_stale {
+            let expressions = self.gateways.expressions.clone();
+            self.ingresses.translate((world, &self.options), expressions, &mut self.upstreams, reader);
+        } else {
+            self.ingresses.statuses(changes, reader);
+        }
+        changes.services().iter().chain(&changes.endpoints).for_each(|service| self.upstreams.change(service));
+        self.upstreams.write(world, reader);
+    }
+
+    /// What users should learn about their objects in addition, as the last translation has it.
+    pub fn events(&self) -> impl Iterator<Item = &ObjectEvent> {
+        self.gateways.events.iter().chain(&self.ingresses.events)
+    }
+
+    /// What is made in the cluster.
+    pub fn owned(&self) -> &[OwnedObject] {
+        &self.gateways.owned
+    }
+
+    /// The object that a resource comes from, by `LIST/ID`; of several, the one that a user would change.
+    pub fn origin(&self, resource: &str) -> Option<ObjectRef> {
+        let (list, id) = resource.split_once('/')?;
+        let kind = ResourceList::find(list)?;
+        match kind {
+            ResourceList::Upstreams => self.upstreams.origin(id),
+            _ => self.gateways.origin(kind, id).or_else(|| self.ingresses.origin(kind, id)),
+        }
+    }
+}

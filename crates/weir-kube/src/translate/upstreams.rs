@@ -1,0 +1,111 @@
+//! The upstreams that resources refer to: how many do, and which must be written anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::backends::{UpstreamKey, WantedUpstream};
+use super::endpoints::{PodAddress, addresses};
+use crate::objects::{Kind, ObjectRef};
+use crate::translation::{DerivedResource, ResourceList, TranslationReader};
+use crate::world::{ObjectName, World};
+
+/// All upstreams, by Service and id.
+#[derive(Default)]
+pub(super) struct TranslatedUpstreams {
+    known: BTreeMap<UpstreamKey, KnownUpstream>,
+    /// Those that may be others than were written last.
+    changed: BTreeSet<UpstreamKey>,
+}
+
+struct KnownUpstream {
+    wanted: WantedUpstream,
+    /// How many parts of the translation refer to it.
+    users: usize,
+}
+
+impl TranslatedUpstreams {
+    /// Counts a part of the translation that refers to an upstream.
+    pub(super) fn add(&mut self, wanted: WantedUpstream) -> UpstreamKey {
+        let known = self.known.get_mut(&wanted.key);
+        match known {
+            Some(known) => {
+                known.users += 1;
+                let key = Arc::clone(&known.wanted.key);
+                if known.wanted != wanted {
+                    known.wanted = WantedUpstream { key: Arc::clone(&key), ..wanted };
+                    self.changed.insert(Arc::clone(&key));
+                }
+                key
+            }
+            None => {
+                let key = Arc::clone(&wanted.key);
+                self.changed.insert(Arc::clone(&key));
+                self.known.insert(Arc::clone(&key), KnownUpstream { wanted, users: 1 });
+                key
+            }
+        }
+    }
+
+    /// A part does not refer to it any more.
+    pub(super) fn release(&mut self, key: &UpstreamKey) {
+        if let Some(known) = self.known.get_mut(key) {
+            known.users -= 1;
+            if known.users == 0 {
+                self.changed.insert(Arc::clone(key));
+            }
+        }
+    }
+
+    /// The Service, or what its EndpointSlices say, has changed.
+    pub(super) fn change(&mut self, service: &ObjectName) {
+        let first = Arc::new((service.clone(), String::new()));
+        let of_service = self.known.range(first..).take_while(|(key, _)| key.0 == *service);
+        self.changed.extend(of_service.map(|(key, _)| Arc::clone(key)));
+    }
+
+    /// Writes what may have changed.
+    pub(super) fn write(&mut self, world: &World, reader: &mut dyn TranslationReader) {
+        for key in std::mem::take(&mut self.changed) {
+            let used = self.known.get(&key).filter(|known| known.users > 0);
+            let is_unused = used.is_none();
+            match used.and_then(|known| value(&known.wanted, world)) {
+                Some(value) => reader.put(DerivedResource {
+                    kind: ResourceList::Upstreams,
+                    id: key.1.clone(),
+                    value: Value::Object(value),
+                    origin: origin(&key),
+                }),
+                None => reader.remove(ResourceList::Upstreams, &key.1),
+            }
+            if is_unused {
+                self.known.remove(&key);
+            }
+        }
+    }
+
+    /// The Service of an upstream.
+    pub(super) fn origin(&self, id: &str) -> Option<ObjectRef> {
+        self.known.keys().find(|key| key.1 == id).map(origin)
+    }
+}
+
+fn origin(key: &UpstreamKey) -> ObjectRef {
+    let ObjectName { namespace, name } = key.0.clone();
+    ObjectRef { kind: Kind::Service, namespace, name }
+}
+
+fn value(wanted: &WantedUpstream, world: &World) -> Option<Map<String, Value>> {
+    let backend = wanted.port.find(world)?;
+    let node = |at: PodAddress| json!({ "host": at.address.to_string(), "port": at.port, "weight": 1 });
+    let nodes: Vec<Value> = addresses(world, backend.service, &backend.port.name).into_iter().map(node).collect();
+    let mut value = Map::from_iter([("nodes".to_owned(), Value::Array(nodes))]);
+    match backend.port.app_protocol.as_deref() {
+        Some("kubernetes.io/h2c") => value.insert("http2".to_owned(), true.into()),
+        Some("kubernetes.io/wss") => value.insert("scheme".to_owned(), "https".into()),
+        _ => None,
+    };
+    value.extend(wanted.settings.clone());
+    Some(value)
+}
