@@ -49,7 +49,8 @@ pub type Objects<T> = BTreeMap<ObjectName, Arc<T>>;
 pub struct World {
     pub namespaces: Objects<KubeNamespace>,
     pub services: Objects<Service>,
-    pub endpoint_slices: Objects<EndpointSlice>,
+    /// Private, since `slices` must agree with it.
+    endpoint_slices: Objects<EndpointSlice>,
     pub secrets: Objects<Secret>,
     pub config_maps: Objects<ConfigMap>,
     pub gateway_classes: Objects<GatewayClass>,
@@ -108,6 +109,22 @@ impl World {
             };
         }
         each_kind!(remove)
+    }
+
+    /// Puts the objects of another world that are of these kinds.
+    pub fn extend(&mut self, other: World, kinds: &[Kind]) {
+        macro_rules! extend {
+            ($($kind:ident $map:ident),+) => {
+                $(if kinds.contains(&Kind::$kind) {
+                    other.$map.into_values().for_each(|object| self.put(Object::$kind(object)));
+                })+
+            };
+        }
+        each_kind!(extend);
+    }
+
+    pub fn endpoint_slices(&self) -> &Objects<EndpointSlice> {
+        &self.endpoint_slices
     }
 
     /// The EndpointSlices of a Service.

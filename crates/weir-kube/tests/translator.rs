@@ -44,7 +44,7 @@ fn objects(world: &World) -> Vec<Object> {
     [
         all(&world.namespaces, Object::Namespace),
         all(&world.services, Object::Service),
-        all(&world.endpoint_slices, Object::EndpointSlice),
+        all(world.endpoint_slices(), Object::EndpointSlice),
         all(&world.secrets, Object::Secret),
         all(&world.config_maps, Object::ConfigMap),
         all(&world.gateway_classes, Object::GatewayClass),
@@ -219,7 +219,7 @@ fn a_change_of_endpoints_concerns_the_upstreams_of_its_service_alone() {
     let mut world = World::from_manifests(include_str!("fixtures/policies.yaml")).unwrap().world;
     let mut translator = Translator::new(KubeOptions::default());
     translator.translate(&world, &WorldChanges::default(), &mut Counter::default());
-    let slice = world.endpoint_slices.values().next().expect("the manifests have one").clone();
+    let slice = world.endpoint_slices().values().next().expect("the manifests have one").clone();
     let (mut changes, mut read) = (WorldChanges::default(), Counter::default());
     changes.put(&mut world, Object::EndpointSlice(slice));
     translator.translate(&world, &changes, &mut read);

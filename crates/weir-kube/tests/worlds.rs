@@ -21,7 +21,7 @@ fn objects(manifests: &str) -> Vec<Object> {
     [
         all(&world.namespaces, Object::Namespace),
         all(&world.services, Object::Service),
-        all(&world.endpoint_slices, Object::EndpointSlice),
+        all(world.endpoint_slices(), Object::EndpointSlice),
         all(&world.secrets, Object::Secret),
         all(&world.gateway_classes, Object::GatewayClass),
         all(&world.gateways, Object::Gateway),

@@ -44,13 +44,7 @@ pub fn read(files: &[(String, String)]) -> Result<(World, ManifestPlaces), Synta
                     known.insert(object, place.clone());
                 }
             }
-            let found = manifests.world;
-            world.ingresses.extend(found.ingresses);
-            world.ingress_classes.extend(found.ingress_classes);
-            world.services.extend(found.services);
-            world.endpoint_slices.extend(found.endpoint_slices);
-            world.secrets.extend(found.secrets);
-            world.config_maps.extend(found.config_maps);
+            world.extend(manifests.world, &READ);
         }
     }
     // A Namespace says nothing that an Ingress needs.
