@@ -86,6 +86,10 @@ macro_rules! kinds {
             pub fn metadata(&self) -> &ObjectMeta {
                 match self { $(Object::$name(object) => object.metadata()),+ }
             }
+
+            pub fn reference(&self) -> ObjectRef {
+                match self { $(Object::$name(object) => ObjectRef::of(&**object)),+ }
+            }
         }
 
         $(impl KubeObject for $object {

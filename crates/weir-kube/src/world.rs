@@ -111,20 +111,21 @@ impl World {
         each_kind!(remove)
     }
 
-    /// Puts the objects of another world that are of these kinds.
-    pub fn extend(&mut self, other: World, kinds: &[Kind]) {
-        macro_rules! extend {
+    /// All objects.
+    pub fn objects(&self) -> Vec<Object> {
+        let mut all = Vec::new();
+        macro_rules! objects {
             ($($kind:ident $map:ident),+) => {
-                $(if kinds.contains(&Kind::$kind) {
-                    other.$map.into_values().for_each(|object| self.put(Object::$kind(object)));
-                })+
+                $(all.extend(self.$map.values().cloned().map(Object::$kind));)+
             };
         }
-        each_kind!(extend);
+        each_kind!(objects);
+        all
     }
 
-    pub fn endpoint_slices(&self) -> &Objects<EndpointSlice> {
-        &self.endpoint_slices
+    /// Puts the objects of another world that are of these kinds.
+    pub fn extend(&mut self, other: &World, kinds: &[Kind]) {
+        other.objects().into_iter().filter(|object| kinds.contains(&object.kind())).for_each(|object| self.put(object));
     }
 
     /// The EndpointSlices of a Service.

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use weir_kube::objects::{Kind, Object, ObjectRef};
 use weir_kube::{
-    DerivedResource, GatewayAddresses, KubeOptions, ObjectStatus, Objects, ResourceList, TranslationReader, Translator,
-    World, WorldChanges, translate,
+    DerivedResource, GatewayAddresses, KubeOptions, ObjectStatus, ResourceList, TranslationReader, Translator, World,
+    WorldChanges, translate,
 };
 
 const MANIFESTS: [&str; 5] = [
@@ -37,40 +37,12 @@ const EDITS: [(&str, &str); 13] = [
     ("name: orders, port: 81", "name: bills, port: 80"),
 ];
 
-fn objects(world: &World) -> Vec<Object> {
-    fn all<T>(map: &Objects<T>, wrap: fn(Arc<T>) -> Object) -> Vec<Object> {
-        map.values().map(|object| wrap(object.clone())).collect()
-    }
-    [
-        all(&world.namespaces, Object::Namespace),
-        all(&world.services, Object::Service),
-        all(world.endpoint_slices(), Object::EndpointSlice),
-        all(&world.secrets, Object::Secret),
-        all(&world.config_maps, Object::ConfigMap),
-        all(&world.gateway_classes, Object::GatewayClass),
-        all(&world.gateways, Object::Gateway),
-        all(&world.listener_sets, Object::ListenerSet),
-        all(&world.http_routes, Object::HTTPRoute),
-        all(&world.grpc_routes, Object::GRPCRoute),
-        all(&world.reference_grants, Object::ReferenceGrant),
-        all(&world.backend_tls_policies, Object::BackendTLSPolicy),
-        all(&world.ingresses, Object::Ingress),
-        all(&world.ingress_classes, Object::IngressClass),
-    ]
-    .concat()
-}
-
 /// The objects of the manifests in each of their versions.
 fn versions() -> Vec<Object> {
     let text = MANIFESTS.join("\n---\n");
-    let of_text = |text: &str| objects(&World::from_manifests(text).unwrap().world);
+    let of_text = |text: &str| World::from_manifests(text).unwrap().world.objects();
     let edited = EDITS.iter().flat_map(|(from, to)| of_text(&text.replace(from, to)));
     of_text(&text).into_iter().chain(edited).collect()
-}
-
-fn reference(object: &Object) -> ObjectRef {
-    let metadata = object.metadata();
-    ObjectRef { kind: object.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() }
 }
 
 type Resources = BTreeMap<(ResourceList, String), (Value, ObjectRef)>;
@@ -121,7 +93,7 @@ fn step(count: usize) -> impl Strategy<Value = Step> {
 fn make(step: &Step, versions: &[Object], world: &mut World, changes: &mut WorldChanges) {
     match step {
         Step::Put(number) => changes.put(world, versions[*number].clone()),
-        Step::Remove(number) => drop(changes.remove(world, &reference(&versions[*number]))),
+        Step::Remove(number) => drop(changes.remove(world, &versions[*number].reference())),
         Step::Status(number) => {
             let Some(route) = world.http_routes.values().find(|route| route.metadata.name == "orders") else { return };
             let mut route = (**route).clone();
@@ -129,7 +101,7 @@ fn make(step: &Step, versions: &[Object], world: &mut World, changes: &mut World
             let entry = json!({ "parentRef": { "name": number.to_string() }, "controllerName": controller });
             route.status = serde_json::from_value(json!({ "parents": [entry] })).unwrap();
             let object = Object::HTTPRoute(Arc::new(route));
-            changes.statuses.insert(reference(&object));
+            changes.statuses.insert(object.reference());
             world.put(object);
         }
     }
@@ -176,10 +148,8 @@ proptest! {
         batches in prop::collection::vec(prop::collection::vec(step(versions().len()), 1..4), 1..30),
     ) {
         let (versions, options) = (versions(), options(number));
-        let (mut world, mut read) = (World::default(), Reader::default());
-        for object in World::from_manifests(&MANIFESTS.join("\n---\n")).map(|all| objects(&all.world)).unwrap() {
-            world.put(object);
-        }
+        let mut world = World::from_manifests(&MANIFESTS.join("\n---\n")).unwrap().world;
+        let mut read = Reader::default();
         let mut translator = Translator::new(options.clone());
         translator.translate(&world, &WorldChanges::default(), &mut read);
         check(&translator, &read, &world, &options)?;
@@ -219,9 +189,10 @@ fn a_change_of_endpoints_concerns_the_upstreams_of_its_service_alone() {
     let mut world = World::from_manifests(include_str!("fixtures/policies.yaml")).unwrap().world;
     let mut translator = Translator::new(KubeOptions::default());
     translator.translate(&world, &WorldChanges::default(), &mut Counter::default());
-    let slice = world.endpoint_slices().values().next().expect("the manifests have one").clone();
+    let is_slice = |object: &Object| object.kind() == Kind::EndpointSlice;
+    let slice = world.objects().into_iter().find(is_slice).expect("the manifests have one");
     let (mut changes, mut read) = (WorldChanges::default(), Counter::default());
-    changes.put(&mut world, Object::EndpointSlice(slice));
+    changes.put(&mut world, slice);
     translator.translate(&world, &changes, &mut read);
     assert!(!read.resources.is_empty());
     assert!(read.resources.iter().all(|resource| resource.starts_with("upstreams/")), "{:?}", read.resources);

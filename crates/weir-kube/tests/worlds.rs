@@ -1,7 +1,5 @@
 //! What holds for a translation of any objects.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use serde_json::json;
 use weir_kube::objects::{Object, ObjectRef};
@@ -14,28 +12,7 @@ const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
 const FAULTY: &str = include_str!("fixtures/faulty.yaml");
 
 fn objects(manifests: &str) -> Vec<Object> {
-    fn all<T>(map: &weir_kube::Objects<T>, wrap: fn(Arc<T>) -> Object) -> Vec<Object> {
-        map.values().map(|object| wrap(object.clone())).collect()
-    }
-    let world = World::from_manifests(manifests).unwrap().world;
-    [
-        all(&world.namespaces, Object::Namespace),
-        all(&world.services, Object::Service),
-        all(world.endpoint_slices(), Object::EndpointSlice),
-        all(&world.secrets, Object::Secret),
-        all(&world.gateway_classes, Object::GatewayClass),
-        all(&world.gateways, Object::Gateway),
-        all(&world.listener_sets, Object::ListenerSet),
-        all(&world.http_routes, Object::HTTPRoute),
-        all(&world.grpc_routes, Object::GRPCRoute),
-        all(&world.reference_grants, Object::ReferenceGrant),
-    ]
-    .concat()
-}
-
-fn reference(object: &Object) -> ObjectRef {
-    let metadata = object.metadata();
-    ObjectRef { kind: object.kind(), namespace: metadata.namespace.clone(), name: metadata.name.clone() }
+    World::from_manifests(manifests).unwrap().world.objects()
 }
 
 fn world<'a>(objects: impl IntoIterator<Item = &'a Object>) -> World {
@@ -95,8 +72,8 @@ proptest! {
     fn a_removed_object_is_as_one_that_never_was(kept in prop::sample::subsequence(all(), 0..all().len())) {
         let mut reduced = world(&all());
         for object in all() {
-            if !kept.iter().any(|one| reference(one) == reference(&object)) {
-                reduced.remove(&reference(&object));
+            if !kept.iter().any(|one| one.reference() == object.reference()) {
+                reduced.remove(&object.reference());
             }
         }
         let (one, other) = (meaning(&reduced), meaning(&world(&kept)));
@@ -111,7 +88,7 @@ proptest! {
     ) {
         let before = meaning(&world(&good));
         let after = meaning(&world(good.iter().chain([&faulty])));
-        let is_other = |object: &ObjectRef| *object != reference(&faulty);
+        let is_other = |object: &ObjectRef| *object != faulty.reference();
         let resources: Vec<_> = after.resources.into_iter().filter(|one| is_other(&one.origin)).collect();
         let statuses: Vec<_> = after.statuses.into_iter().filter(|one| is_other(&one.object)).collect();
         prop_assert_eq!(before.resources, resources);

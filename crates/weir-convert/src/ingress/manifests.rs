@@ -44,7 +44,7 @@ pub fn read(files: &[(String, String)]) -> Result<(World, ManifestPlaces), Synta
                     known.insert(object, place.clone());
                 }
             }
-            world.extend(manifests.world, &READ);
+            world.extend(&manifests.world, &READ);
         }
     }
     // A Namespace says nothing that an Ingress needs.

@@ -19,9 +19,7 @@ pub struct WorldChanges {
 impl WorldChanges {
     /// Puts an object into a world.
     pub fn put(&mut self, world: &mut World, object: Object) {
-        let metadata = object.metadata();
-        let (namespace, name) = (metadata.namespace.clone(), metadata.name.clone());
-        let reference = ObjectRef { kind: object.kind(), namespace, name };
+        let reference = object.reference();
         self.note_service(world, &reference);
         world.put(object);
         self.note(world, reference);
