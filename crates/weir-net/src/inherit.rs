@@ -196,8 +196,8 @@ pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
 /// Memory to be passed on: a word without `=` and `;`, and the descriptor.
 pub type NamedMemory = (&'static str, Arc<File>);
 
-/// Lets `command` inherit the sockets, `ready` as the pipe for its report, `secrets`, and memory. The descriptors must stay open
-/// until the command was started.
+/// Lets `command` inherit the sockets, `ready` as the pipe for its report, `secrets`, and memory. The sockets, `ready` and `secrets`
+/// must stay open until the command was started.
 pub fn pass_on<'s>(
     command: &mut Command,
     sockets: impl Iterator<Item = (ListenerKey, &'s [TcpListener])>,
@@ -219,17 +219,19 @@ pub fn pass_on<'s>(
         command.env_remove(name);
     }
     let listeners = sockets.iter().flat_map(|(_, listeners)| *listeners);
-    let descriptors: Vec<RawFd> = listeners
-        .map(AsRawFd::as_raw_fd)
-        .chain([ready.as_raw_fd(), secrets.as_raw_fd()])
-        .chain(memory.iter().map(|(_, file)| file.as_raw_fd()))
-        .collect();
+    let descriptors: Vec<RawFd> =
+        listeners.map(AsRawFd::as_raw_fd).chain([ready.as_raw_fd(), secrets.as_raw_fd()]).collect();
+    // Held by the command, since its callers share it with others that may let go of it.
+    let memory = memory.to_vec();
     // SAFETY: between fork and exec this only calls fcntl, which is async-signal-safe, and allocates nothing.
     unsafe {
         command.pre_exec(move || {
             for &fd in &descriptors {
                 // SAFETY: the caller keeps the descriptor open, and the forked process has a copy.
                 fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?;
+            }
+            for (_, file) in &memory {
+                fcntl_setfd(file, FdFlags::empty())?;
             }
             Ok(())
         });
