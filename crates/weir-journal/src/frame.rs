@@ -115,6 +115,13 @@ mod tests {
     }
 
     #[test]
+    fn resync_finds_a_frame_without_payload_at_the_very_end() {
+        let mut bytes = vec![0xee; 7];
+        bytes.extend(encoded(5, b""));
+        assert_eq!(resync(&bytes, ID, 1024, 4), Some(7));
+    }
+
+    #[test]
     fn a_payload_that_looks_like_a_frame_is_none() {
         let mut bytes = Vec::new();
         encode(&mut bytes, ID, 5, 0, &encoded(6, b"forged"));

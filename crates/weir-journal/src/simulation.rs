@@ -22,7 +22,6 @@ struct SimulatedState {
     synced: BTreeMap<String, FileContent>,
     faults: DiskFaults,
     random: fastrand::Rng,
-    operations: u64,
 }
 
 type FileContent = Arc<Mutex<DiskBytes>>;
@@ -63,18 +62,12 @@ impl Simulated {
 
     fn with(files: BTreeMap<String, FileContent>, seed: u64) -> Simulated {
         let random = fastrand::Rng::with_seed(seed);
-        let inner =
-            SimulatedState { synced: files.clone(), now: files, faults: DiskFaults::default(), random, operations: 0 };
+        let inner = SimulatedState { synced: files.clone(), now: files, faults: DiskFaults::default(), random };
         Simulated { inner: Arc::new(Mutex::new(inner)) }
     }
 
     pub fn set_faults(&self, faults: DiskFaults) {
         self.lock().faults = faults;
-    }
-
-    /// Operations so far.
-    pub fn operations(&self) -> u64 {
-        self.lock().operations
     }
 
     /// The directory as it may be after a power loss: each unsynced file and change may be missing, and the last change present
@@ -120,7 +113,6 @@ impl Simulated {
 
 impl SimulatedState {
     fn fails(&mut self, chance: impl Fn(&DiskFaults) -> f64) -> io::Result<()> {
-        self.operations += 1;
         match self.random.f64() < chance(&self.faults) {
             true => Err(io::Error::from(io::ErrorKind::Other)),
             false => Ok(()),

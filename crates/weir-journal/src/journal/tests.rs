@@ -135,3 +135,62 @@ fn limits_can_be_changed_while_it_is_open() {
     journal.set_options(Options { max_bytes: 16 << 10, ..options });
     journal.append_and_wait(vec![0; 1000]).expect("there is room now");
 }
+
+/// Waits until the thread has done what it was asked.
+#[track_caller]
+fn eventually(what: &str, is_done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_done() {
+        assert!(begun.elapsed() < LONG, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_thread_is_woken_by_each_kind_of_work_alone() {
+    let storage = Simulated::new(1);
+    let options = Options { segment_bytes: 1_000, max_bytes: 4 << 10, ..Options::default() };
+    let (journal, _) = open(&storage, options.clone());
+    for _ in 0..3 {
+        journal.append_and_wait(vec![0; 900]).expect("written");
+    }
+    journal.release(1);
+    eventually("records are released", || journal.status().first_seq == 2);
+    eventually("the newest record is older than nothing", || {
+        journal.expire(Duration::ZERO);
+        journal.status().records == 0
+    });
+    journal.set_options(Options { max_bytes: 64 << 10, ..options });
+    for _ in 0..20 {
+        journal.append_and_wait(vec![0; 900]).expect("there is room by the new options");
+    }
+}
+
+#[test]
+fn records_are_synced_in_time_while_others_keep_coming() {
+    let storage = Simulated::new(1);
+    let options = Options { sync: Sync::Every(Duration::from_millis(20)), ..Options::default() };
+    let (journal, _) = open(&storage, options);
+    let begun = Instant::now();
+    loop {
+        journal.append_and_wait(b"another".to_vec()).expect("written");
+        // Nothing but a sync makes a record survive a crash here.
+        if open(&storage.after_crash(7), Options::default()).1.records > 0 {
+            return;
+        }
+        assert!(begun.elapsed() < LONG, "nothing was synced, since there was always something new");
+    }
+}
+
+#[test]
+fn a_reserve_of_free_space_is_kept() {
+    let directory = std::env::temp_dir().join(format!("weir-journal-reserve-{}", std::process::id()));
+    let with = |reserve_free_bytes| Options { reserve_free_bytes, ..Options::default() };
+    let (journal, _) = Journal::open(&directory, with(u64::MAX)).expect("it opens");
+    assert!(matches!(journal.append_and_wait(b"refused".to_vec()), Err(AppendError::Full)));
+    drop(journal);
+    let (journal, _) = Journal::open(&directory, with(1)).expect("it opens");
+    journal.append_and_wait(b"kept".to_vec()).expect("the disk has a byte to spare");
+    drop(journal);
+    std::fs::remove_dir_all(&directory).expect("it can be removed");
+}

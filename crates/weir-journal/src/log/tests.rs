@@ -227,6 +227,105 @@ fn a_newer_format_is_refused_by_name() {
     assert!(error.to_string().contains("has format 9"), "{error}");
 }
 
+#[test]
+fn an_empty_journal_begins_with_the_next_number() {
+    let (log, _) = open(&Simulated::new(1), &small());
+    let status = log.shared().status();
+    assert_eq!((status.first_seq, status.committed, status.records, status.segments), (1, 0, 0, 0));
+}
+
+#[test]
+fn a_record_above_the_limit_is_refused_with_its_batch() {
+    let (mut log, _) = open(&Simulated::new(1), &small());
+    let limit = small().max_record_bytes as usize;
+    for bytes in [limit + 1, limit + 1_000] {
+        let refused = append(&mut log, &[b"small", &vec![0; bytes]]);
+        assert!(matches!(refused, Err(AppendError::TooLarge { bytes: told, .. }) if told == bytes), "{refused:?}");
+    }
+    assert_eq!(append(&mut log, &[&vec![0; limit]]).expect("it is not above the limit"), 1);
+    assert_eq!(log.shared().status().records, 1);
+}
+
+#[test]
+fn a_segment_without_records_makes_room_untold() {
+    let storage = Simulated::new(1);
+    let (mut log, _) = open(&storage, &small());
+    append(&mut log, &[b"one"]).expect("there is room");
+    log.release(1).expect("segments can be removed");
+    let options = Options { min_next_seq: 101, max_bytes: 8 << 10, when_full: WhenFull::DropOldest, ..small() };
+    let (mut log, _) = open(&storage, &options);
+    for _ in 0..6 {
+        append(&mut log, &[&[0; 3_000]]).expect("the oldest make room");
+    }
+    let removed = log.shared().take_removals();
+    assert!(!removed.is_empty() && removed.iter().all(|removal| removal.records > 0), "{removed:?}");
+}
+
+#[test]
+fn a_segment_whose_file_has_gone_can_be_released() {
+    let storage = Simulated::new(1);
+    let (mut log, _) = open(&storage, &small());
+    for _ in 0..3 {
+        append(&mut log, &[&[0; 3_000]]).expect("there is room");
+    }
+    storage.remove(&crate::segment::name(1)).expect("it exists");
+    log.release(2).expect("what has gone needs no removal");
+    assert_eq!(log.shared().status().first_seq, 3);
+}
+
+#[test]
+fn a_damaged_record_is_passed_once_a_later_one_has_come() {
+    let storage = Simulated::new(1);
+    let (mut log, _) = open(&storage, &small());
+    append(&mut log, &[b"one", b"two"]).expect("there is room");
+    storage.damage(&crate::segment::name(1), |bytes| *bytes.last_mut().expect("it has records") ^= 1);
+    let mut reader = Reader::new(Arc::clone(log.shared()), 1, 64);
+    assert_eq!(reader.read().expect("readable"), None);
+    append(&mut log, &[b"three"]).expect("there is room");
+    assert_eq!(reader.read().expect("readable"), Some(Item::Gone { first: 2, last: 2 }));
+    assert!(matches!(reader.read().expect("readable"), Some(Item::Record { seq: 3, payload: b"three", .. })));
+}
+
+#[test]
+fn a_segment_is_skipped_with_the_rest_of_its_records() {
+    let storage = Simulated::new(1);
+    let (mut log, _) = open(&storage, &small());
+    for _ in 0..4 {
+        append(&mut log, &[&[0; 1_900]]).expect("there is room");
+    }
+    let mut reader = Reader::new(Arc::clone(log.shared()), 0, 64);
+    assert!(matches!(reader.read().expect("readable"), Some(Item::Record { seq: 1, .. })));
+    assert_eq!(reader.skip_segment(), Some((2, 2)));
+    assert!(matches!(reader.read().expect("readable"), Some(Item::Record { seq: 3, .. })));
+    assert_eq!(reader.skip_segment(), Some((4, 4)));
+    assert_eq!(reader.skip_segment(), None, "there is none");
+}
+
+#[test]
+fn a_segment_under_another_ones_name_is_set_aside() {
+    let storage = Simulated::new(1);
+    let (mut log, _) = open(&storage, &small());
+    for _ in 0..3 {
+        append(&mut log, &[&[0; 3_000]]).expect("there is room");
+    }
+    storage.rename(&crate::segment::name(2), &crate::segment::name(3)).expect("it exists");
+    let (log, recovery) = open(&storage, &small());
+    assert!(matches!(&recovery.damage[..], [Damage::SetAside { .. }]), "{:?}", recovery.damage);
+    assert_eq!(read_all(&log, 0).0.into_keys().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn journals_have_different_ids() {
+    let [one, other] = [1, 2].map(|seed| open(&Simulated::new(seed), &small()).0.shared().id);
+    assert_ne!(one, other);
+}
+
+#[test]
+fn all_lost_records_are_counted() {
+    let lost = [Damage::Lost { first: 7, last: 7 }, Damage::Lost { first: 11, last: 20 }];
+    assert_eq!(Recovery { damage: lost.into(), ..Recovery::default() }.lost(), 11);
+}
+
 /// A journal, and the state expected of it.
 struct Model {
     storage: Simulated,
