@@ -4,6 +4,9 @@ use std::fmt;
 
 use weir_client::without_users;
 
+/// The most faults of a plugin that are told at once.
+pub(crate) const MOST_FAULTS: usize = 20;
+
 /// A mistake in a plugin's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -42,6 +45,21 @@ impl ConfigError {
         Some(ConfigError { further: faults.collect(), ..first })
     }
 
+    /// Both values, or else the faults of both.
+    ///
+    /// # Errors
+    /// If one of them is a fault.
+    pub fn both<A, B>(one: Result<A, ConfigError>, other: Result<B, ConfigError>) -> Result<(A, B), ConfigError> {
+        match (one, other) {
+            (Ok(one), Ok(other)) => Ok((one, other)),
+            (Err(fault), Ok(_)) | (Ok(_), Err(fault)) => Err(fault),
+            (Err(mut fault), Err(other)) => {
+                fault.further.extend(other.each());
+                Err(fault)
+            }
+        }
+    }
+
     /// Each fault.
     pub fn each(mut self) -> impl Iterator<Item = ConfigError> {
         let further = std::mem::take(&mut self.further);
@@ -49,11 +67,50 @@ impl ConfigError {
     }
 }
 
+/// Results of building the items of an option.
+pub trait CollectAll<T>: Iterator<Item = Result<T, ConfigError>> + Sized {
+    /// All values, or else the faults of all items that have one, [`MOST_FAULTS`] of them at most.
+    ///
+    /// # Errors
+    /// If an item has a fault.
+    fn collect_all<C: FromIterator<T>>(self) -> Result<C, ConfigError> {
+        let mut faults = Vec::new();
+        let values = self.filter_map(|result| result.map_err(|fault| faults.extend(fault.each())).ok()).collect();
+        faults.truncate(MOST_FAULTS);
+        ConfigError::all_of(faults).map_or(Ok(values), Err)
+    }
+}
+
+impl<T, I: Iterator<Item = Result<T, ConfigError>>> CollectAll<T> for I {}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_str() {
             "" => write!(f, "{}", self.problem),
             path => write!(f, "{path}: {}", self.problem),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<u8, ConfigError> {
+        text.parse().map_err(|_| ConfigError::new(text, "is not a number"))
+    }
+
+    #[test]
+    fn the_faults_of_all_items_are_told_up_to_a_bound() {
+        assert_eq!(["1", "2"].into_iter().map(read).collect_all(), Ok(vec![1, 2]));
+        let told = |texts: &[&str]| {
+            let error = texts.iter().copied().map(read).collect_all::<Vec<u8>>().expect_err("there are faults");
+            error.each().map(|fault| fault.path).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&["a", "1", "b"]), ["a", "b"]);
+        assert_eq!(told(&["a"; 50]).len(), MOST_FAULTS);
+        let both = ConfigError::both(read("a"), read("b")).expect_err("both are faults");
+        assert_eq!(both.each().count(), 2);
+        assert_eq!(ConfigError::both(read("1"), read("2")), Ok((1, 2)));
     }
 }

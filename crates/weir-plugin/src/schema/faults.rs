@@ -8,12 +8,9 @@ use serde_json::Value;
 
 use super::expected::{self, Bounds};
 use super::units;
-use crate::config_error::ConfigError;
+use crate::config_error::{ConfigError, MOST_FAULTS};
 use crate::option_error::{self, Quoting};
 use crate::secret_name::may_be_secret;
-
-/// The most faults of one plugin that are told at once.
-const MOST_FAULTS: usize = 20;
 
 /// The faults of some options.
 pub(super) struct OptionFaults<'s> {

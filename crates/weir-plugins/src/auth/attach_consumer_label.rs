@@ -4,7 +4,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field::Name;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::options::headers::header_name;
 
@@ -35,7 +35,7 @@ impl Definition for AttachConsumerLabel {
                 None => Err(ConfigError::new(option, "must be the name of a label after a `$`, such as `$team`")),
             }
         };
-        let labels = self.headers.into_iter().map(read).collect::<Result<_, _>>()?;
+        let labels = self.headers.into_iter().map(read).collect_all()?;
         Ok(Arc::new(LabelFields { labels }))
     }
 }

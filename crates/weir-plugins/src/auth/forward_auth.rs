@@ -13,7 +13,9 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::IdleConnections;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template,
+};
 
 use crate::http_service::HttpService;
 use crate::options::headers::{Scalar, header_name};
@@ -177,7 +179,7 @@ impl Definition for ForwardAuth {
             needs_no_content(&template, &path)?;
             Ok((field_name(&name, &path)?, template))
         };
-        let extra_headers = self.extra_headers.into_iter().map(extra).collect::<Result<_, _>>()?;
+        let extra_headers = self.extra_headers.into_iter().map(extra).collect_all()?;
         let sign_in = self.signin_url.map(|url| SignIn::new(&url, &self.signin_redirect_param, build)).transpose()?;
         let ttl = Duration::from_secs(self.cache_ttl);
         Ok(Arc::new(ForwardAuthorizer {

@@ -4,7 +4,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
@@ -123,7 +123,7 @@ impl LimitConn {
                     let name = format!("{} rule {index}", build.identity());
                     ConnQuota::new(&rule.conn, &rule.burst, key, &path, &name, true)
                 };
-                rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
+                rules.into_iter().enumerate().map(quota).collect_all()?
             }
             (_, _, _, Some(_)) => {
                 return Err(ConfigError::new(

@@ -4,7 +4,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop,
+};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
@@ -197,7 +199,7 @@ impl Definition for LimitCount {
                     let name = format!("{identity} rule {index}");
                     CountQuota::new(max_count, &rule.count, &rule.time_window, key, &path, &name, Some(prefix))
                 };
-                rules.into_iter().enumerate().map(quota).collect::<Result<_, _>>()?
+                rules.into_iter().enumerate().map(quota).collect_all()?
             }
             (_, _, Some(_)) => {
                 return Err(ConfigError::new(

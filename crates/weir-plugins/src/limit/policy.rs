@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError};
+use weir_plugin::{Build, CollectAll, ConfigError};
 
 use crate::store::redis_server::{RedisAddress, RedisLogin, RedisServer, Topology};
 
@@ -238,7 +238,7 @@ impl RedisOptions {
                         ConfigError::new(format!("redis_cluster_nodes[{index}]"), problem)
                     })
                 };
-                let nodes = nodes.into_iter().enumerate().map(node).collect::<Result<_, _>>()?;
+                let nodes = nodes.into_iter().enumerate().map(node).collect_all()?;
                 let topology = Topology::Cluster { nodes, tls: self.cluster_tls.then_some(self.cluster_verify) };
                 (topology, self.timeout_ms)
             }

@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError};
+use weir_plugin::{Build, CollectAll, ConfigError};
 use weir_records::{
     Batching, MAX_SPOOL_KEYS, Record, RejectedRecords, Retries, SPOOL_KEY_BYTES, SinkOptions, SinkSpool,
     SpoolFullPolicy, SpoolKeys, SpoolOptions, SpoolSync, directory_name,
@@ -166,7 +166,7 @@ impl SpoolSpec {
                 ConfigError::new(format!("spool.encryption_keyring[{index}]"), problem)
             })
         };
-        let keys = self.encryption_keyring.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?;
+        let keys = self.encryption_keyring.iter().enumerate().map(key).collect_all::<Vec<_>>()?;
         SpoolKeys::new(&keys).ok_or_else(|| {
             ConfigError::new("spool.encryption_keyring", format!("must have at most {MAX_SPOOL_KEYS} keys"))
         })

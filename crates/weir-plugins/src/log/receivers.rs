@@ -8,7 +8,7 @@ use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use weir_client::{CallError, HttpClient, HttpProtocol, IdleConnections};
-use weir_plugin::ConfigError;
+use weir_plugin::{CollectAll, ConfigError};
 
 use crate::http_service::HttpService;
 
@@ -61,7 +61,7 @@ impl Receivers {
             let place = format!("{}[{index}]", options.option);
             HttpService::parse(client, url, options.verify, options.timeout, idle, &place)
         };
-        let services = urls.iter().enumerate().map(parse).collect::<Result<Vec<_>, _>>()?;
+        let services = urls.iter().enumerate().map(parse).collect_all::<Vec<_>>()?;
         Ok(Receivers { failed: vec![None; services.len()], services, last: 0, headers: HeaderMap::new() })
     }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::proto::{Known, field};
-use weir_plugin::{Build, ConfigError, Exchange, Template, Variable, Variables};
+use weir_plugin::{Build, CollectAll, ConfigError, Exchange, Template, Variable, Variables};
 
 /// The value of a field in options: text or a number.
 #[derive(Clone, Debug, Deserialize)]
@@ -196,7 +196,7 @@ fn compile_fields(fields: &Map<String, Value>, path: &str, build: &mut Build) ->
             let scalar = Scalar::try_from(value.clone()).map_err(|problem| ConfigError::new(&path, problem))?;
             scalar.template(&path, build)
         });
-        Ok((header_name(name, &path)?.into(), templates.collect::<Result<_, _>>()?))
+        Ok((header_name(name, &path)?.into(), templates.collect_all()?))
     };
     fields.iter().map(compile).collect()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::proto::Head;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 mod rule;
 #[cfg(test)]
@@ -127,7 +127,7 @@ impl Definition for ContentFilter {
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let rule = |(index, options): (usize, ContentRuleOptions)| options.compile(&format!("rules[{index}]"));
-        let rules: Vec<_> = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
+        let rules: Vec<_> = self.rules.into_iter().enumerate().map(rule).collect_all()?;
         let (requests, responses) = rules.into_iter().partition(|(side, _)| *side == RuleDirection::Request);
         let of = |rules: Vec<(RuleDirection, ContentRule)>, status| ContentRules {
             rules: rules.into_iter().map(|(_, rule)| rule).collect(),

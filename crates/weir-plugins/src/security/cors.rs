@@ -7,7 +7,9 @@ use serde::Deserialize;
 use weir_plugin::proto::field::Name;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage, Stop,
+};
 
 use crate::options::pattern;
 
@@ -205,7 +207,7 @@ impl Origins {
                 false => Err(ConfigError::new(path, format!("`{text}` is not an origin; write as https://a.example"))),
             }
         };
-        Ok(Origins::Listed(texts.split(',').map(str::trim).map(origin).collect::<Result<_, _>>()?))
+        Ok(Origins::Listed(texts.split(',').map(str::trim).map(origin).collect_all()?))
     }
 
     /// The value of `Access-Control-Allow-Origin` for this origin; `None` if it is not allowed.

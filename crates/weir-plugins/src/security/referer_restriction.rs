@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::authority::HostPort;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -50,7 +50,7 @@ impl Definition for RefererRestriction {
             })
         };
         Ok(Arc::new(RefererAccessList {
-            hosts: texts.iter().enumerate().map(host).collect::<Result<_, _>>()?,
+            hosts: texts.iter().enumerate().map(host).collect_all()?,
             allowed,
             bypass_missing: self.bypass_missing,
             refusal: RefusalResponse::new(403, "message", &self.message),

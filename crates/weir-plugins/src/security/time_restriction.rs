@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -104,7 +104,7 @@ impl Definition for TimeRestriction {
         })?;
         let windows = |options: &[WindowOptions], name: &str| {
             let window = |(index, options)| TimeWindow::new(options, &format!("{name}[{index}]"));
-            options.iter().enumerate().map(window).collect::<Result<_, _>>()
+            options.iter().enumerate().map(window).collect_all()
         };
         Ok(Arc::new(Times {
             allow: windows(&self.allow, "allow")?,

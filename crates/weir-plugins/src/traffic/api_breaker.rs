@@ -4,7 +4,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_net::backoff::Backoff;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template,
+};
 
 use crate::clock;
 use crate::options::headers::header_name;
@@ -118,7 +120,7 @@ impl Definition for ApiBreaker {
             let name = header_name(&field.key, &format!("break_response_headers[{index}].key"))?;
             Ok((name.into(), build.template(&field.value, &format!("break_response_headers[{index}].value"))))
         };
-        let fields = self.break_response_headers.iter().enumerate().map(field).collect::<Result<_, ConfigError>>()?;
+        let fields = self.break_response_headers.iter().enumerate().map(field).collect_all()?;
         Ok(Arc::new(Breaker {
             status: self.break_response_code,
             body,

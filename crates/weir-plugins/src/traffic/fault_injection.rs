@@ -5,7 +5,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop, Template};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop, Template,
+};
 
 use crate::options::headers::{Scalar, header_name};
 
@@ -89,7 +91,7 @@ impl AbortOptions {
         Ok(Abort {
             status: self.http_status,
             body,
-            fields: self.headers.iter().map(field).collect::<Result<_, ConfigError>>()?,
+            fields: self.headers.iter().map(field).collect_all()?,
             when: FaultCondition::compile(self.percentage, &self.vars, "abort", build)?,
         })
     }
@@ -110,7 +112,7 @@ impl FaultCondition {
     ) -> Result<FaultCondition, ConfigError> {
         let percentage = percentage.unwrap_or(100);
         let condition = |(index, value): (usize, &Value)| build.condition(value, &format!("{path}.vars[{index}]"));
-        Ok(FaultCondition { percentage, vars: vars.iter().enumerate().map(condition).collect::<Result<_, _>>()? })
+        Ok(FaultCondition { percentage, vars: vars.iter().enumerate().map(condition).collect_all()? })
     }
 
     fn is_now(&self, exchange: &Exchange) -> bool {

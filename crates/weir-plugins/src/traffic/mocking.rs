@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::field;
 use weir_plugin::template::TemplateStyle;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
 
 use crate::options::headers::{Scalar, header_name};
 
@@ -207,7 +207,7 @@ impl SchemaShape {
                 let shapes = properties.map(|(name, schema)| {
                     Ok((name.clone(), SchemaShape::of(schema, &format!("{path}.properties.{name}"), depth + 1)?))
                 });
-                SchemaShape::Object(shapes.collect::<Result<_, ConfigError>>()?)
+                SchemaShape::Object(shapes.collect_all()?)
             }
             other => {
                 let problem = format!("`{other}` is not a type; use string, number, integer, boolean, array or object");

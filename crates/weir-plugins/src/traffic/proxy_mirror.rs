@@ -13,8 +13,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{CallError, IdleConnections};
 use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, Filter, Flow, Held, NoteKey, PerWorker, Phases, Plugin, Stage, Stop,
-    state,
+    Build, CollectAll, ConfigError, Definition, Exchange, Filter, Flow, Held, NoteKey, PerWorker, Phases, Plugin,
+    Stage, Stop, state,
 };
 
 use crate::content::body_recorder::BodyRecorder;
@@ -101,7 +101,7 @@ impl Definition for ProxyMirror {
             }
             (None, Some(targets)) if path.is_none() => {
                 let compile = |(index, one): (usize, TargetOptions)| one.compile(&format!("targets[{index}]."), build);
-                targets.into_iter().enumerate().map(compile).collect::<Result<_, _>>()?
+                targets.into_iter().enumerate().map(compile).collect_all()?
             }
             (None, Some(_)) => {
                 return Err(ConfigError::new("path", "belongs to `host`; write it into each entry of `targets`"));

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop,
+};
 
 use crate::options::headers::{HeaderEdits, HeaderOptions};
 
@@ -96,7 +98,7 @@ impl Definition for TrafficSplit {
         }
         let rule =
             |(index, options): (usize, SplitRuleOptions)| SplitRule::new(options, &format!("rules[{index}]"), build);
-        let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, _>>()?;
+        let rules = self.rules.into_iter().enumerate().map(rule).collect_all()?;
         Ok(Arc::new(Split { rules, picked: NoteKey::unique() }))
     }
 }
@@ -174,7 +176,7 @@ impl SplitRule {
             share.compile(until, &format!("{path}.weighted_upstreams[{index}]"), build)
         };
         let shares: Box<[WeightedShare]> =
-            options.weighted_upstreams.into_iter().enumerate().map(share).collect::<Result<_, _>>()?;
+            options.weighted_upstreams.into_iter().enumerate().map(share).collect_all()?;
         let path = format!("{path}.weighted_upstreams");
         if until > MAX_WEIGHT {
             return Err(ConfigError::new(path, format!("has weights whose sum is more than {MAX_WEIGHT}")));

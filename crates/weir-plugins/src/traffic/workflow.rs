@@ -3,7 +3,9 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, Phases, Plugin, Stage, Stop,
+};
 
 use crate::answer::RefusalResponse;
 use crate::limit::replacement::{self, Replacement};
@@ -54,10 +56,10 @@ impl Definition for Workflow {
             let action = |(number, action): (usize, Vec<Value>)| {
                 WorkflowAction::compile(&action, &format!("{path}.actions[{number}]"), build)
             };
-            let actions = rule.actions.into_iter().enumerate().map(action).collect::<Result<_, _>>()?;
+            let actions = rule.actions.into_iter().enumerate().map(action).collect_all()?;
             Ok(WorkflowRule { case, actions })
         };
-        let rules = self.rules.into_iter().enumerate().map(rule).collect::<Result<_, ConfigError>>()?;
+        let rules = self.rules.into_iter().enumerate().map(rule).collect_all()?;
         Ok(Arc::new(WorkflowRules(rules)))
     }
 }

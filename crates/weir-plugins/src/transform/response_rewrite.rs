@@ -7,7 +7,9 @@ use regex::bytes::{Captures, Regex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop,
+};
 
 use crate::content::coding::Opaque;
 use crate::content::streams::StreamHandling;
@@ -95,8 +97,7 @@ impl Definition for ResponseRewrite {
             return Err(ConfigError::new("filters", "cannot be combined with `body`, which replaces the whole body"));
         }
         let filter = |(index, filter): (usize, FilterOptions)| filter.compile(&format!("filters[{index}]"));
-        let filters: Box<[BodyReplacement]> =
-            self.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?;
+        let filters: Box<[BodyReplacement]> = self.filters.into_iter().enumerate().map(filter).collect_all()?;
         let body = match self.body {
             Some(text) if self.body_base64 => {
                 let wrong = |_| ConfigError::new("body", "is not base64, as `body_base64` says");

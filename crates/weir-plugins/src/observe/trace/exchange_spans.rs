@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use weir_plugin::proto::{Method, Version};
 use weir_plugin::{
-    AttemptRecord, Build, ConfigError, EndedBy, Exchange, LoggedExchange, SecretFields, Variable, Variables,
+    AttemptRecord, Build, CollectAll, ConfigError, EndedBy, Exchange, LoggedExchange, SecretFields, Variable, Variables,
 };
 
 use super::note::{TraceNote, next_id};
@@ -40,7 +40,7 @@ impl ExtraAttributes {
                 variable => Ok((name.clone(), variable)),
             }
         };
-        let variables = variables.iter().enumerate().map(variable).collect::<Result<_, _>>()?;
+        let variables = variables.iter().enumerate().map(variable).collect_all()?;
         let header = |name: &String| match name.strip_suffix('*') {
             Some(prefix) if !prefix.is_empty() => (prefix.to_ascii_lowercase(), true),
             _ => (name.to_ascii_lowercase(), false),
