@@ -75,7 +75,7 @@ pub enum MessageVerdict {
 /// A filter's requirements for the whole stream. Of several filters' the strictest apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageTerms {
-    /// The messages that the filter reads. They are inflated if they are compressed (RFC 7692).
+    /// The messages that the filter reads, or limits the size of. They are inflated if they are compressed (RFC 7692).
     pub reads: ReadMessages,
     /// The filter may leave messages out. Then each message has to be compressed by itself.
     pub may_drop: bool,
@@ -91,7 +91,7 @@ pub struct MessageTerms {
     pub heartbeat: Option<Duration>,
 }
 
-/// Of each side, whether its messages are read: the most bytes of one, inflated. A larger one closes the WebSocket (1009).
+/// Of each side, whether its messages are read or limited: the most bytes of one, inflated. A larger one closes the WebSocket (1009).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadMessages {
     pub client: Option<usize>,

@@ -106,6 +106,32 @@ fn messages_that_no_schema_reads_keep_the_context_of_those_that_it_reads() {
 }
 
 #[test]
+fn the_size_of_a_message_counts_after_inflation_also_without_a_schema() {
+    for parameters in ["", "; client_no_context_takeover; server_no_context_takeover"] {
+        let origin = compressing(parameters);
+        let gateway = gateway(&origin, "{ websocket-policy: { client: { max_message_size: 100000 } } }");
+        let mut client = connected(&gateway, OFFER);
+        let mut sender = Sender::new();
+        let mut compress = |content: &[u8]| {
+            if parameters.contains("client_no_context") {
+                sender = Sender::new();
+            }
+            sender.compress(content)
+        };
+        for _ in 0..2 {
+            let message = compress(&vec![b' '; 100_000]);
+            client.send(frame(0xc1, &message, true));
+            assert_eq!(next(&mut client), (0xc1, message), "it passes as it came");
+        }
+        let bomb = compress(&vec![b' '; 100_001]);
+        assert!(bomb.len() < 1_000);
+        client.send(frame(0xc2, &bomb, true));
+        is_closed(&mut client, 1009, "an inflated message is too large");
+        account(&gateway, "websocket", "from_client", [3, 2, 0, 1]);
+    }
+}
+
+#[test]
 fn a_compressed_message_that_breaks_a_rule_closes_it() {
     let origin = compressing("");
     let gateway = gateway(&origin, "{ websocket-policy: { client: { schema: {} } } }");

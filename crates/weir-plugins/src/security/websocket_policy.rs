@@ -17,9 +17,9 @@ use crate::security::request_validation::BodyRules;
 ///
 /// Frames are parsed and must follow RFC 6455. The connection is closed with code 1002 if a side violates it, or with 1007
 /// for a text that is not UTF-8; both sides get the close frame. The extension `permessage-deflate` (RFC 7692) is allowed.
-/// Compressed messages are forwarded as they came, and inflated only if a schema has to read them. Other extensions are
-/// removed from the handshake, because the gateway could not parse the frames. Requests that do not open a WebSocket are not
-/// affected.
+/// Compressed messages are forwarded as they came, and inflated only if their size is limited or a schema has to read them.
+/// Other extensions are removed from the handshake, because the gateway could not parse the frames. Requests that do not open
+/// a WebSocket are not affected.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebsocketPolicy {
@@ -55,9 +55,8 @@ pub struct WebsocketPolicy {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct MessageRuleOptions {
-    /// The maximum size of a message, in bytes as sent (after compression); with a schema, also of the inflated message. A
-    /// larger message closes the connection with code 1009, before it is received completely. By default there is no limit,
-    /// or 65536 with a schema.
+    /// The maximum size of a message in bytes, as sent and, if it is compressed, also inflated. A larger message closes the
+    /// connection with code 1009, before it is received completely. By default there is no limit, or 65536 with a schema.
     #[schemars(range(min = 1))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
     max_message_size: Option<u64>,
@@ -102,11 +101,11 @@ impl Definition for WebsocketPolicy {
   ping_interval: 30"#;
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let (client, upstream) = (self.client.rules("client")?, self.upstream.rules("upstream")?);
+        let (client, upstream) = ConfigError::both(self.client.rules("client"), self.upstream.rules("upstream"))?;
         let seconds = Duration::from_secs;
         let timeout = seconds(self.ping_timeout);
         let terms = MessageTerms {
-            reads: ReadMessages { client: client.reads, upstream: upstream.reads },
+            reads: ReadMessages { client: client.most_inflated(), upstream: upstream.most_inflated() },
             may_drop: false,
             idle_timeout: self.idle_timeout.map(seconds),
             ping: self.ping_interval.map(|interval| PingTerms { interval: seconds(interval), timeout }),
@@ -127,12 +126,12 @@ impl MessageRuleOptions {
             return Err(ConfigError::new(format!("{side}.max_message_size"), problem));
         }
         let takes = |kind| self.message_types.as_ref().map(|types| types.contains(&kind));
-        let reads = self.max_message_size.unwrap_or(HELD_BYTES).min(MOST_HELD_BYTES) as usize;
+        let holds = self.max_message_size.unwrap_or(HELD_BYTES).min(MOST_HELD_BYTES) as usize;
         Ok(MessageRules {
             max_size: self.max_message_size.or(has_schema.then_some(HELD_BYTES)),
             takes_text: takes(MessageType::Text).unwrap_or(true),
             takes_binary: takes(MessageType::Binary).unwrap_or(!has_schema),
-            reads: has_schema.then_some(reads),
+            holds: has_schema.then_some(holds),
             schema: self.schema.map(|schema| BodyRules::of_messages(schema, &format!("{side}.schema"))).transpose()?,
         })
     }
@@ -144,8 +143,15 @@ struct MessageRules {
     takes_text: bool,
     takes_binary: bool,
     schema: Option<BodyRules>,
-    /// The most bytes of a message that the schema reads.
-    reads: Option<usize>,
+    /// The most bytes of a message that is held for the schema.
+    holds: Option<usize>,
+}
+
+impl MessageRules {
+    /// The most bytes of a compressed message after inflation; `None` if it need not be inflated.
+    fn most_inflated(&self) -> Option<usize> {
+        self.max_size.map(|size| usize::try_from(size).unwrap_or(usize::MAX))
+    }
 }
 
 struct SideRules {
@@ -241,7 +247,7 @@ impl MessageFilter for WebsocketFilter {
     }
 
     fn wants_whole(&self, head: MessageHead) -> Option<usize> {
-        self.rules.of(head.source).reads.filter(|_| head.kind == MessageKind::Text)
+        self.rules.of(head.source).holds.filter(|_| head.kind == MessageKind::Text)
     }
 
     fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
@@ -313,6 +319,13 @@ mod tests {
             assert_eq!(code(&filter.whole(TEXT, text.as_bytes())), want, "{text}");
         }
         assert_eq!(code(&filter.begin(BINARY)), 1003, "it could say anything");
+    }
+
+    #[test]
+    fn a_size_without_a_schema_holds_no_message_and_has_compressed_ones_inflated() {
+        let filter = filter(json!({"client": {"max_message_size": 10}}));
+        assert_eq!(filter.terms().reads, ReadMessages { client: Some(10), upstream: None });
+        assert_eq!(filter.wants_whole(TEXT), None);
     }
 
     #[test]

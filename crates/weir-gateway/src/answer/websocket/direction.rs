@@ -50,7 +50,7 @@ enum MessageHandling {
     Held(HeldMessage),
     /// As `Held`, and the message is compressed.
     Inflated(Box<InflatedMessage>),
-    /// Its frames are passed on, and it is inflated, since messages that plugins want may refer to it.
+    /// Its frames are passed on, and it is inflated: its size is limited, and messages that plugins want may refer to it.
     Followed,
 }
 
@@ -75,7 +75,7 @@ struct HeldMessage {
 pub struct DirectionTerms {
     pub source: MessageSource,
     pub compression: Option<DeflateTerms>,
-    /// The most bytes of an inflated message, if plugins read messages of this direction.
+    /// The most bytes of an inflated message, if plugins limit or read messages of this direction.
     pub reads: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ pub struct MessageDirection {
     /// Bytes for the other side that it has not taken yet.
     out: Vec<u8>,
     message: Option<PassingMessage>,
-    /// Set if plugins read the messages, and these may be compressed.
+    /// Set if plugins limit or read the messages, and these may be compressed.
     inflation: Option<Box<MessageInflation>>,
     /// Compressed messages may refer to those before them, so none can be left out.
     keeps_context: bool,
@@ -332,8 +332,7 @@ impl MessageDirection {
                 let inflated = InflatedText::new(self.client);
                 MessageHandling::Inflated(Box::new(InflatedMessage { held, inflated }))
             }
-            None if self.keeps_context => MessageHandling::Followed,
-            None => return Ok(MessageHandling::Passes),
+            None => MessageHandling::Followed,
         };
         match inflation.begin() {
             Ok(()) => Ok(fate),

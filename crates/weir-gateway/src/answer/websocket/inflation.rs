@@ -6,7 +6,7 @@ use weir_plugin::{Held, StreamClose};
 use weir_proto::websocket::extensions::SenderTerms;
 use weir_proto::websocket::{CloseCode, InflateFault, MaskedContent, MessageInflater};
 
-/// The compressed messages of one direction, which plugins read.
+/// The compressed messages of one direction, which plugins limit or read.
 pub struct MessageInflation {
     terms: SenderTerms,
     /// The most bytes of a message, inflated.
@@ -46,7 +46,7 @@ impl MessageInflation {
         Ok(())
     }
 
-    /// Inflates content of a message. Without `into`, only the context of the messages that follow is kept.
+    /// Inflates content of a message. Without `into`, its bytes are counted, and the context of the messages that follow is kept.
     pub fn push(&mut self, compressed: &[u8], into: Option<&mut InflatedText>) -> Result<(), StreamClose> {
         self.inflate(into, |inflater, take| inflater.push(compressed, take))
     }
