@@ -209,6 +209,26 @@ fn a_check_by_tcp_finds_who_takes_no_connections() {
 }
 
 #[test]
+fn an_endpoint_that_traffic_took_out_is_tried_again_after_the_stated_pause() {
+    let is_ill = Arc::new(AtomicBool::new(true));
+    let origin = Origin::serving({
+        let is_ill = Arc::clone(&is_ill);
+        move |_| if is_ill.load(Ordering::SeqCst) { Answer::status(500, "") } else { Answer::ok("well") }
+    });
+    let origins = [origin, named("other")];
+    let checks = "checks: { passive: { healthy: { successes: 1 }, unhealthy: { http_statuses: [500], http_failures: 1, \
+                  interval: 200ms } } }";
+    let gateway = weir().start(&one_route(&origins, checks));
+    eventually("it is out", DEADLINE, || {
+        gateway.get("/");
+        !is_up(&gateway, &origins[0])
+    });
+    gateway.wait_stderr("the pause", |line| line.contains("an endpoint is out of rotation for 0.2 s"));
+    is_ill.store(false, Ordering::SeqCst);
+    eventually("it is tried", DEADLINE, || gateway.get("/").text() == "well");
+}
+
+#[test]
 fn f25_when_all_are_down_all_are_tried() {
     // They say that they are ill. No answer brings them back, as 501 is a sign neither of health nor of a failure.
     let ill = |name: &'static str| {

@@ -323,7 +323,7 @@ fn passive_checks_have_the_defaults_of_apisix() {
         (passive.healthy_successes, passive.http_failures, passive.tcp_failures, passive.timeouts),
         (5, 5, 2, 0)
     );
-    assert_eq!(passive.healthy_statuses.len(), 19);
+    assert_eq!((passive.healthy_statuses.len(), passive.retry_after), (19, Duration::from_secs(10)));
 }
 
 #[test]

@@ -101,16 +101,13 @@ const TYPES: &[(&str, CheckType)] = &[
 /// The types that passive checks accept; the type has no effect there.
 const PASSIVE_TYPES: &[(&str, CheckType)] = TYPES.split_at(3).0;
 
-/// How long after a failure an endpoint without active checks is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
-
 keys! {
     /// Health checks of the endpoints of an upstream.
     pub(super) static CHECKS: ChecksKeys = "checks";
 
     /// Requests that Weir sends to endpoints.
     active: SubMap<ActiveChecksSpec> = section(&ACTIVE, active);
-    /// The results of ordinary traffic. Without active checks, an endpoint that was taken out is tried again after 10 seconds.
+    /// The results of ordinary traffic. Without active checks, an endpoint that was taken out is tried again after a pause.
     passive: SubMap<PassiveChecks> = section(&PASSIVE, passive);
 }
 
@@ -202,6 +199,9 @@ keys! {
     /// When the results of traffic take an endpoint out of rotation. A count of 0 is never reached.
     static PASSIVE_UNHEALTHY: PassiveUnhealthyKeys = "passive_unhealthy";
 
+    /// The pause of an endpoint that was taken out, after which it is tried again. With active checks it is without effect, as they
+    /// return the endpoint.
+    interval: Or<Time> = time().or(PassiveChecks::RETRY_AFTER), own();
     /// The statuses that count as a failure.
     http_statuses: Or<List<Whole<u16>>> = STATUSES.or(&[429, 500, 503]);
     /// The failures in a row by status after which it is taken out.
@@ -348,7 +348,7 @@ fn passive(fields: &MapReader) -> Option<PassiveChecks> {
         http_failures: unhealthy.http_failures,
         tcp_failures: unhealthy.tcp_failures,
         timeouts: unhealthy.timeouts,
-        retry_after: RETRY_AFTER,
+        retry_after: unhealthy.interval,
         until_checked: false,
     })
 }
@@ -363,7 +363,7 @@ fn passive_healthy(fields: &MapReader) -> Option<HealthySpec> {
 
 fn passive_unhealthy(fields: &MapReader) -> Option<UnhealthySpec> {
     Some(UnhealthySpec {
-        interval: INTERVAL,
+        interval: fields.value(&PASSIVE_UNHEALTHY.interval),
         statuses: fields.value(&PASSIVE_UNHEALTHY.http_statuses),
         http_failures: fields.value(&PASSIVE_UNHEALTHY.http_failures),
         tcp_failures: fields.value(&PASSIVE_UNHEALTHY.tcp_failures),

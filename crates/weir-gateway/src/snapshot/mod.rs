@@ -445,6 +445,11 @@ pub struct PassiveChecks {
     pub until_checked: bool,
 }
 
+impl PassiveChecks {
+    /// `retry_after` unless it is configured.
+    pub const RETRY_AFTER: Duration = Duration::from_secs(10);
+}
+
 impl Default for PassiveChecks {
     /// Without `checks`: an endpoint that cannot be reached three times in a row is taken out for ten seconds. The status
     /// of a response never counts as a failure unless it is configured so.
@@ -456,7 +461,7 @@ impl Default for PassiveChecks {
             http_failures: 0,
             tcp_failures: 3,
             timeouts: 3,
-            retry_after: Duration::from_secs(10),
+            retry_after: PassiveChecks::RETRY_AFTER,
             until_checked: false,
         }
     }
