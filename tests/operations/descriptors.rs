@@ -1,6 +1,7 @@
 //! F17: there are more clients than descriptors.
 
-use std::{fs, thread, time::Duration};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use weir_testkit::{Authority, Client, DEADLINE, Gateway, TempDir, eventually};
 
@@ -75,6 +76,25 @@ fn u02_silent_connections_lock_nobody_out() {
     assert!(metrics.sum("weir_client_connections_full_seconds_total", &[]) >= 1.0);
     gateway.wait_stderr("the shortage", |line| line.contains("the connection limit of this worker is reached"));
     drop(silent);
+}
+
+#[test]
+fn u02_a_client_behind_more_silent_connections_than_there_is_room_for_is_served_within_half_a_second() {
+    let (origin, directory) = (origin(), TempDir::new());
+    // The best of three: another program may use the processor meanwhile.
+    let waits = (0..3).map(|_| {
+        let gateway = limited(&directory, 1_024, &routes(&origin));
+        gateway.wait_stderr("its limit", |line| line.starts_with("weir: limits: 1024 open files"));
+        let silent: Vec<Client> = (0..1_200).map(|_| Client::connect(gateway.addr())).collect();
+        let since = Instant::now();
+        let mut late = Client::connect(gateway.addr());
+        assert_eq!(late.get("/late").expect("an answer, while they are silent").status, 200);
+        let wait = since.elapsed();
+        drop(silent);
+        wait
+    });
+    let waits: Vec<Duration> = waits.collect();
+    assert!(waits.iter().any(|wait| *wait < Duration::from_millis(500)), "{waits:?}");
 }
 
 /// Clients that take a place and do not use it, by how far they go: nothing sent, or begun and never finished.

@@ -91,8 +91,10 @@ pub struct Lifecycle {
     /// Those of its listeners, open or closed, as long as one of their connections is open.
     services: RefCell<Vec<Weak<ServicePhase>>>,
     tasks: Cell<usize>,
-    is_full: Cell<bool>,
-    full_said_ns: Cell<u64>,
+    /// Until when the present shortage of connections lasts, if the limit is not reached again.
+    full_until_ns: Cell<u64>,
+    /// When the next second of a shortage may be counted.
+    next_full_second_ns: Cell<u64>,
     /// When the shortage was last logged; 0 if never.
     full_logged_ns: Cell<u64>,
 }
@@ -113,12 +115,16 @@ pub enum WaitsFor {
     NextRequest,
 }
 
-/// While the worker is at its connection limit, a connection on which nothing was ever sent is closed after this long,
-const FULL_FIRST_BYTE_NS: u64 = 1_000_000_000;
+/// While the worker is at its connection limit, a connection on which nothing was ever sent is closed after this long: a client sends
+/// its first bytes right after the packet that completes the connection. Clients that wait to be accepted wait for several rounds of it,
+/// if those before them are silent.
+const FULL_FIRST_BYTE_NS: u64 = 120_000_000;
 /// one whose head or handshake is not complete after this long,
 const FULL_HEAD_NS: u64 = 3_000_000_000;
 /// and one that waits for its next request after this long.
 const FULL_IDLE_NS: u64 = 30_000_000_000;
+/// A shortage ends when the limit was not reached for this long. Connections that are accepted in between have its time limits, too.
+const SHORTAGE_NS: u64 = 200_000_000;
 /// While the shortage lasts, idle connections are woken to check these limits at most once in this time.
 const FULL_AGAIN_NS: u64 = 1_000_000_000;
 
@@ -128,8 +134,8 @@ impl Default for Lifecycle {
             service: ServicePhase::new(ListenerId::default()),
             services: RefCell::default(),
             tasks: Cell::new(0),
-            is_full: Cell::new(false),
-            full_said_ns: Cell::new(0),
+            full_until_ns: Cell::new(0),
+            next_full_second_ns: Cell::new(0),
             full_logged_ns: Cell::new(0),
         }
     }
@@ -199,19 +205,25 @@ impl Lifecycle {
         self.service.enter(phase, now_ns)
     }
 
-    /// Notes whether the worker is at its connection limit. `true` if idle connections should be woken now.
-    pub(super) fn set_connections_full(&self, is_full: bool, now_ns: u64) -> bool {
-        self.is_full.set(is_full);
-        let is_due = is_full && now_ns >= self.full_said_ns.get() + FULL_AGAIN_NS;
+    /// Notes that the worker is at its connection limit. `true` if idle connections should be woken now: at the beginning of a
+    /// shortage, and once for each second of it.
+    pub(super) fn note_shortage(&self, now_ns: u64) -> bool {
+        let is_new = self.full_until_ns.replace(now_ns + SHORTAGE_NS) <= now_ns;
+        is_new || now_ns >= self.next_full_second_ns.get()
+    }
+
+    /// Whether another second of shortage is to be counted.
+    pub(super) fn is_counted_second(&self, now_ns: u64) -> bool {
+        let is_due = now_ns >= self.next_full_second_ns.get();
         if is_due {
-            self.full_said_ns.set(now_ns);
+            self.next_full_second_ns.set(now_ns + FULL_AGAIN_NS);
         }
         is_due
     }
 
     /// Whether the shortage should be logged now.
-    pub(super) fn is_new_shortage(&self) -> bool {
-        let (now_ns, logged_ns) = (self.full_said_ns.get(), self.full_logged_ns.get());
+    pub(super) fn is_logged_shortage(&self, now_ns: u64) -> bool {
+        let logged_ns = self.full_logged_ns.get();
         let is_due = logged_ns == 0 || now_ns >= logged_ns + FULL_LOG_NS;
         if is_due {
             self.full_logged_ns.set(now_ns.max(1));
@@ -221,9 +233,9 @@ impl Lifecycle {
 
     /// How long a connection may wait while the worker is at its connection limit. Connections that have carried a request
     /// may wait longer than those that have not.
-    pub(super) fn patience_ns(&self, waits_for: WaitsFor) -> u64 {
+    pub(super) fn patience_ns(&self, waits_for: WaitsFor, now_ns: u64) -> u64 {
         match waits_for {
-            _ if !self.is_full.get() => u64::MAX,
+            _ if self.full_until_ns.get() <= now_ns => u64::MAX,
             WaitsFor::FirstByte => FULL_FIRST_BYTE_NS,
             WaitsFor::RestOfHead => FULL_HEAD_NS,
             WaitsFor::NextRequest => FULL_IDLE_NS,

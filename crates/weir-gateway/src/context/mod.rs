@@ -67,28 +67,31 @@ impl WorkerContext {
         self.lifecycle.phase()
     }
 
-    /// Notes whether the worker is at its connection limit. If it is, idle connections are woken and closed early.
-    pub fn set_connections_full(&self, is_full: bool) {
-        if is_full && self.lifecycle.set_connections_full(true, self.wake_up()) {
+    /// Notes that the worker is at its connection limit: idle connections are woken and closed early.
+    pub fn note_shortage(&self) {
+        let now_ns = self.wake_up();
+        let wakes = self.lifecycle.note_shortage(now_ns);
+        if self.lifecycle.is_counted_second(now_ns) {
             self.metrics.connections_full.increment();
-            if self.lifecycle.is_new_shortage() {
-                tracing::warn!(
-                    "the connection limit of this worker is reached, with {} connections; idle connections are closed early: \
-                     raise the limit of open files, or find the clients that hold the connections",
-                    self.lifecycle.tasks()
-                );
-            }
-            self.wheel.wake_all();
-        } else if !is_full {
-            self.lifecycle.set_connections_full(false, self.now_ns());
         }
+        if !wakes {
+            return;
+        }
+        if self.lifecycle.is_logged_shortage(now_ns) {
+            tracing::warn!(
+                "the connection limit of this worker is reached, with {} connections; idle connections are closed early: \
+                 raise the limit of open files, or find the clients that hold the connections",
+                self.lifecycle.tasks()
+            );
+        }
+        self.wheel.wake_all();
     }
 
     /// Until when a connection that has waited since `since_ns` may wait: until its deadline, or shorter at the connection
     /// limit. `None` if its time is over.
     pub fn wait_until_ns(&self, waits_for: WaitsFor, since_ns: u64, deadline_ns: u64) -> Option<u64> {
         let now_ns = self.now_ns();
-        let until_ns = since_ns.saturating_add(self.lifecycle.patience_ns(waits_for)).min(deadline_ns);
+        let until_ns = since_ns.saturating_add(self.lifecycle.patience_ns(waits_for, now_ns)).min(deadline_ns);
         if until_ns <= now_ns && now_ns < deadline_ns {
             self.metrics.connections_shed.increment();
         }

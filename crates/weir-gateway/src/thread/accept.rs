@@ -32,7 +32,7 @@ pub async fn accept(
     let _accepting = worker.task(service);
     while service.phase() == WorkerPhase::Serving {
         if worker.lifecycle.tasks() >= most {
-            worker.set_connections_full(true);
+            worker.note_shortage();
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         }
@@ -42,19 +42,16 @@ pub async fn accept(
             () = service.change() => break,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                worker.set_connections_full(false);
-                match rebalancer.less_loaded_than(worker.index()) {
-                    None => start_connection(&worker, service, stream, listener.settings.get(), peer),
-                    Some(other) => hand_over(&worker, &rebalancer, other, &listener, (stream, peer)),
-                }
-            }
+            Ok((stream, peer)) => match rebalancer.less_loaded_than(worker.index()) {
+                None => start_connection(&worker, service, stream, listener.settings.get(), peer),
+                Some(other) => hand_over(&worker, &rebalancer, other, &listener, (stream, peer)),
+            },
             Err(error) => {
                 worker.metrics.accept_errors.increment();
                 // A client that has disconnected already is no reason to pause; a missing file descriptor, or any other
                 // error, is.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                    worker.set_connections_full(true);
+                    worker.note_shortage();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
