@@ -123,6 +123,12 @@ fn the_debian_package_serves_is_upgraded_without_a_lost_request_and_goes() {
     assert!(debian.run("dpkg-query --showformat '${Version}' --show weir").ends_with("+next"));
     assert!(debian.run("cat /etc/weir/weir.yaml").ends_with("# edited\n"));
 
+    // Also while the unit reloads.
+    debian.run("echo reloading >/run/weir.state");
+    let place = TempDir::new();
+    upgrade(&debian, &mut apt(&next_version(&next, &place)));
+    debian.run("rm /run/weir.state");
+
     debian.run("rm /*.deb; apt-get remove --yes weir");
     let configuration = ["/etc/logrotate.d/weir", "/etc/weir", "/etc/weir/weir.yaml"];
     leaves(&debian, &before, &[&configuration[..], &["/var/lib/weir", "/var/log/weir"]].concat());
@@ -133,6 +139,35 @@ fn the_debian_package_serves_is_upgraded_without_a_lost_request_and_goes() {
     debian.run("rm /*.deb; apt-get purge --yes weir");
     leaves(&debian, &before, &["/var/lib/weir"]);
     assert!(!debian.run("cat /etc/passwd /etc/group").contains("weir"));
+}
+
+#[test]
+fn an_installation_that_failed_does_not_make_an_upgrade_start_the_service() {
+    let Some((folder, debian)) = packages().zip(DebianRoot::start()) else { return };
+    let (first, place) = (one(folder, ".deb"), TempDir::new());
+    let next = next_version(&first, &place);
+    let apt = |package: &Path| {
+        let package = debian.take(package);
+        debian.script(&format!("apt-get install --yes --no-install-recommends {}", package.display()))
+    };
+    said(&mut apt(&first));
+    process(&debian);
+    debian.run("systemctl disable --now weir.service; touch /run/weir.installing");
+    said(&mut apt(&next));
+    assert_eq!(debian.status(), None, "an operator had stopped it");
+    assert!(!debian.script("test -e /run/weir.installing").status().expect("it runs").success());
+}
+
+#[test]
+fn a_purge_succeeds_while_a_process_runs_as_the_user_of_the_package() {
+    let Some((folder, debian)) = packages().zip(DebianRoot::start()) else { return };
+    let package = debian.take(&one(folder, ".deb"));
+    debian.run(&format!("apt-get install --yes --no-install-recommends {}", package.display()));
+    process(&debian);
+    debian.run("setsid setpriv --reuid=weir --regid=weir --clear-groups sleep 300 </dev/null >/dev/null 2>&1 &");
+    let told = debian.run("apt-get purge --yes weir 2>&1");
+    assert!(told.contains("the user weir stays, as a process of it runs"), "{told}");
+    assert!(debian.run("cat /etc/passwd").contains("weir"));
 }
 
 /// Debian's rpm installs into a Debian root: the libraries that the package asks for are there, but no database says so.

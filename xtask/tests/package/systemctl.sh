@@ -10,8 +10,13 @@ main() { curl -sf "$status/status" | sed -n 's/^ *"pid": \([0-9]*\).*/\1/p'; }
 
 case "$*" in
 daemon-reload) ;;
-"--quiet is-active weir.service")
-    curl -sf -o /dev/null "$status/livez"
+"show --property=ActiveState --value weir.service")
+    # A test says if the unit is in a state that lasts only for a moment.
+    if curl -sf -o /dev/null "$status/livez"; then
+        cat /run/weir.state 2>/dev/null || echo active
+    else
+        echo inactive
+    fi
     ;;
 "enable --now weir.service")
     install -d -o weir -g weir -m 0750 /var/lib/weir /var/log/weir
