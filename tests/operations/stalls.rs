@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use weir_testkit::{DEADLINE, Signal, TempDir, eventually};
@@ -34,6 +35,17 @@ fn p12_a_fifo_as_configuration_file_stops_neither_signals_nor_traffic() {
     gateway.signal(Signal::HUP);
     gateway.signal(Signal::TERM);
     assert!(gateway.wait_exit(DEADLINE).success());
+}
+
+#[test]
+fn p12_a_file_that_stalls_at_the_start_ends_the_node_as_a_store_that_is_away_does() {
+    let directory = TempDir::new();
+    let path = directory.join("weir.yaml");
+    fifo(&path);
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&path).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("cannot be read: no data was written to the pipe in time"), "{told}");
+    assert_eq!(output.status.code(), Some(5), "a later start may succeed: {told}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub enum ExitFailure {
     Listen = 3,
     /// The system refused another resource, such as a thread or a log file.
     System = 4,
-    /// A node refused the request, or a service on another machine does not answer: the same may succeed later.
+    /// A node refused the request, or a service on another machine or a file system does not answer: the same may succeed later.
     Refused = 5,
 }
 
@@ -48,5 +48,5 @@ Exit codes:
   2  wrong usage
   3  a listen address cannot be opened
   4  the system refused another resource, such as a thread or a log file
-  5  the node or its store refused the request, or could not be reached; for `run`: a store or a secret
-     manager that the start needs does not answer";
+  5  the node or its store refused the request, or could not be reached; for `run`: a store, a secret
+     manager or a file system that the start needs does not answer, and a later start may succeed";

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -56,7 +57,11 @@ impl FileSource {
         let (path, max_bytes, deadline) = (self.path.clone(), self.limits.bytes as u64, self.files.deadline());
         let bytes = self.files.run(move || read(&path, max_bytes, deadline)).map_err(|stall| self.stalled(&stall))?;
         let bytes = bytes.map_err(|unreadable| match unreadable {
-            Unreadable::Io(error) => Diagnostic::of_source(&self.name, format!("cannot be read: {error}")),
+            Unreadable::Io(error) => {
+                let fault = Diagnostic::of_source(&self.name, format!("cannot be read: {error}"));
+                // Another program that writes the file is late: a later start may succeed.
+                if error.kind() == ErrorKind::TimedOut { fault.away() } else { fault }
+            }
             Unreadable::Directory => {
                 Diagnostic::of_source(&self.name, "is a directory").advise("give the path of a file")
             }
@@ -75,6 +80,7 @@ impl FileSource {
     fn stalled(&self, stall: &FileStall) -> Diagnostic {
         Diagnostic::of_source(&self.name, format!("cannot be read: {stall}"))
             .advise("use a file on a reachable file system")
+            .away()
     }
 
     fn not_utf8(&self, bytes: &[u8], valid: usize) -> Diagnostic {

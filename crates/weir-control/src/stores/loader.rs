@@ -315,6 +315,7 @@ impl DocumentLoader {
             format!("the files named in the configuration cannot be read: {stall}"),
         )
         .advise("use regular files on a reachable file system")
+        .away()
     }
 
     fn complaints(&self, problems: Vec<String>) -> Vec<Diagnostic> {

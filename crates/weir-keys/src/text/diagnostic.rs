@@ -42,7 +42,7 @@ pub enum FaultCause {
     /// Outside: a secret, a file, a variable of the environment, the time. The same text may be right at another time or on
     /// another machine.
     Outside,
-    /// Outside as well: a service on another machine that does not answer at the moment.
+    /// Outside as well: a service on another machine, or a file system, that does not answer at the moment.
     Away,
     /// It refers to another resource, by its key in a store such as `upstreams/u`, that is not there or not served.
     Missing(Box<MissingResource>),
@@ -95,7 +95,7 @@ impl Diagnostic {
         self
     }
 
-    /// Marks the fault as caused by a service that does not answer.
+    /// Marks the fault as caused by a service, or a file system, that does not answer.
     #[must_use]
     pub fn away(mut self) -> Self {
         self.cause = FaultCause::Away;
