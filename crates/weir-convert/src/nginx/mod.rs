@@ -87,6 +87,13 @@ impl<'a> Conversion<'a> {
         BlockScope::new(self.http)
     }
 
+    /// Whether `merge_slashes` is off, everywhere or in a server: there is a finding about it.
+    fn keeps_slashes(&self) -> bool {
+        let servers = self.http.iter().filter(|directive| directive.name == "server");
+        let all = self.http.iter().chain(servers.flat_map(|server| server.children()));
+        all.into_iter().any(|directive| directive.name == "merge_slashes" && directive.argument(0) == "off")
+    }
+
     /// The server, if there is exactly one.
     fn only_server(&self) -> Option<&'a Directive> {
         let mut servers = self.http.iter().filter(|directive| directive.name == "server");

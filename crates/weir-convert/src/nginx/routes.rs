@@ -10,7 +10,7 @@ use super::{access, auth_request, policies, proxy};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
-use crate::pattern::supported;
+use crate::pattern::{regex_quoted, supported};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Adds a route that refuses the requests of one selector.
@@ -109,6 +109,9 @@ fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive,
         members.push(("priority".to_owned(), Yaml::Integer(priority)));
     }
     members.extend(route.target);
+    if has_expression(&route.plugins) && !conversion.keeps_slashes() {
+        members.push(("merge_slashes".to_owned(), Yaml::Boolean(true)));
+    }
     if !route.plugins.is_empty() {
         members.push(("plugins".to_owned(), Yaml::Map(route.plugins)));
     }
@@ -116,15 +119,40 @@ fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive,
     conversion.converted.routes.push(item);
 }
 
-fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, step: i64) {
-    let Region { location, uris, priority } = region;
-    let vars = match &location.matching {
+/// A condition on the path.
+fn condition(operator: &str, value: &str) -> Yaml {
+    Yaml::texts(["uri", operator, value])
+}
+
+/// Whether an expression changes the path. nginx removes empty segments before, and Weir does so for a route with `merge_slashes`.
+fn has_expression(plugins: &YamlMembers) -> bool {
+    let is_expression = |(name, _): &(String, Yaml)| name == "regex_uri";
+    plugins.iter().any(|(_, options)| matches!(options, Yaml::Map(members) if members.iter().any(is_expression)))
+}
+
+/// What a `uri` cannot say of the path.
+fn path_conditions(conversion: &mut Conversion, location: &Location) -> Vec<Yaml> {
+    match &location.matching {
         Matching::Regex { pattern, ignores_case } => {
             let operator = if *ignores_case { "~*" } else { "~~" };
-            vec![Yaml::List(vec![Yaml::text("uri"), Yaml::text(operator), Yaml::text(pattern)])]
+            vec![condition(operator, pattern)]
         }
-        _ => Vec::new(),
-    };
+        // In a `uri` these characters begin what stands for any text.
+        Matching::Exact(path) if path.contains(['*', ':']) => vec![condition("==", path)],
+        Matching::Prefix { path, .. } if path.contains("/:") || path.contains("/*") => {
+            if path.contains("/:") {
+                let text = format!("`location {path}`: only paths of as many segments are matched, not those below");
+                conversion.differs(&location.directive.place, text);
+            }
+            vec![condition("~~", &format!("^{}", regex_quoted(path)))]
+        }
+        Matching::Exact(_) | Matching::Prefix { .. } => Vec::new(),
+    }
+}
+
+fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, step: i64) {
+    let Region { location, uris, priority } = region;
+    let vars = path_conditions(conversion, location);
     if let Matching::Regex { pattern, .. } = &location.matching
         && supported(pattern).is_none()
     {

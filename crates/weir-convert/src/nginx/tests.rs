@@ -68,6 +68,7 @@ routes:
   - uri: /orders/*
     upstream_id: orders
     timeout: { connect: 60, send: 60, read: 5 }
+    merge_slashes: true
     plugins:
       proxy-rewrite:
         regex_uri: ["^/orders/(.*)", /$1]
@@ -614,4 +615,32 @@ server {
                 .to_owned(),
         ]
     );
+}
+
+#[test]
+fn a_path_with_characters_that_are_special_in_a_uri_matches_only_itself() {
+    let text = "server {
+  location = /a* { proxy_pass http://a; proxy_redirect off; }
+  location /v1/:id { proxy_pass http://a; proxy_redirect off; }
+}
+";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains(r#"vars: [[uri, "==", /a*]]"#), "{yaml}");
+    assert!(yaml.contains(r#"vars: [[uri, "~~", "^/v1/:id"]]"#), "{yaml}");
+    let told =
+        "3: behaves differently: `location /v1/:id`: only paths of as many segments are matched, not those below";
+    assert!(findings(text).iter().any(|found| found == told), "{:?}", findings(text));
+}
+
+#[test]
+fn empty_segments_are_removed_where_an_expression_changes_the_path() {
+    let text = "server {
+  location /a { rewrite ^/a/(.*)$ /b/$1 break; proxy_pass http://a; proxy_redirect off; }
+  location /c/ { rewrite ^/c/(.*)$ /d/$1 permanent; proxy_pass http://a; proxy_redirect off; }
+  location /e { proxy_pass http://a; proxy_redirect off; }
+}
+";
+    let count = |text: &str| converted(text).yaml().matches("merge_slashes: true").count();
+    assert_eq!(count(text), 2, "{}", converted(text).yaml());
+    assert_eq!(count(&text.replace("server {", "server { merge_slashes off;")), 0);
 }
