@@ -6,7 +6,7 @@ pub mod server;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::Value;
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, TempDir, eventually};
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, KeyKind, Origin, TempDir, eventually};
 
 use browser::Browser;
 use server::{Provider, SECRET};
@@ -256,6 +256,16 @@ fn logins(more: &str) -> Option<(Origin, Gateway, Provider)> {
 }
 
 fn logins_at(workers: usize, more: &str) -> Option<(Origin, Gateway, Provider)> {
+    let client = format!("client_id: web\n        client_secret: \"{SECRET}\"");
+    logins_of(workers, &client, more, Provider::start_for)
+}
+
+fn logins_of(
+    workers: usize,
+    client: &str,
+    more: &str,
+    provider: impl FnOnce(u16, &str) -> Option<Provider>,
+) -> Option<(Origin, Gateway, Provider)> {
     let origin = Origin::serving(|request| {
         let told = ["x-id-token", "x-userinfo", "x-access-token", "x-refresh-token", "cookie"];
         let told = told.map(|name| request.headers.get(name).unwrap_or("-").to_owned());
@@ -273,15 +283,14 @@ routes:
     uri: /guarded/*
     plugins:
       openid-connect:
-        client_id: web
-        client_secret: \"{SECRET}\"
+        {client}
         discovery: http://127.0.0.1:{port}/.well-known/openid-configuration
         {more}
     upstream: {{ nodes: {{ \"{}\": 1 }}, type: roundrobin }}
 ",
         origin.addr()
     ));
-    let provider = Provider::start_for(port, &format!("http://{}/guarded/back", gateway.addr()))?;
+    let provider = provider(port, &format!("http://{}/guarded/back", gateway.addr()))?;
     Some((origin, gateway, provider))
 }
 
@@ -330,6 +339,71 @@ fn a_browser_logs_in_and_out() {
     assert_eq!(left.status, 302);
     assert!(left.headers.get("location").is_some_and(|to| to.contains("/session/end?client_id=web")));
     assert_eq!(browser.ask(port, "GET", "/guarded/b").status, 302);
+}
+
+#[test]
+fn a_client_with_a_private_key_pushes_its_logins_and_needs_no_secret() {
+    let identity = Authority::of_tests().identity_with(&["keyed"], KeyKind::Rsa, |_| ());
+    let key = serde_json::to_string(&identity.key).expect("text");
+    let client = format!(
+        "client_id: keyed
+        client_rsa_private_key: {key}
+        client_rsa_private_key_id: k1
+        token_endpoint_auth_method: private_key_jwt"
+    );
+    let start = |port, redirect_uri: &str| Provider::start_with_key(port, redirect_uri, &identity.certificate);
+    let Some((_origin, gateway, _provider)) = logins_of(1, &client, "par: { enabled: true }", start) else { return };
+    let (port, mut browser) = (gateway.addr().port(), Browser::default());
+    let sent = browser.ask(port, "GET", "/guarded/a");
+    let location = sent.headers.get("location").unwrap_or_else(|| panic!("{}", sent.text())).to_owned();
+    assert!(location.contains("client_id=keyed&request_uri=urn%3A"), "{location}");
+    assert!(!location.contains("state=") && !location.contains("redirect_uri="), "{location}");
+    let (target, answer) = browser.follow(port, "/guarded/a");
+    assert_eq!((&*target, answer.status), ("/guarded/a", 200), "{}", answer.text());
+    eventually("the token is renewed by an assertion", DEADLINE, || {
+        browser.ask(port, "GET", "/guarded/a").status == 307
+    });
+}
+
+#[test]
+fn tokens_of_a_session_are_revoked_at_a_logout_if_asked_for() {
+    for revokes in [false, true] {
+        let more = format!("set_refresh_token_header: true\n        revoke_tokens_on_logout: {revokes}");
+        let Some((_origin, gateway, provider)) = logins(&more) else { return };
+        let (port, mut browser) = (gateway.addr().port(), Browser::default());
+        let (_, answer) = browser.follow(port, "/guarded/a");
+        let text = answer.text();
+        let token = text.split(' ').nth(4).expect("a refresh token");
+        assert!(provider.is_active(token), "{text}");
+        assert_eq!(browser.ask(port, "GET", "/guarded/logout").status, 302);
+        assert_eq!(provider.is_active(token), !revokes);
+    }
+}
+
+#[test]
+fn claims_that_do_not_match_the_schema_of_a_route_are_refused() {
+    let Some(provider) = Provider::start() else { return };
+    let origin = origin();
+    let token = provider.token("api");
+    for (schema, status) in [
+        ("{ properties: { client_id: { const: api } }, required: [client_id] }", 200),
+        ("{ properties: { client_id: { const: web } } }", 401),
+        ("{ required: [department] }", 401),
+    ] {
+        let gateway = gateway(&origin, provider.port, &format!("use_jwks: true\n        claim_schema: {schema}"));
+        let answer = ask(&gateway, &token);
+        assert_eq!(answer.status, status, "{schema}");
+        let challenge = answer.headers.get("www-authenticate").unwrap_or_default();
+        assert_eq!(challenge.contains("the claims do not match"), status == 401, "{challenge}");
+    }
+    for (schema, status) in [
+        ("{ required: [user, access_token, id_token], properties: { user: { required: [sub] } } }", 200),
+        ("{ properties: { id_token: { properties: { sub: { const: jill } } } } }", 401),
+    ] {
+        let Some((_origin, gateway, _provider)) = logins(&format!("claim_schema: {schema}")) else { return };
+        let (_, answer) = Browser::default().follow(gateway.addr().port(), "/guarded/a");
+        assert_eq!(answer.status, status, "{schema}: {}", answer.text());
+    }
 }
 
 #[test]

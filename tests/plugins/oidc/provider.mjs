@@ -1,10 +1,12 @@
-// A small OpenID Connect provider for tests: node provider.mjs DIRECTORY_OF_MODULES PORT REDIRECT_URI
-// `api` gets signed access tokens, `opaque` gets ones that only the provider can read, `web` logs people in.
+// A small OpenID Connect provider for tests: node provider.mjs DIRECTORY_OF_MODULES PORT REDIRECT_URI [CERTIFICATE]
+// `api` gets signed access tokens, `opaque` gets ones that only the provider can read, `web` logs people in, and so does
+// `keyed`, which authenticates with the key of CERTIFICATE.
 import { createRequire } from 'node:module';
-import { generateKeyPairSync, randomUUID } from 'node:crypto';
+import { generateKeyPairSync, randomUUID, X509Certificate } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 
-const [modules, port, redirect] = process.argv.slice(2);
+const [modules, port, redirect, certificate] = process.argv.slice(2);
 const require = createRequire(`${modules}/x.js`);
 const { Provider, default: fallback } = await import(pathToFileURL(require.resolve('oidc-provider')));
 
@@ -18,15 +20,23 @@ const client = (client_id, more) => ({
   grant_types: ['client_credentials'], ...more,
 });
 
+const login = {
+  redirect_uris: [redirect], response_types: ['code'], grant_types: ['authorization_code', 'refresh_token'],
+  post_logout_redirect_uris: [`${new URL(redirect).origin}/bye`],
+};
+
+const keyed = () => ({
+  client_id: 'keyed', token_endpoint_auth_method: 'private_key_jwt', ...login,
+  jwks: { keys: [{ ...new X509Certificate(readFileSync(certificate)).publicKey.export({ format: 'jwk' }), kid: 'k1' }] },
+});
+
 const issuer = `http://127.0.0.1:${port}`;
 const provider = new (Provider ?? fallback)(issuer, {
   jwks: { keys: [key('rsa', { modulusLength: 2048 }, 'RS256'), key('ec', { namedCurve: 'P-256' }, 'ES256')] },
   clients: [
     client('api'), client('short'), client('opaque'),
-    client('web', {
-      redirect_uris: [redirect], response_types: ['code'], grant_types: ['authorization_code', 'refresh_token'],
-      post_logout_redirect_uris: [`${new URL(redirect).origin}/bye`],
-    }),
+    client('web', login),
+    ...(certificate ? [keyed()] : []),
   ],
   scopes: ['openid', 'email', 'offline_access', 'read', 'write'],
   claims: { openid: ['sub'], email: ['email'] },
@@ -41,6 +51,7 @@ const provider = new (Provider ?? fallback)(issuer, {
     clientCredentials: { enabled: true },
     introspection: { enabled: true },
     revocation: { enabled: true },
+    pushedAuthorizationRequests: { enabled: true },
     resourceIndicators: {
       enabled: true,
       defaultResource: (ctx) => (['api', 'short'].includes(ctx.oidc.client.clientId) ? 'https://api.example' : undefined),
@@ -54,7 +65,7 @@ const provider = new (Provider ?? fallback)(issuer, {
   },
   findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, email: `${sub}@example.org` }) }),
   loadExistingGrant: async (ctx) => {
-    const grant = new ctx.oidc.provider.Grant({ clientId: 'web', accountId: ctx.oidc.session.accountId });
+    const grant = new ctx.oidc.provider.Grant({ clientId: ctx.oidc.client.clientId, accountId: ctx.oidc.session.accountId });
     grant.addOIDCScope('openid email offline_access');
     await grant.save();
     return grant;

@@ -1,7 +1,7 @@
 //! `oidc-provider` from npm, as a process.
 
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -29,6 +29,18 @@ impl Provider {
 
     /// For logins that come back there.
     pub fn start_for(port: u16, redirect_uri: &str) -> Option<Provider> {
+        Provider::start_in(TempDir::new(), port, redirect_uri, &[])
+    }
+
+    /// The same, with a client `keyed` that authenticates with the key of this certificate.
+    pub fn start_with_key(port: u16, redirect_uri: &str, certificate: &str) -> Option<Provider> {
+        let folder = TempDir::new();
+        let path = folder.path().join("client.pem");
+        std::fs::write(&path, certificate).expect("the folder is ours");
+        Provider::start_in(folder, port, redirect_uri, &[path])
+    }
+
+    fn start_in(folder: TempDir, port: u16, redirect_uri: &str, certificate: &[PathBuf]) -> Option<Provider> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository");
         let modules = root.join(".cache/node");
         if !modules.join("node_modules/oidc-provider").exists() {
@@ -37,8 +49,8 @@ impl Provider {
         }
         let mut command = Program::find("node")?;
         command.arg(root.join("tests/plugins/oidc/provider.mjs")).arg(modules);
-        command.args([&port.to_string(), redirect_uri]);
-        let provider = Provider { program: Program::start(command, TempDir::new()), port };
+        command.args([&port.to_string(), redirect_uri]).args(certificate);
+        let provider = Provider { program: Program::start(command, folder), port };
         eventually("the provider listens", DEADLINE, || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Some(provider)
     }
@@ -46,18 +58,29 @@ impl Provider {
     /// A new access token for one of its clients.
     #[track_caller]
     pub fn token(&self, client: &str) -> String {
+        let answer = self.post("/token", client, "grant_type=client_credentials&scope=read");
+        answer["access_token"].as_str().unwrap_or_else(|| panic!("no token: {answer}")).to_owned()
+    }
+
+    /// Whether a token of the client `web` is valid (RFC 7662).
+    #[track_caller]
+    pub fn is_active(&self, token: &str) -> bool {
+        let answer = self.post("/token/introspection", "web", &format!("token={token}"));
+        answer["active"].as_bool().unwrap_or_else(|| panic!("no answer: {answer}"))
+    }
+
+    #[track_caller]
+    fn post(&self, path: &str, client: &str, form: &str) -> Value {
         let shown = STANDARD.encode(format!("{client}:a+secret%3A+of+32+characters+or+so%2B"));
-        let body = "grant_type=client_credentials&scope=read";
         let request = format!(
-            "POST /token HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: Basic {shown}\r\n\
-             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nAuthorization: Basic {shown}\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{form}",
             self.port,
-            body.len()
+            form.len()
         );
         let mut client = Client::connect(([127, 0, 0, 1], self.port).into());
         let answer = client.ask(request).expect("an answer");
-        let answer: Value = serde_json::from_slice(&answer.body).expect("JSON");
-        answer["access_token"].as_str().unwrap_or_else(|| panic!("no token: {answer}")).to_owned()
+        serde_json::from_slice(&answer.body).expect("JSON")
     }
 
     pub fn freeze(&self) {

@@ -5,23 +5,28 @@ use http::header::HeaderName;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Plugin, Stage};
+use serde_json::{Map, Value};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Plugin, Stage};
 
 use crate::auth::signed_token::TokenRules;
 use crate::options::headers::header_name;
+use crate::options::json_schema;
 use crate::rate_limited_log::RateLimitedLog;
 
 mod authenticator;
 mod bearer;
+mod client;
 mod login;
 mod options;
 mod provider;
+mod pushed;
 mod session;
 
 use authenticator::{ForwardedFields, OpenidAuthenticator};
 use bearer::{Bearer, Verifier};
+use client::{AssertionOptions, ClientAuthMethod, OpenidClient};
 use options::LoginOptions;
-use provider::{ClientAuthMethod, OpenidClient, Provider, ProviderUrl};
+use provider::{Provider, ProviderUrl};
 
 /// Requires a login at an OpenID Connect provider: browsers are redirected to the provider to log in, and API clients
 /// send an access token, in `Authorization: Bearer` or `X-Access-Token`.
@@ -41,8 +46,10 @@ use provider::{ClientAuthMethod, OpenidClient, Provider, ProviderUrl};
 pub struct OpenidConnect {
     /// The client id of this gateway at the provider.
     client_id: String,
-    /// The client secret, for introspection and for logins.
+    /// The client secret, for introspection and for logins. Not needed with `private_key_jwt`.
     client_secret: Option<String>,
+    #[serde(flatten)]
+    assertions: AssertionOptions,
     /// The URL of the provider's discovery document, which ends in `/.well-known/openid-configuration`. Not needed with
     /// `public_key`, if also `bearer_only: true` and `claim_validator.issuer.valid_issuers` are set.
     #[schemars(extend("x-weir-reaches" = "server"))]
@@ -65,9 +72,9 @@ pub struct OpenidConnect {
     /// The URL of the introspection endpoint. Without it, the URL from the discovery document.
     #[schemars(extend("x-weir-reaches" = "server"))]
     introspection_endpoint: Option<String>,
-    /// How the gateway authenticates at the introspection endpoint: `client_secret_basic` or `client_secret_post`.
-    #[serde(default = "default_introspection_endpoint_auth_method")]
-    introspection_endpoint_auth_method: String,
+    /// How the gateway authenticates at the introspection endpoint.
+    #[serde(default)]
+    introspection_endpoint_auth_method: ClientAuthMethod,
     /// Header fields of the client's request that are sent to the introspection endpoint.
     #[serde(default)]
     introspection_addon_headers: Vec<String>,
@@ -96,6 +103,10 @@ pub struct OpenidConnect {
     /// Which issuers and audiences are accepted.
     #[serde(default)]
     claim_validator: ClaimValidator,
+    /// A JSON Schema (draft 7, unless its `$schema` names another draft) for the claims of a bearer token, or for the
+    /// object `{user, access_token, id_token}` of a session: the user information, the access token as issued, and the claims
+    /// of the ID token. What does not match is refused with 401.
+    claim_schema: Option<Map<String, Value>>,
     /// Scopes that a token must have. Otherwise the request is refused with 403.
     #[serde(default)]
     required_scopes: Vec<String>,
@@ -211,10 +222,6 @@ fn default_realm() -> String {
     "apisix".to_owned()
 }
 
-fn default_introspection_endpoint_auth_method() -> String {
-    "client_secret_basic".to_owned()
-}
-
 impl Definition for OpenidConnect {
     const NAME: &'static str = "openid-connect";
     const PRIORITY: i32 = 2599;
@@ -230,7 +237,8 @@ impl Definition for OpenidConnect {
         self.check()?;
         self.check_key_set()?;
         let shown = self.forwarded_fields();
-        let verifier = self.verifier()?;
+        let client = self.assertions.client(&self.client_id, self.client_secret.as_deref())?;
+        let verifier = self.verifier(&client)?;
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
         let is_self_contained = self.is_self_contained();
         let ClaimValidator { issuer, audience } = self.claim_validator;
@@ -245,17 +253,16 @@ impl Definition for OpenidConnect {
         };
         let login = match self.bearer_only {
             true => None,
-            false => Some(self.login.build(&self.client_id, of_identity, self.set_userinfo_header)?),
+            false => Some(self.login.build(&client, of_identity, self.set_userinfo_header)?),
         };
         let rules = TokenRules {
             algorithms,
             issuers: issuer.valid_issuers,
             audience: audience.claim,
             audience_required: audience.required || audience.match_with_client_id,
-            for_client: audience.match_with_client_id.then(|| self.client_id.clone()),
+            for_client: audience.match_with_client_id.then_some(self.client_id),
             iat_slack_s: f64::from(self.iat_slack),
         };
-        let client = OpenidClient { id: self.client_id, secret: self.client_secret.unwrap_or_default() };
         let provider = Provider::new(
             provider_url(self.discovery.as_deref(), self.jwks_uri.as_deref(), is_self_contained)?,
             self.ssl_verify,
@@ -277,6 +284,7 @@ impl Definition for OpenidConnect {
             bearer,
             login,
             shown,
+            claim_schema: self.claim_schema.map(|schema| json_schema::compile(schema, "claim_schema")).transpose()?,
             required_scopes: self.required_scopes,
             refuses_without_session: self.unauth_action == UnauthAction::Deny,
             forwards_unauthenticated: self.unauth_action == UnauthAction::Pass,
@@ -301,9 +309,6 @@ impl OpenidConnect {
                 "realm",
                 "must be printable ASCII characters, without quotes and backslashes",
             ));
-        }
-        if !self.bearer_only && self.client_secret.is_none() {
-            return Err(ConfigError::new("client_secret", "is needed for logins; or set `bearer_only: true`"));
         }
         Ok(())
     }
@@ -359,7 +364,7 @@ impl OpenidConnect {
     }
 
     /// The verifier of access tokens; `None` if tokens of clients are ignored, as in APISIX.
-    fn verifier(&self) -> Result<Option<Verifier>, ConfigError> {
+    fn verifier(&self, client: &OpenidClient) -> Result<Option<Verifier>, ConfigError> {
         if let Some(pem) = &self.public_key {
             return public_key(pem).map(Some);
         }
@@ -369,11 +374,8 @@ impl OpenidConnect {
         if !self.bearer_only && self.introspection_endpoint.is_none() {
             return Ok(None);
         }
-        if self.client_secret.is_none() {
-            let problem = "is needed for token introspection; or verify tokens with `use_jwks` or `public_key`";
-            return Err(ConfigError::new("client_secret", problem));
-        }
-        let proof = proof(&self.introspection_endpoint_auth_method, "introspection_endpoint_auth_method")?;
+        let proof = self.introspection_endpoint_auth_method;
+        client.check(proof, "is needed for token introspection; or verify tokens with `use_jwks` or `public_key`")?;
         let field = |(index, name): (usize, &String)| {
             let path = format!("introspection_addon_headers[{index}]");
             HeaderName::from_bytes(header_name(name, &path)?)
@@ -382,7 +384,7 @@ impl OpenidConnect {
         Ok(Some(Verifier::Introspection {
             endpoint: self.introspection_endpoint.clone(),
             proof,
-            fields: self.introspection_addon_headers.iter().enumerate().map(field).collect::<Result<_, _>>()?,
+            fields: self.introspection_addon_headers.iter().enumerate().map(field).collect_all()?,
             interval: Duration::from_secs(if self.introspection_interval == 0 {
                 60
             } else {
@@ -403,15 +405,6 @@ fn provider_url<'a>(
     let url = discovery.map(ProviderUrl::Discovery).or_else(key_set);
     let url = url.or_else(|| is_self_contained.then_some(ProviderUrl::None));
     url.ok_or_else(|| ConfigError::new("discovery", NO_PROVIDER))
-}
-
-/// The authentication method of this client at an endpoint.
-fn proof(method: &str, place: &str) -> Result<ClientAuthMethod, ConfigError> {
-    match method {
-        "client_secret_basic" => Ok(ClientAuthMethod::Basic),
-        "client_secret_post" => Ok(ClientAuthMethod::Post),
-        _ => Err(ConfigError::new(place, "must be `client_secret_basic` or `client_secret_post`")),
-    }
 }
 
 /// A public key in PEM, and the algorithms that it can verify.
@@ -437,13 +430,13 @@ fn algorithms(text: &str) -> Result<Vec<Algorithm>, ConfigError> {
         }
         Ok(algorithm) => Ok(algorithm),
     };
-    let algorithms = names.map(algorithm).collect::<Result<Vec<_>, _>>()?;
+    let algorithms = names.map(algorithm).collect_all::<Vec<_>>()?;
     if algorithms.is_empty() { Err(ConfigError::new(place, "is empty; leave it out")) } else { Ok(algorithms) }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::testing::{build, refused};

@@ -2,4 +2,5 @@
 
 pub mod addresses;
 pub mod headers;
+pub mod json_schema;
 pub mod pattern;

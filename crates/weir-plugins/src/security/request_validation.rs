@@ -6,19 +6,18 @@ use std::sync::{Arc, LazyLock};
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::paths::LocationSegment;
-use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
+use jsonschema::{ValidationError, Validator};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::{Framing, Head};
-use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, Flow, Held, Interner, Phases, Plugin, Stage, Stop, form, pattern_budget,
-};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form};
 
 use crate::content::coding::{self, Opaque};
 use crate::content::content_type;
 use crate::content::json::{JsonError, JsonToken, Scanner};
 use crate::fair_turns::FairTurns;
+use crate::options::json_schema;
 
 /// Requires that the header fields and the body of a request match JSON Schemas.
 ///
@@ -78,8 +77,6 @@ fn default_rejected_code() -> u16 {
     400
 }
 
-/// The largest compiled pattern of a schema, in bytes.
-const MAX_PATTERN: usize = 1 << 20;
 /// Larger bodies are validated on another thread.
 const MOST_AT_ONCE: usize = 16 << 10;
 /// The memory for one value of a parsed body, in bytes: an upper bound of the average.
@@ -110,8 +107,9 @@ impl Definition for RequestValidation {
             return Err(ConfigError::new("", "has neither `header_schema` nor `body_schema`"));
         }
         let names = self.header_schema.as_ref().map(names).unwrap_or_default();
-        let compiled =
-            |schema: Option<Map<String, Value>>, path| schema.map(|schema| compile(schema, path)).transpose();
+        let compiled = |schema: Option<Map<String, Value>>, path| {
+            schema.map(|schema| json_schema::compile(schema, path)).transpose()
+        };
         let headers = compiled(self.header_schema, "header_schema")?;
         let (max_bytes, max_values, max_depth) = (self.max_req_body_size, self.max_values, self.max_depth);
         let rules = |validator| Arc::new(BodyRules { validator, max_bytes, max_values, max_depth });
@@ -121,51 +119,6 @@ impl Definition for RequestValidation {
             Some(body) => Arc::new(BodyValidation { fields, body }),
             None => Arc::new(fields),
         })
-    }
-}
-
-/// The validators in use, by the texts of their schemas.
-static VALIDATORS: Interner<String, Validator> = Interner::new();
-
-fn compile(schema: Map<String, Value>, path: &str) -> Result<Arc<Validator>, ConfigError> {
-    let schema = Value::Object(schema);
-    VALIDATORS.get_or_build(schema.to_string(), |_| {
-        if !pattern_budget::spend(pattern_bytes(&schema)) {
-            return Err(ConfigError::new(path, "has too many regular expressions"));
-        }
-        validator(&schema, path)
-    })
-}
-
-fn validator(schema: &Value, path: &str) -> Result<Validator, ConfigError> {
-    let mut options = jsonschema::options()
-        .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN));
-    if schema.get("$schema").is_none() {
-        options = options.with_draft(Draft::Draft7);
-    }
-    options.build(schema).map_err(|error| {
-        let place = error.instance_path().segments().fold(path.to_owned(), |place, segment| match segment {
-            LocationSegment::Property(name) => format!("{place}.{name}"),
-            LocationSegment::Index(index) => format!("{place}[{index}]"),
-        });
-        ConfigError::new(place, format!("is not a JSON Schema: {error}"))
-    })
-}
-
-/// The most bytes that the patterns of a schema may take when they are compiled, by the length of their texts: what repeats a part of
-/// itself takes much more than its text.
-fn pattern_bytes(schema: &Value) -> usize {
-    match schema {
-        Value::Object(members) => {
-            let of_pattern = members.get("pattern").and_then(Value::as_str).into_iter();
-            let named = members.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
-            let of_text =
-                |text: &str| if text.contains('{') { MAX_PATTERN } else { (text.len() << 8).min(MAX_PATTERN) };
-            let own: usize = of_pattern.chain(named.map(String::as_str)).map(of_text).sum();
-            own + members.values().map(pattern_bytes).sum::<usize>()
-        }
-        Value::Array(items) => items.iter().map(pattern_bytes).sum(),
-        _ => 0,
     }
 }
 
@@ -329,7 +282,7 @@ impl BodyRules {
     /// The rules for JSON messages; `path` is the path of the schema in the options.
     pub(super) fn of_messages(schema: Map<String, Value>, path: &str) -> Result<BodyRules, ConfigError> {
         let (max_values, max_depth) = (default_max_values(), default_max_depth());
-        Ok(BodyRules { validator: compile(schema, path)?, max_bytes: u64::MAX, max_values, max_depth })
+        Ok(BodyRules { validator: json_schema::compile(schema, path)?, max_bytes: u64::MAX, max_values, max_depth })
     }
 
     /// Whether a message of this client is valid.

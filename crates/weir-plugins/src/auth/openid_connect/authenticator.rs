@@ -1,9 +1,11 @@
 //! The decision on each request, and the fields that are forwarded to the upstream.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 use weir_plugin::{CallerClaims, Exchange, Flow, Plugin, Stop};
 
@@ -32,6 +34,8 @@ pub struct OpenidAuthenticator {
     /// `None` if browsers are not redirected to a login.
     pub login: Option<LoginFlow>,
     pub shown: ForwardedFields,
+    /// The schema of the claims of a token, or of a session.
+    pub claim_schema: Option<Arc<Validator>>,
     pub required_scopes: Vec<String>,
     /// Requests without a session are refused instead of redirected to a login.
     pub refuses_without_session: bool,
@@ -82,6 +86,7 @@ impl OpenidAuthenticator {
         if let (Some(token), Some(bearer)) = (token, &self.bearer) {
             let claims = bearer.verify(&self.provider, &token, exchange).await?;
             self.check_scopes(exchange, &scopes(&claims))?;
+            self.check_claims(|| Value::Object(claims.as_ref().clone()))?;
             exchange.set_token_claims(CallerClaims::Object(Rc::clone(&claims)));
             return self.tell(exchange, &token, Some(&claims));
         }
@@ -90,6 +95,7 @@ impl OpenidAuthenticator {
             LoginStep::Answered(stop) => Err(TokenRejection::Stop(stop)),
             LoginStep::Session(session) => {
                 self.check_scopes(exchange, &session.scope.split(' ').collect::<Vec<_>>())?;
+                self.check_claims(|| checked_session(&session))?;
                 exchange.set_token_claims(session_claims(&session));
                 self.forward_session(exchange, &session)
             }
@@ -107,6 +113,15 @@ impl OpenidAuthenticator {
         let wanted = self.required_scopes.join(", ");
         let body = json!({ "error": format!("required scopes {wanted} not present") });
         Err(exchange.respond(403, "application/json", format!("{body}\n").as_bytes()))
+    }
+
+    fn check_claims(&self, claims: impl FnOnce() -> Value) -> Result<(), TokenRejection> {
+        match &self.claim_schema {
+            Some(schema) if !schema.is_valid(&claims()) => {
+                Err(TokenRejection::Token("the claims do not match the schema of this route"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Logs the failure, and refuses the request with 503.
@@ -181,6 +196,15 @@ fn session_claims(session: &OpenidSession) -> CallerClaims {
     let mut claims = session.identity.clone();
     claims.insert("scope".to_owned(), Value::from(session.scope.as_str()));
     CallerClaims::Object(Rc::new(claims))
+}
+
+/// What `claim_schema` is about, in the form of APISIX.
+fn checked_session(session: &OpenidSession) -> Value {
+    let mut checked = json!({ "access_token": session.access_token, "id_token": session.identity });
+    if let Some(user) = &session.userinfo {
+        checked["user"] = Value::Object(user.clone());
+    }
+    checked
 }
 
 fn in_base64(claims: &Map<String, Value>) -> String {

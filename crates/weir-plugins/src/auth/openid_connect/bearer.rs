@@ -9,7 +9,8 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, Exchange, PerWorker, Stop};
 
-use super::provider::{ClientAuthMethod, Provider, ProviderError};
+use super::client::ClientAuthMethod;
+use super::provider::{Provider, ProviderError, missing_endpoint};
 use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::auth::signed_token::{SignedToken, TokenRules, now_s};
@@ -164,14 +165,12 @@ impl Bearer {
             unreachable!("the caller has checked the kind of the verifier")
         };
         let token = str::from_utf8(token).map_err(|_| TokenRejection::Token("the token is not UTF-8 text"))?;
-        let service = match endpoint {
-            Some(endpoint) => provider.service(endpoint)?,
+        let endpoint = match endpoint {
+            Some(endpoint) => provider.endpoint(endpoint)?,
             None => {
                 let discovery = provider.discovery().await?;
                 let endpoint = discovery.introspection_endpoint.as_deref();
-                provider.service(endpoint.ok_or_else(|| {
-                    ProviderError::Answer("the discovery document has no `introspection_endpoint`".to_owned())
-                })?)?
+                provider.endpoint(endpoint.ok_or_else(|| missing_endpoint("introspection_endpoint"))?)?
             }
         };
         let mut sent = HeaderMap::new();
@@ -185,7 +184,7 @@ impl Bearer {
             }
         }
         let pairs = [("token", token), ("token_type_hint", "access_token")];
-        let claims = provider.post(&service, *proof, sent, &pairs).await?;
+        let claims = provider.post(&endpoint, *proof, sent, &pairs).await?;
         if claims.get("active") != Some(&Value::Bool(true)) {
             return Err(TokenRejection::Token("the token is not active"));
         }

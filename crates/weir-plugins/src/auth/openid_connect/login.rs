@@ -13,10 +13,13 @@ use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
 
 use super::bearer::{TokenRejection, verified};
-use super::provider::{ClientAuthMethod, Provider, ProviderError, encoded, missing_endpoint};
+use super::client::{ClientAuthMethod, encoded};
+use super::provider::{Provider, ProviderError, missing_endpoint};
+use super::pushed::PushedRequests;
 use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
 use crate::auth::signed_token::TokenRules;
+use crate::rate_limited_log::RateLimitedLog;
 
 pub struct LoginFlow {
     pub cookies: Cookies,
@@ -29,6 +32,11 @@ pub struct LoginFlow {
     pub params: Vec<(String, String)>,
     pub force_reauthorize: bool,
     pub proof: ClientAuthMethod,
+    /// `None` if browsers carry the authorization request to the provider.
+    pub pushed: Option<PushedRequests>,
+    /// Tokens of a session are revoked at the provider when it ends by a logout.
+    pub revokes: bool,
+    pub failures: RateLimitedLog,
     /// The rules for ID tokens.
     pub rules: TokenRules,
     pub wants_userinfo: bool,
@@ -102,7 +110,7 @@ impl LoginFlow {
         let sealed = self.cookies.read(exchange);
         let session = sealed.and_then(|sealed| self.sealer.open::<OpenidSession>("session", &sealed));
         if path == self.logout_path {
-            return self.leave(provider, exchange).await;
+            return self.leave(provider, exchange, session).await;
         }
         let now_s = now_s();
         match session.filter(|session| now_s < session.began_s + self.absolute_s) {
@@ -145,6 +153,11 @@ impl LoginFlow {
             pairs.push(("prompt", "login"));
         }
         pairs.extend(self.params.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let request_uri: String;
+        if let Some(pushed) = &self.pushed {
+            request_uri = pushed.push(provider, &pairs).await?;
+            pairs = vec![("client_id", &*provider.client.id), ("request_uri", &request_uri)];
+        }
         let mark = if endpoint.contains('?') { '&' } else { '?' };
         let location = format!("{endpoint}{mark}{}", text(&encoded(&pairs)));
         let stop = redirect(exchange, 302, &location)?;
@@ -229,8 +242,8 @@ impl LoginFlow {
         pairs: &[(&str, &str)],
     ) -> Result<Option<Map<String, Value>>, ProviderError> {
         let discovery = provider.discovery().await?;
-        let service = provider.service(discovery.token_endpoint()?)?;
-        match provider.post(&service, self.proof, HeaderMap::new(), pairs).await {
+        let endpoint = provider.endpoint(discovery.token_endpoint()?)?;
+        match provider.post(&endpoint, self.proof, HeaderMap::new(), pairs).await {
             Ok(answer) => Ok(Some(answer)),
             // RFC 6749 §5.2.
             Err(ProviderError::Refused(_, 400)) => Ok(None),
@@ -294,7 +307,7 @@ impl LoginFlow {
     ) -> Result<Option<Map<String, Value>>, TokenRejection> {
         let discovery = provider.discovery().await?;
         let Some(endpoint) = &discovery.userinfo_endpoint else { return Ok(None) };
-        let userinfo = provider.get_as(&provider.service(endpoint)?, token).await?;
+        let userinfo = provider.get_as(&provider.endpoint(endpoint)?, token).await?;
         // OpenID Connect Core 1.0 §5.3.2.
         match userinfo.get("sub") == identity.get("sub") {
             true => Ok(Some(userinfo)),
@@ -312,8 +325,8 @@ impl LoginFlow {
         let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else {
             return Ok(LoginStep::NoSession);
         };
-        let service = provider.service(provider.discovery().await?.token_endpoint()?)?;
-        let Some(answer) = provider.refresh(service, self.proof, &token).await? else {
+        let endpoint = provider.endpoint(provider.discovery().await?.token_endpoint()?)?;
+        let Some(answer) = provider.refresh(endpoint, self.proof, &token).await? else {
             return Ok(LoginStep::NoSession);
         };
         let session = self.session(provider, &answer, None, Some(session)).await?;
@@ -323,7 +336,19 @@ impl LoginFlow {
         Ok(LoginStep::Answered(stop))
     }
 
-    async fn leave(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
+    async fn leave(
+        &self,
+        provider: &Provider,
+        exchange: &mut Exchange,
+        session: Option<OpenidSession>,
+    ) -> Result<LoginStep, TokenRejection> {
+        if let Some(session) = session.filter(|_| self.revokes)
+            && let Err(trouble) = self.revoke(provider, &session).await
+        {
+            // The session of the browser ends even so.
+            self.failures
+                .error(format_args!("openid-connect: {}: tokens were not revoked: {trouble}", provider.name()));
+        }
         let discovery = provider.discovery().await?;
         let location = match (&discovery.end_session_endpoint, &self.post_logout_redirect_uri) {
             (Some(endpoint), after) => {
@@ -340,6 +365,17 @@ impl LoginFlow {
         };
         self.cookies.write(exchange, "", 0)?;
         Ok(LoginStep::Answered(stop))
+    }
+
+    /// Revokes the tokens of a session: the refresh token first, since with it the access token can be renewed.
+    async fn revoke(&self, provider: &Provider, session: &OpenidSession) -> Result<(), ProviderError> {
+        let discovery = provider.discovery().await?;
+        let url = discovery.revocation_endpoint.as_deref().ok_or_else(|| missing_endpoint("revocation_endpoint"))?;
+        let endpoint = provider.endpoint(url)?;
+        if let Some(token) = &session.refresh_token {
+            provider.revoke(&endpoint, self.proof, token, "refresh_token").await?;
+        }
+        provider.revoke(&endpoint, self.proof, &session.access_token, "access_token").await
     }
 }
 

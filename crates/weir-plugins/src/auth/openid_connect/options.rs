@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use weir_client::ServiceUrl;
 use weir_plugin::ConfigError;
 
+use super::client::{ClientAuthMethod, OpenidClient};
 use super::login::LoginFlow;
-use super::proof;
+use super::pushed::PushedRequests;
 use super::session::{Cookies, Sealer};
 use crate::auth::signed_token::TokenRules;
 use crate::options::headers::Scalar;
+use crate::rate_limited_log::RateLimitedLog;
 
 /// What only the login with redirects needs.
 #[derive(Deserialize, JsonSchema)]
@@ -28,9 +31,12 @@ pub struct LoginOptions {
     logout_path: String,
     /// Where browsers are redirected after a logout.
     post_logout_redirect_uri: Option<String>,
-    /// How the gateway authenticates at the token endpoint: `client_secret_basic` or `client_secret_post`.
-    #[serde(default = "default_token_endpoint_auth_method")]
-    token_endpoint_auth_method: String,
+    /// How the gateway authenticates at the token endpoint.
+    #[serde(default)]
+    token_endpoint_auth_method: ClientAuthMethod,
+    /// Sends the parameters of a login to the provider before the browser is redirected (PAR, RFC 9126).
+    #[serde(default)]
+    par: PushedRequestOptions,
     /// Has no effect: logins always use PKCE (RFC 7636).
     #[serde(default, rename = "use_pkce")]
     #[schemars(extend("deprecated" = true))]
@@ -69,6 +75,23 @@ pub struct LoginOptions {
     /// at the provider.
     #[serde(default)]
     force_reauthorize: bool,
+    /// Revokes the tokens of a session at the provider at a logout (RFC 7009). If that fails, it is logged, and the session
+    /// ends in the browser only.
+    #[serde(default)]
+    revoke_tokens_on_logout: bool,
+}
+
+/// Whether and how the parameters of logins are pushed.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct PushedRequestOptions {
+    /// Pushes the parameters of logins.
+    enabled: bool,
+    /// The URL of the endpoint. Without it, the URL from the discovery document.
+    #[schemars(extend("x-weir-reaches" = "server"))]
+    endpoint: Option<String>,
+    /// How the gateway authenticates at this endpoint. Without it, as at the token endpoint.
+    endpoint_auth_method: Option<ClientAuthMethod>,
 }
 
 /// How a session is kept.
@@ -104,6 +127,19 @@ struct SessionOptions {
     #[schemars(range(min = 1, max = MOST_S))]
     #[schemars(extend("x-weir-unit" = "s"))]
     absolute_timeout: u64,
+    /// Options of the cookie, as older versions of APISIX have them.
+    #[serde(default)]
+    cookie: SessionCookieOptions,
+}
+
+/// What older versions of APISIX have below `cookie`.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct SessionCookieOptions {
+    /// An older name of `absolute_timeout`, which it replaces.
+    #[schemars(range(min = 1, max = MOST_S))]
+    #[schemars(extend("x-weir-unit" = "s"))]
+    lifetime: Option<u64>,
 }
 
 /// Where sessions are kept.
@@ -152,16 +188,19 @@ fn default_cookie_path() -> String {
     "/".to_owned()
 }
 
-fn default_token_endpoint_auth_method() -> String {
-    "client_secret_basic".to_owned()
-}
-
 /// Browsers keep no cookie for longer than 400 days.
 const MOST_S: u64 = 400 * 86_400;
 
 impl LoginOptions {
     /// `rules` are those for ID tokens.
-    pub fn build(&self, client_id: &str, rules: TokenRules, wants_userinfo: bool) -> Result<LoginFlow, ConfigError> {
+    pub fn build(
+        &self,
+        client: &OpenidClient,
+        rules: TokenRules,
+        wants_userinfo: bool,
+    ) -> Result<LoginFlow, ConfigError> {
+        let proof = self.token_endpoint_auth_method;
+        client.check(proof, "is needed for logins; or set `bearer_only: true`")?;
         let session = self.session.as_ref().ok_or_else(|| {
             ConfigError::new("session", "is needed for logins, with a `secret`; or set `bearer_only: true`")
         })?;
@@ -180,7 +219,7 @@ impl LoginOptions {
                     SameSite::Default => None,
                 },
             },
-            sealer: Sealer::new(&session.secret, client_id),
+            sealer: Sealer::new(&session.secret, &client.id),
             redirect_uri: self.redirect_uri.clone(),
             logout_path: self.logout_path.clone(),
             post_logout_redirect_uri: self.post_logout_redirect_uri.clone(),
@@ -191,15 +230,31 @@ impl LoginOptions {
                 .map(|(name, value)| (name.clone(), value.text().to_owned()))
                 .collect(),
             force_reauthorize: self.force_reauthorize,
-            proof: proof(&self.token_endpoint_auth_method, "token_endpoint_auth_method")?,
+            proof,
+            pushed: self.pushed(client)?,
+            revokes: self.revoke_tokens_on_logout,
+            failures: RateLimitedLog::default(),
             rules,
             wants_userinfo,
             wants_raw: self.set_raw_id_token_header,
             renews: self.renew_access_token_on_expiry,
             expires_in_s: self.access_token_expires_in,
             leeway_s: self.access_token_expires_leeway,
-            absolute_s: session.absolute_timeout,
+            absolute_s: session.cookie.lifetime.unwrap_or(session.absolute_timeout),
         })
+    }
+
+    fn pushed(&self, client: &OpenidClient) -> Result<Option<PushedRequests>, ConfigError> {
+        if !self.par.enabled {
+            return Ok(None);
+        }
+        let proof = self.par.endpoint_auth_method.unwrap_or(self.token_endpoint_auth_method);
+        client.check(proof, "is needed by `par.endpoint_auth_method`")?;
+        if let Some(url) = &self.par.endpoint {
+            ServiceUrl::parse(url)
+                .map_err(|error| ConfigError::new("par.endpoint", format!("is not a URL: {error}")))?;
+        }
+        Ok(Some(PushedRequests { endpoint: self.par.endpoint.clone(), proof }))
     }
 
     /// Checks the options that do not depend on others.
@@ -228,5 +283,54 @@ impl LoginOptions {
             return Err(ConfigError::new("post_logout_redirect_uri", "must be a path, or a URL"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::auth::openid_connect::client::AssertionOptions;
+
+    fn login(options: Value) -> Result<LoginFlow, String> {
+        let assertions: AssertionOptions = serde_json::from_value(json!({})).expect("options");
+        let client = assertions.client("us", Some("a secret")).expect("a client");
+        let rules = TokenRules {
+            algorithms: None,
+            issuers: None,
+            audience: "aud".to_owned(),
+            audience_required: true,
+            for_client: None,
+            iat_slack_s: 0.0,
+        };
+        let options: LoginOptions = serde_json::from_value(options).expect("options");
+        options.build(&client, rules, false).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_lifetime_of_the_cookie_is_that_of_the_session() {
+        let session = |more: Value| {
+            let mut session = json!({"secret": "0123456789abcdef", "absolute_timeout": 300});
+            session.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+            login(json!({ "session": session })).expect("built").absolute_s
+        };
+        assert_eq!(session(json!({})), 300);
+        assert_eq!(session(json!({"cookie": {"lifetime": 60}})), 60);
+    }
+
+    #[test]
+    fn pushed_requests_are_proved_as_tokens_are_unless_they_have_a_method_of_their_own() {
+        let with = |par: Value| login(json!({"session": {"secret": "0123456789abcdef"}, "par": par}));
+        let proof = |par| with(par).map(|login| login.pushed.map(|pushed| pushed.proof));
+        assert_eq!(proof(json!({})), Ok(None));
+        assert_eq!(proof(json!({"enabled": true})), Ok(Some(ClientAuthMethod::Basic)));
+        let method = json!({"enabled": true, "endpoint_auth_method": "client_secret_jwt"});
+        assert_eq!(proof(method), Ok(Some(ClientAuthMethod::SecretJwt)));
+        let keyless = json!({"enabled": true, "endpoint_auth_method": "private_key_jwt"});
+        let error = proof(keyless).expect_err("refused");
+        assert_eq!(error, "client_rsa_private_key: is needed by `par.endpoint_auth_method`");
+        let error = proof(json!({"enabled": true, "endpoint": "/par"})).expect_err("refused");
+        assert!(error.starts_with("par.endpoint: is not a URL"), "{error}");
     }
 }

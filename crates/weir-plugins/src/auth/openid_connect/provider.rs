@@ -9,8 +9,6 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request};
 use http_body_util::Full;
@@ -20,8 +18,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use weir_client::{CallError, HttpClient, IdleConnections};
-use weir_plugin::{Build, ConfigError, PerWorker, form};
+use weir_plugin::{Build, ConfigError, PerWorker};
 
+use super::client::{ClientAuthMethod, OpenidClient, encoded};
 use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::auth::signed_token::SigningKey;
@@ -58,17 +57,10 @@ pub enum ProviderUrl<'a> {
     None,
 }
 
-/// The credentials of this gateway at the provider.
-pub struct OpenidClient {
-    pub id: String,
-    pub secret: String,
-}
-
-/// How the gateway authenticates at the provider (RFC 6749 §2.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientAuthMethod {
-    Basic,
-    Post,
+/// An endpoint of the provider.
+pub struct ProviderEndpoint {
+    url: String,
+    service: HttpService,
 }
 
 /// The metadata of a provider.
@@ -81,6 +73,8 @@ pub struct Discovery {
     token_endpoint: Option<String>,
     pub userinfo_endpoint: Option<String>,
     pub end_session_endpoint: Option<String>,
+    pub revocation_endpoint: Option<String>,
+    pub pushed_authorization_request_endpoint: Option<String>,
 }
 
 impl Discovery {
@@ -104,7 +98,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub enum ProviderError {
     Service(String, CallError),
-    /// The status of the answer is not 200.
+    /// The status of the answer is neither 200 nor 201.
     Refused(String, u16),
     /// The answer is not valid.
     Answer(String),
@@ -267,11 +261,8 @@ impl Provider {
         if let Some(found) = self.state.get().keys.borrow().find(age) {
             return found;
         }
-        let uri = discovery
-            .jwks_uri
-            .as_deref()
-            .ok_or_else(|| ProviderError::Answer("the discovery document has no `jwks_uri`".to_owned()))?;
-        let service = self.service(uri)?;
+        let uri = discovery.jwks_uri.as_deref().ok_or_else(|| missing_endpoint("jwks_uri"))?;
+        let service = self.endpoint(uri)?.service;
         let read = async move {
             let set: Map<String, Value> = read(&service, question(&service.target)?).await?;
             Ok(SigningKey::of_set(&set).into())
@@ -310,31 +301,44 @@ impl Provider {
         self.keys(REFRESH).await
     }
 
-    /// An endpoint of the provider.
-    pub fn service(&self, url: &str) -> Result<HttpService, ProviderError> {
-        HttpService::parse(&self.http, url, self.verify, self.timeout(), IDLE, "")
-            .map_err(|error| ProviderError::Answer(error.problem))
+    /// The endpoint at this URL.
+    pub fn endpoint(&self, url: &str) -> Result<ProviderEndpoint, ProviderError> {
+        let service = HttpService::parse(&self.http, url, self.verify, self.timeout(), IDLE, "");
+        let service = service.map_err(|error| ProviderError::Answer(error.problem))?;
+        Ok(ProviderEndpoint { url: url.to_owned(), service })
     }
 
     /// Sends a GET to an endpoint with a user's access token.
-    pub async fn get_as(&self, service: &HttpService, token: &str) -> Result<Map<String, Value>, ProviderError> {
+    pub async fn get_as(&self, endpoint: &ProviderEndpoint, token: &str) -> Result<Map<String, Value>, ProviderError> {
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
             .map_err(|_| ProviderError::Answer("the access token is not a valid field value".to_owned()))?;
         value.set_sensitive(true);
-        let mut request = question(&service.target)?;
+        let mut request = question(&endpoint.service.target)?;
         request.headers_mut().insert(AUTHORIZATION, value);
-        read(service, request).await
+        read(&endpoint.service, request).await
     }
 
     /// Sends a form with this client's credentials, and parses the JSON answer.
     pub async fn post(
         &self,
-        service: &HttpService,
+        endpoint: &ProviderEndpoint,
         proof: ClientAuthMethod,
         fields: HeaderMap,
         pairs: &[(&str, &str)],
     ) -> Result<Map<String, Value>, ProviderError> {
-        read(service, self.form(service, proof, fields, pairs)?).await
+        read(&endpoint.service, self.form(endpoint, proof, fields, pairs)?).await
+    }
+
+    /// Revokes a token (RFC 7009), whose answer has no content that matters.
+    pub async fn revoke(
+        &self,
+        endpoint: &ProviderEndpoint,
+        proof: ClientAuthMethod,
+        token: &str,
+        kind: &str,
+    ) -> Result<(), ProviderError> {
+        let pairs = [("token", token), ("token_type_hint", kind)];
+        ask(&endpoint.service, self.form(endpoint, proof, HeaderMap::new(), &pairs)?).await.map(drop)
     }
 
     /// Sends the form of a refresh, and parses the JSON answer. Exchanges that have the same refresh token share one request,
@@ -342,18 +346,18 @@ impl Provider {
     /// exchange that began it.
     pub async fn refresh(
         &self,
-        service: HttpService,
+        endpoint: ProviderEndpoint,
         proof: ClientAuthMethod,
         token: &str,
     ) -> Result<RefreshAnswer, ProviderError> {
         let mark = SecretDigest::of(&[self.client.id.as_bytes(), token.as_bytes()]);
         let pairs = [("grant_type", "refresh_token"), ("refresh_token", token)];
-        let request = self.form(&service, proof, HeaderMap::new(), &pairs)?;
+        let request = self.form(&endpoint, proof, HeaderMap::new(), &pairs)?;
         let (mut renewal, begun) = self.renewals.join(mark, Instant::now() + self.timeout + RENEWED);
         if let Some(sender) = begun {
             let renewals = Arc::clone(&self.renewals);
             tokio::task::spawn_local(async move {
-                let answer = match read(&service, request).await {
+                let answer = match read(&endpoint.service, request).await {
                     Ok(answer) => Ok(Some(Arc::new(answer))),
                     // RFC 6749 §5.2.
                     Err(ProviderError::Refused(_, 400)) => Ok(None),
@@ -376,34 +380,20 @@ impl Provider {
     /// The request for a form with this client's credentials.
     fn form(
         &self,
-        service: &HttpService,
+        endpoint: &ProviderEndpoint,
         proof: ClientAuthMethod,
-        fields: HeaderMap,
+        mut fields: HeaderMap,
         pairs: &[(&str, &str)],
     ) -> Result<Request<Full<Bytes>>, ProviderError> {
         let mut body = encoded(pairs);
+        let proved = self.client.prove(proof, &endpoint.url, &mut fields, &mut body);
+        proved.map_err(|problem| ProviderError::Answer(problem.to_owned()))?;
         let mut request = Request::new(Full::default());
         *request.headers_mut() = fields;
-        match proof {
-            ClientAuthMethod::Basic => {
-                // RFC 6749 §2.3.1: id and secret are each encoded as in a form.
-                let mut shown = Vec::new();
-                form::write_encoded(self.client.id.as_bytes(), &mut shown);
-                shown.push(b':');
-                form::write_encoded(self.client.secret.as_bytes(), &mut shown);
-                let mut value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(shown)))
-                    .expect("base64 is visible ASCII");
-                value.set_sensitive(true);
-                request.headers_mut().insert(AUTHORIZATION, value);
-            }
-            ClientAuthMethod::Post => {
-                body.push(b'&');
-                body.append(&mut encoded(&[("client_id", &self.client.id), ("client_secret", &self.client.secret)]));
-            }
-        }
         *request.method_mut() = Method::POST;
+        let target = endpoint.service.target.parse();
         *request.uri_mut() =
-            service.target.parse().map_err(|_| ProviderError::Answer("the path of the URL is not valid".to_owned()))?;
+            target.map_err(|_| ProviderError::Answer("the path of the URL is not valid".to_owned()))?;
         let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
         request.headers_mut().insert(CONTENT_TYPE, kind);
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -413,20 +403,6 @@ impl Provider {
 }
 
 const IDLE: IdleConnections = IdleConnections { max_per_origin: 2, timeout: Duration::from_secs(60) };
-
-/// Encodes pairs as a form.
-pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (name, value) in pairs {
-        if !out.is_empty() {
-            out.push(b'&');
-        }
-        form::write_encoded(name.as_bytes(), &mut out);
-        out.push(b'=');
-        form::write_encoded(value.as_bytes(), &mut out);
-    }
-    out
-}
 
 fn question(target: &str) -> Result<Request<Full<Bytes>>, ProviderError> {
     let mut request = Request::new(Full::default());
@@ -440,12 +416,18 @@ async fn read<T: serde::de::DeserializeOwned>(
     service: &HttpService,
     request: Request<Full<Bytes>>,
 ) -> Result<T, ProviderError> {
+    let answer = ask(service, request).await?;
+    serde_json::from_slice(&answer)
+        .map_err(|error| ProviderError::Answer(format!("{} sent an unexpected answer: {error}", service.name())))
+}
+
+/// The content of a successful answer.
+async fn ask(service: &HttpService, request: Request<Full<Bytes>>) -> Result<Bytes, ProviderError> {
     let answer = service.ask(request, MOST_ANSWERED).await;
     let answer = answer.map_err(|failure| ProviderError::Service(service.name(), failure))?;
-    let status = answer.status().as_u16();
-    if status != 200 {
-        return Err(ProviderError::Refused(service.name(), status));
+    match answer.status().as_u16() {
+        // 201 is the answer to a pushed authorization request (RFC 9126 §2.2).
+        200 | 201 => Ok(answer.into_body()),
+        status => Err(ProviderError::Refused(service.name(), status)),
     }
-    serde_json::from_slice(answer.body())
-        .map_err(|error| ProviderError::Answer(format!("{} sent an unexpected answer: {error}", service.name())))
 }

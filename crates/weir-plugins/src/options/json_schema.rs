@@ -1,0 +1,60 @@
+//! JSON Schemas in options, compiled with bounds.
+
+use std::sync::Arc;
+
+use jsonschema::paths::LocationSegment;
+use jsonschema::{Draft, PatternOptions, Validator};
+use serde_json::{Map, Value};
+use weir_plugin::{ConfigError, Interner, pattern_budget};
+
+/// The largest compiled pattern of a schema, in bytes.
+const MAX_PATTERN: usize = 1 << 20;
+
+/// The validators in use, by the texts of their schemas.
+static VALIDATORS: Interner<String, Validator> = Interner::new();
+
+/// Compiles the schema of the option at `path`. It follows draft 7, unless its `$schema` names another draft.
+///
+/// # Errors
+/// If it is not a schema, or the regular expressions in it take more than what is left of the budget for expressions.
+pub fn compile(schema: Map<String, Value>, path: &str) -> Result<Arc<Validator>, ConfigError> {
+    let schema = Value::Object(schema);
+    VALIDATORS.get_or_build(schema.to_string(), |_| {
+        if !pattern_budget::spend(pattern_bytes(&schema)) {
+            return Err(ConfigError::new(path, "has too many regular expressions"));
+        }
+        validator(&schema, path)
+    })
+}
+
+fn validator(schema: &Value, path: &str) -> Result<Validator, ConfigError> {
+    let mut options = jsonschema::options()
+        .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN));
+    if schema.get("$schema").is_none() {
+        options = options.with_draft(Draft::Draft7);
+    }
+    options.build(schema).map_err(|error| {
+        let place = error.instance_path().segments().fold(path.to_owned(), |place, segment| match segment {
+            LocationSegment::Property(name) => format!("{place}.{name}"),
+            LocationSegment::Index(index) => format!("{place}[{index}]"),
+        });
+        ConfigError::new(place, format!("is not a JSON Schema: {error}"))
+    })
+}
+
+/// The most bytes that the patterns of a schema may take when they are compiled, by the length of their texts: what repeats a part of
+/// itself takes much more than its text.
+fn pattern_bytes(schema: &Value) -> usize {
+    match schema {
+        Value::Object(members) => {
+            let of_pattern = members.get("pattern").and_then(Value::as_str).into_iter();
+            let named = members.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+            let of_text =
+                |text: &str| if text.contains('{') { MAX_PATTERN } else { (text.len() << 8).min(MAX_PATTERN) };
+            let own: usize = of_pattern.chain(named.map(String::as_str)).map(of_text).sum();
+            own + members.values().map(pattern_bytes).sum::<usize>()
+        }
+        Value::Array(items) => items.iter().map(pattern_bytes).sum(),
+        _ => 0,
+    }
+}
