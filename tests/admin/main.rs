@@ -11,6 +11,7 @@ mod durability;
 mod encryption;
 mod equality;
 mod etcd;
+mod examples;
 mod file_mode;
 mod history;
 mod hostile_input;

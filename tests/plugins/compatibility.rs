@@ -38,11 +38,19 @@ fn u18_a_failing_upstream_is_told_from_a_failing_gateway() {
 
 #[test]
 fn u18_all_weights_of_zero_leave_nobody_to_ask() {
-    let gateway = gateway("routes: [{ uri: /a, upstream: { nodes: { '127.0.0.1:1': 0, '127.0.0.1:2': 0 } } }]\n");
-    let answer = gateway.get("/a");
-    assert_eq!(answer.status, 503);
-    assert!(answer.text().contains("503 Service Temporarily Unavailable"), "{}", answer.text());
-    assert_eq!(answer.headers.get("x-apisix-upstream-status"), None, "nobody was asked");
+    let gateway = gateway(
+        "routes:
+  - { uri: /a, upstream: { nodes: { '127.0.0.1:1': 0, '127.0.0.1:2': 0 } } }
+  - { uri: /b, upstream: { type: chash, key: uri, nodes: { '127.0.0.1:1': 0, '127.0.0.1:2': 0 } } }
+  - { uri: /c, upstream: { type: chash, key: uri, nodes: { '127.0.0.1:1': 0 } } }
+",
+    );
+    for target in ["/a", "/b", "/c"] {
+        let answer = gateway.get(target);
+        assert_eq!(answer.status, 503, "{target}");
+        assert!(answer.text().contains("503 Service Temporarily Unavailable"), "{}", answer.text());
+        assert_eq!(answer.headers.get("x-apisix-upstream-status"), None, "nobody was asked");
+    }
 }
 
 #[test]

@@ -42,6 +42,25 @@ routes:
 }
 
 #[test]
+fn the_host_of_a_diverted_request_is_what_its_upstream_says() {
+    let origin = Origin::serving(|request| Answer::ok(request.headers.get("host").unwrap_or_default()));
+    let port = origin.addr().port();
+    let split = |upstream: &str| {
+        format!(
+            "{{ traffic-split: {{ rules: [{{ weighted_upstreams: [{{ upstream: {{ type: roundrobin, {upstream}, \
+             nodes: {{ \"localhost:{port}\": 1 }} }} }}] }}] }} }}"
+        )
+    };
+    let rig = Rig::with(&split("pass_host: node"));
+    let asked = |rig: &Rig| rig.gateway.client().ask("GET / HTTP/1.1\r\nHost: shop\r\n\r\n").expect("an answer").text();
+    assert_eq!(asked(&rig), format!("localhost:{port}"));
+    rig.change(&split("pass_host: rewrite, upstream_host: canary.example"));
+    assert_eq!(asked(&rig), "canary.example");
+    rig.change(&split("pass_host: pass"));
+    assert_eq!(asked(&rig), "shop");
+}
+
+#[test]
 fn a_diverted_request_is_tried_again_where_it_was_sent() {
     let other = named("other");
     let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
