@@ -13,8 +13,11 @@
 //! | `/sse?rate=10&bytes=82&count=0` | events per second, bytes per event, number of events (0: for ever) |
 //! | any, with `Upgrade: websocket` | each message back; its bytes reversed when the path ends in `/reverse` |
 //! | any, with `Content-Type: application/grpc` over HTTP/2 | each message back |
+//!
+//! Or it speaks no HTTP, and returns the bytes of TCP connections, or datagrams, as they are ([`BackendCarries`]).
 
 pub mod behaviour;
+mod echo;
 mod http1;
 mod http2;
 mod prefixed;
@@ -33,8 +36,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::runtime;
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
@@ -53,8 +56,21 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Threads, each with a listener of its own per address.
     pub threads: usize,
+    pub carries: BackendCarries,
     pub behaviour: Behaviour,
     pub tls: Option<TlsFiles>,
+}
+
+/// What the connections of a backend carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendCarries {
+    /// HTTP, and what upgrades to WebSocket
+    #[default]
+    Http,
+    /// Bytes over TCP, which come back as they are
+    Tcp,
+    /// Datagrams of UDP, which come back as they are
+    Udp,
 }
 
 impl Default for Config {
@@ -62,6 +78,7 @@ impl Default for Config {
         Self {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
             threads: 1,
+            carries: BackendCarries::default(),
             behaviour: Behaviour::default(),
             tls: None,
         }
@@ -94,16 +111,16 @@ impl BackendServer {
         for thread in 0..config.threads.max(1) {
             let mut listeners = Vec::new();
             for address in &mut backend.addresses {
-                let listener = listen(*address)?;
+                let listener = listen(*address, config.carries)?;
                 // If the first thread was given a free port, the others share it.
-                *address = listener.local_addr()?;
+                *address = listener.local_addr()?.as_socket().unwrap_or(*address);
                 listeners.push(listener);
             }
-            let behaviour = config.behaviour.clone();
+            let (behaviour, carries) = (config.behaviour.clone(), config.carries);
             let (tls, stopped) = (tls.clone(), stopped.clone());
             let random = SeededRandom::new(thread as u64 + 1);
             let work = move || {
-                let host = Rc::new(BackendState { behaviour, started, random: RefCell::new(random) });
+                let host = Rc::new(BackendState { behaviour, carries, started, random: RefCell::new(random) });
                 serve(listeners, &host, tls, stopped);
             };
             backend.threads.push(std::thread::Builder::new().name(format!("backend-{thread}")).spawn(work)?);
@@ -129,6 +146,7 @@ impl Drop for BackendServer {
 /// The state that the connections of a thread share.
 struct BackendState {
     behaviour: Behaviour,
+    carries: BackendCarries,
     started: Instant,
     random: RefCell<SeededRandom>,
 }
@@ -144,18 +162,24 @@ impl BackendState {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+fn listen(address: SocketAddr, carries: BackendCarries) -> io::Result<Socket> {
+    let kind = match carries {
+        BackendCarries::Http | BackendCarries::Tcp => Type::STREAM,
+        BackendCarries::Udp => Type::DGRAM,
+    };
+    let socket = Socket::new(Domain::for_address(address), kind.nonblocking(), None)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    if kind == Type::STREAM {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket)
 }
 
 /// The body of a thread.
 fn serve(
-    listeners: Vec<std::net::TcpListener>,
+    listeners: Vec<Socket>,
     host: &Rc<BackendState>,
     tls: Option<Arc<rustls::ServerConfig>>,
     mut stopped: watch::Receiver<bool>,
@@ -165,7 +189,12 @@ fn serve(
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         for listener in listeners {
-            let listener = TcpListener::from_std(listener).expect("each listener is a non-blocking socket");
+            if host.carries == BackendCarries::Udp {
+                let socket = UdpSocket::from_std(listener.into()).expect("each is a non-blocking socket");
+                spawn_local(echo::datagrams(socket));
+                continue;
+            }
+            let listener = TcpListener::from_std(listener.into()).expect("each listener is a non-blocking socket");
             spawn_local(accept(listener, host.clone(), tls.clone().map(TlsAcceptor::from)));
         }
         // An error means that the backend has been dropped.
@@ -185,13 +214,20 @@ async fn accept(listener: TcpListener, host: Rc<BackendState>, tls: Option<TlsAc
             let _ = stream.set_nodelay(true);
             // An error of one connection does not affect others.
             let _ = match tls {
-                None => http1::connection(stream, host).await,
+                None => connection(stream, host).await,
                 Some(tls) => match tls.accept(stream).await {
-                    Ok(stream) => http1::connection(stream, host).await,
+                    Ok(stream) => connection(stream, host).await,
                     Err(error) => Err(error),
                 },
             };
         });
+    }
+}
+
+async fn connection(stream: impl BackendConnection, host: Rc<BackendState>) -> io::Result<()> {
+    match host.carries {
+        BackendCarries::Tcp => echo::bytes(stream).await,
+        BackendCarries::Http | BackendCarries::Udp => http1::connection(stream, host).await,
     }
 }
 

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::backend::behaviour::parse_duration;
-use crate::backend::{BackendAnswer, BackendDelay, BackendServer, Behaviour, Config, InjectedFailure, TlsFiles};
+use crate::backend::{
+    BackendAnswer, BackendCarries, BackendDelay, BackendServer, Behaviour, Config, InjectedFailure, TlsFiles,
+};
 use crate::cli::print::out;
 use crate::engine::allow_files;
 
@@ -14,7 +16,7 @@ use crate::engine::allow_files;
 /// gRPC, WebSocket and server-sent events, with or without TLS.
 ///
 /// Some paths do not depend on the options: /echo, /bytes/N, /status/N, /delay/10ms, /cpu/50us, /sse?rate=10&bytes=82.
-/// WebSocket messages are echoed, or reversed if the path ends in /reverse.
+/// WebSocket messages are echoed, or reversed if the path ends in /reverse. With --protocol tcp or udp, there is no HTTP.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BackendArguments {
     /// The address to listen on. Given several times, one process runs several backends
@@ -23,6 +25,9 @@ pub struct BackendArguments {
     /// The number of threads, each with its own connections
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
+    /// What connections carry
+    #[arg(short, long, value_enum, default_value_t = BackendCarries::Http)]
+    protocol: BackendCarries,
     /// The response: `ok` (the text OK), `echo` (the body of the request), or a size such as 1KiB
     #[arg(short, long, default_value_t = BackendAnswer::Ok)]
     answer: BackendAnswer,
@@ -56,6 +61,7 @@ pub fn main(args: BackendArguments) -> ExitCode {
     let config = Config {
         listen: args.listen,
         threads: args.threads,
+        carries: args.protocol,
         behaviour: Behaviour {
             answer: args.answer,
             delay: args.delay.unwrap_or_default(),
@@ -73,7 +79,13 @@ pub fn main(args: BackendArguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let scheme = match (config.carries, config.tls.is_some()) {
+        (BackendCarries::Http, false) => "http",
+        (BackendCarries::Http, true) => "https",
+        (BackendCarries::Tcp, false) => "tcp",
+        (BackendCarries::Tcp, true) => "tls",
+        (BackendCarries::Udp, _) => "udp",
+    };
     for address in backend.addresses() {
         out!("listening on {scheme}://{address}");
     }

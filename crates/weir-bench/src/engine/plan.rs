@@ -72,7 +72,7 @@ pub struct RequestTemplate {
     pub name: Option<String>,
     #[serde(default = "default_method")]
     pub method: String,
-    /// Absolute, `http://`, `https://`, `ws://` or `wss://`.
+    /// Absolute, `http://`, `https://`, `ws://` or `wss://`; without HTTP, `tcp://`, `tls://` or `udp://` with a port.
     pub url: String,
     /// Sent in this order. `Host`, `Content-Length`, and `Connection: close` where needed, are added unless given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -179,6 +179,20 @@ pub enum Protocol {
         #[serde(default = "default_true")]
         first_request: bool,
     },
+    /// Bytes without a protocol over TCP, for `tls://` over TLS. An exchange is a message and the same bytes back. Without
+    /// `keep_alive`, it includes a connection.
+    Tcp {
+        /// Bytes per message.
+        #[serde(default = "default_message_bytes")]
+        message_bytes: usize,
+    },
+    /// Datagrams. An exchange is one and the same back; one that gets lost is an error of cause `timeout`. Without
+    /// `keep_alive`, each has a socket, and so a port, of its own.
+    Udp {
+        /// Bytes per datagram.
+        #[serde(default = "default_message_bytes")]
+        message_bytes: usize,
+    },
     /// WebSub: `connections` subscribers of one topic, each with a callback of its own on one listener of the
     /// generator; intents are verified, deliveries checked (HMAC). An exchange is one delivery; its latency is counted
     /// from the moment the publisher was due to publish. Pacing is that of publications; one thread does it all. A
@@ -206,6 +220,8 @@ impl Protocol {
             Protocol::WebSocketConnect => "websocket-connect",
             Protocol::Sse => "sse",
             Protocol::Idle { .. } => "idle",
+            Protocol::Tcp { .. } => "tcp",
+            Protocol::Udp { .. } => "udp",
             Protocol::WebSub { .. } => "websub",
         }
     }

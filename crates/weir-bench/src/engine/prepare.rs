@@ -14,6 +14,9 @@ use super::tls;
 /// File descriptors that the engine needs besides its connections: epoll, standard streams, files of the command.
 const OTHER_FILES: u64 = 64;
 
+/// Bytes of the largest datagram over IPv4.
+const LARGEST_DATAGRAM: usize = 65_507;
+
 /// A plan that has been checked and is ready to run.
 #[derive(Debug)]
 pub struct PreparedLoad {
@@ -129,6 +132,15 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
     if plan.protocol == Protocol::Sse && plan.requests.len() > 1 && !plan.pacing.is_open() {
         return wrong("pacing", "events that are published need an open loop: they are due by the clock");
     }
+    match plan.protocol {
+        Protocol::Tcp { message_bytes: 0 } | Protocol::Udp { message_bytes: 0 } => {
+            return wrong("protocol.message_bytes", "must be at least 1");
+        }
+        Protocol::Udp { message_bytes } if message_bytes > LARGEST_DATAGRAM => {
+            return wrong("protocol.message_bytes", "must be at most 65507, the largest datagram over IPv4");
+        }
+        _ => {}
+    }
     if let Protocol::Http2 { streams: 0 } = plan.protocol {
         return wrong("protocol.streams", "must be at least 1");
     }
@@ -183,7 +195,15 @@ fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(L
     let secure = match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP || scheme.as_str() == "ws" => false,
         Some(scheme) if *scheme == Scheme::HTTPS || scheme.as_str() == "wss" => true,
-        _ => return Err(wrong(format!("{url:?} must start with http://, https://, ws:// or wss://"))),
+        Some(scheme) if matches!(scheme.as_str(), "tcp" | "udp") && uri.port().is_some() => false,
+        Some(scheme) if scheme.as_str() == "tls" && uri.port().is_some() => true,
+        Some(scheme) if matches!(scheme.as_str(), "tcp" | "tls" | "udp") => {
+            return Err(wrong(format!("{url:?} needs a port: {url}:PORT")));
+        }
+        _ => {
+            let schemes = "http://, https://, ws://, wss://, tcp://, tls:// or udp://";
+            return Err(wrong(format!("{url:?} must start with {schemes}")));
+        }
     };
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong(format!("{url:?} has no host")))?;
     let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
@@ -342,6 +362,9 @@ mod tests {
         assert!(wrong(|plan| plan.requests.clear()).starts_with("requests: "));
         assert!(wrong(|plan| plan.requests[0].url = "127.0.0.1".into()).starts_with("requests[0].url: "));
         assert!(wrong(|plan| plan.requests[0].url = "ftp://a/".into()).contains("must start with http://"));
+        assert!(wrong(|plan| plan.requests[0].url = "tcp://127.0.0.1".into()).contains("needs a port"));
+        let empty = wrong(|plan| plan.protocol = Protocol::Udp { message_bytes: 0 });
+        assert!(empty.starts_with("protocol.message_bytes: "), "{empty}");
         assert!(wrong(|plan| plan.connections = 0).starts_with("connections: "));
         assert!(wrong(|plan| plan.threads = 3).starts_with("threads: "));
         assert!(wrong(|plan| plan.stop = StopCondition::default()).starts_with("stop: "));

@@ -1,7 +1,7 @@
 //! Non-blocking client sockets.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -23,6 +23,21 @@ pub(super) fn connect(address: SocketAddr, source: Option<IpAddr>) -> Result<Own
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => Ok(socket.into()),
         Err(error) => Err(connect_cause(&error)),
     }
+}
+
+/// A socket for datagrams to and from `address` only.
+pub(super) fn connect_datagrams(address: SocketAddr, source: Option<IpAddr>) -> Result<UdpSocket, Cause> {
+    let any = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let opened = || {
+        let socket = UdpSocket::bind((source.unwrap_or(any), 0))?;
+        socket.connect(address)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    opened().map_err(|error: io::Error| connect_cause(&error))
 }
 
 /// Defers the choice of the local port to connect, so that a port must be unique only per destination

@@ -172,6 +172,8 @@ pub fn inputs(
         sse: false,
         websub: false,
         fan_out: false,
+        streams: false,
+        installed: String::new(),
         hub: BTreeMap::new(),
         routes: Vec::new(),
         own_upstreams: false,

@@ -153,7 +153,11 @@ impl Started {
             return Ok(Started::of(peer, None, dir, destination, pinning));
         };
         let port = free_port()?;
-        let inputs = setting.inputs(backend, &dir, port, connections)?;
+        let mut inputs = setting.inputs(backend, &dir, port, connections)?;
+        let directory = peer.installed(&place.cache)?;
+        if installed.program.starts_with(&directory) {
+            inputs.installed = directory.display().to_string();
+        }
         let configuration = setting.configure(peer, installed, &inputs, &dir)?;
         let program = installed.program.display().to_string();
         let command = |words: &[String]| peer.command(words, &program, &inputs.dir, *workers);
@@ -435,7 +439,12 @@ impl Setting<'_> {
         // The published result must not contain this machine's paths.
         let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
         let recorded = |words: &[String]| peer.command(words, &name, ".", *workers);
-        let without_place = |text: String| place.redacted(&text.replace(&inputs.dir, "."));
+        let without_place = |text: String| {
+            let text = text.replace(&inputs.dir, ".");
+            // An empty name would be found between all characters.
+            let is_installed = !inputs.installed.is_empty();
+            place.redacted(&if is_installed { text.replace(&inputs.installed, "{installed}") } else { text })
+        };
         let files = rendered.into_iter().map(|(name, text)| (name, without_place(text))).collect();
         let mut configuration = Configuration {
             row: row.name.clone(),
@@ -491,6 +500,8 @@ impl Setting<'_> {
             sse: matches!(row.speak, Speak::Sse { .. }),
             websub: matches!(row.speak, Speak::WebSub { .. }),
             fan_out: row.fan_out.is_some(),
+            streams: row.needs.iter().any(|need| need == "streams"),
+            installed: String::new(),
             hub: row.fan_out.as_ref().map(|fan_out| fan_out.hub.clone()).unwrap_or_default(),
             routes,
             own_upstreams: row.endpoints > 0,

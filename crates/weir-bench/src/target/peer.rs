@@ -61,7 +61,7 @@ pub struct PeerDefinition {
     #[serde(default = "default_log_errors")]
     pub log_errors: Vec<String>,
     /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `websocket`, `sse`, `websub`,
-    /// `upstream-settings`. Of a backend: `tls`, `websocket`, `sse`, `delay`.
+    /// `upstream-settings`, `streams`. Of a backend: `tls`, `websocket`, `sse`, `delay`.
     pub supports: Vec<String>,
     #[serde(default)]
     pub policies: Policies,

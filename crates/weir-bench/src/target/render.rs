@@ -35,6 +35,10 @@ pub struct Inputs {
     pub websub: bool,
     /// Whether the path `/hub` is a hub's, beside routes that lead to the backends.
     pub fan_out: bool,
+    /// Whether the target carries bytes and no HTTP.
+    pub streams: bool,
+    /// The directory in which the lab has installed the target; empty if the machine's program is used.
+    pub installed: String,
     /// Additional settings of the hub.
     pub hub: BTreeMap<String, Value>,
     pub routes: Vec<TemplateRoute>,
@@ -187,6 +191,8 @@ pub(crate) mod tests {
             sse: true,
             websub: true,
             fan_out: true,
+            streams: false,
+            installed: String::new(),
             hub: [("delivery".to_owned(), serde_json::json!({ "per_second": 100 }))].into(),
             routes,
             own_upstreams: true,
@@ -228,7 +234,8 @@ pub(crate) mod tests {
                 consumers: Vec::new(),
                 ..inputs()
             };
-            for inputs in [full, bare] {
+            let streams = Inputs { streams: true, installed: "/cache".to_owned(), ..bare.clone() };
+            for inputs in [full, bare, streams] {
                 let rendered = render(&peer, &inputs).unwrap();
                 for (file, text) in &rendered {
                     assert!(!text.contains("{{") && !text.contains("{%"), "{name}/{file}:\n{text}");

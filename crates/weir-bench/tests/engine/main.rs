@@ -1,6 +1,7 @@
 //! The load engine and the backends, over real sockets.
 
 mod backend;
+mod echo;
 mod http1;
 mod peer;
 mod streams;

@@ -34,7 +34,8 @@ pub use self::verdict::verdict;
 /// --timeout, so that slow responses are not missing from the percentiles. Exits with 1 if nothing was answered.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadArguments {
-    /// The URL: http://, https://, ws:// or wss://. With several URLs, each request uses one of them at random
+    /// The URL: http://, https://, ws:// or wss://; tcp://HOST:PORT, tls://HOST:PORT or udp://HOST:PORT without HTTP. With
+    /// several URLs, each request uses one of them at random
     #[arg(required_unless_present = "plan")]
     url: Vec<String>,
     /// The number of connections
@@ -86,16 +87,16 @@ pub struct LoadArguments {
     /// The time-out for opening a connection
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     connect_timeout: Duration,
-    /// HTTP/1.1: opens a connection for each request
+    /// HTTP/1.1, tcp: opens a connection for each request or message; udp: uses another port for each datagram
     #[arg(long, alias = "disable-keepalive")]
     no_keepalive: bool,
-    /// The protocol [default: http1; websocket for ws:// and wss://]
+    /// The protocol [default: http1; websocket for ws:// and wss://; tcp for tcp:// and tls://; udp for udp://]
     #[arg(short, long, value_enum)]
     protocol: Option<ProtocolName>,
     /// HTTP/2: concurrent streams on each connection
     #[arg(long, default_value_t = 1)]
     streams: usize,
-    /// WebSocket: the size of a message
+    /// WebSocket, tcp, udp: the size of a message
     #[arg(long, value_name = "SIZE", default_value = "500", value_parser = bytes)]
     message_size: u64,
     /// WebSocket: the expected answer to a message
@@ -152,6 +153,10 @@ enum ProtocolName {
     Sse,
     /// Connections that are opened and stay idle
     Idle,
+    /// Messages over TCP or TLS that come back as they are, without HTTP
+    Tcp,
+    /// Datagrams that come back as they are
+    Udp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -287,19 +292,29 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
 }
 
 fn protocol(args: &LoadArguments, requests: &[RequestTemplate]) -> Protocol {
-    let is_websocket = requests.iter().any(|request| request.url.starts_with("ws"));
+    let begins = |scheme: &str| requests.iter().any(|request| request.url.starts_with(scheme));
+    let is_stream = begins("tcp:") || begins("tls:");
+    let by_url = match () {
+        () if begins("ws") => ProtocolName::Websocket,
+        () if is_stream => ProtocolName::Tcp,
+        () if begins("udp:") => ProtocolName::Udp,
+        () => ProtocolName::Http1,
+    };
+    let message_bytes = args.message_size as usize;
     let check = match args.echo {
         EchoName::Same => EchoCheck::Same,
         EchoName::Reversed => EchoCheck::Reversed,
         EchoName::Any => EchoCheck::Any,
     };
-    match args.protocol.unwrap_or(if is_websocket { ProtocolName::Websocket } else { ProtocolName::Http1 }) {
+    match args.protocol.unwrap_or(by_url) {
         ProtocolName::Http1 => Protocol::Http1,
         ProtocolName::Http2 => Protocol::Http2 { streams: args.streams },
-        ProtocolName::Websocket => Protocol::WebSocket { message_bytes: args.message_size as usize, check },
+        ProtocolName::Websocket => Protocol::WebSocket { message_bytes, check },
         ProtocolName::WebsocketConnect => Protocol::WebSocketConnect,
         ProtocolName::Sse => Protocol::Sse,
-        ProtocolName::Idle => Protocol::Idle { first_request: true },
+        ProtocolName::Idle => Protocol::Idle { first_request: !is_stream },
+        ProtocolName::Tcp => Protocol::Tcp { message_bytes },
+        ProtocolName::Udp => Protocol::Udp { message_bytes },
     }
 }
 
@@ -438,6 +453,13 @@ mod tests {
         );
         let websocket = parsed("ws://a/ --echo reversed").expect("a WebSocket URL");
         assert_eq!(websocket.protocol, Protocol::WebSocket { message_bytes: 500, check: EchoCheck::Reversed });
+        let tcp = parsed("tcp://127.0.0.1:5432 --message-size 64 --no-keepalive").expect("a TCP address");
+        assert_eq!((tcp.protocol, tcp.keep_alive), (Protocol::Tcp { message_bytes: 64 }, false));
+        assert_eq!(parsed("udp://127.0.0.1:53").expect("a UDP address").protocol, Protocol::Udp { message_bytes: 500 });
+        assert_eq!(
+            parsed("-p idle tcp://127.0.0.1:5432").expect("idle connections").protocol,
+            Protocol::Idle { first_request: false }
+        );
         assert_eq!(parsed("http://a/ --source 127.0.0.2-127.0.0.4").expect("a range").source_addresses.len(), 3);
     }
 

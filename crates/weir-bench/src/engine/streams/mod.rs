@@ -1,6 +1,7 @@
 //! Load with all protocols other than HTTP/1.1: one task per connection, on one current-thread runtime per generator thread.
 
 mod dial;
+mod echo;
 mod http2;
 mod idle;
 mod publish;
@@ -48,6 +49,8 @@ pub(super) fn run(job: Job) {
             Protocol::WebSocketConnect => websocket::storm(job).await,
             Protocol::Sse => sse::run(job).await,
             Protocol::Idle { first_request } => idle::run(job, first_request).await,
+            Protocol::Tcp { message_bytes } => echo::run::<dial::DialedStream>(job, message_bytes).await,
+            Protocol::Udp { message_bytes } => echo::run::<tokio::net::UdpSocket>(job, message_bytes).await,
             Protocol::WebSub { ref topic, ref secret, payload_bytes } => {
                 let (topic, secret) = (topic.clone(), secret.clone());
                 websub::run(job, topic, secret, payload_bytes).await;
