@@ -4,7 +4,7 @@ use super::NodeConversion;
 use crate::document::DocumentValue;
 use crate::yaml::Yaml;
 
-/// The addresses of `stream_proxy.tcp`, as entries of `listen`.
+/// The addresses of `stream_proxy`, as entries of `listen`.
 pub fn addresses(settings: &mut NodeConversion) -> Vec<Yaml> {
     settings.take("apisix.proxy_mode");
     let announced = settings.text("apisix.proxy_protocol.enable_tcp_pp") == Some("true");
@@ -14,15 +14,18 @@ pub fn addresses(settings: &mut NodeConversion) -> Vec<Yaml> {
         to_upstream(settings, at);
     }
     settings.take("apisix.stream_proxy.only");
-    if let Some(udp) = settings.take("apisix.stream_proxy.udp") {
-        settings.conversion.lost(udp, "`stream_proxy.udp`: UDP is not proxied");
-    }
-    let tcp = settings.take("apisix.stream_proxy.tcp").map(DocumentValue::items).unwrap_or_default();
-    tcp.iter().flat_map(|item| ports(settings, item, announced)).collect()
+    let [tcp, udp] = ["tcp", "udp"].map(|protocol| {
+        let key = format!("apisix.stream_proxy.{protocol}");
+        let items = settings.take(&key).map(DocumentValue::items).unwrap_or_default();
+        let announced = announced && protocol == "tcp";
+        let listen = items.iter().flat_map(|item| ports(settings, item, protocol, announced));
+        listen.collect::<Vec<Yaml>>()
+    });
+    [tcp, udp].concat()
 }
 
 /// A port, `ip:port`, a range of ports, or a map with `addr`.
-fn ports(settings: &mut NodeConversion, item: &DocumentValue, announced: bool) -> Vec<Yaml> {
+fn ports(settings: &mut NodeConversion, item: &DocumentValue, protocol: &str, announced: bool) -> Vec<Yaml> {
     let Some(addr) = item.as_text().or_else(|| item.text("addr")) else { return Vec::new() };
     if item.is_true("proxy_protocol_to_upstream", false) {
         to_upstream(settings, item);
@@ -45,7 +48,7 @@ fn ports(settings: &mut NodeConversion, item: &DocumentValue, announced: bool) -
     let entry = |port: u16| {
         let text = |value: &str| Yaml::text(value.to_owned());
         let mut members =
-            vec![("address".to_owned(), text(&format!("{ip}:{port}"))), ("protocol".to_owned(), text("tcp"))];
+            vec![("address".to_owned(), text(&format!("{ip}:{port}"))), ("protocol".to_owned(), text(protocol))];
         let set = marks.iter().filter(|(_, is_set)| *is_set);
         members.extend(set.map(|(name, _)| ((*name).to_owned(), Yaml::Boolean(true))));
         Yaml::Map(members)

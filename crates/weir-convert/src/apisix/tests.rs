@@ -102,7 +102,6 @@ plugin_attr:
         findings(text),
         [
             "3: not converted: `apisix.delete_uri_tail_slash`: write routes for both paths",
-            "4: not converted: `stream_proxy.udp`: UDP is not proxied",
             "4: not converted: the PROXY header for endpoints is a matter of the upstream: write `proxy_protocol: v1` there",
             "7: not converted: `nginx_config.http_configuration_snippet`: configuration of nginx is not read",
             "10: not converted: `nginx_config.http.upstream`: set `keepalive_pool` of the upstreams",
