@@ -1,5 +1,6 @@
 //! F17: there are more clients than descriptors.
 
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -57,6 +58,62 @@ fn f17_more_clients_than_descriptors_harm_nobody_who_is_served() {
     for client in &mut clients {
         let answer = client.response().expect("it is served as soon as there is room");
         assert_eq!(answer.status, 200);
+    }
+}
+
+/// A listener of datagrams, and an upstream with this endpoint.
+fn datagrams_to(endpoint: &UdpSocket, settings: &str) -> String {
+    let endpoint = endpoint.local_addr().expect("it is bound");
+    format!(
+        "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", protocol: udp }}]
+stream_routes: [{{ id: s, upstream: {{ scheme: udp, {settings}nodes: {{ \"{endpoint}\": 1 }} }} }}]\n"
+    )
+}
+
+#[test]
+fn a_flood_of_datagrams_leaves_descriptors_to_connections() {
+    let (origin, directory) = (origin(), TempDir::new());
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("loopback has a free port");
+    let gateway = limited(&directory, 300, &(routes(&origin) + &datagrams_to(&silent, "")));
+    gateway.wait_stderr("its limit", |line| line.starts_with("weir: limits: 300 open files"));
+    let flooded = gateway.addrs_of("udp")[0];
+    let before = gateway.rss();
+    let sources: Vec<UdpSocket> = (0..400).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a free port")).collect();
+    let dropped = || gateway.metrics().sum("weir_stream_datagrams_dropped_total", &["cause=\"sessions_full\""]);
+    eventually("most find no room", DEADLINE, || {
+        // The kernel drops what comes faster than it is received.
+        sources.iter().for_each(|source| drop(source.send_to(&[0; 4_000], flooded)));
+        dropped() >= 200.0
+    });
+    let sessions = gateway.metrics().sum("weir_streams", &[]) as usize;
+    assert!((10..=75).contains(&sessions), "{sessions} sessions");
+
+    let mut clients: Vec<Client> = (0..50).map(|_| Client::connect(gateway.addr())).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/beside").expect("it is served").status, 200);
+    }
+    let grown = gateway.rss().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes for {sessions} sessions and 50 connections");
+}
+
+#[test]
+fn sessions_that_wait_for_an_endpoint_give_way_to_new_ones() {
+    let (origin, directory) = (origin(), TempDir::new());
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("loopback has a free port");
+    // One session has the only permit, and none is worth waiting for.
+    let settings = "concurrency: 1, queue: { size: 1000, timeout: 1m }, ";
+    let gateway = limited(&directory, 300, &(routes(&origin) + &datagrams_to(&silent, settings)));
+    let flooded = gateway.addrs_of("udp")[0];
+    let count = |name: &str| gateway.metrics().sum(name, &[]) as usize;
+    let mut seen = 0;
+    for _ in 0..3 {
+        let sources: Vec<UdpSocket> = (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a port")).collect();
+        eventually("new sessions find room", DEADLINE, || {
+            sources.iter().for_each(|source| drop(source.send_to(b"a", flooded)));
+            count("weir_streams_opened_total") >= seen + 20
+        });
+        seen = count("weir_streams_opened_total");
+        eventually("those that gave way have ended", DEADLINE, || count("weir_streams") <= 75);
     }
 }
 

@@ -10,6 +10,7 @@ mod redis;
 mod refusals;
 mod tcp;
 mod tls;
+mod udp;
 
 use weir_testkit::{Gateway, Launcher};
 

@@ -117,3 +117,12 @@ fn a_connection_is_explained_without_being_opened() {
     assert!(said.contains("outranked"), "{said}");
     assert!(!explain(&[]).contains("stream_route/named"));
 }
+
+#[test]
+fn datagrams_have_neither_tls_nor_a_proxy_header() {
+    for key in ["tls", "proxy_protocol", "h2c", "tls_passthrough"] {
+        let listen = format!("listen: [{{ address: \":53\", protocol: udp, {key}: true }}]\n");
+        let said = check(&(listen + "trusted_addresses: [10.0.0.1]\n"));
+        assert!(said.contains("datagrams have none"), "{key}: {said}");
+    }
+}

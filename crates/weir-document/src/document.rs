@@ -201,10 +201,11 @@ impl Document {
         self.settings.listen.iter().chain(self.listeners.iter().map(|listener| &listener.listen))
     }
 
-    /// Each address once.
+    /// Each address once for each transport.
     pub fn listened_addresses(&self) -> Vec<&Listen> {
         let mut known = HashSet::new();
-        self.listens().filter(|one| one.address.port() == 0 || known.insert(one.address.socket_addr())).collect()
+        let socket = |one: &Listen| (one.address.socket_addr(), one.settings.protocol.transport());
+        self.listens().filter(|one| one.address.port() == 0 || known.insert(socket(one))).collect()
     }
 
     /// The files that the settings of the node name, to read before the document is compiled: names of files, and `$env://NAME`.

@@ -5,13 +5,15 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+
+use crate::listener::{ListeningSocket, Transport};
 
 /// `NAME=FD,FD;NAME=FD`: the purpose and address of each listener, and its descriptors.
 const SOCKETS: &str = "WEIR_SOCKETS";
@@ -45,9 +47,9 @@ impl ListenerKey {
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
     /// Sockets from another gateway, by [`ListenerKey`].
-    named: Vec<(String, Vec<TcpListener>)>,
+    named: Vec<(String, Vec<ListeningSocket>)>,
     /// Sockets from systemd, which are found by their bound address.
-    activated: Vec<TcpListener>,
+    activated: Vec<ListeningSocket>,
     ready: Option<OwnedFd>,
     /// The secrets of the previous process; empty if there is none.
     pub secrets: Vec<u8>,
@@ -59,7 +61,7 @@ impl InheritedSockets {
     /// Takes over the descriptors described in the environment.
     ///
     /// # Errors
-    /// An invalid description, or a descriptor that is not a listening TCP socket.
+    /// An invalid description, or a descriptor that is neither a listening TCP socket nor a UDP socket.
     ///
     /// # Safety
     /// The numbers in the environment must be descriptors that nothing else in this process owns. Call it once, before
@@ -72,7 +74,7 @@ impl InheritedSockets {
             let listeners = descriptors.split(',').map(|fd| {
                 let fd = fd.parse().map_err(|_| unclear(SOCKETS, entry))?;
                 // SAFETY: guaranteed by the caller.
-                unsafe { adopt(fd) }.map(TcpListener::from)
+                unsafe { adopt_listening(fd) }
             });
             inherited.named.push((name.to_owned(), listeners.collect::<io::Result<_>>()?));
         }
@@ -100,49 +102,47 @@ impl InheritedSockets {
             let count: RawFd = count.parse().map_err(|_| unclear(SYSTEMD[1], &count))?;
             for fd in SYSTEMD_FIRST_FD..SYSTEMD_FIRST_FD.saturating_add(count) {
                 // SAFETY: guaranteed by the caller.
-                inherited.activated.push(unsafe { adopt(fd) }?.into());
-            }
-        }
-        for listener in inherited.named.iter().flat_map(|(_, listeners)| listeners).chain(&inherited.activated) {
-            if !socket2::SockRef::from(listener).is_listener()? {
-                let fd = listener.as_raw_fd();
-                return Err(io::Error::other(format!("the inherited file descriptor {fd} is not a listening socket")));
+                inherited.activated.push(unsafe { adopt_listening(fd) }?);
             }
         }
         Ok(inherited)
     }
 
     /// Takes the sockets for a listener; none if none were inherited.
-    pub fn take(&mut self, place: &ListenerKey) -> Vec<TcpListener> {
+    pub fn take(&mut self, place: &ListenerKey, transport: Transport) -> Vec<ListeningSocket> {
         let name = place.name();
         if let Some(found) = self.named.iter().position(|(known, _)| *known == name) {
             return self.named.remove(found).1;
         }
-        let matching = |listener: &mut TcpListener| listener.local_addr().is_ok_and(|addr| serves(addr, place.addr));
+        let matching = |socket: &mut ListeningSocket| {
+            socket.transport() == transport && socket.local_addr().is_ok_and(|addr| serves(addr, place.addr))
+        };
         self.activated.extract_if(.., matching).collect()
     }
 
-    /// Takes the sockets for an address, if possible those with this purpose, otherwise those with one of `others`: the
-    /// previous process spoke another protocol there. None if none were inherited.
+    /// Takes the sockets for an address, if possible those with this purpose, otherwise those with one of `others`, which have
+    /// the same transport: the previous process spoke another protocol there. None if none were inherited.
     pub fn take_any(
         &mut self,
         purpose: &'static str,
         others: impl Iterator<Item = &'static str>,
         addr: SocketAddr,
-    ) -> Vec<TcpListener> {
-        let taken = [purpose].into_iter().chain(others).map(|purpose| self.take(&ListenerKey { purpose, addr }));
+        transport: Transport,
+    ) -> Vec<ListeningSocket> {
+        let purposes = [purpose].into_iter().chain(others);
+        let taken = purposes.map(|purpose| self.take(&ListenerKey { purpose, addr }, transport));
         taken.into_iter().find(|listeners| !listeners.is_empty()).unwrap_or_default()
     }
 
     /// Undoes [`InheritedSockets::take`].
-    pub fn put_back(&mut self, place: &ListenerKey, listeners: Vec<TcpListener>) {
+    pub fn put_back(&mut self, place: &ListenerKey, listeners: Vec<ListeningSocket>) {
         self.named.push((place.name(), listeners));
     }
 
-    /// The addresses of inherited sockets that were not taken.
-    pub fn left_over(&self) -> impl Iterator<Item = SocketAddr> {
+    /// The addresses of inherited sockets of a transport that were not taken.
+    pub fn left_over(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
         let left = self.named.iter().flat_map(|(_, listeners)| listeners).chain(&self.activated);
-        left.filter_map(|listener| listener.local_addr().ok())
+        left.filter(move |socket| socket.transport() == transport).filter_map(|socket| socket.local_addr().ok())
     }
 
     /// Reports to the parent process that it may stop accepting. `false` if this process was not started for a takeover.
@@ -185,6 +185,15 @@ unsafe fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
+/// # Safety
+/// Nothing else may own the descriptor.
+unsafe fn adopt_listening(fd: RawFd) -> io::Result<ListeningSocket> {
+    // SAFETY: guaranteed by the caller.
+    let owned = unsafe { adopt(fd) }?;
+    ListeningSocket::from_descriptor(owned)
+        .map_err(|error| io::Error::other(format!("the inherited file descriptor {fd} cannot be listened on: {error}")))
+}
+
 /// A descriptor from which `secrets` can be read once; they are in no file and in no environment variable.
 pub fn held(secrets: &[u8]) -> io::Result<OwnedFd> {
     assert!(secrets.len() as u64 <= MOST_SECRETS, "a pipe takes them whole");
@@ -200,12 +209,12 @@ pub type NamedMemory = (&'static str, Arc<File>);
 /// must stay open until the command was started.
 pub fn pass_on<'s>(
     command: &mut Command,
-    sockets: impl Iterator<Item = (ListenerKey, &'s [TcpListener])>,
+    sockets: impl Iterator<Item = (ListenerKey, &'s [ListeningSocket])>,
     ready: &OwnedFd,
     secrets: &OwnedFd,
     memory: &[NamedMemory],
 ) {
-    let sockets: Vec<(ListenerKey, &[TcpListener])> = sockets.collect();
+    let sockets: Vec<(ListenerKey, &[ListeningSocket])> = sockets.collect();
     let entries = sockets.iter().map(|(place, listeners)| {
         let descriptors: Vec<String> = listeners.iter().map(|listener| listener.as_raw_fd().to_string()).collect();
         format!("{}={}", place.name(), descriptors.join(","))
@@ -241,7 +250,13 @@ pub fn pass_on<'s>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listener::SocketPlan;
     use std::process::Stdio;
+
+    fn bind(addr: &str, count: usize, transport: Transport) -> Vec<ListeningSocket> {
+        let addr = addr.parse().expect("an address");
+        crate::listener::bind(addr, SocketPlan { transport, count, backlog: 16 }).expect("a free port")
+    }
 
     fn place(purpose: &'static str, addr: &str) -> ListenerKey {
         ListenerKey { purpose, addr: addr.parse().expect("an address") }
@@ -250,8 +265,9 @@ mod tests {
     #[test]
     fn a_started_process_holds_the_sockets_under_the_numbers_it_was_told() {
         let sockets = [
-            (place("http", "127.0.0.1:0"), crate::listener::bind(place("", "127.0.0.1:0").addr, 2, 16).expect("free")),
-            (place("status", "127.0.0.1:0"), crate::listener::bind(place("", "[::1]:0").addr, 1, 16).expect("free")),
+            (place("http", "127.0.0.1:0"), bind("127.0.0.1:0", 2, Transport::Tcp)),
+            (place("status", "127.0.0.1:0"), bind("[::1]:0", 1, Transport::Tcp)),
+            (place("udp", "127.0.0.1:0"), bind("127.0.0.1:0", 2, Transport::Udp)),
         ];
         let (read, write) = std::io::pipe().expect("a pipe");
         let write = OwnedFd::from(write);
@@ -272,7 +288,7 @@ mod tests {
         assert_eq!(said, READY_BYTE);
 
         let text = String::from_utf8(output.stdout).expect("text");
-        let inode = |listener: &TcpListener| rustix::fs::fstat(listener).expect("it is open").st_ino;
+        let inode = |listener: &ListeningSocket| rustix::fs::fstat(listener).expect("it is open").st_ino;
         for listener in sockets.iter().flat_map(|(_, listeners)| listeners) {
             assert!(text.contains(&format!("socket:[{}]", inode(listener))), "{text}");
         }
@@ -282,7 +298,7 @@ mod tests {
 
     #[test]
     fn sockets_are_found_by_place_and_activated_ones_by_address() {
-        let bind = |addr: &str| crate::listener::bind(place("", addr).addr, 1, 16).expect("a free port");
+        let bind = |addr: &str| bind(addr, 1, Transport::Tcp);
         let activated = bind("0.0.0.0:0").remove(0);
         let port = activated.local_addr().expect("it is bound").port();
         let mut inherited = InheritedSockets {
@@ -296,12 +312,14 @@ mod tests {
             secrets: Vec::new(),
             memory: Vec::new(),
         };
-        assert_eq!(inherited.take(&place("http", "127.0.0.1:0")).len(), 1);
-        assert_eq!(inherited.take(&place("http", "127.0.0.1:0")).len(), 1);
-        assert!(inherited.take(&place("http", "127.0.0.1:0")).is_empty(), "each socket is taken once");
-        assert!(inherited.take(&place("http", &format!("127.0.0.1:{port}"))).is_empty());
-        assert_eq!(inherited.take(&place("http", &format!("[::]:{port}"))).len(), 1);
-        assert_eq!(inherited.left_over().count(), 1);
+        assert_eq!(inherited.take(&place("http", "127.0.0.1:0"), Transport::Tcp).len(), 1);
+        assert_eq!(inherited.take(&place("http", "127.0.0.1:0"), Transport::Tcp).len(), 1);
+        assert!(inherited.take(&place("http", "127.0.0.1:0"), Transport::Tcp).is_empty(), "each socket is taken once");
+        assert!(inherited.take(&place("http", &format!("127.0.0.1:{port}")), Transport::Tcp).is_empty());
+        let everywhere = place("http", &format!("[::]:{port}"));
+        assert!(inherited.take(&everywhere, Transport::Udp).is_empty(), "it is one of TCP");
+        assert_eq!(inherited.take(&everywhere, Transport::Tcp).len(), 1);
+        assert_eq!(inherited.left_over(Transport::Tcp).count(), 1);
         assert!(!inherited.tell_ready().expect("there is nobody to tell"));
     }
 }

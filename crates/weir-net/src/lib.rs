@@ -3,6 +3,7 @@
 pub mod backoff;
 pub mod clock;
 pub mod connect;
+pub mod datagram;
 pub mod handshake;
 pub mod inherit;
 pub mod limits;

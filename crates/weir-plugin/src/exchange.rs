@@ -284,6 +284,23 @@ impl Notes {
     }
 }
 
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientProtocol {
+    Http,
+    /// Bytes of any protocol: the exchange is a stream.
+    Tcp,
+    /// Datagrams of any protocol: the same.
+    Udp,
+}
+
+impl ClientProtocol {
+    /// Whether the exchange is one without HTTP.
+    pub fn is_stream(self) -> bool {
+        self != ClientProtocol::Http
+    }
+}
+
 /// The client side of an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientFacts {
@@ -301,8 +318,7 @@ pub struct ClientFacts {
     pub trusted: bool,
     /// The client's connection uses TLS, which ends in the gateway.
     pub tls: bool,
-    /// The exchange is a stream: bytes without HTTP.
-    pub is_stream: bool,
+    pub protocol: ClientProtocol,
     /// A number for the connection, unique in this process, and the number of this request on it (from 1).
     pub connection: u64,
     pub connection_requests: u64,
@@ -320,7 +336,7 @@ impl Default for ClientFacts {
             public_port: nowhere.port(),
             trusted: false,
             tls: false,
-            is_stream: false,
+            protocol: ClientProtocol::Http,
             connection: 0,
             connection_requests: 0,
         }
@@ -739,12 +755,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// `http` or `https`, as on the client's connection; of a stream `tcp` or `tls`.
+    /// `http` or `https`, as on the client's connection; of a stream `tcp`, `tls` or `udp`.
     pub fn scheme(&self) -> &'static str {
-        match self.client.is_stream {
-            true => stream_variables::scheme(self.client.tls),
-            false if self.client.tls => "https",
-            false => "http",
+        match (self.client.protocol, self.client.tls) {
+            (ClientProtocol::Http, true) => "https",
+            (ClientProtocol::Http, false) => "http",
+            (protocol, is_secured) => stream_variables::scheme(protocol, is_secured),
         }
     }
 }

@@ -47,8 +47,8 @@ pub use definition::{
     MetadataEntry, Registry, SecretFields, Stage,
 };
 pub use exchange::{
-    AttemptRecord, BodyMask, ClientFacts, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute, NoteKey, Notes,
-    PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
+    AttemptRecord, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute,
+    NoteKey, Notes, PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
 };
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use interner::Interner;

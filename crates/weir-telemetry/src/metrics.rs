@@ -71,6 +71,8 @@ pub struct WorkerMetrics {
     pub streams_opened: Counter,
     pub streams_closed: Counter,
     pub stream_errors: ByWord,
+    /// Datagrams of stream routes from clients and from endpoints that were dropped, by cause.
+    pub datagrams_dropped: ByWord,
     /// Messages of WebSockets, by sender, and server-sent events.
     pub client_messages: EventCounters,
     pub upstream_messages: EventCounters,
@@ -129,6 +131,7 @@ impl WorkerMetrics {
             streams_opened: Counter::default(),
             streams_closed: Counter::default(),
             stream_errors: ByWord::default(),
+            datagrams_dropped: ByWord::default(),
             client_messages: EventCounters::default(),
             upstream_messages: EventCounters::default(),
             server_sent_events: EventCounters::default(),

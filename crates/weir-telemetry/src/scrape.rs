@@ -142,6 +142,10 @@ impl Metrics {
         for (cause, count) in self.by_word(|of| &of.stream_errors) {
             page.total(&[("cause", cause)], count);
         }
+        page.counter("weir_stream_datagrams_dropped", "Datagrams of stream routes that were dropped, by cause.");
+        for (cause, count) in self.by_word(|of| &of.datagrams_dropped) {
+            page.total(&[("cause", cause)], count);
+        }
     }
 
     fn events(&self, page: &mut Page) {

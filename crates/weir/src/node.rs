@@ -41,6 +41,7 @@ use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publish
 use weir_gateway::{DataPlane, GatewayOptions};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
+use weir_net::listener::Transport;
 use weir_net::tls::TicketKeys;
 use weir_telemetry::error_log;
 use weir_telemetry::log_file::LogWriter;
@@ -185,7 +186,7 @@ impl GatewayNode {
             None => None,
         };
         listeners.with_inherited(|inherited| {
-            for addr in inherited.left_over() {
+            for addr in inherited.left_over(Transport::Tcp).chain(inherited.left_over(Transport::Udp)) {
                 say!("the socket {addr} was inherited, but no entry of `listen` uses it");
             }
         });

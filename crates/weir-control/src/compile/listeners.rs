@@ -1,6 +1,6 @@
 //! Compiles listeners, and checks those that are resources.
 
-use weir_gateway::snapshot::{ListenerConflict, ListenerProtocol, ListenerRule, ListenerTable};
+use weir_gateway::snapshot::{ListenerConflict, ListenerProtocol, ListenerRule, ListenerTable, Transport};
 
 use super::Compiler;
 use crate::document::{Listen, ListenerSpec, Reference, ResourceOrigin};
@@ -26,8 +26,7 @@ impl Compiler<'_> {
         }
         for ListenerSpec { id, hosts, listen } in &document.listeners {
             self.check_listener(listen);
-            let is_other =
-                |other: &&&Listen| other.address.is_same(listen.address) && other.settings != listen.settings;
+            let is_other = |other: &&&Listen| other.is_beside(listen) && other.settings != listen.settings;
             if let Some(other) = others.iter().find(is_other) {
                 let addr = listen.address.socket_addr();
                 let problem = format!("`{}` listens on {addr} with other settings", other.origin.path);
@@ -37,7 +36,11 @@ impl Compiler<'_> {
                     "give both the same `tls`, `h2c` and `proxy_protocol`, or two addresses",
                 );
             }
-            if let Err(conflict) = add(&mut table, Some(id), hosts, listen) {
+            if listen.settings.protocol.transport() == Transport::Udp {
+                if others.iter().any(|other| other.is_beside(listen)) {
+                    self.report_conflict(listen, ListenerConflict::SameHost("".into()));
+                }
+            } else if let Err(conflict) = add(&mut table, Some(id), hosts, listen) {
                 self.report_conflict(listen, conflict);
             }
             others.push(listen);
@@ -101,9 +104,9 @@ impl Compiler<'_> {
     }
 }
 
-/// A port that the system chooses is not known here; requests on it belong to no listener that routes can name.
+/// A port that the system chooses is not known here; requests on it belong to no listener that routes can name. Nor do datagrams.
 fn add(table: &mut ListenerTable, id: Option<&str>, hosts: &[String], listen: &Listen) -> Result<(), ListenerConflict> {
-    if listen.address.port() == 0 {
+    if listen.address.port() == 0 || listen.settings.protocol.transport() == Transport::Udp {
         return Ok(());
     }
     table.add(ListenerRule {

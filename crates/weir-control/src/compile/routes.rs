@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_gateway::route::{BuildError, MethodSet, uri_template};
-use weir_gateway::snapshot::{Chain, Pieces, Route, RouteRule, RouteTable, StreamRule, StreamTable, Target};
+use weir_gateway::snapshot::{Chain, Pieces, Route, RouteRule, RouteTable, StreamRule, StreamTables, Target};
 use weir_plugin::RouteFacts;
 use weir_proto::Method;
 
@@ -48,7 +48,7 @@ pub(super) struct CompiledRoutes {
     pub(super) catalog: Catalog<CompiledRoute>,
     pub(super) pieces: Pieces<Arc<Route>>,
     pub(super) table: RouteTable,
-    pub(super) streams: StreamTable,
+    pub(super) streams: StreamTables,
 }
 
 /// The service and upstream of a route.
@@ -305,7 +305,7 @@ impl<'a> RouteCompiler<'a> {
                 .map_err(|errors| errors.iter().for_each(|error| self.compiler.report_rule(&self.sources, error)))
                 .ok()?,
         };
-        let streams = self.compiler.stream_table(self.stream_rules);
+        let streams = self.compiler.stream_tables(&self.stream_rules);
         Some(CompiledRoutes { catalog, pieces: self.pieces, table, streams })
     }
 }

@@ -56,7 +56,7 @@ impl<'a> Secured<'a> {
             return None;
         }
         self.point_out(written);
-        let protocols = if written.scheme.is_of_streams() { NONE } else { protocols(written.http2) };
+        let protocols = if written.scheme.of_streams().is_some() { NONE } else { protocols(written.http2) };
         self.on_terms(written, self.verifies(written), protocols)
     }
 

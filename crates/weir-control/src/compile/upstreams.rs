@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weir_client::ServiceTarget;
 use weir_discovery::ServiceInstance;
-use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Pieces, Upstream};
+use weir_gateway::snapshot::{Balance, Endpoint, HashKey, Hashing, PassiveChecks, Pieces, Transport, Upstream};
 
 use weir_net::tls;
 
@@ -30,6 +30,8 @@ const MAX_ADDRESSES: usize = 1_000;
 /// How long a stream may carry nothing if the upstream has no `timeout`; the default of nginx's `proxy_timeout`. The 60 s of requests
 /// would end the idle connections of every pool to a database.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+/// The same for a session of datagrams, which no side can end.
+const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The upstreams of a snapshot while it is built: the named ones first, then the inline ones.
 pub(super) struct Upstreams<'a> {
@@ -166,20 +168,25 @@ impl<'a> Upstreams<'a> {
         UpstreamPart { number, key: stays.then_some(key), depends_on }
     }
 
+    /// What stream routes carry to an upstream; `None` if that does not say it.
+    pub(super) fn transport(&self, number: usize) -> Option<Transport> {
+        self.pieces.get(number)?.of_streams
+    }
+
     /// Why stream routes cannot use an upstream, and what would be right.
     pub(super) fn unfit_for_streams(&self, number: usize) -> Option<(&'static str, &'static str)> {
         let upstream = self.pieces.get(number)?;
-        let is_http = upstream.http2 || upstream.tls.is_some() && !upstream.is_for_streams;
+        let is_http = upstream.http2 || upstream.tls.is_some() && upstream.of_streams.is_none();
         is_http.then_some((
             "the `scheme` of its upstream is of HTTP, and a stream route carries bytes as they are",
-            "use an upstream with `scheme: tcp` or `tls`",
+            "use an upstream with `scheme: tcp`, `tls` or `udp`",
         ))
     }
 
     /// The same for routes.
     pub(super) fn unfit_for_http(&self, number: usize) -> Option<(&'static str, &'static str)> {
-        let is_unfit = self.pieces.get(number)?.is_for_streams;
-        is_unfit.then_some((
+        self.pieces.get(number)?.of_streams?;
+        Some((
             "the `scheme` of its upstream is for stream routes, and a route needs HTTP",
             "use an upstream with `scheme: http`, `https`, `grpc` or `grpcs`, or make this a stream route",
         ))
@@ -250,6 +257,7 @@ fn compiled(
     let endpoints = endpoints(&placed(written, document), written.scheme);
     let further = endpoints.iter().filter(|endpoint| endpoint.weight > 0).skip(1).count();
     let further = u32::try_from(further).unwrap_or(u32::MAX);
+    let idle = written.timeouts.map(|written| written.read.max(written.send));
     Upstream {
         name: name.into(),
         balance: match written.persistence {
@@ -262,8 +270,9 @@ fn compiled(
         slow_start: written.slow_start,
         endpoints,
         timeouts: written.timeouts.unwrap_or_default(),
-        stream_idle_timeout: written.timeouts.map_or(STREAM_IDLE_TIMEOUT, |written| written.read.max(written.send)),
-        is_for_streams: written.scheme.is_of_streams(),
+        stream_idle_timeout: idle.unwrap_or(STREAM_IDLE_TIMEOUT),
+        session_idle_timeout: idle.unwrap_or(SESSION_IDLE_TIMEOUT),
+        of_streams: written.scheme.of_streams(),
         retries: written.retries.unwrap_or(further),
         retry_timeout: written.retry_timeout,
         retry_budget: written.retry_budget,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use weir_gateway::route::StreamLookup;
-use weir_gateway::snapshot::{Route, Snapshot, Target};
+use weir_gateway::snapshot::{Route, Snapshot, Target, Transport};
 use weir_plugin::Registry;
 
 use crate::compile::{Compiled, compile};
@@ -14,6 +14,8 @@ use crate::text::diagnostic::Diagnostic;
 /// The description of a hypothetical connection without HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionDescription {
+    /// A connection, or a datagram.
+    pub transport: Transport,
     /// Where the client connects.
     pub to: SocketAddr,
     /// The client's address.
@@ -25,6 +27,7 @@ pub struct ConnectionDescription {
 /// The result, whose `Display` prints a short table.
 #[derive(Debug)]
 pub struct ConnectionExplanation {
+    transport: Transport,
     /// The stream routes that match, the most specific first, with their kinds and ids.
     matching: Vec<Box<str>>,
     /// The upstream of the first one.
@@ -45,10 +48,15 @@ pub fn explain_connection(
     let Compiled { snapshot, .. } = compile(document, registry, None)?;
     let server_name = question.server_name.as_deref().map(str::to_ascii_lowercase);
     let lookup = StreamLookup { local: question.to, client: question.from, server_name: server_name.as_deref() };
-    let routes: Vec<&Route> =
-        snapshot.streams.matching(&lookup).map(|taken| &*snapshot.routes[taken.route as usize]).collect();
+    let routes: Vec<&Route> = snapshot
+        .streams
+        .of(question.transport)
+        .matching(&lookup)
+        .map(|taken| &*snapshot.routes[taken.route as usize])
+        .collect();
     let first = routes.first().copied();
     Ok(ConnectionExplanation {
+        transport: question.transport,
         matching: routes.iter().map(|route| route.facts.route_id.clone()).collect(),
         upstream: first.and_then(|route| upstream(&snapshot, route)),
         plugins: first.map(plugins).unwrap_or_default(),
@@ -72,9 +80,13 @@ fn plugins(route: &Route) -> Vec<&'static str> {
 
 impl fmt::Display for ConnectionExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ConnectionExplanation { matching, upstream, plugins } = self;
+        let ConnectionExplanation { transport, matching, upstream, plugins } = self;
+        let (subject, fate) = match transport {
+            Transport::Tcp => ("connection", "is reset"),
+            Transport::Udp => ("datagram", "is dropped"),
+        };
         let Some((chosen, others)) = matching.split_first() else {
-            return writeln!(f, "No stream route takes this connection; it is reset.");
+            return writeln!(f, "No stream route takes this {subject}; it {fate}.");
         };
         writeln!(f, "Stream routes that match:")?;
         writeln!(f, "  {chosen:<32} chosen")?;
@@ -83,7 +95,7 @@ impl fmt::Display for ConnectionExplanation {
         }
         match upstream {
             Some(name) => writeln!(f, "Upstream: {name}")?,
-            None => writeln!(f, "It has no upstream; the connection is reset.")?,
+            None => writeln!(f, "It has no upstream; the {subject} {fate}.")?,
         }
         match plugins.is_empty() {
             true => Ok(()),

@@ -53,7 +53,7 @@ impl Rig {
         socket.set_nonblocking(true).expect("a socket");
         let address = socket.local_addr().expect("it is bound");
         let listener = || {
-            let sockets = vec![socket.try_clone().expect("a descriptor")];
+            let sockets = vec![socket.try_clone().expect("a descriptor").into()];
             vec![Listener { id: ListenerId(1), sockets, settings: ListenerProtocol::Http.into() }]
         };
         let options = GatewayOptions {

@@ -31,6 +31,12 @@ impl Listen {
         let address = ListenAddress::Everywhere(DEFAULT_PORT);
         Listen { address, settings: ListenerProtocol::Http.into(), public_port: None, origin }
     }
+
+    /// Whether both cannot have sockets of their own: the address and the transport are the same.
+    pub fn is_beside(&self, other: &Listen) -> bool {
+        let transport = |listen: &Listen| listen.settings.protocol.transport();
+        self.address.is_same(other.address) && transport(self) == transport(other)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +85,7 @@ keys! {
     proxy_protocol: Or<Flag> = flag().or(false), own();
     /// Whether connections use HTTP/2 without TLS, and nothing else.
     h2c: Or<Flag> = flag().or(false), own(), guide("http2.md");
-    /// What connections carry: HTTP, or bytes of any protocol, which go where `stream_routes` say (`tcp`).
+    /// What clients send: HTTP, or anything else, which goes where `stream_routes` say: bytes over TCP (`tcp`), or datagrams (`udp`).
     protocol: Or<Words<Carried>> = words(CARRIED).or(Carried::Http), own(), guide("stream.md");
     /// Whether TLS is passed through by the server name in its handshake. Together with `tls`, each stream route decides.
     tls_passthrough: Or<Flag> = flag().or(false), own(), guide("stream.md#tls-passed-through");
@@ -91,9 +97,11 @@ pub(super) enum Carried {
     Http,
     /// Bytes for stream routes.
     Tcp,
+    /// Datagrams for stream routes.
+    Udp,
 }
 
-pub(super) const CARRIED: &[(&str, Carried)] = &[("http", Carried::Http), ("tcp", Carried::Tcp)];
+pub(super) const CARRIED: &[(&str, Carried)] = &[("http", Carried::Http), ("tcp", Carried::Tcp), ("udp", Carried::Udp)];
 
 /// One address, or a list.
 pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
@@ -103,7 +111,7 @@ pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
     let mut listens: Vec<Listen> = Vec::new();
     for item in at.items() {
         let Some(listen) = one_listen(&item) else { continue };
-        match listens.iter().any(|other| other.address.is_same(listen.address)) {
+        match listens.iter().any(|other| other.is_beside(&listen)) {
             true => item.report_advising("the address is listed twice", "keep one"),
             false => listens.push(listen),
         }
@@ -123,29 +131,46 @@ fn one_listen(at: &NodeReader) -> Option<Listen> {
     let fields = at.keys(&LISTEN)?;
     let written = WrittenProtocol {
         carried: fields.value(&LISTEN.protocol),
-        tls: fields.value(&LISTEN.tls),
+        proxy_protocol: fields.get(&LISTEN.proxy_protocol).filter(|_| fields.value(&LISTEN.proxy_protocol)),
+        tls: fields.get(&LISTEN.tls).filter(|_| fields.value(&LISTEN.tls)),
         h2c: fields.get(&LISTEN.h2c).filter(|_| fields.value(&LISTEN.h2c)),
         tls_passthrough: fields.get(&LISTEN.tls_passthrough).filter(|_| fields.value(&LISTEN.tls_passthrough)),
     };
-    let settings =
-        ListenerSettings { protocol: written.protocol(), proxy_protocol: fields.value(&LISTEN.proxy_protocol) };
+    let settings = written.settings();
     fields.read(&LISTEN.address).map(|address| Listen { address, settings, public_port: None, origin })
 }
 
 /// The keys of a listener that decide on its protocol. A flag that is not set has no reader.
 pub(super) struct WrittenProtocol<'a> {
     pub carried: Carried,
-    pub tls: bool,
+    pub proxy_protocol: Option<NodeReader<'a>>,
+    pub tls: Option<NodeReader<'a>>,
     pub h2c: Option<NodeReader<'a>>,
     pub tls_passthrough: Option<NodeReader<'a>>,
 }
 
 impl WrittenProtocol<'_> {
     /// Reports keys that contradict each other.
-    pub(super) fn protocol(self) -> ListenerProtocol {
-        let WrittenProtocol { carried, tls, h2c, tls_passthrough } = self;
-        match (carried, tls, &h2c, &tls_passthrough) {
-            (Carried::Http, true, Some(h2c), _) => h2c.report_advising(
+    pub(super) fn settings(self) -> ListenerSettings {
+        self.report_contradictions();
+        let proxy_protocol = self.proxy_protocol.is_some() && self.carried != Carried::Udp;
+        let protocol = match (self.carried, self.tls.is_some(), self.h2c.is_some(), self.tls_passthrough.is_some()) {
+            (Carried::Http, true, ..) => ListenerProtocol::Https,
+            (Carried::Http, false, true, _) => ListenerProtocol::Http2,
+            (Carried::Http, false, false, _) => ListenerProtocol::Http,
+            (Carried::Tcp, false, _, false) => ListenerProtocol::Tcp,
+            (Carried::Tcp, true, _, false) => ListenerProtocol::Tls,
+            (Carried::Tcp, false, _, true) => ListenerProtocol::TlsPassthrough,
+            (Carried::Tcp, true, _, true) => ListenerProtocol::TlsByRoute,
+            (Carried::Udp, ..) => ListenerProtocol::Udp,
+        };
+        ListenerSettings { protocol, proxy_protocol }
+    }
+
+    fn report_contradictions(&self) {
+        let WrittenProtocol { carried, proxy_protocol, tls, h2c, tls_passthrough } = self;
+        match (carried, tls, h2c, tls_passthrough) {
+            (Carried::Http, Some(_), Some(h2c), _) => h2c.report_advising(
                 "is HTTP/2 without TLS, and the address has `tls`",
                 "leave it out: with TLS, HTTP/2 is negotiated by ALPN",
             ),
@@ -155,16 +180,12 @@ impl WrittenProtocol<'_> {
             (Carried::Tcp, _, Some(h2c), _) => {
                 h2c.report_advising("is HTTP, and the address has `protocol: tcp`", "leave it out");
             }
+            (Carried::Udp, ..) => {
+                for key in [proxy_protocol, tls, h2c, tls_passthrough].into_iter().flatten() {
+                    key.report_advising("is for connections, and datagrams have none", "leave it out");
+                }
+            }
             _ => {}
-        }
-        match (carried, tls, h2c.is_some(), tls_passthrough.is_some()) {
-            (Carried::Http, true, ..) => ListenerProtocol::Https,
-            (Carried::Http, false, true, _) => ListenerProtocol::Http2,
-            (Carried::Http, false, false, _) => ListenerProtocol::Http,
-            (Carried::Tcp, false, _, false) => ListenerProtocol::Tcp,
-            (Carried::Tcp, true, _, false) => ListenerProtocol::Tls,
-            (Carried::Tcp, false, _, true) => ListenerProtocol::TlsPassthrough,
-            (Carried::Tcp, true, _, true) => ListenerProtocol::TlsByRoute,
         }
     }
 }

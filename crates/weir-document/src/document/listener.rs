@@ -2,10 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use ipnet::IpNet;
-use serde_json::{Value, json};
-use weir_gateway::snapshot::ListenerSettings;
-
 use super::listen::{CARRIED, Carried, Listen, ListenAddress, WrittenProtocol, address, address_schema, parse};
 use super::resource::{self, COMMON, ResourceOrigin, host};
 use crate::keys;
@@ -13,6 +9,8 @@ use crate::keys::kinds::{Custom, DistinctList, Flag, Or, ParsedText, Whole, Word
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 use crate::text::tree::NodeKind;
+use ipnet::IpNet;
+use serde_json::{Value, json};
 
 /// A listener that is a resource.
 #[derive(Clone, Debug)]
@@ -42,7 +40,7 @@ keys! {
     tls: Or<Flag> = flag().or(false), own(), guide("tls.md");
     /// Whether connections use HTTP/2 without TLS, and nothing else.
     h2c: Or<Flag> = flag().or(false), own();
-    /// What connections carry: HTTP, or bytes of any protocol, which go where `stream_routes` say (`tcp`).
+    /// What clients send: HTTP, or anything else, which goes where `stream_routes` say: bytes over TCP (`tcp`), or datagrams (`udp`).
     protocol: Or<Words<Carried>> = words(CARRIED).or(Carried::Http), own(), guide("stream.md");
     /// Whether TLS is passed through by the server name in its handshake. Together with `tls`, each stream route decides.
     tls_passthrough: Or<Flag> = flag().or(false), own(), guide("stream.md#tls-passed-through");
@@ -57,12 +55,12 @@ pub(super) fn read_resource(at: &NodeReader, index: usize) -> Option<ListenerSpe
     let id = resource::id(&fields, index);
     let written = WrittenProtocol {
         carried: fields.value(&LISTENER.protocol),
-        tls: fields.value(&LISTENER.tls),
+        proxy_protocol: fields.get(&LISTENER.proxy_protocol).filter(|_| fields.value(&LISTENER.proxy_protocol)),
+        tls: fields.get(&LISTENER.tls).filter(|_| fields.value(&LISTENER.tls)),
         h2c: fields.get(&LISTENER.h2c).filter(|_| fields.value(&LISTENER.h2c)),
         tls_passthrough: fields.get(&LISTENER.tls_passthrough).filter(|_| fields.value(&LISTENER.tls_passthrough)),
     };
-    let settings =
-        ListenerSettings { protocol: written.protocol(), proxy_protocol: fields.value(&LISTENER.proxy_protocol) };
+    let settings = written.settings();
     let address = fields.read(&LISTENER.address)?;
     let public_port = fields.read(&LISTENER.public_port);
     let hosts = fields.read(&LISTENER.hosts).unwrap_or_default();

@@ -1,5 +1,7 @@
 //! APISIX `scheme`: the protocol between the gateway and an upstream.
 
+use weir_gateway::snapshot::Transport;
+
 /// The protocol of an upstream (APISIX `scheme`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {
@@ -12,6 +14,8 @@ pub enum Scheme {
     /// Bytes without HTTP, from stream routes; `Tls`: over TLS.
     Tcp,
     Tls,
+    /// Datagrams, from stream routes.
+    Udp,
 }
 
 /// In place of a port: nodes have none by default.
@@ -23,7 +27,7 @@ impl Scheme {
         match self {
             Scheme::Http | Scheme::Grpc => 80,
             Scheme::Https | Scheme::Grpcs => 443,
-            Scheme::Tcp | Scheme::Tls => NO_PORT,
+            Scheme::Tcp | Scheme::Tls | Scheme::Udp => NO_PORT,
         }
     }
 
@@ -31,9 +35,13 @@ impl Scheme {
         matches!(self, Scheme::Https | Scheme::Grpcs | Scheme::Tls)
     }
 
-    /// Whether only stream routes can use it.
-    pub fn is_of_streams(self) -> bool {
-        matches!(self, Scheme::Tcp | Scheme::Tls)
+    /// What is carried, if only stream routes can use it.
+    pub fn of_streams(self) -> Option<Transport> {
+        match self {
+            Scheme::Tcp | Scheme::Tls => Some(Transport::Tcp),
+            Scheme::Udp => Some(Transport::Udp),
+            Scheme::Http | Scheme::Https | Scheme::Grpc | Scheme::Grpcs => None,
+        }
     }
 
     pub(super) fn is_http2(self) -> bool {
@@ -48,4 +56,5 @@ pub(super) const SCHEMES: &[(&str, Scheme)] = &[
     ("grpcs", Scheme::Grpcs),
     ("tcp", Scheme::Tcp),
     ("tls", Scheme::Tls),
+    ("udp", Scheme::Udp),
 ];

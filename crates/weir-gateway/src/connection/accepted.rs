@@ -136,7 +136,7 @@ impl Accepted {
             public_port: self.local.port(),
             trusted: false,
             tls: self.tls.is_some(),
-            is_stream: false,
+            protocol: weir_plugin::ClientProtocol::Http,
             connection: self.number,
             connection_requests: requests,
         };

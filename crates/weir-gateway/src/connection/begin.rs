@@ -26,5 +26,6 @@ pub fn spawn(worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, clie
             let by_route = protocol == ListenerProtocol::TlsByRoute;
             tokio::task::spawn_local(stream::passed_through(worker, tcp, client, by_route));
         }
+        ListenerProtocol::Udp => unreachable!("a listener of UDP accepts no connections"),
     }
 }

@@ -6,6 +6,7 @@ pub mod begin;
 pub mod h1;
 pub mod h2;
 pub mod secure;
+pub mod sessions;
 pub mod stream;
 
 use std::future::poll_fn;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_net::handshake::{ClientHello, read_hello};
+use weir_net::listener::Transport;
 use weir_net::stream::Stream;
 use weir_plugin::Tls;
 
@@ -42,8 +43,9 @@ pub async fn passed_through(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr,
     let ends_here = by_route && hello.wanted.is_some() && {
         let current = worker.current();
         let local = tcp.local_addr().map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
-        let taken =
-            local.ok().and_then(|local| stream::find(&current.snapshot, local, peer.ip().to_canonical(), server_name));
+        let taken = local.ok().and_then(|local| {
+            stream::find(&current.snapshot, Transport::Tcp, local, peer.ip().to_canonical(), server_name)
+        });
         taken.is_none_or(|taken| !taken.tls_passthrough)
     };
     if ends_here {
@@ -85,7 +87,7 @@ fn serve(mut connection: Accepted) -> impl Future<Output = ()> {
         connection.describe(&mut exchange, 1, worker.wake_up());
         // TLS that is passed through has a name, and ends elsewhere.
         exchange.client.tls = connection.stream.tls().is_some();
-        exchange.client.is_stream = true;
+        exchange.client.protocol = weir_plugin::ClientProtocol::Tcp;
         serve_stream(&worker, &mut connection, exchange).await;
     }
 }

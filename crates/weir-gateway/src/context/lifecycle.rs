@@ -91,6 +91,8 @@ pub struct Lifecycle {
     /// Those of its listeners, open or closed, as long as one of their connections is open.
     services: RefCell<Vec<Weak<ServicePhase>>>,
     tasks: Cell<usize>,
+    /// Sessions of datagrams, on all sockets; they are tasks, too.
+    pub sessions: Cell<usize>,
     /// Until when the present shortage of connections lasts, if the limit is not reached again.
     full_until_ns: Cell<u64>,
     /// When the next second of a shortage may be counted.
@@ -134,6 +136,7 @@ impl Default for Lifecycle {
             service: ServicePhase::new(ListenerId::default()),
             services: RefCell::default(),
             tasks: Cell::new(0),
+            sessions: Cell::new(0),
             full_until_ns: Cell::new(0),
             next_full_second_ns: Cell::new(0),
             full_logged_ns: Cell::new(0),

@@ -37,7 +37,7 @@ use ipnet::IpNet;
 pub use listeners::{ListenerConflict, ListenerEntry, ListenerRule, ListenerTable};
 pub use methods::MethodSet;
 use radix::Radix;
-pub use streams::{StreamLookup, StreamRule, StreamTable, TakenStream};
+pub use streams::{StreamLookup, StreamRule, StreamTables, TakenStream};
 use table::SharedTable;
 use uri::Uri;
 use weir_plugin::vars::any_contains;

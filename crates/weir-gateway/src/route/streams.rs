@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use weir_net::listener::Transport;
 
 use super::host::Host;
 
@@ -21,6 +22,8 @@ pub struct StreamRule {
     pub server_port: Option<u16>,
     pub server_addr: Option<IpNet>,
     pub remote_addr: Option<IpNet>,
+    /// `None`: any, since its upstream says nothing of it.
+    pub transport: Option<Transport>,
     pub taken: TakenStream,
 }
 
@@ -43,6 +46,36 @@ pub struct StreamLookup<'a> {
     pub client: IpAddr,
     /// In lower case; `None` without TLS, or without a name in its handshake.
     pub server_name: Option<&'a str>,
+}
+
+/// A table for each transport.
+#[derive(Clone, Debug, Default)]
+pub struct StreamTables {
+    tcp: StreamTable,
+    udp: StreamTable,
+}
+
+impl StreamTables {
+    /// # Errors
+    /// The index of a rule, that of its name that is not valid, and what is wrong with it.
+    pub fn build(rules: &[StreamRule]) -> Result<StreamTables, (usize, usize, String)> {
+        let mut tables = StreamTables::default();
+        for (index, rule) in rules.iter().enumerate() {
+            for (transport, table) in [(Transport::Tcp, &mut tables.tcp), (Transport::Udp, &mut tables.udp)] {
+                if rule.transport.is_none_or(|only| only == transport) {
+                    table.add(rule).map_err(|(name, reason)| (index, name, reason))?;
+                }
+            }
+        }
+        Ok(tables)
+    }
+
+    pub fn of(&self, transport: Transport) -> &StreamTable {
+        match transport {
+            Transport::Tcp => &self.tcp,
+            Transport::Udp => &self.udp,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -70,30 +103,26 @@ struct AddressRule {
 
 impl StreamTable {
     /// # Errors
-    /// The index of a rule, that of its name that is not valid, and what is wrong with it.
-    pub fn build(rules: Vec<StreamRule>) -> Result<StreamTable, (usize, usize, String)> {
-        let mut table = StreamTable::default();
-        for (index, rule) in rules.into_iter().enumerate() {
-            let StreamRule { server_names, server_port, server_addr, remote_addr, taken } = rule;
-            let address = AddressRule { server_addr, remote_addr, taken };
-            if server_names.is_empty() {
-                table.any.add(server_port, address.clone());
-            }
-            for (place, written) in server_names.iter().enumerate() {
-                let of_name = match Host::parse(written).map_err(|reason| (index, place, reason))? {
-                    Host::Name(name) => table.names.entry(name).or_default(),
-                    Host::Suffix(suffix) if suffix.is_empty() => &mut table.any,
-                    Host::Suffix(suffix) if suffix.starts_with('.') => table.suffixes.entry(suffix).or_default(),
-                    Host::Suffix(_) => {
-                        let reason =
-                            format!("{written:?} has no dot after the `*`; write a pattern such as *.example.com");
-                        return Err((index, place, reason));
-                    }
-                };
-                of_name.add(server_port, address.clone());
-            }
+    /// The index of a name that is not valid, and what is wrong with it.
+    fn add(&mut self, rule: &StreamRule) -> Result<(), (usize, String)> {
+        let StreamRule { server_names, server_port, server_addr, remote_addr, taken, transport: _ } = rule;
+        let address = AddressRule { server_addr: *server_addr, remote_addr: *remote_addr, taken: *taken };
+        if server_names.is_empty() {
+            self.any.add(*server_port, address.clone());
         }
-        Ok(table)
+        for (place, written) in server_names.iter().enumerate() {
+            let of_name = match Host::parse(written).map_err(|reason| (place, reason))? {
+                Host::Name(name) => self.names.entry(name).or_default(),
+                Host::Suffix(suffix) if suffix.is_empty() => &mut self.any,
+                Host::Suffix(suffix) if suffix.starts_with('.') => self.suffixes.entry(suffix).or_default(),
+                Host::Suffix(_) => {
+                    let reason = format!("{written:?} has no dot after the `*`; write a pattern such as *.example.com");
+                    return Err((place, reason));
+                }
+            };
+            of_name.add(*server_port, address.clone());
+        }
+        Ok(())
     }
 
     pub fn find(&self, stream: &StreamLookup<'_>) -> Option<TakenStream> {
@@ -148,8 +177,13 @@ mod tests {
             server_port: port,
             server_addr: network(server),
             remote_addr: network(remote),
+            transport: None,
             taken: TakenStream { route, tls_passthrough: false, idle_timeout: None },
         }
+    }
+
+    fn table(rules: &[StreamRule]) -> StreamTable {
+        StreamTables::build(rules).expect("right").tcp
     }
 
     fn found(table: &StreamTable, local: &str, client: &str, name: &str) -> Option<u32> {
@@ -160,14 +194,13 @@ mod tests {
 
     #[test]
     fn the_most_specific_rule_takes_a_connection_whatever_its_place() {
-        let table = StreamTable::build(vec![
+        let table = table(&[
             rule(0, &[], None, ["", ""]),
             rule(1, &[], Some(9100), ["", ""]),
             rule(2, &[], Some(9100), ["", "10.0.0.0/8"]),
             rule(3, &[], Some(9100), ["", "10.1.0.0/16"]),
             rule(4, &[], Some(9100), ["192.0.2.1/32", ""]),
         ]);
-        let table = table.expect("right");
         let of = |local, client| found(&table, local, client, "");
         assert_eq!(of("192.0.2.9:9200", "10.1.2.3"), Some(0));
         assert_eq!(of("192.0.2.9:9100", "172.16.0.1"), Some(1));
@@ -178,13 +211,13 @@ mod tests {
 
     #[test]
     fn names_are_more_specific_than_ports_and_wildcards_stand_for_any_labels() {
-        let rules = vec![
+        let rules = [
             rule(0, &[], Some(443), ["", ""]),
             rule(1, &["*.example.com"], None, ["", ""]),
             rule(2, &["*.db.example.com"], None, ["", ""]),
             rule(3, &["a.db.example.com", "b.example.com"], None, ["", ""]),
         ];
-        let table = StreamTable::build(rules).expect("right");
+        let table = table(&rules);
         let of = |name| found(&table, "10.0.0.1:443", "10.0.0.2", name);
         assert_eq!(of(""), Some(0));
         assert_eq!(of("other.org"), Some(0));
@@ -196,23 +229,31 @@ mod tests {
 
     #[test]
     fn a_connection_without_a_name_is_taken_only_by_rules_without_names() {
-        let table = StreamTable::build(vec![rule(1, &["*.example.com"], None, ["", ""])]).expect("right");
-        assert_eq!(found(&table, "10.0.0.1:443", "10.0.0.2", ""), None);
-        let table = StreamTable::build(vec![rule(1, &["*"], None, ["", ""])]).expect("right");
-        assert_eq!(found(&table, "10.0.0.1:443", "10.0.0.2", ""), Some(1));
+        let of = |name: &str| found(&table(&[rule(1, &[name], None, ["", ""])]), "10.0.0.1:443", "10.0.0.2", "");
+        assert_eq!((of("*.example.com"), of("*")), (None, Some(1)));
     }
 
     #[test]
     fn a_rule_whose_address_does_not_match_leaves_the_connection_to_a_less_specific_one() {
-        let rules = vec![rule(0, &[], None, ["", ""]), rule(1, &["a.example"], Some(1), ["", "10.0.0.0/8"])];
-        let table = StreamTable::build(rules).expect("right");
+        let rules = [rule(0, &[], None, ["", ""]), rule(1, &["a.example"], Some(1), ["", "10.0.0.0/8"])];
+        let table = table(&rules);
         assert_eq!(found(&table, "10.0.0.1:1", "192.0.2.1", "a.example"), Some(0));
         assert_eq!(found(&table, "10.0.0.1:1", "10.0.0.7", "a.example"), Some(1));
     }
 
     #[test]
     fn a_wildcard_without_a_dot_is_refused() {
-        let refused = StreamTable::build(vec![rule(0, &["a.example", "*example"], None, ["", ""])]);
+        let refused = StreamTables::build(&[rule(0, &["a.example", "*example"], None, ["", ""])]);
         assert_eq!(refused.map_err(|(rule, name, _)| (rule, name)).err(), Some((0, 1)));
+    }
+
+    #[test]
+    fn a_rule_is_in_the_tables_of_its_transports() {
+        let mut rules = [rule(0, &[], None, ["", ""]), rule(1, &[], Some(53), ["", ""])];
+        rules[1].transport = Some(Transport::Udp);
+        let tables = StreamTables::build(&rules).expect("right");
+        let of = |transport, local| found(tables.of(transport), local, "10.0.0.2", "");
+        assert_eq!((of(Transport::Tcp, "10.0.0.1:53"), of(Transport::Udp, "10.0.0.1:53")), (Some(0), Some(1)));
+        assert_eq!(of(Transport::Udp, "10.0.0.1:54"), Some(0));
     }
 }

@@ -1,5 +1,7 @@
 //! What a listener is: what clients speak on an address.
 
+pub use weir_net::listener::Transport;
+
 /// The protocols of a listener, from the transport up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListenerProtocol {
@@ -17,12 +19,8 @@ pub enum ListenerProtocol {
     TlsPassthrough,
     /// TLS that ends here or is passed through, as the stream route says.
     TlsByRoute,
-}
-
-/// What a listener takes its connections from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport {
-    Tcp,
+    /// Datagrams of any protocol over UDP, for stream routes.
+    Udp,
 }
 
 /// The settings of one listener. They apply to the connections that it accepts from then on.
@@ -35,7 +33,7 @@ pub struct ListenerSettings {
 
 impl ListenerProtocol {
     /// All of them.
-    pub const ALL: [ListenerProtocol; 7] = [
+    pub const ALL: [ListenerProtocol; 8] = [
         ListenerProtocol::Http,
         ListenerProtocol::Https,
         ListenerProtocol::Http2,
@@ -43,10 +41,14 @@ impl ListenerProtocol {
         ListenerProtocol::Tls,
         ListenerProtocol::TlsPassthrough,
         ListenerProtocol::TlsByRoute,
+        ListenerProtocol::Udp,
     ];
 
     pub fn transport(self) -> Transport {
-        Transport::Tcp
+        match self {
+            ListenerProtocol::Udp => Transport::Udp,
+            _ => Transport::Tcp,
+        }
     }
 
     /// Whether connections use TLS that ends here, and need a certificate.
@@ -61,10 +63,11 @@ impl ListenerProtocol {
 }
 
 impl ListenerSettings {
-    /// Every listener that there can be.
-    pub fn all() -> impl Iterator<Item = ListenerSettings> {
-        [false, true].into_iter().flat_map(|proxy_protocol| {
-            ListenerProtocol::ALL.map(|protocol| ListenerSettings { protocol, proxy_protocol })
+    /// Every listener of a transport that there can be.
+    pub fn all(transport: Transport) -> impl Iterator<Item = ListenerSettings> {
+        [false, true].into_iter().flat_map(move |proxy_protocol| {
+            let protocols = ListenerProtocol::ALL.into_iter().filter(move |protocol| protocol.transport() == transport);
+            protocols.map(move |protocol| ListenerSettings { protocol, proxy_protocol })
         })
     }
 
@@ -78,6 +81,8 @@ impl ListenerSettings {
             (false, ListenerProtocol::Tls) => "tls",
             (false, ListenerProtocol::TlsPassthrough) => "tls-passthrough",
             (false, ListenerProtocol::TlsByRoute) => "tls-by-route",
+            // Datagrams have no PROXY header.
+            (_, ListenerProtocol::Udp) => "udp",
             (true, ListenerProtocol::Http) => "proxy-http",
             (true, ListenerProtocol::Http2) => "proxy-h2c",
             (true, ListenerProtocol::Https) => "proxy-https",

@@ -28,7 +28,7 @@ pub use persistence::{Persistence, WhenEndpointGone};
 pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::pieces::Pieces;
 pub use crate::route::{
-    ListenerConflict, ListenerRule, ListenerTable, RouteRule, RouteTable, StreamRule, StreamTable, TakenStream,
+    ListenerConflict, ListenerRule, ListenerTable, RouteRule, RouteTable, StreamRule, StreamTables, TakenStream,
 };
 
 /// One configuration. An exchange uses the same snapshot from its first to its last byte.
@@ -39,7 +39,7 @@ pub struct Snapshot {
     pub listeners: ListenerTable,
     pub table: RouteTable,
     /// The routes of connections without HTTP.
-    pub streams: StreamTable,
+    pub streams: StreamTables,
     /// Indexed by the `route` number of the rules of both tables. Unchanged routes share their pieces with the previous snapshot.
     pub routes: Pieces<Arc<Route>>,
     /// Indexed by the number in [`Target::Upstream`]; unchanged upstreams share their pieces, too.
@@ -300,6 +300,8 @@ pub struct Upstream {
     pub timeouts: Timeouts,
     /// How long a stream may carry nothing.
     pub stream_idle_timeout: Duration,
+    /// The same for a session of datagrams.
+    pub session_idle_timeout: Duration,
     /// The most other endpoints that are tried after the first; APISIX: number of nodes less one.
     pub retries: u32,
     /// No retry starts later than this long after the first attempt.
@@ -320,8 +322,8 @@ pub struct Upstream {
     pub pass_host: PassHost,
     /// How TLS is used with its endpoints; `None` is without TLS.
     pub tls: Option<TlsConnector>,
-    /// Only stream routes can use it (APISIX `scheme: tcp` and `tls`).
-    pub is_for_streams: bool,
+    /// Only stream routes can use it (APISIX `scheme: tcp`, `tls` and `udp`), and what they carry to it.
+    pub of_streams: Option<Transport>,
     /// Whether its endpoints are used over HTTP/2 (APISIX `scheme: grpc` and `grpcs`).
     pub http2: bool,
     /// Connections to its endpoints begin with a PROXY header of this version.

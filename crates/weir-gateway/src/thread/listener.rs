@@ -1,9 +1,10 @@
 //! A worker's part of a listener.
 
 use std::cell::Cell;
-use std::net::TcpListener;
 use std::rc::Rc;
 use std::time::Duration;
+
+use weir_net::listener::ListeningSocket;
 
 use crate::context::lifecycle::{ListenerId, ServicePhase};
 use crate::snapshot::ListenerSettings;
@@ -13,7 +14,7 @@ use crate::snapshot::ListenerSettings;
 pub struct Listener {
     pub id: ListenerId,
     /// Usually one; more if the sockets were inherited from a process with more workers.
-    pub sockets: Vec<TcpListener>,
+    pub sockets: Vec<ListeningSocket>,
     pub settings: ListenerSettings,
 }
 

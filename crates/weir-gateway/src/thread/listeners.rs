@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use weir_net::datagram::DatagramSocket;
+use weir_net::listener::ListeningSocket;
 
 use super::accept::accept;
 use super::command::WorkerCommand;
 use super::listener::{AcceptingListener, Listener, WorkerListenerChange};
 use super::rebalance::ConnectionRebalancer;
+use super::receive::receive;
 use super::start_connection::start_connection;
 use crate::context::lifecycle::{ListenerId, ServicePhase};
 use crate::snapshot::ListenerSettings;
@@ -66,15 +69,25 @@ impl WorkerListeners {
         let listener = Rc::new(AcceptingListener { service, settings: Cell::new(settings) });
         let mut accepting = Vec::new();
         let registered = sockets.into_iter().try_for_each(|socket| {
-            socket.set_nonblocking(true)?;
-            let socket = tokio::net::TcpListener::from_std(socket)?;
-            let task =
-                accept(Rc::clone(&self.worker), socket, Rc::clone(&listener), self.most, self.rebalancer.clone());
-            accepting.push(tokio::task::spawn_local(task));
+            accepting.push(self.begin_to_accept(socket, Rc::clone(&listener))?);
             Ok(())
         });
         self.open.borrow_mut().push(AcceptedListener { listener, accepting });
         registered
+    }
+
+    fn begin_to_accept(&self, socket: ListeningSocket, listener: Rc<AcceptingListener>) -> io::Result<JoinHandle<()>> {
+        let worker = Rc::clone(&self.worker);
+        Ok(match socket {
+            ListeningSocket::Tcp(socket) => {
+                socket.set_nonblocking(true)?;
+                let socket = tokio::net::TcpListener::from_std(socket)?;
+                tokio::task::spawn_local(accept(worker, socket, listener, self.most, self.rebalancer.clone()))
+            }
+            ListeningSocket::Udp(socket) => {
+                tokio::task::spawn_local(receive(worker, DatagramSocket::new(socket)?, listener, self.most))
+            }
+        })
     }
 
     /// Carries a change out. When it returns, the sockets of closed listeners are closed, and what was in their queues is

@@ -7,6 +7,7 @@ pub mod listener;
 mod listeners;
 pub mod progress;
 pub mod rebalance;
+mod receive;
 mod start_connection;
 mod tick;
 

@@ -2,15 +2,21 @@
 
 use std::borrow::Cow;
 
-use super::Exchange;
+use super::{ClientProtocol, Exchange};
 use crate::variable::Variable;
 
 /// The protocol of a stream, as nginx names it in `$protocol`.
-const PROTOCOL: &[u8] = b"TCP";
+fn protocol_name(protocol: ClientProtocol) -> &'static [u8] {
+    if protocol == ClientProtocol::Udp { b"UDP" } else { b"TCP" }
+}
 
 /// The scheme of a side of a stream.
-pub(super) fn scheme(is_secured: bool) -> &'static str {
-    if is_secured { "tls" } else { "tcp" }
+pub(super) fn scheme(protocol: ClientProtocol, is_secured: bool) -> &'static str {
+    match protocol {
+        ClientProtocol::Udp => "udp",
+        _ if is_secured => "tls",
+        _ => "tcp",
+    }
 }
 
 impl Exchange {
@@ -18,8 +24,11 @@ impl Exchange {
     #[cold]
     pub(super) fn stream_variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
         match variable {
-            Variable::ServerProtocol => Some(Cow::Borrowed(PROTOCOL)),
-            Variable::UpstreamScheme => self.upstream.addr.map(|_| Cow::Borrowed(scheme(self.upstream.tls).as_bytes())),
+            Variable::ServerProtocol => Some(Cow::Borrowed(protocol_name(self.client.protocol))),
+            Variable::UpstreamScheme => {
+                let scheme = scheme(self.client.protocol, self.upstream.tls);
+                self.upstream.addr.map(|_| Cow::Borrowed(scheme.as_bytes()))
+            }
             variable if is_of_requests(variable) => None,
             // TLS that is passed through: nothing but the name in its first message is known.
             variable if is_of_handshakes(variable) && !self.client.tls => None,
@@ -95,9 +104,13 @@ mod tests {
     #[test]
     fn a_stream_has_no_values_of_requests() {
         let mut exchange = Exchange::default();
-        exchange.client.is_stream = true;
+        exchange.client.protocol = ClientProtocol::Tcp;
         (exchange.request_bytes, exchange.response_bytes) = (7, 9);
         (exchange.started_ns, exchange.ended_ns) = (1_000_000_000, 3_500_000_000);
+        exchange.client.protocol = ClientProtocol::Udp;
+        assert_eq!(value(&exchange, "protocol").as_deref(), Some("UDP"));
+        assert_eq!(value(&exchange, "scheme").as_deref(), Some("udp"));
+        exchange.client.protocol = ClientProtocol::Tcp;
         for (name, want) in [
             ("protocol", Some("TCP")),
             ("scheme", Some("tcp")),
@@ -118,7 +131,7 @@ mod tests {
     #[test]
     fn of_tls_that_is_passed_through_only_the_name_is_known() {
         let mut exchange = Exchange::default();
-        exchange.client.is_stream = true;
+        exchange.client.protocol = ClientProtocol::Tcp;
         exchange.tls = Some(Rc::new(Tls { server_name: Some("db.example".into()), ..Tls::default() }));
         assert_eq!(value(&exchange, "ssl_preread_server_name").as_deref(), Some("db.example"));
         assert_eq!(value(&exchange, "ssl_client_verify"), None);

@@ -40,7 +40,7 @@ fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
 
 impl Variables for Exchange {
     fn variable(&self, variable: &Variable) -> Option<Cow<'_, [u8]>> {
-        match self.client.is_stream {
+        match self.client.protocol.is_stream() {
             false => self.value_of(variable),
             true => self.stream_variable(variable),
         }

@@ -286,7 +286,7 @@ impl Plugin for Observer {
     }
 
     fn on_log(&self, exchange: &Exchange) {
-        if exchange.client.is_stream {
+        if exchange.client.protocol.is_stream() {
             return; // these series are about statuses and latencies of HTTP
         }
         let this = (exchange.client.connection, exchange.client.connection_requests, exchange.started_ns);

@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::Value;
 use weir_control::DocumentLoader;
 use weir_control::explain::{ConnectionDescription, RequestDescription, Unexplained, explain, explain_connection};
+use weir_gateway::snapshot::Transport;
 
 use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
@@ -20,7 +21,8 @@ mod calibrated;
 ///
 /// No request is sent. `weir explain weir.yaml GET https://shop.example/orders/1 -H "X-Tenant: a"`
 ///
-/// With `TCP` in place of a method it explains which stream route takes a connection: `weir explain weir.yaml TCP 10.0.0.5:5432 --from 10.1.2.3`
+/// With `TCP` in place of a method it explains which stream route takes a connection, and with `UDP` which one takes a datagram:
+/// `weir explain weir.yaml TCP 10.0.0.5:5432 --from 10.1.2.3`
 ///
 /// The cost of each plugin is shown. By default this is a calibrated number of instructions that a typical configuration of the
 /// plugin adds to a request, measured on 2026-11-22 (docs/reference/prices.md). With `--status` it is the cost measured in a running gateway.
@@ -28,10 +30,10 @@ mod calibrated;
 pub struct Explain {
     /// The configuration file.
     file: PathBuf,
-    /// The method of the request, or `TCP` for a connection without HTTP.
+    /// The method of the request; `TCP` for a connection without HTTP, `UDP` for a datagram.
     method: String,
-    /// The URL of the request. A path alone is one of `http://localhost`; `-H "Host: NAME"` names another host. With `TCP`: the address and
-    /// port on which the client connects, as `10.0.0.5:5432` or `:5432`.
+    /// The URL of the request. A path alone is one of `http://localhost`; `-H "Host: NAME"` names another host. With `TCP` and `UDP`: the address
+    /// and port that the client uses, as `10.0.0.5:5432` or `:5432`.
     url: String,
     /// A header field of the request, as `Name: value`. Can be given several times.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
@@ -49,8 +51,13 @@ pub struct Explain {
 
 impl Explain {
     pub fn execute(self) -> ExitCode {
-        if self.method == "TCP" {
-            return self.connection();
+        let transport = match &*self.method {
+            "TCP" => Some(Transport::Tcp),
+            "UDP" => Some(Transport::Udp),
+            _ => None,
+        };
+        if let Some(transport) = transport {
+            return self.connection(transport);
         }
         let Explain { method, url, headers, from, .. } = &self;
         let question =
@@ -87,8 +94,8 @@ impl Explain {
 }
 
 impl Explain {
-    /// Explains a connection without HTTP.
-    fn connection(&self) -> ExitCode {
+    /// Explains a connection without HTTP, or a datagram.
+    fn connection(&self, transport: Transport) -> ExitCode {
         let to = match self.url.strip_prefix(':') {
             Some(port) => port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
             None => self.url.parse().ok(),
@@ -97,7 +104,7 @@ impl Explain {
             say!("`{}` is not an address: write it as `10.0.0.5:5432` or `:5432`", self.url);
             return ExitFailure::Configuration.into();
         };
-        let question = ConnectionDescription { to, from: self.from, server_name: self.sni.clone() };
+        let question = ConnectionDescription { transport, to, from: self.from, server_name: self.sni.clone() };
         let explained = DocumentLoader::of_file_directly(&self.file)
             .read()
             .and_then(|loaded| explain_connection(&loaded.document, &PLUGINS, &question));

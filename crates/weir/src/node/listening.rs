@@ -4,7 +4,7 @@
 //! whole. Listeners that it does not name any more are closed after the workers use it.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use weir_control::document::{Document, Listen, ListenAddress};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
-use weir_net::listener;
+use weir_net::listener::{self, ListeningSocket, SocketPlan};
 
 use super::sockets::CannotListen;
 use crate::say::say;
@@ -50,7 +50,7 @@ struct OpenListener {
     /// With the port that it has, if `address` has port 0.
     bound: SocketAddr,
     /// Beside the copies of the workers, to be passed on in an upgrade.
-    sockets: Vec<TcpListener>,
+    sockets: Vec<ListeningSocket>,
     is_inherited: bool,
 }
 
@@ -139,7 +139,7 @@ impl ClientListeners {
     /// Calls `start`, which starts another process, with the sockets that it is to get; it gets no others until it has failed.
     pub fn hand_over<T, E>(
         &self,
-        start: impl FnOnce(Vec<(ListenerKey, &[TcpListener])>) -> Result<T, E>,
+        start: impl FnOnce(Vec<(ListenerKey, &[ListeningSocket])>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut state = self.state();
         let key = |open: &OpenListener| ListenerKey { purpose: open.settings.name(), addr: open.address.socket_addr() };
@@ -196,17 +196,21 @@ impl ListenersState {
     /// Opens the sockets of a new address, or takes inherited ones.
     fn opened(&mut self, listen: &Listen, workers: usize, backlog: i32) -> Result<OpenListener, CannotListen> {
         let addr = listen.address.socket_addr();
+        let transport = listen.settings.protocol.transport();
+        let plan = SocketPlan { transport, count: workers, backlog };
         let mut open = || {
-            let names = ListenerSettings::all().map(ListenerSettings::name);
-            let mut sockets = self.inherited.take_any(listen.settings.name(), names, addr);
+            let names = ListenerSettings::all(transport).map(ListenerSettings::name);
+            let mut sockets = self.inherited.take_any(listen.settings.name(), names, addr, transport);
             let is_inherited = !sockets.is_empty();
             if is_inherited {
-                listener::widen(&mut sockets, workers, backlog)?;
+                listener::widen(&mut sockets, plan)?;
             } else {
-                let own = self.open.iter().map(|open| open.bound).chain(self.inherited.left_over());
+                let same = |open: &&OpenListener| open.settings.protocol.transport() == transport;
+                let open = self.open.iter().filter(same).map(|open| open.bound);
+                let own = open.chain(self.inherited.left_over(transport));
                 let is_beside = addr.port() != 0 && own.into_iter().any(|own| own.port() == addr.port());
                 let bind = if is_beside { listener::bind_beside } else { listener::bind };
-                sockets = bind(addr, workers, backlog)?;
+                sockets = bind(addr, plan)?;
             }
             let bound = sockets[0].local_addr()?;
             self.newest = ListenerId(self.newest.0 + 1);

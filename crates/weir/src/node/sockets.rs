@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use weir_net::inherit::{InheritedSockets, ListenerKey};
-use weir_net::listener;
+use weir_net::listener::{self, ListeningSocket, SocketPlan, Transport};
 
 /// An address that cannot be listened on, with the reason.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl fmt::Display for CannotListen {
 
 /// The listening sockets of the node itself, by key. They are kept here, beside the copies in use, to be passed on in an upgrade.
 #[derive(Debug, Default)]
-pub struct Sockets(Vec<(ListenerKey, Vec<TcpListener>)>);
+pub struct Sockets(Vec<(ListenerKey, Vec<ListeningSocket>)>);
 
 impl Sockets {
     /// Opens a socket for an address, or takes inherited ones. Returns the address that it is bound to.
@@ -50,11 +50,12 @@ impl Sockets {
     ) -> Result<SocketAddr, CannotListen> {
         let addr = place.addr;
         let opened = || {
-            let mut listeners = inherited.take(&place);
+            let plan = SocketPlan { transport: Transport::Tcp, count: 1, backlog };
+            let mut listeners = inherited.take(&place, plan.transport);
             if listeners.is_empty() {
-                listeners = listener::bind(addr, 1, backlog)?;
+                listeners = listener::bind(addr, plan)?;
             } else {
-                listener::widen(&mut listeners, 1, backlog)?;
+                listener::widen(&mut listeners, plan)?;
             }
             let bound = listeners[0].local_addr()?;
             self.0.push((place, listeners));
@@ -66,10 +67,14 @@ impl Sockets {
     /// Copies of the sockets opened for `purpose`.
     pub fn copies(&self, purpose: &str) -> io::Result<Vec<TcpListener>> {
         let opened = self.0.iter().filter(|(place, _)| place.purpose == purpose);
-        opened.flat_map(|(_, listeners)| listeners).map(TcpListener::try_clone).collect()
+        let listeners = opened.flat_map(|(_, listeners)| listeners).filter_map(|socket| match socket {
+            ListeningSocket::Tcp(listener) => Some(listener.try_clone()),
+            ListeningSocket::Udp(_) => None,
+        });
+        listeners.collect()
     }
 
-    pub fn all(&self) -> impl Iterator<Item = (ListenerKey, &[TcpListener])> {
+    pub fn all(&self) -> impl Iterator<Item = (ListenerKey, &[ListeningSocket])> {
         self.0.iter().map(|(place, listeners)| (place.clone(), &**listeners))
     }
 }

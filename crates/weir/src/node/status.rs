@@ -214,9 +214,10 @@ mod tests {
         let subscriber = SnapshotPublisher::new(Arc::clone(&metrics), clients);
         let publisher = Publisher::new("weir.yaml", Registry::new(&[]), Box::new(subscriber));
         let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher), NameLookups::default(), None));
-        let listeners = weir_net::listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1, 16).expect("a free port");
-        let addr = listeners[0].local_addr().expect("it is bound");
-        (start(listeners, Arc::clone(&state)).expect("a thread"), state, addr)
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("an option");
+        let addr = listener.local_addr().expect("it is bound");
+        (start(vec![listener], Arc::clone(&state)).expect("a thread"), state, addr)
     }
 
     #[test]

@@ -6,7 +6,6 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -17,6 +16,7 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use weir_net::inherit::{self, ListenerKey, READY_BYTE};
+use weir_net::listener::ListeningSocket;
 use weir_net::tls::TicketKeys;
 
 use super::systemd;
@@ -89,7 +89,7 @@ impl UpgradeAttempt {
     /// Starts the binary. Its path is resolved again, since the file there is usually a new version.
     pub fn start<'s>(
         invocation: &Invocation,
-        sockets: impl Iterator<Item = (ListenerKey, &'s [TcpListener])>,
+        sockets: impl Iterator<Item = (ListenerKey, &'s [ListeningSocket])>,
         patience: Duration,
     ) -> Result<Self, Failed> {
         let (report, ready) = pipe::pipe().map_err(Failed::System)?;

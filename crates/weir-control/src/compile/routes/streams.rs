@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_gateway::snapshot::{Route, StreamRule, StreamTable, TakenStream, Target};
+use weir_gateway::snapshot::{Route, StreamRule, StreamTables, TakenStream, Target, Transport};
 use weir_plugin::RouteFacts;
 
 use super::RouteCompiler;
@@ -53,7 +53,8 @@ impl<'a> RouteCompiler<'a> {
         let upstream = upstream.or_else(|| targets.get(&*service?.id).copied().flatten());
         compiler.report_unfit(&written.origin, upstream.and_then(|number| upstreams.unfit_for_streams(number)));
         chains.refuse_plugins_for_http(written, service);
-        self.stream_rules.push(rule(written, number));
+        let transport = upstream.and_then(|number| upstreams.transport(number));
+        self.stream_rules.push(rule(written, number, transport));
         let plugins = chains.plugins_of_stream(written, service);
         let content = (written.content, service.map(|service| service.content));
         let key = plugins.key.map(|plugins| Fingerprint::of((content, plugins, upstream)));
@@ -111,12 +112,13 @@ impl<'a> RouteCompiler<'a> {
     }
 }
 
-fn rule(written: &StreamRouteSpec, number: usize) -> StreamRule {
+fn rule(written: &StreamRouteSpec, number: usize, transport: Option<Transport>) -> StreamRule {
     StreamRule {
         server_names: written.snis.clone(),
         server_port: written.server_port,
         server_addr: written.server_addr,
         remote_addr: written.remote_addr,
+        transport,
         taken: TakenStream {
             route: number as u32,
             tls_passthrough: written.tls_passthrough,
@@ -126,16 +128,16 @@ fn rule(written: &StreamRouteSpec, number: usize) -> StreamRule {
 }
 
 impl Compiler<'_> {
-    /// The table of the rules of all stream routes; a name that is not valid is a fault.
-    pub(super) fn stream_table(&self, rules: Vec<StreamRule>) -> StreamTable {
-        StreamTable::build(rules).unwrap_or_else(|(rule, name, reason)| {
+    /// The tables of the rules of all stream routes; a name that is not valid is a fault.
+    pub(super) fn stream_tables(&self, rules: &[StreamRule]) -> StreamTables {
+        StreamTables::build(rules).unwrap_or_else(|(rule, name, reason)| {
             // The rules are in the order of the document.
             let origin = &self.document.stream_routes[rule].origin;
             let is_list = self.document.place_at(&join(&origin.path, "snis")) != origin.place;
             let key = if is_list { format!("snis[{name}]") } else { "sni".to_owned() };
             let path = join(&origin.path, &key);
             self.report(&path, self.document.place_at(&path), reason, None);
-            StreamTable::default()
+            StreamTables::default()
         })
     }
 }

@@ -62,9 +62,9 @@ keys! {
     /// How long connecting, sending and reading may take.
     timeout: SubMap<Timeouts> = section(&TIMEOUT, super::timeouts), absent("60 s each");
     /// The protocol: `http`, `https`, or HTTP/2 without TLS (`grpc`) and with it (`grpcs`). The default port of nodes is 443 with TLS and
-    /// 80 without. For stream routes: `tcp` or `tls`, whose nodes need a port.
+    /// 80 without. For stream routes: `tcp`, `tls` or `udp`, whose nodes need a port.
     scheme: Or<Words<Scheme>> = words(SCHEMES)
-        .not_yet(&["udp", "kafka"], "write `http`, `https`, `grpc` or `grpcs`, or for stream routes `tcp` or `tls`")
+        .not_yet(&["kafka"], "write `http`, `https`, `grpc` or `grpcs`, or for stream routes `tcp`, `tls` or `udp`")
         .or(Scheme::Http), guide("tls.md#to-upstreams");
     /// Use HTTP/2 to the endpoints.
     http2: Or<Flag> = flag().or(false), own(), guide("http2.md#to-upstreams");

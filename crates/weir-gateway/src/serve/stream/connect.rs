@@ -2,13 +2,14 @@
 //! tried.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use weir_plugin::Stop;
 
 use super::{StreamClient, poll_stopped};
 use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
-use crate::endpoint::pool::{EndpointPool, Freshness, UpstreamConnection};
+use crate::endpoint::pool::{EndpointPool, Freshness, Permit, UpstreamConnection};
 use crate::message::sides::until_client_disconnects;
 use crate::serve::attempt::{Failure, attempt_record};
 use crate::serve::retry::Attempts;
@@ -29,7 +30,7 @@ pub(super) async fn connect<'w>(
     loop {
         let started_ns = worker.now_ns();
         let opening = open(worker, &state.endpoints[picked], settings.timeouts, exchange, started_ns);
-        match until_client_disconnects(opening, |_| poll_stopped(client)).await {
+        match until_client_disconnects(opening, |_| poll_stopped(client.service())).await {
             Ok(connection) => {
                 exchange.upstream.connect_ns = worker.wake_up();
                 state.counters.connected(picked);
@@ -52,10 +53,20 @@ async fn open<'w>(
     exchange: &mut ServedExchange,
     started_ns: u64,
 ) -> Result<UpstreamConnection<'w>, Stop> {
-    let permit = match endpoint.try_stream_permit(worker) {
-        Some(permit) => permit,
-        None => endpoint.wait_for_stream_permit(worker, started_ns, timeouts.connect).await?,
-    };
+    let permit = permit(worker, endpoint, timeouts.connect, started_ns).await?;
     exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, started_ns);
     permit.open(Freshness::New, timeouts, exchange).await
+}
+
+/// A permit for a stream at the endpoint, which it keeps as long as it is open.
+pub(super) async fn permit<'w>(
+    worker: &'w Rc<WorkerContext>,
+    endpoint: &Rc<EndpointPool>,
+    patience: Duration,
+    since_ns: u64,
+) -> Result<Permit<'w>, Stop> {
+    match endpoint.try_stream_permit(worker) {
+        Some(permit) => Ok(permit),
+        None => endpoint.wait_for_stream_permit(worker, since_ns, patience).await,
+    }
 }

@@ -2,6 +2,7 @@
 //! whose request and response are empty.
 
 mod connect;
+mod datagrams;
 mod record;
 mod relay;
 
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
+use weir_net::listener::Transport;
 use weir_plugin::{Exchange, MatchedRoute, Stop};
 
 use crate::answer::upgrade::CountingPipe;
@@ -22,6 +24,8 @@ use crate::route::{StreamLookup, TakenStream};
 use crate::snapshot::{Snapshot, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
+
+pub use datagrams::{DatagramSession, serve_session};
 
 /// What a stream needs of its client.
 pub trait StreamClient: Pipe {
@@ -41,11 +45,12 @@ pub trait StreamClient: Pipe {
 /// The stream route of a connection to `local`.
 pub fn find(
     snapshot: &Snapshot,
+    transport: Transport,
     local: std::net::SocketAddr,
     client: IpAddr,
     server_name: Option<&str>,
 ) -> Option<TakenStream> {
-    snapshot.streams.find(&StreamLookup { local, client, server_name })
+    snapshot.streams.of(transport).find(&StreamLookup { local, client, server_name })
 }
 
 /// Carries a stream until both sides have closed, or it fails.
@@ -67,21 +72,8 @@ async fn carry(
     client: &mut impl StreamClient,
     exchange: &mut ServedExchange,
 ) -> Result<(), Stop> {
-    let server_name = exchange.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
-    let (local, addr) = (exchange.client.local, exchange.client.addr);
-    let taken = find(&current.snapshot, local, addr, server_name).ok_or(Stop::NoRoute)?;
-    admit(&current.snapshot, exchange)?;
-    exchange.route = Some(MatchedRoute::new(Rc::clone(current) as Rc<_>, taken.route as usize));
-    current.metrics_of(worker, exchange).streams_opened.increment();
-    let plugins = Plugins::of(worker, current, exchange);
-    if plugins.see_requests() {
-        boxed(|| plugins.on_request(exchange, |_| poll_stopped(client))).await?;
-    }
-    let number = match (exchange.diverted_to(), &current.snapshot.routes[taken.route as usize].target) {
-        (Some(number), _) => number as usize,
-        (None, Target::Upstream(number)) => *number,
-        (None, _) => return Err(Stop::NoUpstream),
-    };
+    let poll_leave = || poll_stopped(client.service());
+    let (taken, number) = begin(worker, current, Transport::Tcp, poll_leave, exchange).await?;
     let upstream = current.upstream(number);
     // Boxed, since connecting is over before the long part of a stream's life.
     let mut connection = boxed(|| connect::connect(worker, upstream, client, exchange)).await?;
@@ -93,6 +85,32 @@ async fn carry(
         connection.stream().reset_on_drop();
     }
     end
+}
+
+/// Chooses the stream route and runs its plugins; returns it with the number of the upstream. Plugins that wait are left when
+/// `poll_leave` is ready.
+async fn begin(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    transport: Transport,
+    poll_leave: impl Fn() -> Poll<Stop>,
+    exchange: &mut ServedExchange,
+) -> Result<(TakenStream, usize), Stop> {
+    let server_name = exchange.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
+    let (local, addr) = (exchange.client.local, exchange.client.addr);
+    let taken = find(&current.snapshot, transport, local, addr, server_name).ok_or(Stop::NoRoute)?;
+    admit(&current.snapshot, exchange)?;
+    exchange.route = Some(MatchedRoute::new(Rc::clone(current) as Rc<_>, taken.route as usize));
+    current.metrics_of(worker, exchange).streams_opened.increment();
+    let plugins = Plugins::of(worker, current, exchange);
+    if plugins.see_requests() {
+        boxed(|| plugins.on_request(exchange, |_| poll_leave())).await?;
+    }
+    match (exchange.diverted_to(), &current.snapshot.routes[taken.route as usize].target) {
+        (Some(number), _) => Ok((taken, number as usize)),
+        (None, Target::Upstream(number)) => Ok((taken, *number)),
+        (None, _) => Err(Stop::NoUpstream),
+    }
 }
 
 /// Refuses a client without the certificate that the server name requires. A stream has no path that could be exempt.
@@ -107,8 +125,8 @@ fn admit(snapshot: &Snapshot, exchange: &Exchange) -> Result<(), Stop> {
 }
 
 /// Ready once the listener stops, for whatever is awaited before bytes are carried.
-fn poll_stopped(client: &impl StreamClient) -> Poll<Stop> {
-    match client.service().phase() {
+fn poll_stopped(service: &ServicePhase) -> Poll<Stop> {
+    match service.phase() {
         WorkerPhase::Stopping => Poll::Ready(Stop::Shutdown),
         WorkerPhase::Serving | WorkerPhase::Draining => Poll::Pending,
     }

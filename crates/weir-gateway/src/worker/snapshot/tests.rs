@@ -16,7 +16,7 @@ use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::Freshness;
 use crate::snapshot::{
     Balance, Certificates, Chain, ClientSettings, Concurrency, Endpoint, HashKey, Hashing, Keepalive, ListenerTable,
-    PassHost, Queue, RouteTable, StreamTable, Timeouts, Upstream,
+    PassHost, Queue, RouteTable, StreamTables, Timeouts, Upstream,
 };
 use crate::worker::client_connections::ClientConnections;
 
@@ -80,7 +80,8 @@ fn upstream(name: &str, settings: &Settings, addrs: &[SocketAddr]) -> Upstream {
         slow_start: None,
         timeouts: Timeouts::default(),
         stream_idle_timeout: Duration::from_secs(600),
-        is_for_streams: false,
+        session_idle_timeout: Duration::from_secs(60),
+        of_streams: None,
         retries: 0,
         retry_timeout: None,
         retry_budget: 20,
@@ -107,7 +108,7 @@ fn snapshot(revision: u64, upstreams: Pieces<Arc<Upstream>>) -> Arc<Snapshot> {
         clients: ClientSettings::default(),
         listeners: ListenerTable::default(),
         table: RouteTable::build(Vec::new()).expect("nothing is wrong with no rules"),
-        streams: StreamTable::default(),
+        streams: StreamTables::default(),
         routes: Pieces::default(),
         upstreams,
         unmatched: Chain::default(),
