@@ -22,9 +22,10 @@ use weir_proto::h1::chunked::{ChunkedDecoder, Step};
 use weir_proto::h1::{Limits, Tolerance, parse_request, parse_response};
 use weir_proto::h2::{self, Connection, ErrorCode, HeadTarget, PeerLimits, PseudoField, Role};
 use weir_proto::h2::{request_head as h2_request_head, response_head as h2_response_head};
+use weir_proto::h3::{self, H3MessageReader, MessagePart, PeerStreams, UnidirectionalReader};
 use weir_proto::path::{Canonical, canonical, with_empty_segments};
 use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender, MessageInflater, extensions};
-use weir_proto::{Head, Method, RequestHead, ResponseHead};
+use weir_proto::{FieldSink, Head, Method, RequestHead, ResponseHead};
 
 /// A target takes any bytes.
 pub type Target = fn(&[u8]);
@@ -37,6 +38,9 @@ pub const ALL: &[(&str, Target)] = &[
     ("h2_connection", h2_connection),
     ("h2_frames", h2_frames),
     ("hpack", hpack),
+    ("qpack", qpack),
+    ("h3_message", h3_message),
+    ("h3_streams", h3_streams),
     ("chunked", chunked),
     ("path", path),
     ("vars", vars),
@@ -227,6 +231,91 @@ fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode
         waiting = rest.to_vec();
     }
     (events, None)
+}
+
+/// Any bytes are a field section or none; and what was decoded can be encoded, and is decoded to the same.
+pub fn qpack(data: &[u8]) {
+    let decode = |section: &[u8]| {
+        let mut fields = Vec::new();
+        let decoded = h3::qpack::decode(section, |h2::hpack::DecodedField { class, name, value, .. }| {
+            assert_eq!(class, h2::class::FieldClass::of(name, value), "what the table says of a name is true");
+            fields.push((name.to_vec(), value.to_vec()));
+        });
+        decoded.map(|()| fields)
+    };
+    let Ok(fields) = decode(data) else { return };
+    let mut encoded = Vec::new();
+    let mut writer = h3::qpack::SectionWriter::begin(&mut encoded);
+    let lower: Vec<_> = fields.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
+    fields.iter().for_each(|(name, value)| writer.add(name, value));
+    assert_eq!(decode(&encoded), Ok(lower));
+    let mut request = RequestHead::default();
+    let _ = h3::head::read_request(data, data.len().is_multiple_of(2), &Limits::default(), &mut request);
+    look_at(&request.head);
+    if let Ok(trailers) = h3::head::read_trailers(data, &Limits::default()) {
+        trailers.fields().for_each(|(name, value)| one_line_each(&[name, b": ", value, b"\r\n"].concat()));
+    }
+}
+
+/// The stream of a request: however it is cut, the same comes of it.
+pub fn h3_message(data: &[u8]) {
+    let read = |piece: usize| {
+        let (mut reader, mut parts, mut content) = (H3MessageReader::new(1_000), Vec::new(), Vec::new());
+        for mut rest in data.chunks(piece) {
+            loop {
+                match reader.next(&mut rest) {
+                    Ok(None) => break,
+                    Ok(Some(MessagePart::Content(bytes))) => {
+                        assert!(!bytes.is_empty(), "content without content");
+                        content.extend_from_slice(bytes);
+                    }
+                    Ok(Some(part)) => {
+                        if let MessagePart::Head(section) = &part
+                            && let Some(last) = section.last()
+                        {
+                            reader.announce(u64::from(*last));
+                        }
+                        parts.push(format!("{part:?} behind {} bytes", content.len()));
+                    }
+                    Err(fault) => return (parts, Vec::new(), Err(fault)),
+                }
+            }
+            assert!(rest.is_empty(), "bytes are left");
+        }
+        (parts, content, reader.end())
+    };
+    let whole = read(data.len().max(1));
+    for piece in [1, 2, 7] {
+        assert_eq!(read(piece), whole, "cut in pieces of {piece}");
+    }
+}
+
+/// The streams that only a client sends on, each preceded by its length: however they are cut, the same comes of them.
+pub fn h3_streams(data: &[u8]) {
+    let read = |piece: usize| {
+        let (mut streams, mut events, mut rest) = (PeerStreams::default(), Vec::new(), data);
+        while let Some((&length, after)) = rest.split_first() {
+            let (stream, after) = after.split_at(usize::from(length).min(after.len()));
+            rest = after;
+            let mut reader = UnidirectionalReader::default();
+            for mut bytes in stream.chunks(piece) {
+                loop {
+                    match reader.next(&mut bytes, &mut streams) {
+                        Ok(None) => break,
+                        Ok(Some(event)) => events.push(format!("{event:?}")),
+                        Err(code) => return (events, Err(code)),
+                    }
+                }
+                assert!(bytes.is_empty(), "bytes are left");
+            }
+            events.push(format!("{:?}", reader.end()));
+        }
+        (events, Ok(()))
+    };
+    let whole = read(usize::MAX);
+    for piece in [1, 2, 7] {
+        assert_eq!(read(piece), whole, "cut in pieces of {piece}");
+    }
 }
 
 /// Any bytes are a field section or none; and what was decoded can be encoded, and is decoded to the same.

@@ -318,6 +318,7 @@ pub enum Version {
     #[default]
     Http11,
     Http2,
+    Http3,
 }
 
 impl Version {
@@ -327,6 +328,7 @@ impl Version {
             Version::Http10 => "HTTP/1.0",
             Version::Http11 => "HTTP/1.1",
             Version::Http2 => "HTTP/2.0",
+            Version::Http3 => "HTTP/3.0",
         }
     }
 }

@@ -15,6 +15,9 @@ const BYTES_PER_CREDIT: usize = 8;
 /// The cost of a stream that is abandoned at once.
 const ABANDONED_STREAM_COST: u32 = 50;
 
+/// The cost of a frame of HTTP/3 without content.
+const EMPTY_FRAME_COST: u32 = 10;
+
 /// The credit of one peer.
 #[derive(Debug)]
 pub struct Credit {
@@ -74,6 +77,16 @@ impl Credit {
     /// Charges for a DATA frame that [`Credit::frame`] credited as content, but that held only padding.
     pub fn only_padding(&mut self) {
         self.left = self.left.saturating_sub(PER_DATA + 10);
+    }
+
+    /// Credits content received over HTTP/3.
+    pub fn received(&mut self) {
+        self.earn(PER_DATA);
+    }
+
+    /// Charges for a frame of HTTP/3 that causes work and carries no content.
+    pub fn empty_frame(&mut self) {
+        self.left = self.left.saturating_sub(EMPTY_FRAME_COST);
     }
 
     /// Credits the time that has passed.

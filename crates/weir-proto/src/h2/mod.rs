@@ -11,6 +11,7 @@ pub mod request;
 pub mod response;
 pub mod settings;
 pub mod streams;
+pub mod trailers;
 pub mod window;
 
 pub use connection::{Connection, ConnectionEvent, FieldWriter, HeadTarget, PeerLimits, Role, Sent, Unfinished};

@@ -309,5 +309,6 @@ fn version(version: Version) -> &'static str {
         Version::Http10 => "1.0",
         Version::Http11 => "1.1",
         Version::Http2 => "2",
+        Version::Http3 => "3",
     }
 }

@@ -2,18 +2,16 @@
 
 use super::receive::MIN_SECTION_LIMIT;
 use super::{Connection, ConnectionEvent, GoawayState, HeadTarget, Purpose, Role, Section};
-use crate::field::Known;
 use crate::h1::Reject;
-use crate::h2::class::FieldClass;
 use crate::h2::frame::{END_HEADERS, END_STREAM, ErrorCode, FrameHead, MAX_STREAM_ID, PADDED, WITH_PRIORITY};
 use crate::h2::hpack::DecodedField;
 use crate::h2::request::RequestReader;
 use crate::h2::response::ResponseReader;
 use crate::h2::streams::{Progress, StreamEnd, StreamState};
+use crate::h2::trailers::TrailersReader;
 use crate::h2::window::{ReceiveWindow, SendWindow};
-use crate::head::{Framing, write_field};
+use crate::head::Framing;
 use crate::method::Method;
-use crate::trailers::Trailers;
 
 /// A section that decodes to this multiple of the limits of a head is a decompression attack (CVE-2016-6581).
 const BOMB_FIELDS: usize = 10;
@@ -210,29 +208,21 @@ impl Connection {
     }
 
     fn read_trailers(&mut self, section: Section, block: &[u8]) -> Result<Option<ConnectionEvent<'static>>, ErrorCode> {
-        let (mut lines, mut count, mut is_good) = (Vec::new(), 0, true);
-        let most = self.bounds.limits;
-        self.decode(block, |DecodedField { class, name, value, .. }| {
-            count += 1;
-            // §8.1: trailers have no pseudo-fields.
-            is_good &= matches!(class, FieldClass::Field(_) | FieldClass::Cookie) && count <= most.fields;
-            is_good &= lines.len() + name.len() + value.len() + 4 <= most.head_bytes;
-            if is_good && !matches!(class, FieldClass::Field(Known::Te)) {
-                write_field(&mut lines, name, value);
-            }
-        })?;
+        let mut reader = TrailersReader::new(self.bounds.limits);
+        self.decode(block, |field| reader.field(field))?;
+        let trailers = reader.finish();
         let Some(stream) = self.streams.get(section.stream) else { return Ok(None) };
         if stream.receiving == Progress::Ended {
             return self.stream_error(section.stream, ErrorCode::STREAM_CLOSED);
         }
         // §8.1: trailers end the message; §8.1.1: content has the declared length.
         let is_end = section.ended && stream.content_left.is_none_or(|content_left| content_left == 0);
-        if !is_good || !is_end || section.depends_on_itself {
+        let Some(trailers) = trailers.filter(|_| is_end && !section.depends_on_itself) else {
             return self.stream_error(section.stream, ErrorCode::PROTOCOL_ERROR);
-        }
+        };
         let key = stream.key;
         self.received_all(section.stream);
-        Ok(Some(ConnectionEvent::Trailers { key, trailers: Trailers::from_lines(lines) }))
+        Ok(Some(ConnectionEvent::Trailers { key, trailers }))
     }
 
     /// Marks the peer's message as complete, and removes the stream if ours is complete, too.

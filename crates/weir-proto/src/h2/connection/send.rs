@@ -1,6 +1,7 @@
 //! Writes frames to the peer.
 
 use super::{Connection, Role};
+use crate::field_sink::{FieldSink, in_lower_case};
 use crate::h2::frame::{self, END_STREAM, ErrorCode, HEAD, MAX_STREAM_ID, MOST, kind};
 use crate::h2::hpack::Encoder;
 use crate::h2::priority::Priority;
@@ -25,47 +26,18 @@ impl FieldWriter<'_> {
     /// The same; with `never_indexed` no table holds the field, here or further on (RFC 7541 §6.2.3).
     pub fn add_as(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
         self.bytes += name.len() + value.len() + 4;
-        // §8.2.1: in lower case. Up to 64 bytes, which nearly all names fit, this needs no allocation.
-        let mut lower = [0; 64];
-        let long: Vec<u8>;
-        let lower = match lower.get_mut(..name.len()) {
-            Some(lower) => {
-                to_lower_case(name, lower);
-                &*lower
-            }
-            None => {
-                long = name.to_ascii_lowercase();
-                &long
-            }
-        };
-        match never_indexed {
-            false => self.encoder.field(lower, value, self.out),
-            true => self.encoder.never_indexed(lower, value, self.out),
-        }
+        // §8.2.1
+        in_lower_case(name, |name| match never_indexed {
+            false => self.encoder.field(name, value, self.out),
+            true => self.encoder.never_indexed(name, value, self.out),
+        });
     }
 }
 
-/// Writes `name` in lower case into `lower`, which has the same length, eight bytes at a time: `make_ascii_lowercase` takes as
-/// many instructions per byte as this per name.
-fn to_lower_case(name: &[u8], lower: &mut [u8]) {
-    let Some((last, last_lower)) = name.last_chunk::<8>().zip(lower.last_chunk_mut::<8>()) else {
-        return name.iter().zip(lower).for_each(|(byte, lower)| *lower = byte.to_ascii_lowercase());
-    };
-    // The last eight may overlap the eight before.
-    *last_lower = eight_in_lower_case(*last);
-    for (eight, lower) in name.as_chunks::<8>().0.iter().zip(lower.as_chunks_mut::<8>().0) {
-        *lower = eight_in_lower_case(*eight);
+impl FieldSink for FieldWriter<'_> {
+    fn add_as(&mut self, name: &[u8], value: &[u8], never_indexed: bool) {
+        FieldWriter::add_as(self, name, value, never_indexed);
     }
-}
-
-fn eight_in_lower_case(bytes: [u8; 8]) -> [u8; 8] {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    let word = u64::from_le_bytes(bytes);
-    // The highest bit of each byte of `from_a` is set from `A` on, of `above_z` after `Z`.
-    let (low, top) = (word & (0x7f * EACH), 0x80 * EACH);
-    let (from_a, above_z) = (low + u64::from(0x80 - b'A') * EACH, low + u64::from(0x7f - b'Z') * EACH);
-    let upper = (from_a ^ above_z) & !word & top;
-    (word | upper >> 2).to_le_bytes()
 }
 
 /// A head that was written to the output.
@@ -246,23 +218,6 @@ impl Connection {
         }
         if let Some(increment) = self.receive.take(count) {
             frame::write_window_update(&mut self.out, 0, increment);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_written_in_lower_case() {
-        let every: Vec<u8> = (0..=255).collect();
-        for length in 0..40 {
-            for name in every.windows(length.max(1)).map(|name| &name[..length]) {
-                let mut lower = vec![0; length];
-                to_lower_case(name, &mut lower);
-                assert_eq!(lower, name.to_ascii_lowercase(), "{}", name.escape_ascii());
-            }
         }
     }
 }

@@ -2,8 +2,8 @@
 
 pub mod decoder;
 pub mod encoder;
-mod huffman;
-mod integer;
+pub(crate) mod huffman;
+pub(crate) mod integer;
 mod statics;
 mod table;
 
