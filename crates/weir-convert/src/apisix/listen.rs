@@ -52,7 +52,7 @@ fn addresses(settings: &mut NodeConversion, at: &DocumentValue, kind: AddressKin
     for item in items {
         all.push(address(item.text("ip"), item.as_text().or_else(|| item.text("port")).unwrap_or(port), kind));
         if item.is_true("enable_quic", false) {
-            settings.conversion.lost(item, "`enable_quic`: there is no HTTP/3");
+            settings.conversion.lost(item, "`enable_quic`: for HTTP/3, write `http3: true` beside `tls`");
         }
         if item.is_true("enable_http2", false) && !kind.tls {
             let text =

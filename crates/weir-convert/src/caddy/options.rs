@@ -160,7 +160,7 @@ fn server(converted: &mut Converted, line: &Directive) {
                 set(converted, "enable_http2", Yaml::Boolean(false));
             }
             if has("h3") {
-                converted.lost(&line.place, "`protocols h3`: HTTP/3 is not supported");
+                converted.lost(&line.place, "`protocols h3`: for HTTP/3, write `http3: true` in `listen`");
             }
         }
         "keepalive_interval" | "name" | "trusted_proxies_strict" => {}

@@ -84,7 +84,7 @@ pub fn listened(
     let has = |name: &str| listen.after_first().iter().any(|argument| argument == name);
     let unsupported = match address {
         address if address.starts_with("unix:") => Some("Unix sockets are not supported"),
-        _ if has("quic") => Some("HTTP/3 is not supported"),
+        _ if has("quic") => Some("for HTTP/3, write `http3: true` in `listen`"),
         _ => None,
     };
     if let Some(why) = unsupported {

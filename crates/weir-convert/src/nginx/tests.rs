@@ -255,7 +255,7 @@ server { listen 80; server_name _; return 444; }
         findings(text),
         [
             "2: not converted: `listen unix:/run/admin.sock`: Unix sockets are not supported",
-            "3: not converted: `listen 443 quic`: HTTP/3 is not supported",
+            "3: not converted: `listen 443 quic`: for HTTP/3, write `http3: true` in `listen`",
             "4: not converted: a server without names that is not the default of its addresses: no request is known to be for it",
         ]
     );
