@@ -12,6 +12,7 @@ use weir_telemetry::log_file::LogSink;
 use weir_telemetry::metrics::Metrics;
 
 use crate::access_log::LineFormat;
+pub use crate::connection::h3::QuicShare;
 pub use crate::context::lifecycle::ListenerId;
 use crate::context::lifecycle::WorkerPhase;
 use crate::endpoint::probe::Prober;
@@ -221,6 +222,11 @@ impl DataPlane {
         self.progress.wait(Instant::now() + patience, |progress| {
             progress.listener_changes.iter().all(|done| done.load(Ordering::Acquire) >= number)
         })
+    }
+
+    /// Serves HTTP/3 on sockets of a listener's address, one for each worker, until the listener is closed and has drained.
+    pub fn serve_http3(&self, listener: ListenerId, share: &QuicShare) {
+        self.command(|| WorkerCommand::ServeHttp3 { listener, share: share.clone() });
     }
 
     /// The cost of plugins is measured on one exchange in this many; 0 measures none.

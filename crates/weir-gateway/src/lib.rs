@@ -24,4 +24,4 @@ mod serve;
 mod thread;
 mod worker;
 
-pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerChange, ListenerId};
+pub use gateway::{DataPlane, GatewayOptions, Listener, ListenerChange, ListenerId, QuicShare};

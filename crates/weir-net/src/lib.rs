@@ -1,4 +1,4 @@
-//! Sockets, TLS, timers and clocks of workers, independent of HTTP.
+//! Sockets, TLS, QUIC, timers and clocks of workers, independent of HTTP.
 
 pub mod backoff;
 pub mod clock;
@@ -11,6 +11,7 @@ pub mod listener;
 mod plain;
 pub mod prefetch;
 pub mod proxy_protocol;
+pub mod quic;
 pub mod stream;
 pub mod timer;
 pub mod tls;

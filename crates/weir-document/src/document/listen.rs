@@ -3,14 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::{Value, json};
-use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
+use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings, Transport};
 
 use super::resource::ResourceOrigin;
 use crate::keys;
 use crate::keys::MapKeys;
 use crate::keys::kinds::{Custom, Flag, Or, Words, custom, flag, words};
 use crate::keys::schema::Definitions;
-use crate::text::read::{NodeReader, shortened};
+use crate::text::read::{MapReader, NodeReader, shortened};
 use crate::text::tree::{NodeKind, TextPosition};
 
 /// One address to accept clients on.
@@ -18,6 +18,8 @@ use crate::text::tree::{NodeKind, TextPosition};
 pub struct Listen {
     pub address: ListenAddress,
     pub settings: ListenerSettings,
+    /// HTTP/3 is served beside HTTP/1.1 and HTTP/2, on the UDP port of the same number.
+    pub http3: bool,
     /// The port that clients use, if it is not that of the address.
     pub public_port: Option<u16>,
     /// Where it is written.
@@ -29,13 +31,16 @@ impl Listen {
     pub(super) fn by_default() -> Listen {
         let origin = ResourceOrigin { path: "listen".into(), place: TextPosition::default() };
         let address = ListenAddress::Everywhere(DEFAULT_PORT);
-        Listen { address, settings: ListenerProtocol::Http.into(), public_port: None, origin }
+        Listen { address, settings: ListenerProtocol::Http.into(), http3: false, public_port: None, origin }
     }
 
     /// Whether both cannot have sockets of their own: the address and the transport are the same.
     pub fn is_beside(&self, other: &Listen) -> bool {
-        let transport = |listen: &Listen| listen.settings.protocol.transport();
-        self.address.is_same(other.address) && transport(self) == transport(other)
+        let uses = |listen: &Listen, transport: Transport| {
+            listen.settings.protocol.transport() == transport || listen.http3 && transport == Transport::Udp
+        };
+        let both = |transport| uses(self, transport) && uses(other, transport);
+        self.address.is_same(other.address) && [Transport::Tcp, Transport::Udp].into_iter().any(both)
     }
 }
 
@@ -85,6 +90,8 @@ keys! {
     proxy_protocol: Or<Flag> = flag().or(false), own();
     /// Whether connections use HTTP/2 without TLS, and nothing else.
     h2c: Or<Flag> = flag().or(false), own(), guide("http2.md");
+    /// Whether HTTP/3 is served on the UDP port of the same number, beside HTTP/1.1 and HTTP/2 over TLS.
+    http3: Or<Flag> = flag().or(false), own(), guide("http3.md");
     /// What clients send: HTTP, or anything else, which goes where `stream_routes` say: bytes over TCP (`tcp`), or datagrams (`udp`).
     protocol: Or<Words<Carried>> = words(CARRIED).or(Carried::Http), own(), guide("stream.md");
     /// Whether TLS is passed through by the server name in its handshake. Together with `tls`, each stream route decides.
@@ -126,7 +133,7 @@ fn one_listen(at: &NodeReader) -> Option<Listen> {
     let origin = ResourceOrigin::of(at);
     if !at.is_map() {
         let settings = ListenerProtocol::Http.into();
-        return address(at).map(|address| Listen { address, settings, public_port: None, origin });
+        return address(at).map(|address| Listen { address, settings, http3: false, public_port: None, origin });
     }
     let fields = at.keys(&LISTEN)?;
     let written = WrittenProtocol {
@@ -137,7 +144,22 @@ fn one_listen(at: &NodeReader) -> Option<Listen> {
         tls_passthrough: fields.get(&LISTEN.tls_passthrough).filter(|_| fields.value(&LISTEN.tls_passthrough)),
     };
     let settings = written.settings();
-    fields.read(&LISTEN.address).map(|address| Listen { address, settings, public_port: None, origin })
+    let http3 = http3(&fields, settings);
+    fields.read(&LISTEN.address).map(|address| Listen { address, settings, http3, public_port: None, origin })
+}
+
+/// Whether HTTP/3 is served. Reports keys that contradict it.
+fn http3(fields: &MapReader, settings: ListenerSettings) -> bool {
+    let Some(at) = fields.get(&LISTEN.http3).filter(|_| fields.value(&LISTEN.http3)) else { return false };
+    if settings.protocol != ListenerProtocol::Https {
+        at.report_advising("is for addresses with HTTP over TLS", "add `tls: true`");
+    } else if settings.proxy_protocol {
+        at.report_advising(
+            "cannot be used with `proxy_protocol`, which is one of TCP",
+            "use an address of its own for the load balancer",
+        );
+    }
+    true
 }
 
 /// The keys of a listener that decide on its protocol. A flag that is not set has no reader.

@@ -64,7 +64,11 @@ pub(super) fn read_resource(at: &NodeReader, index: usize) -> Option<ListenerSpe
     let address = fields.read(&LISTENER.address)?;
     let public_port = fields.read(&LISTENER.public_port);
     let hosts = fields.read(&LISTENER.hosts).unwrap_or_default();
-    Some(ListenerSpec { id, hosts, listen: Listen { address, settings, public_port, origin: ResourceOrigin::of(at) } })
+    Some(ListenerSpec {
+        id,
+        hosts,
+        listen: Listen { address, settings, http3: false, public_port, origin: ResourceOrigin::of(at) },
+    })
 }
 
 /// Addresses that resources may listen on: an entry of `resource_listeners`, or those of Gateways.

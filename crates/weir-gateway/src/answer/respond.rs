@@ -120,7 +120,7 @@ fn deny_success_of_connect(exchange: &mut ServedExchange) {
 /// Whether the response is that of a gRPC call whose status can still be sent in trailers.
 fn takes_outcome(exchange: &Exchange, coding: HopFraming) -> bool {
     let has_trailers = match exchange.request.version {
-        Version::Http2 => true,
+        Version::Http2 | Version::Http3 => true,
         Version::Http11 => coding == HopFraming::Chunked && exchange.request.takes_trailers,
         Version::Http10 => false,
     };

@@ -1,7 +1,6 @@
 //! One HTTP/2 client connection: its driver reads and writes for all streams, and each stream is an exchange like any
 //! other, in a task of its own.
 
-mod heads;
 mod incoming;
 mod stream;
 
@@ -13,6 +12,7 @@ use std::task::{Context, Poll};
 use weir_proto::h2::{self, ErrorCode, PeerLimits, Role, Unfinished};
 
 use super::accepted::Accepted;
+use super::heads::Heads;
 use crate::context::buffers::READ_BYTES;
 use crate::context::frame::{Frame, own_waker};
 use crate::context::lifecycle::{ServicePhase, WaitsFor, WorkerPhase};
@@ -22,7 +22,6 @@ use crate::message::sides::StreamLoss;
 use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 
-use heads::Heads;
 use incoming::Incoming;
 
 /// The most bytes a client may send on one stream, and on all together, before they have been taken.

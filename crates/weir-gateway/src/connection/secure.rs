@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_net::handshake::{ACME_TLS, AcceptError, ClientHello, RequestedServer, accept_after, read_hello};
+use weir_net::quic::QuicHandshake;
 use weir_net::stream::Stream;
 use weir_net::tls::{CertificateDer, CertificateFacts, Scope, Server};
 use weir_plugin::{ClientCertificate, Tls};
@@ -116,17 +117,23 @@ fn server(worker: &TaskGuard, wanted: &RequestedServer, local: Option<SocketAddr
     {
         return Some(server);
     }
-    let certificate = match current.snapshot.listeners.is_empty() {
-        true => certificates.find(name)?,
-        false => {
-            let listener = current.snapshot.listeners.find(local?, name.unwrap_or_default().as_bytes())?;
-            certificates.of_listener(listener.id.as_deref()).find(name)?
-        }
-    };
+    let certificate = current.snapshot.certificate_of(local, name)?;
     Some(match offer {
         Offer::Http => certificate.server.clone(),
         Offer::Nothing => certificate.server.without_protocols(),
     })
+}
+
+/// The facts of a connection of QUIC.
+pub(super) fn quic_facts(handshake: &QuicHandshake) -> Tls {
+    Tls {
+        version: "TLSv1.3",
+        cipher: handshake.cipher,
+        server_name: handshake.server_name.clone(),
+        resumed: handshake.resumed,
+        certificate: handshake.certificate.as_ref().map(certificate),
+        proof: handshake.scope,
+    }
 }
 
 fn tls_facts(stream: &Stream, proof: Scope) -> Tls {

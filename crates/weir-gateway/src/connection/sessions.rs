@@ -126,7 +126,7 @@ impl Sessions {
             let spare = self.table.borrow_mut().remove_spare(worker.now_ns()).ok_or("sessions_full")?;
             spare.end(worker);
         }
-        let mut task = worker.task(&self.service);
+        let task = worker.task(&self.service);
         if !task.claim(client.ip()) {
             return Err("sessions_of_client");
         }

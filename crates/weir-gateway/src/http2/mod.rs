@@ -1,6 +1,5 @@
-//! HTTP/2 connections of clients and of upstreams: what their streams share, and how heads are written.
+//! HTTP/2 connections of clients and of upstreams: what their streams share.
 
-pub mod fields;
 mod session;
 pub mod silence;
 mod state;

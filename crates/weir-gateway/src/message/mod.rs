@@ -2,6 +2,7 @@
 
 mod after_exchange;
 pub mod body;
+pub mod fields;
 pub mod forward;
 pub mod sides;
 pub mod turn;

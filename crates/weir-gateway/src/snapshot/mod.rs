@@ -7,7 +7,7 @@ pub(crate) mod persistence;
 pub(crate) mod seats;
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The certificate that clients get who connect to `local`, the address of this end, and ask for a name in lower case.
+    pub fn certificate_of(&self, local: Option<SocketAddr>, name: Option<&str>) -> Option<&Arc<Certificate>> {
+        match self.listeners.is_empty() {
+            true => self.certificates.find(name),
+            false => {
+                let listener = self.listeners.find(local?, name.unwrap_or_default().as_bytes())?;
+                self.certificates.of_listener(listener.id.as_deref()).find(name)
+            }
+        }
+    }
+
     /// Starts what the plugins need beyond a request: threads, connections. Called once the snapshot is published; a plugin
     /// that another snapshot has started does nothing. Routes that are the same pieces in `before` are skipped.
     pub fn start_plugins(&self, before: Option<&Pieces<Arc<Route>>>) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::listener::WorkerListenerChange;
+use crate::connection::h3::QuicShare;
 use crate::context::lifecycle::{ListenerId, WorkerPhase};
 use crate::published::Published;
 use crate::snapshot::ListenerSettings;
@@ -17,6 +18,11 @@ pub enum WorkerCommand {
         patience: Duration,
     },
     ChangeListeners(WorkerListenerChange),
+    /// Serve HTTP/3 on a socket of the listener's address.
+    ServeHttp3 {
+        listener: ListenerId,
+        share: QuicShare,
+    },
     /// A connection that another worker has accepted.
     Take {
         stream: std::net::TcpStream,

@@ -60,6 +60,7 @@ pub async fn run_commands(
                 progress.listener_changes[worker.index()].fetch_add(1, Ordering::Release);
                 progress.announce();
             }
+            Some(WorkerCommand::ServeHttp3 { listener, share }) => listeners.serve_http3(listener, share),
             Some(WorkerCommand::Take { stream, listener, settings, peer }) => {
                 // If the socket cannot be registered with the poller, the connection is closed, as at any overloaded
                 // server.

@@ -18,6 +18,7 @@ use super::listener::{AcceptingListener, Listener, WorkerListenerChange};
 use super::rebalance::ConnectionRebalancer;
 use super::receive::receive;
 use super::start_connection::start_connection;
+use crate::connection::h3::{self, QuicShare};
 use crate::context::lifecycle::{ListenerId, ServicePhase};
 use crate::snapshot::ListenerSettings;
 use crate::worker::Worker;
@@ -119,6 +120,11 @@ impl WorkerListeners {
     /// Serves a connection that another worker has accepted.
     pub fn take(&self, stream: TcpStream, id: ListenerId, settings: ListenerSettings, peer: SocketAddr) {
         start_connection(&self.worker, &self.service(id), stream, settings, peer);
+    }
+
+    /// Begins to serve HTTP/3 beside TCP, until the listener is closed and has drained.
+    pub fn serve_http3(&self, id: ListenerId, share: QuicShare) {
+        tokio::task::spawn_local(h3::serve(Rc::clone(&self.worker), share, self.service(id), self.most));
     }
 
     /// The phase of a listener's connections.

@@ -17,7 +17,7 @@ pub fn start_connection(
     settings: ListenerSettings,
     peer: SocketAddr,
 ) {
-    let mut task = worker.task(service);
+    let task = worker.task(service);
     // With the PROXY protocol, the client's address is known only after its header has been read.
     if settings.proxy_protocol {
         tokio::task::spawn_local(announced::run(task, stream, settings.protocol, peer));

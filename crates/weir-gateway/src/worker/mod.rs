@@ -3,7 +3,7 @@
 pub mod client_connections;
 pub mod snapshot;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -71,7 +71,7 @@ impl Worker {
     /// listener that the task belongs to.
     pub fn task(self: &Rc<Worker>, service: &Rc<ServicePhase>) -> TaskGuard {
         self.metrics.connections_held.set(self.lifecycle.add_task() as u64);
-        TaskGuard { worker: Rc::clone(self), service: Rc::clone(service), place: None }
+        TaskGuard { worker: Rc::clone(self), service: Rc::clone(service), place: OnceCell::new() }
     }
 
     pub fn index(&self) -> usize {
@@ -91,7 +91,7 @@ impl Deref for Worker {
 pub struct TaskGuard {
     worker: Rc<Worker>,
     service: Rc<ServicePhase>,
-    place: Option<ClientConnectionPermit>,
+    place: OnceCell<ClientConnectionPermit>,
 }
 
 impl TaskGuard {
@@ -100,13 +100,15 @@ impl TaskGuard {
         &self.service
     }
 
-    /// Counts the connection among those of a client; `false` if the client has as many as it may.
-    pub fn claim(&mut self, client: IpAddr) -> bool {
+    /// Counts the connection among those of a client, once; `false` if the client has as many as it may.
+    pub fn claim(&self, client: IpAddr) -> bool {
         let current = self.worker.current();
         let clients = &self.worker.clients;
         let Some(most) = current.snapshot.clients.connection_limit(client, clients.room()) else { return true };
-        self.place = clients.claim(client, most);
-        if self.place.is_none() {
+        if self.place.get().is_some() {
+            return true;
+        }
+        let Some(place) = clients.claim(client, most) else {
             self.worker.metrics.connections_over_share.increment();
             if clients.should_log(self.worker.now_ns()) {
                 tracing::warn!(
@@ -114,8 +116,9 @@ impl TaskGuard {
                      reached; if the client is a load balancer, add it to trusted_addresses, or set client_max_connections"
                 );
             }
-        }
-        self.place.is_some()
+            return false;
+        };
+        self.place.set(place).is_ok()
     }
 }
 

@@ -125,6 +125,15 @@ impl Server {
         self.changed(|config| config.alpn_protocols.clear())
     }
 
+    /// The same terms for HTTP/3, over QUIC (RFC 9001 §4.6.1: it has no early data, or any amount). A client that has shown a
+    /// certificate makes a full handshake each time.
+    pub(crate) fn quic_config(&self) -> Arc<ServerConfig> {
+        let mut config = (**self.full.as_ref().unwrap_or(&self.config)).clone();
+        config.alpn_protocols = vec![b"h3".to_vec()];
+        config.max_early_data_size = 0;
+        Arc::new(config)
+    }
+
     fn changed(&self, change: impl Fn(&mut ServerConfig)) -> Server {
         let with = |config: &Arc<ServerConfig>| {
             let mut config = (**config).clone();

@@ -20,6 +20,7 @@ pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;
 pub use server_name::server_name;
 pub use session::TlsSession;
+pub(crate) use session::cipher_name;
 pub use tickets::{Scope, TicketKeys};
 pub use verify::ClientDemand;
 

@@ -11,15 +11,19 @@ use std::time::Duration;
 use weir_control::Diagnostic;
 use weir_control::document::{Document, Listen, ListenAddress};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
-use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId};
+use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId, QuicShare};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::listener::{self, ListeningSocket, SocketPlan};
+use weir_net::quic::{self, QuicSecrets};
 
 use super::sockets::CannotListen;
 use crate::say::say;
 
 /// How long workers may take to open and close listeners. They do so between two events, usually within microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often a UDP port that is not free yet is tried again.
+const HTTP3_RETRY: Duration = Duration::from_millis(500);
 
 /// The listeners for clients of this process.
 pub struct ClientListeners {
@@ -41,6 +45,7 @@ struct ListenersState {
     has_ended: bool,
     /// An address could not be listened on.
     has_failed: bool,
+    quic_secrets: QuicSecrets,
 }
 
 struct OpenListener {
@@ -49,9 +54,40 @@ struct OpenListener {
     settings: ListenerSettings,
     /// With the port that it has, if `address` has port 0.
     bound: SocketAddr,
+    http3: Http3,
     /// Beside the copies of the workers, to be passed on in an upgrade.
     sockets: Vec<ListeningSocket>,
     is_inherited: bool,
+}
+
+/// The UDP sockets of a listener.
+#[derive(Debug)]
+enum Http3 {
+    /// None, by its settings.
+    Off,
+    /// They are open, and no worker serves them yet.
+    Opened(QuicShare),
+    /// The former process, or the former listener of the address, still has them.
+    Awaited(Http3Plan),
+    /// The workers have them.
+    Served,
+}
+
+/// How the UDP sockets of a listener are opened.
+#[derive(Clone, Copy, Debug)]
+struct Http3Plan {
+    bound: SocketAddr,
+    workers: usize,
+    /// Another listener with HTTP/3 has another address with the port.
+    is_shared: bool,
+    /// A former owner of the address may still have the sockets, and gives them up soon.
+    may_wait: bool,
+}
+
+impl Http3 {
+    fn is_on(&self) -> bool {
+        !matches!(self, Http3::Off)
+    }
 }
 
 /// What a configuration changes.
@@ -71,6 +107,7 @@ impl ClientListeners {
             is_handing_over: false,
             has_ended: false,
             has_failed: false,
+            quic_secrets: QuicSecrets::new(),
         };
         ClientListeners { workers, backlog, state: Mutex::new(state), gateway: OnceLock::new() }
     }
@@ -107,6 +144,25 @@ impl ClientListeners {
     pub fn follow_with(&self, gateway: &Arc<DataPlane>) {
         // A node has one gateway, so this is set only once.
         let _ = self.gateway.set(Arc::downgrade(gateway));
+        self.serve_http3(&mut self.state(), gateway);
+    }
+
+    /// Gives the workers the sockets of HTTP/3 that they do not have yet.
+    fn serve_http3(&self, state: &mut ListenersState, gateway: &Arc<DataPlane>) {
+        let ListenersState { open, quic_secrets, .. } = state;
+        for open in open {
+            match std::mem::replace(&mut open.http3, Http3::Served) {
+                Http3::Off => open.http3 = Http3::Off,
+                Http3::Served => {}
+                Http3::Opened(share) => gateway.serve_http3(open.id, &share),
+                Http3::Awaited(plan) => {
+                    let (id, gateway, secrets) = (open.id, Arc::downgrade(gateway), quic_secrets.clone());
+                    let waits = move || await_http3(id, plan, &secrets, &gateway);
+                    let thread = std::thread::Builder::new().name("http3-socket".into()).spawn(waits);
+                    thread.map(|_| ()).unwrap_or_else(|error| say!("{} does not serve HTTP/3: {error}", plan.bound));
+                }
+            }
+        }
     }
 
     /// The open listeners, for each worker.
@@ -177,13 +233,17 @@ impl ListenersState {
         let same_addr =
             |open: &OpenListener, listen: &Listen| open.address.socket_addr() == listen.address.socket_addr();
         wanted.retain(|listen| {
-            let kept = open.iter().position(|open| same_addr(open, listen) && open.settings == listen.settings);
+            let kept = open.iter().position(|open| {
+                same_addr(open, listen) && open.settings == listen.settings && open.http3.is_on() == listen.http3
+            });
             kept.map(|kept| open.remove(kept)).is_none()
         });
         let mut set = Vec::new();
         wanted.retain(|listen| {
             let Some(kept) = open.iter().position(|open| {
-                same_addr(open, listen) && open.settings.protocol.transport() == listen.settings.protocol.transport()
+                same_addr(open, listen)
+                    && open.settings.protocol.transport() == listen.settings.protocol.transport()
+                    && open.http3.is_on() == listen.http3
             }) else {
                 return true;
             };
@@ -202,22 +262,59 @@ impl ListenersState {
             let names = ListenerSettings::all(transport).map(ListenerSettings::name);
             let mut sockets = self.inherited.take_any(listen.settings.name(), names, addr, transport);
             let is_inherited = !sockets.is_empty();
+            let mut is_beside = false;
             if is_inherited {
                 listener::widen(&mut sockets, plan)?;
             } else {
                 let same = |open: &&OpenListener| open.settings.protocol.transport() == transport;
                 let open = self.open.iter().filter(same).map(|open| open.bound);
                 let own = open.chain(self.inherited.left_over(transport));
-                let is_beside = addr.port() != 0 && own.into_iter().any(|own| own.port() == addr.port());
+                is_beside = addr.port() != 0 && own.into_iter().any(|own| own.port() == addr.port());
                 let bind = if is_beside { listener::bind_beside } else { listener::bind };
                 sockets = bind(addr, plan)?;
             }
             let bound = sockets[0].local_addr()?;
+            let http3 = match listen.http3 {
+                true => {
+                    let is_other = |open: &OpenListener| open.http3.is_on() && open.bound != bound;
+                    let is_shared = self.open.iter().any(|open| is_other(open) && open.bound.port() == bound.port());
+                    let plan = Http3Plan { bound, workers, is_shared, may_wait: is_inherited || is_beside };
+                    open_http3(plan, &self.quic_secrets)?
+                }
+                false => Http3::Off,
+            };
             self.newest = ListenerId(self.newest.0 + 1);
             let (id, address, settings) = (self.newest, listen.address, listen.settings);
-            Ok(OpenListener { id, address, settings, bound, sockets, is_inherited })
+            Ok(OpenListener { id, address, settings, bound, http3, sockets, is_inherited })
         };
         open().map_err(|error| CannotListen { addr, error })
+    }
+}
+
+/// Opens the UDP sockets of an address.
+fn open_http3(plan: Http3Plan, secrets: &QuicSecrets) -> io::Result<Http3> {
+    match quic::bind(plan.bound, plan.workers, plan.is_shared) {
+        Ok(sockets) => Ok(Http3::Opened(QuicShare { sockets: sockets.into(), secrets: secrets.clone() })),
+        Err(error) if plan.may_wait && error.kind() == io::ErrorKind::AddrInUse => Ok(Http3::Awaited(plan)),
+        Err(error) => Err(io::Error::new(error.kind(), format!("UDP, for `http3`: {error}"))),
+    }
+}
+
+/// Opens the UDP sockets of an address once their former owner has closed them, which is when its last connection has ended.
+fn await_http3(id: ListenerId, plan: Http3Plan, secrets: &QuicSecrets, gateway: &Weak<DataPlane>) {
+    let bound = plan.bound;
+    say!("{bound} serves HTTP/3 once the UDP port is free: connections of before are served to their end first");
+    loop {
+        std::thread::sleep(HTTP3_RETRY);
+        let Some(gateway) = gateway.upgrade() else { return };
+        match open_http3(plan, secrets) {
+            Ok(Http3::Opened(share)) => {
+                say!("{bound} serves HTTP/3");
+                return gateway.serve_http3(id, &share);
+            }
+            Ok(_) => {}
+            Err(error) => return say!("{bound} does not serve HTTP/3: {error}"),
+        }
     }
 }
 
@@ -290,6 +387,7 @@ impl ReservedListeners<'_> {
         if !gateway.change_listeners(change, PATIENCE) {
             say!("a worker has not changed its listeners after {} s", PATIENCE.as_secs());
         }
+        self.listeners.serve_http3(&mut self.listeners.state(), &gateway);
     }
 }
 

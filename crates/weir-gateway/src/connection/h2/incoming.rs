@@ -2,9 +2,7 @@
 
 use std::rc::Rc;
 
-use aws_lc_rs::rand::{SecureRandom, SystemRandom};
-use base64::prelude::{BASE64_STANDARD, Engine};
-use weir_plugin::{Exchange, Stop};
+use weir_plugin::Stop;
 use weir_proto::h1::Reject;
 use weir_proto::h2::{ConnectionEvent, ErrorCode, HeadTarget};
 
@@ -15,6 +13,7 @@ use crate::context::frame::boxed;
 use crate::context::served_exchange::ServedExchange;
 use crate::http2::{Handler, State};
 use crate::message::AfterExchange;
+use crate::message::websocket_handshake::add_websocket_key;
 use crate::serve::serve;
 
 /// Creates the exchanges of a connection's requests.
@@ -109,12 +108,4 @@ impl Handler<Accepted> for Incoming {
         }
         takes
     }
-}
-
-/// Adds the `Sec-WebSocket-Key` that an HTTP/1 upstream expects (RFC 6455 §4.1), and that a client of HTTP/2 does not send.
-fn add_websocket_key(exchange: &mut Exchange) {
-    let mut nonce = [0; 16];
-    SystemRandom::new().fill(&mut nonce).expect("the system has random numbers");
-    let key = BASE64_STANDARD.encode(nonce);
-    exchange.request.head.set(b"sec-websocket-key", key.as_bytes()).expect("base64 is a valid value");
 }

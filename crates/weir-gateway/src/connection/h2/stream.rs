@@ -12,10 +12,11 @@ use weir_proto::{Framing, RequestHead, Trailers};
 
 use super::{STREAM_WINDOW, Shared};
 use crate::connection::accepted::DISCARD_NS;
+use crate::connection::left_streams::StreamOutcome;
 use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
 use crate::context::lifecycle::{ServicePhase, WorkerPhase};
-use crate::http2::fields;
+use crate::message::fields;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, Pipe, Sending, StreamLoss};
 use crate::snapshot::ClientSettings;
@@ -26,11 +27,6 @@ const ROOM: usize = 16 * 1024;
 /// Once this many bytes are held for all streams of a connection, each stream reads only [`LITTLE`] at once.
 const MOST_HELD: usize = 512 * 1024;
 const LITTLE: usize = 1024;
-/// A stream that lasted this long does not count as rapid reset, however it ended.
-const LONG_NS: u64 = 1_000_000_000;
-/// Nor does a gRPC call that lasted this long and was cancelled or reached its deadline: some clients call two servers and
-/// cancel the slower call. Streams opened at this rate cost no more than calls that are answered.
-const CALL_NS: u64 = 10_000_000;
 /// After an early response, the rest of the request's content is discarded as long as it comes without pauses of this
 /// length, up to a total time and this number of bytes.
 const PAUSE_NS: u64 = 1_000_000_000;
@@ -41,7 +37,7 @@ pub(super) struct H2ClientStream {
     key: usize,
     id: u32,
     timer: Timer,
-    /// Bytes of the request's head and trailers, which count against the connection's [`super::heads::Heads`].
+    /// Bytes of the request's head and trailers, which count against the connection's [`crate::connection::heads::Heads`].
     head_bytes: usize,
     begun_ns: u64,
     /// The deadline of the call (`grpc-timeout`), after which the client has no use for a response.
@@ -267,15 +263,15 @@ impl Drop for H2ClientStream {
             state.sent_bytes() + state.protocol.output().len() as u64
         };
         self.connection.responses_end.set(responses_end);
-        let lasted_ns = now_ns.saturating_sub(self.begun_ns);
-        let was_left = matches!(session.lost(self.key), Some(StreamLoss::Reset(_)));
-        let is_over = self.call_deadline_ns <= now_ns;
-        let is_call = lasted_ns >= CALL_NS && self.call_deadline_ns != NEVER && (was_left || is_over);
-        // A stream that was reset after its response began has caused no more work than one that was not.
-        if lasted_ns >= LONG_NS || is_call || was_left && self.status != 0 {
-            session.state().protocol.credit().stream_lasted();
-        } else if is_over {
-            session.state().protocol.credit().stream_left();
+        let end = StreamOutcome {
+            lasted_ns: now_ns.saturating_sub(self.begun_ns),
+            was_left: matches!(session.lost(self.key), Some(StreamLoss::Reset(_))),
+            has_response: self.status != 0,
+            call_deadline_ns: self.call_deadline_ns,
+            now_ns,
+        };
+        if let Some(charge) = end.charge() {
+            charge.apply(session.state().protocol.credit());
         }
         // An incomplete response is reset with an error; with a complete one, the client is only told to stop sending (RFC
         // 9113 §8.1).

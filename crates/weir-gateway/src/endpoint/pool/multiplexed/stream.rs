@@ -13,7 +13,7 @@ use weir_proto::{ResponseHead, Trailers};
 use super::SharedConnection;
 use crate::context::frame::own_waker;
 use crate::endpoint::pool::{Freshness, Permit, within_timeout};
-use crate::http2::fields;
+use crate::message::fields;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::{NOT_PROCESSED, Pipe, Received, RequestTerms, Sending, StreamLoss, UpstreamSide};
 use crate::message::websocket_handshake::{asks_for_websocket, websocket_accept};

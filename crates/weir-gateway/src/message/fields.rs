@@ -1,13 +1,12 @@
-//! Message heads as they are sent over HTTP/2.
+//! Message heads as they are sent over HTTP/2 and HTTP/3.
 
 use weir_plugin::Exchange;
-use weir_proto::h2::FieldWriter;
-use weir_proto::{Field, Framing, Head, Known};
+use weir_proto::{Field, FieldSink, Framing, Head, Known};
 
 use crate::message::forward::{self, HopFraming};
 
-/// Writes the fields for which `keep` holds, without those that HTTP/2 forbids (RFC 9113 §8.2.2).
-fn write(writer: &mut FieldWriter<'_>, head: &Head, mut keep: impl FnMut(&Field) -> bool) {
+/// Writes the fields for which `keep` holds, without those that are forbidden (RFC 9113 §8.2.2, RFC 9114 §4.2).
+fn write(writer: &mut impl FieldSink, head: &Head, mut keep: impl FnMut(&Field) -> bool) {
     for (index, field) in head.entries().iter().enumerate() {
         let belongs_here = !field.removed
             && (!field.known.is_hop_by_hop()
@@ -18,12 +17,12 @@ fn write(writer: &mut FieldWriter<'_>, head: &Head, mut keep: impl FnMut(&Field)
     }
 }
 
-fn content_length(writer: &mut FieldWriter<'_>, length: u64) {
+fn content_length(writer: &mut impl FieldSink, length: u64) {
     writer.add(b"content-length", itoa::Buffer::new().format(length).as_bytes());
 }
 
 /// Writes the head of the exchange's response.
-pub fn response(writer: &mut FieldWriter<'_>, exchange: &Exchange, coding: HopFraming) {
+pub fn response(writer: &mut impl FieldSink, exchange: &Exchange, coding: HopFraming) {
     let head = &exchange.response.head;
     // As in HTTP/1, the length of a response without a body is what GET would bring, and is passed on.
     write(writer, head, |field| field.known != Known::ContentLength || coding == HopFraming::None);
@@ -37,13 +36,13 @@ pub fn response(writer: &mut FieldWriter<'_>, exchange: &Exchange, coding: HopFr
 }
 
 /// Writes the interim response in the exchange.
-pub fn interim(writer: &mut FieldWriter<'_>, exchange: &Exchange) {
+pub fn interim(writer: &mut impl FieldSink, exchange: &Exchange) {
     write(writer, &exchange.response.head, |field| field.known != Known::ContentLength);
 }
 
 /// Writes the 200 to a client whose WebSocket is established (RFC 8441 §5.1), without the `Sec-WebSocket-Accept` of an
 /// HTTP/1 upstream.
-pub fn upgraded(writer: &mut FieldWriter<'_>, exchange: &Exchange) {
+pub fn upgraded(writer: &mut impl FieldSink, exchange: &Exchange) {
     let head = &exchange.response.head;
     let is_proof = |field: &Field| head.slice(field.name).eq_ignore_ascii_case(b"sec-websocket-accept");
     write(writer, head, |field| field.known != Known::ContentLength && !is_proof(field));
@@ -58,7 +57,7 @@ pub struct RequestTarget<'t> {
 }
 
 /// Writes the head of the request to an upstream. `scratch` must be empty, and is left empty.
-pub fn request(writer: &mut FieldWriter<'_>, exchange: &Exchange, target: &RequestTarget<'_>, scratch: &mut Vec<u8>) {
+pub fn request(writer: &mut impl FieldSink, exchange: &Exchange, target: &RequestTarget<'_>, scratch: &mut Vec<u8>) {
     let request = &exchange.request;
     if target.is_websocket {
         writer.add(b":method", b"CONNECT");

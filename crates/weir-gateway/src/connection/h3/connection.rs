@@ -1,0 +1,444 @@
+//! One connection: its streams, and what its client says on the control stream.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use weir_net::quic::{
+    Connection, ConnectionError, ConnectionHandle, Dir, Event, QuicHandshake, StreamEvent, StreamId, VarInt,
+};
+use weir_net::timer::NEVER;
+use weir_plugin::{Exchange, Tls};
+use weir_proto::h2;
+use weir_proto::h2::credit::Credit;
+use weir_proto::h3::{H3ErrorCode, H3Fault, H3Settings, PeerStreams, UnidirectionalReader, frame, unidirectional};
+
+use super::slot::{RequestSlot, next_chunk};
+use super::wakes::WakeList;
+use crate::connection::heads::Heads;
+use crate::connection::secure;
+use crate::context::lifecycle::WorkerPhase;
+use crate::message::sides::StreamLoss;
+use crate::snapshot::ClientSettings;
+use crate::worker::TaskGuard;
+
+/// While a client waits for a response, a PING is sent after so long, so that neither end takes the other for gone.
+const PING_NS: u64 = 15_000_000_000;
+
+/// How long a connection without a request waits at most for the acknowledgement of its last responses: the megabyte that may
+/// be in flight takes so long at 28 kbit/s.
+const ACKNOWLEDGEMENT_NS: u64 = 300_000_000_000;
+
+/// The most bytes of heads and trailers of one connection that have come in part.
+const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
+
+/// A connection, as its driver and its streams share it.
+pub struct H3Connection {
+    pub worker: TaskGuard,
+    pub handle: ConnectionHandle,
+    wakes: Rc<WakeList>,
+    /// It is in the list of what the driver has to look after.
+    is_touched: Cell<bool>,
+    pub heads: Heads,
+    pub state: RefCell<H3State>,
+    tls: RefCell<Option<Rc<Tls>>>,
+    local: SocketAddr,
+    /// Unique in this process.
+    number: u64,
+    begun_ns: u64,
+    pub requests: Cell<u64>,
+    /// When the last request ended, or the connection was established.
+    pub idle_since_ns: Cell<u64>,
+    pinged_ns: Cell<u64>,
+}
+
+/// What is borrowed in turn.
+pub struct H3State {
+    pub quic: Connection,
+    pub slots: HashMap<StreamId, RequestSlot>,
+    /// Streams whose whole response QUIC has, and whose client has not acknowledged all of it. Closing the connection would lose the
+    /// rest.
+    pub unacknowledged: HashSet<StreamId>,
+    unidirectional: HashMap<StreamId, UnidirectionalReader>,
+    peer: PeerStreams,
+    has_settings: bool,
+    /// The control stream of this end, once the handshake is done.
+    control: Option<StreamId>,
+    pub credit: Credit,
+    /// Bytes of field sections received so far.
+    pub sections: u64,
+    /// The number of the next request that the client has not begun.
+    next: u64,
+    pub phase: ConnectionPhase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionPhase {
+    Handshake,
+    Open,
+    /// A GOAWAY has been sent; requests that began before are served to their end.
+    Leaving,
+    /// Nothing more is received or sent by streams.
+    Closed,
+}
+
+impl H3Connection {
+    pub fn new(
+        worker: TaskGuard,
+        (handle, quic): (ConnectionHandle, Connection),
+        wakes: Rc<WakeList>,
+        local: SocketAddr,
+    ) -> H3Connection {
+        worker.metrics.connections_opened.increment();
+        let now_ns = worker.now_ns();
+        let most_streams = worker.current().snapshot.clients.concurrent_streams as usize;
+        H3Connection {
+            number: worker.number_connection(),
+            worker,
+            handle,
+            wakes,
+            is_touched: Cell::new(false),
+            heads: Heads::new(most_streams),
+            state: RefCell::new(H3State {
+                quic,
+                slots: HashMap::new(),
+                unacknowledged: HashSet::new(),
+                unidirectional: HashMap::new(),
+                peer: PeerStreams::default(),
+                has_settings: false,
+                control: None,
+                credit: Credit::new(now_ns),
+                sections: 0,
+                next: 0,
+                phase: ConnectionPhase::Handshake,
+            }),
+            tls: RefCell::default(),
+            local,
+            begun_ns: now_ns,
+            requests: Cell::new(0),
+            idle_since_ns: Cell::new(now_ns),
+            pinged_ns: Cell::new(now_ns),
+        }
+    }
+
+    /// Lets the driver look after the connection, which has something to send.
+    pub fn touch(&self) {
+        if !self.is_touched.replace(true) {
+            self.wakes.add(self.handle);
+        }
+    }
+
+    /// Handles the events of QUIC. `begin`: called for each request whose head is to be read.
+    pub fn handle_events(&self, state: &mut H3State, begin: &mut impl FnMut(&mut H3State, StreamId)) {
+        self.is_touched.set(false);
+        state.credit.earn_time(self.worker.now_ns());
+        while let Some(event) = state.quic.poll() {
+            match event {
+                Event::Connected => self.established(state),
+                Event::ConnectionLost { reason } => self.lost(state, &reason),
+                Event::Stream(event) => self.stream_event(state, event, begin),
+                Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => {}
+            }
+        }
+        if state.credit.is_exhausted() && state.phase != ConnectionPhase::Closed {
+            self.worker.metrics.errors.increment("flood");
+            self.fail(state, H3ErrorCode::H3_EXCESSIVE_LOAD);
+        }
+    }
+
+    fn established(&self, state: &mut H3State) {
+        state.phase = ConnectionPhase::Open;
+        // The address is proven only now, unless it was before the handshake: another client cannot use up its share.
+        if !self.worker.claim(state.quic.remote_address().ip().to_canonical()) {
+            return self.fail(state, H3ErrorCode::H3_EXCESSIVE_LOAD);
+        }
+        let handshake = state.quic.crypto_session().handshake_data();
+        let handshake = handshake.and_then(|data| data.downcast::<QuicHandshake>().ok());
+        let tls = handshake.map(|handshake| secure::quic_facts(&handshake)).unwrap_or_default();
+        self.worker.metrics.tls_handshakes.increment();
+        if tls.resumed {
+            self.worker.metrics.tls_resumptions.increment();
+        }
+        self.tls.replace(Some(Rc::new(tls)));
+        let limits = self.worker.current().snapshot.clients.limits;
+        let settings = H3Settings { max_field_section_size: Some(limits.head_bytes as u64), connect_protocol: true };
+        let mut bytes = vec![unidirectional::kind::CONTROL as u8];
+        settings.write(&mut bytes);
+        state.control = state.quic.streams().open(Dir::Uni);
+        state.write_control(&bytes);
+        self.idle_since_ns.set(self.worker.now_ns());
+    }
+
+    fn lost(&self, state: &mut H3State, reason: &ConnectionError) {
+        let peer = state.quic.remote_address();
+        if state.phase == ConnectionPhase::Handshake {
+            self.worker.metrics.tls_failures.increment();
+            tracing::info!("QUIC handshake with {peer} failed: {reason}");
+        } else {
+            tracing::debug!("HTTP/3 with {peer}: {reason}");
+        }
+        state.close_streams();
+    }
+
+    fn stream_event(&self, state: &mut H3State, event: StreamEvent, begin: &mut impl FnMut(&mut H3State, StreamId)) {
+        match event {
+            StreamEvent::Opened { dir: Dir::Bi } => {
+                while let Some(id) = state.quic.streams().accept(Dir::Bi) {
+                    self.opened(state, id);
+                    begin(state, id);
+                }
+            }
+            StreamEvent::Opened { dir: Dir::Uni } => {
+                while let Some(id) = state.quic.streams().accept(Dir::Uni) {
+                    state.unidirectional.insert(id, UnidirectionalReader::default());
+                    self.read_unidirectional(state, id);
+                }
+            }
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_unidirectional(state, id),
+            StreamEvent::Readable { id } => {
+                let Some(slot) = state.slots.get_mut(&id) else { return };
+                if slot.task.is_none() {
+                    begin(state, id);
+                } else if slot.is_reset(id, &mut state.quic) {
+                    // The exchange may wait for something else, and has to know at once.
+                    self.fault(state, id, H3Fault::Stream(H3ErrorCode::H3_REQUEST_CANCELLED));
+                } else {
+                    slot.wake();
+                }
+            }
+            StreamEvent::Writable { id } => state.slots.get(&id).into_iter().for_each(RequestSlot::wake),
+            StreamEvent::Stopped { id, .. } if Some(id) == state.control => {
+                self.fail(state, H3ErrorCode::H3_CLOSED_CRITICAL_STREAM);
+            }
+            StreamEvent::Stopped { id, .. } => {
+                state.unacknowledged.remove(&id);
+                state.cancelled(id);
+            }
+            StreamEvent::Finished { id } => {
+                state.unacknowledged.remove(&id);
+                self.idle_since_ns.set(self.worker.now_ns());
+            }
+            StreamEvent::Available { .. } => {}
+        }
+    }
+
+    fn opened(&self, state: &mut H3State, id: StreamId) {
+        state.next = state.next.max(VarInt::from(id).into_inner() + 4);
+        if state.phase != ConnectionPhase::Open {
+            state.credit.stream_left();
+            return state.reset(id, H3ErrorCode::H3_REQUEST_REJECTED);
+        }
+        let max_section = weir_proto::h3::head::max_section(&self.worker.current().snapshot.clients.limits);
+        state.slots.insert(id, RequestSlot::new(max_section, self.worker.now_ns()));
+    }
+
+    /// Reads what a stream that only the client sends on has brought.
+    fn read_unidirectional(&self, state: &mut H3State, id: StreamId) {
+        let H3State { quic, unidirectional, peer, has_settings, credit, .. } = state;
+        let Some(reader) = unidirectional.get_mut(&id) else { return };
+        let outcome = loop {
+            let bytes = match next_chunk(id, quic) {
+                Ok(Some(bytes)) => bytes,
+                Err(weir_net::quic::ReadError::Blocked) => break Ok(false),
+                Ok(None) | Err(_) => break reader.end().map(|()| true),
+            };
+            let mut rest = &bytes[..];
+            let read = loop {
+                match reader.next(&mut rest, peer) {
+                    Ok(None) => break Ok(()),
+                    Ok(Some(weir_proto::h3::ControlEvent::Settings(_))) => *has_settings = true,
+                    Ok(Some(_)) => credit.empty_frame(),
+                    Err(code) => break Err(code),
+                }
+            };
+            if let Err(code) = read {
+                break Err(code);
+            }
+            if reader.is_unknown() {
+                // It is stopped, as it has no meaning here (RFC 9114 §6.2).
+                credit.empty_frame();
+                let _ = quic.recv_stream(id).stop(code(H3ErrorCode::H3_STREAM_CREATION_ERROR));
+                break Ok(true);
+            }
+        };
+        match outcome {
+            Ok(true) => drop(unidirectional.remove(&id)),
+            Ok(false) => {}
+            Err(code) => self.fail(state, code),
+        }
+    }
+
+    /// Handles a fault on the stream of a request.
+    pub fn fault(&self, state: &mut H3State, id: StreamId, fault: H3Fault) {
+        match fault {
+            H3Fault::Connection(code) => self.fail(state, code),
+            // The client itself has reset the stream.
+            H3Fault::Stream(H3ErrorCode::H3_REQUEST_CANCELLED) => {
+                state.reset(id, H3ErrorCode::H3_REQUEST_CANCELLED);
+                state.cancelled(id);
+            }
+            H3Fault::Stream(code) => {
+                self.worker.metrics.errors.increment("malformed");
+                state.credit.stream_left();
+                state.reset(id, code);
+                if let Some(slot) = state.slots.get_mut(&id) {
+                    slot.lose(StreamLoss::Failed(h2::ErrorCode::PROTOCOL_ERROR));
+                }
+            }
+        }
+        self.touch();
+    }
+
+    /// Ends the connection with an error.
+    pub fn fail(&self, state: &mut H3State, error: H3ErrorCode) {
+        tracing::debug!("HTTP/3 with {}: {}", state.quic.remote_address(), error.name());
+        state.close(error);
+        self.touch();
+    }
+
+    /// Checks the deadlines and the phase; returns the time of the next check.
+    pub fn keep_deadlines(&self, state: &mut H3State, now_ns: u64) -> u64 {
+        let current = self.worker.current();
+        let settings = &current.snapshot.clients;
+        match (self.worker.service().phase(), state.phase) {
+            (_, ConnectionPhase::Closed) => return NEVER,
+            (WorkerPhase::Stopping, _) => state.close(H3ErrorCode::H3_NO_ERROR),
+            (WorkerPhase::Draining, ConnectionPhase::Open) => state.leave(),
+            (WorkerPhase::Draining, ConnectionPhase::Handshake) => state.close(H3ErrorCode::H3_REQUEST_REJECTED),
+            (_, ConnectionPhase::Open)
+                if settings.keepalive_requests.is_some_and(|most| self.requests.get() >= most) =>
+            {
+                state.leave();
+            }
+            _ => {}
+        }
+        if state.phase == ConnectionPhase::Leaving && state.slots.is_empty() && state.unacknowledged.is_empty() {
+            state.close(H3ErrorCode::H3_NO_ERROR);
+        }
+        let deadline_ns = self.deadline_ns(state, settings);
+        if deadline_ns > now_ns {
+            return deadline_ns;
+        }
+        self.time_is_over(state, settings, now_ns);
+        self.deadline_ns(state, settings).max(now_ns + 1)
+    }
+
+    fn deadline_ns(&self, state: &H3State, settings: &ClientSettings) -> u64 {
+        let ns = |timeout: std::time::Duration| timeout.as_nanos() as u64;
+        match state.phase {
+            ConnectionPhase::Closed => NEVER,
+            ConnectionPhase::Handshake => self.begun_ns + ns(settings.handshake_timeout),
+            _ if state.slots.is_empty() && !state.unacknowledged.is_empty() => {
+                self.idle_since_ns.get() + ACKNOWLEDGEMENT_NS
+            }
+            _ if state.slots.is_empty() => self.idle_since_ns.get() + ns(settings.idle_patience(self.requests.get()).1),
+            _ => {
+                let heads = state.slots.values().filter(|slot| slot.task.is_none()).map(|slot| slot.begun_ns);
+                let head_ns = heads.min().map_or(NEVER, |begun_ns| begun_ns + ns(settings.header_timeout));
+                head_ns.min(self.pinged_ns.get() + PING_NS)
+            }
+        }
+    }
+
+    fn time_is_over(&self, state: &mut H3State, settings: &ClientSettings, now_ns: u64) {
+        if state.phase == ConnectionPhase::Handshake || state.slots.is_empty() {
+            return state.close(H3ErrorCode::H3_NO_ERROR);
+        }
+        if self.pinged_ns.get() + PING_NS <= now_ns {
+            self.pinged_ns.set(now_ns);
+            state.quic.ping();
+        }
+        let patience_ns = settings.header_timeout.as_nanos() as u64;
+        let is_late = |slot: &RequestSlot| slot.task.is_none() && slot.begun_ns + patience_ns <= now_ns;
+        let late: Vec<StreamId> = state.slots.iter().filter(|(_, slot)| is_late(slot)).map(|(id, _)| *id).collect();
+        for id in late {
+            state.slots.remove(&id);
+            state.reset(id, H3ErrorCode::H3_REQUEST_INCOMPLETE);
+        }
+    }
+
+    /// Fills in the exchange's facts about the client: its address is that of now, as QUIC lets a client move.
+    pub fn describe(&self, state: &H3State, exchange: &mut Exchange) {
+        let peer = state.quic.remote_address();
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        exchange.started_ns = self.worker.now_ns();
+        exchange.client = weir_plugin::ClientFacts {
+            peer,
+            local: self.local,
+            addr: peer.ip(),
+            port: peer.port(),
+            public_port: self.local.port(),
+            trusted: false,
+            tls: true,
+            protocol: weir_plugin::ClientProtocol::Http,
+            connection: self.number,
+            connection_requests: self.requests.get(),
+        };
+        exchange.tls.clone_from(&self.tls.borrow());
+    }
+}
+
+impl Drop for H3Connection {
+    fn drop(&mut self) {
+        self.worker.metrics.connections_closed.increment();
+    }
+}
+
+impl H3State {
+    /// Ends both directions of a stream.
+    pub fn reset(&mut self, id: StreamId, error: H3ErrorCode) {
+        self.unacknowledged.remove(&id);
+        // Each fails only if the stream has ended in that direction.
+        let _ = self.quic.send_stream(id).reset(code(error));
+        let _ = self.quic.recv_stream(id).stop(code(error));
+    }
+
+    /// The client has given up a request: it has stopped the response, reset the request, or both.
+    fn cancelled(&mut self, id: StreamId) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        if slot.lost.is_none() {
+            self.credit.stream_left();
+        }
+        slot.lose(StreamLoss::Reset(h2::ErrorCode::CANCEL));
+    }
+
+    /// Whether the sections that have come in part take more memory than a connection may use for them.
+    pub fn has_too_many_sections(&self) -> bool {
+        self.slots.values().map(|slot| slot.reader.held()).sum::<usize>() > MOST_PARTIAL_SECTIONS
+    }
+
+    /// Closes the connection. What is in flight of responses is lost.
+    pub fn close(&mut self, error: H3ErrorCode) {
+        if self.phase != ConnectionPhase::Closed {
+            self.quic.close(Instant::now(), code(error), Default::default());
+            self.close_streams();
+        }
+    }
+
+    /// RFC 9114 §5.2: requests that begin from now on are not served.
+    fn leave(&mut self) {
+        let mut bytes = Vec::new();
+        frame::write_goaway(&mut bytes, self.next);
+        self.write_control(&bytes);
+        self.phase = ConnectionPhase::Leaving;
+    }
+
+    fn write_control(&mut self, bytes: &[u8]) {
+        // Less than a hundred bytes in the life of a connection, which every client takes.
+        if let Some(control) = self.control {
+            let _ = self.quic.send_stream(control).write(bytes);
+        }
+    }
+
+    fn close_streams(&mut self) {
+        self.phase = ConnectionPhase::Closed;
+        self.slots.values_mut().for_each(|slot| slot.lose(StreamLoss::Connection));
+        self.slots.retain(|_, slot| slot.task.is_some());
+    }
+}
+
+pub fn code(error: H3ErrorCode) -> VarInt {
+    VarInt::from_u64(error.0).unwrap_or(VarInt::MAX)
+}

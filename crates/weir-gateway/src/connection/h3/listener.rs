@@ -1,0 +1,223 @@
+//! The task of one UDP socket: it receives for all of its connections, and sends for those that have something to send.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::poll_fn;
+use std::net::UdpSocket;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+use weir_net::quic::{ConnectionHandle, EndpointEvent, Incoming, QuicEndpoint, QuicSecrets, QuicSocket};
+use weir_net::timer::Timer;
+
+use super::connection::{ConnectionPhase, H3Connection, H3State};
+use super::server::CurrentServer;
+use super::wakes::WakeList;
+use super::{limits, requests};
+use crate::context::lifecycle::{ServicePhase, WorkerPhase};
+use crate::worker::Worker;
+
+/// With more handshakes in progress, clients prove their addresses first, which costs them a round trip.
+const RETRY_ABOVE: usize = 100;
+
+/// A worker's socket of an address, and the keys that all workers use.
+#[derive(Clone)]
+pub struct QuicShare {
+    /// All sockets of the address, in the order in which they were bound: the kernel numbers them so, and none may be closed before the
+    /// last is not needed any more.
+    pub sockets: Arc<[UdpSocket]>,
+    pub secrets: QuicSecrets,
+}
+
+impl std::fmt::Debug for QuicShare {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("QuicShare").field("sockets", &self.sockets).finish_non_exhaustive()
+    }
+}
+
+/// Serves a worker's socket until the listener or the worker has drained. `most`: the most connections of the worker.
+pub async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<ServicePhase>, most: usize) {
+    let guard = worker.task(&service);
+    let index = worker.index();
+    let socket = share.sockets[index].try_clone().and_then(QuicSocket::new);
+    let socket = match socket {
+        Ok(socket) => socket,
+        Err(error) => return tracing::error!("worker {index}: a socket of HTTP/3 cannot be used: {error}"),
+    };
+    let timer = worker.wheel.add();
+    let mut driver = SocketDriver {
+        endpoint: QuicEndpoint::new(socket, (index, share.sockets.len()), share.secrets.clone()),
+        connections: HashMap::new(),
+        deadlines: BTreeSet::new(),
+        sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        wakes: Rc::default(),
+        handshakes: 0,
+        phase: WorkerPhase::Serving,
+        timer,
+        worker,
+        service,
+        most,
+    };
+    poll_fn(|context| driver.poll(context)).await;
+    driver.worker.wheel.remove(&driver.timer);
+    drop((driver, share, guard));
+}
+
+/// A connection, and when it has to be looked at.
+struct DrivenConnection {
+    connection: Rc<H3Connection>,
+    deadline: Option<Instant>,
+    is_handshaking: bool,
+}
+
+struct SocketDriver {
+    worker: Rc<Worker>,
+    service: Rc<ServicePhase>,
+    most: usize,
+    endpoint: QuicEndpoint,
+    connections: HashMap<ConnectionHandle, DrivenConnection>,
+    deadlines: BTreeSet<(Instant, ConnectionHandle)>,
+    sleep: Pin<Box<Sleep>>,
+    /// Wakes the driver when the phase of the worker changes.
+    timer: Timer,
+    wakes: Rc<WakeList>,
+    handshakes: usize,
+    phase: WorkerPhase,
+}
+
+impl SocketDriver {
+    /// Ready when the listener has drained.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.worker.wake_up();
+        let now = Instant::now();
+        if self.wakes.begin(context.waker()) {
+            self.worker.wheel.watch(&self.timer, context.waker().clone());
+        }
+        self.receive(context, now);
+        self.expire(now);
+        if self.phase != self.service.phase() {
+            self.phase = self.service.phase();
+            self.connections.values().for_each(|driven| driven.connection.touch());
+        }
+        if self.endpoint.poll_unsent(context).is_ready() {
+            self.wakes.take().into_iter().for_each(|handle| self.drive(context, now, handle));
+        }
+        if self.phase != WorkerPhase::Serving && self.connections.is_empty() || self.phase == WorkerPhase::Stopping {
+            return Poll::Ready(());
+        }
+        self.wait(context);
+        Poll::Pending
+    }
+
+    fn receive(&mut self, context: &mut Context<'_>, now: Instant) {
+        let mut incoming = Vec::new();
+        let connections = &self.connections;
+        let received = self.endpoint.poll_receive(context, now, |_, event| match event {
+            EndpointEvent::Connection(handle, event) => {
+                if let Some(driven) = connections.get(&handle) {
+                    driven.connection.state.borrow_mut().quic.handle_event(event);
+                    driven.connection.touch();
+                }
+            }
+            EndpointEvent::Incoming(begun) => incoming.push(begun),
+        });
+        if let Err(error) = received {
+            // A UDP socket reports what the network says of datagrams that were sent.
+            tracing::debug!("receiving datagrams failed: {error}");
+        }
+        for begun in incoming {
+            self.accept(context, now, *begun);
+        }
+    }
+
+    fn accept(&mut self, context: &mut Context<'_>, now: Instant, incoming: Incoming) {
+        if self.phase != WorkerPhase::Serving {
+            return self.endpoint.refuse(context, incoming);
+        }
+        if self.worker.lifecycle.tasks() >= self.most {
+            self.worker.note_shortage();
+            return self.endpoint.refuse(context, incoming);
+        }
+        if self.handshakes > RETRY_ABOVE && !incoming.remote_address_validated() {
+            return self.endpoint.retry(context, incoming);
+        }
+        let task = self.worker.task(&self.service);
+        if incoming.remote_address_validated() && !task.claim(incoming.remote_address().ip().to_canonical()) {
+            return self.endpoint.refuse(context, incoming);
+        }
+        let local = self.endpoint.local_addr(incoming.local_ip());
+        let current = self.worker.current();
+        let clients = &current.snapshot.clients;
+        let limits = limits::of(clients);
+        let server = Arc::new(CurrentServer { snapshot: Arc::clone(&current.snapshot), local });
+        let Some((handle, quic)) = self.endpoint.accept(context, now, incoming, limits, server) else { return };
+        let connection = Rc::new(H3Connection::new(task, (handle, quic), Rc::clone(&self.wakes), local));
+        connection.touch();
+        self.connections.insert(handle, DrivenConnection { connection, deadline: None, is_handshaking: true });
+        self.handshakes += 1;
+    }
+
+    /// Lets connections whose time has come handle that.
+    fn expire(&mut self, now: Instant) {
+        while let Some((deadline, handle)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now) {
+            self.deadlines.remove(&(deadline, handle));
+            if let Some(driven) = self.connections.get_mut(&handle) {
+                driven.deadline = None;
+                driven.connection.state.borrow_mut().quic.handle_timeout(now);
+                driven.connection.touch();
+            }
+        }
+    }
+
+    /// Handles the events of a connection, sends what it has to send, and notes when it has to be looked at next.
+    fn drive(&mut self, context: &mut Context<'_>, now: Instant, handle: ConnectionHandle) {
+        let Some(driven) = self.connections.get_mut(&handle) else { return };
+        let connection = Rc::clone(&driven.connection);
+        let mut state = connection.state.borrow_mut();
+        self.endpoint.settle(handle, &mut state.quic);
+        connection.handle_events(&mut state, &mut |state: &mut H3State, id| requests::begin(&connection, state, id));
+        let now_ns = self.worker.now_ns();
+        let check_ns = connection.keep_deadlines(&mut state, now_ns);
+        if driven.is_handshaking && state.phase != ConnectionPhase::Handshake {
+            driven.is_handshaking = false;
+            self.handshakes -= 1;
+        }
+        if self.endpoint.poll_transmit(context, now, &mut state.quic).is_pending() {
+            connection.touch();
+        }
+        self.endpoint.settle(handle, &mut state.quic);
+        let check = now.checked_add(Duration::from_nanos(check_ns.saturating_sub(now_ns)));
+        let deadline = [state.quic.poll_timeout(), check].into_iter().flatten().min();
+        let deadline = deadline.filter(|_| !state.quic.is_drained());
+        if deadline != driven.deadline {
+            if let Some(old) = driven.deadline {
+                self.deadlines.remove(&(old, handle));
+            }
+            if let Some(new) = deadline {
+                self.deadlines.insert((new, handle));
+            }
+            driven.deadline = deadline;
+        }
+        if state.quic.is_drained() {
+            drop(state);
+            self.handshakes -= usize::from(driven.is_handshaking);
+            self.connections.remove(&handle);
+        }
+    }
+
+    /// Sets the timer to the earliest deadline.
+    fn wait(&mut self, context: &mut Context<'_>) {
+        let mut is_due = !self.wakes.is_empty() && !self.endpoint.is_blocked();
+        if let Some((deadline, _)) = self.deadlines.first() {
+            self.sleep.as_mut().reset((*deadline).into());
+            is_due |= self.sleep.as_mut().poll(context).is_ready();
+        }
+        self.wakes.rest(is_due);
+        if is_due {
+            context.waker().wake_by_ref();
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! HTTP/3: the connections of one UDP socket, which one task drives; each request is an exchange like any other, in a task of its own.
+
+mod connection;
+mod limits;
+mod listener;
+mod requests;
+mod server;
+mod slot;
+mod stream;
+mod wakes;
+
+pub use listener::{QuicShare, serve};

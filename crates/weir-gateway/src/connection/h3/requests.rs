@@ -1,0 +1,107 @@
+//! The requests of a connection, until each has a task of its own.
+
+use std::rc::Rc;
+use std::task::Poll;
+
+use weir_net::quic::StreamId;
+use weir_plugin::Stop;
+use weir_proto::Framing;
+use weir_proto::h1::Reject;
+use weir_proto::h3::{H3ErrorCode, H3Fault, head};
+
+use super::connection::{H3Connection, H3State};
+use super::slot::SlotPart;
+use super::stream::H3ClientStream;
+use crate::context::frame::boxed;
+use crate::message::AfterExchange;
+use crate::message::websocket_handshake::add_websocket_key;
+use crate::serve::serve;
+
+/// Reads the head of a request, as far as it has come, and begins its exchange once it is complete.
+pub fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
+    let section = loop {
+        let Some(slot) = state.slots.get_mut(&id) else { return };
+        match slot.poll_part(id, &mut state.quic, &mut [0; 4096]) {
+            Poll::Pending if slot.reader.held() > 0 && state.has_too_many_sections() => {
+                connection.fault(state, id, H3Fault::Stream(H3ErrorCode::H3_EXCESSIVE_LOAD));
+                state.slots.remove(&id);
+                return;
+            }
+            Poll::Pending => return,
+            Poll::Ready(Ok(SlotPart::Empty)) => state.credit.empty_frame(),
+            Poll::Ready(Ok(SlotPart::Head(section))) => break Some(section),
+            Poll::Ready(Ok(SlotPart::HeadTooLong)) => break None,
+            // The reader refuses everything else before the head.
+            Poll::Ready(Ok(_)) => return,
+            Poll::Ready(Err(fault)) => {
+                connection.fault(state, id, fault);
+                state.slots.remove(&id);
+                return;
+            }
+        }
+    };
+    if let Err(fault) = start(connection, state, id, section.as_deref()) {
+        connection.fault(state, id, fault);
+        state.slots.remove(&id);
+    }
+}
+
+/// `section`: `None` if it is too long.
+fn start(
+    connection: &Rc<H3Connection>,
+    state: &mut H3State,
+    id: StreamId,
+    section: Option<&[u8]>,
+) -> Result<(), H3Fault> {
+    let worker = &connection.worker;
+    let limits = worker.current().snapshot.clients.limits;
+    let ended = state.slots.get_mut(&id).is_some_and(|slot| slot.poll_end(id, &mut state.quic));
+    let mut exchange = worker.buffers.take_exchange();
+    let parsed = match section {
+        None => Err(Reject::HeadTooLarge),
+        Some(section) => {
+            state.sections += section.len() as u64;
+            let read = head::read_request(section, ended, &limits, &mut exchange.request);
+            read.map_err(H3Fault::Connection)?.parsed
+        }
+    };
+    if parsed == Err(Reject::Malformed) {
+        worker.buffers.recycle_exchange(exchange);
+        return Err(H3Fault::Stream(H3ErrorCode::H3_MESSAGE_ERROR));
+    }
+    connection.requests.set(connection.requests.get() + 1);
+    let size = exchange.request.head.bytes().len();
+    let has_room = state.slots.len() <= 1 || connection.heads.have_room(size, state.sections);
+    if !has_room {
+        worker.metrics.errors.increment("too_many_heads");
+        worker.buffers.recycle_exchange(exchange);
+        // RFC 9114 §4.1.1: the client may send the request again.
+        return Err(H3Fault::Stream(H3ErrorCode::H3_REQUEST_REJECTED));
+    }
+    if let (Framing::Sized(length), Ok(()), Some(slot)) = (exchange.request.framing, parsed, state.slots.get_mut(&id)) {
+        slot.reader.announce(length);
+    }
+    connection.describe(state, &mut exchange);
+    exchange.request_bytes = size as u64;
+    match parsed {
+        Ok(()) if exchange.request.upgrade => add_websocket_key(&mut exchange),
+        Ok(()) => {}
+        Err(reject) => exchange.end_by(Stop::Rejected(reject)),
+    }
+    let held = exchange.request.head.bytes().len();
+    connection.heads.hold(0, held);
+    let stream = H3ClientStream::new(Rc::clone(connection), id, &exchange.request);
+    if let Some(slot) = state.slots.get_mut(&id) {
+        slot.task = Some(std::task::Waker::noop().clone());
+    }
+    // Boxed, because the runtime moves the future several times before it is polled.
+    tokio::task::spawn_local(boxed(|| run(stream, exchange)));
+    Ok(())
+}
+
+async fn run(mut stream: H3ClientStream, exchange: Box<crate::context::served_exchange::ServedExchange>) {
+    stream.watch().await;
+    let worker = stream.worker();
+    let after = serve(&worker, &mut stream, exchange).await;
+    stream.is_served = !matches!(after, AfterExchange::Abort | AfterExchange::Reset);
+}

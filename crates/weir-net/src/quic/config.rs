@@ -1,0 +1,96 @@
+//! The settings of an endpoint and of its connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::{hkdf, hmac};
+use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
+
+use super::connection_ids::WorkerConnectionIds;
+use super::hello::ChooseServer;
+use super::session::QuicTls;
+
+/// What a client may make this end keep, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuicLimits {
+    /// Streams of requests that are open at the same time.
+    pub streams: u32,
+    /// The most bytes of one stream, and of a connection, that are received and not yet taken.
+    pub stream_window: u32,
+    pub connection_window: u32,
+    /// The most bytes of a connection that are sent and not yet acknowledged, or wait to be sent.
+    pub send_window: u32,
+    /// How long a client may be silent.
+    pub idle_timeout: Duration,
+}
+
+impl QuicLimits {
+    /// A connection that can do nothing.
+    pub(super) const NONE: QuicLimits = QuicLimits {
+        streams: 0,
+        stream_window: 0,
+        connection_window: 0,
+        send_window: 0,
+        idle_timeout: Duration::from_secs(1),
+    };
+}
+
+/// The most streams of a client that carry no request: control, the two of QPACK, and some without a meaning (RFC 9114 §6.2).
+const UNIDIRECTIONAL_STREAMS: u32 = 16;
+
+/// Keys that all workers use, and that last as long as the process. Clients of an earlier process therefore learn only by their own
+/// time-out that it has ended.
+#[derive(Clone)]
+pub struct QuicSecrets {
+    reset: Arc<hmac::Key>,
+    token: Arc<hkdf::Prk>,
+}
+
+impl QuicSecrets {
+    /// New random keys.
+    pub fn new() -> QuicSecrets {
+        let mut secret = [0; 64];
+        aws_lc_rs::rand::fill(&mut secret).expect("the system has random numbers");
+        let (reset, token) = secret.split_at(32);
+        QuicSecrets {
+            reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset)),
+            token: Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(token)),
+        }
+    }
+}
+
+impl Default for QuicSecrets {
+    fn default() -> QuicSecrets {
+        QuicSecrets::new()
+    }
+}
+
+/// The configuration of a worker's endpoint.
+pub(super) fn endpoint(secrets: &QuicSecrets, ids: WorkerConnectionIds) -> EndpointConfig {
+    let mut config = EndpointConfig::new(Arc::clone(&secrets.reset) as _);
+    config.cid_generator(move || Box::new(ids));
+    config
+}
+
+/// The configuration of a connection.
+pub(super) fn server(secrets: &QuicSecrets, limits: QuicLimits, choose: Arc<dyn ChooseServer>) -> ServerConfig {
+    let mut config = ServerConfig::new(Arc::new(QuicTls(choose)), Arc::clone(&secrets.token) as _);
+    config.transport_config(Arc::new(transport(limits)));
+    config
+}
+
+fn transport(limits: QuicLimits) -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(limits.streams))
+        .max_concurrent_uni_streams(VarInt::from_u32(UNIDIRECTIONAL_STREAMS))
+        .stream_receive_window(VarInt::from_u32(limits.stream_window))
+        .receive_window(VarInt::from_u32(limits.connection_window))
+        .send_window(u64::from(limits.send_window))
+        // A time-out that does not fit into the protocol's number is none.
+        .max_idle_timeout(IdleTimeout::try_from(limits.idle_timeout).ok())
+        // Datagrams (RFC 9221) have no use here, and observers need not learn the round-trip time.
+        .datagram_receive_buffer_size(None)
+        .allow_spin(false);
+    transport
+}

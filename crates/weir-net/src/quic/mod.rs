@@ -1,0 +1,21 @@
+//! QUIC: endpoints on UDP sockets, steering of datagrams to workers, TLS with the certificates of this node. The protocol itself is
+//! that of `quinn-proto`; what is spoken above is not known here.
+
+mod config;
+mod connection_ids;
+mod endpoint;
+mod hello;
+mod session;
+mod socket;
+mod steering;
+
+pub use bytes::Bytes;
+pub use config::{QuicLimits, QuicSecrets};
+pub use endpoint::{EndpointEvent, QuicEndpoint};
+pub use hello::ChooseServer;
+pub use quinn_proto::{
+    Chunk, Connection, ConnectionError, ConnectionEvent, ConnectionHandle, Dir, Event, FinishError, Incoming,
+    ReadError, ReadableError, Side, StreamEvent, StreamId, VarInt, WriteError,
+};
+pub use session::QuicHandshake;
+pub use socket::{QuicSocket, bind};

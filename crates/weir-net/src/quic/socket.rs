@@ -1,0 +1,95 @@
+//! A UDP socket of a worker: several datagrams in one system call, with their ECN bits and local addresses.
+
+use std::io::{self, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::task::{Context, Poll, ready};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use socket2::SockRef;
+use tokio::io::Interest;
+
+use super::steering::steer;
+use crate::listener::{self, ListeningSocket, SocketPlan, Transport};
+
+/// The memory that is asked for datagrams which the worker has not read yet, in bytes. The kernel gives less if
+/// `net.core.rmem_max` is less.
+const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
+
+/// Opens a socket for each worker on an address, between which the kernel chooses by connection ids ([`steer`]). None may be closed
+/// before the others. `is_beside`: this process has another address with the port ([`listener::bind_beside`]).
+///
+/// # Errors
+/// As for TCP, an address that another process uses is an error, even if that process would share it.
+pub fn bind(addr: SocketAddr, workers: usize, is_beside: bool) -> io::Result<Vec<UdpSocket>> {
+    let bind = if is_beside { listener::bind_beside } else { listener::bind };
+    let sockets = bind(addr, SocketPlan { transport: Transport::Udp, count: workers, backlog: 0 })?;
+    let udp = |socket| if let ListeningSocket::Udp(socket) = socket { Some(socket) } else { None };
+    let sockets: Vec<UdpSocket> = sockets.into_iter().filter_map(udp).collect();
+    if workers > 1 {
+        steer(&sockets)?;
+    }
+    Ok(sockets)
+}
+
+/// A UDP socket whose datagrams are read and written by one task.
+pub struct QuicSocket {
+    socket: tokio::net::UdpSocket,
+    state: UdpSocketState,
+    local: SocketAddr,
+}
+
+impl QuicSocket {
+    /// # Errors
+    /// The socket cannot be registered with the poller, or does not take the options that QUIC needs.
+    pub fn new(socket: UdpSocket) -> io::Result<QuicSocket> {
+        // It is no error to get less: more datagrams are lost under load.
+        let _ = SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER);
+        socket.set_nonblocking(true)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        let (local, socket) = (socket.local_addr()?, tokio::net::UdpSocket::from_std(socket)?);
+        Ok(QuicSocket { socket, state, local })
+    }
+
+    /// The address that it is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The most datagrams that are sent in one system call.
+    pub(super) fn max_segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Receives into some buffers; ready with how many were used.
+    pub(super) fn poll_receive(
+        &self,
+        context: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        meta: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.socket.poll_recv_ready(context))?;
+            let received =
+                self.socket.try_io(Interest::READABLE, || self.state.recv((&self.socket).into(), buffers, meta));
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return Poll::Ready(received),
+            }
+        }
+    }
+
+    /// Sends datagrams. Errors that concern a single destination are none of the socket: the datagrams count as lost.
+    pub(super) fn poll_send(&self, context: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<()> {
+        loop {
+            let sent = self.socket.try_io(Interest::WRITABLE, || self.state.send((&self.socket).into(), transmit));
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if ready!(self.socket.poll_send_ready(context)).is_err() {
+                        return Poll::Ready(());
+                    }
+                }
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Connections from their beginning to their end: handshakes, moving clients, reloads, shutdown.
+
+use std::time::Duration;
+
+use quinn::{ConnectionError, VarInt};
+use weir_testkit::{Answer, DEADLINE, Gate, Origin, Signal};
+
+use crate::client::{NAME, ask, client, connect, endpoint, request, rest, run};
+use crate::{file, serve, with_workers};
+
+#[test]
+fn a_name_without_a_certificate_is_refused() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let served = serve(&origin, "");
+    run(async {
+        let connecting = endpoint(&served.authority).connect(served.gateway.tls_addr(), "other.test").expect("begun");
+        match connecting.await.map(|_| ()) {
+            // The alert `unrecognized_name`.
+            Err(ConnectionError::ConnectionClosed(closed)) => assert_eq!(u64::from(closed.error_code), 0x100 + 112),
+            outcome => panic!("{outcome:?}"),
+        }
+    });
+}
+
+#[test]
+fn a_client_that_moves_keeps_its_connection_on_two_workers() {
+    let origin = Origin::serving(|request| Answer::ok(request.headers.get("X-Forwarded-Port").unwrap_or("-")));
+    let served = with_workers(&origin, 2);
+    run(async {
+        let endpoint = endpoint(&served.authority);
+        let quic = endpoint.connect(served.gateway.tls_addr(), NAME).expect("begun").await.expect("established");
+        let (mut driver, mut sender) =
+            h3::client::new(h3_quinn::Connection::new(quic.clone())).await.expect("it begins");
+        tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
+        for _ in 0..20 {
+            let (response, _) = ask(&mut sender, request("GET", "/")).await;
+            assert_eq!(response.status(), 200);
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+            endpoint.rebind(socket).expect("it moves");
+        }
+    });
+    assert_eq!(served.gateway.metrics().sum("weir_client_connections_opened_total", &[]) as u64, 1);
+}
+
+#[test]
+fn a_reload_keeps_connections() {
+    let (first, second) = (Origin::serving(|_| Answer::ok("first")), Origin::serving(|_| Answer::ok("second")));
+    let served = serve(&first, "");
+    let identity = served.authority.identity(&[NAME]);
+    run(async {
+        let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        assert_eq!(ask(&mut sender, request("GET", "/")).await.1, b"first");
+        served.gateway.rewrite(&file(&identity, &second, ""));
+        assert_eq!(ask(&mut sender, request("GET", "/")).await.1, b"second");
+        assert_eq!(quic.close_reason(), None);
+    });
+}
+
+#[test]
+fn a_node_that_ends_serves_what_has_begun_and_says_goodbye() {
+    let gate = Gate::new();
+    let opener = gate.clone();
+    let origin = Origin::serving(move |_| {
+        gate.wait();
+        Answer::ok("late")
+    });
+    let mut served = serve(&origin, "");
+    run(async {
+        let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        let mut stream = sender.send_request(request("GET", "/")).await.expect("it is sent");
+        stream.finish().await.expect("it ends");
+        origin.wait_requests(1);
+        served.gateway.signal(Signal::TERM);
+        served.gateway.wait_stderr("it drains", |text| text.contains("drain"));
+        opener.open();
+        assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
+        assert_eq!(rest(&mut stream).await.0, b"late");
+        match quic.closed().await {
+            ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
+            error => panic!("{error}"),
+        }
+    });
+    assert!(served.gateway.wait_exit(DEADLINE).success());
+}
+
+/// More than the network takes at once, so that it is not acknowledged yet when the gateway has given all of it to QUIC.
+const LARGE: usize = 900 * 1024;
+
+#[test]
+fn a_response_is_whole_if_the_node_ends_right_after_it() {
+    let gate = Gate::new();
+    let opener = gate.clone();
+    let origin = Origin::serving(move |_| {
+        gate.wait();
+        Answer::ok(vec![b'x'; LARGE])
+    });
+    let mut served = serve(&origin, "");
+    run(async {
+        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        let mut stream = sender.send_request(request("GET", "/")).await.expect("it is sent");
+        stream.finish().await.expect("it ends");
+        origin.wait_requests(1);
+        served.gateway.signal(Signal::TERM);
+        served.gateway.wait_stderr("it drains", |text| text.contains("drain"));
+        opener.open();
+        assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
+        assert_eq!(rest(&mut stream).await.0.len(), LARGE);
+    });
+    assert!(served.gateway.wait_exit(DEADLINE).success());
+}
+
+#[test]
+fn an_upgrade_cuts_no_connection_and_the_new_process_serves_http3_afterwards() {
+    let gate = Gate::new();
+    let opener = gate.clone();
+    let origin = Origin::serving(move |request| {
+        if &*request.target == "/before" {
+            gate.wait();
+        }
+        Answer::ok("ok")
+    });
+    let served = serve(&origin, "");
+    run(async {
+        let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        let mut stream = sender.send_request(request("GET", "/before")).await.expect("it is sent");
+        stream.finish().await.expect("it ends");
+        origin.wait_requests(1);
+        let before = served.gateway.pid();
+        served.gateway.signal(Signal::USR2);
+        served.gateway.wait_stderr("another serves", |line| line.ends_with(&format!("; process {before} drains")));
+        opener.open();
+        assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
+        assert_eq!(rest(&mut stream).await.0, b"ok");
+        quic.closed().await;
+        served.gateway.wait_stderr("the port is free", |line| line.ends_with(" serves HTTP/3"));
+        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        assert_eq!(ask(&mut sender, request("GET", "/after")).await.0.status(), 200);
+    });
+}
+
+#[test]
+fn the_last_response_of_a_connection_is_whole() {
+    let origin = Origin::serving(|_| Answer::ok(vec![b'x'; LARGE]));
+    let served = serve(&origin, "keepalive_requests: 1\n");
+    run(async {
+        let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        let (_, content) = ask(&mut sender, request("GET", "/")).await;
+        assert_eq!(content.len(), LARGE);
+        match quic.closed().await {
+            ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
+            error => panic!("{error}"),
+        }
+    });
+}
+
+#[test]
+fn a_listener_without_http3_any_more_closes_its_connections() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let served = serve(&origin, "");
+    let identity = served.authority.identity(&[NAME]);
+    run(async {
+        let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        ask(&mut sender, request("GET", "/")).await;
+        served.gateway.rewrite(&file(&identity, &origin, "").replace(", http3: true", ""));
+        match tokio::time::timeout(DEADLINE, quic.closed()).await.expect("it ends") {
+            ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
+            error => panic!("{error}"),
+        }
+    });
+}
+
+#[test]
+fn a_client_that_sends_no_request_is_closed_in_time() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let served = serve(&origin, "client_first_byte_timeout: 1s\n");
+    run(async {
+        let quic = connect(&served.authority, served.gateway.tls_addr()).await;
+        match tokio::time::timeout(DEADLINE + Duration::from_secs(1), quic.closed()).await.expect("it ends") {
+            ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
+            error => panic!("{error}"),
+        }
+    });
+}

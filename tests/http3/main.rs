@@ -1,0 +1,40 @@
+//! HTTP/3 of the gateway, over real sockets.
+
+mod client;
+mod lifecycle;
+mod malformed;
+mod messages;
+
+use weir_testkit::{Authority, Gateway, Identity, Origin};
+
+/// A gateway that serves HTTP/3 beside HTTP/1 and HTTP/2.
+struct Served {
+    authority: Authority,
+    gateway: Gateway,
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("      {line}\n")).collect()
+}
+
+fn file(identity: &Identity, origin: &Origin, more: &str) -> String {
+    let (certificate, key) = (indented(&identity.certificate), indented(&identity.key));
+    format!(
+        "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true, http3: true }}]\n{more}ssls:\n  - snis: [{}]\n    \
+         cert: |\n{certificate}    key: |\n{key}routes:\n  - uri: /*\n    upstream: {{ nodes: {{ \"{}\": 1 }} }}\n",
+        client::NAME,
+        origin.addr()
+    )
+}
+
+fn serve(origin: &Origin, more: &str) -> Served {
+    let authority = Authority::new();
+    let identity = authority.identity(&[client::NAME]);
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(&identity, origin, more));
+    Served { authority, gateway }
+}
+
+/// The same with a number of workers.
+fn with_workers(origin: &Origin, workers: usize) -> Served {
+    serve(origin, &format!("worker_processes: {workers}\n"))
+}
