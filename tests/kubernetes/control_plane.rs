@@ -207,7 +207,9 @@ impl ControlPlane {
     fn grant(&self) {
         let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
         let read = ["get", "list", "watch"];
-        let gateway = ["gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "backendtlspolicies"];
+        let gateway = ["gatewayclasses", "gateways", "listenersets", "backendtlspolicies"];
+        let routes = ["httproutes", "grpcroutes", "tcproutes", "tlsroutes", "udproutes"];
+        let gateway = [&gateway[..], &routes].concat();
         let status: Vec<String> = gateway.iter().map(|resource| format!("{resource}/status")).collect();
         let status: Vec<&str> = status.iter().map(String::as_str).collect();
         let role = json!({

@@ -1,9 +1,14 @@
 //! What changes in the cluster, and what the node serves then.
 
+use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
 use weir_testkit::{Answer, Client, DEADLINE, Origin, eventually, free_port};
 
 use crate::edge::{serving, weir};
-use crate::objects::{route, service};
+use crate::objects::{gateway, route, service, stream_route};
 use crate::stand_in::StandIn;
 
 #[test]
@@ -26,6 +31,51 @@ fn endpoints_come_and_go() {
     let before = first.requests().len();
     assert_eq!(edge.get("/orders").text(), "second");
     assert_eq!(first.requests().len(), before, "nothing goes to the old one");
+}
+
+/// An endpoint that sends each datagram back.
+fn datagram_echo() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback has a free port");
+    let addr = socket.local_addr().expect("it is bound");
+    thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+    addr
+}
+
+#[test]
+fn streams_over_tcp_and_udp_are_carried_until_their_route_is_gone() {
+    let (cluster, port) = (StandIn::start(), free_port());
+    let [class, mut edge] = gateway(port);
+    edge["spec"]["listeners"] = json!([
+        { "name": "bytes", "port": port, "protocol": "TCP" },
+        { "name": "datagrams", "port": port, "protocol": "UDP" },
+    ]);
+    let origin = Origin::serving(|_| Answer::ok("bytes"));
+    let [mut datagrams, mut slice] = service("datagrams", datagram_echo());
+    datagrams["spec"]["ports"][0]["protocol"] = "UDP".into();
+    slice["ports"][0]["protocol"] = "UDP".into();
+    cluster.apply([class, edge, datagrams, slice]);
+    cluster.apply(service("bytes", origin.addr()));
+    cluster.apply([stream_route("TCPRoute", "bytes"), stream_route("UDPRoute", "datagrams")]);
+    let _node = weir().start(&format!("{}resource_listeners: [\":{port}\"]\n", cluster.node("")));
+
+    let addr = SocketAddr::from(([127, 0, 0, 1], port));
+    let get = || Client::try_connect(addr).ok()?.get("/").ok().map(|answer| answer.text());
+    eventually("bytes are carried", DEADLINE, || get().is_some_and(|text| text == "bytes"));
+    let client = UdpSocket::bind("127.0.0.1:0").expect("loopback has a free port");
+    client.set_read_timeout(Some(Duration::from_millis(100))).expect("an option");
+    eventually("datagrams are carried", DEADLINE, || {
+        let mut answer = [0; 16];
+        client.send_to(b"datagram", addr).expect("it is sent");
+        client.recv(&mut answer).is_ok_and(|length| answer[..length] == *b"datagram")
+    });
+
+    cluster.objects().delete("tcproutes", "shop", "bytes");
+    eventually("connections are reset", DEADLINE, || get().is_none());
 }
 
 #[test]

@@ -41,6 +41,19 @@ pub fn route(name: &str, path: &str) -> Value {
     })
 }
 
+/// A TCPRoute or a UDPRoute from a listener of the Gateway to the Service of the same name.
+pub fn stream_route(kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1alpha2",
+        "kind": kind,
+        "metadata": { "name": name, "namespace": "shop" },
+        "spec": {
+            "parentRefs": [{ "name": "edge", "sectionName": name }],
+            "rules": [{ "backendRefs": [{ "name": name, "port": 80 }] }],
+        },
+    })
+}
+
 /// A Service with one endpoint.
 pub fn service(name: &str, endpoint: SocketAddr) -> [Value; 2] {
     [

@@ -8,6 +8,7 @@ pub mod ingress;
 pub mod meta;
 pub mod policy;
 pub mod routes;
+pub mod streams;
 
 use std::fmt;
 use std::sync::Arc;
@@ -110,6 +111,9 @@ kinds! {
     ListenerSet(gateway::ListenerSet): "gateway.networking.k8s.io" ["v1"], "listenersets", true;
     HTTPRoute(routes::HttpRoute): "gateway.networking.k8s.io" ["v1", "v1beta1"], "httproutes", true;
     GRPCRoute(routes::GrpcRoute): "gateway.networking.k8s.io" ["v1"], "grpcroutes", true;
+    TCPRoute(streams::TcpRoute): "gateway.networking.k8s.io" ["v1", "v1alpha2"], "tcproutes", true;
+    TLSRoute(streams::TlsRoute): "gateway.networking.k8s.io" ["v1", "v1alpha3", "v1alpha2"], "tlsroutes", true;
+    UDPRoute(streams::UdpRoute): "gateway.networking.k8s.io" ["v1", "v1alpha2"], "udproutes", true;
     ReferenceGrant(policy::ReferenceGrant): "gateway.networking.k8s.io" ["v1", "v1beta1"], "referencegrants", true;
     BackendTLSPolicy(policy::BackendTlsPolicy): "gateway.networking.k8s.io" ["v1"], "backendtlspolicies", true;
     Ingress(ingress::Ingress): "networking.k8s.io" ["v1"], "ingresses", true;
@@ -117,6 +121,16 @@ kinds! {
 }
 
 impl Kind {
+    /// Whether it is a route of the Gateway API.
+    pub const fn is_route(self) -> bool {
+        matches!(self, Kind::HTTPRoute | Kind::GRPCRoute) || self.is_stream_route()
+    }
+
+    /// Whether it is a route for what is not HTTP.
+    pub const fn is_stream_route(self) -> bool {
+        matches!(self, Kind::TCPRoute | Kind::TLSRoute | Kind::UDPRoute)
+    }
+
     /// The kind with this `apiVersion` and `kind`, if it is read.
     pub fn find(api_version: &str, kind: &str) -> Option<Kind> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));

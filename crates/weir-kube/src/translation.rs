@@ -117,10 +117,11 @@ pub enum ResourceList {
     Upstreams,
     Services,
     Routes,
+    StreamRoutes,
 }
 
 impl ResourceList {
-    const ALL: [ResourceList; 7] = [
+    const ALL: [ResourceList; 8] = [
         ResourceList::Listeners,
         ResourceList::Ssls,
         ResourceList::Consumers,
@@ -128,6 +129,7 @@ impl ResourceList {
         ResourceList::Upstreams,
         ResourceList::Services,
         ResourceList::Routes,
+        ResourceList::StreamRoutes,
     ];
 
     /// The name of the list in a file and in the Admin API.
@@ -140,6 +142,7 @@ impl ResourceList {
             ResourceList::Upstreams => "upstreams",
             ResourceList::Services => "services",
             ResourceList::Routes => "routes",
+            ResourceList::StreamRoutes => "stream_routes",
         }
     }
 

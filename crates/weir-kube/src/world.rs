@@ -12,6 +12,7 @@ use crate::objects::gateway::{GatewayClass, KubeGateway, ListenerSet};
 use crate::objects::ingress::{Ingress, IngressClass};
 use crate::objects::policy::{BackendTlsPolicy, ReferenceGrant};
 use crate::objects::routes::{GrpcRoute, HttpRoute};
+use crate::objects::streams::{TcpRoute, TlsRoute, UdpRoute};
 use crate::objects::{Kind, Object, ObjectRef};
 
 pub use changes::WorldChanges;
@@ -58,6 +59,9 @@ pub struct World {
     pub listener_sets: Objects<ListenerSet>,
     pub http_routes: Objects<HttpRoute>,
     pub grpc_routes: Objects<GrpcRoute>,
+    pub tcp_routes: Objects<TcpRoute>,
+    pub tls_routes: Objects<TlsRoute>,
+    pub udp_routes: Objects<UdpRoute>,
     pub reference_grants: Objects<ReferenceGrant>,
     pub backend_tls_policies: Objects<BackendTlsPolicy>,
     pub ingresses: Objects<Ingress>,
@@ -72,8 +76,9 @@ macro_rules! each_kind {
         $each! {
             Namespace namespaces, Service services, EndpointSlice endpoint_slices, Secret secrets, ConfigMap config_maps,
             GatewayClass gateway_classes, Gateway gateways, ListenerSet listener_sets, HTTPRoute http_routes,
-            GRPCRoute grpc_routes, ReferenceGrant reference_grants, BackendTLSPolicy backend_tls_policies,
-            Ingress ingresses, IngressClass ingress_classes
+            GRPCRoute grpc_routes, TCPRoute tcp_routes, TLSRoute tls_routes, UDPRoute udp_routes,
+            ReferenceGrant reference_grants, BackendTLSPolicy backend_tls_policies, Ingress ingresses,
+            IngressClass ingress_classes
         }
     };
 }

@@ -42,6 +42,11 @@ fn listeners_and_their_conditions() {
 }
 
 #[test]
+fn streams_over_tcp_tls_and_udp() {
+    check("streams");
+}
+
+#[test]
 fn upstreams_with_policies_and_retries() {
     check("policies");
 }

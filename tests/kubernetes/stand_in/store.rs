@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Group with version, name in URLs, kind and whether in a namespace.
-const KINDS: [(&str, &str, &str, bool); 16] = [
+const KINDS: [(&str, &str, &str, bool); 19] = [
     ("v1", "namespaces", "Namespace", false),
     ("v1", "services", "Service", true),
     ("v1", "secrets", "Secret", true),
@@ -22,6 +22,9 @@ const KINDS: [(&str, &str, &str, bool); 16] = [
     ("gateway.networking.k8s.io/v1", "listenersets", "ListenerSet", true),
     ("gateway.networking.k8s.io/v1", "httproutes", "HTTPRoute", true),
     ("gateway.networking.k8s.io/v1", "grpcroutes", "GRPCRoute", true),
+    ("gateway.networking.k8s.io/v1alpha2", "tcproutes", "TCPRoute", true),
+    ("gateway.networking.k8s.io/v1", "tlsroutes", "TLSRoute", true),
+    ("gateway.networking.k8s.io/v1alpha2", "udproutes", "UDPRoute", true),
     ("gateway.networking.k8s.io/v1beta1", "referencegrants", "ReferenceGrant", true),
     ("gateway.networking.k8s.io/v1", "backendtlspolicies", "BackendTLSPolicy", true),
 ];

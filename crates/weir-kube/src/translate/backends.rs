@@ -36,6 +36,25 @@ pub(super) struct BackendPort {
     pub service: ObjectName,
     name: String,
     number: u16,
+    transport: PortTransport,
+}
+
+/// What a port of a Service receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PortTransport {
+    Tcp,
+    Udp,
+}
+
+impl PortTransport {
+    /// That of a port, if it is known here.
+    fn of(port: &ServicePort) -> Option<PortTransport> {
+        match port.protocol.as_str() {
+            "" | "TCP" => Some(PortTransport::Tcp),
+            "UDP" => Some(PortTransport::Udp),
+            _ => None,
+        }
+    }
 }
 
 /// An upstream that a resource refers to.
@@ -55,6 +74,7 @@ pub(super) type UpstreamKey = Arc<(ObjectName, String)>;
 pub(super) struct Backend<'a> {
     pub service: &'a Service,
     pub port: &'a ServicePort,
+    transport: PortTransport,
 }
 
 /// Why a reference does not lead to a backend.
@@ -70,7 +90,7 @@ impl Backend<'_> {
     fn name(self) -> BackendPort {
         let metadata = &self.service.metadata;
         let service = ObjectName::new(&metadata.namespace, &metadata.name);
-        BackendPort { service, name: self.port.name.clone(), number: self.port.port }
+        BackendPort { service, name: self.port.name.clone(), number: self.port.port, transport: self.transport }
     }
 }
 
@@ -78,8 +98,9 @@ impl BackendPort {
     /// The port in this world.
     pub(super) fn find<'a>(&self, world: &'a World) -> Option<Backend<'a>> {
         let service = world.services.get(&self.service)?;
-        let port = ports(service).find(|port| port.port == self.number && port.name == self.name)?;
-        Some(Backend { service, port })
+        let mut ports = ports(service, self.transport);
+        let port = ports.find(|port| port.port == self.number && port.name == self.name)?;
+        Some(Backend { service, port, transport: self.transport })
     }
 }
 
@@ -89,7 +110,12 @@ impl<'a> ServiceBackends<'a> {
     }
 
     /// The port of a service, by its number or its name.
-    pub(super) fn find(&self, service: &ObjectName, port: &NumberOrName) -> Result<Backend<'a>, NoBackend> {
+    pub(super) fn find(
+        &self,
+        service: &ObjectName,
+        port: &NumberOrName,
+        transport: PortTransport,
+    ) -> Result<Backend<'a>, NoBackend> {
         self.lookups.borrow_mut().services.insert(service.clone());
         let service = self.world.services.get(service).ok_or(NoBackend::NoService)?;
         if service.spec.kind == "ExternalName" {
@@ -99,7 +125,8 @@ impl<'a> ServiceBackends<'a> {
             NumberOrName::Number(number) => known.port == *number,
             NumberOrName::Name(name) => known.name == *name,
         };
-        ports(service).find(is_meant).map(|port| Backend { service, port }).ok_or(NoBackend::NoPort)
+        let found = ports(service, transport).find(is_meant);
+        found.map(|port| Backend { service, port, transport }).ok_or(NoBackend::NoPort)
     }
 
     /// The addresses of a backend, for other resources than its upstreams.
@@ -140,8 +167,8 @@ impl<'a> ServiceBackends<'a> {
 }
 
 /// A number may be there twice, for TCP and for UDP.
-fn ports(service: &Service) -> impl Iterator<Item = &ServicePort> {
-    service.spec.ports.iter().filter(|known| matches!(known.protocol.as_str(), "" | "TCP"))
+fn ports(service: &Service, transport: PortTransport) -> impl Iterator<Item = &ServicePort> {
+    service.spec.ports.iter().filter(move |known| PortTransport::of(known) == Some(transport))
 }
 
 #[cfg(test)]
@@ -160,7 +187,7 @@ spec: { ports: [{ name: web, port: 80, targetPort: 8080 }, { name: calls, port: 
         let world = World::from_manifests(SERVICE).unwrap().world;
         let mut backends = ServiceBackends::new(&world);
         let service = ObjectName::new("n", "a");
-        let calls = backends.find(&service, &NumberOrName::Name("calls".to_owned())).unwrap();
+        let calls = backends.find(&service, &NumberOrName::Name("calls".to_owned()), PortTransport::Tcp).unwrap();
         assert_eq!(backends.upstream(calls, None, Map::new()), "n_a_81");
         assert_eq!(backends.upstream(calls, None, Map::new()), "n_a_81");
         let (upstreams, lookups) = backends.finish();
@@ -174,7 +201,7 @@ spec: { ports: [{ name: web, port: 80, targetPort: 8080 }, { name: calls, port: 
         let mut world = World::from_manifests(SERVICE).unwrap().world;
         let find = |world: &World, name: &str, port| {
             ServiceBackends::new(world)
-                .find(&ObjectName::new("n", name), &NumberOrName::Number(port))
+                .find(&ObjectName::new("n", name), &NumberOrName::Number(port), PortTransport::Tcp)
                 .map(|_| ())
                 .unwrap_err()
         };

@@ -24,6 +24,7 @@ mod routes;
 mod rule_limits;
 mod services;
 mod statuses;
+mod streams;
 mod tls_policies;
 mod translated_route;
 
@@ -32,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use self::attaching_route::RouteSource;
 use self::context::Context;
 use self::parents::Parents;
+use self::streams::StreamClaims;
 use self::translated_route::TranslatedRoute;
 use super::expressions::Expressions;
 use super::upstreams::TranslatedUpstreams;
@@ -65,6 +67,8 @@ pub(super) struct TranslatedGateways {
     others: BTreeSet<ObjectRef>,
     /// What the expressions of all routes have taken.
     pub expressions: Expressions,
+    /// What the routes for streams have taken.
+    claims: StreamClaims,
     pub events: Vec<ObjectEvent>,
     pub owned: Vec<OwnedObject>,
 }
@@ -91,11 +95,15 @@ impl TranslatedGateways {
         if concerns_all {
             return StaleRoutes::All;
         }
-        let own = changes.objects.iter().filter(|object| [Kind::HTTPRoute, Kind::GRPCRoute].contains(&object.kind));
+        let own = changes.objects.iter().filter(|object| object.kind.is_route());
         let mut stale: BTreeSet<ObjectRef> = own.cloned().collect();
         let services = changes.services();
         let concerned = self.routes.iter().filter(|(_, known)| known.is_concerned(&services, &changes.endpoints));
         stale.extend(concerned.map(|(route, _)| route.clone()));
+        if stale.iter().any(|route| route.kind.is_stream_route()) {
+            // Which of them takes a port or a name is decided among all, and they are few.
+            stale.extend(self.routes.keys().filter(|route| route.kind.is_stream_route()).cloned());
+        }
         let has_expressions = |route: &ObjectRef| {
             self.routes.get(route).is_some_and(|known| known.has_expressions)
                 || RouteSource::find(world, route).is_some_and(|found| found.read().has_expressions())
@@ -130,11 +138,7 @@ impl TranslatedGateways {
                     let Some((known, route)) = known else { continue };
                     known.status(&context, route).into_iter().for_each(|status| reader.status(status));
                 }
-                for object in stale {
-                    let before = self.routes.remove(&object);
-                    let route = RouteSource::find(world, &object);
-                    self.renew((&context, &parents), before, route, upstreams, reader);
-                }
+                self.translate_some((&context, &parents), stale, upstreams, reader);
             }
         }
         for (state, attached) in parents.listeners.iter_mut().zip(&self.attached) {
@@ -160,6 +164,7 @@ impl TranslatedGateways {
     ) {
         self.attached = vec![0; parents.listeners.len()];
         self.expressions = Expressions::default();
+        self.claims = StreamClaims::default();
         let mut before = std::mem::take(&mut self.routes);
         before.values_mut().for_each(TranslatedRoute::detach);
         for route in RouteSource::all(context.world) {
@@ -167,6 +172,29 @@ impl TranslatedGateways {
             self.renew((context, parents), known, Some(route), upstreams, reader);
         }
         before.into_values().for_each(|gone| gone.remove(upstreams, reader));
+    }
+
+    fn translate_some(
+        &mut self,
+        input: (&Context, &Parents),
+        stale: BTreeSet<ObjectRef>,
+        upstreams: &mut TranslatedUpstreams,
+        reader: &mut dyn TranslationReader,
+    ) {
+        if stale.iter().any(|route| route.kind.is_stream_route()) {
+            self.claims = StreamClaims::default(); // all of them are stale
+        }
+        let world = input.0.world;
+        for object in stale.iter().filter(|object| RouteSource::find(world, object).is_none()) {
+            let before = self.routes.remove(object);
+            self.renew(input, before, None, upstreams, reader);
+        }
+        let mut left: Vec<RouteSource> = stale.iter().filter_map(|object| RouteSource::find(world, object)).collect();
+        left.sort_by(RouteSource::precedence);
+        for route in left {
+            let before = self.routes.remove(&route.object());
+            self.renew(input, before, Some(route), upstreams, reader);
+        }
     }
 
     /// Translates a route again, or removes what is left of it.
@@ -183,7 +211,13 @@ impl TranslatedGateways {
             before.into_iter().for_each(|gone| gone.remove(upstreams, reader));
             return;
         };
-        let known = TranslatedRoute::new(context, parents, route, &mut self.expressions, (upstreams, reader), before);
+        let known = TranslatedRoute::new(
+            (context, parents),
+            route,
+            (&mut self.expressions, &mut self.claims),
+            (upstreams, reader),
+            before,
+        );
         known.attached().iter().for_each(|listener| self.attached[*listener] += 1);
         self.routes.insert(route.object(), known);
     }

@@ -96,12 +96,18 @@ fn origin(key: &UpstreamKey) -> ObjectRef {
     ObjectRef { kind: Kind::Service, namespace, name }
 }
 
+fn is_of_streams(settings: &Map<String, Value>) -> bool {
+    settings.get("scheme").and_then(Value::as_str).is_some_and(|scheme| matches!(scheme, "tcp" | "tls" | "udp"))
+}
+
 fn value(wanted: &WantedUpstream, world: &World) -> Option<Map<String, Value>> {
     let backend = wanted.port.find(world)?;
     let node = |at: PodAddress| json!({ "host": at.address.to_string(), "port": at.port, "weight": 1 });
     let nodes: Vec<Value> = addresses(world, backend.service, &backend.port.name).into_iter().map(node).collect();
     let mut value = Map::from_iter([("nodes".to_owned(), Value::Array(nodes))]);
-    match backend.port.app_protocol.as_deref() {
+    // A stream says nothing of what it carries.
+    let app_protocol = backend.port.app_protocol.as_deref().filter(|_| !is_of_streams(&wanted.settings));
+    match app_protocol {
         Some("kubernetes.io/h2c") => value.insert("http2".to_owned(), true.into()),
         Some("kubernetes.io/wss") => value.insert("scheme".to_owned(), "https".into()),
         _ => None,

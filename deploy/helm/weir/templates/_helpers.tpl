@@ -89,10 +89,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resources: [ingresses/status]
   verbs: [patch]
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [gateways, listenersets, httproutes, grpcroutes, backendtlspolicies, referencegrants]
+  resources:
+  - gateways
+  - listenersets
+  - httproutes
+  - grpcroutes
+  - tcproutes
+  - tlsroutes
+  - udproutes
+  - backendtlspolicies
+  - referencegrants
   verbs: [get, list, watch]
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [gateways/status, listenersets/status, httproutes/status, grpcroutes/status, backendtlspolicies/status]
+  resources:
+  - gateways/status
+  - listenersets/status
+  - httproutes/status
+  - grpcroutes/status
+  - tcproutes/status
+  - tlsroutes/status
+  - udproutes/status
+  - backendtlspolicies/status
   verbs: [patch]
 - apiGroups: [""]
   resources: [events]

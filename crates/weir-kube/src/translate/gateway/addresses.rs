@@ -25,6 +25,13 @@ pub(super) struct Addresses {
     pub unusable: Option<Problem>,
 }
 
+impl Addresses {
+    /// Whether listeners are opened.
+    pub(super) fn can_be_listened_on(&self) -> bool {
+        self.unsupported.is_none() && (self.unusable.is_none() || !self.host.is_empty())
+    }
+}
+
 /// The addresses of all Gateways. Those that have one keep it; others get a free one, the oldest Gateway first.
 pub(super) fn assign(gateways: &[&KubeGateway], options: &GatewayAddresses) -> Vec<Addresses> {
     let mut all: Vec<Addresses> = gateways.iter().map(|gateway| stated(gateway, options)).collect();

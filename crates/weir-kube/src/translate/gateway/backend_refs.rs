@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::backends::{Backend, NoBackend, ServiceBackends};
+use super::super::backends::{Backend, NoBackend, PortTransport, ServiceBackends};
 use super::certificates::TlsCertificate;
 use super::conditions::Problem;
 use super::context::Context;
@@ -39,6 +39,8 @@ pub(super) struct UpstreamVariant {
     settings: Map<String, Value>,
     /// What backends with a BackendTLSPolicy are shown.
     identity: Option<TlsCertificate>,
+    /// Connections carry the TLS of clients already.
+    passes_tls: bool,
 }
 
 impl UpstreamVariant {
@@ -63,11 +65,42 @@ impl UpstreamVariant {
         variant
     }
 
-    fn with_tls(&self, tls: &Map<String, Value>) -> UpstreamVariant {
+    /// For streams: `scheme` is `tcp` or `udp`.
+    pub(super) fn of_streams(
+        scheme: &'static str,
+        passes_tls: bool,
+        identity: Option<&TlsCertificate>,
+    ) -> UpstreamVariant {
+        UpstreamVariant {
+            name: vec![scheme.to_owned()],
+            settings: Map::from_iter([("scheme".to_owned(), scheme.into())]),
+            identity: identity.cloned(),
+            passes_tls,
+        }
+    }
+
+    fn scheme(&self) -> Option<&str> {
+        self.settings.get("scheme").and_then(Value::as_str)
+    }
+
+    fn transport(&self) -> PortTransport {
+        if self.scheme() == Some("udp") { PortTransport::Udp } else { PortTransport::Tcp }
+    }
+
+    /// The scheme with TLS, as a BackendTLSPolicy wants it; `None`: policies have no meaning.
+    fn secured_scheme(&self) -> Option<&'static str> {
+        match self.scheme() {
+            None => Some("https"),
+            Some("grpc") => Some("grpcs"),
+            Some("tcp") if !self.passes_tls => Some("tls"),
+            Some(_) => None,
+        }
+    }
+
+    fn with_tls(&self, scheme: &'static str, tls: &Map<String, Value>) -> UpstreamVariant {
         let (mut name, mut settings) = (self.name.clone(), self.settings.clone());
         name.push("tls".to_owned());
-        let is_grpc = settings.get("scheme").is_some();
-        settings.insert("scheme".to_owned(), if is_grpc { "grpcs" } else { "https" }.into());
+        settings.insert("scheme".to_owned(), scheme.into());
         let mut tls = tls.clone();
         if let Some(TlsCertificate { secret, chain, key }) = &self.identity {
             name.push(secret.to_string());
@@ -75,7 +108,7 @@ impl UpstreamVariant {
             tls.insert("client_key".to_owned(), key.clone().into());
         }
         settings.insert("tls".to_owned(), tls.into());
-        UpstreamVariant { name, settings, identity: None }
+        UpstreamVariant { name, settings, ..UpstreamVariant::default() }
     }
 }
 
@@ -113,11 +146,31 @@ impl RuleDestination {
                     route.insert("upstream_id".to_owned(), id.clone().into());
                     return;
                 }
-                let entries: Vec<Value> = shares.iter().map(Share::entry).collect();
-                plugins.insert("traffic-split".to_owned(), json!({ "rules": [{ "weighted_upstreams": entries }] }));
+                plugins.insert("traffic-split".to_owned(), split(shares));
             }
         }
     }
+
+    /// The same of a stream route, where `scheme` is `tcp` or `udp`. What leads nowhere ends as if no endpoint were there.
+    pub(super) fn write_stream(&self, scheme: &str, route: &mut Map<String, Value>) {
+        let shares = match self {
+            RuleDestination::Nowhere => &[],
+            RuleDestination::Shares(shares) => &**shares,
+        };
+        match shares.iter().find_map(|share| share.backend.as_ref()) {
+            Some((id, _)) => route.insert("upstream_id".to_owned(), id.clone().into()),
+            None => route.insert("upstream".to_owned(), json!({ "scheme": scheme, "nodes": [] })),
+        };
+        if shares.len() > 1 {
+            route.insert("plugins".to_owned(), json!({ "traffic-split": split(shares) }));
+        }
+    }
+}
+
+/// The options of `traffic-split`.
+fn split(shares: &[Share]) -> Value {
+    let entries: Vec<Value> = shares.iter().map(Share::entry).collect();
+    json!({ "rules": [{ "weighted_upstreams": entries }] })
 }
 
 impl Share {
@@ -149,9 +202,15 @@ fn upstream(
     variant: &UpstreamVariant,
     backends: &mut ServiceBackends,
 ) -> Result<String, Problem> {
-    let found = find(context, from, reference, backends)?;
+    let found = find(context, from, reference, variant.transport(), backends)?;
     let service = service_name(reference, from.namespace);
-    let secured = context.tls_policies.settings(&service, &found.port.name)?.map(|tls| variant.with_tls(tls));
+    let secured = match variant.secured_scheme() {
+        Some(scheme) => {
+            let settings = context.tls_policies.settings(&service, &found.port.name)?;
+            settings.map(|tls| variant.with_tls(scheme, tls))
+        }
+        None => None,
+    };
     let UpstreamVariant { name, settings, .. } = secured.as_ref().unwrap_or(variant);
     let name = (!name.is_empty()).then(|| name.join("-"));
     Ok(backends.upstream(found, name.as_deref(), settings.clone()))
@@ -167,6 +226,7 @@ pub(super) fn find<'a>(
     context: &Context,
     from: GrantReferrer,
     reference: &ObjectReference,
+    transport: PortTransport,
     backends: &ServiceBackends<'a>,
 ) -> Result<Backend<'a>, Problem> {
     let ObjectReference { group, kind, namespace, name, port, .. } = reference;
@@ -182,7 +242,7 @@ pub(super) fn find<'a>(
     }
     let not_found = |message: String| Problem::new("BackendNotFound", message);
     let Some(port) = port else { return Err(not_found(format!("the reference to Service {service} has no port"))) };
-    backends.find(&service, &NumberOrName::Number(*port)).map_err(|why| match why {
+    backends.find(&service, &NumberOrName::Number(*port), transport).map_err(|why| match why {
         NoBackend::NoService => not_found(format!("Service {service} does not exist")),
         NoBackend::NoPort => not_found(format!("Service {service} has no port {port}")),
         NoBackend::ExternalName => {

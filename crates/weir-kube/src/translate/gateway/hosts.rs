@@ -12,6 +12,12 @@ pub(super) fn intersect(listener: &str, route: &str) -> bool {
     }
 }
 
+/// The hosts that a host name of a listener and one of a route have in common, in lower case: the narrower of both.
+pub(super) fn intersection(listener: &str, route: &str) -> Option<String> {
+    let is_narrower = !route.starts_with('*') || listener.starts_with('*') && route.len() >= listener.len();
+    intersect(listener, route).then(|| if is_narrower { route } else { listener }.to_ascii_lowercase())
+}
+
 /// Whether the host names of a route have a host in common with that of a listener. None are all hosts.
 pub(super) fn any_intersects(listener: Option<&str>, route: &[String]) -> bool {
     match listener.filter(|host| !host.is_empty()) {
@@ -45,6 +51,21 @@ mod tests {
             ("*.example.com", "*.badexample.com", false),
         ] {
             assert_eq!(intersect(listener, route), expected, "{listener} and {route}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_in_common_are_the_narrower_name() {
+        for (listener, route, expected) in [
+            ("A.example.com", "a.example.com", Some("a.example.com")),
+            ("*.example.com", "a.example.com", Some("a.example.com")),
+            ("a.example.com", "*.example.com", Some("a.example.com")),
+            ("*.example.com", "*.com", Some("*.example.com")),
+            ("*.com", "*.example.com", Some("*.example.com")),
+            ("*.example.com", "*.example.com", Some("*.example.com")),
+            ("*.example.com", "example.com", None),
+        ] {
+            assert_eq!(intersection(listener, route).as_deref(), expected, "{listener} and {route}");
         }
     }
 

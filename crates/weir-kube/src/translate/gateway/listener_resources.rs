@@ -9,10 +9,10 @@ use crate::translation::{DerivedResource, ResourceList, Translation, resource_id
 pub(super) fn write(parents: &Parents, translation: &mut Translation) {
     for state in parents.listeners.iter().filter(|state| state.is_served()) {
         let addresses = &parents.gateways[state.gateway].addresses;
-        if addresses.unsupported.is_some() || addresses.unusable.is_some() && addresses.host.is_empty() {
+        if !addresses.can_be_listened_on() {
             continue;
         }
-        let value = listener(state, &addresses.host);
+        let value = listener(parents, state, &addresses.host);
         push(ResourceList::Listeners, state.id.clone(), value, state, translation);
         for (number, certificate) in state.certificates.iter().enumerate() {
             let id = resource_id(&[&state.id, &number.to_string()]);
@@ -31,12 +31,26 @@ pub(super) fn write(parents: &Parents, translation: &mut Translation) {
     }
 }
 
-fn listener(state: &ListenerState, host: &str) -> Value {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let mut value = Map::from_iter([("address".to_owned(), format!("{host}:{}", state.listener.port).into())]);
-    if state.is_tls() {
+fn listener(parents: &Parents, state: &ListenerState, host: &str) -> Value {
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let mut value = Map::from_iter([("address".to_owned(), format!("{bracketed}:{}", state.listener.port).into())]);
+    // Listeners of one address have the same settings; where some end TLS and others do not, each stream route decides.
+    let is_any = |has: &dyn Fn(&ListenerState) -> bool| parents.beside(state, host).any(has);
+    let (ends_tls, passes_tls) = match &*state.listener.protocol {
+        "TLS" => (is_any(&|other| other.is_tls()), is_any(&|other| other.passes_tls())),
+        _ => (state.is_tls(), false),
+    };
+    if ends_tls {
         value.insert("tls".to_owned(), true.into());
     }
+    if passes_tls {
+        value.insert("tls_passthrough".to_owned(), true.into());
+    }
+    match &*state.listener.protocol {
+        "TCP" | "TLS" => value.insert("protocol".to_owned(), "tcp".into()),
+        "UDP" => value.insert("protocol".to_owned(), "udp".into()),
+        _ => None,
+    };
     if let Some(host) = state.host() {
         value.insert("hosts".to_owned(), json!([host.to_ascii_lowercase()]));
     }

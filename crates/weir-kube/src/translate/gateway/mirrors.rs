@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::backends::{Backend, ServiceBackends};
+use super::super::backends::{Backend, PortTransport, ServiceBackends};
 use super::backend_refs;
 use super::conditions::Problem;
 use super::context::Context;
@@ -49,7 +49,7 @@ fn find<'a>(
     reference: &ObjectReference,
     backends: &ServiceBackends<'a>,
 ) -> Result<Backend<'a>, Problem> {
-    let found = backend_refs::find(context, from, reference, backends)?;
+    let found = backend_refs::find(context, from, reference, PortTransport::Tcp, backends)?;
     let service = backend_refs::service_name(reference, from.namespace);
     match context.tls_policies.settings(&service, &found.port.name)? {
         None => Ok(found),

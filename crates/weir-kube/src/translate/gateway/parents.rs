@@ -70,12 +70,28 @@ impl ListenerState<'_> {
         self.refused.is_none() && self.conflict.is_none() && (!self.is_tls() || !self.certificates.is_empty())
     }
 
+    /// Whether TLS ends here.
     pub(super) fn is_tls(&self) -> bool {
-        self.listener.protocol == "HTTPS"
+        matches!(&*self.listener.protocol, "HTTPS" | "TLS") && tls_mode(self.listener) == TERMINATE
+    }
+
+    /// Whether TLS is passed through to backends.
+    pub(super) fn passes_tls(&self) -> bool {
+        self.listener.protocol == "TLS" && tls_mode(self.listener) == PASSTHROUGH
+    }
+
+    /// `TCP` or `UDP`.
+    pub(super) fn transport(&self) -> &'static str {
+        if self.listener.protocol == "UDP" { "UDP" } else { "TCP" }
+    }
+
+    /// Whether there is a name to tell several listeners of a port apart.
+    fn has_names(&self) -> bool {
+        !matches!(&*self.listener.protocol, "TCP" | "UDP")
     }
 
     pub(super) fn host(&self) -> Option<&str> {
-        self.listener.hostname.as_deref().filter(|host| !host.is_empty())
+        self.listener.hostname.as_deref().filter(|host| !host.is_empty() && self.has_names())
     }
 }
 
@@ -147,14 +163,18 @@ impl<'a> Parents<'a> {
 
     /// Of listeners with one port, those with another protocol than the first, and those with the host of one before, conflict.
     fn find_conflicts(&mut self) {
-        let mut ports: BTreeMap<(String, u16), (String, BTreeSet<String>)> = BTreeMap::new();
+        let mut ports: BTreeMap<(String, u16, &str), (String, BTreeSet<String>)> = BTreeMap::new();
         for listener in &mut self.listeners {
             let host = listener.host().unwrap_or_default().to_ascii_lowercase();
             let (port, protocol) = (listener.listener.port, &listener.listener.protocol);
-            let address = (self.gateways[listener.gateway].addresses.host.clone(), port);
+            let address = (self.gateways[listener.gateway].addresses.host.clone(), port, listener.transport());
             match ports.get_mut(&address) {
                 Some((other, _)) if other != protocol => {
                     let message = format!("another listener has port {port} with {other}");
+                    listener.conflict = Some(Problem::new("ProtocolConflict", message));
+                }
+                Some(_) if !listener.has_names() => {
+                    let message = format!("another listener has port {port}, and {protocol} has no host names");
                     listener.conflict = Some(Problem::new("ProtocolConflict", message));
                 }
                 Some((_, hosts)) if hosts.contains(&host) => {
@@ -171,6 +191,21 @@ impl<'a> Parents<'a> {
                 None => {}
             }
         }
+    }
+
+    /// The listeners that are served at the address of one, which has this host.
+    pub(super) fn beside(&self, one: &ListenerState, host: &str) -> impl Iterator<Item = &ListenerState<'a>> {
+        let (port, transport) = (one.listener.port, one.transport());
+        let is_beside = move |other: &&ListenerState| {
+            other.listener.port == port && other.transport() == transport && other.is_served()
+        };
+        let has_host = move |other: &&ListenerState| self.gateways[other.gateway].addresses.host == host;
+        self.listeners.iter().filter(is_beside).filter(has_host)
+    }
+
+    /// Where a listener is reached.
+    pub(super) fn addresses_of(&self, listener: usize) -> &Addresses {
+        &self.gateways[self.listeners[listener].gateway].addresses
     }
 
     /// The certificate that backends are shown for requests of a listener.
@@ -222,31 +257,47 @@ fn sets<'a>(context: &Context<'a>, gateways: &[GatewayState<'a>]) -> Vec<SetStat
 }
 
 fn refusal(listener: &GatewayListener) -> Option<Problem> {
-    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
-    match &*listener.protocol {
-        "HTTP" => None,
-        "HTTPS" if mode == "Terminate" => None,
-        "HTTPS" => Some(Problem::new("UnsupportedProtocol", format!("TLS mode {mode} is not supported with HTTPS"))),
-        other => {
-            let message = format!("protocol {other} is not supported: use HTTP or HTTPS");
-            Some(Problem::new("UnsupportedProtocol", message))
+    let unsupported = |message: String| Some(Problem::new("UnsupportedProtocol", message));
+    match (&*listener.protocol, tls_mode(listener)) {
+        ("HTTP" | "TCP" | "UDP", _) | ("HTTPS" | "TLS", TERMINATE) | ("TLS", PASSTHROUGH) => None,
+        (protocol @ ("HTTPS" | "TLS"), mode) => {
+            unsupported(format!("TLS mode {mode} is not supported with {protocol}"))
         }
+        (other, _) => unsupported(format!("protocol {other} is not supported: use HTTP, HTTPS, TLS, TCP or UDP")),
+    }
+}
+
+/// TLS ends at the listener.
+const TERMINATE: &str = "Terminate";
+const PASSTHROUGH: &str = "Passthrough";
+
+fn tls_mode(listener: &GatewayListener) -> &str {
+    listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or(TERMINATE)
+}
+
+/// The kinds of routes that may attach to a listener.
+fn kinds_of(protocol: &str) -> &'static [Kind] {
+    match protocol {
+        "TCP" => &[Kind::TCPRoute],
+        "TLS" => &[Kind::TLSRoute],
+        "UDP" => &[Kind::UDPRoute],
+        _ => &[Kind::HTTPRoute, Kind::GRPCRoute],
     }
 }
 
 impl ListenerState<'_> {
     fn find_kinds(&mut self) {
-        const KNOWN: [Kind; 2] = [Kind::HTTPRoute, Kind::GRPCRoute];
+        let all = kinds_of(&self.listener.protocol);
         let named = self.listener.allowed_routes.as_ref().map(|allowed| &*allowed.kinds).unwrap_or_default();
         let known = |kind: &RouteGroupKind| {
             let is_group = kind.group.as_deref().unwrap_or(GROUP) == GROUP;
-            KNOWN.into_iter().find(|known| is_group && known.name() == kind.kind)
+            all.iter().copied().find(|known| is_group && known.name() == kind.kind)
         };
         if self.refused.is_some() {
             return;
         }
         if named.is_empty() {
-            self.kinds = KNOWN.to_vec();
+            self.kinds = all.to_vec();
             return;
         }
         self.kinds = named.iter().filter_map(known).collect();

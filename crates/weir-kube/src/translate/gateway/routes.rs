@@ -1,4 +1,4 @@
-//! HTTPRoutes and GRPCRoutes as routes, and their statuses.
+//! HTTPRoutes and GRPCRoutes as routes, and the statuses of all kinds of routes.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,10 @@ use super::matches::RouteMatch;
 use super::mirrors;
 use super::parents::Parents;
 use super::rule_limits;
+use super::streams::{self, StreamClaims};
+use crate::objects::Kind;
 use crate::objects::meta::{ObjectMeta, ObjectReference};
 use crate::objects::routes::parent_conditions;
-use crate::objects::{Kind, ObjectRef};
 use crate::translation::{DerivedResource, ObjectStatus, ResourceList, resource_id};
 
 /// What of a route is not as its author wants it, apart from its parents.
@@ -45,6 +46,7 @@ pub(super) fn translate(
     context: &Context,
     parents: &Parents,
     route: &AttachingRoute,
+    claims: &mut StreamClaims,
     backends: &mut ServiceBackends,
     resources: &mut Vec<DerivedResource>,
 ) -> RouteOutcome {
@@ -59,13 +61,17 @@ pub(super) fn translate(
     attached.sort_unstable();
     attached.dedup();
     let mut problems = RouteProblems::default();
-    let parts = parts(parents, &attached);
-    for part in &parts {
-        write_rules(context, route, part, backends, &mut problems, resources);
-    }
-    if parts.iter().all(|part| part.listeners.is_empty()) {
-        // What is not served needs no upstreams, but its references are checked.
-        backends.drop_upstreams();
+    if route.kind.is_stream_route() {
+        problems.unresolved = streams::write((context, parents), route, &attached, claims, backends, resources);
+    } else {
+        let parts = parts(parents, &attached);
+        for part in &parts {
+            write_rules(context, route, part, backends, &mut problems, resources);
+        }
+        if parts.iter().all(|part| part.listeners.is_empty()) {
+            // What is not served needs no upstreams, but its references are checked.
+            backends.drop_upstreams();
+        }
     }
     RouteOutcome { attached: attached.into(), verdicts: verdicts.into(), problems }
 }
@@ -124,7 +130,7 @@ fn write_rules(
                 let secret = part.identity.map(|identity| identity.secret.to_string());
                 let names = [prefix, namespace, name, &number, &index].into_iter().chain(secret.as_deref());
                 let id = resource_id(&names.collect::<Vec<_>>());
-                resources.push(DerivedResource { kind: ResourceList::Routes, id, value, origin: origin(route) });
+                resources.push(DerivedResource { kind: ResourceList::Routes, id, value, origin: route.object() });
             }
         }
     }
@@ -139,9 +145,7 @@ fn route_value(
     mut plugins: Map<String, Value>,
 ) -> (Value, Option<Problem>) {
     let mut value = Map::new();
-    let ObjectMeta { namespace, name, .. } = route.metadata;
-    let full = [Some(&**namespace), Some(&**name), rule.name].into_iter().flatten().collect::<Vec<_>>().join("/");
-    value.insert("name".to_owned(), full.chars().take(LONGEST_NAME).collect::<String>().into());
+    value.insert("name".to_owned(), route.resource_name(rule).into());
     value.insert("listeners".to_owned(), json!(listeners));
     if !route.hostnames.is_empty() {
         let hosts: Vec<String> = route.hostnames.iter().map(|host| host.to_ascii_lowercase()).collect();
@@ -166,14 +170,6 @@ fn route_value(
         value.insert("plugins".to_owned(), plugins.into());
     }
     (Value::Object(value), unsupported)
-}
-
-/// The most characters in the name of a resource.
-const LONGEST_NAME: usize = 100;
-
-fn origin(route: &AttachingRoute) -> ObjectRef {
-    let ObjectMeta { namespace, name, .. } = route.metadata;
-    ObjectRef { kind: route.kind, namespace: namespace.clone(), name: name.clone() }
 }
 
 /// The status of a route, if it has one. The entries of other controllers stay as they are, before ours.
@@ -205,7 +201,7 @@ pub(super) fn status(context: &Context, route: &AttachingRoute, outcome: &RouteO
         entries.push(json!({ "parentRef": reference, "controllerName": controller, "conditions": conditions }));
     }
     let status = json!({ "parents": entries });
-    Some(ObjectStatus { object: origin(route), generation: route.metadata.generation, status })
+    Some(ObjectStatus { object: route.object(), generation: route.metadata.generation, status })
 }
 
 fn same_parent(entry: &Value, parent: &ObjectReference) -> bool {

@@ -23,17 +23,20 @@ const WRITER: &str = "weir";
 /// The longest name of a Service (RFC 1035 label).
 const LONGEST_NAME: usize = 63;
 
+/// The number of a port, and `TCP` or `UDP`.
+type GatewayPort = (u16, &'static str);
+
 /// Adds the Services of Gateways that have IP addresses and ports.
 pub(super) fn write(context: &Context, parents: &Parents, translation: &mut Translation) {
     if !context.options.makes_services {
         return;
     }
     for (number, state) in parents.gateways.iter().enumerate() {
-        let mut ports: Vec<u16> = parents
+        let mut ports: Vec<GatewayPort> = parents
             .listeners
             .iter()
             .filter(|it| it.gateway == number && it.is_served())
-            .map(|it| it.listener.port)
+            .map(|it| (it.listener.port, it.transport()))
             .collect();
         ports.sort_unstable();
         ports.dedup();
@@ -92,16 +95,16 @@ fn metadata(gateway: &KubeGateway, labels: &[(&str, &str)]) -> Value {
     json!({ "labels": all, "annotations": infrastructure.annotations })
 }
 
-fn service(gateway: &KubeGateway, ports: &[u16]) -> Value {
-    let port = |port: &u16| json!({ "name": port_name(*port), "port": port, "protocol": "TCP", "targetPort": port });
+fn service(gateway: &KubeGateway, ports: &[GatewayPort]) -> Value {
+    let port = |of: &GatewayPort| json!({ "name": port_name(of), "port": of.0, "protocol": of.1, "targetPort": of.0 });
     json!({
         "metadata": metadata(gateway, &[(MANAGED_BY, WRITER)]),
         "spec": { "type": "ClusterIP", "ports": ports.iter().map(port).collect::<Vec<_>>() },
     })
 }
 
-fn slice(gateway: &KubeGateway, service: &str, addresses: &[IpAddr], ports: &[u16]) -> Value {
-    let port = |port: &u16| json!({ "name": port_name(*port), "port": port, "protocol": "TCP" });
+fn slice(gateway: &KubeGateway, service: &str, addresses: &[IpAddr], ports: &[GatewayPort]) -> Value {
+    let port = |of: &GatewayPort| json!({ "name": port_name(of), "port": of.0, "protocol": of.1 });
     let endpoint = |address: &IpAddr| json!({ "addresses": [address], "conditions": { "ready": true } });
     let labels = [("kubernetes.io/service-name", service), (SLICE_MANAGED_BY, WRITER), (MANAGED_BY, WRITER)];
     json!({
@@ -112,6 +115,9 @@ fn slice(gateway: &KubeGateway, service: &str, addresses: &[IpAddr], ports: &[u1
     })
 }
 
-fn port_name(port: u16) -> String {
-    format!("port-{port}")
+fn port_name((port, transport): &GatewayPort) -> String {
+    match *transport {
+        "UDP" => format!("udp-{port}"),
+        _ => format!("port-{port}"),
+    }
 }

@@ -9,6 +9,7 @@ use super::attaching_route::RouteSource;
 use super::context::Context;
 use super::parents::Parents;
 use super::routes::{self, RouteOutcome};
+use super::streams::StreamClaims;
 use crate::translation::{ObjectStatus, ResourceList, TranslationReader};
 use crate::world::ObjectName;
 
@@ -27,17 +28,16 @@ pub(super) struct TranslatedRoute {
 impl TranslatedRoute {
     /// Translates a route, in place of what was known before.
     pub(super) fn new(
-        context: &Context,
-        parents: &Parents,
+        (context, parents): (&Context, &Parents),
         route: RouteSource,
-        expressions: &mut Expressions,
+        (expressions, claims): (&mut Expressions, &mut StreamClaims),
         (upstreams, reader): (&mut TranslatedUpstreams, &mut dyn TranslationReader),
         before: Option<TranslatedRoute>,
     ) -> TranslatedRoute {
         let mut read = route.read();
         read.check_expressions(expressions);
         let (mut backends, mut resources) = (ServiceBackends::new(context.world), Vec::new());
-        let outcome = routes::translate(context, parents, &read, &mut backends, &mut resources);
+        let outcome = routes::translate(context, parents, &read, claims, &mut backends, &mut resources);
         match routes::status(context, &read, &outcome) {
             Some(status) => reader.status(status),
             None => reader.no_status(&route.object()),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::backends::{Backend, NoBackend, ServiceBackends};
+use super::super::backends::{Backend, NoBackend, PortTransport, ServiceBackends};
 use super::claimed::Claimed;
 use crate::objects::core::NumberOrName;
 use crate::objects::ingress::IngressBackend;
@@ -29,7 +29,7 @@ pub(super) fn target(
         name => NumberOrName::Name(name.to_owned()),
     };
     let mut settings = claimed.settings.upstream.clone();
-    let found = match backends.find(&name, &port) {
+    let found = match backends.find(&name, &port, PortTransport::Tcp) {
         Ok(found) => found,
         Err(NoBackend::NoService) if options.offline => return by_name(&name, &service.port.number, settings),
         Err(NoBackend::NoService) => return Err(format!("there is no Service `{name}`")),
