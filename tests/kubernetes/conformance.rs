@@ -74,7 +74,7 @@ fn a_node_conforms_to_the_gateway_api() {
     let mut command = Command::new(suite);
     command.env("KUBECONFIG", bed.plane.administration());
     command.args(["-test.v", "-test.timeout=60m", "-gateway-class=weir", "-cleanup-base-resources=false"]);
-    command.arg("-conformance-profiles=GATEWAY-HTTP,GATEWAY-GRPC");
+    command.arg("-conformance-profiles=GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS,GATEWAY-TCP,GATEWAY-UDP");
     command.args(["-usable-address", USABLE, "-unusable-address", UNUSABLE]);
     // The project has no organization, page or contact, and the suite takes no empty values.
     command.args(["-organization=none", "-project=weir", "-contact=none", "-url=none"]);

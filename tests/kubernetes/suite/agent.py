@@ -2,8 +2,8 @@
 
 `agent.py SERVER TOKEN ADDRESS ECHO WEIR` runs in a directory with `ca.crt`, `server.crt` and `server.key`, as root and in namespaces for
 networks, mounts and processes that end with it. It does what a scheduler and a kubelet do: it binds every pod, runs `ECHO` for
-images named `echo-basic`, `WEIR` for the image `weir` and nothing for others, writes the status of the pod, serves its log to the API
-server at `ADDRESS`, and waits before it ends a pod for as long as `preStop` says.
+images named `echo-basic`, the program `coredns` beside it for images of that name, `WEIR` for the image `weir` and nothing for others,
+writes the status of the pod, serves its log to the API server at `ADDRESS`, and waits before it ends a pod for as long as `preStop` says.
 """
 
 import base64
@@ -23,6 +23,8 @@ import time
 import urllib.parse
 
 NODE = "agent"
+# What images of these names run, if it has been built.
+PROGRAMS = ("echo-basic", "coredns")
 LOG_PORT = 10250
 LOG_LINES = 100_000
 BRIDGE = "10.244.0.1"
@@ -80,8 +82,8 @@ class Pod:
         self.api.call("POST", self.path + "/binding", {"apiVersion": "v1", "kind": "Binding", **binding}, accepted=(409,))
         container = self.spec["containers"][0]
         self.connect()
-        if "echo-basic" in container["image"]:
-            self.start(container, ["chroot", self.root(container), "/echo"])
+        if program := next((name for name in PROGRAMS if name in container["image"] and os.path.exists(name)), None):
+            self.start(container, ["chroot", self.root(container, program), "/" + program])
         elif container["image"] == "weir":
             self.start(container, [WEIR])
         status = {"type": "Ready", "status": "True", "lastTransitionTime": now()}
@@ -104,11 +106,11 @@ class Pod:
             ip("-n", self.network, "link", "set", device, "up")
         ip("-n", self.network, "route", "add", "default", "via", BRIDGE)
 
-    def root(self, container):
+    def root(self, container, program):
         """A directory with the program and the volumes of the container: what it sees as the file system."""
         root = os.path.abspath(self.uid)
         os.makedirs(root)
-        os.link("echo", root + "/echo")
+        os.link(program, f"{root}/{program}")
         volumes = {volume["name"]: volume for volume in self.spec.get("volumes", [])}
         for mount in container.get("volumeMounts", []):
             self.fill(volumes[mount["name"]], root + mount["mountPath"])
@@ -242,7 +244,10 @@ def main(server, token, address, echo, weir):
     ip("address", "add", BRIDGE + "/16", "dev", "pods")
     ip("link", "set", "pods", "up")
     # Each pod has a link to it in its root, so it must be in the same file system.
-    shutil.copy(echo, "echo")
+    programs = {program: os.path.join(os.path.dirname(echo), program) for program in PROGRAMS}
+    for program, path in programs.items():
+        if os.path.exists(path):
+            shutil.copy(path, program)
     api = ApiServer(server, token)
     serve_logs(address)
     api.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}, accepted=(409,))
