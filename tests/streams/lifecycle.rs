@@ -9,7 +9,7 @@ use crate::peers::{Endpoint, connect, expect, ping, rest, upstream};
 use crate::{file, start, weir};
 
 #[test]
-fn reloads_cut_no_stream_and_new_ones_follow_the_new_routes() {
+fn reloads_and_an_upgrade_cut_no_stream_and_new_ones_follow_the_new_routes() {
     let [old, new] = ["old\n", "new\n"].map(Endpoint::echo);
     for workers in [1, 2] {
         let of = |endpoint: &Endpoint, round: usize| {
@@ -18,12 +18,21 @@ fn reloads_cut_no_stream_and_new_ones_follow_the_new_routes() {
         };
         let gateway = weir().start(&of(&old, 0));
         let addr = gateway.addrs_of("tcp")[0];
-        let mut clients: Vec<_> = (0..50).map(|_| connect(addr)).collect();
-        clients.iter_mut().for_each(|client| expect(client, "old\n"));
+        // One after the other: the queue of the endpoint is short.
+        let open = |_| {
+            let mut client = connect(addr);
+            expect(&mut client, "old\n");
+            client
+        };
+        let mut clients: Vec<_> = (0..scaled(50, 1_000)).map(open).collect();
         for round in 0..scaled(5, 100) {
             gateway.rewrite(&of(&new, round + 1));
             clients.iter_mut().for_each(|client| ping(client, "still here\n"));
         }
+        expect(&mut connect(addr), "new\n");
+        gateway.signal(Signal::USR2);
+        gateway.wait_stderr("that the old process drains", |line| line.contains("drain"));
+        clients.iter_mut().for_each(|client| ping(client, "and after the upgrade\n"));
         expect(&mut connect(addr), "new\n");
     }
 }
