@@ -21,7 +21,7 @@ use weir_client::{
 /// The most bytes of a response: a list of all routes of a large node.
 const MOST_ANSWER: usize = 1 << 30;
 /// The prefix of the address of a Unix socket.
-const UNIX: &str = "unix:";
+pub const UNIX: &str = "unix:";
 /// How to give a key.
 const KEY_ADVICE: &str = "set WEIR_ADMIN_KEY, or give a file with `--key-file`";
 /// The longest time limit.
@@ -33,6 +33,13 @@ pub struct AdminOptions {
     /// The URL of the node's Admin API, or `unix:` and the path of its Unix socket.
     #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9180")]
     server: String,
+    #[command(flatten)]
+    access: AdminAccess,
+}
+
+/// How a node lets this command in.
+#[derive(Debug, Clone, Args)]
+pub struct AdminAccess {
     /// A file with the Admin API key. Without this option the key is read from the environment variable WEIR_ADMIN_KEY.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -63,6 +70,12 @@ pub struct AdminAnswer {
     pub body: Value,
 }
 
+/// A list, and the answer that it was in.
+pub struct AdminList {
+    pub items: Vec<Value>,
+    pub answer: Value,
+}
+
 /// Those of a PEM file, or of the system.
 ///
 /// # Errors
@@ -78,6 +91,14 @@ impl AdminClient {
     /// # Errors
     /// What is wrong with the options.
     pub fn new(options: &AdminOptions) -> Result<AdminClient, String> {
+        AdminClient::at(&options.server, &options.access)
+    }
+
+    /// The node with this URL.
+    ///
+    /// # Errors
+    /// What is wrong with the options.
+    pub fn at(server: &str, options: &AdminAccess) -> Result<AdminClient, String> {
         let key = match &options.key_file {
             Some(path) => {
                 std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?
@@ -85,7 +106,7 @@ impl AdminClient {
             None => std::env::var("WEIR_ADMIN_KEY").unwrap_or_default(),
         };
         // Whether a node asks for a key on its Unix socket is known to the node.
-        if key.trim().is_empty() && !options.server.starts_with(UNIX) {
+        if key.trim().is_empty() && !server.starts_with(UNIX) {
             return Err(format!("no Admin API key: {KEY_ADVICE}"));
         }
         let authorities = authorities(options.ca.as_deref())?;
@@ -93,7 +114,7 @@ impl AdminClient {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let patience = Duration::from_secs(options.timeout);
         Ok(AdminClient {
-            server: options.server.trim_end_matches('/').to_owned(),
+            server: server.trim_end_matches('/').to_owned(),
             key: key.trim().to_owned(),
             http: HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() }),
             settings: CallSettings {
@@ -134,6 +155,23 @@ impl AdminClient {
             (StatusCode::NOT_FOUND, body) if body["message"] == "Key not found" => Ok(None),
             (status, body) => Err(refusal(status, &body)),
         }
+    }
+
+    /// Fetches a path whose answer has the member `list`.
+    ///
+    /// # Errors
+    /// Like [`AdminClient::ask`], and if another program answers.
+    pub fn list(&self, path: &str) -> Result<AdminList, String> {
+        let mut answer = self.ask(Method::GET, path, &[], None)?.body;
+        match answer["list"].take() {
+            Value::Array(items) => Ok(AdminList { items, answer }),
+            _ => Err(self.is_foreign()),
+        }
+    }
+
+    /// What is told of an answer that no Admin API gives.
+    pub fn is_foreign(&self) -> String {
+        format!("the answer of {} is not one of Weir's Admin API", self.server)
     }
 
     fn answer(

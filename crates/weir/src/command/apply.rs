@@ -159,8 +159,9 @@ fn list_of(key: &ResourceKey) -> String {
 }
 
 fn stored(node: &AdminClient, list: &str) -> Result<BTreeMap<ResourceKey, Value>, String> {
-    let found = node.find(list)?.unwrap_or_default();
-    let items = found["list"].as_array().cloned().unwrap_or_default();
+    // The list of credentials of a consumer that does not exist yet is not found.
+    let found = node.find(list)?.unwrap_or_else(|| json!({ "list": [] }));
+    let items = found["list"].as_array().cloned().ok_or_else(|| node.is_foreign())?;
     let key = |item: &Value| ResourceKey::parse(item["key"].as_str()?.strip_prefix("/apisix/")?);
     Ok(items.into_iter().filter_map(|mut item| Some((key(&item)?, item["value"].take()))).collect())
 }

@@ -36,9 +36,9 @@ pub struct NodesCommand {
 impl NodesCommand {
     pub fn execute(self) -> ExitCode {
         ended(AdminClient::new(&self.node).and_then(|node| {
-            let found = node.find("nodes")?.unwrap_or_default();
+            let nodes = node.list("nodes")?.items;
             let mut lines = format!("{:<40} {:<10} {:>12} {:<8} SET ASIDE\n", "NODE", "VERSION", "REVISION", "IN STEP");
-            for one in found["list"].as_array().into_iter().flatten() {
+            for one in &nodes {
                 let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
                 let in_step = if one["in_step"] == true { "yes" } else { "no" };
                 let (id, version, revision, aside) = (text("id"), text("version"), &one["revision"], &one["set_aside"]);
@@ -83,8 +83,8 @@ impl HistoryCommand {
             return Ok(());
         }
         let key = self.key.as_ref().map(|key| format!("&key={key}")).unwrap_or_default();
-        let found = node.find(&format!("history?count={}{key}", self.count))?.unwrap_or_default();
-        let lines: String = found["list"].as_array().into_iter().flatten().map(line).collect();
+        let changes = node.list(&format!("history?count={}{key}", self.count))?.items;
+        let lines: String = changes.iter().map(line).collect();
         // A closed pipe is not a failure.
         let _ = io::stdout().write_all(lines.as_bytes());
         Ok(())

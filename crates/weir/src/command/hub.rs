@@ -8,7 +8,7 @@ use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminClient, AdminOptions};
+use super::admin_client::{AdminClient, AdminList, AdminOptions};
 use super::resources::{ended, print};
 use crate::say::{self, say};
 
@@ -131,11 +131,11 @@ fn show(node: &AdminOptions, hub: &str, id: u64) -> Result<(), String> {
 }
 
 fn list(node: &AdminOptions, path: &str, header: &str, line: fn(&Value) -> String) -> Result<(), String> {
-    let found = AdminClient::new(node)?.find(path)?.unwrap_or_default();
-    let lines: String = found["list"].as_array().into_iter().flatten().map(line).collect();
+    let AdminList { items, answer } = AdminClient::new(node)?.list(path)?;
+    let lines: String = items.iter().map(line).collect();
     say::print(format!("{header}{lines}").as_bytes());
-    tell_shares(&found);
-    if let Some(next) = found["next"].as_str() {
+    tell_shares(&answer);
+    if let Some(next) = answer["next"].as_str() {
         say!("there are more; continue with `--after {next}`");
     }
     Ok(())
@@ -155,8 +155,10 @@ fn replay(node: &AdminOptions, hub: &str, selected: &SelectOptions, all: bool) -
             body[name] = value;
         }
     }
-    let answer = AdminClient::new(node)?.ask(Method::POST, &format!("{}/replay", place(hub)), &[], Some(&body))?;
-    say!("dead letters that are delivered once more: {}", answer.body["replayed"]);
+    let node = AdminClient::new(node)?;
+    let answer = node.ask(Method::POST, &format!("{}/replay", place(hub)), &[], Some(&body))?;
+    let replayed = answer.body["replayed"].as_u64().ok_or_else(|| node.is_foreign())?;
+    say!("dead letters that are delivered once more: {replayed}");
     tell_shares(&answer.body);
     Ok(())
 }
