@@ -1,6 +1,7 @@
 //! Explains how a request is routed, and which plugins run for it.
 
 mod connection;
+mod explanation;
 mod outcome;
 mod resource_index;
 
@@ -20,10 +21,12 @@ use crate::document::{CompleteDocument, NodeSettings, PluginSet, PluginSpec};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::fingerprint::Fingerprint;
 
+use explanation::{ExplainedCandidate, ExplainedRow};
 pub(crate) use outcome::outcome;
 pub(crate) use resource_index::ResourceIndex;
 
 pub use connection::{ConnectionDescription, ConnectionExplanation, explain_connection};
+pub use explanation::Explanation;
 pub use outcome::{OutcomePlugin, RoutingComparison, RoutingOutcome};
 
 /// The description of a hypothetical request.
@@ -38,17 +41,6 @@ pub struct RequestDescription {
     pub from: IpAddr,
 }
 
-/// The result, whose `Display` prints short tables.
-#[derive(Debug)]
-pub struct Explanation {
-    /// Routes in the order in which they are tried, with their ids.
-    candidates: Vec<(Box<str>, Candidate)>,
-    /// In the order in which they run.
-    plugins: Vec<PluginRow>,
-    /// Whether a plugin identifies the consumer, whose plugins then run as well.
-    knows_consumers: bool,
-}
-
 #[derive(Debug)]
 struct PluginRow {
     stage: Stage,
@@ -61,8 +53,6 @@ struct PluginRow {
     identifies: bool,
     /// The fingerprint of its options.
     content: Fingerprint,
-    /// Its cost, if known.
-    price: Option<String>,
 }
 
 /// Why a request cannot be explained.
@@ -85,24 +75,20 @@ pub fn explain(
     let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
     let exchange = exchange(&document.settings, question).map_err(Unexplained::Request)?;
     let candidates = candidates_in(&snapshot, &exchange);
-    let chosen =
-        candidates.iter().find(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen).map(|(id, _)| &**id);
-    let plugins = rows(&ResourceIndex::new(document), registry, chosen);
+    let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
+    let chosen = candidates.iter().find(is_chosen).map(|(id, _)| id.clone());
+    let plugins = rows(&ResourceIndex::new(document), registry, chosen.as_deref());
     let knows_consumers = plugins.iter().any(|row| row.identifies && !row.off);
-    Ok(Explanation { candidates, plugins, knows_consumers })
-}
-
-impl Explanation {
-    /// The id of the chosen route.
-    pub fn route(&self) -> Option<&str> {
-        let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
-        self.candidates.iter().find(is_chosen).map(|(id, _)| &**id)
-    }
-
-    /// Sets the cost of each plugin.
-    pub fn tell_prices(&mut self, price_of: impl Fn(&str) -> String) {
-        self.plugins.iter_mut().for_each(|row| row.price = Some(price_of(&row.plugin)));
-    }
+    let candidates = candidates.into_iter().map(|(route, Candidate { host, uri, verdict, .. })| ExplainedCandidate {
+        route,
+        host,
+        uri,
+        reason: VerdictText(&verdict).to_string(),
+    });
+    let plugins = plugins.into_iter().map(|PluginRow { stage, priority, plugin: name, source, off, .. }| {
+        ExplainedRow { name, stage: stage.to_string(), priority: priority.into(), source, off, price: None }
+    });
+    Ok(Explanation { route: chosen, candidates: candidates.collect(), plugins: plugins.collect(), knows_consumers })
 }
 
 /// The configuration in use.
@@ -209,7 +195,6 @@ fn rows(resources: &ResourceIndex, registry: &Registry, route: Option<&str>) -> 
             off: plugin.disabled,
             identifies: entry.identifies,
             content: content_of(plugin),
-            price: None,
         })
     };
     let mut rows = Vec::new();
@@ -235,38 +220,6 @@ fn rows(resources: &ResourceIndex, registry: &Registry, route: Option<&str>) -> 
         rank(a).cmp(&rank(b)).then_with(|| a.plugin.cmp(&b.plugin))
     });
     rows
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { candidates, plugins, knows_consumers } = self;
-        if !candidates.iter().any(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen) {
-            writeln!(f, "No route matches; the answer is 404.")?;
-        }
-        if !candidates.is_empty() {
-            writeln!(f, "Routes whose path matches:")?;
-        }
-        for (id, candidate) in candidates {
-            let host = candidate.host.as_deref().unwrap_or_default();
-            let place = format!("{host}{}", candidate.uri);
-            writeln!(f, "  route/{id:<20} {place:<32} {}", VerdictText(&candidate.verdict))?;
-        }
-        if !plugins.is_empty() {
-            writeln!(f, "Plugins in the order in which they run:")?;
-        }
-        for row in plugins {
-            let off = if row.off { " (off)" } else { "" };
-            let price = row.price.as_ref().map(|price| format!(": {price}")).unwrap_or_default();
-            writeln!(f, "  {:<8} {:>6} {:<22} from {}{off}{price}", row.stage, row.priority, row.plugin, row.source)?;
-        }
-        if *knows_consumers {
-            writeln!(
-                f,
-                "Once the consumer is known, the plugins of the consumer and its group take precedence over the route's."
-            )?;
-        }
-        Ok(())
-    }
 }
 
 /// The verdict on a candidate, in words.

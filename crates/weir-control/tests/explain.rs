@@ -101,7 +101,7 @@ routes: [{ id: of-a, uri: /*, listeners: [a], plugins: {} }, { id: of-b, uri: /*
         let from = "127.0.0.1".parse().expect("an address");
         let question = RequestDescription { method: "GET".to_owned(), url: url.to_owned(), headers: Vec::new(), from };
         let explanation = explain(&document, &plugins::REGISTRY, &question).expect("explained");
-        (explanation.route().map(str::to_owned), explanation.to_string())
+        (explanation.route.as_deref().map(str::to_owned), explanation.to_string())
     };
     for (url, route) in [("http://a.example/", "of-a"), ("http://b.example:9090/", "of-b")] {
         let (found, text) = explained(url);

@@ -8,18 +8,25 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 use weir_control::DocumentLoader;
-use weir_control::explain::{ConnectionDescription, RequestDescription, Unexplained, explain, explain_connection};
+use weir_control::explain::{
+    ConnectionDescription, Explanation, RequestDescription, Unexplained, explain, explain_connection,
+};
 use weir_gateway::snapshot::Transport;
 
+use super::admin_client::AdminAccess;
+use super::resources::ended;
 use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
-use crate::say::say;
+use crate::say::{self, say};
 
 mod calibrated;
+mod running;
 
 /// Explains how a request is routed: the candidate routes, why all but one are rejected, and the plugins that run.
 ///
 /// No request is sent. `weir explain weir.yaml GET https://shop.example/orders/1 -H "X-Tenant: a"`
+///
+/// The URL of a node's Admin API in place of a file asks about the resources that this node serves: `weir explain http://127.0.0.1:9180 GET /orders`
 ///
 /// With `TCP` in place of a method it explains which stream route takes a connection, and with `UDP` which one takes a datagram:
 /// `weir explain weir.yaml TCP 10.0.0.5:5432 --from 10.1.2.3`
@@ -28,7 +35,7 @@ mod calibrated;
 /// plugin adds to a request, measured on 2026-11-22 (docs/reference/prices.md). With `--status` it is the cost measured in a running gateway.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The configuration file.
+    /// The configuration file; or the URL of the Admin API of a running node, or `unix:` and the path of its Unix socket.
     file: PathBuf,
     /// The method of the request; `TCP` for a connection without HTTP, `UDP` for a datagram.
     method: String,
@@ -47,6 +54,8 @@ pub struct Explain {
     /// The status address of a gateway that runs this file: shows the cost of each plugin as measured there.
     #[arg(long, value_name = "ADDRESS")]
     status: Option<SocketAddr>,
+    #[command(flatten)]
+    access: AdminAccess,
 }
 
 impl Explain {
@@ -56,40 +65,50 @@ impl Explain {
             "UDP" => Some(Transport::Udp),
             _ => None,
         };
+        let server = running::server(&self.file);
         if let Some(transport) = transport {
-            return self.connection(transport);
+            return match server {
+                Some(_) => ended(Err("a connection is explained by a file only".to_owned())),
+                None => self.connection(transport),
+            };
         }
         let Explain { method, url, headers, from, .. } = &self;
         let question =
             RequestDescription { method: method.clone(), url: url.clone(), headers: headers.clone(), from: *from };
+        if let Some(server) = server {
+            return match running::explanation(server, &self.access, &question) {
+                Ok(explanation) => self.tell(explanation),
+                Err(problem) => ended(Err(problem)),
+            };
+        }
         let explained = DocumentLoader::of_file_directly(&self.file)
             .read()
             .map_err(Unexplained::Document)
             .and_then(|loaded| explain(&loaded.document, &PLUGINS, &question));
         match explained {
-            Ok(mut explanation) => {
-                let measured = match self.status {
-                    None => HashMap::new(),
-                    Some(status) => match prices(status, explanation.route()) {
-                        Ok(prices) => prices,
-                        Err(error) => {
-                            say!("reading the measured costs of plugins from {status} failed: {error}");
-                            return ExitFailure::System.into();
-                        }
-                    },
-                };
-                explanation.tell_prices(|plugin| match measured.get(plugin) {
-                    Some(price) => price.clone(),
-                    None => calibrated::price(plugin),
-                });
-                // A closed pipe is not a failure.
-                let _ = write!(std::io::stdout(), "{explanation}");
-                return exit::DONE;
-            }
+            Ok(explanation) => return self.tell(explanation),
             Err(Unexplained::Document(faults)) => faults.iter().for_each(|fault| say!("{fault}")),
             Err(Unexplained::Request(problem)) => say!("{problem}"),
         }
         ExitFailure::Configuration.into()
+    }
+
+    fn tell(&self, mut explanation: Explanation) -> ExitCode {
+        let measured = match self.status {
+            None => HashMap::new(),
+            Some(status) => match prices(status, explanation.route.as_deref()) {
+                Ok(prices) => prices,
+                Err(error) => {
+                    say!("reading the measured costs of plugins from {status} failed: {error}");
+                    return ExitFailure::System.into();
+                }
+            },
+        };
+        explanation.tell_prices(|plugin| match measured.get(plugin) {
+            Some(price) => price.clone(),
+            None => calibrated::price(plugin),
+        });
+        say::print(explanation.to_string().as_bytes())
     }
 }
 

@@ -1,0 +1,80 @@
+//! The answer to how a request is handled, in words.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+/// Of a file, or of a running node, whose Admin API answers with these members. Its `Display` prints short tables.
+#[derive(Debug, Deserialize)]
+pub struct Explanation {
+    /// The id of the chosen route; `None` if none matches.
+    pub route: Option<Box<str>>,
+    /// Routes in the order in which they are tried.
+    pub(super) candidates: Vec<ExplainedCandidate>,
+    /// In the order in which they run.
+    pub(super) plugins: Vec<ExplainedRow>,
+    /// Whether a plugin identifies the consumer, whose plugins then run as well.
+    pub(super) knows_consumers: bool,
+}
+
+/// A route whose path matches.
+#[derive(Debug, Deserialize)]
+pub(super) struct ExplainedCandidate {
+    pub route: Box<str>,
+    pub host: Option<String>,
+    pub uri: String,
+    /// Why it is chosen, or not.
+    pub reason: String,
+}
+
+/// A plugin that runs.
+#[derive(Debug, Deserialize)]
+pub(super) struct ExplainedRow {
+    pub name: Box<str>,
+    pub stage: String,
+    pub priority: i64,
+    /// The kind and id of the resource that contains it.
+    pub source: String,
+    pub off: bool,
+    /// Its cost, if known.
+    #[serde(skip)]
+    pub price: Option<String>,
+}
+
+impl Explanation {
+    /// Sets the cost of each plugin.
+    pub fn tell_prices(&mut self, price_of: impl Fn(&str) -> String) {
+        self.plugins.iter_mut().for_each(|row| row.price = Some(price_of(&row.name)));
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { route, candidates, plugins, knows_consumers } = self;
+        if route.is_none() {
+            writeln!(f, "No route matches; the answer is 404.")?;
+        }
+        if !candidates.is_empty() {
+            writeln!(f, "Routes whose path matches:")?;
+        }
+        for ExplainedCandidate { route, host, uri, reason } in candidates {
+            let place = format!("{}{uri}", host.as_deref().unwrap_or_default());
+            writeln!(f, "  route/{route:<20} {place:<32} {reason}")?;
+        }
+        if !plugins.is_empty() {
+            writeln!(f, "Plugins in the order in which they run:")?;
+        }
+        for ExplainedRow { name, stage, priority, source, off, price } in plugins {
+            let off = if *off { " (off)" } else { "" };
+            let price = price.as_ref().map(|price| format!(": {price}")).unwrap_or_default();
+            writeln!(f, "  {stage:<8} {priority:>6} {name:<22} from {source}{off}{price}")?;
+        }
+        if *knows_consumers {
+            writeln!(
+                f,
+                "Once the consumer is known, the plugins of the consumer and its group take precedence over the route's."
+            )?;
+        }
+        Ok(())
+    }
+}
