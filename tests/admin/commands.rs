@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use weir_testkit::{DEADLINE, Gateway, Signal, TempDir};
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir};
 
 use crate::api::{ADMIN, admin_addr, file};
 use crate::weir;
@@ -52,6 +52,69 @@ fn a_running_node_is_changed_from_a_shell() {
     assert_eq!(gateway.get("/r").status, 404);
     done(&["rollback", "1", "--yes"], &gateway);
     assert_eq!(gateway.get("/r").text(), "one");
+}
+
+#[test]
+fn resources_are_printed_as_files_that_are_applied() {
+    let gateway = weir().start(&file());
+    let place = TempDir::new();
+    let text = "routes:
+- { id: \"1\", uri: /r, desc: \"on\", labels: { a: \"1e3\" }, plugins: { mocking: { response_example: \"one\\n two: #3\" } } }
+consumers: [{ username: jack, plugins: { key-auth: { key: a-key-of-jack } } }]
+";
+    let first = place.write("first.yaml", text);
+    done(&["apply", "-f", first.to_str().expect("a path"), "--yes"], &gateway);
+    let mut all = String::new();
+    for list in ["routes", "consumers"] {
+        all += &done(&["get", list, "-o", "yaml"], &gateway);
+    }
+    assert!(all.contains("routes:\n") && !all.contains("modifiedIndex") && !all.contains("update_time"), "{all}");
+    let printed = place.write("printed.yaml", &all);
+    assert!(done(&["diff", "-f", printed.to_str().expect("a path")], &gateway).contains("no changes"), "{all}");
+    let one = place.write("one.yaml", done(&["get", "routes/1", "-o", "yaml"], &gateway).replace("/r", "/s"));
+    done(&["put", "routes/1", "-f", one.to_str().expect("a path")], &gateway);
+    assert_eq!(gateway.get("/s").text(), "one\n two: #3");
+}
+
+#[test]
+fn a_running_node_explains_a_request() {
+    let routes = "routes:
+- { id: a, uri: /a/*, hosts: [shop], plugins: { key-auth: {}, cors: {} } }
+- { id: b, uri: /*, plugins: { mocking: { response_example: b } } }
+";
+    let gateway = weir().start(&file());
+    let place = TempDir::new();
+    let routes = place.write("routes.yaml", routes);
+    done(&["apply", "-f", routes.to_str().expect("a path"), "--yes"], &gateway);
+    let server = format!("http://{}", admin_addr(&gateway));
+    let said = done(&["explain", &server, "GET", "/a/b", "-H", "Host: shop", "-H", "X-A: b"], &gateway);
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("route/a shop/a/* chosen") && words.contains("route/b /* outranked"), "{said}");
+    assert!(words.contains("4000 cors from route/a") && words.contains("2500 key-auth from route/a"), "{said}");
+    assert!(refused(&["explain", &server, "GET", "gopher://t/"], 5, &gateway).contains("neither http nor https"));
+    assert!(refused(&["explain", &server, "TCP", ":5432"], 5, &gateway).contains("by a file only"));
+}
+
+#[test]
+fn another_program_in_place_of_a_node_is_no_success() {
+    let other = Origin::serving(|_| Answer::ok("{\"hello\": 1}"));
+    let server = format!("http://{}", other.addr());
+    for arguments in [
+        &["history"][..],
+        &["nodes"],
+        &["hub", "subscriptions", "h"],
+        &["hub", "dead-letters", "h"],
+        &["hub", "replay", "h", "--all"],
+        &["get", "routes", "-o", "yaml"],
+        &["explain", &server, "GET", "/"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output = command.args(arguments).env("WEIR_ADMIN", &server).env("WEIR_ADMIN_KEY", ADMIN).output();
+        let output = output.expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{arguments:?}: {told}");
+        assert!(told.contains("is not one of Weir's Admin API"), "{arguments:?}: {told}");
+    }
 }
 
 #[test]

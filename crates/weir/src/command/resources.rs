@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use http::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::admin_client::{AdminClient, AdminOptions};
 use crate::exit::{self, ExitFailure};
-use crate::say::say;
+use crate::say::{self, say};
 
 /// Shows a resource of a running node, or a list of resources.
 ///
@@ -20,8 +20,18 @@ pub struct GetCommand {
     /// A list such as `routes`, or a list and an id such as `routes/orders`.
     #[arg(value_name = "LIST[/ID]")]
     key: String,
+    /// `json` prints the response of the node, and `yaml` the resources alone, as `weir put` and `weir apply` read them.
+    #[arg(short = 'o', long, value_name = "FORMAT", value_enum, default_value_t)]
+    output: ResourceFormat,
     #[command(flatten)]
     node: AdminOptions,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum ResourceFormat {
+    #[default]
+    Json,
+    Yaml,
 }
 
 /// Writes a resource to a running node.
@@ -63,13 +73,40 @@ pub struct DeleteCommand {
 
 impl GetCommand {
     pub fn execute(self) -> ExitCode {
-        ended(AdminClient::new(&self.node).and_then(|node| match node.find(&self.key)? {
-            Some(found) => {
-                print(&found);
-                Ok(())
-            }
-            None => Err(format!("`{}` does not exist", self.key)),
-        }))
+        ended(self.get())
+    }
+
+    fn get(&self) -> Result<(), String> {
+        let node = AdminClient::new(&self.node)?;
+        let found = node.find(&self.key)?.ok_or_else(|| format!("`{}` does not exist", self.key))?;
+        if self.output == ResourceFormat::Json {
+            print(&found);
+            return Ok(());
+        }
+        let resources = plain(&self.key, &found).ok_or_else(|| node.is_foreign())?;
+        let text =
+            serde_saphyr::to_string(&resources).map_err(|error| format!("cannot be written as YAML: {error}"))?;
+        say::print(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// The resources of an answer, without what the node adds: one as `weir put` reads it, a list as `weir apply` does. `None` if it
+/// is no answer of the Admin API.
+fn plain(key: &str, found: &Value) -> Option<Value> {
+    let plain = |item: &Value| {
+        let mut value = item["value"].clone();
+        let members = value.as_object_mut()?;
+        ["create_time", "update_time"].iter().for_each(|time| drop(members.shift_remove(*time)));
+        Some(value)
+    };
+    match &found["list"] {
+        Value::Array(items) => {
+            let items: Option<Vec<Value>> = items.iter().map(plain).collect();
+            let list = key.split('?').next()?.rsplit('/').next()?;
+            Some(json!({ list: items? }))
+        }
+        _ => plain(found),
     }
 }
 
