@@ -24,9 +24,6 @@ mod traffic;
 mod transform;
 mod trust;
 
-pub use auth::signed_token::accepted_until_s;
-pub use auth::token_issuer::{IssuerKeys, TokenError, TokenIssuer};
-pub use log::logger::{accounts as record_accounts, finish as finish_records, set_limits as set_record_limits};
 pub use observe::collector::ResourceSpec;
 pub use observe::metrics_export::{MetricsCollector, MetricsCollectorOptions, MetricsExported};
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, Totals, totals};

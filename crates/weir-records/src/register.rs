@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::account::{AccountReading, RecordAccount};
@@ -74,6 +74,12 @@ impl Default for SinkRegister {
 }
 
 impl SinkRegister {
+    /// The sinks of this process.
+    pub fn of_process() -> &'static Arc<SinkRegister> {
+        static REGISTER: LazyLock<Arc<SinkRegister>> = LazyLock::new(Arc::default);
+        &REGISTER
+    }
+
     /// The limits of memory apply at once, the number of threads to sinks that are started from now on.
     pub fn set_limits(&self, limits: SinkLimits) {
         self.memory.set_limits(limits.memory, limits.sink_memory);

@@ -43,6 +43,7 @@ use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
 use weir_net::listener::Transport;
 use weir_net::tls::TicketKeys;
+use weir_records::{SinkLimits, SinkRegister};
 use weir_telemetry::error_log;
 use weir_telemetry::log_file::LogWriter;
 use weir_telemetry::metrics::Metrics;
@@ -155,7 +156,9 @@ impl GatewayNode {
         let settings = &loaded.document.settings;
         error_log::start(logs::level(settings.error_log_level), options.log_format);
         let records = &settings.records;
-        weir_plugins::set_record_limits(records.memory, records.threads.into(), &records.cpus);
+        let sinks = SinkRegister::of_process();
+        sinks.set_cpus(&records.cpus);
+        sinks.set_limits(SinkLimits { memory: records.memory, threads: records.threads.into(), ..sinks.limits() });
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
         let (loaded, first) = first.map_err(|faults| match listeners.has_failed() {
             true => ExitFailure::Listen,

@@ -13,13 +13,13 @@ use weir_plugin::{
     Authenticator, Build, CallerClaims, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker,
     Plugin, Stage, Stop, Variable, Variables,
 };
+use weir_tokens::{Claims, WebToken};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::RSAPublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::auth::credentials::{OfferedCredential, Unauthenticated, hide_argument, hide_cookie};
-use crate::auth::json_web_token::{Claims, WebToken};
 use crate::options::headers::header_name;
 
 mod verified;

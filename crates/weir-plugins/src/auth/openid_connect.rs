@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, CollectAll, ConfigError, Definition, Plugin, Stage};
+use weir_tokens::TokenRules;
 
-use crate::auth::signed_token::TokenRules;
 use crate::options::headers::header_name;
 use crate::options::json_schema;
 use crate::rate_limited_log::RateLimitedLog;

@@ -1,39 +1,12 @@
 //! Shared by all loggers: copying the data of an exchange into a record, and passing it to the sink.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use weir_plugin::{
-    Build, Definition, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop, state,
-};
-use weir_records::{
-    AccountReading, Destination, OpenDestination, RecordSink, SinkLimits, SinkOptions, SinkRegister, SinkWriter,
-};
+use weir_plugin::{Build, Definition, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop};
+use weir_records::{Destination, OpenDestination, RecordSink, SinkOptions, SinkRegister, SinkWriter};
 
 use crate::log::bodies::BodyCaptures;
 use crate::log::capture::Capture;
-
-/// The sinks of this process.
-pub fn register() -> Arc<SinkRegister> {
-    state::permanent("record-sinks")
-}
-
-/// The accounts of all sinks since the start, by name.
-pub fn accounts() -> Vec<AccountReading> {
-    register().read()
-}
-
-/// Sets limits that apply to sinks which are started from now on. `cpus` are the processors for their threads; empty means any.
-pub fn set_limits(memory: u64, threads: usize, cpus: &[u16]) {
-    let register = register();
-    register.set_cpus(cpus);
-    register.set_limits(SinkLimits { memory, threads, ..register.limits() });
-}
-
-/// Lets sinks that are no longer used send their remaining records, for at most `patience`.
-pub fn finish(patience: Duration) {
-    register().finish(patience);
-}
 
 /// A plugin that records exchanges.
 pub struct ExchangeLogger {
@@ -69,7 +42,7 @@ impl ExchangeLogger {
         options: SinkOptions,
         open: OpenDestination,
     ) -> Arc<dyn Plugin> {
-        let sink = build.shared("record-sink", identity, || RecordSink::new(&register(), options, open));
+        let sink = build.shared("record-sink", identity, || RecordSink::new(SinkRegister::of_process(), options, open));
         let written = Arc::clone(&sink);
         let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));
         Arc::new(ExchangeLogger { capture, bodies, only, sink, writer, refused: NoteKey::unique() })

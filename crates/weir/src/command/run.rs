@@ -3,6 +3,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use weir_records::SinkRegister;
 use weir_telemetry::error_log::ErrorLogFormat;
 
 use super::check::CheckCommand;
@@ -69,7 +70,7 @@ impl RunCommand {
             Ok(node) => {
                 node.run();
                 weir_plugins::finish_counters(LAST_COUNTS);
-                weir_plugins::finish_records(LAST_RECORDS);
+                SinkRegister::of_process().finish(LAST_RECORDS);
                 exit::DONE
             }
             Err(failure) => failure.into(),

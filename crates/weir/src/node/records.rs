@@ -1,17 +1,17 @@
 //! The accounts of log records of plugins, for `/records` and `/metrics`.
 
 use serde_json::{Value, json};
-use weir_records::{AccountReading, RecordTally};
+use weir_records::{AccountReading, RecordTally, SinkRegister};
 use weir_telemetry::page::Page;
 
 /// The content of `/records`.
 pub fn report() -> Value {
-    json!({ "sinks": weir_plugins::record_accounts() })
+    json!({ "sinks": SinkRegister::of_process().read() })
 }
 
 /// Writes the series of `/metrics`. `delivered`, `rejected`, `dropped` and the pending ones add up to `accepted`.
 pub fn write(page: &mut Page) {
-    let accounts = weir_plugins::record_accounts();
+    let accounts = SinkRegister::of_process().read();
     page.counter("weir_log_records", "Log records of plugins, by sink, outcome and reason. `accepted` is the sum of all other outcomes and of the pending records.");
     settled(page, &accounts, |tally| tally.records);
     page.counter("weir_log_bytes", "Size of these log records, as copied by the workers, by sink, outcome and reason.");

@@ -4,6 +4,7 @@ use weir_control::ConfigStatus;
 use weir_gateway::DataPlane;
 use weir_gateway::gateway::EndpointFilter;
 use weir_plugins::{BOUNDS_MS, LATENCIES, StreamLimit, Totals};
+use weir_records::SinkRegister;
 use weir_telemetry::page::{Page, Resolution};
 
 use super::health::SERIES;
@@ -56,7 +57,7 @@ fn etcd(page: &mut Page, configuration: &ConfigStatus) {
 
 /// Log records that wait in memory, as dashboards for APISIX show them.
 fn batches(page: &mut Page) {
-    let accounts = weir_plugins::record_accounts();
+    let accounts = SinkRegister::of_process().read();
     if accounts.is_empty() {
         return;
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::auth::json_web_token::Claims;
+use weir_tokens::Claims;
 
 /// The most tokens in a cache, all of them valid; when it is full, it is emptied.
 const MAX_TOKENS: usize = 4096;

@@ -244,8 +244,9 @@ mod tests {
     use serde_json::Value;
     use weir_testkit::{Authority, KeyKind};
 
+    use weir_tokens::WebToken;
+
     use super::*;
-    use crate::auth::json_web_token::WebToken;
 
     fn client(options: Value, secret: Option<&str>) -> Result<OpenidClient, String> {
         let options: AssertionOptions = serde_json::from_value(options).expect("options");

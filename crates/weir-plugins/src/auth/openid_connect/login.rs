@@ -11,6 +11,7 @@ use http::header::HeaderMap;
 use serde_json::{Map, Value};
 use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
+use weir_tokens::TokenRules;
 
 use super::bearer::{TokenRejection, verified};
 use super::client::{ClientAuthMethod, encoded};
@@ -18,7 +19,6 @@ use super::provider::{Provider, ProviderError, missing_endpoint};
 use super::pushed::PushedRequests;
 use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
-use crate::auth::signed_token::TokenRules;
 use crate::rate_limited_log::RateLimitedLog;
 
 pub struct LoginFlow {

@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::ServiceUrl;
 use weir_plugin::ConfigError;
+use weir_tokens::TokenRules;
 
 use super::client::{ClientAuthMethod, OpenidClient};
 use super::login::LoginFlow;
 use super::pushed::PushedRequests;
 use super::session::{Cookies, Sealer};
-use crate::auth::signed_token::TokenRules;
 use crate::options::headers::Scalar;
 use crate::rate_limited_log::RateLimitedLog;
 

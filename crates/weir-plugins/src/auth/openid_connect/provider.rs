@@ -19,11 +19,11 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use weir_client::{CallError, HttpClient, IdleConnections};
 use weir_plugin::{Build, ConfigError, PerWorker};
+use weir_tokens::SigningKey;
 
 use super::client::{ClientAuthMethod, OpenidClient, encoded};
 use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
-use crate::auth::signed_token::SigningKey;
 use crate::http_service::HttpService;
 
 /// The configuration of a provider, and of this client.

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use weir_plugin::{Build, Exchange, PerWorker};
-use weir_records::{OpenDestination, RecordSink, SinkOptions, SinkWriter};
+use weir_records::{OpenDestination, RecordSink, SinkOptions, SinkRegister, SinkWriter};
 
 use super::exchange_spans::{ExtraAttributes, spans_of};
 use super::note::TraceNote;
 use super::span::TraceSpan;
-use crate::log::logger::register;
 
 /// Encodes a span in the format of its collector.
 pub trait SpanFormat: Send + Sync {
@@ -26,7 +25,7 @@ impl<F: SpanFormat> SpanSink<F> {
     /// The sink of this identity. If it does not exist yet, it is created with the destination that `open` makes when
     /// the sink is started.
     pub fn build(build: &Build, identity: &str, options: SinkOptions, format: F, open: OpenDestination) -> SpanSink<F> {
-        let sink = build.shared("record-sink", identity, || RecordSink::new(&register(), options, open));
+        let sink = build.shared("record-sink", identity, || RecordSink::new(SinkRegister::of_process(), options, open));
         let written = Arc::clone(&sink);
         let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));
         SpanSink { sink, writer, format }

@@ -5,7 +5,7 @@ use std::path::Path;
 use weir_control::admin::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedToken, VerifyingToken};
 use weir_control::document::{AdminTokens, NodeSettings, TokenKeys, is_trusted_url};
 use weir_control::stores::{FileAccess, http_client};
-use weir_plugins::{IssuerKeys, TokenError, TokenIssuer, accepted_until_s};
+use weir_tokens::{IssuerKeys, TokenError, TokenIssuer, accepted_until_s};
 
 /// Sends no request yet, so that a node can start while the issuer is down.
 pub fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) -> Result<AcceptedTokens, String> {

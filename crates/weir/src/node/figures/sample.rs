@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weir_plugin::HeldBudget;
+use weir_records::SinkRegister;
 use weir_telemetry::cell::HistogramTotals;
 use weir_telemetry::process::{self, ProcessUse};
 
@@ -89,7 +90,7 @@ impl CounterReading {
             gauges.upstream_queued += worker.upstream_queued.value();
             worker.request_duration.add_to(&mut duration);
         }
-        for account in weir_plugins::record_accounts() {
+        for account in SinkRegister::of_process().read() {
             counters.records += account.accepted.records;
             counters.records_dropped += account.dropped.values().map(|tally| tally.records).sum::<u64>();
         }

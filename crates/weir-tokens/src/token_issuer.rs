@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
-use super::signed_token::{SignedToken, SigningKey, TokenRules, now_s};
+use crate::signed_token::{SignedToken, SigningKey, TokenRules, now_s};
 
 /// Keys older than this are fetched again, beside their use.
 const KEYS_FOR: Duration = Duration::from_secs(3600);

@@ -7,7 +7,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::auth::json_web_token::{Claims, WebToken};
+use crate::json_web_token::{Claims, WebToken};
 
 /// A public key that verifies the tokens of another party.
 pub struct SigningKey {
