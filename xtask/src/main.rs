@@ -1,5 +1,7 @@
 //! The project's own commands: `cargo xtask check` is all that CI's static part runs.
 
+#![forbid(unsafe_code)]
+
 mod check;
 mod console;
 mod demo;

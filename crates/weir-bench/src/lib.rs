@@ -1,5 +1,7 @@
 //! The lab: load engine, backends, targets, scenarios, statistics and reports.
 
+#![deny(unsafe_code)]
+
 pub mod analysis;
 pub mod backend;
 mod chunked;

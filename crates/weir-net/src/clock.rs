@@ -29,6 +29,7 @@ pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+#[expect(unsafe_code, reason = "the call with the least around it, since a worker reads the clock whenever it wakes")]
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec, to a valid pointer.

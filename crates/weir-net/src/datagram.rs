@@ -1,6 +1,10 @@
 //! Sockets for datagrams: many are received by one system call, with the address that each was sent to, and answers are sent from
 //! that address. On an address of every interface, the kernel would choose one by its routes, and a client discards what does not
 //! come from where it has sent to.
+#![expect(
+    unsafe_code,
+    reason = "batches of datagrams with their addresses are received and sent by calls of the system"
+)]
 
 use std::io;
 use std::mem;

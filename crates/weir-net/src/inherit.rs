@@ -2,6 +2,7 @@
 //!
 //! Both pass open descriptors by number and describe them in the environment. The sockets are never closed in between, so
 //! connections in their accept queues are not lost.
+#![expect(unsafe_code, reason = "descriptors arrive as numbers, and are made inheritable between fork and exec")]
 
 use std::fs::File;
 use std::io::{self, Read, Write};

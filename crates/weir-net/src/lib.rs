@@ -1,5 +1,8 @@
 //! Sockets, TLS, QUIC, timers and clocks of workers, independent of HTTP.
 
+#![deny(unsafe_code)]
+
+pub mod atomic_memory;
 pub mod backoff;
 pub mod clock;
 pub mod connect;

@@ -37,6 +37,7 @@ impl MemoryRegion {
 }
 
 #[inline(always)]
+#[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "the library has prefetching as an intrinsic only"))]
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "the library has no stable prefetch for others")

@@ -1,6 +1,8 @@
 //! The plugins: one file each, in folders by purpose, and their registry. `store`, `content` and `options` hold code
 //! that plugins of several folders share.
 
+#![forbid(unsafe_code)]
+
 use weir_plugin::{Entry, Registry};
 
 mod answer;

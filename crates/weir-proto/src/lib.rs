@@ -2,6 +2,8 @@
 //!
 //! This crate decides what is *valid*; its callers decide what is *allowed*. Every rule cites its RFC section.
 
+#![deny(unsafe_code)]
+
 pub mod address;
 pub mod authority;
 pub mod decimal;

@@ -229,6 +229,7 @@ impl ByteClass for PlainHostBytes {
 
 /// The SSE2 instructions the classes need. SAFETY of each: this module is compiled only for targets with SSE2.
 #[cfg(target_feature = "sse2")]
+#[expect(unsafe_code, reason = "the library has these instructions as intrinsics only")]
 mod x86 {
     #[cfg(target_arch = "x86")]
     use std::arch::x86::*;

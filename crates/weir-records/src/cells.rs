@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memmap2::{MmapOptions, MmapRaw};
+use weir_net::atomic_memory::AtomicMemory;
 
 use crate::books::{Books, RecordTally, WORDS};
 
@@ -24,29 +24,19 @@ pub const MAX_SLOTS: usize = 512;
 const SLOT_WORDS: usize = 8;
 const LENGTH: usize = SLOTS + MAX_SLOTS * SLOT_WORDS;
 
-pub struct Cells(Memory);
-
-enum Memory {
-    Heap(Box<[AtomicU64]>),
-    Mapped(MmapRaw),
-}
+pub struct Cells(AtomicMemory<AtomicU64>);
 
 impl Deref for Cells {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        match &self.0 {
-            Memory::Heap(words) => words,
-            // SAFETY: the mapping is page-aligned, has LENGTH words, lives as long as `self`, and is only ever accessed as
-            // atomics here. The file is this process's own, under a lock; a reader in another process loads atomically, too.
-            Memory::Mapped(map) => unsafe { std::slice::from_raw_parts(map.as_ptr().cast::<AtomicU64>(), LENGTH) },
-        }
+        &self.0
     }
 }
 
 impl Cells {
     pub fn in_memory() -> Cells {
-        Cells(Memory::Heap((0..LENGTH).map(|_| AtomicU64::new(0)).collect()))
+        Cells(AtomicMemory::zeroed(LENGTH))
     }
 
     /// Maps a file, with its numbers. A file with another length or beginning is initialised.
@@ -60,7 +50,7 @@ impl Cells {
             // Written instead of only extended: storing to a page for which the disk has no room would kill the process (SIGBUS).
             file.write_all_at(&vec![0; bytes as usize], 0)?;
         }
-        let cells = Cells(Memory::Mapped(MmapRaw::map_raw(file)?));
+        let cells = Cells(AtomicMemory::mapped(file, 0, LENGTH)?);
         if cells[0].load(Ordering::Relaxed) != MAGIC {
             cells.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             cells[0].store(MAGIC, Ordering::Relaxed);
@@ -76,7 +66,7 @@ impl Cells {
         if file.metadata()?.len() != (LENGTH * size_of::<u64>()) as u64 {
             return Ok(None);
         }
-        let cells = Cells(Memory::Mapped(MmapOptions::new().map_raw_read_only(file)?));
+        let cells = Cells(AtomicMemory::read_only(file, 0, LENGTH)?);
         Ok((cells[0].load(Ordering::Relaxed) == MAGIC).then_some(cells))
     }
 

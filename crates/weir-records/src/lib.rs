@@ -15,6 +15,8 @@
 //!
 //! This crate does not interpret records: they are bytes.
 
+#![forbid(unsafe_code)]
+
 mod account;
 mod batching;
 mod books;

@@ -1,5 +1,7 @@
 //! The `weir` command, which connects all crates; the functions of the gateway are in these crates.
 
+#![deny(unsafe_code)]
+
 mod command;
 mod exit;
 mod node;

@@ -121,6 +121,7 @@ impl GatewayNode {
     pub fn start(options: NodeOptions) -> Result<Self, ExitFailure> {
         // Long, since it is the order in which a node starts: each step needs what those before it have opened.
         let invocation = Invocation::of_this_process();
+        #[expect(unsafe_code, reason = "only the start of the process knows that it has opened nothing")]
         // SAFETY: the process has not opened a file yet, so all descriptors named in the environment are inherited ones.
         let inherited = unsafe { InheritedSockets::from_environment() };
         let mut inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;

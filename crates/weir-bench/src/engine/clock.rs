@@ -19,6 +19,7 @@ pub fn unix_ns() -> u64 {
 }
 
 /// CPU time the calling thread has used so far.
+#[expect(unsafe_code, reason = "no library in use has getrusage")]
 pub fn thread_cpu() -> CpuTime {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel fills the struct; if the call fails, the struct stays zeroed, which is a valid value.

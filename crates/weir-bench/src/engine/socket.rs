@@ -42,6 +42,7 @@ pub(super) fn connect_datagrams(address: SocketAddr, source: Option<IpAddr>) -> 
 
 /// Defers the choice of the local port to connect, so that a port must be unique only per destination
 /// (`IP_BIND_ADDRESS_NO_PORT`).
+#[expect(unsafe_code, reason = "no library in use has this option")]
 fn choose_port_at_connect(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the option takes a pointer to an int that lives through the call, and its size.

@@ -1,5 +1,6 @@
 //! Which worker gets a datagram: the first byte of its destination connection id says so, whatever address it comes from. A client
 //! that changes its address, as a phone does, or a NAT that forgets its port, therefore stays with the worker that has its connection.
+#![expect(unsafe_code, reason = "the filter of a socket is set by a call of the system")]
 
 use std::io;
 use std::mem::size_of_val;

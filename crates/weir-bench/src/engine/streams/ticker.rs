@@ -20,6 +20,7 @@ const LONGEST_TURN_NS: u64 = 2_000;
 pub(super) struct Ticker(AsyncFd<OwnedFd>);
 
 impl Ticker {
+    #[expect(unsafe_code, reason = "tokio asks for a promise about the descriptor")]
     pub(super) fn new() -> io::Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         // SAFETY: an `OwnedFd` names the same open file as long as it lives, and lives in here.

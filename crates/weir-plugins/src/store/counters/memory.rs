@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use memmap2::{MmapOptions, MmapRaw};
 use portable_atomic::AtomicU128;
 use rustix::fs::{MemfdFlags, memfd_create};
+use weir_net::atomic_memory::{AtomicMemory, PAGE};
 
 use super::siphash::SipKey;
 
@@ -18,22 +18,20 @@ use super::siphash::SipKey;
 const MAGIC: [u8; 8] = *b"weircnt1";
 /// The magic, and the secret of the table. The cells begin at the next page.
 const HEADER: usize = MAGIC.len() + SipKey::BYTES;
-const CELLS_AT: usize = 1 << 12;
+const CELLS_AT: usize = PAGE;
 const CELL: usize = size_of::<AtomicU128>();
 
 /// Cells that are all zero at first. Pages are allocated when a cell in them is first used.
-pub enum CellMemory {
-    Heap(Box<[AtomicU128]>),
-    Mapped { map: MmapRaw, cells: usize, _file: Arc<File> },
+pub struct CellMemory {
+    cells: AtomicMemory<AtomicU128>,
+    /// That of memory that is passed on.
+    _file: Option<Arc<File>>,
 }
 
 impl CellMemory {
     /// Memory of this process alone.
     pub fn own(cells: usize) -> CellMemory {
-        let zeroed: Box<[u128]> = vec![0; cells].into_boxed_slice();
-        // SAFETY: `AtomicU128` has the size, the alignment and the valid bit patterns of `u128`. Collecting atomics one by one would
-        // touch every page.
-        CellMemory::Heap(unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU128]) })
+        CellMemory { cells: AtomicMemory::zeroed(cells), _file: None }
     }
 
     /// The memory of a kind of table, and its secret: that of the previous process, if it has passed it on, or else new memory with
@@ -63,11 +61,11 @@ pub struct PassedOnCells {
 
 fn map(kind: &'static str, cells: usize, file: File) -> io::Result<CellMemory> {
     let file = Arc::new(file);
-    let map = MmapOptions::new().len(CELLS_AT + cells * CELL).map_raw(&*file)?;
+    let cells = AtomicMemory::mapped(&file, 1, cells)?;
     let mut tables = tables();
     tables.own.retain(|(_, file)| file.strong_count() > 0);
     tables.own.push((kind, Arc::downgrade(&file)));
-    Ok(CellMemory::Mapped { map, cells, _file: file })
+    Ok(CellMemory { cells, _file: Some(file) })
 }
 
 fn create(kind: &str, cells: usize, secret: SipKey) -> io::Result<File> {
@@ -92,14 +90,7 @@ impl Deref for CellMemory {
 
     #[inline]
     fn deref(&self) -> &[AtomicU128] {
-        match self {
-            CellMemory::Heap(cells) => cells,
-            CellMemory::Mapped { map, cells, .. } => {
-                // SAFETY: the mapping is that long and begins at a page, the cells begin at the next page, and they are accessed as
-                // atomics only, by this process and the next one.
-                unsafe { std::slice::from_raw_parts(map.as_ptr().add(CELLS_AT).cast(), *cells) }
-            }
-        }
+        &self.cells
     }
 }
 
