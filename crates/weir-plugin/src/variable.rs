@@ -165,7 +165,8 @@ variables! {
     TlsServerName = "ssl_server_name" | "ssl_preread_server_name",
     /// `r` if the TLS session was resumed, otherwise `.`.
     TlsSessionReused = "ssl_session_reused",
-    /// `SUCCESS` if the client has presented a certificate, otherwise `NONE`. A certificate that cannot be verified ends the handshake.
+    /// `SUCCESS` if the client has presented a certificate, otherwise `NONE`. A certificate that cannot be verified ends the
+    /// handshake, unless `client.mode` of the certificate is `any`: then it is `NONE`, too.
     TlsClientVerify = "ssl_client_verify",
     /// The subject of the client's certificate.
     TlsClientSubject = "ssl_client_s_dn",

@@ -209,7 +209,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("error_page", "write `response-rewrite` with `vars: [[status, ...]]`"),
     ("proxy_intercept_errors", "write `response-rewrite` with `vars: [[status, ...]]`"),
     ("recursive_error_pages", "write `response-rewrite` with `vars: [[status, ...]]`"),
-    ("auth_basic_user_file", "write a consumer with `basic-auth` for each user"),
+    ("auth_basic_user_file", "write `users` of `basic-auth`, or a consumer for each user"),
     ("auth_delay", "there is no counterpart"),
     ("satisfy", "a request must pass all policies of a route"),
     ("auth_jwt_", "write `jwt-auth` in the route, and a consumer for each issuer"),
@@ -223,7 +223,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("valid_referers", "write `referer-restriction`"),
     ("stub_status", "see `status`: `/status` and `/metrics`"),
     ("client_body_timeout", "see `client_body_min_rate`: request bodies need a minimum rate"),
-    ("stream", "TCP and UDP streams are not supported"),
+    ("stream", "write `stream_routes`, with a listener for each port"),
     ("mail", "mail is not proxied"),
     (
         "merge_slashes",
@@ -237,7 +237,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("proxy_cookie_", "cookies of the upstream are passed on unchanged"),
     ("proxy_set_body", "the request body is passed on unchanged"),
     ("proxy_pass_request_", "the request head and body are always passed on"),
-    ("proxy_ssl_name", "see `pass_host: rewrite` and `upstream_host` of the upstream"),
+    ("proxy_ssl_name", "write `tls.server_name` of the upstream"),
     ("secure_link", NOTHING),
     ("opentelemetry", NOTHING),
     ("opentracing", NOTHING),
@@ -346,7 +346,7 @@ const LUA: &str = "Lua is not run";
 
 /// Directives that refuse requests, and the alternatives. A directive that this table and the others do not have may do so, too.
 pub const REFUSING: &[(&str, &str)] = &[
-    ("auth_basic", "write `basic-auth` in the route, and a consumer for each user"),
+    ("auth_basic", "write `basic-auth` in the route, with its `users` or with a consumer for each user"),
     ("auth_request", "write `forward-auth` with the URL of the auth service"),
     ("auth_jwt", "write `jwt-auth` in the route, and a consumer for each issuer"),
     ("ssl_crl", "lists of revoked certificates are not read"),

@@ -53,13 +53,15 @@ fn upstreams_get_what_belongs_to_them() {
     let (settings, _) = treated(&[
         ("backend-protocol", "GRPCS"),
         ("proxy-ssl-verify", "on"),
+        ("proxy-ssl-name", "inner.example"),
         ("load-balance", "ewma"),
         ("proxy-next-upstream", "error timeout http_503"),
         ("proxy-next-upstream-tries", "3"),
         ("proxy-next-upstream-timeout", "7"),
     ]);
     let expected = serde_json::json!({
-        "type": "ewma", "scheme": "grpcs", "tls": { "verify": true }, "retry_on": ["read_timeout", "http_503"],
+        "type": "ewma", "scheme": "grpcs", "tls": { "verify": true, "server_name": "inner.example" },
+        "retry_on": ["read_timeout", "http_503"],
         "retries": 2, "retry_timeout": 7.0,
     });
     assert_eq!(serde_json::Value::Object(settings.upstream), expected);

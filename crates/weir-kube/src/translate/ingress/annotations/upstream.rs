@@ -29,13 +29,7 @@ pub(super) const TABLE: &[Annotation] = &[
         "`tls.verify` of the upstream.",
     ),
     annotation("proxy-ssl-verify-depth", Reads::Number, Nothing, OPTIONAL, "Chains of any usual length are accepted."),
-    annotation(
-        "proxy-ssl-name",
-        Reads::Text,
-        Refused,
-        NEEDED,
-        "The name in the certificate of an endpoint is that of the `Host` sent to it: use `upstream-vhost`.",
-    ),
+    annotation("proxy-ssl-name", Reads::Text, Served(server_name), NEEDED, "`tls.server_name` of the upstream."),
     annotation("proxy-ssl-server-name", Reads::OneOf(&["on", "off"]), Nothing, OPTIONAL, "The name is always sent."),
     annotation("proxy-ssl-ciphers", Reads::Text, Nothing, OPTIONAL, "Weir has safe ciphers only."),
     annotation("proxy-ssl-protocols", Reads::Text, Nothing, OPTIONAL, "TLS 1.2 and 1.3."),
@@ -133,6 +127,15 @@ fn verify(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     if is_on || settings.upstream.contains_key("tls") {
         settings.upstream_tls("verify", json!(is_on));
     }
+    Ok(())
+}
+
+fn server_name(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let name = given.text("proxy-ssl-name").unwrap_or_default();
+    if name.contains('$') || name.is_empty() {
+        return Err(format!("`{name}` is not the name of a host"));
+    }
+    settings.upstream_tls("server_name", json!(name));
     Ok(())
 }
 
