@@ -16,6 +16,7 @@ mod loggers;
 mod masking;
 mod neighbours;
 mod oidc;
+mod opa;
 mod openmetrics;
 #[path = "../records/otlp.rs"]
 mod otlp;

@@ -232,3 +232,11 @@ fn f26_other_routes_do_not_wait_for_an_auth_service() {
     let plugins = format!("{{ forward-auth: {{ uri: \"http://{}/\", timeout: 2000 }} }}", line.addr);
     Case { name: "forward-auth", line, plugins, fields: |_| String::new(), well: 200, fails: 403 }.run();
 }
+
+#[test]
+fn f26_other_routes_do_not_wait_for_a_policy_of_opa() {
+    let service = Origin::serving(|_| Answer::ok(r#"{"result":{"allow":true}}"#));
+    let line = Line::to(service.addr());
+    let plugins = format!("{{ opa: {{ host: \"http://{}\", policy: a, timeout: 2000 }} }}", line.addr);
+    Case { name: "opa", line, plugins, fields: |_| String::new(), well: 200, fails: 403 }.run();
+}

@@ -12,5 +12,6 @@ pub mod jwt_auth;
 pub mod key_auth;
 pub mod ldap_auth;
 pub mod multi_auth;
+pub mod opa;
 pub mod openid_connect;
 pub mod recent;

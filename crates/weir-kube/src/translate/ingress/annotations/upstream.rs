@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::given::secret_text;
-use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, Told, annotation};
+use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Served, Told, annotation};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
