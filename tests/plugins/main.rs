@@ -9,6 +9,7 @@ mod compatibility;
 mod consumers;
 mod exact_limits;
 mod forward_auth;
+mod jwe;
 mod ldap;
 mod limits;
 mod list;

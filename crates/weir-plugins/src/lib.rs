@@ -64,6 +64,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<log::http_logger::HttpLogger>().on_streams(),
     Entry::of::<security::ip_restriction::IpRestriction>().on_streams(),
     Entry::of::<security::json_threat_protection::JsonThreatProtection>(),
+    Entry::authenticating::<auth::jwe_decrypt::JweDecrypt>(),
     Entry::authenticating::<auth::jwt_auth::JwtAuth>(),
     Entry::described::<log::kafka_logger::KafkaLogger>().on_streams(),
     Entry::authenticating::<auth::key_auth::KeyAuth>(),

@@ -8,6 +8,7 @@ pub mod credentials;
 pub mod forward_auth;
 pub mod hmac_auth;
 mod json_bytes;
+pub mod jwe_decrypt;
 pub mod jwt_auth;
 pub mod key_auth;
 pub mod ldap_auth;
