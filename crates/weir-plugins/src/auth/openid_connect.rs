@@ -241,6 +241,7 @@ impl Definition for OpenidConnect {
         let verifier = self.verifier(&client)?;
         let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
         let is_self_contained = self.is_self_contained();
+        let wants_userinfo = self.set_userinfo_header || self.claim_schema.is_some(); // a schema sees it, too
         let ClaimValidator { issuer, audience } = self.claim_validator;
         // The audience of an ID token is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
         let of_identity = TokenRules {
@@ -253,7 +254,7 @@ impl Definition for OpenidConnect {
         };
         let login = match self.bearer_only {
             true => None,
-            false => Some(self.login.build(&client, of_identity, self.set_userinfo_header)?),
+            false => Some(self.login.build(&client, of_identity, wants_userinfo)?),
         };
         let rules = TokenRules {
             algorithms,

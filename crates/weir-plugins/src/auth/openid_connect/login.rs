@@ -342,12 +342,17 @@ impl LoginFlow {
         exchange: &mut Exchange,
         session: Option<OpenidSession>,
     ) -> Result<LoginStep, TokenRejection> {
-        if let Some(session) = session.filter(|_| self.revokes)
-            && let Err(trouble) = self.revoke(provider, &session).await
-        {
-            // The session of the browser ends even so.
-            self.failures
-                .error(format_args!("openid-connect: {}: tokens were not revoked: {trouble}", provider.name()));
+        if let Some(session) = session.filter(|_| self.revokes) {
+            // The session of the browser ends even so, in the time that is left of this visit.
+            let fault = match tokio::time::timeout(provider.timeout() / 2, self.revoke(provider, &session)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(trouble)) => Some(trouble.to_string()),
+                Err(_) => Some("no answer in time".to_owned()),
+            };
+            if let Some(fault) = fault {
+                self.failures
+                    .error(format_args!("openid-connect: {}: tokens were not revoked: {fault}", provider.name()));
+            }
         }
         let discovery = provider.discovery().await?;
         let location = match (&discovery.end_session_endpoint, &self.post_logout_redirect_uri) {
@@ -372,10 +377,11 @@ impl LoginFlow {
         let discovery = provider.discovery().await?;
         let url = discovery.revocation_endpoint.as_deref().ok_or_else(|| missing_endpoint("revocation_endpoint"))?;
         let endpoint = provider.endpoint(url)?;
-        if let Some(token) = &session.refresh_token {
-            provider.revoke(&endpoint, self.proof, token, "refresh_token").await?;
-        }
-        provider.revoke(&endpoint, self.proof, &session.access_token, "access_token").await
+        let first = match &session.refresh_token {
+            Some(token) => provider.revoke(&endpoint, self.proof, token, "refresh_token").await,
+            None => Ok(()),
+        };
+        provider.revoke(&endpoint, self.proof, &session.access_token, "access_token").await.and(first)
     }
 }
 
