@@ -23,8 +23,8 @@ use input::InputParts;
 ///
 /// For each request, the policy is queried with `POST /v1/data/POLICY`. The input describes the request as the client has sent
 /// it, before `proxy-rewrite`: `{"input": {"type": "http", "request": {"scheme", "method", "host", "port", "path", "query",
-/// "headers"}, "var": {"server_addr", "server_port", "remote_addr", "remote_port", "timestamp"}}}`. The names of header fields
-/// are in lower case. A field or an argument that occurs several times is an array, and an argument without `=` is `true`.
+/// "headers"}, "var": {"server_addr", "server_port", "remote_addr", "remote_port", "timestamp"}}}`. Only the header fields are
+/// those that come to this plugin, as `proxy-rewrite` and authentication have left them. Their names are in lower case. A field or an argument that occurs several times is an array, and an argument without `=` is `true`.
 /// The path is the one that routes are matched with: decoded and normalised.
 ///
 /// The result of the policy is an object. The request is allowed only if its member `allow` is `true`. A refusal has the

@@ -58,6 +58,12 @@ pub struct Explain {
     access: AdminAccess,
 }
 
+/// Says what is wrong with the command: no node was asked.
+fn misused(problem: &str) -> ExitCode {
+    say!("{problem}");
+    ExitFailure::Configuration.into()
+}
+
 impl Explain {
     pub fn execute(self) -> ExitCode {
         let transport = match &*self.method {
@@ -68,7 +74,7 @@ impl Explain {
         let server = running::server(&self.file);
         if let Some(transport) = transport {
             return match server {
-                Some(_) => ended(Err("a connection is explained by a file only".to_owned())),
+                Some(_) => misused("a connection is explained by a file only"),
                 None => self.connection(transport),
             };
         }
@@ -76,7 +82,11 @@ impl Explain {
         let question =
             RequestDescription { method: method.clone(), url: url.clone(), headers: headers.clone(), from: *from };
         if let Some(server) = server {
-            return match running::explanation(server, &self.access, &question) {
+            let headers = match running::fields(headers) {
+                Ok(headers) => headers,
+                Err(problem) => return misused(&problem),
+            };
+            return match running::explanation(server, &self.access, &question, headers) {
                 Ok(explanation) => self.tell(explanation),
                 Err(problem) => ended(Err(problem)),
             };

@@ -17,16 +17,21 @@ pub fn server(file: &Path) -> Option<&str> {
 
 /// # Errors
 /// The node cannot be reached, or refuses the request.
-pub fn explanation(server: &str, access: &AdminAccess, question: &RequestDescription) -> Result<Explanation, String> {
+pub fn explanation(
+    server: &str,
+    access: &AdminAccess,
+    question: &RequestDescription,
+    headers: Map<String, Value>,
+) -> Result<Explanation, String> {
     let node = AdminClient::at(server, access)?;
-    let RequestDescription { method, url, headers, from } = question;
-    let body = json!({ "method": method, "url": url, "headers": fields(headers)?, "from": from });
+    let RequestDescription { method, url, from, .. } = question;
+    let body = json!({ "method": method, "url": url, "headers": headers, "from": from });
     let answer = node.ask(Method::POST, "/weir/v1/explain", &[], Some(&body))?.body;
     Explanation::deserialize(answer).map_err(|_| node.is_foreign())
 }
 
 /// Fields as the Admin API takes them: several of one name are one, with all values (RFC 9110 5.3).
-fn fields(headers: &[String]) -> Result<Map<String, Value>, String> {
+pub fn fields(headers: &[String]) -> Result<Map<String, Value>, String> {
     let mut fields = Map::new();
     for header in headers {
         let (name, value) =
