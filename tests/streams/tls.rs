@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
-use weir_testkit::{Authority, DEADLINE, Identity, TlsClient, TlsServer, eventually};
+use weir_testkit::{Authority, DEADLINE, Identity, TlsClient, TlsServer, eventually, free_port};
 
 use crate::peers::{Endpoint, connect, expect, ping, rest};
 use crate::weir;
@@ -132,6 +132,50 @@ fn on_one_port_tls_ends_here_or_is_passed_through_as_the_route_says() {
     let addr = gateway.addrs_of("tls-by-route")[0];
     expect(&mut tls(addr, "through.test", &trusting()), "through.test\n");
     expect(&mut tls(addr, "ends.test", &trusting()), "ends\n");
+}
+
+#[test]
+fn a_client_without_tls_does_not_pass_a_route_at_which_tls_ends() {
+    let (ends, through) = (Endpoint::echo("ends\n"), Endpoint::echo("through\n"));
+    let file = |routes: &str| {
+        listen("tls: true, tls_passthrough: true") + &certificate(&["ends.test"]) + "stream_routes:\n" + routes
+    };
+    let gateway = weir().start(&file(&route("ends", "", "tcp", &ends)));
+    let addr = gateway.addrs_of("tls-by-route")[0];
+    let mut client = connect(addr);
+    client.write_all(b"SSH-2.0-x\n").expect("sent");
+    assert!(rest(&mut client).is_err(), "TLS is required");
+    assert_eq!(ends.accepted(), 0);
+    expect(&mut tls(addr, "ends.test", &trusting()), "ends\n");
+    gateway.rewrite(&file(&route("through", "tls_passthrough: true,", "tcp", &through)));
+    let mut client = connect(addr);
+    client.write_all(b"SSH-2.0-x\n").expect("sent");
+    expect(&mut client, "through\nSSH-2.0-x\n");
+}
+
+#[test]
+fn a_route_takes_no_connection_of_a_listener_with_a_more_specific_host() {
+    let (bank, other) = (Endpoint::echo("bank\n"), Endpoint::echo("other\n"));
+    let address = format!("127.0.0.1:{}", free_port());
+    let listener =
+        |id: &str, hosts: &str| format!("- {{ id: {id}, address: \"{address}\", protocol: tcp, tls: true{hosts} }}\n");
+    let file = |routes: &str| {
+        format!("listen: [\"127.0.0.1:0\"]\nresource_listeners: [\"{address}\"]\nlisteners:\n")
+            + &listener("wide", "")
+            + &listener("bank", ", hosts: [\"*.bank.test\"]")
+            + &certificate(&["*.bank.test", "other.test"])
+            + "stream_routes:\n"
+            + &route("greedy", "listeners: [wide], snis: [api.bank.test, other.test],", "tcp", &other)
+            + routes
+    };
+    let gateway = weir().start(&file(""));
+    let addr = address.parse().expect("an address");
+    expect(&mut tls(addr, "other.test", &trusting()), "other\n");
+    let mut client = tls(addr, "api.bank.test", &trusting());
+    assert!(client.write_all(b"x").and_then(|()| rest(&mut client)).is_err(), "its listener has no route");
+    gateway.rewrite(&file(&route("bank", "listeners: [bank],", "tcp", &bank)));
+    expect(&mut tls(addr, "api.bank.test", &trusting()), "bank\n");
+    assert_eq!(other.accepted(), 1);
 }
 
 #[test]

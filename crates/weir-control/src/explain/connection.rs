@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use weir_gateway::route::StreamLookup;
 use weir_gateway::snapshot::{Route, Snapshot, Target, Transport};
 use weir_plugin::Registry;
 
@@ -47,7 +46,7 @@ pub fn explain_connection(
 ) -> Result<ConnectionExplanation, Vec<Diagnostic>> {
     let Compiled { snapshot, .. } = compile(document, registry, None)?;
     let server_name = question.server_name.as_deref().map(str::to_ascii_lowercase);
-    let lookup = StreamLookup { local: question.to, client: question.from, server_name: server_name.as_deref() };
+    let lookup = snapshot.stream_lookup(question.transport, question.to, question.from, server_name.as_deref());
     let routes: Vec<&Route> = snapshot
         .streams
         .of(question.transport)

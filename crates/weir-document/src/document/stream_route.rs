@@ -12,7 +12,8 @@ use super::upstream::{self, UPSTREAM, UpstreamSpec};
 use crate::keys;
 use crate::keys::KeyRule;
 use crate::keys::kinds::{
-    Custom, DistinctList, Flag, Or, ParsedText, SubMap, Time, Whole, flag, refused, section, set, time, whole,
+    Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Time, Whole, flag, list, refused, section, set, time,
+    whole,
 };
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::NodeReader;
@@ -30,6 +31,8 @@ pub struct StreamRouteSpec {
     pub remote_addr: Option<IpNet>,
     pub server_addr: Option<IpNet>,
     pub server_port: Option<u16>,
+    /// Not in APISIX.
+    pub listeners: Vec<Reference>,
     pub tls_passthrough: bool,
     /// Not in APISIX.
     pub idle_timeout: Option<Duration>,
@@ -62,6 +65,9 @@ keys! {
     /// Several server names. `*` is any, and none.
     snis: DistinctList<ParsedText<String>> = set(host()), absent("any, and none"),
         example("[db.example.com, \"*.db.example.com\"]");
+    /// The listeners over TCP whose connections are taken, by their ids.
+    listeners: List<IdOf> = list(id_of("listeners")).not_empty("leave it out for all listeners"), own(), absent("any"),
+        example("[databases]"), guide("stream.md#which-stream-route-takes-a-connection");
     /// Whether TLS is passed through to the endpoint, on a listener that has both `tls` and `tls_passthrough`. Otherwise it ends here, with
     /// the certificates of `ssls`.
     tls_passthrough: Or<Flag> = flag().or(false), guide("stream.md#tls-passed-through");
@@ -102,6 +108,7 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<StreamRouteSpec> {
         remote_addr: network(fields.read(&STREAM_ROUTE.remote_addr)),
         server_addr: network(fields.read(&STREAM_ROUTE.server_addr)),
         server_port: fields.read(&STREAM_ROUTE.server_port),
+        listeners: fields.read(&STREAM_ROUTE.listeners).unwrap_or_default(),
         tls_passthrough: fields.value(&STREAM_ROUTE.tls_passthrough),
         idle_timeout: fields.read(&STREAM_ROUTE.idle_timeout),
         plugins: fields.read(&STREAM_ROUTE.plugins).unwrap_or_default(),

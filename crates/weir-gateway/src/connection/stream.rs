@@ -40,7 +40,7 @@ fn spawn_secured(worker: TaskGuard, mut stream: Stream, peer: SocketAddr, tls: R
 pub async fn passed_through(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr, by_route: bool) {
     let Some(hello) = boxed(|| hello(&worker, &tcp, peer)).await else { return reset(&tcp) };
     let server_name = hello.wanted.as_ref().and_then(|wanted| wanted.name.as_deref());
-    let ends_here = by_route && hello.wanted.is_some() && {
+    let ends_here = by_route && {
         let current = worker.current();
         let local = tcp.local_addr().map(|addr| SocketAddr::new(addr.ip().to_canonical(), addr.port()));
         let taken = local.ok().and_then(|local| {
@@ -48,6 +48,12 @@ pub async fn passed_through(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr,
         });
         taken.is_none_or(|taken| !taken.tls_passthrough)
     };
+    if ends_here && hello.wanted.is_none() {
+        // Bytes without TLS must not come to an endpoint for which TLS, and perhaps a certificate of the client, is required here.
+        worker.metrics.tls_failures.increment();
+        tracing::info!("{peer} does not use TLS, which its stream route requires");
+        return reset(&tcp);
+    }
     if ends_here {
         let shaken = boxed(|| secure::handshake(&worker, tcp, peer, Offer::Nothing, Some(hello))).await;
         let Some((stream, tls)) = shaken else { return };

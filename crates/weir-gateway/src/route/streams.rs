@@ -1,7 +1,7 @@
 //! The table of stream routes: which one takes a connection that carries no HTTP.
 //!
-//! The most specific rule wins: the server name itself, then the longest wildcard, then rules without names; among these a rule with
-//! the port before one without, then the longer range of the server's address, then that of the client's, then the order of the
+//! A rule may name listeners; then it takes their connections alone. The most specific rule wins: the server name itself, then the
+//! longest wildcard, then rules without names; among these a rule with the port before one without, then one with listeners, then the longer range of the server's address, then that of the client's, then the order of the
 //! rules. A connection without a server name is taken only by rules without names. The order of APISIX is that of its
 //! rules; where that makes sense there, the result is the same here.
 
@@ -22,6 +22,8 @@ pub struct StreamRule {
     pub server_port: Option<u16>,
     pub server_addr: Option<IpNet>,
     pub remote_addr: Option<IpNet>,
+    /// The ids of the listeners whose connections it takes; an empty list is every listener.
+    pub listeners: Box<[Box<str>]>,
     /// `None`: any, since its upstream says nothing of it.
     pub transport: Option<Transport>,
     pub taken: TakenStream,
@@ -44,6 +46,8 @@ pub struct StreamLookup<'a> {
     /// Where the client has connected.
     pub local: SocketAddr,
     pub client: IpAddr,
+    /// The id of the listener that the connection belongs to, by its address and the server name.
+    pub listener: Option<&'a str>,
     /// In lower case; `None` without TLS, or without a name in its handshake.
     pub server_name: Option<&'a str>,
 }
@@ -98,6 +102,7 @@ struct ByPort {
 struct AddressRule {
     server_addr: Option<IpNet>,
     remote_addr: Option<IpNet>,
+    listeners: Box<[Box<str>]>,
     taken: TakenStream,
 }
 
@@ -105,8 +110,9 @@ impl StreamTable {
     /// # Errors
     /// The index of a name that is not valid, and what is wrong with it.
     fn add(&mut self, rule: &StreamRule) -> Result<(), (usize, String)> {
-        let StreamRule { server_names, server_port, server_addr, remote_addr, taken, transport: _ } = rule;
-        let address = AddressRule { server_addr: *server_addr, remote_addr: *remote_addr, taken: *taken };
+        let StreamRule { server_names, server_port, server_addr, remote_addr, listeners, taken, transport: _ } = rule;
+        let (server_addr, remote_addr, listeners) = (*server_addr, *remote_addr, listeners.clone());
+        let address = AddressRule { server_addr, remote_addr, listeners, taken: *taken };
         if server_names.is_empty() {
             self.any.add(*server_port, address.clone());
         }
@@ -144,7 +150,7 @@ impl ByPort {
             Some(port) => self.ports.entry(port).or_default(),
             None => &mut self.any,
         };
-        let place = rules.partition_point(|known| known.lengths() >= rule.lengths());
+        let place = rules.partition_point(|known| known.precision() >= rule.precision());
         rules.insert(place, rule);
     }
 
@@ -155,13 +161,16 @@ impl ByPort {
 }
 
 impl AddressRule {
-    /// The length of both prefixes.
-    fn lengths(&self) -> [Option<u8>; 2] {
-        [self.server_addr, self.remote_addr].map(|network| network.map(|network| network.prefix_len()))
+    /// Whether it names listeners, and the length of both prefixes.
+    fn precision(&self) -> (bool, [Option<u8>; 2]) {
+        let lengths = [self.server_addr, self.remote_addr].map(|network| network.map(|network| network.prefix_len()));
+        (!self.listeners.is_empty(), lengths)
     }
 
     fn takes(&self, stream: &StreamLookup<'_>) -> bool {
-        self.server_addr.is_none_or(|network| network.contains(&stream.local.ip()))
+        let is_named = |id: &str| self.listeners.iter().any(|named| **named == *id);
+        (self.listeners.is_empty() || stream.listener.is_some_and(is_named))
+            && self.server_addr.is_none_or(|network| network.contains(&stream.local.ip()))
             && self.remote_addr.is_none_or(|network| network.contains(&stream.client))
     }
 }
@@ -177,6 +186,7 @@ mod tests {
             server_port: port,
             server_addr: network(server),
             remote_addr: network(remote),
+            listeners: Box::default(),
             transport: None,
             taken: TakenStream { route, tls_passthrough: false, idle_timeout: None },
         }
@@ -189,7 +199,33 @@ mod tests {
     fn found(table: &StreamTable, local: &str, client: &str, name: &str) -> Option<u32> {
         let server_name = (!name.is_empty()).then_some(name);
         let (local, client) = (local.parse().expect("an address"), client.parse().expect("an address"));
-        table.find(&StreamLookup { local, client, server_name }).map(|taken| taken.route)
+        table.find(&StreamLookup { local, client, listener: None, server_name }).map(|taken| taken.route)
+    }
+
+    #[test]
+    fn a_rule_of_a_listener_takes_no_connection_of_another_one() {
+        let of = |listener: &str, mut rule: StreamRule| {
+            rule.listeners = [listener.into()].into();
+            rule
+        };
+        let rules = [
+            of("wide", rule(0, &["api.bank.example"], Some(443), ["", ""])),
+            of("bank", rule(1, &["*.bank.example"], Some(443), ["", ""])),
+            rule(2, &[], Some(443), ["", "10.0.0.0/8"]),
+            of("wide", rule(3, &[], Some(443), ["", ""])),
+        ];
+        let table = table(&rules);
+        let found = |listener, server_name| {
+            let (local, client) =
+                ("10.0.0.1:443".parse().expect("an address"), "10.0.0.2".parse().expect("an address"));
+            let lookup = StreamLookup { local, client, listener, server_name: Some(server_name) };
+            table.find(&lookup).map(|taken| taken.route)
+        };
+        assert_eq!(found(Some("bank"), "api.bank.example"), Some(1));
+        assert_eq!(found(Some("wide"), "api.bank.example"), Some(0));
+        assert_eq!(found(Some("wide"), "other.example"), Some(3));
+        assert_eq!(found(Some("third"), "api.bank.example"), Some(2));
+        assert_eq!(found(None, "other.example"), Some(2));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use weir_plugin::{HeldLimits, Identities, Plugin, Responder, RouteFacts, Stage};
 use weir_proto::h1::{Limits, Tolerance};
 
 use crate::context::lifecycle::WaitsFor;
+use crate::route::StreamLookup;
 
 pub use endpoint::{ActiveChecks, CheckIdentity, CheckKind, CheckRequest, CheckSpec, CheckTls, Endpoint};
 pub use hashing::{HashKey, Hashing};
@@ -68,6 +69,21 @@ impl Snapshot {
                 self.certificates.of_listener(listener.id.as_deref()).find(name)
             }
         }
+    }
+
+    /// What is asked of the stream routes about a connection to `local`, or a session of datagrams.
+    pub fn stream_lookup<'a>(
+        &'a self,
+        transport: Transport,
+        local: SocketAddr,
+        client: IpAddr,
+        server_name: Option<&'a str>,
+    ) -> StreamLookup<'a> {
+        let listener = match transport {
+            Transport::Tcp => self.listeners.find(local, server_name.unwrap_or_default().as_bytes()),
+            Transport::Udp => None,
+        };
+        StreamLookup { local, client, listener: listener.and_then(|found| found.id.as_deref()), server_name }
     }
 
     /// Starts what the plugins need beyond a request: threads, connections. Called once the snapshot is published; a plugin

@@ -51,6 +51,7 @@ impl<'a> RouteCompiler<'a> {
             None => upstreams.referred(&written.origin, &written.upstream_id),
         };
         let upstream = upstream.or_else(|| targets.get(&*service?.id).copied().flatten());
+        compiler.warn_of_missing_listeners(&written.origin, &written.listeners);
         compiler.report_unfit(&written.origin, upstream.and_then(|number| upstreams.unfit_for_streams(number)));
         chains.refuse_plugins_for_http(written, service);
         let transport = upstream.and_then(|number| upstreams.transport(number));
@@ -118,6 +119,7 @@ fn rule(written: &StreamRouteSpec, number: usize, transport: Option<Transport>) 
         server_port: written.server_port,
         server_addr: written.server_addr,
         remote_addr: written.remote_addr,
+        listeners: written.listeners.iter().map(|listener| listener.id.clone()).collect(),
         transport,
         taken: TakenStream {
             route: number as u32,

@@ -20,7 +20,7 @@ use crate::context::lifecycle::{ServicePhase, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
 use crate::message::sides::Pipe;
 use crate::plugins::chain::Plugins;
-use crate::route::{StreamLookup, TakenStream};
+use crate::route::TakenStream;
 use crate::snapshot::{Snapshot, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
@@ -50,7 +50,7 @@ pub fn find(
     client: IpAddr,
     server_name: Option<&str>,
 ) -> Option<TakenStream> {
-    snapshot.streams.of(transport).find(&StreamLookup { local, client, server_name })
+    snapshot.streams.of(transport).find(&snapshot.stream_lookup(transport, local, client, server_name))
 }
 
 /// Carries a stream until both sides have closed, or it fails.

@@ -20,13 +20,13 @@ use crate::translation::{DerivedResource, ResourceList, resource_id};
 #[derive(Default)]
 pub(super) struct StreamClaims(BTreeSet<StreamClaim>);
 
-/// The address of a listener, its port and transport, and a server name.
-type StreamClaim = (String, u16, &'static str, Option<String>);
+/// The id of a listener, and a server name.
+type StreamClaim = (String, Option<String>);
 
 impl StreamClaims {
     /// Those of these server names that no route has yet; `None` is every name.
-    fn take(&mut self, host: &str, state: &ListenerState, names: Vec<Option<String>>) -> Vec<Option<String>> {
-        let claim = |name: &Option<String>| (host.to_owned(), state.listener.port, state.transport(), name.clone());
+    fn take(&mut self, state: &ListenerState, names: Vec<Option<String>>) -> Vec<Option<String>> {
+        let claim = |name: &Option<String>| (state.id.clone(), name.clone());
         names.into_iter().filter(|name| self.0.insert(claim(name))).collect()
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn write(
         if !state.is_served() || !addresses.can_be_listened_on() {
             continue;
         }
-        let names = claims.take(&addresses.host, state, server_names(state, route.hostnames));
+        let names = claims.take(state, server_names(state, route.hostnames));
         if names.is_empty() {
             continue;
         }
@@ -110,6 +110,10 @@ fn value(
     let names: Option<Vec<&str>> = names.iter().map(Option::as_deref).collect();
     if let Some(names) = names {
         value.insert("snis".to_owned(), json!(names));
+    }
+    if state.listener.protocol == "TLS" {
+        // A listener with a more specific host gets its connections, whatever routes others have.
+        value.insert("listeners".to_owned(), json!([state.id]));
     }
     if state.passes_tls() {
         value.insert("tls_passthrough".to_owned(), true.into());
