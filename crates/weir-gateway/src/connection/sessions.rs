@@ -122,13 +122,15 @@ impl Sessions {
         let worker = &self.worker;
         // Without a route there is neither a session nor a record: either would be a gift to a flood.
         find(&worker.current().snapshot, Transport::Udp, local, client.ip(), None).ok_or("no_route")?;
-        if self.is_full() {
-            let spare = self.table.borrow_mut().remove_spare(worker.now_ns()).ok_or("sessions_full")?;
-            spare.end(worker);
-        }
+        let is_full = self.is_full();
+        // A client with more than its share ends no session of another one.
         let task = worker.task(&self.service);
         if !task.claim(client.ip()) {
             return Err("sessions_of_client");
+        }
+        if is_full {
+            let spare = self.table.borrow_mut().remove_spare(worker.now_ns()).ok_or("sessions_full")?;
+            spare.end(worker);
         }
         let session = Rc::new(DatagramSession::new(worker, Rc::clone(&self.socket), key));
         self.table.borrow_mut().insert(key, Rc::clone(&session));

@@ -82,6 +82,8 @@ impl QuicEndpoint {
                 Poll::Pending => break,
                 Poll::Ready(Ok(count)) => count,
                 Poll::Ready(Err(error)) => {
+                    // The socket may be readable, and does not say so again.
+                    context.waker().wake_by_ref();
                     outcome = Err(error);
                     break;
                 }

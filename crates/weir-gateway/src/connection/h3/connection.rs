@@ -45,6 +45,8 @@ pub struct H3Connection {
     pub state: RefCell<H3State>,
     tls: RefCell<Option<Rc<Tls>>>,
     local: SocketAddr,
+    /// The address of the handshake, which that has proven. A packet with another one may be forged.
+    peer: SocketAddr,
     /// Unique in this process.
     number: u64,
     begun_ns: u64,
@@ -89,7 +91,7 @@ impl H3Connection {
         worker: TaskGuard,
         (handle, quic): (ConnectionHandle, Connection),
         wakes: Rc<WakeList>,
-        local: SocketAddr,
+        (peer, local): (SocketAddr, SocketAddr),
     ) -> H3Connection {
         worker.metrics.connections_opened.increment();
         let now_ns = worker.now_ns();
@@ -116,6 +118,7 @@ impl H3Connection {
             }),
             tls: RefCell::default(),
             local,
+            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             begun_ns: now_ns,
             requests: Cell::new(0),
             idle_since_ns: Cell::new(now_ns),
@@ -151,7 +154,7 @@ impl H3Connection {
     fn established(&self, state: &mut H3State) {
         state.phase = ConnectionPhase::Open;
         // The address is proven only now, unless it was before the handshake: another client cannot use up its share.
-        if !self.worker.claim(state.quic.remote_address().ip().to_canonical()) {
+        if !self.worker.claim(self.peer.ip()) {
             return self.fail(state, H3ErrorCode::H3_EXCESSIVE_LOAD);
         }
         let handshake = state.quic.crypto_session().handshake_data();
@@ -163,7 +166,7 @@ impl H3Connection {
         }
         self.tls.replace(Some(Rc::new(tls)));
         let limits = self.worker.current().snapshot.clients.limits;
-        let settings = H3Settings { max_field_section_size: Some(limits.head_bytes as u64), connect_protocol: true };
+        let settings = H3Settings { max_field_section_size: Some(limits.head_bytes as u64), connect_protocol: false };
         let mut bytes = vec![unidirectional::kind::CONTROL as u8];
         settings.write(&mut bytes);
         state.control = state.quic.streams().open(Dir::Uni);
@@ -359,10 +362,10 @@ impl H3Connection {
         }
     }
 
-    /// Fills in the exchange's facts about the client: its address is that of now, as QUIC lets a client move.
-    pub fn describe(&self, state: &H3State, exchange: &mut Exchange) {
-        let peer = state.quic.remote_address();
-        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    /// Fills in the exchange's facts about the client. Its address stays that of the handshake, although QUIC lets a client move: the
+    /// state machine uses another address before the client has proven that it receives there.
+    pub fn describe(&self, exchange: &mut Exchange) {
+        let peer = self.peer;
         exchange.started_ns = self.worker.now_ns();
         exchange.client = weir_plugin::ClientFacts {
             peer,

@@ -149,12 +149,13 @@ impl SocketDriver {
             return self.endpoint.refuse(context, incoming);
         }
         let local = self.endpoint.local_addr(incoming.local_ip());
+        let ends = (incoming.remote_address(), local);
         let current = self.worker.current();
         let clients = &current.snapshot.clients;
         let limits = limits::of(clients);
         let server = Arc::new(CurrentServer { snapshot: Arc::clone(&current.snapshot), local });
         let Some((handle, quic)) = self.endpoint.accept(context, now, incoming, limits, server) else { return };
-        let connection = Rc::new(H3Connection::new(task, (handle, quic), Rc::clone(&self.wakes), local));
+        let connection = Rc::new(H3Connection::new(task, (handle, quic), Rc::clone(&self.wakes), ends));
         connection.touch();
         self.connections.insert(handle, DrivenConnection { connection, deadline: None, is_handshaking: true });
         self.handshakes += 1;

@@ -81,7 +81,7 @@ fn start(
     if let (Framing::Sized(length), Ok(()), Some(slot)) = (exchange.request.framing, parsed, state.slots.get_mut(&id)) {
         slot.reader.announce(length);
     }
-    connection.describe(state, &mut exchange);
+    connection.describe(&mut exchange);
     exchange.request_bytes = size as u64;
     match parsed {
         Ok(()) if exchange.request.upgrade => add_websocket_key(&mut exchange),
