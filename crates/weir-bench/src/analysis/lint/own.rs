@@ -46,6 +46,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
     let histogram = if open { &total.latency } else { &total.service_time };
     let quantile_ms = |share: f64| (!histogram.is_empty()).then(|| histogram.quantile(share) as f64 / 1e6);
     let direct = measured::direct(result, &cell.target);
+    let carries_streams = |row: &ScenarioRow| row.name == cell.row && row.needs.iter().any(|need| need == "streams");
+    let carries_streams = result.scenario.rows.iter().any(carries_streams);
     let backend_cpus: Vec<u32> = run.role(ProcessRole::Backend).flat_map(|process| process.cpus.clone()).collect();
     let check = result
         .targets
@@ -107,7 +109,8 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
             false => total.unexpected,
         }),
         // The kernel counts connections of the whole machine: on a busy one, they may belong to other processes.
-        upstream_connects: (requests && !direct && others_cpu.is_some_and(|share| share < 0.03))
+        // A target that does not look into the bytes opens a connection for each of its clients'.
+        upstream_connects: (requests && !direct && !carries_streams && others_cpu.is_some_and(|share| share < 0.03))
             .then(|| run.upstream_connects())
             .flatten(),
         upstream_keepalive: None,
