@@ -5,8 +5,62 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use weir_client::{CallError, CallSettings, HttpClient, HttpProtocol, IdleConnections, ServerVerification, ServiceUrl};
 use weir_plugin::ConfigError;
+
+/// How a service is called: options of the plugins that ask one for each request.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+pub struct ServiceCallOptions {
+    /// Time-out for a call, in milliseconds, including the time to connect.
+    #[serde(default = "default_timeout")]
+    #[schemars(range(min = 1, max = 60_000))]
+    #[schemars(extend("x-weir-unit" = "ms"))]
+    timeout: u64,
+    /// Reuses connections to the service (keep-alive).
+    #[serde(default = "default_true")]
+    keepalive: bool,
+    /// How long an idle connection is kept, in milliseconds.
+    #[serde(default = "default_keepalive_timeout")]
+    #[schemars(range(min = 1000))]
+    #[schemars(extend("x-weir-unit" = "ms"))]
+    keepalive_timeout: u64,
+    /// The maximum number of idle connections of each worker.
+    #[serde(default = "default_keepalive_pool")]
+    #[schemars(range(min = 1))]
+    keepalive_pool: usize,
+    /// Whether the certificate of an `https` service is verified, against the CA certificates of the system.
+    #[serde(default = "default_true")]
+    ssl_verify: bool,
+}
+
+fn default_true() -> bool {
+    true
+}
+
+fn default_timeout() -> u64 {
+    3000
+}
+
+fn default_keepalive_timeout() -> u64 {
+    60_000
+}
+
+fn default_keepalive_pool() -> usize {
+    5
+}
+
+impl ServiceCallOptions {
+    /// The service of an option, at `path`, that holds a URL.
+    pub fn service(&self, client: &HttpClient, url: &str, path: &str) -> Result<HttpService, ConfigError> {
+        let idle = IdleConnections {
+            max_per_origin: if self.keepalive { self.keepalive_pool } else { 0 },
+            timeout: Duration::from_millis(self.keepalive_timeout),
+        };
+        HttpService::parse(client, url, self.ssl_verify, Duration::from_millis(self.timeout), idle, path)
+    }
+}
 
 /// The URL of a service, with the settings for calls to it.
 #[derive(Clone)]

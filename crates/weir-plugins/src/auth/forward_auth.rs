@@ -12,12 +12,11 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_client::IdleConnections;
 use weir_plugin::{
     Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template,
 };
 
-use crate::http_service::HttpService;
+use crate::http_service::{HttpService, ServiceCallOptions};
 use crate::options::headers::{Scalar, header_name};
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -77,26 +76,8 @@ pub struct ForwardAuth {
     #[schemars(range(min = 1, max = 86_400))]
     #[schemars(extend("x-weir-unit" = "s"))]
     cache_ttl: u64,
-    /// Time-out for a request to the service, in milliseconds, including the time to connect.
-    #[serde(default = "default_timeout")]
-    #[schemars(range(min = 1, max = 60_000))]
-    #[schemars(extend("x-weir-unit" = "ms"))]
-    timeout: u64,
-    /// Reuses connections to the service (keep-alive).
-    #[serde(default = "default_true")]
-    keepalive: bool,
-    /// How long an idle connection is kept, in milliseconds.
-    #[serde(default = "default_keepalive_timeout")]
-    #[schemars(range(min = 1000))]
-    #[schemars(extend("x-weir-unit" = "ms"))]
-    keepalive_timeout: u64,
-    /// The maximum number of idle connections of each worker.
-    #[serde(default = "default_keepalive_pool")]
-    #[schemars(range(min = 1))]
-    keepalive_pool: usize,
-    /// Whether the certificate of an `https` service is verified, against the CA certificates of the system.
-    #[serde(default = "default_true")]
-    ssl_verify: bool,
+    #[serde(flatten)]
+    call: ServiceCallOptions,
     /// Allows requests when the service does not answer.
     #[serde(default)]
     allow_degradation: bool,
@@ -120,10 +101,6 @@ enum RequestMethod {
     Post,
 }
 
-fn default_timeout() -> u64 {
-    3000
-}
-
 fn default_signin_redirect_param() -> String {
     "rd".to_owned()
 }
@@ -132,20 +109,8 @@ fn default_cache_ttl() -> u64 {
     300
 }
 
-fn default_keepalive_timeout() -> u64 {
-    60_000
-}
-
-fn default_keepalive_pool() -> usize {
-    5
-}
-
 fn default_max_req_body_size() -> u64 {
     64 << 20
-}
-
-fn default_true() -> bool {
-    true
 }
 
 fn default_status_on_error() -> u16 {
@@ -167,12 +132,7 @@ impl Definition for ForwardAuth {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         self.check()?;
-        let idle = IdleConnections {
-            max_per_origin: if self.keepalive { self.keepalive_pool } else { 0 },
-            timeout: Duration::from_millis(self.keepalive_timeout),
-        };
-        let timeout = Duration::from_millis(self.timeout);
-        let service = HttpService::parse(build.http(), &self.uri, self.ssl_verify, timeout, idle, "uri")?;
+        let service = self.call.service(build.http(), &self.uri, "uri")?;
         let extra = |(name, value): (String, Scalar)| {
             let path = format!("extra_headers.{name}");
             let template = value.template(&path, build)?;
@@ -505,7 +465,7 @@ impl ForwardAuthorizer {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use weir_client::HttpClient;
+    use weir_client::{HttpClient, IdleConnections};
 
     use super::*;
     use crate::testing::{exchange, refused};

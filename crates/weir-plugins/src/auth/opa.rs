@@ -2,17 +2,15 @@ mod decision;
 mod input;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request};
 use http_body_util::Full;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_client::IdleConnections;
 use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
-use crate::http_service::HttpService;
+use crate::http_service::{HttpService, ServiceCallOptions};
 use crate::options::headers::header_name;
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -41,26 +39,8 @@ pub struct Opa {
     /// object with the member `allow`.
     #[schemars(length(min = 1))]
     policy: String,
-    /// Whether the certificate of an `https` server is verified, against the CA certificates of the system.
-    #[serde(default = "default_true")]
-    ssl_verify: bool,
-    /// Time-out for a query, in milliseconds, including the time to connect.
-    #[serde(default = "default_timeout")]
-    #[schemars(range(min = 1, max = 60_000))]
-    #[schemars(extend("x-weir-unit" = "ms"))]
-    timeout: u64,
-    /// Reuses connections to OPA (keep-alive).
-    #[serde(default = "default_true")]
-    keepalive: bool,
-    /// How long an idle connection is kept, in milliseconds.
-    #[serde(default = "default_keepalive_timeout")]
-    #[schemars(range(min = 1000))]
-    #[schemars(extend("x-weir-unit" = "ms"))]
-    keepalive_timeout: u64,
-    /// The maximum number of idle connections of each worker.
-    #[serde(default = "default_keepalive_pool")]
-    #[schemars(range(min = 1))]
-    keepalive_pool: usize,
+    #[serde(flatten)]
+    call: ServiceCallOptions,
     /// Adds `route` to the input: `id`, `name`, `uris`, `hosts` and `service_id` of the route, without its plugins.
     #[serde(default)]
     with_route: bool,
@@ -76,22 +56,6 @@ pub struct Opa {
     #[serde(default)]
     #[schemars(length(min = 1))]
     send_headers_upstream: Option<Vec<String>>,
-}
-
-fn default_true() -> bool {
-    true
-}
-
-fn default_timeout() -> u64 {
-    3000
-}
-
-fn default_keepalive_timeout() -> u64 {
-    60_000
-}
-
-fn default_keepalive_pool() -> usize {
-    5
 }
 
 /// The most bytes of an answer of OPA.
@@ -112,12 +76,7 @@ impl Definition for Opa {
   send_headers_upstream: [X-User]"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let idle = IdleConnections {
-            max_per_origin: if self.keepalive { self.keepalive_pool } else { 0 },
-            timeout: Duration::from_millis(self.keepalive_timeout),
-        };
-        let timeout = Duration::from_millis(self.timeout);
-        let mut service = HttpService::parse(build.http(), &self.host, self.ssl_verify, timeout, idle, "host")?;
+        let mut service = self.call.service(build.http(), &self.host, "host")?;
         service.target = target(&service.target, &self.policy)?;
         let names = self.send_headers_upstream.unwrap_or_default();
         let upstream_fields = names.into_iter().enumerate().map(|(index, name)| {
