@@ -80,6 +80,12 @@ fn upgrade(debian: &DebianRoot, install: &mut Command) {
     load.finish();
 }
 
+/// The command that installs a package.
+fn installing(debian: &DebianRoot, package: &Path) -> Command {
+    let package = debian.take(package);
+    debian.script(&format!("apt-get install --yes --no-install-recommends {}", package.display()))
+}
+
 /// What an operator changes, so that it has to survive an upgrade.
 #[track_caller]
 fn edit_configuration(debian: &DebianRoot) {
@@ -111,10 +117,7 @@ fn the_debian_package_serves_is_upgraded_without_a_lost_request_and_goes() {
     let before = debian.files();
     let (first, place) = (one(folder, ".deb"), TempDir::new());
     let next = next_version(&first, &place);
-    let apt = |package: &Path| {
-        let package = debian.take(package);
-        debian.script(&format!("apt-get install --yes --no-install-recommends {}", package.display()))
-    };
+    let apt = |package: &Path| installing(&debian, package);
     said(&mut apt(&first));
     assert_eq!(debian.run("curl -s http://127.0.0.1:9080/"), WELCOME);
     assert_eq!(debian.run(&format!("stat --format %U /proc/{}", process(&debian))), "weir\n");
@@ -146,10 +149,7 @@ fn an_installation_that_failed_does_not_make_an_upgrade_start_the_service() {
     let Some((folder, debian)) = packages().zip(DebianRoot::start()) else { return };
     let (first, place) = (one(folder, ".deb"), TempDir::new());
     let next = next_version(&first, &place);
-    let apt = |package: &Path| {
-        let package = debian.take(package);
-        debian.script(&format!("apt-get install --yes --no-install-recommends {}", package.display()))
-    };
+    let apt = |package: &Path| installing(&debian, package);
     said(&mut apt(&first));
     process(&debian);
     debian.run("systemctl disable --now weir.service; touch /run/weir.installing");

@@ -73,8 +73,10 @@ pub trait ClientSide: Sending {
     /// something.
     fn poll_read_ahead(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>>;
 
-    /// Whether the client has closed its sending side.
-    fn ended(&self) -> bool;
+    /// Whether the client has closed its sending side. The end of a stream among others does not mean that.
+    fn ended(&self) -> bool {
+        false
+    }
 
     /// Whether another request may follow on the connection: the client has not closed its sending side, or has sent more before
     /// than the rest of this request's body, which is this long.
@@ -84,7 +86,9 @@ pub trait ClientSide: Sending {
 
     /// A client that has closed its sending side may still wait for the response, or be gone. After this time it counts as
     /// gone.
-    fn half_close_deadline_ns(&self, settings: &ClientSettings) -> u64;
+    fn half_close_deadline_ns(&self, _: &ClientSettings) -> u64 {
+        NEVER
+    }
 
     /// The deadline that the client set for its call (gRPC), at which it wants a status in any case.
     fn call_deadline_ns(&self) -> u64 {

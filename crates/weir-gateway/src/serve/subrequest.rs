@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use weir_net::timer::{NEVER, Timer};
+use weir_net::timer::Timer;
 use weir_plugin::{
     AnswerWriter, AttemptRecord, ClientFacts, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer,
 };
@@ -19,7 +19,7 @@ use crate::context::lifecycle::ServicePhase;
 use crate::context::served_exchange::ServedExchange;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, Pipe, Sending};
-use crate::snapshot::{ClientSettings, Target};
+use crate::snapshot::Target;
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 
@@ -226,14 +226,6 @@ impl ClientSide for SubrequestClient {
             }
             _ => Poll::Ready(Err(Stop::ClientGone)),
         }
-    }
-
-    fn ended(&self) -> bool {
-        false
-    }
-
-    fn half_close_deadline_ns(&self, _: &ClientSettings) -> u64 {
-        NEVER
     }
 
     fn response_head(&mut self, _: &mut Vec<u8>, exchange: &mut Exchange, _: HopFraming, _: bool) {

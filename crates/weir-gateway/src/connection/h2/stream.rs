@@ -19,7 +19,6 @@ use crate::context::lifecycle::{ServicePhase, WorkerPhase};
 use crate::message::fields;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, Pipe, Sending, StreamLoss};
-use crate::snapshot::ClientSettings;
 use crate::worker::Worker;
 
 /// The most bytes of a response that are read from the upstream at once: what a client does not take is held per stream.
@@ -184,15 +183,6 @@ impl ClientSide for H2ClientStream {
             Some(_) => Poll::Ready(Err(Stop::ClientGone)),
             None => Poll::Pending,
         }
-    }
-
-    /// The end of the request does not mean that the client has closed.
-    fn ended(&self) -> bool {
-        false
-    }
-
-    fn half_close_deadline_ns(&self, _: &ClientSettings) -> u64 {
-        NEVER
     }
 
     fn call_deadline_ns(&self) -> u64 {

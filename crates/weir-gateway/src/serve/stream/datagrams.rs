@@ -267,9 +267,7 @@ pub async fn serve_session(
     worker.metrics.streams_opened.increment();
     let end = carry(worker, &current, session, service, &mut exchange).await;
     session.tell(&mut exchange);
-    record::record(worker, &current, &mut exchange, end);
-    worker.metrics.streams_closed.increment();
-    worker.buffers.recycle_exchange(exchange);
+    record::finish(worker, &current, exchange, end);
 }
 
 async fn carry(

@@ -61,9 +61,7 @@ pub async fn serve_stream(worker: &Rc<Worker>, client: &mut impl StreamClient, m
     if end.is_err() {
         client.abort();
     }
-    record::record(worker, &current, &mut exchange, end);
-    worker.metrics.streams_closed.increment();
-    worker.buffers.recycle_exchange(exchange);
+    record::finish(worker, &current, exchange, end);
 }
 
 async fn carry(

@@ -13,12 +13,19 @@ use crate::worker::snapshot::WorkerSnapshot;
 /// The status of a stream that has ended by itself; the same as in nginx.
 const COMPLETE: u16 = 200;
 
-pub(super) fn record(
+/// Ends the exchange of a stream.
+pub(super) fn finish(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
-    exchange: &mut ServedExchange,
+    mut exchange: Box<ServedExchange>,
     end: Result<(), Stop>,
 ) {
+    record(worker, current, &mut exchange, end);
+    worker.metrics.streams_closed.increment();
+    worker.buffers.recycle_exchange(exchange);
+}
+
+fn record(worker: &Rc<WorkerContext>, current: &WorkerSnapshot, exchange: &mut ServedExchange, end: Result<(), Stop>) {
     let (now_ns, metrics) = (worker.now_ns(), &worker.metrics);
     exchange.ended_ns = now_ns;
     exchange.response.status = match end {
