@@ -265,10 +265,10 @@ mod tests {
     fn an_address_in_use_is_refused_though_its_owner_would_share_it() {
         let listeners = bind(loopback(), plan(1)).expect("loopback has a free port");
         let addr = listeners[0].local_addr().expect("it is bound");
-        let error = bind(addr, plan(1)).expect_err("somebody listens there");
+        let error = bind(addr, plan(1)).expect_err("a process listens there");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(listeners);
-        bind(addr, plan(1)).expect("nobody listens there any more");
+        bind(addr, plan(1)).expect("no process listens there any more");
     }
 
     #[test]

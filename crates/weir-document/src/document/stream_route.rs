@@ -43,7 +43,7 @@ pub struct StreamRouteSpec {
 }
 
 keys! {
-    /// Which connections are carried as they are, without HTTP, and where to. They come from listeners with `protocol: tcp`.
+    /// Which connections are carried as they are, without HTTP, and where to. They come from listeners with `protocol: tcp` or `udp`.
     pub(super) static STREAM_ROUTE: StreamRouteKeys = "stream_route", shared COMMON, rules &[
         KeyRule::AnyOf {
             keys: &["upstream", "upstream_id", "service_id"],

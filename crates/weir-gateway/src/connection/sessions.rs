@@ -1,5 +1,5 @@
 //! The sessions of a socket that receives datagrams: one for each address and port of a client, and each address that it has sent
-//! to. A client is not known to be where its datagrams say, so that anybody can begin sessions: their number is bounded, and one
+//! to. A client is not known to be where its datagrams say, so that a forged address begins a session as well: their number is bounded, and one
 //! that is in use is not given up for a new one.
 
 use std::cell::RefCell;
