@@ -6,7 +6,7 @@ use quinn::{ConnectionError, VarInt};
 use weir_testkit::{Answer, DEADLINE, Gate, Origin, Signal};
 
 use crate::client::{NAME, ask, client, connect, endpoint, request, rest, run};
-use crate::{file, serve, with_workers};
+use crate::{file, serve};
 
 #[test]
 fn a_name_without_a_certificate_is_refused() {
@@ -24,8 +24,10 @@ fn a_name_without_a_certificate_is_refused() {
 
 #[test]
 fn a_client_that_moves_keeps_its_connection_on_two_workers() {
-    let origin = Origin::serving(|request| Answer::ok(request.headers.get("X-Forwarded-Port").unwrap_or("-")));
-    let served = with_workers(&origin, 2);
+    let origin = Origin::serving(|request| Answer::ok(request.headers.get("X-Port").unwrap_or("-")));
+    let port = "global_rules: [{ id: g, plugins: { proxy-rewrite: { headers: { set: { X-Port: $remote_port } } } } }]";
+    let served = serve(&origin, &format!("worker_processes: 2\n{port}\n"));
+    let mut ports = std::collections::BTreeSet::new();
     run(async {
         let endpoint = endpoint(&served.authority);
         let quic = endpoint.connect(served.gateway.tls_addr(), NAME).expect("begun").await.expect("established");
@@ -33,12 +35,14 @@ fn a_client_that_moves_keeps_its_connection_on_two_workers() {
             h3::client::new(h3_quinn::Connection::new(quic.clone())).await.expect("it begins");
         tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
         for _ in 0..20 {
-            let (response, _) = ask(&mut sender, request("GET", "/")).await;
+            let (response, port) = ask(&mut sender, request("GET", "/")).await;
             assert_eq!(response.status(), 200);
+            ports.insert(port);
             let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
             endpoint.rebind(socket).expect("it moves");
         }
     });
+    assert_eq!(ports.len(), 1, "another address may be forged, until the client has proven it");
     assert_eq!(served.gateway.metrics().sum("weir_client_connections_opened_total", &[]) as u64, 1);
 }
 
@@ -56,16 +60,16 @@ fn a_reload_keeps_connections() {
     });
 }
 
-#[test]
-fn a_node_that_ends_serves_what_has_begun_and_says_goodbye() {
+/// The body of a response that a node gives while it drains, and how the connection ends.
+fn answered_while_it_drains(content: Vec<u8>) -> (Vec<u8>, ConnectionError) {
     let gate = Gate::new();
     let opener = gate.clone();
     let origin = Origin::serving(move |_| {
         gate.wait();
-        Answer::ok("late")
+        Answer::ok(content.clone())
     });
     let mut served = serve(&origin, "");
-    run(async {
+    let outcome = run(async {
         let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
         let mut stream = sender.send_request(request("GET", "/")).await.expect("it is sent");
         stream.finish().await.expect("it ends");
@@ -74,13 +78,25 @@ fn a_node_that_ends_serves_what_has_begun_and_says_goodbye() {
         served.gateway.wait_stderr("it drains", |text| text.contains("drain"));
         opener.open();
         assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
-        assert_eq!(rest(&mut stream).await.0, b"late");
-        match quic.closed().await {
-            ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
-            error => panic!("{error}"),
-        }
+        (rest(&mut stream).await.0, quic.closed().await)
     });
     assert!(served.gateway.wait_exit(DEADLINE).success());
+    outcome
+}
+
+#[track_caller]
+fn expect_no_error(end: ConnectionError) {
+    match end {
+        ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_node_that_ends_serves_what_has_begun_and_says_goodbye() {
+    let (body, end) = answered_while_it_drains(b"late".to_vec());
+    assert_eq!(body, b"late");
+    expect_no_error(end);
 }
 
 /// More than the network takes at once, so that it is not acknowledged yet when the gateway has given all of it to QUIC.
@@ -88,25 +104,29 @@ const LARGE: usize = 900 * 1024;
 
 #[test]
 fn a_response_is_whole_if_the_node_ends_right_after_it() {
-    let gate = Gate::new();
-    let opener = gate.clone();
-    let origin = Origin::serving(move |_| {
-        gate.wait();
-        Answer::ok(vec![b'x'; LARGE])
-    });
-    let mut served = serve(&origin, "");
-    run(async {
-        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
-        let mut stream = sender.send_request(request("GET", "/")).await.expect("it is sent");
-        stream.finish().await.expect("it ends");
-        origin.wait_requests(1);
-        served.gateway.signal(Signal::TERM);
-        served.gateway.wait_stderr("it drains", |text| text.contains("drain"));
-        opener.open();
-        assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
-        assert_eq!(rest(&mut stream).await.0.len(), LARGE);
-    });
-    assert!(served.gateway.wait_exit(DEADLINE).success());
+    assert_eq!(answered_while_it_drains(vec![b'x'; LARGE]).0.len(), LARGE);
+}
+
+#[test]
+fn an_idle_connection_gets_a_goaway_before_it_is_closed() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    for (settings, is_told) in [("", true), ("client_first_byte_timeout: 1s\n", false)] {
+        let served = serve(&origin, settings);
+        run(async {
+            let quic = connect(&served.authority, served.gateway.tls_addr()).await;
+            let mut control = quic.accept_uni().await.expect("the control stream");
+            if is_told {
+                served.gateway.signal(Signal::TERM);
+            }
+            let mut received = Vec::new();
+            while let Ok(Some(chunk)) = control.read_chunk(64, true).await {
+                received.extend_from_slice(&chunk.bytes);
+            }
+            // No request has begun: RFC 9114 section 7.2.6.
+            assert!(received.ends_with(&[7, 1, 0]), "{received:?}");
+            expect_no_error(quic.closed().await);
+        });
+    }
 }
 
 #[test]
@@ -162,10 +182,7 @@ fn a_listener_without_http3_any_more_closes_its_connections() {
         let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
         ask(&mut sender, request("GET", "/")).await;
         served.gateway.rewrite(&file(&identity, &origin, "").replace(", http3: true", ""));
-        match tokio::time::timeout(DEADLINE, quic.closed()).await.expect("it ends") {
-            ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
-            error => panic!("{error}"),
-        }
+        expect_no_error(tokio::time::timeout(DEADLINE, quic.closed()).await.expect("it ends"));
     });
 }
 
@@ -175,9 +192,6 @@ fn a_client_that_sends_no_request_is_closed_in_time() {
     let served = serve(&origin, "client_first_byte_timeout: 1s\n");
     run(async {
         let quic = connect(&served.authority, served.gateway.tls_addr()).await;
-        match tokio::time::timeout(DEADLINE + Duration::from_secs(1), quic.closed()).await.expect("it ends") {
-            ConnectionError::ApplicationClosed(closed) => assert_eq!(closed.error_code, VarInt::from_u32(0x100)),
-            error => panic!("{error}"),
-        }
+        expect_no_error(tokio::time::timeout(DEADLINE + Duration::from_secs(1), quic.closed()).await.expect("it ends"));
     });
 }

@@ -34,6 +34,13 @@ impl Listen {
         Listen { address, settings: ListenerProtocol::Http.into(), http3: false, public_port: None, origin }
     }
 
+    /// Whether both serve HTTP/3 on one port, one of them at every address: the kernel would give a datagram to either.
+    fn has_datagrams_of(&self, other: &Listen) -> bool {
+        let [one, two] = [self, other].map(|listen| listen.address.socket_addr());
+        let is_everywhere = one.ip().is_unspecified() || two.ip().is_unspecified();
+        self.http3 && other.http3 && one.port() != 0 && one.port() == two.port() && is_everywhere
+    }
+
     /// Whether both cannot have sockets of their own: the address and the transport are the same.
     pub fn is_beside(&self, other: &Listen) -> bool {
         let uses = |listen: &Listen, transport: Transport| {
@@ -120,6 +127,10 @@ pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
         let Some(listen) = one_listen(&item) else { continue };
         match listens.iter().any(|other| other.is_beside(&listen)) {
             true => item.report_advising("the address is listed twice", "keep one"),
+            false if listens.iter().any(|other| other.has_datagrams_of(&listen)) => item.report_advising(
+                "`http3` cannot be served at an address and at all addresses of the same port",
+                "keep it at one of the two: that of all addresses serves this one as well",
+            ),
             false => listens.push(listen),
         }
     }

@@ -234,11 +234,15 @@ impl Lifecycle {
         is_due
     }
 
+    pub(super) fn is_full(&self, now_ns: u64) -> bool {
+        self.full_until_ns.get() > now_ns
+    }
+
     /// How long a connection may wait while the worker is at its connection limit. Connections that have carried a request
     /// may wait longer than those that have not.
     pub(super) fn patience_ns(&self, waits_for: WaitsFor, now_ns: u64) -> u64 {
         match waits_for {
-            _ if self.full_until_ns.get() <= now_ns => u64::MAX,
+            _ if !self.is_full(now_ns) => u64::MAX,
             WaitsFor::FirstByte => FULL_FIRST_BYTE_NS,
             WaitsFor::RestOfHead => FULL_HEAD_NS,
             WaitsFor::NextRequest => FULL_IDLE_NS,

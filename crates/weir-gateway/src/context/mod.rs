@@ -87,6 +87,11 @@ impl WorkerContext {
         self.wheel.wake_all();
     }
 
+    /// Whether the worker is at its connection limit.
+    pub fn is_full(&self) -> bool {
+        self.lifecycle.is_full(self.now_ns())
+    }
+
     /// Until when a connection that has waited since `since_ns` may wait: until its deadline, or shorter at the connection
     /// limit. `None` if its time is over.
     pub fn wait_until_ns(&self, waits_for: WaitsFor, since_ns: u64, deadline_ns: u64) -> Option<u64> {

@@ -16,13 +16,12 @@ use crate::listener::{self, ListeningSocket, SocketPlan, Transport};
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
 /// Opens a socket for each worker on an address, between which the kernel chooses by connection ids ([`steer`]). None may be closed
-/// before the others. `is_beside`: this process has another address with the port ([`listener::bind_beside`]).
+/// before the others.
 ///
 /// # Errors
 /// As for TCP, an address that another process uses is an error, even if that process would share it.
-pub fn bind(addr: SocketAddr, workers: usize, is_beside: bool) -> io::Result<Vec<UdpSocket>> {
-    let bind = if is_beside { listener::bind_beside } else { listener::bind };
-    let sockets = bind(addr, SocketPlan { transport: Transport::Udp, count: workers, backlog: 0 })?;
+pub fn bind(addr: SocketAddr, workers: usize) -> io::Result<Vec<UdpSocket>> {
+    let sockets = listener::bind(addr, SocketPlan { transport: Transport::Udp, count: workers, backlog: 0 })?;
     let udp = |socket| if let ListeningSocket::Udp(socket) = socket { Some(socket) } else { None };
     let sockets: Vec<UdpSocket> = sockets.into_iter().filter_map(udp).collect();
     if workers > 1 {

@@ -78,8 +78,6 @@ enum Http3 {
 struct Http3Plan {
     bound: SocketAddr,
     workers: usize,
-    /// Another listener with HTTP/3 has another address with the port.
-    is_shared: bool,
     /// A former owner of the address may still have the sockets, and gives them up soon.
     may_wait: bool,
 }
@@ -276,9 +274,7 @@ impl ListenersState {
             let bound = sockets[0].local_addr()?;
             let http3 = match listen.http3 {
                 true => {
-                    let is_other = |open: &OpenListener| open.http3.is_on() && open.bound != bound;
-                    let is_shared = self.open.iter().any(|open| is_other(open) && open.bound.port() == bound.port());
-                    let plan = Http3Plan { bound, workers, is_shared, may_wait: is_inherited || is_beside };
+                    let plan = Http3Plan { bound, workers, may_wait: is_inherited || is_beside };
                     open_http3(plan, &self.quic_secrets)?
                 }
                 false => Http3::Off,
@@ -293,7 +289,7 @@ impl ListenersState {
 
 /// Opens the UDP sockets of an address.
 fn open_http3(plan: Http3Plan, secrets: &QuicSecrets) -> io::Result<Http3> {
-    match quic::bind(plan.bound, plan.workers, plan.is_shared) {
+    match quic::bind(plan.bound, plan.workers) {
         Ok(sockets) => Ok(Http3::Opened(QuicShare { sockets: sockets.into(), secrets: secrets.clone() })),
         Err(error) if plan.may_wait && error.kind() == io::ErrorKind::AddrInUse => Ok(Http3::Awaited(plan)),
         Err(error) => Err(io::Error::new(error.kind(), format!("UDP, for `http3`: {error}"))),

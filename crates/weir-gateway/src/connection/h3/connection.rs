@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weir_net::quic::{
     Connection, ConnectionError, ConnectionHandle, Dir, Event, QuicHandshake, StreamEvent, StreamId, VarInt,
@@ -19,7 +19,7 @@ use super::slot::{RequestSlot, next_chunk};
 use super::wakes::WakeList;
 use crate::connection::heads::Heads;
 use crate::connection::secure;
-use crate::context::lifecycle::WorkerPhase;
+use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::message::sides::StreamLoss;
 use crate::snapshot::ClientSettings;
 use crate::worker::TaskGuard;
@@ -30,6 +30,11 @@ const PING_NS: u64 = 15_000_000_000;
 /// How long a connection without a request waits at most for the acknowledgement of its last responses: the megabyte that may
 /// be in flight takes so long at 28 kbit/s.
 const ACKNOWLEDGEMENT_NS: u64 = 300_000_000_000;
+
+/// How long a connection stays open after its GOAWAY at least and at most, and in round trips: requests that the client has sent meanwhile
+/// are rejected as such, so that it may send them again elsewhere.
+const FAREWELL: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
+const FAREWELL_TRIPS: u32 = 2;
 
 /// The most bytes of heads and trailers of one connection that have come in part.
 const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
@@ -74,6 +79,8 @@ pub struct H3State {
     /// The number of the next request that the client has not begun.
     next: u64,
     pub phase: ConnectionPhase,
+    /// When the GOAWAY was sent.
+    left_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +122,7 @@ impl H3Connection {
                 sections: 0,
                 next: 0,
                 phase: ConnectionPhase::Handshake,
+                left_ns: 0,
             }),
             tls: RefCell::default(),
             local,
@@ -308,16 +316,16 @@ impl H3Connection {
         match (self.worker.service().phase(), state.phase) {
             (_, ConnectionPhase::Closed) => return NEVER,
             (WorkerPhase::Stopping, _) => state.close(H3ErrorCode::H3_NO_ERROR),
-            (WorkerPhase::Draining, ConnectionPhase::Open) => state.leave(),
+            (WorkerPhase::Draining, ConnectionPhase::Open) => state.leave(now_ns),
             (WorkerPhase::Draining, ConnectionPhase::Handshake) => state.close(H3ErrorCode::H3_REQUEST_REJECTED),
             (_, ConnectionPhase::Open)
                 if settings.keepalive_requests.is_some_and(|most| self.requests.get() >= most) =>
             {
-                state.leave();
+                state.leave(now_ns);
             }
             _ => {}
         }
-        if state.phase == ConnectionPhase::Leaving && state.slots.is_empty() && state.unacknowledged.is_empty() {
+        if state.phase == ConnectionPhase::Leaving && !state.is_busy() && state.farewell_ns() <= now_ns {
             state.close(H3ErrorCode::H3_NO_ERROR);
         }
         let deadline_ns = self.deadline_ns(state, settings);
@@ -329,14 +337,20 @@ impl H3Connection {
     }
 
     fn deadline_ns(&self, state: &H3State, settings: &ClientSettings) -> u64 {
-        let ns = |timeout: std::time::Duration| timeout.as_nanos() as u64;
+        let ns = |timeout: Duration| timeout.as_nanos() as u64;
         match state.phase {
             ConnectionPhase::Closed => NEVER,
-            ConnectionPhase::Handshake => self.begun_ns + ns(settings.handshake_timeout),
+            ConnectionPhase::Handshake => {
+                self.waits_until_ns(WaitsFor::RestOfHead, self.begun_ns, settings.handshake_timeout)
+            }
             _ if state.slots.is_empty() && !state.unacknowledged.is_empty() => {
                 self.idle_since_ns.get() + ACKNOWLEDGEMENT_NS
             }
-            _ if state.slots.is_empty() => self.idle_since_ns.get() + ns(settings.idle_patience(self.requests.get()).1),
+            ConnectionPhase::Leaving if state.slots.is_empty() => state.farewell_ns(),
+            _ if state.slots.is_empty() => {
+                let (waits_for, patience) = settings.idle_patience(self.requests.get());
+                self.waits_until_ns(waits_for, self.idle_since_ns.get(), patience)
+            }
             _ => {
                 let heads = state.slots.values().filter(|slot| slot.task.is_none()).map(|slot| slot.begun_ns);
                 let head_ns = heads.min().map_or(NEVER, |begun_ns| begun_ns + ns(settings.header_timeout));
@@ -345,9 +359,18 @@ impl H3Connection {
         }
     }
 
+    /// Until when a connection without a request may wait: shorter at the connection limit.
+    fn waits_until_ns(&self, waits_for: WaitsFor, since_ns: u64, patience: Duration) -> u64 {
+        let deadline_ns = since_ns + patience.as_nanos() as u64;
+        self.worker.wait_until_ns(waits_for, since_ns, deadline_ns).unwrap_or(0)
+    }
+
     fn time_is_over(&self, state: &mut H3State, settings: &ClientSettings, now_ns: u64) {
-        if state.phase == ConnectionPhase::Handshake || state.slots.is_empty() {
-            return state.close(H3ErrorCode::H3_NO_ERROR);
+        if state.slots.is_empty() {
+            return match state.phase {
+                ConnectionPhase::Open if !state.is_busy() => state.leave(now_ns),
+                _ => state.close(H3ErrorCode::H3_NO_ERROR),
+            };
         }
         if self.pinged_ns.get() + PING_NS <= now_ns {
             self.pinged_ns.set(now_ns);
@@ -421,11 +444,23 @@ impl H3State {
     }
 
     /// RFC 9114 §5.2: requests that begin from now on are not served.
-    fn leave(&mut self) {
+    fn leave(&mut self, now_ns: u64) {
+        self.left_ns = now_ns;
         let mut bytes = Vec::new();
         frame::write_goaway(&mut bytes, self.next);
         self.write_control(&bytes);
         self.phase = ConnectionPhase::Leaving;
+    }
+
+    /// Whether a request is being served, or its response not acknowledged.
+    fn is_busy(&self) -> bool {
+        !self.slots.is_empty() || !self.unacknowledged.is_empty()
+    }
+
+    /// When the connection may be closed after its GOAWAY, if nothing else is going on.
+    fn farewell_ns(&self) -> u64 {
+        let [least, most] = FAREWELL;
+        self.left_ns + (self.quic.rtt() * FAREWELL_TRIPS).clamp(least, most).as_nanos() as u64
     }
 
     fn write_control(&mut self, bytes: &[u8]) {

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::net::UdpSocket;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,7 @@ pub async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<ServicePhas
         wakes: Rc::default(),
         handshakes: 0,
         phase: WorkerPhase::Serving,
+        was_full: false,
         timer,
         worker,
         service,
@@ -86,6 +87,8 @@ struct SocketDriver {
     wakes: Rc<WakeList>,
     handshakes: usize,
     phase: WorkerPhase,
+    /// The worker was at its connection limit.
+    was_full: bool,
 }
 
 impl SocketDriver {
@@ -98,8 +101,11 @@ impl SocketDriver {
         }
         self.receive(context, now);
         self.expire(now);
-        if self.phase != self.service.phase() {
-            self.phase = self.service.phase();
+        let (phase, is_full) = (self.service.phase(), self.worker.is_full());
+        let is_new = phase != self.phase || is_full && !self.was_full;
+        (self.phase, self.was_full) = (phase, is_full);
+        if is_new {
+            // Idle connections have less time at the limit.
             self.connections.values().for_each(|driven| driven.connection.touch());
         }
         if self.endpoint.poll_unsent(context).is_ready() {
@@ -153,7 +159,8 @@ impl SocketDriver {
         let current = self.worker.current();
         let clients = &current.snapshot.clients;
         let limits = limits::of(clients);
-        let server = Arc::new(CurrentServer { snapshot: Arc::clone(&current.snapshot), local });
+        let snapshot = Mutex::new(Some(Arc::clone(&current.snapshot)));
+        let server = Arc::new(CurrentServer { snapshot, local });
         let Some((handle, quic)) = self.endpoint.accept(context, now, incoming, limits, server) else { return };
         let connection = Rc::new(H3Connection::new(task, (handle, quic), Rc::clone(&self.wakes), ends));
         connection.touch();

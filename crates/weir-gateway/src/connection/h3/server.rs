@@ -1,22 +1,23 @@
 //! Which certificate a client gets.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_net::quic::ChooseServer;
 use weir_net::tls::Server;
 
 use crate::snapshot::Snapshot;
 
-/// Chooses by the configuration that was current when the connection began.
+/// Chooses by the configuration that was current when the connection began, once: the connection outlives that configuration.
 pub struct CurrentServer {
-    pub snapshot: Arc<Snapshot>,
+    pub snapshot: Mutex<Option<Arc<Snapshot>>>,
     /// The address of this end.
     pub local: SocketAddr,
 }
 
 impl ChooseServer for CurrentServer {
     fn choose(&self, name: Option<&str>) -> Option<Server> {
-        self.snapshot.certificate_of(Some(self.local), name).map(|certificate| certificate.server.clone())
+        let snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        snapshot.certificate_of(Some(self.local), name).map(|certificate| certificate.server.clone())
     }
 }
