@@ -154,6 +154,24 @@ pub(super) fn read(given: &Given, settings: &mut IngressSettings) -> Vec<Remark>
     remarks
 }
 
+/// Remarks on the annotations of an Ingress whose class does not read them. Without one that protects something, or without which requests
+/// go to the wrong place, the Ingress must not be served.
+pub(super) fn unread(given: &Given) -> Vec<Remark> {
+    let is_needed = |name: &str| table().any(|known| known.name == name && known.is_needed);
+    let remark = |name: &str| {
+        let (treatment, text) = match is_needed(name) {
+            true => (
+                Treatment::Refused,
+                "the class of this Ingress does not read annotations of ingress-nginx, and without this one the Ingress must not be \
+                 served: use a class that `adoptIngressNginx` adopts, or remove it.",
+            ),
+            false => (Treatment::Left, "the class of this Ingress does not read annotations of ingress-nginx"),
+        };
+        Remark { name: name.to_owned(), treatment, text: text.to_owned() }
+    };
+    given.names().map(remark).collect()
+}
+
 pub(super) use given::{Given as Annotations, secret_text};
 
 #[cfg(test)]

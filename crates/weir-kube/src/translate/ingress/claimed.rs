@@ -57,18 +57,13 @@ fn claim<'a>(
 ) -> Claimed<'a> {
     let given = Annotations::new(ingress, world);
     let mut claimed = Claimed { ingress, dialect, settings: IngressSettings::default(), is_refused: false };
-    let mut remarks = Vec::new();
-    match dialect {
+    let mut remarks = match dialect {
         IngressDialect::IngressNginx => {
             claimed.settings = IngressSettings::ingress_nginx();
-            remarks = annotations::read(&given, &mut claimed.settings);
+            annotations::read(&given, &mut claimed.settings)
         }
-        IngressDialect::Standard => remarks.extend(given.names().map(|name| Remark {
-            name: name.to_owned(),
-            treatment: Treatment::Left,
-            text: "the class of this Ingress does not read annotations of ingress-nginx".to_owned(),
-        })),
-    }
+        IngressDialect::Standard => annotations::unread(&given),
+    };
     if claimed.settings.client_certificates.is_some() {
         // A request without TLS would not be asked for a certificate.
         claimed.settings.to_https = ToHttps::All;

@@ -46,8 +46,9 @@ pub(super) fn target(
     } else if !backends.has_endpoint(found) {
         return Err(format!("the Service `{name}` has no endpoint"));
     }
-    let variant = has_own.then_some(claimed.ingress.metadata.name.as_str());
-    let id = backends.upstream(found, variant, settings);
+    // With a prefix, since variants of the Gateway API have names of their own, such as `grpc`.
+    let variant = has_own.then(|| format!("ingress_{}", claimed.ingress.metadata.name));
+    let id = backends.upstream(found, variant.as_deref(), settings);
     Ok(Map::from_iter([("upstream_id".to_owned(), id.into())]))
 }
 

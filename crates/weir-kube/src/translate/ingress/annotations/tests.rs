@@ -4,11 +4,16 @@ use super::*;
 use crate::objects::ingress::Ingress;
 use crate::world::World;
 
-fn treated(annotations: &[(&str, &str)]) -> (IngressSettings, Vec<Remark>) {
+fn with(annotations: &[(&str, &str)]) -> Ingress {
     let mut ingress = Ingress::default();
     for (name, value) in annotations {
         ingress.metadata.annotations.insert(format!("{PREFIX}{name}"), (*value).to_owned());
     }
+    ingress
+}
+
+fn treated(annotations: &[(&str, &str)]) -> (IngressSettings, Vec<Remark>) {
+    let ingress = with(annotations);
     let mut settings = IngressSettings::ingress_nginx();
     let world = World::default();
     let remarks = read(&Given::new(&ingress, &world), &mut settings);
@@ -37,6 +42,22 @@ fn a_value_that_is_not_understood_refuses_the_ingress_only_if_it_is_needed() {
     assert_eq!(treatment("enable-cors", "true"), Treatment::Differs);
     assert_eq!(treatment("enable-access-log", "false"), Treatment::Left);
     assert_eq!(treatment("no-such-annotation", "x"), Treatment::Left);
+}
+
+#[test]
+fn a_class_that_reads_no_annotations_refuses_an_ingress_that_needs_one() {
+    let world = World::default();
+    for (name, expected) in [
+        ("whitelist-source-range", Treatment::Refused),
+        ("auth-url", Treatment::Refused),
+        ("rewrite-target", Treatment::Refused),
+        ("proxy-read-timeout", Treatment::Left),
+        ("no-such-annotation", Treatment::Left),
+    ] {
+        let ingress = with(&[(name, "x")]);
+        let remarks = unread(&Given::new(&ingress, &world));
+        assert_eq!((remarks.len(), remarks[0].treatment), (1, expected), "{name}");
+    }
 }
 
 #[test]
