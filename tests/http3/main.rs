@@ -1,5 +1,6 @@
 //! HTTP/3 of the gateway, over real sockets.
 
+mod alternatives;
 mod client;
 mod lifecycle;
 mod malformed;
@@ -28,9 +29,13 @@ fn file(identity: &Identity, origin: &Origin, more: &str) -> String {
 }
 
 fn serve(origin: &Origin, more: &str) -> Served {
+    serve_file(|identity| file(identity, origin, more))
+}
+
+fn serve_file(file: impl Fn(&Identity) -> String) -> Served {
     let authority = Authority::new();
     let identity = authority.identity(&[client::NAME]);
-    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(&identity, origin, more));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(&identity));
     Served { authority, gateway }
 }
 

@@ -43,6 +43,7 @@ pub use traffic::sse_fanout::{StreamLimit, totals as fanout_totals};
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::acl::Acl>(),
+    Entry::of::<transform::alt_svc::AltSvc>(),
     Entry::of::<traffic::api_breaker::ApiBreaker>(),
     Entry::of::<auth::attach_consumer_label::AttachConsumerLabel>(),
     Entry::authenticating::<auth::basic_auth::BasicAuth>(),

@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::json;
 use weir_gateway::snapshot::{Chain, ChainReach, ConsumerPlugins, Link, Rank};
 use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Registry};
 
@@ -96,13 +97,16 @@ impl<'a> Chains<'a> {
         let mut global = Vec::new();
         let mut seen = HashSet::new();
         let mut keys = Some(Vec::new());
-        for PluginSet { id, origin, content, plugins } in &document.global_rules {
+        let from_listen = chains.said_of_http3();
+        let rules = document.global_rules.iter().map(|rule| ("global_rule", rule));
+        for (kind, rule) in rules.chain(from_listen.iter().map(|rule| ("listen", rule))) {
+            let PluginSet { id, origin, content, plugins } = rule;
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
                 // APISIX would silently ignore the second one.
                 let problem = format!("`{}` is in two global rules", plugin.name);
                 chains.report(origin, plugin, problem, Some("keep it in one of them".to_owned()));
             }
-            let set = chains.set("global_rule", id, *content, origin, plugins);
+            let set = chains.set(kind, id, *content, origin, plugins);
             keys = keys.zip(set.key).map(|(mut keys, key)| {
                 keys.push(key);
                 keys
@@ -113,6 +117,33 @@ impl<'a> Chains<'a> {
         chains.global = global;
         chains.global_key = keys.map(Fingerprint::of);
         chains
+    }
+
+    /// The plugin by which addresses with `http3` are told to clients, unless a global rule decides that. A port that the system chooses
+    /// is not known here.
+    fn said_of_http3(&self) -> Option<PluginSet> {
+        const NAME: &str = "alt-svc";
+        let document = self.compiler.document;
+        let serving = document.settings.listen.iter().filter(|listen| listen.http3 && listen.address.port() != 0);
+        let ports: BTreeSet<u16> = serving.clone().map(|listen| listen.address.port()).collect();
+        let is_enabled = document.enabled_plugins.as_ref().is_none_or(|enabled| enabled.contains(NAME));
+        let is_named = document.global_rules.iter().flat_map(|rule| rule.plugins.iter()).any(|one| *one.name == *NAME);
+        if is_named || !is_enabled || self.registry.find(NAME).is_none() {
+            return None;
+        }
+        let origin = serving.clone().next()?.origin.clone();
+        let content = Fingerprint::of(&ports);
+        let plugin = PluginSpec {
+            name: NAME.into(),
+            place: origin.place,
+            options: json!({ "on_ports": ports }),
+            disabled: false,
+            priority: None,
+            filter: None,
+            error_response: None,
+            shares: Vec::new(),
+        };
+        Some(PluginSet { id: "http3".into(), origin, content, plugins: vec![plugin] })
     }
 
     /// The fingerprint of the inputs of the global rules; `None` if building caused a warning.

@@ -1,5 +1,6 @@
 //! Changes to heads and content: rewriting, compression, and conversion between protocols.
 
+pub mod alt_svc;
 pub mod brotli;
 pub mod compression;
 pub mod grpc_web;
