@@ -7,6 +7,9 @@ mod grpc_libraries;
 mod grpc_web;
 mod grpcurl;
 mod http1;
+#[path = "../http3/client.rs"]
+#[expect(dead_code, reason = "the tests of HTTP/3 alone use more of it")]
+mod http3_client;
 mod matrix;
 mod messages;
 mod programs;

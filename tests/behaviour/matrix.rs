@@ -817,4 +817,8 @@ matrix! {
     https2_to_https1: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http1<crate::sides::Secure>;
     https2_to_http2: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http2<crate::sides::Plain>;
     https2_to_https2: crate::sides::Http2<crate::sides::Secure> => crate::sides::Http2<crate::sides::Secure>;
+    http3_to_http1: crate::sides::Http3 => crate::sides::Http1<crate::sides::Plain>;
+    http3_to_https1: crate::sides::Http3 => crate::sides::Http1<crate::sides::Secure>;
+    http3_to_http2: crate::sides::Http3 => crate::sides::Http2<crate::sides::Plain>;
+    http3_to_https2: crate::sides::Http3 => crate::sides::Http2<crate::sides::Secure>;
 }

@@ -2,6 +2,7 @@
 
 mod http2;
 mod http2_origin;
+mod http3;
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
@@ -11,6 +12,7 @@ use weir_testkit::{
 };
 
 pub use http2::Http2;
+pub use http3::Http3;
 
 /// A field of a header or trailer section.
 pub type Field<'a> = (&'a str, &'a str);
@@ -29,6 +31,7 @@ pub enum Length {
 /// The client side of one connection.
 pub trait ClientSide: Sized + Send + 'static {
     const TLS: bool;
+    const HTTP3: bool = false;
     fn connect(gateway: &Gateway) -> Self;
     /// Sends a request's head.
     fn begin(&mut self, method: &str, target: &str, fields: &[Field], length: Length);
@@ -154,7 +157,9 @@ pub fn listen<C: ClientSide>() -> String {
     let Identity { certificate, key } = identity();
     match C::TLS {
         true => format!(
-            "listen: [{{ address: \"127.0.0.1:0\", tls: true }}]\nssls:\n  - {{ sni: t, cert: {certificate:?}, key: {key:?} }}\n"
+            "listen: [{{ address: \"127.0.0.1:0\", tls: true, http3: {} }}]\nssls:\n  - {{ sni: t, cert: {certificate:?}, key: \
+             {key:?} }}\n",
+            C::HTTP3
         ),
         false => String::new(),
     }

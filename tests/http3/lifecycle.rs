@@ -1,9 +1,10 @@
 //! Connections from their beginning to their end: handshakes, moving clients, reloads, shutdown.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use quinn::{ConnectionError, VarInt};
-use weir_testkit::{Answer, DEADLINE, Gate, Origin, Signal};
+use weir_testkit::{Answer, Authority, DEADLINE, Gate, Gateway, Origin, Signal, TempDir, free_port};
 
 use crate::client::{NAME, ask, client, connect, endpoint, request, rest, run};
 use crate::{file, serve};
@@ -43,7 +44,10 @@ fn a_client_that_moves_keeps_its_connection_on_two_workers() {
         }
     });
     assert_eq!(ports.len(), 1, "another address may be forged, until the client has proven it");
-    assert_eq!(served.gateway.metrics().sum("weir_client_connections_opened_total", &[]) as u64, 1);
+    let metrics = served.gateway.metrics();
+    assert_eq!(metrics.sum("weir_client_connections_opened_total", &[]) as u64, 1);
+    assert_eq!(metrics.sum("weir_quic_connections_total", &["outcome=\"accepted\""]) as u64, 1);
+    assert!(metrics.sum("weir_quic_packets_total", &["outcome=\"sent\""]) >= 20.0, "a response for each request");
 }
 
 #[test]
@@ -57,6 +61,35 @@ fn a_reload_keeps_connections() {
         served.gateway.rewrite(&file(&identity, &second, ""));
         assert_eq!(ask(&mut sender, request("GET", "/")).await.1, b"second");
         assert_eq!(quic.close_reason(), None);
+    });
+}
+
+#[test]
+fn a_client_of_a_process_that_was_killed_is_told_by_the_next_one() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let directory = TempDir::new();
+    let port = free_port();
+    let authority = Authority::new();
+    let identity = authority.identity(&[NAME]);
+    let text = file(&identity, &origin, &format!("data_dir: {}\n", directory.path().display()))
+        .replace("{ address: \"127.0.0.1:0\", tls", &format!("{{ address: \"127.0.0.1:{port}\", tls"));
+    let start = || Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&text);
+    let mut first = start();
+    run(async {
+        let (mut sender, quic) = client(&authority, first.tls_addr()).await;
+        assert_eq!(ask(&mut sender, request("GET", "/")).await.1, b"ok");
+        first.signal(Signal::KILL);
+        assert!(!first.wait_exit(DEADLINE).success());
+        let second = start();
+        assert_eq!(second.tls_addr().port(), port);
+        let refused = sender.send_request(request("GET", "/")).await;
+        drop(refused);
+        match quic.closed().await {
+            ConnectionError::Reset => {}
+            error => panic!("{error}"),
+        }
+        let key = directory.path().join("http3-reset.key");
+        assert_eq!(std::fs::metadata(key).expect("a file").permissions().mode() & 0o777, 0o600);
     });
 }
 

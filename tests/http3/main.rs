@@ -5,6 +5,7 @@ mod client;
 mod lifecycle;
 mod malformed;
 mod messages;
+mod websocket;
 
 use weir_testkit::{Authority, Gateway, Identity, Origin};
 

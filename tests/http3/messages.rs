@@ -1,10 +1,12 @@
 //! Requests and responses.
 
-use bytes::Bytes;
-use http::HeaderMap;
-use weir_testkit::{Answer, Gate, Origin, Reading};
+use std::cell::Cell;
 
-use crate::client::{ask, client, request, rest, run};
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use weir_testkit::{Answer, DEADLINE, Gate, Origin, Reading, eventually};
+
+use crate::client::{Stream, ask, client, request, rest, run};
 use crate::{serve, with_workers};
 
 #[test]
@@ -214,4 +216,55 @@ fn a_request_that_is_reset_ends_at_the_origin_as_well() {
         stream.stop_sending(h3::error::Code::H3_REQUEST_CANCELLED);
         tokio::task::spawn_blocking(move || gate.wait()).await.expect("the origin sees it");
     });
+}
+
+#[test]
+fn a_more_urgent_response_goes_first() {
+    let (large, small) = (700 * 1024, 128 * 1024);
+    let gate = Gate::new();
+    let opener = gate.clone();
+    let origin = Origin::serving(move |request| {
+        gate.wait();
+        Answer::ok(vec![b'x'; if request.target == "/large" { large } else { small }])
+    });
+    let served = serve(&origin, "");
+    let received = || served.gateway.metrics().sum("weir_upstream_bytes_total", &["direction=\"received\""]) as usize;
+    let prioritized = |path: &str, priority: &str| {
+        let mut request = request("GET", path);
+        request.headers_mut().insert("priority", priority.parse().expect("a value"));
+        request
+    };
+    // Of one thread, so that the client acknowledges nothing while that waits for something else.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let ended = runtime.block_on(async {
+        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        let mut streams = Vec::new();
+        for (path, priority) in [("/large", "u=6"), ("/small", "u=1")] {
+            let mut stream = sender.send_request(prioritized(path, priority)).await.expect("it is sent");
+            stream.finish().await.expect("it ends");
+            streams.push(stream);
+        }
+        while origin.requests().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        opener.open();
+        eventually("the gateway has both", DEADLINE, || received() >= large + small);
+        let (second, first) = (streams.pop().expect("two"), streams.pop().expect("two"));
+        let of_first = Cell::new(0);
+        let read = async |mut stream: Stream, count: &Cell<usize>| {
+            assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
+            while let Some(piece) = stream.recv_data().await.expect("content") {
+                count.set(count.get() + piece.remaining());
+            }
+        };
+        let of_second = Cell::new(0);
+        let second = async {
+            read(second, &of_second).await;
+            of_first.get()
+        };
+        let (ended, ()) = tokio::join!(second, read(first, &of_first));
+        assert_eq!((of_first.get(), of_second.get()), (large, small));
+        ended
+    });
+    assert!(ended < small / 2, "{ended} bytes of the less urgent response came first");
 }

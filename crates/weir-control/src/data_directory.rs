@@ -13,10 +13,15 @@ pub fn configured_directory(settings: &NodeSettings, beside: &Path) -> Option<Pa
     settings.data_dir.as_deref().map(|directory| beside.join(directory))
 }
 
-/// The directory for files that a node writes: `data_dir`, the directory given by systemd, or one beside the configuration file.
-pub fn data_directory(settings: &NodeSettings, beside: &Path) -> PathBuf {
+/// The directory that a node has been given for its files: `data_dir`, or the one of systemd.
+pub fn given_directory(settings: &NodeSettings, beside: &Path) -> Option<PathBuf> {
     let by_systemd = || std::env::var_os("STATE_DIRECTORY").map(PathBuf::from);
-    configured_directory(settings, beside).or_else(by_systemd).unwrap_or_else(|| beside.join(DATA))
+    configured_directory(settings, beside).or_else(by_systemd)
+}
+
+/// The directory for files that a node writes: the one that it was given, or one beside the configuration file.
+pub fn data_directory(settings: &NodeSettings, beside: &Path) -> PathBuf {
+    given_directory(settings, beside).unwrap_or_else(|| beside.join(DATA))
 }
 
 /// The file of an embedded store.

@@ -45,7 +45,7 @@ mod wake;
 pub mod watch;
 pub mod writes;
 
-pub use crate::data_directory::{data_directory, store_path};
+pub use crate::data_directory::{data_directory, given_directory, store_path};
 pub use checker::{ChangeCheck, ResourceChecker};
 pub use file::FileSource;
 pub use file_access::FileAccess;

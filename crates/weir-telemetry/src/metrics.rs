@@ -22,6 +22,18 @@ pub struct EventCounters {
     pub failed: Counter,
 }
 
+/// What the sockets of HTTP/3 have done.
+#[derive(Debug, Default)]
+pub struct QuicCounters {
+    /// Connections that clients began: accepted, refused, and those that had to prove their address first.
+    pub accepted: Counter,
+    pub refused: Counter,
+    pub retried: Counter,
+    /// Packets of connections sent, and those that the network has lost.
+    pub packets_sent: Counter,
+    pub packets_lost: Counter,
+}
+
 /// The cells of one worker. Only that worker's thread may write them.
 ///
 /// The alignment keeps two workers' cells off one cache line, and off the pair of lines a processor fetches together.
@@ -99,6 +111,8 @@ pub struct WorkerMetrics {
     /// Durations of the steps in which a worker adopts a configuration; it serves requests between the steps.
     pub adoption_slice: Histogram,
 
+    pub quic: QuicCounters,
+
     /// One per slot of [`RouteSlots`].
     routes: Box<[RouteMetrics]>,
 }
@@ -145,6 +159,7 @@ impl WorkerMetrics {
             upstream_queued: Gauge::default(),
             tick_delay: Histogram::default(),
             adoption_slice: Histogram::default(),
+            quic: QuicCounters::default(),
             // The shared slot comes first.
             routes: (0..=routes).map(|_| RouteMetrics::default()).collect(),
         }

@@ -119,8 +119,26 @@ impl Metrics {
         page.gauge("weir_tunnels", "Open connections that were upgraded, such as WebSockets.");
         page.value(&[], opened.saturating_sub(closed));
         page.counter("weir_tunnels_opened", "Connections that were upgraded.").total(&[], opened);
+        self.quic(page);
         self.streams(page);
         self.events(page);
+    }
+
+    fn quic(&self, page: &mut Page) {
+        page.counter(
+            "weir_quic_connections",
+            "Connections that clients of HTTP/3 began: accepted, refused at a limit or while the node leaves, and those whose clients had \
+             to prove their address first.",
+        );
+        page.total(&[("outcome", "accepted")], self.sum(|of| &of.quic.accepted));
+        page.total(&[("outcome", "refused")], self.sum(|of| &of.quic.refused));
+        page.total(&[("outcome", "retry")], self.sum(|of| &of.quic.retried));
+        page.counter(
+            "weir_quic_packets",
+            "Packets sent to clients of HTTP/3, and those of them that were lost on the way.",
+        );
+        page.total(&[("outcome", "sent")], self.sum(|of| &of.quic.packets_sent));
+        page.total(&[("outcome", "lost")], self.sum(|of| &of.quic.packets_lost));
     }
 
     /// Counts by word, summed over the workers.

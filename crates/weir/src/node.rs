@@ -6,6 +6,7 @@ mod configuration;
 mod figures;
 mod health;
 mod hubs;
+mod key_file;
 mod listening;
 mod logs;
 mod metrics_export;
@@ -37,6 +38,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::{Interval, interval};
 use weir_control::document::{AdminAddress, NodeSettings, StoreKind};
+use weir_control::stores::given_directory;
 use weir_control::{Acme, ConfigWatch, DocumentLoader, Hubs, Publication, Publisher};
 use weir_gateway::{DataPlane, GatewayOptions};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
@@ -144,7 +146,9 @@ impl GatewayNode {
         let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
         let names = opened.as_ref().map_or(LIMIT, |(_, loaded)| usize::from(loaded.document.settings.metrics_names));
         let metrics = Arc::new(Metrics::with_names(workers, names));
-        let listeners = Arc::new(ClientListeners::new(workers, limits.backlog, inherited));
+        let beside = options.file.parent().unwrap_or(Path::new(""));
+        let directory = opened.as_ref().ok().and_then(|(_, loaded)| given_directory(&loaded.document.settings, beside));
+        let listeners = Arc::new(ClientListeners::new(workers, limits.backlog, inherited, directory));
         let snapshots = SnapshotPublisher::new(Arc::clone(&metrics), Arc::clone(&listeners));
         let source = options.file.to_string_lossy();
         let publisher = Arc::new(Publisher::new(&source, PLUGINS, Box::new(snapshots.clone())));
@@ -183,7 +187,6 @@ impl GatewayNode {
             })
         };
         let status_on = settings.status.map(|addr| open(STATUS, addr)).transpose()?;
-        let beside = options.file.parent().unwrap_or(Path::new(""));
         let admin_on = match settings.admin.as_ref().map(|admin| &admin.listen) {
             Some(AdminAddress::Tcp(addr)) => Some(open(ADMIN, *addr)?.to_string()),
             Some(AdminAddress::Unix(path)) => Some(format!("unix:{}", beside.join(path).display())),

@@ -38,8 +38,8 @@ impl QuicLimits {
 /// The most streams of a client that carry no request: control, the two of QPACK, and some without a meaning (RFC 9114 §6.2).
 const UNIDIRECTIONAL_STREAMS: u32 = 16;
 
-/// Keys that all workers use, and that last as long as the process. Clients of an earlier process therefore learn only by their own
-/// time-out that it has ended.
+/// Keys that all workers use. They last as long as the process, unless that of resets is kept: only then do clients of an earlier process
+/// learn at their next packet that it has ended, and not by their own time-out.
 #[derive(Clone)]
 pub struct QuicSecrets {
     reset: Arc<hmac::Key>,
@@ -52,11 +52,18 @@ impl QuicSecrets {
         let mut secret = [0; 64];
         aws_lc_rs::rand::fill(&mut secret).expect("the system has random numbers");
         let (reset, token) = secret.split_at(32);
-        QuicSecrets {
-            reset: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset)),
-            token: Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(token)),
-        }
+        let token = Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(token));
+        QuicSecrets { reset: reset_key(reset), token }
     }
+
+    /// With the key of an earlier process for resets (RFC 9000 §10.3).
+    pub fn with_reset_key(&self, key: &[u8]) -> QuicSecrets {
+        QuicSecrets { reset: reset_key(key), token: Arc::clone(&self.token) }
+    }
+}
+
+fn reset_key(bytes: &[u8]) -> Arc<hmac::Key> {
+    Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes))
 }
 
 impl Default for QuicSecrets {

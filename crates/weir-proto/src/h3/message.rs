@@ -21,6 +21,17 @@ pub enum MessagePart<'a> {
     Trailers(Vec<u8>),
 }
 
+/// What follows in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageAhead {
+    /// Nothing so far.
+    Nothing,
+    /// A frame without a meaning, which has been read.
+    Empty,
+    /// Content or trailers, which [`H3MessageReader::next`] reads.
+    Part,
+}
+
 /// What may come next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expected {
@@ -114,6 +125,29 @@ impl H3MessageReader {
                 }
             }
         }
+    }
+
+    /// Reads `rest` as far as it has no meaning, at most up to the end of one frame.
+    pub fn look_ahead(&mut self, rest: &mut &[u8]) -> Result<MessageAhead, H3Fault> {
+        let left = match self.frame {
+            Some((Payload::Skip, left)) => left,
+            Some(_) => return Ok(MessageAhead::Part),
+            None => {
+                let (head, whole) = (self.head.clone(), *rest);
+                let Some(frame) = self.head.take(rest) else { return Ok(MessageAhead::Nothing) };
+                if matches!(frame.kind, kind::DATA | kind::HEADERS) {
+                    (self.head, *rest) = (head, whole);
+                    return Ok(MessageAhead::Part);
+                }
+                self.begin(frame)?;
+                frame.length
+            }
+        };
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
+        *rest = &rest[count..];
+        let left = left - count as u64;
+        self.frame = (left > 0).then_some((Payload::Skip, left));
+        Ok(if left > 0 { MessageAhead::Nothing } else { MessageAhead::Empty })
     }
 
     /// The client has ended the stream.
@@ -278,5 +312,28 @@ mod tests {
         assert!(read(&[&most[..], &[&HEAD]].concat(), 999, None).is_ok());
         let excessive = Err(H3Fault::Connection(H3ErrorCode::H3_EXCESSIVE_LOAD));
         assert_eq!(read(&[&most[..], &[&frame]].concat(), 999, None), excessive);
+    }
+
+    #[test]
+    fn looking_ahead_reads_frames_without_a_meaning_alone() {
+        let frames = [&HEAD[..], &[0x21, 2, 9, 9], &[0x21, 0], &[0, 3, b'a', b'b', b'c']].concat();
+        for piece in 1..=frames.len() {
+            let (mut reader, mut has_head, mut is_part, mut content) =
+                (H3MessageReader::new(100), false, false, vec![]);
+            for mut rest in frames.chunks(piece) {
+                while !rest.is_empty() {
+                    if has_head && !is_part {
+                        is_part = reader.look_ahead(&mut rest).expect("it is valid") == MessageAhead::Part;
+                        continue;
+                    }
+                    match reader.next(&mut rest).expect("it is valid") {
+                        Some(MessagePart::Head(_)) => has_head = true,
+                        Some(MessagePart::Content(bytes)) => content.extend_from_slice(bytes),
+                        part => assert_eq!(part, None, "in pieces of {piece}"),
+                    }
+                }
+            }
+            assert_eq!((has_head, is_part, &content[..]), (true, true, &b"abc"[..]), "in pieces of {piece}");
+        }
     }
 }

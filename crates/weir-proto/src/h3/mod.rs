@@ -13,6 +13,6 @@ pub mod varint;
 
 pub use control::{ControlEvent, ControlReader};
 pub use error::{H3ErrorCode, H3Fault};
-pub use message::{H3MessageReader, MessagePart};
+pub use message::{H3MessageReader, MessageAhead, MessagePart};
 pub use settings::H3Settings;
 pub use unidirectional::{PeerStreams, UnidirectionalReader};

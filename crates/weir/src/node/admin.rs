@@ -3,7 +3,6 @@
 
 mod console;
 mod encoding;
-mod key_file;
 mod pages;
 mod streams;
 mod tokens;
@@ -36,6 +35,7 @@ use weir_telemetry::log_file::LineSender;
 use weir_telemetry::process;
 
 use super::figures::{FigureThread, Figures};
+use super::key_file;
 use super::listening::ClientListeners;
 use super::server::bounds::ServerBounds;
 use super::server::{
@@ -62,6 +62,9 @@ const LEAST_COMPRESSED: usize = 1 << 10;
 const COMPRESSING: usize = 2;
 /// The most intermediate certificates between a client's certificate and the authority.
 const CLIENT_DEPTH: usize = 2;
+/// The key of a node that has none configured.
+const KEY_FILE: &str = "admin.key";
+const KEY_BYTES: usize = 24;
 
 /// The running server. Dropping it stops accepting, finishes the requests in progress, and removes the Unix socket.
 pub struct AdminServer {
@@ -310,7 +313,7 @@ fn keys(
         return Ok((keys, None));
     }
     let directory = data_directory(settings, beside);
-    let (key, path) = key_file::generated(&directory).map_err(|error| {
+    let (key, path) = key_file::generated(&directory, KEY_FILE, KEY_BYTES).map_err(|error| {
         format!("the key of the Admin API cannot be read or generated in {}: {error}", directory.display())
     })?;
     say!("the key of the Admin API is in {}", path.display());

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::listener::{self, ListeningSocket, SocketPlan};
 use weir_net::quic::{self, QuicSecrets};
 
+use super::key_file;
 use super::sockets::CannotListen;
 use crate::say::say;
 
@@ -24,6 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a UDP port that is not free yet is tried again.
 const HTTP3_RETRY: Duration = Duration::from_millis(500);
+
+/// The key by which clients of HTTP/3 learn that the process they were connected with has ended.
+const RESET_KEY_FILE: &str = "http3-reset.key";
+const RESET_KEY_BYTES: usize = 32;
 
 /// The listeners for clients of this process.
 pub struct ClientListeners {
@@ -46,6 +52,8 @@ struct ListenersState {
     /// An address could not be listened on.
     has_failed: bool,
     quic_secrets: QuicSecrets,
+    /// The directory that the node has been given for its files, until the key for resets has been read from it.
+    reset_key_in: Option<PathBuf>,
 }
 
 struct OpenListener {
@@ -97,7 +105,13 @@ struct ListenerPlan {
 }
 
 impl ClientListeners {
-    pub fn new(workers: usize, backlog: i32, inherited: InheritedSockets) -> ClientListeners {
+    /// `directory`: that which the node has been given for its files.
+    pub fn new(
+        workers: usize,
+        backlog: i32,
+        inherited: InheritedSockets,
+        directory: Option<PathBuf>,
+    ) -> ClientListeners {
         let state = ListenersState {
             open: Vec::new(),
             newest: ListenerId::default(),
@@ -106,6 +120,7 @@ impl ClientListeners {
             has_ended: false,
             has_failed: false,
             quic_secrets: QuicSecrets::new(),
+            reset_key_in: directory,
         };
         ClientListeners { workers, backlog, state: Mutex::new(state), gateway: OnceLock::new() }
     }
@@ -126,6 +141,9 @@ impl ClientListeners {
         }
         let (added, set, closed) = state.difference(document);
         (reserved.plan.set, reserved.plan.closed) = (set, closed);
+        if added.iter().any(|listen| listen.http3) {
+            state.keep_reset_key();
+        }
         let mut faults = Vec::new();
         for listen in added {
             match state.opened(listen, self.workers, self.backlog) {
@@ -249,6 +267,18 @@ impl ListenersState {
             false
         });
         (wanted, set, open.into_iter().map(|open| open.id).collect())
+    }
+
+    /// Uses the key for resets that is in the node's directory, if it has one.
+    fn keep_reset_key(&mut self) {
+        let Some(directory) = self.reset_key_in.take() else { return };
+        match key_file::generated(&directory, RESET_KEY_FILE, RESET_KEY_BYTES) {
+            Ok((key, _)) => self.quic_secrets = self.quic_secrets.with_reset_key(key.as_bytes()),
+            Err(error) => say!(
+                "{}: {error}; after a restart, clients of HTTP/3 will wait for their time-out",
+                directory.join(RESET_KEY_FILE).display()
+            ),
+        }
     }
 
     /// Opens the sockets of a new address, or takes inherited ones.

@@ -210,7 +210,7 @@ mod tests {
     fn serve() -> (NodeServer, Arc<NodeState>, SocketAddr) {
         let limits = ProcessLimits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
         let metrics = Arc::new(Metrics::new(2));
-        let clients = Arc::new(ClientListeners::new(2, 16, InheritedSockets::default()));
+        let clients = Arc::new(ClientListeners::new(2, 16, InheritedSockets::default(), None));
         let subscriber = SnapshotPublisher::new(Arc::clone(&metrics), clients);
         let publisher = Publisher::new("weir.yaml", Registry::new(&[]), Box::new(subscriber));
         let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher), NameLookups::default(), None));

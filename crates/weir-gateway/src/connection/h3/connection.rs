@@ -1,10 +1,9 @@
 //! One connection: its streams, and what its client says on the control stream.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weir_net::quic::{
     Connection, ConnectionError, ConnectionHandle, Dir, Event, QuicHandshake, StreamEvent, StreamId, VarInt,
@@ -12,10 +11,10 @@ use weir_net::quic::{
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, Tls};
 use weir_proto::h2;
-use weir_proto::h2::credit::Credit;
-use weir_proto::h3::{H3ErrorCode, H3Fault, H3Settings, PeerStreams, UnidirectionalReader, frame, unidirectional};
+use weir_proto::h3::{ControlEvent, H3ErrorCode, H3Fault, H3Settings, UnidirectionalReader, unidirectional};
 
 use super::slot::{RequestSlot, next_chunk};
+use super::state::{ConnectionPhase, H3State, code, prioritize};
 use super::wakes::WakeList;
 use crate::connection::heads::Heads;
 use crate::connection::secure;
@@ -30,14 +29,6 @@ const PING_NS: u64 = 15_000_000_000;
 /// How long a connection without a request waits at most for the acknowledgement of its last responses: the megabyte that may
 /// be in flight takes so long at 28 kbit/s.
 const ACKNOWLEDGEMENT_NS: u64 = 300_000_000_000;
-
-/// How long a connection stays open after its GOAWAY at least and at most, and in round trips: requests that the client has sent meanwhile
-/// are rejected as such, so that it may send them again elsewhere.
-const FAREWELL: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
-const FAREWELL_TRIPS: u32 = 2;
-
-/// The most bytes of heads and trailers of one connection that have come in part.
-const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
 
 /// A connection, as its driver and its streams share it.
 pub struct H3Connection {
@@ -59,38 +50,8 @@ pub struct H3Connection {
     /// When the last request ended, or the connection was established.
     pub idle_since_ns: Cell<u64>,
     pinged_ns: Cell<u64>,
-}
-
-/// What is borrowed in turn.
-pub struct H3State {
-    pub quic: Connection,
-    pub slots: HashMap<StreamId, RequestSlot>,
-    /// Streams whose whole response QUIC has, and whose client has not acknowledged all of it. Closing the connection would lose the
-    /// rest.
-    pub unacknowledged: HashSet<StreamId>,
-    unidirectional: HashMap<StreamId, UnidirectionalReader>,
-    peer: PeerStreams,
-    has_settings: bool,
-    /// The control stream of this end, once the handshake is done.
-    control: Option<StreamId>,
-    pub credit: Credit,
-    /// Bytes of field sections received so far.
-    pub sections: u64,
-    /// The number of the next request that the client has not begun.
-    next: u64,
-    pub phase: ConnectionPhase,
-    /// When the GOAWAY was sent.
-    left_ns: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionPhase {
-    Handshake,
-    Open,
-    /// A GOAWAY has been sent; requests that began before are served to their end.
-    Leaving,
-    /// Nothing more is received or sent by streams.
-    Closed,
+    /// Packets sent and lost that are counted.
+    counted: Cell<[u64; 2]>,
 }
 
 impl H3Connection {
@@ -110,20 +71,7 @@ impl H3Connection {
             wakes,
             is_touched: Cell::new(false),
             heads: Heads::new(most_streams),
-            state: RefCell::new(H3State {
-                quic,
-                slots: HashMap::new(),
-                unacknowledged: HashSet::new(),
-                unidirectional: HashMap::new(),
-                peer: PeerStreams::default(),
-                has_settings: false,
-                control: None,
-                credit: Credit::new(now_ns),
-                sections: 0,
-                next: 0,
-                phase: ConnectionPhase::Handshake,
-                left_ns: 0,
-            }),
+            state: RefCell::new(H3State::new(quic, now_ns)),
             tls: RefCell::default(),
             local,
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
@@ -131,6 +79,7 @@ impl H3Connection {
             requests: Cell::new(0),
             idle_since_ns: Cell::new(now_ns),
             pinged_ns: Cell::new(now_ns),
+            counted: Cell::default(),
         }
     }
 
@@ -174,7 +123,7 @@ impl H3Connection {
         }
         self.tls.replace(Some(Rc::new(tls)));
         let limits = self.worker.current().snapshot.clients.limits;
-        let settings = H3Settings { max_field_section_size: Some(limits.head_bytes as u64), connect_protocol: false };
+        let settings = H3Settings { max_field_section_size: Some(limits.head_bytes as u64), connect_protocol: true };
         let mut bytes = vec![unidirectional::kind::CONTROL as u8];
         settings.write(&mut bytes);
         state.control = state.quic.streams().open(Dir::Uni);
@@ -219,7 +168,7 @@ impl H3Connection {
                     slot.wake();
                 }
             }
-            StreamEvent::Writable { id } => state.slots.get(&id).into_iter().for_each(RequestSlot::wake),
+            StreamEvent::Writable { id } => self.writable(state, id),
             StreamEvent::Stopped { id, .. } if Some(id) == state.control => {
                 self.fail(state, H3ErrorCode::H3_CLOSED_CRITICAL_STREAM);
             }
@@ -233,6 +182,28 @@ impl H3Connection {
             }
             StreamEvent::Available { .. } => {}
         }
+    }
+
+    fn writable(&self, state: &mut H3State, id: StreamId) {
+        let Some(slot) = state.slots.get(&id) else { return };
+        slot.wake();
+        // What waits in a tunnel must not wait until the upstream sends more.
+        if slot.is_tunnel {
+            self.flush(state, id);
+        }
+    }
+
+    /// Gives QUIC what it takes of the bytes that wait on a stream; returns their number.
+    pub fn flush(&self, state: &mut H3State, id: StreamId) -> usize {
+        let Some(slot) = state.slots.get_mut(&id) else { return 0 };
+        let was_finished = slot.finished;
+        let flushed = slot.flush(id, &mut state.quic, &self.worker.buffers);
+        if slot.finished && !was_finished {
+            state.unacknowledged.insert(id);
+        }
+        self.worker.metrics.client_bytes_sent.add(flushed as u64);
+        state.credit.sent(flushed);
+        flushed
     }
 
     fn opened(&self, state: &mut H3State, id: StreamId) {
@@ -259,7 +230,13 @@ impl H3Connection {
             let read = loop {
                 match reader.next(&mut rest, peer) {
                     Ok(None) => break Ok(()),
-                    Ok(Some(weir_proto::h3::ControlEvent::Settings(_))) => *has_settings = true,
+                    Ok(Some(ControlEvent::Settings(_))) => *has_settings = true,
+                    Ok(Some(ControlEvent::Priority { stream, priority })) => {
+                        credit.empty_frame();
+                        if let Ok(stream) = VarInt::from_u64(stream) {
+                            prioritize(quic, stream.into(), priority);
+                        }
+                    }
                     Ok(Some(_)) => credit.empty_frame(),
                     Err(code) => break Err(code),
                 }
@@ -385,6 +362,15 @@ impl H3Connection {
         }
     }
 
+    /// Counts the packets that were sent, and were found to be lost, since the last call.
+    pub fn count_packets(&self, state: &H3State) {
+        let path = state.quic.stats().path;
+        let [sent, lost] = self.counted.replace([path.sent_packets, path.lost_packets]);
+        let counters = &self.worker.metrics.quic;
+        counters.packets_sent.add(path.sent_packets.saturating_sub(sent));
+        counters.packets_lost.add(path.lost_packets.saturating_sub(lost));
+    }
+
     /// Fills in the exchange's facts about the client. Its address stays that of the handshake, although QUIC lets a client move: the
     /// state machine uses another address before the client has proven that it receives there.
     pub fn describe(&self, exchange: &mut Exchange) {
@@ -410,73 +396,4 @@ impl Drop for H3Connection {
     fn drop(&mut self) {
         self.worker.metrics.connections_closed.increment();
     }
-}
-
-impl H3State {
-    /// Ends both directions of a stream.
-    pub fn reset(&mut self, id: StreamId, error: H3ErrorCode) {
-        self.unacknowledged.remove(&id);
-        // Each fails only if the stream has ended in that direction.
-        let _ = self.quic.send_stream(id).reset(code(error));
-        let _ = self.quic.recv_stream(id).stop(code(error));
-    }
-
-    /// The client has given up a request: it has stopped the response, reset the request, or both.
-    fn cancelled(&mut self, id: StreamId) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        if slot.lost.is_none() {
-            self.credit.stream_left();
-        }
-        slot.lose(StreamLoss::Reset(h2::ErrorCode::CANCEL));
-    }
-
-    /// Whether the sections that have come in part take more memory than a connection may use for them.
-    pub fn has_too_many_sections(&self) -> bool {
-        self.slots.values().map(|slot| slot.reader.held()).sum::<usize>() > MOST_PARTIAL_SECTIONS
-    }
-
-    /// Closes the connection. What is in flight of responses is lost.
-    pub fn close(&mut self, error: H3ErrorCode) {
-        if self.phase != ConnectionPhase::Closed {
-            self.quic.close(Instant::now(), code(error), Default::default());
-            self.close_streams();
-        }
-    }
-
-    /// RFC 9114 §5.2: requests that begin from now on are not served.
-    fn leave(&mut self, now_ns: u64) {
-        self.left_ns = now_ns;
-        let mut bytes = Vec::new();
-        frame::write_goaway(&mut bytes, self.next);
-        self.write_control(&bytes);
-        self.phase = ConnectionPhase::Leaving;
-    }
-
-    /// Whether a request is being served, or its response not acknowledged.
-    fn is_busy(&self) -> bool {
-        !self.slots.is_empty() || !self.unacknowledged.is_empty()
-    }
-
-    /// When the connection may be closed after its GOAWAY, if nothing else is going on.
-    fn farewell_ns(&self) -> u64 {
-        let [least, most] = FAREWELL;
-        self.left_ns + (self.quic.rtt() * FAREWELL_TRIPS).clamp(least, most).as_nanos() as u64
-    }
-
-    fn write_control(&mut self, bytes: &[u8]) {
-        // Less than a hundred bytes in the life of a connection, which every client takes.
-        if let Some(control) = self.control {
-            let _ = self.quic.send_stream(control).write(bytes);
-        }
-    }
-
-    fn close_streams(&mut self) {
-        self.phase = ConnectionPhase::Closed;
-        self.slots.values_mut().for_each(|slot| slot.lose(StreamLoss::Connection));
-        self.slots.retain(|_, slot| slot.task.is_some());
-    }
-}
-
-pub fn code(error: H3ErrorCode) -> VarInt {
-    VarInt::from_u64(error.0).unwrap_or(VarInt::MAX)
 }

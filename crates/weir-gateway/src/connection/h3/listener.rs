@@ -13,8 +13,9 @@ use tokio::time::Sleep;
 use weir_net::quic::{ConnectionHandle, EndpointEvent, Incoming, QuicEndpoint, QuicSecrets, QuicSocket};
 use weir_net::timer::Timer;
 
-use super::connection::{ConnectionPhase, H3Connection, H3State};
+use super::connection::H3Connection;
 use super::server::CurrentServer;
+use super::state::{ConnectionPhase, H3State};
 use super::wakes::WakeList;
 use super::{limits, requests};
 use crate::context::lifecycle::{ServicePhase, WorkerPhase};
@@ -139,20 +140,26 @@ impl SocketDriver {
         }
     }
 
+    fn refuse(&mut self, context: &mut Context<'_>, incoming: Incoming) {
+        self.worker.metrics.quic.refused.increment();
+        self.endpoint.refuse(context, incoming);
+    }
+
     fn accept(&mut self, context: &mut Context<'_>, now: Instant, incoming: Incoming) {
         if self.phase != WorkerPhase::Serving {
-            return self.endpoint.refuse(context, incoming);
+            return self.refuse(context, incoming);
         }
         if self.worker.lifecycle.tasks() >= self.most {
             self.worker.note_shortage();
-            return self.endpoint.refuse(context, incoming);
+            return self.refuse(context, incoming);
         }
         if self.handshakes > RETRY_ABOVE && !incoming.remote_address_validated() {
+            self.worker.metrics.quic.retried.increment();
             return self.endpoint.retry(context, incoming);
         }
         let task = self.worker.task(&self.service);
         if incoming.remote_address_validated() && !task.claim(incoming.remote_address().ip().to_canonical()) {
-            return self.endpoint.refuse(context, incoming);
+            return self.refuse(context, incoming);
         }
         let local = self.endpoint.local_addr(incoming.local_ip());
         let ends = (incoming.remote_address(), local);
@@ -162,6 +169,7 @@ impl SocketDriver {
         let snapshot = Mutex::new(Some(Arc::clone(&current.snapshot)));
         let server = Arc::new(CurrentServer { snapshot, local });
         let Some((handle, quic)) = self.endpoint.accept(context, now, incoming, limits, server) else { return };
+        self.worker.metrics.quic.accepted.increment();
         let connection = Rc::new(H3Connection::new(task, (handle, quic), Rc::clone(&self.wakes), ends));
         connection.touch();
         self.connections.insert(handle, DrivenConnection { connection, deadline: None, is_handshaking: true });
@@ -197,6 +205,7 @@ impl SocketDriver {
             connection.touch();
         }
         self.endpoint.settle(handle, &mut state.quic);
+        connection.count_packets(&state);
         let check = now.checked_add(Duration::from_nanos(check_ns.saturating_sub(now_ns)));
         let deadline = [state.quic.poll_timeout(), check].into_iter().flatten().min();
         let deadline = deadline.filter(|_| !state.quic.is_drained());

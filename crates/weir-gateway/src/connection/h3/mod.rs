@@ -6,6 +6,7 @@ mod listener;
 mod requests;
 mod server;
 mod slot;
+mod state;
 mod stream;
 mod wakes;
 

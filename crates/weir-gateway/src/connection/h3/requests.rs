@@ -5,12 +5,13 @@ use std::task::Poll;
 
 use weir_net::quic::StreamId;
 use weir_plugin::Stop;
-use weir_proto::Framing;
 use weir_proto::h1::Reject;
 use weir_proto::h3::{H3ErrorCode, H3Fault, head};
+use weir_proto::{Framing, Method, RequestHead};
 
-use super::connection::{H3Connection, H3State};
-use super::slot::SlotPart;
+use super::connection::H3Connection;
+use super::slot::{SlotAhead, SlotPart};
+use super::state::{H3State, prioritize};
 use super::stream::H3ClientStream;
 use crate::context::frame::boxed;
 use crate::message::AfterExchange;
@@ -21,15 +22,21 @@ use crate::serve::serve;
 pub fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
     let section = loop {
         let Some(slot) = state.slots.get_mut(&id) else { return };
+        if let Some(section) = slot.head.take() {
+            break Some(section);
+        }
         match slot.poll_part(id, &mut state.quic, &mut [0; 4096]) {
-            Poll::Pending if slot.reader.held() > 0 && state.has_too_many_sections() => {
+            Poll::Pending if slot.held_sections() > 0 && state.has_too_many_sections() => {
                 connection.fault(state, id, H3Fault::Stream(H3ErrorCode::H3_EXCESSIVE_LOAD));
                 state.slots.remove(&id);
                 return;
             }
             Poll::Pending => return,
             Poll::Ready(Ok(SlotPart::Empty)) => state.credit.empty_frame(),
-            Poll::Ready(Ok(SlotPart::Head(section))) => break Some(section),
+            Poll::Ready(Ok(SlotPart::Head(section))) => {
+                state.sections += section.len() as u64;
+                break Some(section);
+            }
             Poll::Ready(Ok(SlotPart::HeadTooLong)) => break None,
             // The reader refuses everything else before the head.
             Poll::Ready(Ok(_)) => return,
@@ -40,7 +47,7 @@ pub fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
             }
         }
     };
-    if let Err(fault) = start(connection, state, id, section.as_deref()) {
+    if let Err(fault) = start(connection, state, id, section) {
         connection.fault(state, id, fault);
         state.slots.remove(&id);
     }
@@ -51,20 +58,40 @@ fn start(
     connection: &Rc<H3Connection>,
     state: &mut H3State,
     id: StreamId,
-    section: Option<&[u8]>,
+    section: Option<Vec<u8>>,
 ) -> Result<(), H3Fault> {
     let worker = &connection.worker;
     let limits = worker.current().snapshot.clients.limits;
     let ended = state.slots.get_mut(&id).is_some_and(|slot| slot.poll_end(id, &mut state.quic));
     let mut exchange = worker.buffers.take_exchange();
-    let parsed = match section {
+    let parsed = match &section {
         None => Err(Reject::HeadTooLarge),
         Some(section) => {
-            state.sections += section.len() as u64;
             let read = head::read_request(section, ended, &limits, &mut exchange.request);
-            read.map_err(H3Fault::Connection)?.parsed
+            let read = read.map_err(H3Fault::Connection)?;
+            if let Some(priority) = read.priority {
+                prioritize(&mut state.quic, id, priority);
+            }
+            read.parsed
         }
     };
+    if parsed.is_ok() && has_no_content_in_all_likelihood(&exchange.request) {
+        // With content of unknown length it would be neither cached nor tried again elsewhere.
+        let H3State { slots, quic, credit, .. } = state;
+        let Some(slot) = slots.get_mut(&id) else { return Ok(()) };
+        match slot.look_ahead(id, quic, || credit.empty_frame())? {
+            SlotAhead::Part => {}
+            SlotAhead::End => exchange.request.framing = Framing::None,
+            SlotAhead::Unknown => {
+                slot.head = section;
+                worker.buffers.recycle_exchange(exchange);
+                return match state.has_too_many_sections() {
+                    true => Err(H3Fault::Stream(H3ErrorCode::H3_EXCESSIVE_LOAD)),
+                    false => Ok(()),
+                };
+            }
+        }
+    }
     if parsed == Err(Reject::Malformed) {
         worker.buffers.recycle_exchange(exchange);
         return Err(H3Fault::Stream(H3ErrorCode::H3_MESSAGE_ERROR));
@@ -97,6 +124,13 @@ fn start(
     // Boxed, because the runtime moves the future several times before it is polled.
     tokio::task::spawn_local(boxed(|| run(stream, exchange)));
     Ok(())
+}
+
+/// Some clients send the end of a stream after the head, in a packet of its own.
+fn has_no_content_in_all_likelihood(request: &RequestHead) -> bool {
+    let is_bare =
+        matches!(request.method, Method::Get | Method::Head | Method::Options | Method::Delete | Method::Trace);
+    is_bare && request.framing == Framing::UntilClose && !request.expects_continue
 }
 
 async fn run(mut stream: H3ClientStream, exchange: Box<crate::context::served_exchange::ServedExchange>) {

@@ -3,7 +3,7 @@
 use std::task::{Poll, Waker};
 
 use weir_net::quic::{Bytes, Connection, ReadError, StreamId, VarInt, WriteError};
-use weir_proto::h3::{H3ErrorCode, H3Fault, H3MessageReader, MessagePart};
+use weir_proto::h3::{H3ErrorCode, H3Fault, H3MessageReader, MessageAhead, MessagePart};
 use weir_proto::{Trailers, h2, h3};
 
 use crate::context::buffers::Buffers;
@@ -13,6 +13,8 @@ use crate::message::unsent::UnsentBytes;
 /// A stream of a request.
 pub struct RequestSlot {
     pub reader: H3MessageReader,
+    /// The section of a request that has no content in all likelihood, until that is known.
+    pub head: Option<Vec<u8>>,
     /// Received bytes that have not been read.
     pending: Bytes,
     tail: StreamTail,
@@ -26,6 +28,8 @@ pub struct RequestSlot {
     ends: bool,
     /// The end of the response has been given to QUIC.
     pub finished: bool,
+    /// The stream has become a tunnel: its bytes come when they come.
+    pub is_tunnel: bool,
 }
 
 /// How far a stream has been received.
@@ -49,10 +53,21 @@ pub enum SlotPart {
     End,
 }
 
+/// What follows the head of a request.
+pub enum SlotAhead {
+    /// Nothing so far, and the stream goes on.
+    Unknown,
+    /// The end.
+    End,
+    /// Content or trailers.
+    Part,
+}
+
 impl RequestSlot {
     pub fn new(max_section: usize, now_ns: u64) -> RequestSlot {
         RequestSlot {
             reader: H3MessageReader::new(max_section),
+            head: None,
             pending: Bytes::new(),
             tail: StreamTail::Open,
             lost: None,
@@ -62,6 +77,7 @@ impl RequestSlot {
             unsent: UnsentBytes::default(),
             ends: false,
             finished: false,
+            is_tunnel: false,
         }
     }
 
@@ -124,6 +140,39 @@ impl RequestSlot {
     /// Whether the message is whole as far as is known, with nothing that has not been read.
     pub fn has_ended(&self) -> bool {
         self.tail == StreamTail::Ended && self.pending.is_empty() && self.reader.end().is_ok()
+    }
+
+    /// Reads what follows the head as far as it has no meaning. `each`: called for each such frame.
+    pub fn look_ahead(
+        &mut self,
+        id: StreamId,
+        quic: &mut Connection,
+        mut each: impl FnMut(),
+    ) -> Result<SlotAhead, H3Fault> {
+        loop {
+            self.receive(id, quic);
+            if self.pending.is_empty() {
+                return match self.tail {
+                    StreamTail::Open => Ok(SlotAhead::Unknown),
+                    StreamTail::Ended => self.reader.end().map(|()| SlotAhead::End),
+                    StreamTail::Reset => Err(H3Fault::Stream(H3ErrorCode::H3_REQUEST_CANCELLED)),
+                };
+            }
+            let mut rest = &self.pending[..];
+            let ahead = self.reader.look_ahead(&mut rest)?;
+            let read = self.pending.len() - rest.len();
+            self.pending = self.pending.split_off(read);
+            match ahead {
+                MessageAhead::Part => return Ok(SlotAhead::Part),
+                MessageAhead::Empty => each(),
+                MessageAhead::Nothing => {}
+            }
+        }
+    }
+
+    /// Bytes of sections that have come in part, or wait.
+    pub fn held_sections(&self) -> usize {
+        self.reader.held() + self.head.as_ref().map_or(0, Vec::len)
     }
 
     /// Whether the client has reset the stream, so that the message will never be whole. What was received before is dropped.

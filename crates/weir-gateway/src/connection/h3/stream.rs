@@ -10,8 +10,9 @@ use weir_plugin::{Exchange, Stop};
 use weir_proto::h3::{H3ErrorCode, H3Fault, head};
 use weir_proto::{RequestHead, Trailers};
 
-use super::connection::{H3Connection, code};
+use super::connection::H3Connection;
 use super::slot::{RequestSlot, SlotPart};
+use super::state::code;
 use crate::connection::left_streams::StreamOutcome;
 use crate::context::WorkerContext;
 use crate::context::frame::own_waker;
@@ -88,15 +89,9 @@ impl H3ClientStream {
             return Err(lost.into());
         }
         append(slot);
-        let was_finished = slot.finished;
-        let flushed = slot.flush(self.id, &mut state.quic, &self.connection.worker.buffers);
-        if slot.finished && !was_finished {
-            state.unacknowledged.insert(self.id);
-        }
-        self.connection.worker.metrics.client_bytes_sent.add(flushed as u64);
-        state.credit.sent(flushed);
+        let flushed = self.connection.flush(state, self.id);
         self.connection.touch();
-        match slot.lost {
+        match state.slots.get(&self.id).and_then(|slot| slot.lost) {
             Some(lost) => Err(lost.into()),
             None => Ok(flushed),
         }
@@ -260,6 +255,7 @@ impl ClientSide for H3ClientStream {
         let mut frame = Vec::new();
         let bytes = head::write_response(&mut frame, 200, |writer| fields::upgraded(writer, exchange));
         self.write_head(&frame);
+        self.with(|slot| slot.is_tunnel = true);
         exchange.response_bytes += bytes as u64;
     }
 
@@ -292,8 +288,13 @@ impl Pipe for H3ClientStream {
         Poll::Ready(self.write(|slot| slot.append_content(buffers, bytes)).map(|_| bytes.len()))
     }
 
+    /// Ready once QUIC has the end: without it, the stream is reset when the tunnel ends.
     fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.write(|slot| slot.end(&self.connection.worker.buffers, None)).map(|_| ()))
+        self.write(|slot| slot.end(&self.connection.worker.buffers, None))?;
+        match self.is_blocked() {
+            true => Poll::Pending,
+            false => Poll::Ready(Ok(())),
+        }
     }
 }
 

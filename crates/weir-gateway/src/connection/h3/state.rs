@@ -1,0 +1,145 @@
+//! The streams of a connection, and how far it has come.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use weir_net::quic::{Connection, StreamId, VarInt};
+use weir_proto::h2;
+use weir_proto::h2::credit::Credit;
+use weir_proto::h3::{H3ErrorCode, PeerStreams, UnidirectionalReader, frame};
+
+use super::slot::RequestSlot;
+use crate::message::sides::StreamLoss;
+
+/// How long a connection stays open after its GOAWAY at least and at most, and in round trips: requests that the client has sent meanwhile
+/// are rejected as such, so that it may send them again elsewhere.
+const FAREWELL: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
+const FAREWELL_TRIPS: u32 = 2;
+
+/// The most bytes of heads and trailers of one connection that have come in part.
+const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
+
+/// What is borrowed in turn.
+pub struct H3State {
+    pub quic: Connection,
+    pub slots: HashMap<StreamId, RequestSlot>,
+    /// Streams whose whole response QUIC has, and whose client has not acknowledged all of it. Closing the connection would lose the
+    /// rest.
+    pub unacknowledged: HashSet<StreamId>,
+    pub unidirectional: HashMap<StreamId, UnidirectionalReader>,
+    pub peer: PeerStreams,
+    pub has_settings: bool,
+    /// The control stream of this end, once the handshake is done.
+    pub control: Option<StreamId>,
+    pub credit: Credit,
+    /// Bytes of field sections received so far.
+    pub sections: u64,
+    /// The number of the next request that the client has not begun.
+    pub next: u64,
+    pub phase: ConnectionPhase,
+    /// When the GOAWAY was sent.
+    left_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionPhase {
+    Handshake,
+    Open,
+    /// A GOAWAY has been sent; requests that began before are served to their end.
+    Leaving,
+    /// Nothing more is received or sent by streams.
+    Closed,
+}
+
+impl H3State {
+    pub fn new(quic: Connection, now_ns: u64) -> H3State {
+        H3State {
+            quic,
+            slots: HashMap::new(),
+            unacknowledged: HashSet::new(),
+            unidirectional: HashMap::new(),
+            peer: PeerStreams::default(),
+            has_settings: false,
+            control: None,
+            credit: Credit::new(now_ns),
+            sections: 0,
+            next: 0,
+            phase: ConnectionPhase::Handshake,
+            left_ns: 0,
+        }
+    }
+
+    /// Ends both directions of a stream.
+    pub fn reset(&mut self, id: StreamId, error: H3ErrorCode) {
+        self.unacknowledged.remove(&id);
+        // Each fails only if the stream has ended in that direction.
+        let _ = self.quic.send_stream(id).reset(code(error));
+        let _ = self.quic.recv_stream(id).stop(code(error));
+    }
+
+    /// The client has given up a request: it has stopped the response, reset the request, or both.
+    pub fn cancelled(&mut self, id: StreamId) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        if slot.lost.is_none() {
+            self.credit.stream_left();
+        }
+        slot.lose(StreamLoss::Reset(h2::ErrorCode::CANCEL));
+    }
+
+    /// Whether the sections that have come in part take more memory than a connection may use for them.
+    pub fn has_too_many_sections(&self) -> bool {
+        self.slots.values().map(RequestSlot::held_sections).sum::<usize>() > MOST_PARTIAL_SECTIONS
+    }
+
+    /// Closes the connection. What is in flight of responses is lost.
+    pub fn close(&mut self, error: H3ErrorCode) {
+        if self.phase != ConnectionPhase::Closed {
+            self.quic.close(Instant::now(), code(error), Default::default());
+            self.close_streams();
+        }
+    }
+
+    /// RFC 9114 §5.2: requests that begin from now on are not served.
+    pub fn leave(&mut self, now_ns: u64) {
+        self.left_ns = now_ns;
+        let mut bytes = Vec::new();
+        frame::write_goaway(&mut bytes, self.next);
+        self.write_control(&bytes);
+        self.phase = ConnectionPhase::Leaving;
+    }
+
+    /// Whether a request is being served, or its response not acknowledged.
+    pub fn is_busy(&self) -> bool {
+        !self.slots.is_empty() || !self.unacknowledged.is_empty()
+    }
+
+    /// When the connection may be closed after its GOAWAY, if nothing else is going on.
+    pub fn farewell_ns(&self) -> u64 {
+        let [least, most] = FAREWELL;
+        self.left_ns + (self.quic.rtt() * FAREWELL_TRIPS).clamp(least, most).as_nanos() as u64
+    }
+
+    pub fn write_control(&mut self, bytes: &[u8]) {
+        // Less than a hundred bytes in the life of a connection, which every client takes.
+        if let Some(control) = self.control {
+            let _ = self.quic.send_stream(control).write(bytes);
+        }
+    }
+
+    pub fn close_streams(&mut self) {
+        self.phase = ConnectionPhase::Closed;
+        self.slots.values_mut().for_each(|slot| slot.lose(StreamLoss::Connection));
+        self.slots.retain(|_, slot| slot.task.is_some());
+    }
+}
+
+/// Responses of the same urgency take turns, whether they are incremental or not.
+pub fn prioritize(quic: &mut Connection, id: StreamId, priority: h2::Priority) {
+    let of_others = i32::from(h2::Priority::default().urgency);
+    // It fails if the stream has ended, or has not begun: then the field of its request decides.
+    let _ = quic.send_stream(id).set_priority(of_others - i32::from(priority.urgency));
+}
+
+pub fn code(error: H3ErrorCode) -> VarInt {
+    VarInt::from_u64(error.0).unwrap_or(VarInt::MAX)
+}
