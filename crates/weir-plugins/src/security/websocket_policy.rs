@@ -30,8 +30,7 @@ pub struct WebsocketPolicy {
     #[serde(default)]
     upstream: MessageRuleOptions,
     /// Closes a connection with code 1001 if no message was sent for this number of seconds. Pings and pongs do not count.
-    /// Without this option, a connection is closed after an hour without any traffic; with it too, unless pings come in between:
-    /// more than 3600 needs `ping_interval`, or a client that pings.
+    /// Without this option, a connection is closed after an hour without any traffic, pings included.
     #[schemars(range(min = 1, max = 86400))]
     #[schemars(extend("x-weir-unit" = "s"))]
     idle_timeout: Option<u64>,
