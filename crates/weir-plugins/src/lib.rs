@@ -188,8 +188,8 @@ mod tests {
         ),
         (
             "elasticsearch-logger",
-            "{ endpoint_addr: 'no url', headers: { 'a b': c }, field: { index: 'a{%' } }",
-            &["field.index", "endpoint_addr[0]", "headers.a b"],
+            "{ endpoint_addr: 'no url', headers: { 'a b': c }, field: { index: 'a{%' }, template: { name: _a } }",
+            &["field.index", "endpoint_addr[0]", "headers.a b", "template.name"],
         ),
         (
             "fault-injection",

@@ -244,7 +244,7 @@ impl Definition for OpenidConnect {
         let claim_schema = self.claim_schema.clone().map(|schema| json_schema::compile(schema, "claim_schema"));
         let (client, algorithms, provider_url, claim_schema) =
             (client, algorithms, provider_url, claim_schema.transpose()).all_of()?;
-        let verifier = self.verifier(&client)?;
+        let verifier = self.verifier(&client);
         let wants_userinfo = self.set_userinfo_header || self.claim_schema.is_some(); // a schema sees it, too
         let ClaimValidator { issuer, audience } = self.claim_validator;
         // The audience of an ID token is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
@@ -257,8 +257,8 @@ impl Definition for OpenidConnect {
             iat_slack_s: f64::from(self.iat_slack),
         };
         let login = match self.bearer_only {
-            true => None,
-            false => Some(self.login.build(&client, of_identity, wants_userinfo)?),
+            true => Ok(None),
+            false => self.login.build(&client, of_identity, wants_userinfo).map(Some),
         };
         let rules = TokenRules {
             algorithms,
@@ -275,7 +275,8 @@ impl Definition for OpenidConnect {
             Duration::from_secs(self.jwk_expires_in),
             client,
             build,
-        )?;
+        );
+        let (verifier, login, provider) = (verifier, login, provider).all_of()?;
         let remembers = !self.jwt_verification_cache_ignore;
         let bearer = verifier.map(|verifier| Bearer {
             verifier,

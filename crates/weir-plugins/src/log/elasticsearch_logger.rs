@@ -135,17 +135,20 @@ impl Definition for ElasticsearchLogger {
         let options = ReceiverOptions { option, verify: self.ssl_verify, timeout };
         let receivers = Receivers::parse(build.http(), &addrs, &options);
         let fields = header_fields(&self.headers, "headers");
-        let ((bodies, capture, sink), (index, hidden), mut receivers, fields) =
-            (common, index, receivers, fields).all_of()?;
+        let template = match (self.template, &common) {
+            (Some(template), Ok((_, capture, _))) => {
+                template.compile(&pattern(&self.field.index), self.data_stream, capture).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let ((bodies, capture, sink), (index, hidden), mut receivers, fields, template) =
+            (common, index, receivers, fields, template).all_of()?;
         receivers.headers = fields;
         if let Some(AuthOptions { username, password }) = &self.auth {
             let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
             receivers.headers.insert(AUTHORIZATION, secret_header_value(&format!("Basic {pair}"), "auth")?);
         }
         let is_compressed = self.compression == BulkCompression::Gzip;
-        let pattern = pattern(&self.field.index);
-        let template =
-            self.template.map(|template| template.compile(&pattern, self.data_stream, &capture)).transpose()?;
         let name = format!("elasticsearch-logger {}", receivers.name());
         let identity = SinkIdentity::new(name, &[&addrs.join(" "), &self.field.index]).with_fields(&self.headers);
         let options = sink.named(identity);

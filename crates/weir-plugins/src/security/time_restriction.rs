@@ -95,9 +95,9 @@ impl Definition for TimeRestriction {
   allow: [{ days: [mon, tue, wed, thu, fri], from: "08:00", to: "18:00" }]
   deny: [{ days: [wed], from: "12:00", to: "12:30" }]"#;
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.allow.is_empty() && self.deny.is_empty() {
-            return Err(ConfigError::new("", "has neither `allow` nor `deny`"));
+            build.fault("", "has neither `allow` nor `deny`");
         }
         let zone = TimeZone::get(&self.time_zone).map_err(|_| {
             ConfigError::new("time_zone", format!("`{}` is not a time zone; write as `Europe/Zurich`", self.time_zone))

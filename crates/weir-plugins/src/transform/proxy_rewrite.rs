@@ -85,11 +85,14 @@ impl Definition for ProxyRewrite {
             build.fault("host", "is not a host with an optional port, as api.example:8080");
         }
         let headers = self.headers.map(|options| options.compile("headers", build)).transpose();
+        let headers = headers.map(Option::unwrap_or_default).and_then(|headers| {
+            let changes_host = headers.names().any(|name| name.eq_ignore_ascii_case(b"host"));
+            match changes_host {
+                true => Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`")),
+                false => Ok(headers),
+            }
+        });
         let (path, headers) = (path, headers).all_of()?;
-        let headers = headers.unwrap_or_default();
-        if headers.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
-            return Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`"));
-        }
         Ok(Arc::new(ProxyRewriter {
             path,
             method: self.method.map(|method| method.into_bytes().into()),

@@ -204,22 +204,18 @@ fn asks_for_end(regex: &str) -> bool {
 
 impl FilterOptions {
     fn compile(self, path: &str) -> Result<BodyReplacement, ConfigError> {
-        let mut flags = String::new();
-        for letter in self.options.chars() {
-            match letter {
-                'i' | 's' | 'm' | 'x' => flags.push(letter),
-                'j' | 'o' | 'u' => {}
-                _ => {
-                    let problem =
-                        format!("has the letter `{letter}`, which is none of `i`, `s`, `m`, `x`, `j`, `o`, `u`");
-                    return Err(ConfigError::new(format!("{path}.options"), problem));
-                }
+        let flags: String = self.options.chars().filter(|letter| "ismx".contains(*letter)).collect();
+        let known = match self.options.chars().find(|letter| !"ismxjou".contains(*letter)) {
+            None => Ok(()),
+            Some(letter) => {
+                let problem = format!("has the letter `{letter}`, which is none of `i`, `s`, `m`, `x`, `j`, `o`, `u`");
+                Err(ConfigError::new(format!("{path}.options"), problem))
             }
-        }
+        };
         let place = format!("{path}.regex");
         let is_anchored = !flags.contains('m') && asks_for_end(&self.regex);
         let text = if flags.is_empty() { self.regex } else { format!("(?{flags}){}", self.regex) };
-        let regex = pattern::compile(&text, false, &place)?;
+        let ((), regex) = (known, pattern::compile(&text, false, &place)).all_of()?;
         Ok(BodyReplacement {
             regex,
             replacement: pattern::braced(&self.replace).into_bytes(),

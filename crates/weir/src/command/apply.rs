@@ -40,7 +40,7 @@ pub struct ComparisonOptions {
 #[derive(Debug, Args)]
 pub struct DiffCommand {
     /// Two configuration files, to compare how they handle the requests of `--requests`.
-    #[arg(value_name = "BEFORE AFTER", num_args = 2, conflicts_with_all = ["files", "prune"], requires = "requests")]
+    #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["files", "prune"], requires = "requests")]
     configurations: Vec<PathBuf>,
     /// Files and directories with resources, in YAML or JSON; `-` is standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE", required_unless_present = "configurations")]
