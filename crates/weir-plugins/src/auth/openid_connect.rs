@@ -246,27 +246,10 @@ impl Definition for OpenidConnect {
             (client, algorithms, provider_url, claim_schema.transpose()).all_of()?;
         let verifier = self.verifier(&client);
         let wants_userinfo = self.set_userinfo_header || self.claim_schema.is_some(); // a schema sees it, too
-        let ClaimValidator { issuer, audience } = self.claim_validator;
-        // The audience of an ID token is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
-        let of_identity = TokenRules {
-            algorithms: algorithms.clone(),
-            issuers: issuer.valid_issuers.clone(),
-            audience: "aud".to_owned(),
-            audience_required: true,
-            for_client: Some(self.client_id.clone()),
-            iat_slack_s: f64::from(self.iat_slack),
-        };
+        let rules = self.rules(algorithms);
         let login = match self.bearer_only {
             true => Ok(None),
-            false => self.login.build(&client, of_identity, wants_userinfo).map(Some),
-        };
-        let rules = TokenRules {
-            algorithms,
-            issuers: issuer.valid_issuers,
-            audience: audience.claim,
-            audience_required: audience.required || audience.match_with_client_id,
-            for_client: audience.match_with_client_id.then_some(self.client_id),
-            iat_slack_s: f64::from(self.iat_slack),
+            false => self.login.build(&client, self.identity_rules(&rules), wants_userinfo).map(Some),
         };
         let provider = Provider::new(
             provider_url,
@@ -301,6 +284,31 @@ impl Definition for OpenidConnect {
 }
 
 impl OpenidConnect {
+    /// The rules for tokens of requests.
+    fn rules(&self, algorithms: Option<Vec<Algorithm>>) -> TokenRules {
+        let ClaimValidator { issuer, audience } = &self.claim_validator;
+        TokenRules {
+            algorithms,
+            issuers: issuer.valid_issuers.clone(),
+            audience: audience.claim.clone(),
+            audience_required: audience.required || audience.match_with_client_id,
+            for_client: audience.match_with_client_id.then(|| self.client_id.clone()),
+            iat_slack_s: f64::from(self.iat_slack),
+        }
+    }
+
+    /// The rules for ID tokens. Their audience is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
+    fn identity_rules(&self, of_requests: &TokenRules) -> TokenRules {
+        TokenRules {
+            algorithms: of_requests.algorithms.clone(),
+            issuers: of_requests.issuers.clone(),
+            audience: "aud".to_owned(),
+            audience_required: true,
+            for_client: Some(self.client_id.clone()),
+            iat_slack_s: of_requests.iat_slack_s,
+        }
+    }
+
     /// Checks options that do not depend on others.
     fn check(&self, build: &mut Build) {
         if self.accept_none_alg {

@@ -72,6 +72,27 @@ fn default_max_age() -> i64 {
 
 const ALL_METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
 
+impl Cors {
+    /// Adds the origins of the lists in the metadata that `allow_origins_by_metadata` names.
+    fn add_listed_origins(&mut self, build: &mut Build) {
+        let Some(names) = &self.allow_origins_by_metadata else { return };
+        let metadata = build.metadata::<Cors>();
+        let usual = Some(&self.allow_origins).filter(|origins| !matches!(origins.as_str(), "*" | "**"));
+        let mut origins: Vec<&str> = usual.into_iter().map(String::as_str).collect();
+        for (index, name) in names.iter().enumerate() {
+            match metadata.allow_origins.get(name) {
+                Some(listed) => origins.push(listed),
+                None => {
+                    let problem = format!("`{name}` is not a list in `allow_origins` of the metadata of `cors`");
+                    build.fault(format!("allow_origins_by_metadata[{index}]"), problem);
+                }
+            }
+        }
+        // Without any, nothing is left to be judged.
+        self.allow_origins = if origins.is_empty() { "null".to_owned() } else { origins.join(",") };
+    }
+}
+
 impl Definition for Cors {
     const NAME: &'static str = "cors";
     const PRIORITY: i32 = 4000;
@@ -80,25 +101,7 @@ impl Definition for Cors {
         r#"cors: { allow_origins: "https://a.example,https://b.example", allow_methods: "GET,POST", max_age: 600 }"#;
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if let Some(names) = &self.allow_origins_by_metadata {
-            let metadata = build.metadata::<Cors>();
-            let usual = Some(&self.allow_origins).filter(|origins| !matches!(origins.as_str(), "*" | "**"));
-            let mut origins: Vec<&str> = usual.into_iter().map(String::as_str).collect();
-            for (index, name) in names.iter().enumerate() {
-                match metadata.allow_origins.get(name) {
-                    Some(listed) => origins.push(listed),
-                    None => {
-                        let problem = format!("`{name}` is not a list in `allow_origins` of the metadata of `cors`");
-                        build.fault(format!("allow_origins_by_metadata[{index}]"), problem);
-                    }
-                }
-            }
-            if origins.is_empty() {
-                // Nothing is left to be judged.
-                origins.push("null");
-            }
-            self.allow_origins = origins.join(",");
-        }
+        self.add_listed_origins(build);
         let texts = [
             ("allow_origins", Some(&self.allow_origins)),
             ("allow_methods", Some(&self.allow_methods)),
