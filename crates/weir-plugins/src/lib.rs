@@ -168,7 +168,7 @@ mod tests {
         ),
         (
             "consumer-restriction",
-            "{ allowed_by_methods: [{ user: a, methods: [] }, { user: b, methods: [X] }] }",
+            "{ allowed_by_methods: [{ user: a, methods: [X] }, { user: b, methods: [Y] }] }",
             &["allowed_by_methods[0].methods", "allowed_by_methods[1].methods"],
         ),
         (
@@ -199,11 +199,11 @@ mod tests {
         ("file-logger", "{ path: a/, match: [[a]] }", &["path", "match[0]"]),
         (
             "forward-auth",
-            "{ uri: no, signin_url: no, signin_redirect_param: '!', upstream_headers: ['a b', 'c d'] }",
+            "{ uri: 'no', signin_url: 'no', signin_redirect_param: '!', upstream_headers: ['a b', 'c d'] }",
             &["signin_url", "signin_redirect_param", "uri", "upstream_headers[0]", "upstream_headers[1]"],
         ),
         ("hmac-auth", "{ signed_headers: ['a b', 'c d'] }", &["signed_headers[0]", "signed_headers[1]"]),
-        ("http-logger", "{ uri: no, auth_header: \"a\\nb\" }", &["uri", "auth_header"]),
+        ("http-logger", "{ uri: 'no', auth_header: \"a\\nb\" }", &["uri", "auth_header"]),
         ("ip-restriction", "{ whitelist: [a, b] }", &["whitelist[0]", "whitelist[1]"]),
         ("jwe-decrypt", "{ header: 'a b', forward_header: 'c d' }", &["header", "forward_header"]),
         ("jwt-auth", "{ header: 'a b', realm: '\"' }", &["header", "realm"]),
@@ -224,11 +224,7 @@ mod tests {
             "{ count: 0, time_window: x, key: a, key_type: var_combination, sync_interval: 1 }",
             &["sync_interval", "count", "time_window", "key"],
         ),
-        (
-            "limit-events",
-            "{ count: 0, time_window: x, key: a, rejected_msg: '' }",
-            &["rejected_msg", "count", "time_window"],
-        ),
+        ("limit-events", "{ count: 0, time_window: x, key: a }", &["count", "time_window"]),
         ("limit-req", "{ rate: 0.000001, burst: 0, key: a, key_type: constant }", &["rate", "key_type"]),
         (
             "loki-logger",
@@ -250,7 +246,7 @@ mod tests {
             "{ auth_plugins: [{ cors: {} }, { key-auth: { header: 'a b' } }] }",
             &["auth_plugins[0].cors", "auth_plugins[1].key-auth.header"],
         ),
-        ("opa", "{ host: no, policy: p, send_headers_upstream: ['a b'] }", &["host", "send_headers_upstream[0]"]),
+        ("opa", "{ host: 'no', policy: p, send_headers_upstream: ['a b'] }", &["host", "send_headers_upstream[0]"]),
         (
             "openid-connect",
             "{ client_id: a, client_secret: b, accept_none_alg: true, realm: '\"' }",
@@ -268,7 +264,11 @@ mod tests {
             "{ method: GETS, host: 'a b', headers: { remove: ['a b', 'c d'] } }",
             &["method", "host", "headers.remove[0]", "headers.remove[1]"],
         ),
-        ("real-ip", "{ source: '', trusted_addresses: [a, b] }", &["trusted_addresses[0]", "trusted_addresses[1]"]),
+        (
+            "real-ip",
+            "{ source: remote_addr, trusted_addresses: [a, b] }",
+            &["trusted_addresses[0]", "trusted_addresses[1]"],
+        ),
         ("redirect", "{ uri: /a, https_port: 1, http_to_https_code: 301 }", &["https_port", "http_to_https_code"]),
         (
             "request-id",
@@ -278,16 +278,16 @@ mod tests {
         (
             "request-validation",
             "{ header_schema: { type: 1 }, body_schema: { type: 1 } }",
-            &["header_schema", "body_schema"],
+            &["header_schema.type", "body_schema.type"],
         ),
         (
             "response-rewrite",
             "{ body: '!', body_base64: true, headers: { set: { 'a b': c } }, vars: [[a]] }",
-            &["body", "vars[0]", "headers.set.a b"],
+            &["headers.set.a b", "body", "vars[0]"],
         ),
         (
             "splunk-hec-logging",
-            "{ endpoint: { uri: no, token: \"a\\nb\", channel: \"a\\nb\" } }",
+            "{ endpoint: { uri: 'no', token: \"a\\nb\", channel: \"a\\nb\" } }",
             &["endpoint.uri[0]", "endpoint.token", "endpoint.channel"],
         ),
         ("sse-fanout", "{ headers: ['a b'], replay_to_new: 3, window_events: 2 }", &["headers[0]", "replay_to_new"]),
@@ -312,11 +312,11 @@ mod tests {
         (
             "websocket-policy",
             "{ client: { schema: { type: 1 }, max_message_size: 99999999 }, upstream: { schema: { type: 1 } } }",
-            &["client.max_message_size", "client.schema", "upstream.schema"],
+            &["client.max_message_size", "client.schema.type", "upstream.schema.type"],
         ),
         (
             "workflow",
-            "{ rules: [{ case: [[a]], actions: [[no, {}], [return, { code: 1 }]] }] }",
+            "{ rules: [{ case: [[a]], actions: [['no', {}], [return, { code: 1 }]] }] }",
             &["rules[0].case[0]", "rules[0].actions[0][1]", "rules[0].actions[1][1].code"],
         ),
     ];
