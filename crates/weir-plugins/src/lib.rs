@@ -168,7 +168,7 @@ mod tests {
         ),
         (
             "consumer-restriction",
-            "{ allowed_by_methods: [{ user: a, methods: [X] }, { user: b, methods: [Y] }] }",
+            "{ allowed_by_methods: [{ user: a, methods: [X] }, { user: b, methods: [Z] }] }",
             &["allowed_by_methods[0].methods", "allowed_by_methods[1].methods"],
         ),
         (
@@ -200,7 +200,7 @@ mod tests {
         (
             "forward-auth",
             "{ uri: 'no', signin_url: 'no', signin_redirect_param: '!', upstream_headers: ['a b', 'c d'] }",
-            &["signin_url", "signin_redirect_param", "uri", "upstream_headers[0]", "upstream_headers[1]"],
+            &["signin_url", "uri", "signin_redirect_param", "upstream_headers[0]", "upstream_headers[1]"],
         ),
         ("hmac-auth", "{ signed_headers: ['a b', 'c d'] }", &["signed_headers[0]", "signed_headers[1]"]),
         ("http-logger", "{ uri: 'no', auth_header: \"a\\nb\" }", &["uri", "auth_header"]),
