@@ -92,7 +92,7 @@ fn a_running_node_explains_a_request() {
     assert!(words.contains("route/a shop/a/* chosen") && words.contains("route/b /* outranked"), "{said}");
     assert!(words.contains("4000 cors from route/a") && words.contains("2500 key-auth from route/a"), "{said}");
     assert!(refused(&["explain", &server, "GET", "gopher://t/"], 5, &gateway).contains("neither http nor https"));
-    assert!(refused(&["explain", &server, "TCP", ":5432"], 5, &gateway).contains("by a file only"));
+    assert!(refused(&["explain", &server, "TCP", ":5432"], 1, &gateway).contains("by a file only"));
 }
 
 #[test]

@@ -138,11 +138,15 @@ fn a_subscriber_whose_verification_waits_for_the_rate_of_its_host_is_told_how_lo
         let callback = subscriber.url(&format!("/{number}"));
         node.form(&[("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &callback)])
     };
+    let wait_s =
+        |answer: &weir_testkit::Response| answer.headers.get("Retry-After").and_then(|field| field.parse().ok());
     let first = ask(0);
-    assert_eq!((first.status, &*first.text()), (202, ""), "it is verified at once");
+    assert_eq!((first.status, wait_s(&first), &*first.text()), (202, Some(1), ""), "it is verified at once");
     let told =
         eventually_some("the burst is used up", DEADLINE, || Some(ask(1)).filter(|answer| !answer.text().is_empty()));
     assert_eq!(told.status, 202);
+    let seconds = wait_s(&told).expect("a number of seconds");
+    assert!(told.text().contains(&format!("within about {seconds} s")), "{seconds}: {}", told.text());
     let rate = "s: its host gets verifications at a rate of at most 1 per second.\n";
     assert!(told.text().starts_with("The callback will be verified within about ") && told.text().ends_with(rate));
 }

@@ -24,6 +24,7 @@ fn ends(arguments: &[&str], code: i32, says: &str) {
 }
 
 const FILE: &str = "listen: [\"127.0.0.1:0\"]\nstatus: false\nroutes: []\n";
+const FILE_HEAD: &str = "listen: [\"127.0.0.1:0\"]\nstatus: false\n";
 
 #[test]
 fn check_says_what_is_wrong_and_ends_with_1() {
@@ -135,6 +136,45 @@ fn check_writes_formats_that_programs_read_and_may_refuse_warnings() {
     let warned = warned.to_str().expect("ASCII");
     ends(&["check", warned], 0, "warned.yaml is valid");
     ends(&["check", "--deny-warnings", warned], 1, "--deny-warnings rejects 1 warning");
+}
+
+#[test]
+fn diff_of_two_files_names_the_requests_that_are_handled_differently() {
+    let place = TempDir::new();
+    let path = |name: &str, content: &str| place.write(name, content).to_str().expect("ASCII").to_owned();
+    let of = |first: &str, node: &str, timeout: u32| {
+        let upstream = |node: &str| format!("upstream: {{ nodes: {{ \"{node}:80\": 1 }} }}");
+        format!(
+            "{FILE_HEAD}routes:\n{first}- {{ uri: /same, {same} }}\n- {{ id: a, uri: /a, plugins: {{ cors: {{}} }}, {changed} }}\n\
+             - {{ id: t, uri: /t, request_timeout: {timeout}, {same} }}\n",
+            same = upstream("127.0.0.1"),
+            changed = upstream(node)
+        )
+    };
+    let before = path("before.yaml", &of("", "10.0.0.1", 5));
+    // The first route moves the next one, which has no id, to another place.
+    let after =
+        path("after.yaml", &of("- { uri: /new, plugins: { mocking: { response_example: new } } }\n", "10.0.0.2", 6));
+    let requests =
+        path("requests", "GET http://t/same\nGET http://t/a\nGET http://t/t\nGET http://t/new\nGET http://t/none\n");
+    let diff = |before: &str, after: &str, code: i32| {
+        let output = run(&["diff", before, after, "--requests", &requests]);
+        assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(
+        diff(&before, &after, 1),
+        "5 requests compared, 3 handled differently\n  \
+         GET http://t/a: upstream routes/a has other settings\n  \
+         GET http://t/t: route t has other settings\n  \
+         GET http://t/new: route none -> arr_1; plugins none -> [mocking from route/arr_1]\n"
+    );
+    assert_eq!(diff(&after, &after, 0), "5 requests compared, 0 handled differently\n");
+    let bad = path("bad.yaml", "lisen: []\n");
+    ends(&["diff", &before, &bad, "--requests", &requests], 1, "bad.yaml:1:1: lisen:");
+    ends(&["diff", &before, &after], 2, "--requests <FILE>");
+    ends(&["diff", &before, "--requests", &requests], 2, "2 values required");
+    ends(&["diff"], 2, "--file <FILE>");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Explains how a request is routed, and which plugins run for it.
 
+mod comparison;
 mod connection;
 mod explanation;
 mod outcome;
@@ -21,10 +22,12 @@ use crate::document::{CompleteDocument, NodeSettings, PluginSet, PluginSpec};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::fingerprint::Fingerprint;
 
+pub(crate) use comparison::{RoutingOutcomes, compared};
 use explanation::{ExplainedCandidate, ExplainedRow};
 pub(crate) use outcome::outcome;
 pub(crate) use resource_index::ResourceIndex;
 
+pub use comparison::{ComparedRequest, compare_documents, described, told};
 pub use connection::{ConnectionDescription, ConnectionExplanation, explain_connection};
 pub use explanation::Explanation;
 pub use outcome::{OutcomePlugin, RoutingComparison, RoutingOutcome};

@@ -13,7 +13,7 @@ use weir_plugin::Registry;
 use crate::acme::{AcmeTerms, Challenges};
 use crate::compile::{CertificateEnd, Compiled, NodeServices, Parts, ServedCertificates, compile_for};
 use crate::document::{CompleteDocument, Document, NodeSettings};
-use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcome, RunningConfiguration, outcome};
+use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcomes, RunningConfiguration, outcome};
 use crate::hubs::{HubTerms, Hubs};
 use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
@@ -114,7 +114,7 @@ pub(crate) type Commit<'a> = dyn FnMut() -> Result<Option<u64>, Vec<Diagnostic>>
 /// What is known of a document that was compiled and not published.
 pub(crate) struct CheckedDocument {
     pub(crate) warnings: Vec<Diagnostic>,
-    pub(crate) outcomes: Vec<Result<RoutingOutcome, String>>,
+    pub(crate) outcomes: RoutingOutcomes,
 }
 
 /// Publishes every snapshot to the workers.

@@ -102,7 +102,7 @@ pub(crate) struct HubDriver {
     pub(crate) inbox: UnboundedSender<Message>,
     pub(crate) tell: Arc<dyn Fn(&str) + Send + Sync>,
     /// By number: when the callback of the request is asked, and its caller.
-    replies: HashMap<u64, (Duration, oneshot::Sender<Result<Duration, Refusal>>)>,
+    replies: HashMap<u64, oneshot::Sender<Result<Duration, Refusal>>>,
     /// By number: how many dead letters the replay has, and its caller.
     replays: HashMap<u64, (usize, oneshot::Sender<Result<usize, Refusal>>)>,
     listeners: WaitingListeners,
@@ -340,10 +340,7 @@ impl HubDriver {
 
     fn request(&mut self, request: SubscriptionRequest, reply: oneshot::Sender<Result<Duration, Refusal>>) {
         match self.engine.request(request) {
-            Ok(number) => {
-                let wait_ms = self.engine.verification_wait_ms(number, self.clock.now_ms());
-                self.replies.insert(number, (Duration::from_millis(wait_ms), reply));
-            }
+            Ok(number) => drop(self.replies.insert(number, reply)),
             Err(refusal) => drop(reply.send(Err(refusal))),
         }
     }

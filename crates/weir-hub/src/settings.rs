@@ -224,7 +224,7 @@ impl Default for SubscribeSettings {
             max_per_address: 10_000,
             max_anonymous: 1_000_000,
             max_unverified_per_client: 1_000,
-            verifications_per_second: 10,
+            verifications_per_second: 100,
         }
     }
 }

@@ -38,26 +38,11 @@ impl ConfigError {
         ConfigError { path, further, ..self }
     }
 
-    /// Several faults as one error; `None` if there is none.
-    pub(crate) fn all_of(faults: Vec<ConfigError>) -> Option<ConfigError> {
-        let mut faults = faults.into_iter();
+    /// Several faults as one error, [`MOST_FAULTS`] of them at most; `None` if there is none.
+    pub(crate) fn of_faults(faults: impl IntoIterator<Item = ConfigError>) -> Option<ConfigError> {
+        let mut faults = faults.into_iter().flat_map(ConfigError::each).take(MOST_FAULTS);
         let first = faults.next()?;
         Some(ConfigError { further: faults.collect(), ..first })
-    }
-
-    /// Both values, or else the faults of both.
-    ///
-    /// # Errors
-    /// If one of them is a fault.
-    pub fn both<A, B>(one: Result<A, ConfigError>, other: Result<B, ConfigError>) -> Result<(A, B), ConfigError> {
-        match (one, other) {
-            (Ok(one), Ok(other)) => Ok((one, other)),
-            (Err(fault), Ok(_)) | (Ok(_), Err(fault)) => Err(fault),
-            (Err(mut fault), Err(other)) => {
-                fault.further.extend(other.each());
-                Err(fault)
-            }
-        }
     }
 
     /// Each fault.
@@ -75,13 +60,48 @@ pub trait CollectAll<T>: Iterator<Item = Result<T, ConfigError>> + Sized {
     /// If an item has a fault.
     fn collect_all<C: FromIterator<T>>(self) -> Result<C, ConfigError> {
         let mut faults = Vec::new();
-        let values = self.filter_map(|result| result.map_err(|fault| faults.extend(fault.each())).ok()).collect();
-        faults.truncate(MOST_FAULTS);
-        ConfigError::all_of(faults).map_or(Ok(values), Err)
+        let values = self.filter_map(|result| result.map_err(|fault| faults.push(fault)).ok()).collect();
+        ConfigError::of_faults(faults).map_or(Ok(values), Err)
     }
 }
 
 impl<T, I: Iterator<Item = Result<T, ConfigError>>> CollectAll<T> for I {}
+
+/// Results of building several options, as a tuple.
+pub trait AllOf {
+    type Values;
+
+    /// All values, or else the faults of all options that have one, [`MOST_FAULTS`] of them at most.
+    ///
+    /// # Errors
+    /// If an option has a fault.
+    fn all_of(self) -> Result<Self::Values, ConfigError>;
+}
+
+macro_rules! all_of_tuples {
+    ($($value:ident: $type:ident),+) => {
+        impl<$($type),+> AllOf for ($(Result<$type, ConfigError>,)+) {
+            type Values = ($($type,)+);
+
+            fn all_of(self) -> Result<Self::Values, ConfigError> {
+                let ($($value,)+) = self;
+                match ($($value,)+) {
+                    ($(Ok($value),)+) => Ok(($($value,)+)),
+                    ($($value,)+) => {
+                        let faults = [$($value.err()),+].into_iter().flatten();
+                        Err(ConfigError::of_faults(faults).expect("one of them is no value"))
+                    }
+                }
+            }
+        }
+    };
+}
+
+all_of_tuples!(a: A, b: B);
+all_of_tuples!(a: A, b: B, c: C);
+all_of_tuples!(a: A, b: B, c: C, d: D);
+all_of_tuples!(a: A, b: B, c: C, d: D, e: E);
+all_of_tuples!(a: A, b: B, c: C, d: D, e: E, f: F);
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,8 +129,9 @@ mod tests {
         };
         assert_eq!(told(&["a", "1", "b"]), ["a", "b"]);
         assert_eq!(told(&["a"; 50]).len(), MOST_FAULTS);
-        let both = ConfigError::both(read("a"), read("b")).expect_err("both are faults");
-        assert_eq!(both.each().count(), 2);
-        assert_eq!(ConfigError::both(read("1"), read("2")), Ok((1, 2)));
+        let of_tuple = (read("a"), read("1"), ["b", "c"].map(read).into_iter().collect_all::<Vec<_>>()).all_of();
+        let paths: Vec<_> = of_tuple.expect_err("there are faults").each().map(|fault| fault.path).collect();
+        assert_eq!(paths, ["a", "b", "c"]);
+        assert_eq!((read("1"), read("2")).all_of(), Ok((1, 2)));
     }
 }

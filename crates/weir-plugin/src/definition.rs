@@ -51,7 +51,8 @@ pub trait Definition: DeserializeOwned + JsonSchema + 'static {
     const EXAMPLE: &'static str;
 
     /// Checks what a schema cannot express, such as relations between options, and builds the plugin. Must not start anything,
-    /// since a configuration that is only checked is built as well. See [`Plugin::start`].
+    /// since a configuration that is only checked is built as well. See [`Plugin::start`]. Reports all faults that are independent of
+    /// each other: see [`Build::fault`] and [`crate::AllOf`].
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError>;
 }
 
@@ -60,6 +61,8 @@ pub trait Definition: DeserializeOwned + JsonSchema + 'static {
 pub struct Build {
     /// Options that are valid but probably a mistake; shown by `weir check`.
     pub warnings: Vec<ConfigError>,
+    /// See [`Build::fault`].
+    faults: Vec<ConfigError>,
     /// The resource whose configuration contains the plugin, by kind and id: `route/1`.
     owner: String,
     is_part: bool,
@@ -194,6 +197,20 @@ impl Build {
     /// The context for a plugin of `owner`, a resource by kind and id, as `route/1`.
     pub fn of(owner: String, shared: &Rc<BuildContext>) -> Build {
         Build { owner, shared: Rc::clone(shared), ..Build::default() }
+    }
+
+    /// Reports a fault without an end of `build`, which goes on to find others: what it returns is dropped then. An error that it
+    /// returns is reported after these.
+    pub fn fault(&mut self, place: impl Into<String>, problem: impl Into<String>) {
+        self.faults.push(ConfigError::new(place, problem));
+    }
+
+    /// The value of an option; if it has a fault, that is reported as by [`Build::fault`], and `build` goes on with the default.
+    pub fn keep<T: Default>(&mut self, checked: Result<T, ConfigError>) -> T {
+        checked.unwrap_or_else(|fault| {
+            self.faults.push(fault);
+            T::default()
+        })
     }
 
     /// The client for calls to external services over HTTP, with the resolver and the trusted CAs of the node.
@@ -516,7 +533,9 @@ fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plug
     let options: D = option_error::read(&value, Quoting::Allowed)?;
     // Of the numbers, so that `10s` in place of `10` keeps the state of the plugin.
     build.identity = format!("{} of {}: {value}", D::NAME, build.owner);
-    options.build(build)
+    let built = options.build(build);
+    let faults = std::mem::take(&mut build.faults).into_iter().chain(built.as_ref().err().cloned());
+    ConfigError::of_faults(faults).map_or(built, Err)
 }
 
 /// The plugins in this binary, by name.

@@ -39,7 +39,7 @@ mod written_name;
 pub use allowed_folders::{AllowedFolders, AppendedFile};
 pub use body::{Filter, Filters};
 pub use claims::CallerClaims;
-pub use config_error::{CollectAll, ConfigError};
+pub use config_error::{AllOf, CollectAll, ConfigError};
 pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use content_buffer::ContentBuffer;
 pub use definition::{

@@ -39,7 +39,7 @@ pub(crate) fn enforce<'v, T: JsonSchema + 'static>(
 ) -> Result<Cow<'v, Value>, ConfigError> {
     let EnforcedSchema { schema, validator } = &*enforced::<T>();
     let options = units::as_numbers(schema, options);
-    match ConfigError::all_of(faults::of(schema, validator, &options, quoting)) {
+    match ConfigError::of_faults(faults::of(schema, validator, &options, quoting)) {
         None => Ok(options),
         Some(error) => Err(error),
     }

@@ -10,10 +10,9 @@ use weir_plugin::{Entry, Registry, Stage};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
-use super::dry_run::described;
 use super::references::id_text;
 use super::request::AdminRequest;
-use crate::explain::{VerdictText, candidates};
+use crate::explain::{VerdictText, candidates, described};
 use crate::stores::resources::{ResourceKey, ResourceSet};
 
 /// Explains the request in the body.

@@ -3,10 +3,9 @@
 use serde_json::Value;
 
 use super::answer::{AdminResponse, Refused, refuse};
-use super::dry_run::described;
 use super::node_pages::{NodePages, TracedRequest};
 use super::request::AdminRequest;
-use crate::explain::RequestDescription;
+use crate::explain::{RequestDescription, described};
 
 /// Sends the request in the body: a text such as `GET http://shop.example/orders/1`, or a map with `method`, `url`, `headers` and
 /// `body`.

@@ -12,6 +12,8 @@ use crate::text::fingerprint::Fingerprint;
 pub struct RoutingOutcome {
     /// The id of the route; `None` if none matches.
     pub route: Option<Box<str>>,
+    /// The settings of the route that apply to a request it has taken.
+    route_settings: Option<Fingerprint>,
     /// The plugins that run, in their order.
     pub plugins: Vec<OutcomePlugin>,
     /// The key of the resource that contains the upstream, such as `upstreams/u1` or `routes/r1`; or of the hub: `hubs/h1`.
@@ -36,17 +38,29 @@ pub struct RoutingComparison {
 }
 
 impl RoutingComparison {
-    /// What the candidate changes for the request: `route`, `plugins`, `upstream`.
+    /// What the candidate changes for the request: `route`, `plugins`, `upstream`. The position of a resource without an id in a
+    /// file is no difference.
     pub fn differences(&self) -> Vec<&'static str> {
         let RoutingComparison { before, after, .. } = self;
-        let upstream = |of: &RoutingOutcome| (of.upstream.clone(), of.upstream_content);
+        let named = |name: Option<&str>| name.map(|name| without_position(name).to_owned());
+        let route = |of: &RoutingOutcome| (named(of.route.as_deref()), of.route_settings);
+        let upstream = |of: &RoutingOutcome| (named(of.upstream.as_deref()), of.upstream_content);
+        let plugin = |of: &OutcomePlugin| (of.name.clone(), named(Some(&of.source)), of.content);
+        let plugins = |of: &RoutingOutcome| of.plugins.iter().map(plugin).collect::<Vec<_>>();
         let all = [
-            ("route", before.route != after.route),
-            ("plugins", before.plugins != after.plugins),
+            ("route", route(before) != route(after)),
+            ("plugins", plugins(before) != plugins(after)),
             ("upstream", upstream(before) != upstream(after)),
         ];
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
+}
+
+/// The name of a resource without the id that stands for its position in a list of a file, such as `route/` of `route/arr_7`.
+fn without_position(name: &str) -> &str {
+    let (kind, id) = name.split_at(name.rfind('/').map_or(0, |slash| slash + 1));
+    let is_position = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    if id.strip_prefix("arr_").is_some_and(is_position) { kind } else { name }
 }
 
 /// How a document, compiled to `snapshot`, handles a request. `resources` are those of the document.
@@ -64,10 +78,19 @@ pub(crate) fn outcome(
     let running = rows(resources, registry, route).into_iter().filter(|row| !row.off);
     let plugins = running.map(|row| OutcomePlugin { name: row.plugin, source: row.source, content: row.content });
     let mut outcome = RoutingOutcome { route: route.map(Box::from), plugins: plugins.collect(), ..Default::default() };
-    if let Some((upstream, content)) = route.and_then(|id| target(resources, resources.routes.find(id)?)) {
+    let Some(route) = route.and_then(|id| resources.routes.find(id)) else { return Ok(outcome) };
+    outcome.route_settings = Some(settings_of(route));
+    if let Some((upstream, content)) = target(resources, route) {
         (outcome.upstream, outcome.upstream_content) = (Some(upstream), content);
     }
     Ok(outcome)
+}
+
+/// What a route does with a request beside its plugins and its upstream.
+fn settings_of(route: &RouteSpec) -> Fingerprint {
+    let RouteSpec { timeouts, request_timeout, enable_websocket, allow_encoded_slashes, merge_slashes, .. } = route;
+    let all = (timeouts, request_timeout, enable_websocket, allow_encoded_slashes, merge_slashes);
+    Fingerprint::of(format!("{all:?}"))
 }
 
 /// Where a route leads to, in the order of precedence. A hub has no content that a change of a resource could modify.

@@ -22,9 +22,10 @@ pub(super) async fn answer(call: &HubCall, mut content: Content, reply: &mut Rep
     match answered {
         Ok(accepted) => {
             let content = accepted.content(call);
-            let length = content.len().to_string();
+            let (length, seconds) = (content.len().to_string(), accepted.wait_s().map(|seconds| seconds.to_string()));
             let kind = (!content.is_empty()).then_some(("Content-Type", "text/plain; charset=utf-8"));
-            let fields: Vec<_> = kind.into_iter().chain([("Content-Length", &*length)]).collect();
+            let wait = seconds.as_deref().map(|seconds| ("Retry-After", seconds));
+            let fields: Vec<_> = kind.into_iter().chain(wait).chain([("Content-Length", &*length)]).collect();
             reply.begin(202, &fields);
             if !content.is_empty() {
                 reply.send(content.as_bytes()).await;
@@ -43,7 +44,16 @@ enum AcceptedForm {
 }
 
 impl AcceptedForm {
-    /// Tells a subscriber whose verification has to wait how long that takes. The status has no field for it.
+    /// The seconds until the callback is asked, rounded up, for `Retry-After` (RFC 9110 §10.2.3): a subscriber that was not asked by
+    /// then may subscribe again. W3C WebSub leaves the fields and the content of the 202 open (§5.1.1).
+    fn wait_s(&self) -> Option<u128> {
+        match self {
+            AcceptedForm::Request(Some(wait)) => Some(wait.as_millis().div_ceil(1_000).max(1)),
+            AcceptedForm::Request(None) | AcceptedForm::Event => None,
+        }
+    }
+
+    /// Tells a subscriber whose verification has to wait why.
     fn content(&self, call: &HubCall) -> String {
         let AcceptedForm::Request(Some(wait)) = self else { return String::new() };
         if *wait < Duration::from_secs(1) {

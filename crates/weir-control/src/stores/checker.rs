@@ -16,9 +16,9 @@ use super::secrets::KnownSecrets;
 use super::settle::{SettlePolicy, receipt_warnings, settle};
 use super::trial::ChangeTrial;
 use super::trusted;
-use super::writes::{ComparedRequest, Plan, WriteOutcome, WriteReceipt};
+use super::writes::{Plan, WriteOutcome, WriteReceipt};
 use crate::document::{BesideDocument, CompleteDocument, Document};
-use crate::explain::{RequestDescription, RoutingComparison, RoutingOutcome};
+use crate::explain::{ComparedRequest, RequestDescription, RoutingOutcomes, compared};
 use crate::publish::{CheckedDocument, Publisher};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::process_environment;
@@ -38,9 +38,6 @@ pub struct ChangeCheck {
     /// The most bytes of compiled patterns.
     pub pattern_bytes: usize,
 }
-
-/// How requests would be handled; malformed ones have the reason why they are.
-type RoutingOutcomes = Vec<Result<RoutingOutcome, String>>;
 
 /// Checks changes on any thread.
 pub struct ResourceChecker {
@@ -123,14 +120,7 @@ impl ResourceChecker {
         }
         let now = self.loader.load(&mut self.live.begin(), false)?;
         let before = self.publisher.check(&now.document, requests)?.outcomes;
-        let both = requests.iter().zip(before).zip(after);
-        Ok(both
-            .map(|((request, before), after)| {
-                let malformed = |problem: String| (request.clone(), problem);
-                let (before, after) = (before.map_err(malformed)?, after.map_err(malformed)?);
-                Ok(RoutingComparison { request: request.clone(), before, after })
-            })
-            .collect())
+        Ok(compared(requests, before, after))
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::live::ResourceEdit;
 use super::resources::{Author, ResourceKey, ResourceView, RevisionRecord};
 use super::store::StoreFailure;
-use crate::explain::{RequestDescription, RoutingComparison};
+use crate::explain::ComparedRequest;
 use crate::text::diagnostic::Diagnostic;
 
 /// Computes the edits of a change from the current resources. Called again if another node has changed them meanwhile.
@@ -77,9 +77,6 @@ pub struct WriteReceipt {
     /// How the requests of a check are handled without and with the change, in their order.
     pub compared: Vec<ComparedRequest>,
 }
-
-/// `Err` is why a request is malformed, with its description.
-pub type ComparedRequest = Result<RoutingComparison, (RequestDescription, String)>;
 
 /// A request, with the channel for its outcome.
 pub(super) struct QueuedWrite {

@@ -121,8 +121,9 @@ keys! {
     max_anonymous: Or<Whole<u32>> = whole(1, 100_000_000).or(1_000_000), own();
     /// The most requests of one client that wait for their verification. Further requests get 429.
     max_unverified_per_client: Or<Whole<u32>> = whole(1, 100_000).or(1_000), own();
-    /// The most verifications per second and callback host. A burst may have as many as ten seconds' worth.
-    verifications_per_second: Or<Whole<u32>> = whole(1, 1_000_000).or(10), own();
+    /// The most verifications per second and callback host. A burst may have as many as ten seconds' worth; at most
+    /// `delivery.in_flight_per_host` are under way at a time.
+    verifications_per_second: Or<Whole<u32>> = whole(1, 1_000_000).or(100), own();
 }
 
 keys! {

@@ -4,6 +4,7 @@
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use weir_net::timer::NEVER;
 use weir_plugin::{Exchange, MessageSource, StreamClose};
@@ -23,7 +24,7 @@ mod inflation;
 
 use direction::{DirectionContext, DirectionTerms, MessageDirection, MessageEnd};
 
-/// A WebSocket on which nothing moves for this long is closed, as a tunnel is.
+/// A WebSocket on which nothing moves for this long is closed, as a tunnel is, unless a plugin sets another time.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
 /// How long both sides have to take what is left and the close frame.
 const CLOSING_NS: u64 = 5 * 1_000_000_000;
@@ -178,11 +179,9 @@ impl<'a> MessageTunnel<'a> {
 
     /// When the WebSocket will have been idle for too long.
     fn idle_ns(&self) -> u64 {
-        let silent_ns = self.up.received_ns.max(self.down.received_ns) + IDLE_NS;
-        match self.policies.terms.idle_timeout {
-            None => silent_ns,
-            Some(idle) => silent_ns.min(self.up.message_ns.max(self.down.message_ns) + idle.as_nanos() as u64),
-        }
+        let (received_ns, message_ns) =
+            (self.up.received_ns.max(self.down.received_ns), self.up.message_ns.max(self.down.message_ns));
+        idle_ends_ns(self.policies.terms.idle_timeout, received_ns, message_ns)
     }
 
     /// When the next ping is due, or the time-out of the last one.
@@ -242,6 +241,14 @@ impl<'a> MessageTunnel<'a> {
     }
 }
 
+/// When a WebSocket will have been idle for too long, by the times of its last bytes and its last message.
+fn idle_ends_ns(idle_timeout: Option<Duration>, received_ns: u64, message_ns: u64) -> u64 {
+    match idle_timeout {
+        None => received_ns + IDLE_NS,
+        Some(idle) => message_ns + idle.as_nanos() as u64,
+    }
+}
+
 /// Sends what is left of a direction, and closes it; ready when that is done, or has failed.
 fn poll_end(
     direction: &mut MessageDirection,
@@ -258,4 +265,18 @@ fn poll_end(
         direction.is_shut = std::task::ready!(to.poll_shutdown(context)).is_ok();
     }
     Poll::Ready(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_timeout_takes_the_place_of_the_usual_hour() {
+        let (hour, received_ns, message_ns) = (Duration::from_secs(3600), 7, 5);
+        let of = |idle_timeout: Option<Duration>| idle_ends_ns(idle_timeout, received_ns, message_ns);
+        assert_eq!(of(None), 7 + IDLE_NS);
+        assert_eq!(of(Some(Duration::from_secs(60))), 5 + IDLE_NS / 60, "pings do not count");
+        assert_eq!(of(Some(hour * 24)), 5 + 24 * IDLE_NS, "longer than the hour");
+    }
 }

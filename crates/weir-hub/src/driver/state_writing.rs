@@ -1,5 +1,7 @@
 //! The state log: records are written, and what waits for them goes on; after a failure, a snapshot replaces them.
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weir_journal::AppendError;
@@ -84,10 +86,12 @@ impl HubDriver {
     pub(super) fn recorded(&mut self, written: PersistedChanges) {
         self.engine.recorded(written.subscriptions, self.clock.now_ms());
         for number in written.requests {
-            if let Some((wait, reply)) = self.replies.remove(&number) {
-                let _ = reply.send(Ok(wait));
-            }
             self.engine.verify(number);
+            if let Some(reply) = self.replies.remove(&number) {
+                // Once it is queued: behind all those that were written with it.
+                let wait_ms = self.engine.verification_wait_ms(number, self.clock.now_ms());
+                let _ = reply.send(Ok(Duration::from_millis(wait_ms)));
+            }
         }
         for number in written.replays {
             self.begun(number);
@@ -116,7 +120,7 @@ impl HubDriver {
         if self.failed_at.is_none_or(|at| at + AFTER_FAILURE > Instant::now()) {
             return;
         }
-        for (number, (_, reply)) in self.replies.drain() {
+        for (number, reply) in self.replies.drain() {
             let _ = reply.send(Err(cannot_write(self.is_disk_full)));
             self.engine.verified(number, false, self.clock.now_ms(), self.clock.now_ms());
         }

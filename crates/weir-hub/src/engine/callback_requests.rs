@@ -99,7 +99,8 @@ impl Engine {
         }
     }
 
-    /// The milliseconds until a request that was just accepted is sent to its callback, at most, if its host answers.
+    /// The milliseconds until a request that was just queued is sent to its callback, at most, if its host answers and no other client
+    /// has requests queued there meanwhile.
     pub fn verification_wait_ms(&self, number: u64, now_ms: u64) -> u64 {
         let per_second = self.settings.subscribe.verifications_per_second;
         self.requests.host_of(number).map_or(0, |host| self.hosts.request_wait_ms(host, per_second, now_ms))
@@ -176,6 +177,7 @@ mod tests {
         let mut settings = settings();
         settings.subscribe.max_anonymous = 1;
         settings.subscribe.max_unverified_per_client = 10;
+        settings.subscribe.verifications_per_second = 10;
         let mut engine = Engine::new(Arc::new(settings), 7);
         engine.take_request(1, of_client("friend", 0));
         engine.verify(1);
@@ -223,6 +225,30 @@ mod tests {
         assert_eq!(send(&mut engine, 100_000), 100, "ten seconds' worth, as of verifications");
         engine.look(101_000);
         assert_eq!(send(&mut engine, 101_000), 10);
+    }
+
+    #[test]
+    fn two_thousand_callbacks_of_one_client_at_one_host_are_asked_within_ten_seconds() {
+        let mut engine = Engine::new(Arc::new(settings()), 7);
+        let (mut sent, mut asked, mut now_ms, mut longest_wait_ms) = (0, 0, 0, 0);
+        while asked < 2_000 {
+            // A client that was refused sends the request again later.
+            while sent < 2_000
+                && let Ok(number) = engine.request(request(&format!("http://c.example/{sent}")))
+            {
+                engine.verify(number);
+                longest_wait_ms = longest_wait_ms.max(now_ms + engine.verification_wait_ms(number, now_ms));
+                sent += 1;
+            }
+            engine.look(now_ms);
+            while let Some(CallbackRequest::Verify(verification)) = engine.next_callback_request(now_ms) {
+                engine.verified(verification.number, true, now_ms, now_ms);
+                asked += 1;
+            }
+            now_ms += 10;
+        }
+        assert!((9_900..=10_010).contains(&now_ms), "a burst of 1,000, and 100 a second: {now_ms}");
+        assert!((now_ms - 20..=now_ms + 20).contains(&longest_wait_ms), "as announced: {longest_wait_ms}");
     }
 
     #[test]

@@ -71,11 +71,11 @@ impl HostRequests {
         self.under_way -= 1;
     }
 
-    /// The milliseconds until a request that joins the queue now has its turn, if requests end as fast as they begin.
+    /// The milliseconds until all requests of the queue have had their turn, if requests end as fast as they begin.
     pub(super) fn wait_ms(&self, per_second: u32, now_ms: u64) -> u64 {
-        let ahead = self.waiting.as_ref().map_or(0, |waiting| waiting.len()) as u64;
+        let waiting = self.waiting.as_ref().map_or(0, |waiting| waiting.len()) as u64;
         let rate = u64::from(per_second.max(1));
-        ((ahead + 1) * 1_000).saturating_sub(self.tokens_at(rate, now_ms)).div_ceil(rate)
+        (waiting * 1_000).saturating_sub(self.tokens_at(rate, now_ms)).div_ceil(rate)
     }
 
     fn tokens_at(&self, rate: u64, now_ms: u64) -> u64 {

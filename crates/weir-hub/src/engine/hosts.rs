@@ -258,7 +258,7 @@ impl CallbackHosts {
         self.forget_unused(host);
     }
 
-    /// The milliseconds until a request to this host has its turn, if it were queued now.
+    /// The milliseconds until all requests that wait for this host have had their turn.
     pub(super) fn request_wait_ms(&self, host: HostNumber, per_second: u32, now_ms: u64) -> u64 {
         self.hosts[host.index()].requests.wait_ms(per_second, now_ms)
     }

@@ -197,7 +197,9 @@ fn paced_deliveries_are_spread_evenly() {
 
 #[test]
 fn verifications_of_one_host_are_limited() {
-    let mut engine = engine();
+    let mut settings = settings();
+    settings.subscribe.verifications_per_second = 10;
+    let mut engine = Engine::new(Arc::new(settings), 7);
     for number in 0..1_000 {
         let number = engine.request(request(&format!("http://victim.example/{number}"))).expect("taken");
         engine.verify(number);

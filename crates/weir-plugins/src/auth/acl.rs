@@ -39,14 +39,14 @@ impl Definition for Acl {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "acl: { allow_labels: { team: [blue, green] } }";
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.allow_labels.is_none() && self.deny_labels.is_none() {
             return Err(ConfigError::new("", "needs `allow_labels` or `deny_labels`"));
         }
         for (option, labels) in [("allow_labels", &self.allow_labels), ("deny_labels", &self.deny_labels)] {
             let Some(labels) = labels else { continue };
-            if let Some((label, _)) = labels.iter().find(|(_, values)| values.is_empty()) {
-                return Err(ConfigError::new(format!("{option}.{label}"), "is empty; name at least one value"));
+            for (label, _) in labels.iter().filter(|(_, values)| values.is_empty()) {
+                build.fault(format!("{option}.{label}"), "is empty; name at least one value");
             }
         }
         let refused = self.rejected_msg.as_deref().unwrap_or("The consumer is forbidden.");

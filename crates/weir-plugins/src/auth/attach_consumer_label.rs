@@ -4,7 +4,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field::Name;
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::options::headers::header_name;
 
@@ -29,11 +29,11 @@ impl Definition for AttachConsumerLabel {
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let read = |(field, value): (String, String)| {
             let option = format!("headers.{field}");
-            let name = Name::new(header_name(&field, &option)?).expect("it was validated");
-            match value.strip_prefix('$').filter(|label| !label.is_empty()) {
-                Some(label) => Ok((name, label.into())),
-                None => Err(ConfigError::new(option, "must be the name of a label after a `$`, such as `$team`")),
-            }
+            let label = value.strip_prefix('$').filter(|label| !label.is_empty()).ok_or_else(|| {
+                ConfigError::new(option.as_str(), "must be the name of a label after a `$`, such as `$team`")
+            });
+            let (name, label) = (header_name(&field, &option), label).all_of()?;
+            Ok((Name::new(name).expect("it was validated"), label.into()))
         };
         let labels = self.headers.into_iter().map(read).collect_all()?;
         Ok(Arc::new(LabelFields { labels }))

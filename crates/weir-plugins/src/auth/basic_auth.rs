@@ -76,7 +76,9 @@ impl Definition for BasicAuth {
             Some(users) => {
                 for (index, user) in users.iter().enumerate() {
                     let at = |path: &str| format!("users[{index}].{path}");
-                    user.check().map_err(|error| ConfigError::new(at(&error.path), error.problem))?;
+                    if let Err(error) = user.check() {
+                        build.fault(at(&error.path), error.problem);
+                    }
                     if user.password.starts_with(apr1::BEGIN) {
                         let problem = "is hashed by MD5, which is too fast to protect it; hash it by `htpasswd -B`";
                         build.warnings.push(ConfigError::new(at("password"), problem));

@@ -70,14 +70,14 @@ impl Definition for ConsumerRestriction {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "consumer-restriction: { whitelist: [jack], rejected_code: 403 }";
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.whitelist.is_none() && self.blacklist.is_none() && self.allowed_by_methods.is_none() {
             return Err(ConfigError::new("", "needs `whitelist`, `blacklist` or `allowed_by_methods`"));
         }
         for (index, rule) in self.allowed_by_methods.iter().flatten().enumerate() {
             if rule.methods.is_empty() || !rule.methods.iter().all(|method| METHODS.contains(&method.as_str())) {
                 let problem = format!("must be a list of one or more of {}", METHODS.join(", "));
-                return Err(ConfigError::new(format!("allowed_by_methods[{index}].methods"), problem));
+                build.fault(format!("allowed_by_methods[{index}].methods"), problem);
             }
         }
         let (variable, name) = match self.subject {

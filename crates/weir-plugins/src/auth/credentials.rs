@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use weir_plugin::proto::field;
-use weir_plugin::{Build, ConfigError, Credential, Exchange, Stop, form};
+use weir_plugin::{AllOf, Build, ConfigError, Credential, Exchange, Stop, form};
 
 /// The treatment of clients that have not authenticated.
 pub struct Unauthenticated {
@@ -25,20 +25,21 @@ impl Unauthenticated {
         build: &Build,
     ) -> Result<Unauthenticated, ConfigError> {
         let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-        if !realm.bytes().all(is_quotable) {
-            let problem = "must be printable ASCII characters, without quotes and backslashes";
-            return Err(ConfigError::new("realm", problem));
-        }
+        let realm = match realm.bytes().all(is_quotable) {
+            true => Ok(realm),
+            false => {
+                let problem = "must be printable ASCII characters, without quotes and backslashes";
+                Err(ConfigError::new("realm", problem))
+            }
+        };
         let anonymous = anonymous.map(|username| {
             let consumer = build.consumers().consumer(username).ok_or_else(|| {
                 ConfigError::new("anonymous_consumer", format!("`{username}` is not a consumer; add it to `consumers`"))
             })?;
             Ok(Arc::new(Credential { consumer: Arc::clone(consumer), id: Box::default(), options: json!({}) }))
         });
-        Ok(Unauthenticated {
-            anonymous: anonymous.transpose()?,
-            challenge: format!("{scheme} realm=\"{realm}\"").into(),
-        })
+        let (anonymous, realm) = (anonymous.transpose(), realm).all_of()?;
+        Ok(Unauthenticated { anonymous, challenge: format!("{scheme} realm=\"{realm}\"").into() })
     }
 
     /// Attributes the request to the anonymous consumer, if there is one; otherwise refuses it with `fault` as the message.

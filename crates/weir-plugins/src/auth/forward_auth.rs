@@ -13,7 +13,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{
-    Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template,
 };
 
 use crate::http_service::{HttpService, ServiceCallOptions};
@@ -131,29 +131,39 @@ impl Definition for ForwardAuth {
   client_headers: [WWW-Authenticate, Location]"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        self.check()?;
-        let service = self.call.service(build.http(), &self.uri, "uri")?;
+        let service =
+            (self.check(), self.call.service(build.http(), &self.uri, "uri")).all_of().map(|((), service)| service);
         let extra = |(name, value): (String, Scalar)| {
             let path = format!("extra_headers.{name}");
-            let template = value.template(&path, build)?;
-            needs_no_content(&template, &path)?;
-            Ok((field_name(&name, &path)?, template))
+            let template = value.template(&path, build).and_then(|template| {
+                needs_no_content(&template, &path)?;
+                Ok(template)
+            });
+            (field_name(&name, &path), template).all_of()
         };
-        let extra_headers = self.extra_headers.into_iter().map(extra).collect_all()?;
-        let sign_in = self.signin_url.map(|url| SignIn::new(&url, &self.signin_redirect_param, build)).transpose()?;
+        let extra_headers = self.extra_headers.into_iter().map(extra).collect_all();
+        let sign_in = self.signin_url.map(|url| SignIn::new(&url, &self.signin_redirect_param, build)).transpose();
+        let fields = (
+            RequestFields::new(&self.request_headers),
+            field_names(&self.client_headers_on_success, "client_headers_on_success"),
+            field_names(&self.upstream_headers, "upstream_headers"),
+            field_names(&self.client_headers, "client_headers"),
+        );
+        let (service, extra_headers, sign_in, fields) = (service, extra_headers, sign_in, fields.all_of()).all_of()?;
+        let (request_headers, success_headers, upstream_headers, client_headers) = fields;
         let ttl = Duration::from_secs(self.cache_ttl);
         Ok(Arc::new(ForwardAuthorizer {
             service,
             method: self.request_method,
             most_content: self.max_req_body_size,
-            request_headers: RequestFields::new(&self.request_headers)?,
-            success_headers: field_names(&self.client_headers_on_success, "client_headers_on_success")?,
+            request_headers,
+            success_headers,
             granted: NoteKey::unique(),
             sign_in,
             cache: self.cache_key.map(|key| DecisionCache::new(&key, ttl, build)),
             extra_headers,
-            upstream_headers: field_names(&self.upstream_headers, "upstream_headers")?,
-            client_headers: field_names(&self.client_headers, "client_headers")?,
+            upstream_headers,
+            client_headers,
             allow_degradation: self.allow_degradation,
             status_on_error: self.status_on_error,
             failures: RateLimitedLog::default(),
@@ -190,7 +200,7 @@ fn needs_no_content(template: &Template, path: &str) -> Result<(), ConfigError> 
 }
 
 fn field_names(names: &[String], path: &str) -> Result<Box<[HeaderName]>, ConfigError> {
-    names.iter().enumerate().map(|(index, name)| field_name(name, &format!("{path}[{index}]"))).collect()
+    names.iter().enumerate().map(|(index, name)| field_name(name, &format!("{path}[{index}]"))).collect_all()
 }
 
 fn field_name(name: &str, path: &str) -> Result<HeaderName, ConfigError> {

@@ -151,7 +151,7 @@ impl Definition for HmacAuth {
         for (index, name) in self.signed_headers.iter().enumerate() {
             if name != TARGET && !field::is_name(name.as_bytes()) {
                 let problem = format!("is neither the name of a header field nor `{TARGET}`");
-                return Err(ConfigError::new(format!("signed_headers[{index}]"), problem));
+                build.fault(format!("signed_headers[{index}]"), problem);
             }
         }
         if !self.signed_headers.iter().any(|name| name == TARGET) {

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
+    AllOf, Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
 };
 
 use crate::answer::RefusalResponse;
@@ -76,10 +76,12 @@ impl Definition for JweDecrypt {
         }
         build.secret_field(self.header.as_bytes());
         build.secret_field(self.forward_header.as_bytes());
+        let names = (header_name(&self.header, "header"), header_name(&self.forward_header, "forward_header"));
+        let (header, forward_header) = names.all_of()?;
         let refusal = |status, text| RefusalResponse::new(status, "message", text);
         Ok(Arc::new(JweDecryptor {
-            header: header_name(&self.header, "header")?.into(),
-            forward_header: header_name(&self.forward_header, "forward_header")?.into(),
+            header: header.into(),
+            forward_header: forward_header.into(),
             missing: self.strict.then(|| refusal(403, "missing JWE token in request")),
             invalid: refusal(400, "JWE token invalid"),
             unknown_key: refusal(400, "invalid kid in JWE token"),

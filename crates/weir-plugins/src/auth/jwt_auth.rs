@@ -10,8 +10,8 @@ use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, CallerClaims, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker,
-    Plugin, Stage, Stop, Variable, Variables,
+    AllOf, Authenticator, Build, CallerClaims, ConfigError, Consumers, Credential, Definition, Exchange, Flow,
+    PerWorker, Plugin, Stage, Stop, Variable, Variables,
 };
 use weir_tokens::{Claims, WebToken};
 use x509_parser::pem::parse_x509_pem;
@@ -146,9 +146,12 @@ impl Definition for JwtAuth {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
-        let offered = self.websocket_protocol.as_deref().map(|name| OfferedCredential::new(name, build)).transpose()?;
+        let offered = self.websocket_protocol.as_deref().map(|name| OfferedCredential::new(name, build)).transpose();
+        let unauthenticated = Unauthenticated::new("Bearer", &self.realm, self.anonymous_consumer.as_deref(), build);
+        let (header, offered, unauthenticated) =
+            (header_name(&self.header, "header"), offered, unauthenticated).all_of()?;
         Ok(Arc::new(JwtAuthenticator {
-            header: header_name(&self.header, "header")?.into(),
+            header: header.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
             cookie: Variable::Cookie(self.cookie.as_str().into()),
@@ -160,7 +163,7 @@ impl Definition for JwtAuth {
             needs_nbf: self.claims_to_verify.contains(&TimeClaim::Nbf),
             keys: build.consumers().index(JwtKeys::new),
             verified: build.per_worker("jwt-verified", "", VerifiedTokens::default),
-            unauthenticated: Unauthenticated::new("Bearer", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            unauthenticated,
         }))
     }
 }

@@ -6,7 +6,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
+    AllOf, Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, Plugin, Stage, Stop,
     Variable, Variables,
 };
 
@@ -74,15 +74,18 @@ impl Definition for KeyAuth {
         let query_name: Arc<[u8]> = self.query.as_bytes().into();
         build.secret_argument(&query_name);
         build.secret_field(self.header.as_bytes());
-        let offered = self.websocket_protocol.as_deref().map(|name| OfferedCredential::new(name, build)).transpose()?;
+        let offered = self.websocket_protocol.as_deref().map(|name| OfferedCredential::new(name, build)).transpose();
+        let unauthenticated = Unauthenticated::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build);
+        let (header, offered, unauthenticated) =
+            (header_name(&self.header, "header"), offered, unauthenticated).all_of()?;
         Ok(Arc::new(KeyAuthenticator {
-            header: header_name(&self.header, "header")?.into(),
+            header: header.into(),
             query: Variable::Argument(self.query.as_str().into()),
             query_name,
             offered,
             hide: self.hide_credentials,
             keys: build.consumers().index(ApiKeys::new),
-            unauthenticated: Unauthenticated::new("apikey", &self.realm, self.anonymous_consumer.as_deref(), build)?,
+            unauthenticated,
         }))
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker, Plugin, Stage,
-    Stop,
+    AllOf, Authenticator, Build, ConfigError, Consumers, Credential, Definition, Exchange, Flow, PerWorker, Plugin,
+    Stage, Stop,
 };
 
 use crate::auth::credentials::{BasicOutcome, Unauthenticated, name_and_password};
@@ -123,15 +123,13 @@ impl Definition for LdapAuth {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !self.base_dn.contains('=') {
-            return Err(ConfigError::new(
-                "base_dn",
-                "is not a distinguished name; write as `ou=users,dc=example,dc=org`",
-            ));
+            build.fault("base_dn", "is not a distinguished name; write as `ou=users,dc=example,dc=org`");
         }
         if self.uid.is_empty() || !self.uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.;".contains(&byte)) {
-            return Err(ConfigError::new("uid", "is not an attribute name; write as `cn` or `uid`"));
+            build.fault("uid", "is not an attribute name; write as `cn` or `uid`");
         }
-        let directory = self.directory(build)?;
+        let unauthenticated = Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build);
+        let (directory, unauthenticated) = (self.directory(build), unauthenticated).all_of()?;
         Ok(Arc::new(LdapAuthenticator {
             connections: directory.connections(build),
             right: right(build),
@@ -141,10 +139,7 @@ impl Definition for LdapAuth {
             cache_ttl: Duration::from_secs(self.cache_ttl),
             directory,
             names: build.consumers().index(DistinguishedNames::new),
-            outcome: BasicOutcome {
-                hide: self.hide_credentials,
-                unauthenticated: Unauthenticated::new("Basic", &self.realm, self.anonymous_consumer.as_deref(), build)?,
-            },
+            outcome: BasicOutcome { hide: self.hide_credentials, unauthenticated },
             failures: RateLimitedLog::default(),
         }))
     }

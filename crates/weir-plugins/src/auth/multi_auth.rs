@@ -3,7 +3,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -27,18 +27,18 @@ impl Definition for MultiAuth {
         "multi-auth: { auth_plugins: [{ key-auth: { header: X-Api-Key } }, { basic-auth: {} }] }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let mut authenticators = Vec::new();
-        for (index, plugins) in self.auth_plugins.iter().enumerate() {
-            for (name, options) in plugins {
-                let path = format!("auth_plugins[{index}].{name}");
-                let entry = crate::REGISTRY.find(name).filter(|entry| entry.credential.is_some());
-                let entry = entry.ok_or_else(|| ConfigError::new(&path, "is not an auth plugin of this version"))?;
-                let mut part = build.within(&path);
-                let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
-                build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
-                authenticators.push(step);
-            }
-        }
+        let all = self.auth_plugins.iter().enumerate();
+        let named = all.flat_map(|(index, plugins)| plugins.iter().map(move |(name, options)| (index, name, options)));
+        let authenticator = |(index, name, options): (usize, &String, &Value)| {
+            let path = format!("auth_plugins[{index}].{name}");
+            let entry = crate::REGISTRY.find(name).filter(|entry| entry.credential.is_some());
+            let entry = entry.ok_or_else(|| ConfigError::new(&path, "is not an auth plugin of this version"))?;
+            let mut part = build.within(&path);
+            let step = (entry.build)(options, &mut part).map_err(|error| error.below(&path))?;
+            build.warnings.extend(part.warnings.into_iter().map(|warning| warning.below(&path)));
+            Ok(step)
+        };
+        let authenticators: Vec<_> = named.map(authenticator).collect_all()?;
         if authenticators.len() < 2 {
             return Err(ConfigError::new(
                 "auth_plugins",

@@ -8,7 +8,7 @@ use http::{Method, Request};
 use http_body_util::Full;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::http_service::{HttpService, ServiceCallOptions};
 use crate::options::headers::header_name;
@@ -76,17 +76,20 @@ impl Definition for Opa {
   send_headers_upstream: [X-User]"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let mut service = self.call.service(build.http(), &self.host, "host")?;
-        service.target = target(&service.target, &self.policy)?;
+        let service = self.call.service(build.http(), &self.host, "host").and_then(|mut service| {
+            service.target = target(&service.target, &self.policy)?;
+            Ok(service)
+        });
         let names = self.send_headers_upstream.unwrap_or_default();
         let upstream_fields = names.into_iter().enumerate().map(|(index, name)| {
             header_name(&name, &format!("send_headers_upstream[{index}]"))?;
             Ok(name.into_boxed_str())
         });
+        let (service, upstream_fields) = (service, upstream_fields.collect_all()).all_of()?;
         Ok(Arc::new(OpaAuthorizer {
             service,
             parts: InputParts { route: self.with_route, service: self.with_service, consumer: self.with_consumer },
-            upstream_fields: upstream_fields.collect_all()?,
+            upstream_fields,
             failures: RateLimitedLog::default(),
         }))
     }

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Plugin, Stage};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Plugin, Stage};
 use weir_tokens::TokenRules;
 
 use crate::options::headers::header_name;
@@ -234,44 +234,32 @@ impl Definition for OpenidConnect {
   required_scopes: [orders]"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        self.check()?;
-        self.check_key_set()?;
+        self.check(build);
+        self.check_key_set(build);
         let shown = self.forwarded_fields();
-        let client = self.assertions.client(&self.client_id, self.client_secret.as_deref())?;
-        let verifier = self.verifier(&client)?;
-        let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose()?;
+        let client = self.assertions.client(&self.client_id, self.client_secret.as_deref());
+        let algorithms = self.token_signing_alg_values_expected.as_deref().map(algorithms).transpose();
         let is_self_contained = self.is_self_contained();
+        let provider_url = provider_url(self.discovery.as_deref(), self.jwks_uri.as_deref(), is_self_contained);
+        let claim_schema = self.claim_schema.clone().map(|schema| json_schema::compile(schema, "claim_schema"));
+        let (client, algorithms, provider_url, claim_schema) =
+            (client, algorithms, provider_url, claim_schema.transpose()).all_of()?;
+        let verifier = self.verifier(&client);
         let wants_userinfo = self.set_userinfo_header || self.claim_schema.is_some(); // a schema sees it, too
-        let ClaimValidator { issuer, audience } = self.claim_validator;
-        // The audience of an ID token is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
-        let of_identity = TokenRules {
-            algorithms: algorithms.clone(),
-            issuers: issuer.valid_issuers.clone(),
-            audience: "aud".to_owned(),
-            audience_required: true,
-            for_client: Some(self.client_id.clone()),
-            iat_slack_s: f64::from(self.iat_slack),
-        };
+        let rules = self.rules(algorithms);
         let login = match self.bearer_only {
-            true => None,
-            false => Some(self.login.build(&client, of_identity, wants_userinfo)?),
-        };
-        let rules = TokenRules {
-            algorithms,
-            issuers: issuer.valid_issuers,
-            audience: audience.claim,
-            audience_required: audience.required || audience.match_with_client_id,
-            for_client: audience.match_with_client_id.then_some(self.client_id),
-            iat_slack_s: f64::from(self.iat_slack),
+            true => Ok(None),
+            false => self.login.build(&client, self.identity_rules(&rules), wants_userinfo).map(Some),
         };
         let provider = Provider::new(
-            provider_url(self.discovery.as_deref(), self.jwks_uri.as_deref(), is_self_contained)?,
+            provider_url,
             self.ssl_verify,
             Duration::from_secs(self.timeout),
             Duration::from_secs(self.jwk_expires_in),
             client,
             build,
-        )?;
+        );
+        let (verifier, login, provider) = (verifier, login, provider).all_of()?;
         let remembers = !self.jwt_verification_cache_ignore;
         let bearer = verifier.map(|verifier| Bearer {
             verifier,
@@ -285,7 +273,7 @@ impl Definition for OpenidConnect {
             bearer,
             login,
             shown,
-            claim_schema: self.claim_schema.map(|schema| json_schema::compile(schema, "claim_schema")).transpose()?,
+            claim_schema,
             required_scopes: self.required_scopes,
             refuses_without_session: self.unauth_action == UnauthAction::Deny,
             forwards_unauthenticated: self.unauth_action == UnauthAction::Pass,
@@ -296,52 +284,69 @@ impl Definition for OpenidConnect {
 }
 
 impl OpenidConnect {
+    /// The rules for tokens of requests.
+    fn rules(&self, algorithms: Option<Vec<Algorithm>>) -> TokenRules {
+        let ClaimValidator { issuer, audience } = &self.claim_validator;
+        TokenRules {
+            algorithms,
+            issuers: issuer.valid_issuers.clone(),
+            audience: audience.claim.clone(),
+            audience_required: audience.required || audience.match_with_client_id,
+            for_client: audience.match_with_client_id.then(|| self.client_id.clone()),
+            iat_slack_s: f64::from(self.iat_slack),
+        }
+    }
+
+    /// The rules for ID tokens. Their audience is always the client id (OpenID Connect Core 1.0 §3.1.3.7).
+    fn identity_rules(&self, of_requests: &TokenRules) -> TokenRules {
+        TokenRules {
+            algorithms: of_requests.algorithms.clone(),
+            issuers: of_requests.issuers.clone(),
+            audience: "aud".to_owned(),
+            audience_required: true,
+            for_client: Some(self.client_id.clone()),
+            iat_slack_s: of_requests.iat_slack_s,
+        }
+    }
+
     /// Checks options that do not depend on others.
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self, build: &mut Build) {
         if self.accept_none_alg {
-            return Err(ConfigError::new(
-                "accept_none_alg",
-                "must be false: a token without a signature proves nothing",
-            ));
+            build.fault("accept_none_alg", "must be false: a token without a signature proves nothing");
         }
         let is_quotable = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         if self.realm.is_empty() || !self.realm.bytes().all(is_quotable) {
-            return Err(ConfigError::new(
-                "realm",
-                "must be printable ASCII characters, without quotes and backslashes",
-            ));
+            build.fault("realm", "must be printable ASCII characters, without quotes and backslashes");
         }
-        Ok(())
     }
 
     /// Without a discovery document, the configuration must contain the values that the document would have.
-    fn check_key_set(&self) -> Result<(), ConfigError> {
+    fn check_key_set(&self, build: &mut Build) {
         if self.jwks_uri.is_none() {
-            return Ok(());
+            return;
         }
-        let fault = |option: &str, problem: &str| Err(ConfigError::new(option, problem));
+        let mut fault = |option: &str, problem: &str| build.fault(option, problem);
         if self.discovery.is_some() {
-            return fault("jwks_uri", "is for issuers without a discovery document; remove it, or remove `discovery`");
+            fault("jwks_uri", "is for issuers without a discovery document; remove it, or remove `discovery`");
         }
         if !self.bearer_only {
-            return fault("bearer_only", "must be true with `jwks_uri`: logins need `discovery`");
+            fault("bearer_only", "must be true with `jwks_uri`: logins need `discovery`");
         }
         if self.public_key.is_some() {
-            return fault("public_key", "and `jwks_uri` are both set; keep the one that has the right keys");
+            fault("public_key", "and `jwks_uri` are both set; keep the one that has the right keys");
         }
         if self.introspection_endpoint.is_some() {
-            return fault(
+            fault(
                 "introspection_endpoint",
                 "has no effect with `jwks_uri`, which verifies tokens with keys; remove one",
             );
         }
         if !self.names_issuers() {
-            return fault(
+            fault(
                 "claim_validator.issuer.valid_issuers",
                 "is needed with `jwks_uri`: the issuers whose tokens are accepted",
             );
         }
-        Ok(())
     }
 
     fn names_issuers(&self) -> bool {

@@ -4,7 +4,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop,
+};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
@@ -111,15 +113,15 @@ impl LimitConn {
     fn limiter(self, build: &mut Build) -> Result<ConnLimiter, ConfigError> {
         let quotas = match (self.conn, self.burst, self.key, self.rules) {
             (Some(conn), Some(burst), Some(key), None) => {
-                let key = LimitKey::compile(&key, self.key_type, "key", build)?;
+                let key = LimitKey::compile(&key, self.key_type, "key", build);
                 vec![ConnQuota::new(&conn, &burst, key, "", build.identity(), false)?]
             }
             (None, None, None, Some(rules)) if !rules.is_empty() => {
-                unique_keys(rules.iter().map(|rule| &*rule.key))?;
+                build.keep(unique_keys(rules.iter().map(|rule| &*rule.key)));
                 let quota = |(index, rule): (usize, ConnRuleOptions)| {
                     let path = format!("rules[{index}].");
                     let key = LimitKey::compile(&rule.key, KeyType::VarCombination, "", build)
-                        .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
+                        .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build));
                     let name = format!("{} rule {index}", build.identity());
                     ConnQuota::new(&rule.conn, &rule.burst, key, &path, &name, true)
                 };
@@ -158,9 +160,8 @@ impl Definition for LimitConn {
         "limit-conn: { conn: 100, burst: 0, default_conn_delay: 0.1, key: remote_addr, rejected_code: 429 }";
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let server = self.counting(build)?;
-        let key_ttl = self.key_ttl;
-        let limiter = self.limiter(build)?;
+        let (server, key_ttl) = (self.counting(build), self.key_ttl);
+        let (server, limiter) = (server, self.limiter(build)).all_of()?;
         Ok(match server {
             None => Arc::new(limiter),
             Some(server) => {
@@ -206,14 +207,17 @@ impl ConnQuota {
     fn new(
         conn: &Value,
         burst: &Value,
-        key: LimitKey,
+        key: Result<LimitKey, ConfigError>,
         path: &str,
         name: &str,
         is_rule: bool,
     ) -> Result<ConnQuota, ConfigError> {
+        let conn = Amount::compile(conn, 1..=MAX_CONN, &format!("{path}conn"));
+        let burst = Amount::compile(burst, 0..=MAX_CONN, &format!("{path}burst"));
+        let (conn, burst, key) = (conn, burst, key).all_of()?;
         Ok(ConnQuota {
-            conn: Amount::compile(conn, 1..=MAX_CONN, &format!("{path}conn"))?,
-            burst: Amount::compile(burst, 0..=MAX_CONN, &format!("{path}burst"))?,
+            conn,
+            burst,
             key,
             is_rule,
             name: counters::name(name),

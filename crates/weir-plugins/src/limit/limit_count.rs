@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{
-    Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop,
 };
 
 use crate::answer::RefusalResponse;
@@ -174,44 +174,11 @@ impl Definition for LimitCount {
         "limit-count: { count: 100, time_window: 60, rejected_code: 429, rejected_msg: slow down }";
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let server = self.counting(build)?;
-        let delay = self.delay()?;
-        let max_count = match (self.window_type, &delay) {
-            (WindowType::Fixed, None) => MAX_COUNT,
-            _ => MAX_PAIRED_COUNT,
-        };
-        let identity = self.identity(build)?;
-        let (windows, kept) = self.windows(build)?;
-        let quotas = match (self.count, self.time_window, self.rules) {
-            (Some(count), Some(window), None) => {
-                let key = LimitKey::compile(&self.key, self.key_type, "key", build)?;
-                let mut quota = CountQuota::new(max_count, &count, &window, key, "", &identity, None)?;
-                quota.rename(&build.metadata::<LimitCount>())?;
-                vec![quota]
-            }
-            (None, None, Some(rules)) if !rules.is_empty() => {
-                unique_keys(rules.iter().map(|rule| &*rule.key))?;
-                let quota = |(index, rule): (usize, CountRuleOptions)| {
-                    let path = format!("rules[{index}].");
-                    let key = LimitKey::compile(&rule.key, KeyType::VarCombination, &format!("{path}key"), build)
-                        .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build))?;
-                    let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
-                    let name = format!("{identity} rule {index}");
-                    CountQuota::new(max_count, &rule.count, &rule.time_window, key, &path, &name, Some(prefix))
-                };
-                rules.into_iter().enumerate().map(quota).collect_all()?
-            }
-            (_, _, Some(_)) => {
-                return Err(ConfigError::new(
-                    "rules",
-                    "must not be empty, and cannot be combined with `count` or `time_window`",
-                ));
-            }
-            (count, ..) => {
-                let missing = if count.is_none() { "count" } else { "time_window" };
-                return Err(ConfigError::new("", format!("needs `{missing}`, or `rules`")));
-            }
-        };
+        let (server, delay) = (self.counting(build), self.delay());
+        let identity = build.keep(self.identity(build));
+        let windows = self.windows(build);
+        let quotas = self.quotas(delay.as_ref().is_ok_and(Option::is_some), &identity, build);
+        let (server, delay, (windows, kept), quotas) = (server, delay, windows, quotas).all_of()?;
         let limiter = CountLimiter {
             replaceable: Replaceable::new(&replacement::LIMIT_COUNT, build),
             quotas: quotas.into(),
@@ -250,6 +217,41 @@ impl LimitCount {
             return Err(ConfigError::new("group", problem));
         }
         Ok(format!("limit-count group {group}: {options}"))
+    }
+
+    /// The limits, each with its key.
+    fn quotas(&mut self, is_delayed: bool, identity: &str, build: &mut Build) -> Result<Vec<CountQuota>, ConfigError> {
+        let max_count = match (self.window_type, is_delayed) {
+            (WindowType::Fixed, false) => MAX_COUNT,
+            _ => MAX_PAIRED_COUNT,
+        };
+        match (self.count.take(), self.time_window.take(), self.rules.take()) {
+            (Some(count), Some(window), None) => {
+                let key = LimitKey::compile(&self.key, self.key_type, "key", build);
+                let quota = CountQuota::new(max_count, (&count, &window), key, "", identity, None);
+                Ok(vec![quota?.renamed(&build.metadata::<LimitCount>())?])
+            }
+            (None, None, Some(rules)) if !rules.is_empty() => {
+                build.keep(unique_keys(rules.iter().map(|rule| &*rule.key)));
+                let quota = |(index, rule): (usize, CountRuleOptions)| {
+                    let path = format!("rules[{index}].");
+                    let key = LimitKey::compile(&rule.key, KeyType::VarCombination, &format!("{path}key"), build)
+                        .or_else(|_| LimitKey::compile(&rule.key, KeyType::Constant, "", build));
+                    let prefix = rule.header_prefix.unwrap_or_else(|| (index + 1).to_string());
+                    let name = format!("{identity} rule {index}");
+                    CountQuota::new(max_count, (&rule.count, &rule.time_window), key, &path, &name, Some(prefix))
+                };
+                rules.into_iter().enumerate().map(quota).collect_all()
+            }
+            (_, _, Some(_)) => Err(ConfigError::new(
+                "rules",
+                "must not be empty, and cannot be combined with `count` or `time_window`",
+            )),
+            (count, ..) => {
+                let missing = if count.is_none() { "count" } else { "time_window" };
+                Err(ConfigError::new("", format!("needs `{missing}`, or `rules`")))
+            }
+        }
     }
 
     /// The counters, and what keeps them on disk.
@@ -294,9 +296,12 @@ impl HasMetadata for LimitCount {
     type Metadata = LimitCountMetadata;
 
     fn check_metadata(metadata: LimitCountMetadata) -> Result<(), ConfigError> {
-        header_name(&metadata.limit_header, "limit_header")?;
-        header_name(&metadata.remaining_header, "remaining_header")?;
-        header_name(&metadata.reset_header, "reset_header").map(|_| ())
+        let names = (
+            header_name(&metadata.limit_header, "limit_header"),
+            header_name(&metadata.remaining_header, "remaining_header"),
+            header_name(&metadata.reset_header, "reset_header"),
+        );
+        names.all_of().map(drop)
     }
 }
 

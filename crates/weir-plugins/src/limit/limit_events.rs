@@ -8,7 +8,7 @@ use serde_json::Value;
 use weir_plugin::proto::Method;
 use weir_plugin::proto::websocket::CloseCode;
 use weir_plugin::{
-    Build, ConfigError, Definition, DeliveryQuota, Exchange, Flow, MessageFilter, MessageHead, MessageLoss,
+    AllOf, Build, ConfigError, Definition, DeliveryQuota, Exchange, Flow, MessageFilter, MessageHead, MessageLoss,
     MessageProtocol, MessageSource, MessageTerms, MessageVerdict, Phases, Plugin, PublishQuota, PublishRefusal, Stage,
     Stop, StreamClose,
 };
@@ -162,15 +162,15 @@ impl Definition for LimitEvents {
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.count.is_none() && self.bytes.is_none() {
-            return Err(ConfigError::new("", "needs `count`, or `bytes`"));
+            build.fault("", "needs `count`, or `bytes`");
         }
         if !(1..=123).contains(&self.rejected_msg.len()) {
-            return Err(ConfigError::new("rejected_msg", "must have from 1 to 123 bytes"));
+            build.fault("rejected_msg", "must have from 1 to 123 bytes");
         }
-        let server = self.counting(build)?;
-        let counting = self.event_counting(server, build)?;
+        let server = self.counting(build);
+        let counting = server.and_then(|server| self.event_counting(server, build));
         let most = match (self.window_type, &counting) {
-            (WindowType::Fixed, EventCounting::Here(_)) => MAX_COUNT,
+            (WindowType::Fixed, Ok(EventCounting::Here(_)) | Err(_)) => MAX_COUNT,
             _ => MAX_PAIRED_COUNT,
         };
         let quota = |value: Option<Value>, what: &str, build: &Build| -> Result<Option<EventQuota>, ConfigError> {
@@ -183,11 +183,15 @@ impl Definition for LimitEvents {
                 })
                 .transpose()
         };
+        let (count, bytes) = (quota(self.count, "count", build), quota(self.bytes, "bytes", build));
+        let window = Amount::compile(&self.time_window, 1..=MAX_WINDOW_S, "time_window");
+        let key = LimitKey::compile(&self.key, self.key_type, "key", build);
+        let (counting, count, bytes, window, key) = (counting, count, bytes, window, key).all_of()?;
         Ok(Arc::new(EventLimiter(Arc::new(EventLimits {
-            count: quota(self.count, "count", build)?,
-            bytes: quota(self.bytes, "bytes", build)?,
-            window: Amount::compile(&self.time_window, 1..=MAX_WINDOW_S, "time_window")?,
-            key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
+            count,
+            bytes,
+            window,
+            key,
             counting,
             direction: self.direction,
             per_topic: self.per_topic,

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 use crate::clock;
@@ -65,22 +65,20 @@ impl Definition for LimitReq {
         "limit-req: { rate: 10, burst: 5, key: remote_addr, rejected_code: 429, nodelay: true }";
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let server = self.counting(build)?;
         // From one request per day to a billion per second, the resolution of nanoseconds.
         if !(1.0 / 86_400.0..=1e9).contains(&self.rate) {
-            return Err(ConfigError::new(
-                "rate",
-                "must be above 0: from 1 request per day to 1,000,000,000 per second",
-            ));
+            build.fault("rate", "must be above 0: from 1 request per day to 1,000,000,000 per second");
         }
         if self.key_type == KeyType::Constant {
-            return Err(ConfigError::new("key_type", "must be `var` or `var_combination`"));
+            build.fault("key_type", "must be `var` or `var_combination`");
         }
+        let key = LimitKey::compile(&self.key, self.key_type, "key", build);
+        let (server, key) = (self.counting(build), key).all_of()?;
         let interval_ns = (1e9 / self.rate).round() as u64;
         let bucket = Bucket {
             interval_ns,
             max_wait_ns: (self.burst * interval_ns as f64) as u64,
-            key: LimitKey::compile(&self.key, self.key_type, "key", build)?,
+            key,
             name: counters::name(build.identity()),
             refusal: RefusalResponse::error(self.rejected_code, self.rejected_msg.as_deref()),
             waits: !self.nodelay && self.burst > 0.0,

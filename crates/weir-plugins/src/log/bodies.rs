@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::proto::{Framing, Head};
-use weir_plugin::{Build, ConfigError, ContentBuffer, Exchange, Expression, Filter, Held, NoteKey, Phases};
+use weir_plugin::{AllOf, Build, ConfigError, ContentBuffer, Exchange, Expression, Filter, Held, NoteKey, Phases};
 use weir_records::{Attachment, SinkWriter};
 
 use crate::content::body_recorder::BodyRecorder;
@@ -179,14 +179,15 @@ impl BodyCaptures {
             (options.max_req_body_bytes, options.decode_body),
             "include_req_body_expr",
             build,
-        )?;
+        );
         let response = BodyCapture::compile(
             options.include_resp_body,
             options.include_resp_body_expr.as_ref(),
             (options.max_resp_body_bytes, options.decode_body),
             "include_resp_body_expr",
             build,
-        )?;
+        );
+        let (request, response) = (request, response).all_of()?;
         Ok(BodyCaptures { request, response })
     }
 

@@ -2,19 +2,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
-use http::header::{HeaderName, HeaderValue};
+use http::header::HeaderName;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::RecordWriter;
 use crate::log::http_answer;
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::log::receivers::{ReceiverOptions, Receivers, secret_header_value};
 
 /// Inserts a record of each exchange into a table of ClickHouse, as `JSONEachRow`.
 ///
@@ -67,33 +67,33 @@ impl Definition for ClickhouseLogger {
     const EXAMPLE: &'static str = r#"clickhouse-logger: { endpoint_addrs: ["http://127.0.0.1:8123"], database: logs, logtable: weir, log_format: { host: $host, status: $status } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = Duration::from_secs(self.timeout);
         let is_name = |char: char| char.is_alphanumeric() || "_.`-".contains(char);
         if self.logtable.is_empty() || !self.logtable.chars().all(is_name) {
-            return Err(ConfigError::new("logtable", "must name a table: letters, digits, `_`, `-` and `.`"));
+            build.fault("logtable", "must name a table: letters, digits, `_`, `-` and `.`");
         }
         let metadata = build.metadata::<ClickhouseLogger>();
-        let capture = self.format.compile(&metadata, build)?;
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
         let (addrs, option) = match self.endpoint_addr {
             Some(addr) => (vec![addr], "endpoint_addr"),
             None => (self.endpoint_addrs, "endpoint_addrs"),
         };
         let options = ReceiverOptions { option, verify: self.ssl_verify, timeout };
-        let mut receivers = Receivers::parse(build.http(), &addrs, &options)?;
-        for (name, value, option) in [
+        let receivers = Receivers::parse(build.http(), &addrs, &options);
+        let fields = [
             ("x-clickhouse-user", &self.user, "user"),
             ("x-clickhouse-key", &self.password, "password"),
             ("x-clickhouse-database", &self.database, "database"),
-        ] {
-            let mut value = HeaderValue::try_from(value.as_str())
-                .map_err(|_| ConfigError::new(option, "has a character that is not allowed in a header field"))?;
-            value.set_sensitive(true);
-            receivers.headers.insert(HeaderName::from_static(name), value);
-        }
+        ];
+        let field = |(name, value, option): (&'static str, &String, &str)| {
+            Ok((HeaderName::from_static(name), secret_header_value(value, option)?))
+        };
+        let fields = fields.into_iter().map(field).collect_all();
+        let ((bodies, capture, sink), mut receivers, fields) = (common, receivers, fields).all_of()?;
+        receivers.headers = fields;
         let name = format!("clickhouse-logger {}", receivers.name());
         let identity = SinkIdentity::new(name, &[&self.database, &self.logtable]);
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let table = Table { receivers, name: self.logtable, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, table))
     }

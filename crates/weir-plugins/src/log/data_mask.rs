@@ -4,7 +4,7 @@ use std::sync::Arc;
 use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{BodyMask, Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, form};
+use weir_plugin::{AllOf, BodyMask, Build, ConfigError, Definition, Exchange, Phases, Plugin, Stage, form};
 
 use crate::content::json::JsonError;
 use crate::content::json::path::JsonPath;
@@ -108,21 +108,23 @@ impl Definition for DataMask {
         let (mut query, mut headers) = (Vec::new(), Vec::new());
         for (index, rule) in self.request.into_iter().enumerate() {
             let path = format!("request[{index}]");
-            let action = rule.action(&path)?;
+            let action = build.keep(rule.action(&path).map(Some)).unwrap_or(MaskAction::Remove);
             match (rule.place, rule.body_format) {
                 (MaskPlace::Query, _) => query.push((rule.name, action)),
                 (MaskPlace::Header, _) => headers.push((rule.name, action)),
                 (MaskPlace::Body, Some(MaskBodyFormat::Urlencoded)) => body.form.push((rule.name, action)),
-                (MaskPlace::Body, Some(MaskBodyFormat::Json)) => {
-                    let wrong = || {
+                (MaskPlace::Body, Some(MaskBodyFormat::Json)) => match JsonPath::parse(&rule.name) {
+                    Some(json_path) => body.json.push((json_path, action)),
+                    // An empty name has been reported.
+                    None if rule.name.is_empty() => {}
+                    None => {
                         let problem = "is not a JSON path; write `$.a.b[0]`, `$.list[*].name` or `$..password`";
-                        ConfigError::new(format!("{path}.name"), problem)
-                    };
-                    body.json.push((JsonPath::parse(&rule.name).ok_or_else(wrong)?, action));
-                }
+                        build.fault(format!("{path}.name"), problem);
+                    }
+                },
                 (MaskPlace::Body, None) => {
                     let problem = "is required where `type` is `body`: `json` or `urlencoded`";
-                    return Err(ConfigError::new(format!("{path}.body_format"), problem));
+                    build.fault(format!("{path}.body_format"), problem);
                 }
             }
         }
@@ -133,9 +135,14 @@ impl Definition for DataMask {
 
 impl MaskRule {
     fn action(&self, path: &str) -> Result<MaskAction, ConfigError> {
-        if self.name.is_empty() {
-            return Err(ConfigError::new(format!("{path}.name"), "must not be empty"));
-        }
+        let named = match self.name.is_empty() {
+            true => Err(ConfigError::new(format!("{path}.name"), "must not be empty")),
+            false => Ok(()),
+        };
+        (named, self.masking(path)).all_of().map(|((), action)| action)
+    }
+
+    fn masking(&self, path: &str) -> Result<MaskAction, ConfigError> {
         let required = |name: &str, option: &Option<String>| {
             let missing = || ConfigError::new(format!("{path}.{name}"), "is required for this `action`");
             option.clone().ok_or_else(missing)
@@ -143,10 +150,12 @@ impl MaskRule {
         Ok(match self.action {
             MaskActionSpec::Remove => MaskAction::Remove,
             MaskActionSpec::Replace => MaskAction::Replace(required("value", &self.value)?.into_bytes()),
-            MaskActionSpec::Regex => MaskAction::Matches {
-                regex: pattern::compile(&required("regex", &self.regex)?, false, &format!("{path}.regex"))?,
-                replacement: pattern::braced(&required("value", &self.value)?).into_bytes(),
-            },
+            MaskActionSpec::Regex => {
+                let regex = required("regex", &self.regex);
+                let regex = regex.and_then(|regex| pattern::compile(&regex, false, &format!("{path}.regex")));
+                let (regex, value) = (regex, required("value", &self.value)).all_of()?;
+                MaskAction::Matches { regex, replacement: pattern::braced(&value).into_bytes() }
+            }
         })
     }
 }

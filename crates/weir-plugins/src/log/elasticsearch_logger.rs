@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use http::header::AUTHORIZATION;
 use http::{Method, Response};
 use hyper::body::Bytes;
 use jiff::Timestamp;
@@ -18,15 +19,15 @@ use schemars::JsonSchema;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer as _, Serialize};
 use serde_json::{Deserializer, Value};
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template, escape};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template, escape};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, ReceiverRequest, Receivers};
+use crate::log::receivers::{ReceiverOptions, ReceiverRequest, Receivers, header_fields, secret_header_value};
 use index_template::{IndexTemplate, TemplateOptions};
 
 /// Stores a record of each exchange in Elasticsearch (7 to 9) or OpenSearch.
@@ -123,34 +124,34 @@ impl Definition for ElasticsearchLogger {
         r#"elasticsearch-logger: { endpoint_addrs: ["http://127.0.0.1:9200"], field: { index: "weir-{%Y.%m.%d}" } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = Duration::from_secs(self.timeout);
         let metadata = build.metadata::<ElasticsearchLogger>();
-        let (index, hidden) = IndexName::compile(&self.field.index, build)?;
-        let capture = self.format.compile(&metadata, build)?;
+        let index = self.index(build);
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
         let (addrs, option) = match self.endpoint_addr {
             Some(addr) => (vec![addr], "endpoint_addr"),
             None => (self.endpoint_addrs, "endpoint_addrs"),
         };
         let options = ReceiverOptions { option, verify: self.ssl_verify, timeout };
-        let mut receivers = Receivers::parse(build.http(), &addrs, &options)?;
-        receivers.add_headers(&self.headers, "headers")?;
+        let receivers = Receivers::parse(build.http(), &addrs, &options);
+        let fields = header_fields(&self.headers, "headers");
+        let template = match (self.template, &common) {
+            (Some(template), Ok((_, capture, _))) => {
+                template.compile(&pattern(&self.field.index), self.data_stream, capture).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let ((bodies, capture, sink), (index, hidden), mut receivers, fields, template) =
+            (common, index, receivers, fields, template).all_of()?;
+        receivers.headers = fields;
         if let Some(AuthOptions { username, password }) = &self.auth {
             let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
-            receivers.authorize(&format!("Basic {pair}"), "auth")?;
+            receivers.headers.insert(AUTHORIZATION, secret_header_value(&format!("Basic {pair}"), "auth")?);
         }
         let is_compressed = self.compression == BulkCompression::Gzip;
-        if self.data_stream && index.has_time() {
-            let problem =
-                "a data stream has no time in its name: write as `logs-weir-default`, or remove `data_stream`";
-            return Err(ConfigError::new("field.index", problem));
-        }
-        let pattern = pattern(&self.field.index);
-        let template =
-            self.template.map(|template| template.compile(&pattern, self.data_stream, &capture)).transpose()?;
         let name = format!("elasticsearch-logger {}", receivers.name());
         let identity = SinkIdentity::new(name, &[&addrs.join(" "), &self.field.index]).with_fields(&self.headers);
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let written = build.written_options().to_owned();
         let store = BulkStore { receivers, index, template, is_compressed, writer: RecordWriter::default() };
         let open = Box::new(move || Ok(Box::new(store) as Box<dyn Destination>));
@@ -180,6 +181,19 @@ enum IndexPart {
     Hidden,
     /// A pattern for the time of the record.
     Time(String),
+}
+
+impl ElasticsearchLogger {
+    /// The name of the index, and the texts in it that are rendered for each record.
+    fn index(&self, build: &mut Build) -> Result<(IndexName, Vec<Template>), ConfigError> {
+        let (index, hidden) = IndexName::compile(&self.field.index, build)?;
+        if self.data_stream && index.has_time() {
+            let problem =
+                "a data stream has no time in its name: write as `logs-weir-default`, or remove `data_stream`";
+            return Err(ConfigError::new("field.index", problem));
+        }
+        Ok((index, hidden))
+    }
 }
 
 impl IndexName {

@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{AppendedFile, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, AppendedFile, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, Retries, SendOutcome, SinkOptions};
 use weir_telemetry::room::{self, PIPE_PIECE};
 
@@ -71,14 +71,15 @@ impl Definition for FileLogger {
     const EXAMPLE: &'static str = r#"file-logger: { path: logs/errors.log, match: [[status, ">=", 400]] }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
+        let bodies = BodyCaptures::compile(&self.bodies, build);
         let metadata = build.metadata::<FileLogger>();
         let records = metadata.of_records();
         let path = self.path.or(metadata.path).filter(|path| !path.is_empty());
-        let path = path.ok_or_else(|| ConfigError::new("path", "is needed: the path of the log file"))?;
-        let file = build.appended_file(&path, "path")?;
-        let capture = self.format.compile(&records, build)?;
-        let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose()?;
+        let path = path.ok_or_else(|| ConfigError::new("path", "is needed: the path of the log file"));
+        let file = path.and_then(|path| build.appended_file(&path, "path"));
+        let capture = self.format.compile(&records, build);
+        let only = self.only.as_ref().map(|only| build.condition_of_record(only, "match")).transpose();
+        let (bodies, file, capture, only) = (bodies, file, capture, only).all_of()?;
         let name = format!("file-logger {}", file.path().display());
         // With other rules about files it is another sink.
         let identity = format!("{name} {file:?}");

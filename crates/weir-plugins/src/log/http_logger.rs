@@ -8,15 +8,16 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::IdleConnections;
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
 use crate::http_service::HttpService;
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::RecordWriter;
 use crate::log::http_answer;
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
+use crate::log::receivers::secret_header_value;
 
 /// Sends a record of each exchange to a service over HTTP, in batches of JSON.
 ///
@@ -69,26 +70,20 @@ impl Definition for HttpLogger {
     const EXAMPLE: &'static str = "http-logger: { uri: \"http://127.0.0.1:9000/logs\", batch_max_size: 100 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = Duration::from_secs(self.timeout);
         let metadata = build.metadata::<HttpLogger>();
         let max_pending = metadata.max_pending_entries;
-        let capture = self.format.compile(&metadata, build)?;
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
         let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
-        let service = HttpService::parse(build.http(), &self.uri, self.ssl_verify, timeout, idle, "uri")?;
-        let authorization = self.auth_header.as_deref().map(|text| {
-            let mut value = HeaderValue::from_str(text).map_err(|_| {
-                ConfigError::new("auth_header", "has a character that is not allowed in a header field")
-            })?;
-            value.set_sensitive(true);
-            Ok(value)
-        });
-        let authorization = authorization.transpose()?;
+        let service = HttpService::parse(build.http(), &self.uri, self.ssl_verify, timeout, idle, "uri");
+        let authorization = self.auth_header.as_deref().map(|text| secret_header_value(text, "auth_header"));
+        let ((bodies, capture, batch), service, authorization) =
+            (common, service, authorization.transpose()).all_of()?;
         // The identity is that of the options, not of their place, so that equal options on several routes share one sink.
         let written = build.written_options();
         let identity = format!("http-logger {max_pending:?} {written}");
         let sink = SinkIdentity::new(format!("http-logger {}", service.name()), &[&self.uri]);
-        let options = self.batch.compile(sink, max_pending, build)?;
+        let options = batch.named(sink);
         let receiver = HttpReceiver {
             service,
             authorization,

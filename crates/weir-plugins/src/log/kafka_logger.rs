@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_client::{HttpClient, ServerVerification, StreamTarget, StreamTls};
+use weir_client::{ServerVerification, StreamTarget, StreamTls};
 use weir_kafka::{BrokerAccess, KafkaMessage, SaslLogin, SaslMechanism, is_topic_name};
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome, SinkOptions};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 
 mod producer;
@@ -200,34 +200,32 @@ impl Definition for KafkaLogger {
         "kafka-logger: { brokers: [{ host: 127.0.0.1, port: 9092 }], kafka_topic: weir, key: gateway-1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let metadata = build.metadata::<KafkaLogger>();
-        let capture = self.format.compile(&metadata, build)?;
-        let client = build.http().clone();
-        let (options, access) = self.producer(client)?;
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
+        let ((bodies, capture, sink), (options, access)) = (common, self.producer(build)).all_of()?;
         let names: Vec<String> = options.bootstrap.iter().map(StreamTarget::name).collect();
         let name = format!("kafka-logger {} {}", names.join(","), self.kafka_topic);
         let identity = SinkIdentity::new(name, &[]);
         let is_single = self.batch.is_single();
-        let sink = self.batch.compile(identity, metadata.max_pending_entries, build)?;
-        let sink = SinkOptions { batching: self.batching(sink.batching)?, ..sink };
+        let sink = sink.named(identity);
+        let sink = SinkOptions { batching: self.batching(sink.batching), ..sink };
         let topic = KafkaTopic { producer: Producer::new(options, access), is_single, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), sink, topic))
     }
 }
 
 impl KafkaLogger {
-    fn producer(&self, client: HttpClient) -> Result<(ProducerOptions, BrokerAccess), ConfigError> {
+    fn producer(&self, build: &mut Build) -> Result<(ProducerOptions, BrokerAccess), ConfigError> {
         if !is_topic_name(&self.kafka_topic) {
             let problem =
                 format!("`{}` is not a topic name: 1 to 249 letters, digits, `.`, `_` or `-`", self.kafka_topic);
-            return Err(ConfigError::new("kafka_topic", problem));
+            build.fault("kafka_topic", problem);
         }
         if ![1, -1].contains(&self.required_acks) {
-            return Err(ConfigError::new("required_acks", "must be -1 (all replicas in sync) or 1 (the leader)"));
+            build.fault("required_acks", "must be -1 (all replicas in sync) or 1 (the leader)");
         }
         if self.meta_format == MetaFormat::Origin {
-            return Err(ConfigError::new("meta_format", "`origin` is not supported; records are JSON (`default`)"));
+            build.fault("meta_format", "`origin` is not supported; records are JSON (`default`)");
         }
         let timeout = Duration::from_secs(self.timeout);
         let refresh = Duration::from_secs(self.meta_refresh_interval);
@@ -235,12 +233,11 @@ impl KafkaLogger {
             verification: if tls.verify { ServerVerification::Verify } else { ServerVerification::Skip },
             name: None,
         });
-        let bootstrap = self.bootstrap(&tls)?;
-        let login = self.login()?;
+        let (bootstrap, login) = (self.bootstrap(&tls), self.login()).all_of()?;
         let key = self.key.clone().filter(|key| !key.is_empty());
         let (topic, is_idempotent) = (self.kafka_topic.clone(), self.required_acks == -1);
         let options = ProducerOptions { bootstrap, tls, topic, key, is_idempotent, refresh };
-        Ok((options, BrokerAccess { client, login, timeout }))
+        Ok((options, BrokerAccess { client: build.http().clone(), login, timeout }))
     }
 
     fn bootstrap(&self, tls: &Option<StreamTls>) -> Result<Vec<StreamTarget>, ConfigError> {
@@ -250,19 +247,17 @@ impl KafkaLogger {
         if all.is_empty() {
             return Err(ConfigError::new("brokers", "is needed: write as `[{ host: 127.0.0.1, port: 9092 }]`"));
         }
-        for (index, (host, port)) in all.iter().enumerate() {
+        let target = |(index, (host, port)): (usize, (&str, u16))| {
             let place = if index < self.brokers.len() { format!("brokers[{index}]") } else { "broker_list".into() };
-            if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
-                return Err(ConfigError::new(
-                    format!("{place}.host"),
-                    format!("`{host}` is neither a host name nor an IP address"),
-                ));
-            }
-            if *port == 0 {
-                return Err(ConfigError::new(format!("{place}.port"), "must be from 1 to 65535"));
-            }
-        }
-        Ok(all.into_iter().map(|(host, port)| StreamTarget::new(host, port, tls.clone())).collect())
+            let is_wrong = host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char));
+            let problem = || format!("`{host}` is neither a host name nor an IP address");
+            let named = if is_wrong { Err(ConfigError::new(format!("{place}.host"), problem())) } else { Ok(host) };
+            let problem = "must be from 1 to 65535";
+            let port = if port == 0 { Err(ConfigError::new(format!("{place}.port"), problem)) } else { Ok(port) };
+            let (host, port) = (named, port).all_of()?;
+            Ok(StreamTarget::new(host, port, tls.clone()))
+        };
+        all.into_iter().enumerate().map(target).collect_all()
     }
 
     /// All brokers must have the same login, because it is used for brokers that are not listed as well.
@@ -291,13 +286,13 @@ impl KafkaLogger {
     }
 
     /// If a message is one record, the batches are sized by the options of APISIX's producer.
-    fn batching(&self, batching: Batching) -> Result<Batching, ConfigError> {
+    fn batching(&self, batching: Batching) -> Batching {
         let max_bytes = self.producer_batch_size.max(1);
         if !self.batch.is_single() {
-            return Ok(Batching { max_bytes, ..batching });
+            return Batching { max_bytes, ..batching };
         }
         let linger = Duration::from_secs(self.producer_time_linger);
-        Ok(Batching { max_records: self.producer_batch_num, max_bytes, inactive: linger, oldest: linger })
+        Batching { max_records: self.producer_batch_num, max_bytes, inactive: linger, oldest: linger }
     }
 }
 

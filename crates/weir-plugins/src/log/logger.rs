@@ -2,11 +2,28 @@
 
 use std::sync::Arc;
 
-use weir_plugin::{Build, Definition, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop};
+use weir_plugin::{
+    AllOf, Build, ConfigError, Definition, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop,
+};
 use weir_records::{Destination, OpenDestination, RecordSink, SinkOptions, SinkRegister, SinkWriter};
 
-use crate::log::bodies::BodyCaptures;
+use crate::log::bodies::{BodyCaptures, BodyOptions};
 use crate::log::capture::Capture;
+use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata, UnnamedSink};
+
+/// Compiles the options that all loggers have.
+///
+/// # Errors
+/// Some are invalid.
+pub fn compile_common(
+    (bodies, format, batch): (&BodyOptions, &FormatOptions, &BatchOptions),
+    metadata: &LoggerMetadata,
+    build: &mut Build,
+) -> Result<(BodyCaptures, Capture, UnnamedSink), ConfigError> {
+    let bodies = BodyCaptures::compile(bodies, build);
+    let capture = format.compile(metadata, build);
+    (bodies, capture, batch.compile(metadata.max_pending_entries, build)).all_of()
+}
 
 /// A plugin that records exchanges.
 pub struct ExchangeLogger {

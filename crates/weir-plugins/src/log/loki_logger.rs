@@ -3,20 +3,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
-use http::header::{HeaderName, HeaderValue};
+use http::header::HeaderName;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::JsonObjectWriter;
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::log::receivers::{ReceiverOptions, Receivers, header_fields, header_value};
 
 /// Sends a record of each exchange to Grafana Loki, as a line of JSON in the stream that the labels identify.
 ///
@@ -91,23 +91,23 @@ impl Definition for LokiLogger {
         r#"loki-logger: { endpoint_addrs: ["http://127.0.0.1:3100"], log_labels: { job: weir, route: $route_id } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let metadata = build.metadata::<LokiLogger>();
         let hidden = self.log_labels.iter();
         let hidden = hidden.map(|(name, text)| build.template_of_record(text, &format!("log_labels.{name}"))).collect();
-        let capture = self.format.compile(&metadata, build)?.with_hidden(hidden);
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
         let timeout = Duration::from_millis(self.timeout);
         let options = ReceiverOptions { option: "endpoint_addrs", verify: self.ssl_verify, timeout };
-        let mut receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options)?;
-        receivers.add_headers(&self.headers, "headers")?;
-        let tenant = HeaderValue::try_from(self.tenant_id.as_str())
-            .map_err(|_| ConfigError::new("tenant_id", "has a character that is not allowed in a header field"))?;
+        let receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options);
+        let (fields, tenant) = (header_fields(&self.headers, "headers"), header_value(&self.tenant_id, "tenant_id"));
+        let ((bodies, capture, sink), mut receivers, fields, tenant) = (common, receivers, fields, tenant).all_of()?;
+        let capture = capture.with_hidden(hidden);
+        receivers.headers = fields;
         receivers.headers.insert(HeaderName::from_static("x-scope-orgid"), tenant);
         let labels: Vec<&str> = self.log_labels.keys().map(String::as_str).collect();
         let place = [&*self.endpoint_uri, &self.tenant_id, &labels.join(",")];
         let name = format!("loki-logger {}", receivers.name());
         let identity = SinkIdentity::new(name, &place).with_fields(&self.headers);
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let names = self.log_labels.into_keys().collect();
         let loki = Loki { receivers, path: self.endpoint_uri, names, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, loki))

@@ -1,6 +1,7 @@
 //! Options that loggers share, with the names and defaults of Apache APISIX's batch processor.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine;
@@ -8,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_plugin::{Build, CollectAll, ConfigError};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError};
 use weir_records::{
     Batching, MAX_SPOOL_KEYS, Record, RejectedRecords, Retries, SPOOL_KEY_BYTES, SinkOptions, SinkSpool,
     SpoolFullPolicy, SpoolKeys, SpoolOptions, SpoolSync, directory_name,
@@ -132,14 +133,14 @@ impl SinkIdentity {
 }
 
 impl SpoolSpec {
-    /// Compiles the options for a sink. Sinks with the same identity take over each other's remaining records.
-    fn compile(&self, identity: &SinkIdentity, build: &mut Build) -> Result<Option<SinkSpool>, ConfigError> {
+    /// Compiles the options, and the directory for the spools of all sinks.
+    fn compile(&self, build: &Build) -> Result<(PathBuf, SpoolOptions), ConfigError> {
         let max_age = Duration::from_secs(self.max_age);
-        let keys = self.keys()?;
-        let Some(data_dir) = build.data_dir() else {
+        let data_dir = build.data_dir().ok_or_else(|| {
             let problem = "needs the node's `data_dir`: set it at the top, as `data_dir: /var/lib/weir`";
-            return Err(ConfigError::new("spool", problem));
-        };
+            ConfigError::new("spool", problem)
+        });
+        let (keys, data_dir) = (self.keys(), data_dir).all_of()?;
         let sync = match self.sync {
             SpoolSyncSpec::Always => SpoolSync::Always,
             SpoolSyncSpec::Interval => SpoolSync::Interval,
@@ -151,7 +152,7 @@ impl SpoolSpec {
             WhenFullSpec::Block => SpoolFullPolicy::Block,
         };
         let options = SpoolOptions { max_bytes: self.max_size, max_age, sync, when_full, keys };
-        Ok(Some(SinkSpool { directory: data_dir.join("records").join(identity.directory_name()), options }))
+        Ok((data_dir.join("records"), options))
     }
 }
 
@@ -209,17 +210,34 @@ fn default_batch_max_size() -> usize {
     1000
 }
 
+/// The options of a sink that does not know its destination yet.
+pub struct UnnamedSink {
+    pub batching: Batching,
+    retries: Retries,
+    max_pending: Option<usize>,
+    /// The directory of the spools of all sinks.
+    spool: Option<(PathBuf, SpoolOptions)>,
+    rejected: Option<RejectedRecords>,
+}
+
+impl UnnamedSink {
+    /// The options with a destination. Sinks with the same identity take over each other's remaining records.
+    pub fn named(self, identity: SinkIdentity) -> SinkOptions {
+        let UnnamedSink { batching, retries, max_pending, spool, rejected } = self;
+        let spool = spool.map(|(directory, options)| {
+            let directory = directory.join(identity.directory_name());
+            SinkSpool { directory, options }
+        });
+        SinkOptions { name: identity.name, batching, retries, max_pending, spool, rejected }
+    }
+}
+
 impl BatchOptions {
     /// Compiles the options for a sink.
     ///
     /// # Errors
-    /// A number is out of range, or there is no directory for the spool.
-    pub fn compile(
-        &self,
-        identity: SinkIdentity,
-        max_pending: Option<usize>,
-        build: &mut Build,
-    ) -> Result<SinkOptions, ConfigError> {
+    /// A key of the spool is wrong, or there is no directory for it.
+    pub fn compile(&self, max_pending: Option<usize>, build: &Build) -> Result<UnnamedSink, ConfigError> {
         let batching = Batching {
             max_records: self.batch_max_size,
             inactive: Duration::from_secs(self.inactive_timeout),
@@ -228,14 +246,14 @@ impl BatchOptions {
         };
         let pause = Duration::from_secs(self.retry_delay);
         let retries = self.max_retry_count.map_or(Retries::Always, |most| Retries::Some { most, pause });
-        let spool = self.spool.as_ref().map_or(Ok(None), |spool| spool.compile(&identity, build))?;
+        let spool = self.spool.as_ref().map(|spool| spool.compile(build)).transpose()?;
         // Rejected records are written unencrypted, so they are not kept if the spool is encrypted.
         let is_encrypted = self.spool.as_ref().is_some_and(|spool| !spool.encryption_keyring.is_empty());
         let rejected = build
             .data_dir()
             .filter(|_| !is_encrypted)
             .map(|data_dir| RejectedRecords { directory: data_dir.join("records"), show });
-        Ok(SinkOptions { name: identity.name, batching, retries, max_pending, spool, rejected })
+        Ok(UnnamedSink { batching, retries, max_pending, spool, rejected })
     }
 
     pub fn is_single(&self) -> bool {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use weir_client::{CallError, HttpClient, HttpProtocol, IdleConnections};
-use weir_plugin::{CollectAll, ConfigError};
+use weir_plugin::{AllOf, CollectAll, ConfigError};
 
 use crate::http_service::HttpService;
 
@@ -43,6 +43,38 @@ pub struct Receivers {
     failed: Vec<Option<Instant>>,
     last: usize,
     pub headers: HeaderMap,
+}
+
+/// The fields of an option, for every request.
+///
+/// # Errors
+/// A name or value is not valid in a header field.
+pub fn header_fields(fields: &BTreeMap<String, String>, option: &str) -> Result<HeaderMap, ConfigError> {
+    let field = |(name, value): (&String, &String)| {
+        let wrong = |what: &str| ConfigError::new(format!("{option}.{name}"), format!("is not a header field {what}"));
+        let field = HeaderName::try_from(name.as_str()).map_err(|_| wrong("name"));
+        (field, HeaderValue::try_from(value.as_str()).map_err(|_| wrong("value"))).all_of()
+    };
+    fields.iter().map(field).collect_all()
+}
+
+/// The value of a header field, from an option.
+///
+/// # Errors
+/// A character is not valid in a header field.
+pub fn header_value(value: &str, option: &str) -> Result<HeaderValue, ConfigError> {
+    let wrong = |_| ConfigError::new(option, "has a character that is not allowed in a header field");
+    HeaderValue::try_from(value).map_err(wrong)
+}
+
+/// The same, for a value that is a secret.
+///
+/// # Errors
+/// A character is not valid in a header field.
+pub fn secret_header_value(value: &str, option: &str) -> Result<HeaderValue, ConfigError> {
+    let mut value = header_value(value, option)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 impl Receivers {
@@ -94,32 +126,6 @@ impl Receivers {
     /// Treats the receiver that was asked last as one that has failed.
     pub fn avoid_last(&mut self) {
         self.failed[self.last] = Some(Instant::now());
-    }
-
-    /// Adds fields to every request, from an option.
-    ///
-    /// # Errors
-    /// A name or value is not valid in a header field.
-    pub fn add_headers(&mut self, headers: &BTreeMap<String, String>, option: &str) -> Result<(), ConfigError> {
-        for (name, value) in headers {
-            let wrong =
-                |what: &str| ConfigError::new(format!("{option}.{name}"), format!("is not a header field {what}"));
-            let field = HeaderName::try_from(name.as_str()).map_err(|_| wrong("name"))?;
-            self.headers.insert(field, HeaderValue::try_from(value.as_str()).map_err(|_| wrong("value"))?);
-        }
-        Ok(())
-    }
-
-    /// Sets the field `Authorization` of every request.
-    ///
-    /// # Errors
-    /// A character is not valid in a header field.
-    pub fn authorize(&mut self, credentials: &str, option: &str) -> Result<(), ConfigError> {
-        let mut value = HeaderValue::try_from(credentials)
-            .map_err(|_| ConfigError::new(option, "has a character that is not allowed in a header field"))?;
-        value.set_sensitive(true);
-        self.headers.insert(AUTHORIZATION, value);
-        Ok(())
     }
 
     /// Sends content to a path below the URL of the next receiver.

@@ -2,21 +2,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
-use http::header::{HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderName};
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
 use crate::log::http_answer;
 use crate::log::json::{JsonObjectWriter, known};
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::log::receivers::{ReceiverOptions, Receivers, header_value, secret_header_value};
 
 /// Sends a record of each exchange to Splunk's HTTP Event Collector.
 ///
@@ -68,23 +68,23 @@ impl Definition for SplunkHecLogging {
     const EXAMPLE: &'static str = r#"splunk-hec-logging: { endpoint: { uri: "http://127.0.0.1:8088/services/collector", token: $env://HEC_TOKEN } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = Duration::from_secs(self.endpoint.timeout);
         let metadata = build.metadata::<SplunkHecLogging>();
-        let capture = self.format.compile(&metadata, build)?;
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
         let options = ReceiverOptions { option: "endpoint.uri", verify: self.ssl_verify, timeout };
         let uri = self.endpoint.uri;
-        let mut receivers = Receivers::parse(build.http(), std::slice::from_ref(&uri), &options)?;
-        receivers.authorize(&format!("Splunk {}", self.endpoint.token), "endpoint.token")?;
-        if let Some(channel) = &self.endpoint.channel {
-            let value = HeaderValue::try_from(channel.as_str()).map_err(|_| {
-                ConfigError::new("endpoint.channel", "has a character that is not allowed in a header field")
-            })?;
-            receivers.headers.insert(HeaderName::from_static("x-splunk-request-channel"), value);
+        let receivers = Receivers::parse(build.http(), std::slice::from_ref(&uri), &options);
+        let token = secret_header_value(&format!("Splunk {}", self.endpoint.token), "endpoint.token");
+        let channel = self.endpoint.channel.as_deref().map(|channel| header_value(channel, "endpoint.channel"));
+        let ((bodies, capture, sink), mut receivers, token, channel) =
+            (common, receivers, token, channel.transpose()).all_of()?;
+        receivers.headers.insert(AUTHORIZATION, token);
+        if let Some(channel) = channel {
+            receivers.headers.insert(HeaderName::from_static("x-splunk-request-channel"), channel);
         }
         let name = format!("splunk-hec-logging {}", receivers.name());
         let identity = SinkIdentity::new(name, &[&uri]);
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let collector = SplunkCollector { receivers, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, collector))
     }

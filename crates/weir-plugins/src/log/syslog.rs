@@ -4,12 +4,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, BatchWriter, RecordWriter};
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::socket::{SocketAddress, TcpReceiver, UdpReceiver, stream_tls};
 use crate::log::udp_logger::MAX_DATAGRAM;
@@ -86,16 +86,17 @@ impl Definition for Syslog {
     const EXAMPLE: &'static str = "syslog: { host: 127.0.0.1, port: 5140, sock_type: udp }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         if self.tls && self.sock_type == SocketType::Udp {
-            return Err(ConfigError::new("tls", "can be used with `sock_type: tcp` only"));
+            build.fault("tls", "can be used with `sock_type: tcp` only");
         }
-        let tls = self.tls.then(|| stream_tls(self.ssl_verify, None)).transpose()?;
-        let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
+        let tls = self.tls.then(|| stream_tls(self.ssl_verify, None)).transpose();
+        let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout));
         let metadata = build.metadata::<Syslog>();
-        let capture = self.format.compile(&metadata, build)?.with_hidden(vec![Template::compile("$host")]);
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
+        let ((bodies, capture, sink), tls, address) = (common, tls, address).all_of()?;
+        let capture = capture.with_hidden(vec![Template::compile("$host")]);
         let identity = SinkIdentity::new(format!("syslog {}", address.name()), &[]);
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let carrier = match self.sock_type {
             SocketType::Tcp => {
                 let framing = if tls.is_some() { SyslogFraming::Counted } else { SyslogFraming::LineFeed };

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::RecordWriter;
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::socket::{SocketAddress, TcpReceiver, stream_tls};
 
@@ -60,14 +60,14 @@ impl Definition for TcpLogger {
     const EXAMPLE: &'static str = "tcp-logger: { host: 127.0.0.1, port: 5044 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        let tls = self.tls.then(|| stream_tls(self.ssl_verify, self.tls_options)).transpose()?;
-        let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout))?;
+        let tls = self.tls.then(|| stream_tls(self.ssl_verify, self.tls_options)).transpose();
+        let address = SocketAddress::new(self.host, self.port, Duration::from_millis(self.timeout));
         let metadata = build.metadata::<TcpLogger>();
-        let capture = self.format.compile(&metadata, build)?;
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
+        let ((bodies, capture, sink), tls, address) = (common, tls, address).all_of()?;
         let identity = SinkIdentity::new(format!("tcp-logger {}", address.name()), &[]);
         let is_single = self.batch.is_single();
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let lines = ListLines {
             receiver: TcpReceiver::new(build.http().clone(), address, tls),
             is_single,

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::RecordWriter;
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::socket::{SocketAddress, UdpReceiver};
 
@@ -51,13 +51,13 @@ impl Definition for UdpLogger {
     const EXAMPLE: &'static str = "udp-logger: { host: 127.0.0.1, port: 5045, batch_max_size: 1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
-        let address = SocketAddress::new(self.host, self.port, Duration::from_secs(self.timeout))?;
+        let address = SocketAddress::new(self.host, self.port, Duration::from_secs(self.timeout));
         let metadata = build.metadata::<UdpLogger>();
-        let capture = self.format.compile(&metadata, build)?;
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
+        let ((bodies, capture, sink), address) = (common, address).all_of()?;
         let identity = SinkIdentity::new(format!("udp-logger {}", address.name()), &[]);
         let is_single = self.batch.is_single();
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let datagrams = Datagrams { receiver: UdpReceiver::new(address), is_single, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, datagrams))
     }

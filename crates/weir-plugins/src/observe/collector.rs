@@ -6,10 +6,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::HttpClient;
-use weir_plugin::{ConfigError, state};
+use weir_plugin::{AllOf, ConfigError, state};
 use weir_records::{Batching, Destination, Record, RecordSending, Retries, SinkOptions};
 
-use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::log::receivers::{ReceiverOptions, Receivers, header_fields};
 use crate::observe::trace::otlp::answer::ExportItems;
 use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
 use crate::observe::trace::otlp::{self, ResourceValue};
@@ -114,7 +114,8 @@ impl Default for BatchSpanSpec {
 }
 
 impl BatchSpanSpec {
-    fn compile(&self, name: String) -> Result<SinkOptions, ConfigError> {
+    /// The options of a sink that has no name yet.
+    fn compile(&self) -> Result<SinkOptions, ConfigError> {
         if self.max_export_batch_size > self.max_queue_size {
             let place = "batch_span_processor.max_export_batch_size";
             return Err(ConfigError::new(place, "must be from 1 to `max_queue_size`"));
@@ -125,7 +126,7 @@ impl BatchSpanSpec {
             oldest: Duration::from_secs_f64(self.batch_timeout),
             ..Batching::default()
         };
-        let max_pending = Some(self.max_queue_size);
+        let (name, max_pending) = (String::new(), Some(self.max_queue_size));
         Ok(SinkOptions { name, batching, retries: Retries::Always, max_pending, spool: None, rejected: None })
     }
 }
@@ -194,11 +195,14 @@ impl OtlpCollector {
         let timeout = Duration::from_secs(*request_timeout);
         let url = if address.contains("://") { address.clone() } else { format!("http://{address}") };
         let options = ReceiverOptions { option: "collector.address", verify: true, timeout };
-        let mut receivers = Receivers::one(client, &url, &options)?;
-        receivers.add_headers(request_headers, "collector.request_headers")?;
-        let service = OtlpService::new(receivers, *protocol, OtlpSignal::Traces, ("collector.address", timeout))?;
-        let options = metadata.batch_span_processor.compile(format!("opentelemetry {}", service.name()))?;
-        Ok((OtlpCollector { service, resource: resource(&metadata.resource, SERVICE) }, options))
+        let how = ("collector.address", timeout);
+        let service = Receivers::one(client, &url, &options)
+            .and_then(|receivers| OtlpService::new(receivers, *protocol, OtlpSignal::Traces, how));
+        let fields = header_fields(request_headers, "collector.request_headers");
+        let (service, fields, sink) = (service, fields, metadata.batch_span_processor.compile()).all_of()?;
+        let service = service.with_fields(fields);
+        let sink = SinkOptions { name: format!("opentelemetry {}", service.name()), ..sink };
+        Ok((OtlpCollector { service, resource: resource(&metadata.resource, SERVICE) }, sink))
     }
 }
 

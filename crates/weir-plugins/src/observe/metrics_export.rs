@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_client::HttpClient;
-use weir_plugin::ConfigError;
+use weir_plugin::{AllOf, ConfigError};
 use weir_telemetry::page::MetricFamily;
 
 use super::collector::{self, ResourceSpec};
 use super::trace::otlp::answer::ExportAnswer;
 use super::trace::otlp::metrics::{self, MetricsPeriod};
 use super::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
-use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::log::receivers::{ReceiverOptions, Receivers, header_fields};
 
 /// The collector of the metrics.
 #[derive(Clone, Debug)]
@@ -58,9 +58,10 @@ impl MetricsCollector {
     pub fn new(options: &MetricsCollectorOptions, client: &HttpClient) -> Result<MetricsCollector, ConfigError> {
         let MetricsCollectorOptions { endpoint, protocol, headers, timeout, verify, resource } = options;
         let receiver = ReceiverOptions { option: "endpoint", verify: *verify, timeout: *timeout };
-        let mut receivers = Receivers::one(client, endpoint, &receiver)?;
-        receivers.add_headers(headers, "headers")?;
-        let service = OtlpService::new(receivers, *protocol, OtlpSignal::Metrics, ("endpoint", *timeout))?;
+        let service = Receivers::one(client, endpoint, &receiver)
+            .and_then(|receivers| OtlpService::new(receivers, *protocol, OtlpSignal::Metrics, ("endpoint", *timeout)));
+        let (service, fields) = (service, header_fields(headers, "headers")).all_of()?;
+        let service = service.with_fields(fields);
         Ok(MetricsCollector { service, resource: collector::resource(resource, "weir"), most_bytes: MOST_BYTES })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
 
 use crate::observe::collector::{CollectorMetadata, OtlpCollector, TraceIdSource};
 use crate::observe::trace::exchange_spans::{ExtraAttributes, error_of};
@@ -155,10 +155,11 @@ impl Definition for Opentelemetry {
     const EXAMPLE: &'static str = "opentelemetry: { sampler: { name: parent_base, options: { root: { name: trace_id_ratio, options: { fraction: 0.1 } } } } }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let sampler = self.sampler.compile(build)?;
+        let sampler = self.sampler.compile(build);
         let slow_ns = self.keep_slower_than.map(|seconds| Duration::from_secs_f64(seconds).as_nanos() as u64);
         let extra =
-            ExtraAttributes::compile(&self.additional_attributes, &self.additional_header_prefix_attributes, build)?;
+            ExtraAttributes::compile(&self.additional_attributes, &self.additional_header_prefix_attributes, build);
+        let (sampler, extra) = (sampler, extra).all_of()?;
         let metadata = build.metadata::<Opentelemetry>();
         let (collector, options) = OtlpCollector::parse(&metadata, build.http())?;
         let open = Box::new(move || Ok(Box::new(collector) as Box<dyn weir_records::Destination>));

@@ -5,14 +5,14 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use weir_plugin::{Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
 use weir_records::{Destination, Record, RecordSending};
 
-use crate::log::bodies::{BodyCaptures, BodyOptions};
+use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
-use crate::log::logger::ExchangeLogger;
+use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers};
+use crate::log::receivers::{ReceiverOptions, Receivers, header_fields};
 use crate::observe::collector::{self, ResourceSpec};
 use crate::observe::trace::otlp::answer::ExportItems;
 use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
@@ -67,18 +67,20 @@ impl Definition for OtlpLogger {
         r#"otlp-logger: { endpoint_addrs: ["http://127.0.0.1:4318"], resource: { service.name: front-gateway } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let bodies = BodyCaptures::compile(&self.bodies, build)?;
         let timeout = Duration::from_secs(self.timeout);
         let metadata = build.metadata::<OtlpLogger>();
-        let capture = self.format.compile(&metadata, build)?.with_hidden(HIDDEN.map(Template::compile).into());
+        let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
         let options = ReceiverOptions { option: "endpoint_addrs", verify: self.ssl_verify, timeout };
-        let mut receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options)?;
-        receivers.add_headers(&self.headers, "headers")?;
+        let receivers = Receivers::parse(build.http(), &self.endpoint_addrs, &options);
         let how = ("endpoint_addrs", timeout);
-        let service = OtlpService::new(receivers, self.protocol, OtlpSignal::Logs, how)?;
+        let service = receivers.and_then(|receivers| OtlpService::new(receivers, self.protocol, OtlpSignal::Logs, how));
+        let fields = header_fields(&self.headers, "headers");
+        let ((bodies, capture, sink), service, fields) = (common, service, fields).all_of()?;
+        let service = service.with_fields(fields);
+        let capture = capture.with_hidden(HIDDEN.map(Template::compile).into());
         let name = format!("otlp-logger {}", service.name());
         let identity = SinkIdentity::new(name, &[&self.endpoint_addrs.join(" ")]).with_fields(&self.headers);
-        let options = self.batch.compile(identity, metadata.max_pending_entries, build)?;
+        let options = sink.named(identity);
         let resource = collector::resource(&self.resource, collector::SERVICE);
         let logs = OtlpLogs { service, resource, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, logs))

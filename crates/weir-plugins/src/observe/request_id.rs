@@ -88,12 +88,12 @@ impl Definition for RequestId {
     const STAGE: Stage = Stage::Rewrite;
     const EXAMPLE: &'static str = "request-id: { algorithm: uuidv7 }";
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let name = header_name(&self.header_name, "header_name")?.into();
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let RangeId { length, char_set } = self.range_id;
         if !char_set.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(ConfigError::new("range_id.char_set", "has a character that is not visible ASCII"));
+            build.fault("range_id.char_set", "has a character that is not visible ASCII");
         }
+        let name = header_name(&self.header_name, "header_name")?.into();
         let maker = match self.algorithm {
             IdAlgorithm::Uuid => IdGenerator::Uuid,
             IdAlgorithm::UuidV7 => IdGenerator::UuidV7,

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use weir_plugin::ConfigError;
 use weir_plugin::vars::parse_network;
+use weir_plugin::{CollectAll, ConfigError};
 
 /// Addresses and networks, merged into sorted ranges: a lookup among ten thousand takes a few comparisons.
 #[derive(Debug, Default)]
@@ -16,12 +16,14 @@ pub struct AddressSet {
 impl AddressSet {
     /// Compiles the addresses and networks at `path` of the options.
     pub fn compile(texts: &[String], path: &str) -> Result<AddressSet, ConfigError> {
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        for (index, text) in texts.iter().enumerate() {
-            let network = parse_network(text).ok_or_else(|| {
+        let network = |(index, text): (usize, &String)| {
+            parse_network(text).ok_or_else(|| {
                 let problem = format!("`{text}` is not an address or network; write as 192.0.2.1, 10.0.0.0/8 or ::1");
                 ConfigError::new(format!("{path}[{index}]"), problem)
-            })?;
+            })
+        };
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for network in texts.iter().enumerate().map(network).collect_all::<Vec<_>>()? {
             match network {
                 IpNet::V4(network) => v4.push((network.network().to_bits(), network.broadcast().to_bits())),
                 IpNet::V6(network) => v6.push((network.network().to_bits(), network.broadcast().to_bits())),

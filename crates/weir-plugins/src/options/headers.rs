@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::head::{BadField, Head};
 use weir_plugin::proto::{Known, field};
-use weir_plugin::{Build, CollectAll, ConfigError, Exchange, Template, Variable, Variables};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Exchange, Template, Variable, Variables};
 
 /// The value of a field in options: text or a number.
 #[derive(Clone, Debug, Deserialize)]
@@ -140,7 +140,7 @@ impl HeaderOptions {
         {
             // Not taken for a field of this name.
             if self.0.get(word).is_some_and(|value| !value.is_object() && !value.is_array()) {
-                return Err(ConfigError::new(format!("{path}.{word}"), format!("must be {shape}")));
+                build.fault(format!("{path}.{word}"), format!("must be {shape}"));
             }
         }
         if self.0.is_empty() || !self.0.iter().any(is_edit) {
@@ -151,35 +151,47 @@ impl HeaderOptions {
             let path = format!("{path}.{name}");
             match (name.as_str(), value) {
                 ("add", Value::Object(fields)) => {
-                    for (name, values) in compile_fields(fields, &path, build)? {
+                    let fields = compile_fields(fields, &path, build);
+                    for (name, values) in build.keep(fields) {
                         edits.add.extend(values.into_iter().map(|value| (name.clone(), value)));
                     }
                 }
                 ("add", Value::Array(lines)) => {
-                    for (index, line) in lines.iter().enumerate() {
-                        let path = format!("{path}[{index}]");
-                        let Some((name, value)) = line.as_str().and_then(|line| line.split_once(':')) else {
-                            return Err(ConfigError::new(path, "is not `name: value`"));
-                        };
-                        let value = Scalar(value.trim().to_owned()).template(&path, build)?;
-                        edits.add.push((header_name(name.trim(), &path)?.into(), value));
-                    }
+                    let line = |(index, line)| added_line(line, &format!("{path}[{index}]"), build);
+                    let lines = lines.iter().enumerate().map(line).collect_all::<Vec<_>>();
+                    edits.add.extend(build.keep(lines));
                 }
-                ("set", Value::Object(fields)) => edits.set = compile_fields(fields, &path, build)?,
+                ("set", Value::Object(fields)) => {
+                    let fields = compile_fields(fields, &path, build);
+                    edits.set = build.keep(fields);
+                }
                 ("remove", Value::Array(names)) => {
-                    for (index, name) in names.iter().enumerate() {
+                    let name = |(index, name): (usize, &Value)| {
                         let path = format!("{path}[{index}]");
                         let name = name.as_str().ok_or_else(|| ConfigError::new(&path, "expected a field's name"))?;
-                        edits.remove.push(header_name(name, &path)?.into());
-                    }
+                        Ok(header_name(name, &path)?.into())
+                    };
+                    edits.remove = build.keep(names.iter().enumerate().map(name).collect_all());
                 }
-                ("add" | "set", _) => return Err(ConfigError::new(path, "expected a map of names and values")),
-                ("remove", _) => return Err(ConfigError::new(path, "expected a list of names")),
-                _ => return Err(ConfigError::new(path, "is none of `add`, `set` and `remove`")),
+                // Reported above.
+                ("add" | "set" | "remove", value) if !value.is_object() && !value.is_array() => {}
+                ("add" | "set", _) => build.fault(path, "expected a map of names and values"),
+                ("remove", _) => build.fault(path, "expected a list of names"),
+                _ => build.fault(path, "is none of `add`, `set` and `remove`"),
             }
         }
         Ok(edits)
     }
+}
+
+/// A line `name: value` of the option `add`.
+fn added_line(line: &Value, path: &str, build: &mut Build) -> Result<(Box<[u8]>, Template), ConfigError> {
+    let (name, value) = line
+        .as_str()
+        .and_then(|line| line.split_once(':'))
+        .ok_or_else(|| ConfigError::new(path, "is not `name: value`"))?;
+    let value = Scalar(value.trim().to_owned()).template(path, build)?;
+    Ok((header_name(name.trim(), path)?.into(), value))
 }
 
 type TemplatedFields = Vec<(Box<[u8]>, Vec<Template>)>;
@@ -196,9 +208,11 @@ fn compile_fields(fields: &Map<String, Value>, path: &str, build: &mut Build) ->
             let scalar = Scalar::try_from(value.clone()).map_err(|problem| ConfigError::new(&path, problem))?;
             scalar.template(&path, build)
         });
-        Ok((header_name(name, &path)?.into(), templates.collect_all()?))
+        let templates = templates.collect_all();
+        let (name, templates) = (header_name(name, &path), templates).all_of()?;
+        Ok((name.into(), templates))
     };
-    fields.iter().map(compile).collect()
+    fields.iter().map(compile).collect_all()
 }
 
 impl HeaderEdits {

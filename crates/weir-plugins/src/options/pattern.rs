@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use regex::bytes::{Regex, RegexSet};
-use weir_plugin::ConfigError;
 use weir_plugin::pattern::{self, PatternFault};
+use weir_plugin::{CollectAll, ConfigError};
 
 /// The longest text of an expression, in bytes.
 const MAX_TEXT: usize = 16 << 10;
@@ -19,9 +19,8 @@ pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Ar
     if texts.is_empty() || texts.len() > MAX_LISTED {
         return Err(ConfigError::new(path, format!("must contain from 1 to {MAX_LISTED} regular expressions")));
     }
-    for (index, text) in texts.iter().enumerate() {
-        compile(text, ignore_case, &format!("{path}[{index}]"))?;
-    }
+    let each = |(index, text): (usize, &String)| compile(text, ignore_case, &format!("{path}[{index}]")).map(drop);
+    texts.iter().enumerate().map(each).collect_all::<()>()?;
     pattern::compile_set(texts, ignore_case, MAX_COMPILED).map_err(|_| {
         ConfigError::new(path, format!("is too large: the compiled list must not exceed {} KiB", MAX_COMPILED >> 10))
     })

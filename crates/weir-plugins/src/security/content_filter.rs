@@ -4,7 +4,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::proto::Head;
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
 mod rule;
 #[cfg(test)]
@@ -144,6 +144,12 @@ impl Definition for ContentFilter {
 
 impl ContentRuleOptions {
     fn compile(self, path: &str) -> Result<(RuleDirection, ContentRule), ConfigError> {
+        let regex = pattern::compile(&self.pattern, self.ignore_case, &format!("{path}.pattern"));
+        let (place, regex) = (self.target(path), regex).all_of()?;
+        Ok((self.on, ContentRule { place, regex, action: self.action, replacement: self.replacement.into_bytes() }))
+    }
+
+    fn target(&self, path: &str) -> Result<RuleTarget, ConfigError> {
         let wrong = |option: &str, problem: &str| Err(ConfigError::new(format!("{path}.{option}"), problem));
         if self.name.is_some() && self.place == TextLocation::Body {
             return wrong("name", "cannot be used with `in: body`; use `path`");
@@ -154,7 +160,7 @@ impl ContentRuleOptions {
         if self.place == TextLocation::Query && self.on == RuleDirection::Response {
             return wrong("in", "a response has no query");
         }
-        let place = match (self.place, self.path) {
+        let place = match (self.place, &self.path) {
             (TextLocation::Header, _) => {
                 let name = match &self.name {
                     Some(name) => Some(header_name(name, &format!("{path}.name"))?.into()),
@@ -163,12 +169,12 @@ impl ContentRuleOptions {
                 };
                 RuleTarget::Fields(name)
             }
-            (TextLocation::Query, _) => RuleTarget::Arguments(self.name.map(|name| name.into_bytes().into())),
+            (TextLocation::Query, _) => RuleTarget::Arguments(self.name.as_ref().map(|name| name.as_bytes().into())),
             (TextLocation::Body, None) => RuleTarget::Raw,
             (TextLocation::Body, Some(text)) => {
                 let found = match text.starts_with('$') {
-                    true => json::path::JsonPath::parse(&text).map(RuleTarget::Json),
-                    false => xml::XmlPath::parse(&text).map(RuleTarget::Xml),
+                    true => json::path::JsonPath::parse(text).map(RuleTarget::Json),
+                    false => xml::XmlPath::parse(text).map(RuleTarget::Xml),
                 };
                 let Some(place) = found else {
                     return wrong("path", "is neither a JSON path such as `$.a[*].b`, nor an XML path such as `/a/b`");
@@ -176,8 +182,7 @@ impl ContentRuleOptions {
                 place
             }
         };
-        let regex = pattern::compile(&self.pattern, self.ignore_case, &format!("{path}.pattern"))?;
-        Ok((self.on, ContentRule { place, regex, action: self.action, replacement: self.replacement.into_bytes() }))
+        Ok(place)
     }
 }
 

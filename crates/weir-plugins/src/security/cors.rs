@@ -8,7 +8,8 @@ use weir_plugin::proto::field::Name;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
 use weir_plugin::{
-    Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage, Stop,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage,
+    Stop,
 };
 
 use crate::options::pattern;
@@ -71,6 +72,27 @@ fn default_max_age() -> i64 {
 
 const ALL_METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
 
+impl Cors {
+    /// Adds the origins of the lists in the metadata that `allow_origins_by_metadata` names.
+    fn add_listed_origins(&mut self, build: &mut Build) {
+        let Some(names) = &self.allow_origins_by_metadata else { return };
+        let metadata = build.metadata::<Cors>();
+        let usual = Some(&self.allow_origins).filter(|origins| !matches!(origins.as_str(), "*" | "**"));
+        let mut origins: Vec<&str> = usual.into_iter().map(String::as_str).collect();
+        for (index, name) in names.iter().enumerate() {
+            match metadata.allow_origins.get(name) {
+                Some(listed) => origins.push(listed),
+                None => {
+                    let problem = format!("`{name}` is not a list in `allow_origins` of the metadata of `cors`");
+                    build.fault(format!("allow_origins_by_metadata[{index}]"), problem);
+                }
+            }
+        }
+        // Without any, nothing is left to be judged.
+        self.allow_origins = if origins.is_empty() { "null".to_owned() } else { origins.join(",") };
+    }
+}
+
 impl Definition for Cors {
     const NAME: &'static str = "cors";
     const PRIORITY: i32 = 4000;
@@ -79,19 +101,7 @@ impl Definition for Cors {
         r#"cors: { allow_origins: "https://a.example,https://b.example", allow_methods: "GET,POST", max_age: 600 }"#;
 
     fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        if let Some(names) = &self.allow_origins_by_metadata {
-            let metadata = build.metadata::<Cors>();
-            let usual = Some(&self.allow_origins).filter(|origins| !matches!(origins.as_str(), "*" | "**"));
-            let mut origins: Vec<&str> = usual.into_iter().map(String::as_str).collect();
-            for (index, name) in names.iter().enumerate() {
-                let listed = metadata.allow_origins.get(name).ok_or_else(|| {
-                    let problem = format!("`{name}` is not a list in `allow_origins` of the metadata of `cors`");
-                    ConfigError::new(format!("allow_origins_by_metadata[{index}]"), problem)
-                })?;
-                origins.push(listed);
-            }
-            self.allow_origins = origins.join(",");
-        }
+        self.add_listed_origins(build);
         let texts = [
             ("allow_origins", Some(&self.allow_origins)),
             ("allow_methods", Some(&self.allow_methods)),
@@ -101,12 +111,12 @@ impl Definition for Cors {
         ];
         for (path, text) in texts.into_iter().filter_map(|(path, text)| Some((path, text?))) {
             if !field::is_value(text.as_bytes()) {
-                return Err(ConfigError::new(path, "has a character that is not allowed in a header field"));
+                build.fault(path, "has a character that is not allowed in a header field");
             }
             let is_unused = path == "allow_origins" && self.allow_origins_by_regex.is_some();
             if self.allow_credential && text == "*" && path != "timing_allow_origins" && !is_unused {
                 let problem = "cannot be `*` when `allow_credential` is true; name what is allowed";
-                return Err(ConfigError::new(path, problem));
+                build.fault(path, problem);
             }
         }
         if self.allow_credential && self.allow_origins == "**" && self.allow_origins_by_regex.is_none() {
@@ -115,15 +125,18 @@ impl Definition for Cors {
             build.warnings.push(ConfigError::new("allow_origins", problem));
         }
         let expose = self.expose_headers.filter(|names| !names.is_empty());
+        let origins = Origins::compile(&self.allow_origins, self.allow_origins_by_regex.as_deref(), "allow_origins");
+        let timing = match (&self.timing_allow_origins, &self.timing_allow_origins_by_regex) {
+            (None, None) => Ok(None),
+            (texts, regexes) => {
+                let texts = texts.as_deref().unwrap_or_default();
+                Origins::compile(texts, regexes.as_deref(), "timing_allow_origins").map(Some)
+            }
+        };
+        let (origins, timing) = (origins, timing).all_of()?;
         Ok(Arc::new(Sharing {
-            origins: Origins::compile(&self.allow_origins, self.allow_origins_by_regex.as_deref(), "allow_origins")?,
-            timing: match (&self.timing_allow_origins, &self.timing_allow_origins_by_regex) {
-                (None, None) => None,
-                (texts, regexes) => {
-                    let texts = texts.as_deref().unwrap_or_default();
-                    Some(Origins::compile(texts, regexes.as_deref(), "timing_allow_origins")?)
-                }
-            },
+            origins,
+            timing,
             methods: (self.allow_methods != "**").then_some(self.allow_methods),
             headers: (self.allow_headers != "**").then_some(self.allow_headers),
             expose,

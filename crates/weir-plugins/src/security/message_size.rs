@@ -43,7 +43,7 @@ impl Definition for MessageSize {
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         for (name, range) in [("request", self.request), ("response", self.response)] {
             if range.max.is_some_and(|max| max < range.min) {
-                return Err(ConfigError::new(format!("{name}.max"), "is less than `min`"));
+                build.fault(format!("{name}.max"), "is less than `min`");
             }
         }
         if self.request == SizeRange::default() && self.response == SizeRange::default() {

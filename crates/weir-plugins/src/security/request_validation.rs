@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::{Framing, Head};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Held, Phases, Plugin, Stage, Stop, form};
 
 use crate::content::coding::{self, Opaque};
 use crate::content::content_type;
@@ -110,10 +110,11 @@ impl Definition for RequestValidation {
         let compiled = |schema: Option<Map<String, Value>>, path| {
             schema.map(|schema| json_schema::compile(schema, path)).transpose()
         };
-        let headers = compiled(self.header_schema, "header_schema")?;
+        let (headers, body) =
+            (compiled(self.header_schema, "header_schema"), compiled(self.body_schema, "body_schema")).all_of()?;
         let (max_bytes, max_values, max_depth) = (self.max_req_body_size, self.max_values, self.max_depth);
         let rules = |validator| Arc::new(BodyRules { validator, max_bytes, max_values, max_depth });
-        let body = compiled(self.body_schema, "body_schema")?.map(rules);
+        let body = body.map(rules);
         let fields = FieldValidation { headers, names, status: self.rejected_code, message: self.rejected_msg };
         Ok(match body {
             Some(body) => Arc::new(BodyValidation { fields, body }),

@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::answer::RefusalResponse;
 
@@ -95,20 +95,21 @@ impl Definition for TimeRestriction {
   allow: [{ days: [mon, tue, wed, thu, fri], from: "08:00", to: "18:00" }]
   deny: [{ days: [wed], from: "12:00", to: "12:30" }]"#;
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if self.allow.is_empty() && self.deny.is_empty() {
-            return Err(ConfigError::new("", "has neither `allow` nor `deny`"));
+            build.fault("", "has neither `allow` nor `deny`");
         }
         let zone = TimeZone::get(&self.time_zone).map_err(|_| {
             ConfigError::new("time_zone", format!("`{}` is not a time zone; write as `Europe/Zurich`", self.time_zone))
-        })?;
+        });
         let windows = |options: &[WindowOptions], name: &str| {
             let window = |(index, options)| TimeWindow::new(options, &format!("{name}[{index}]"));
             options.iter().enumerate().map(window).collect_all()
         };
+        let (zone, allow, deny) = (zone, windows(&self.allow, "allow"), windows(&self.deny, "deny")).all_of()?;
         Ok(Arc::new(Times {
-            allow: windows(&self.allow, "allow")?,
-            deny: windows(&self.deny, "deny")?,
+            allow,
+            deny,
             zone,
             refusal: RefusalResponse::new(self.rejected_code, "message", &self.message),
         }))
@@ -137,7 +138,7 @@ impl TimeWindow {
                 ConfigError::new(format!("{path}.{name}"), format!("`{text}` is not a time of day; write as `08:00`"))
             })
         };
-        let (from, to) = (time(&options.from, "from")?, time(&options.to, "to")?);
+        let (from, to) = (time(&options.from, "from"), time(&options.to, "to")).all_of()?;
         if from == DAY {
             return Err(ConfigError::new(format!("{path}.from"), "is the end of the day; write `00:00`"));
         }

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::websocket::CloseCode;
 use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, MessageFilter, MessageHead, MessageKind, MessageProtocol, MessageSource,
-    MessageTerms, MessageVerdict, Phases, PingTerms, Plugin, ReadMessages, Stage, Stop, StreamClose,
+    AllOf, Build, ConfigError, Definition, Exchange, MessageFilter, MessageHead, MessageKind, MessageProtocol,
+    MessageSource, MessageTerms, MessageVerdict, Phases, PingTerms, Plugin, ReadMessages, Stage, Stop, StreamClose,
 };
 
 use crate::security::request_validation::BodyRules;
@@ -30,8 +30,7 @@ pub struct WebsocketPolicy {
     #[serde(default)]
     upstream: MessageRuleOptions,
     /// Closes a connection with code 1001 if no message was sent for this number of seconds. Pings and pongs do not count.
-    /// Without this option, a connection is closed after an hour without any traffic; with it too, unless pings come in between:
-    /// more than 3600 needs `ping_interval`, or a client that pings.
+    /// Without this option, a connection is closed after an hour without any traffic, pings included.
     #[schemars(range(min = 1, max = 86400))]
     #[schemars(extend("x-weir-unit" = "s"))]
     idle_timeout: Option<u64>,
@@ -102,7 +101,7 @@ impl Definition for WebsocketPolicy {
   ping_interval: 30"#;
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let (client, upstream) = ConfigError::both(self.client.rules("client"), self.upstream.rules("upstream"))?;
+        let (client, upstream) = (self.client.rules("client"), self.upstream.rules("upstream")).all_of()?;
         let seconds = Duration::from_secs;
         let timeout = seconds(self.ping_timeout);
         let terms = MessageTerms {
@@ -122,18 +121,23 @@ impl Definition for WebsocketPolicy {
 impl MessageRuleOptions {
     fn rules(self, side: &str) -> Result<MessageRules, ConfigError> {
         let has_schema = self.schema.is_some();
-        if has_schema && self.max_message_size.is_some_and(|size| size > MOST_HELD_BYTES) {
-            let problem = format!("must be at most {MOST_HELD_BYTES} with a schema");
-            return Err(ConfigError::new(format!("{side}.max_message_size"), problem));
-        }
+        let size = match self.max_message_size {
+            Some(size) if has_schema && size > MOST_HELD_BYTES => {
+                let problem = format!("must be at most {MOST_HELD_BYTES} with a schema");
+                Err(ConfigError::new(format!("{side}.max_message_size"), problem))
+            }
+            size => Ok(size),
+        };
+        let schema = self.schema.map(|schema| BodyRules::of_messages(schema, &format!("{side}.schema"))).transpose();
+        let (size, schema) = (size, schema).all_of()?;
         let takes = |kind| self.message_types.as_ref().map(|types| types.contains(&kind));
-        let holds = self.max_message_size.unwrap_or(HELD_BYTES).min(MOST_HELD_BYTES) as usize;
+        let holds = size.unwrap_or(HELD_BYTES).min(MOST_HELD_BYTES) as usize;
         Ok(MessageRules {
-            max_size: self.max_message_size.or(has_schema.then_some(HELD_BYTES)),
+            max_size: size.or(has_schema.then_some(HELD_BYTES)),
             takes_text: takes(MessageType::Text).unwrap_or(true),
             takes_binary: takes(MessageType::Binary).unwrap_or(!has_schema),
             holds: has_schema.then_some(holds),
-            schema: self.schema.map(|schema| BodyRules::of_messages(schema, &format!("{side}.schema"))).transpose()?,
+            schema,
         })
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{
-    Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop, Template,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop, Template,
 };
 
 use crate::options::headers::{Scalar, header_name};
@@ -68,16 +68,14 @@ impl Definition for FaultInjection {
     const EXAMPLE: &'static str = r#"fault-injection: { delay: { duration: 0.2, percentage: 10 }, abort: { http_status: 503, body: "not now\n", vars: [[[arg_fail, "==", "1"]]] } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let abort = self.abort.map(|abort| abort.compile(build)).transpose()?;
+        let abort = self.abort.map(|abort| abort.compile(build)).transpose();
         let Some(delay) = self.delay else {
-            let abort = abort.ok_or_else(|| ConfigError::new("", "needs `abort`, `delay` or both"))?;
+            let abort = abort?.ok_or_else(|| ConfigError::new("", "needs `abort`, `delay` or both"))?;
             return Ok(Arc::new(abort));
         };
-        Ok(Arc::new(InjectedDelay {
-            duration: Duration::from_secs_f64(delay.duration),
-            when: FaultCondition::compile(delay.percentage, &delay.vars, "delay", build)?,
-            abort,
-        }))
+        let when = FaultCondition::compile(delay.percentage, &delay.vars, "delay", build);
+        let (abort, when) = (abort, when).all_of()?;
+        Ok(Arc::new(InjectedDelay { duration: Duration::from_secs_f64(delay.duration), when, abort }))
     }
 }
 
@@ -86,14 +84,13 @@ impl AbortOptions {
         let body = self.body.as_deref().map(|text| build.template(text, "abort.body"));
         let field = |(name, value): (&String, &Scalar)| {
             let path = format!("abort.headers.{name}");
-            Ok((header_name(name, &path)?.into(), value.template(&path, build)?))
+            let (name, value) = (header_name(name, &path), value.template(&path, build)).all_of()?;
+            Ok((name.into(), value))
         };
-        Ok(Abort {
-            status: self.http_status,
-            body,
-            fields: self.headers.iter().map(field).collect_all()?,
-            when: FaultCondition::compile(self.percentage, &self.vars, "abort", build)?,
-        })
+        let fields = self.headers.iter().map(field).collect_all();
+        let when = FaultCondition::compile(self.percentage, &self.vars, "abort", build);
+        let (fields, when) = (fields, when).all_of()?;
+        Ok(Abort { status: self.http_status, body, fields, when })
     }
 }
 

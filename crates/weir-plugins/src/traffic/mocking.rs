@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use weir_plugin::proto::field;
 use weir_plugin::template::TemplateStyle;
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template};
 
 use crate::options::headers::{Scalar, header_name};
 
@@ -63,35 +63,35 @@ impl Definition for Mocking {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !field::is_value(self.content_type.as_bytes()) {
-            return Err(ConfigError::new("content_type", "has a character that is not allowed in a header field"));
+            build.fault("content_type", "has a character that is not allowed in a header field");
         }
         let is_json = self.content_type.contains("json");
         let style = if is_json { TemplateStyle::JSON } else { TemplateStyle::PLAIN };
         let content = match (self.response_example, self.response_schema) {
             (Some(example), _) => {
                 let template = build.template(&example, "response_example");
-                match template.constant() {
+                Ok(match template.constant() {
                     Some(text) => MockContent::Constant(text.into()),
                     None => MockContent::Template(template, style),
-                }
+                })
             }
-            (None, Some(schema)) => {
-                let shape = SchemaShape::of(&Value::Object(schema), "response_schema", 0)?;
-                MockContent::Random { shape, xml: self.content_type.contains("xml") }
-            }
-            (None, None) => {
-                return Err(ConfigError::new("", "has neither `response_example` nor `response_schema`; give one"));
-            }
+            (None, Some(schema)) => SchemaShape::of(&Value::Object(schema), "response_schema", 0)
+                .map(|shape| MockContent::Random { shape, xml: self.content_type.contains("xml") }),
+            (None, None) => Err(ConfigError::new("", "has neither `response_example` nor `response_schema`; give one")),
         };
         let mut fields = Vec::new();
         if self.with_mock_header {
             let by = concat!("Weir/", env!("CARGO_PKG_VERSION"));
             fields.push((b"x-mock-by".as_slice().into(), Template::compile(by)));
         }
-        for (name, value) in &self.response_headers {
+        let field = |(name, value): (&String, &Scalar)| {
             let path = format!("response_headers.{name}");
-            fields.push((header_name(name, &path)?.into(), value.template(&path, build)?));
-        }
+            let (name, value) = (header_name(name, &path), value.template(&path, build)).all_of()?;
+            Ok((name.into(), value))
+        };
+        let own = self.response_headers.iter().map(field).collect_all::<Vec<_>>();
+        let (content, own) = (content, own).all_of()?;
+        fields.extend(own);
         let mock = Mock {
             status: self.response_status,
             content_type: self.content_type.into(),

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::Method;
 use weir_plugin::{
-    Build, ConfigError, Definition, Exchange, ExchangePhase, Flow, HasMetadata, Phases, Plugin, ReplyHead, Responder,
-    Stage, Stop, Template, state,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, ExchangePhase, Flow, HasMetadata, Phases, Plugin,
+    ReplyHead, Responder, Stage, Stop, Template, state,
 };
 
 mod answer;
@@ -215,18 +215,17 @@ const LEAST_ZONE: u64 = 1 << 20;
 const MOST_SECONDS: u64 = 100 * 366 * 86_400;
 
 impl ProxyCache {
-    fn check(&self) -> Result<(), ConfigError> {
+    fn check(&self, build: &mut Build) {
         if self.cache_strategy == CacheStrategy::Disk {
-            return Err(ConfigError::new("cache_strategy", "is `disk`; responses are kept in memory: write `memory`"));
+            build.fault("cache_strategy", "is `disk`; responses are kept in memory: write `memory`");
         }
         if self.cache_method.contains(&CacheMethod::Post) {
             let problem = "has `POST`, whose content is not part of the key; choose from `GET` and `HEAD`";
-            return Err(ConfigError::new("cache_method", problem));
+            build.fault("cache_method", problem);
         }
         if let Some(status) = self.cache_http_status.iter().find(|status| matches!(status, 206 | 304)) {
-            return Err(ConfigError::new("cache_http_status", format!("{status} is not a whole response")));
+            build.fault("cache_http_status", format!("{status} is not a whole response"));
         }
-        Ok(())
     }
 }
 
@@ -237,11 +236,12 @@ impl Definition for ProxyCache {
     const EXAMPLE: &'static str = "proxy-cache: { cache_ttl: 60, stale_if_error: 3600, cache_bypass: [$arg_refresh] }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        self.check()?;
-        let key = templates(&self.cache_key, "cache_key", build)?;
-        let bypass = templates(self.cache_bypass.as_deref().unwrap_or_default(), "cache_bypass", build)?;
-        let no_cache = templates(self.no_cache.as_deref().unwrap_or_default(), "no_cache", build)?;
-        let purge_from = AddressSet::compile(&self.purge_from, "purge_from")?;
+        self.check(build);
+        let key = templates(&self.cache_key, "cache_key", build);
+        let bypass = templates(self.cache_bypass.as_deref().unwrap_or_default(), "cache_bypass", build);
+        let no_cache = templates(self.no_cache.as_deref().unwrap_or_default(), "no_cache", build);
+        let purge_from = AddressSet::compile(&self.purge_from, "purge_from");
+        let (key, bypass, no_cache, purge_from) = (key, bypass, no_cache, purge_from).all_of()?;
         let totals = build.permanent::<CacheTotals>(Self::NAME);
         let metadata = build.metadata::<Self>();
         let size = metadata.zones.get(&self.cache_zone).copied().unwrap_or(metadata.zone_size);
@@ -293,7 +293,7 @@ fn templates(texts: &[String], path: &str, build: &mut Build) -> Result<Box<[Tem
         build.warnings.extend(absent.map(|problem| ConfigError::new(place.clone(), problem)));
         Ok(template)
     };
-    texts.iter().enumerate().map(compile).collect()
+    texts.iter().enumerate().map(compile).collect_all()
 }
 
 /// The totals of this process.

@@ -121,12 +121,13 @@ impl TargetOptions {
     /// `prefix` stands before the names of the options in faults.
     fn compile(self, prefix: &str, build: &mut Build) -> Result<MirrorTarget, ConfigError> {
         let wrong = |option: &str, problem: &str| Err(ConfigError::new(format!("{prefix}{option}"), problem));
-        if self.host.starts_with("grpc") {
-            return wrong("host", "must begin with `http://` or `https://`; gRPC is not copied");
-        }
         let is_path = |path: &String| path.len() > 1 && path.starts_with('/') && !path.contains(['?', '&']);
         if self.path.as_ref().is_some_and(|path| !is_path(path)) {
-            return wrong("path", "must begin with `/`, be longer than `/`, and contain neither `?` nor `&`");
+            let problem = "must begin with `/`, be longer than `/`, and contain neither `?` nor `&`";
+            build.fault(format!("{prefix}path"), problem);
+        }
+        if self.host.starts_with("grpc") {
+            return wrong("host", "must begin with `http://` or `https://`; gRPC is not copied");
         }
         let idle = IdleConnections { max_per_origin: 8, timeout: Duration::from_secs(60) };
         let place = format!("{prefix}host");

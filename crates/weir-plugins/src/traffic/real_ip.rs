@@ -4,7 +4,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Variable, Variables};
+use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Variable, Variables};
 
 use crate::options::addresses::AddressSet;
 
@@ -39,18 +39,19 @@ impl Definition for RealIp {
         let source = Variable::parse(&self.source).ok_or_else(|| {
             let problem = format!("`{}` is not a variable; write as http_x_forwarded_for", self.source);
             ConfigError::new("source", problem)
-        })?;
+        });
         let trusted = match &self.trusted_addresses {
             Some(texts) if texts.is_empty() => {
-                return Err(ConfigError::new("trusted_addresses", "is empty; name at least one address"));
+                Err(ConfigError::new("trusted_addresses", "is empty; name at least one address"))
             }
-            Some(texts) => Some(AddressSet::compile(texts, "trusted_addresses")?),
+            Some(texts) => AddressSet::compile(texts, "trusted_addresses").map(Some),
             None => {
                 let problem = "is missing, so every client can forge its address";
                 build.warnings.push(ConfigError::new("trusted_addresses", problem));
-                None
+                Ok(None)
             }
         };
+        let (source, trusted) = (source, trusted).all_of()?;
         Ok(Arc::new(RealIpFinder { source, trusted, recursive: self.recursive }))
     }
 }

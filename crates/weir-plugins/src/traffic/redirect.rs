@@ -62,10 +62,17 @@ impl Definition for Redirect {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let https_code = self.http_to_https_code;
+        if self.https_port.is_some() && !self.http_to_https {
+            build.fault("https_port", "can be used with `http_to_https` only");
+        }
+        if https_code.is_some() && !self.http_to_https {
+            build.fault("http_to_https_code", "can be used with `http_to_https` only; set `ret_code`");
+        }
         let place = match (self.http_to_https, self.uri, self.regex_uri) {
             (true, None, None) if self.append_query_string => {
                 let problem = "has no use with `http_to_https`, which keeps the query anyway; leave it out";
-                return Err(ConfigError::new("append_query_string", problem));
+                build.fault("append_query_string", problem);
+                RedirectTarget::Https(Box::default(), https_code)
             }
             (true, None, None) => {
                 let port = self.https_port.or(build.https_port()).filter(|port| *port != 443);
@@ -82,15 +89,6 @@ impl Definition for Redirect {
             },
             _ => return Err(ConfigError::new("", "needs one of `uri`, `regex_uri` and `http_to_https`")),
         };
-        if self.https_port.is_some() && !matches!(place, RedirectTarget::Https(..)) {
-            return Err(ConfigError::new("https_port", "can be used with `http_to_https` only"));
-        }
-        if https_code.is_some() && !matches!(place, RedirectTarget::Https(..)) {
-            return Err(ConfigError::new(
-                "http_to_https_code",
-                "can be used with `http_to_https` only; set `ret_code`",
-            ));
-        }
         let Redirect { ret_code: status, encode_uri, append_query_string, .. } = self;
         Ok(Arc::new(Redirection { place, status, encode_uri, append_query_string }))
     }

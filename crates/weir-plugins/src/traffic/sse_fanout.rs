@@ -176,15 +176,14 @@ impl Definition for SseFanout {
         for (index, name) in self.headers.iter().enumerate() {
             let place = format!("headers[{index}]");
             if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
-                return Err(ConfigError::new(place, format!("`{name}` is not the name of a header field")));
-            }
-            if NOT_TO_DEPEND_ON.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-                return Err(ConfigError::new(place, format!("`{name}` cannot be chosen: the gateway sets it itself")));
+                build.fault(place, format!("`{name}` is not the name of a header field"));
+            } else if NOT_TO_DEPEND_ON.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+                build.fault(place, format!("`{name}` cannot be chosen: the gateway sets it itself"));
             }
         }
         if self.replay_to_new > self.window_events {
             let problem = format!("is more than `window_events` ({}) keeps", self.window_events);
-            return Err(ConfigError::new("replay_to_new", problem));
+            build.fault("replay_to_new", problem);
         }
         let totals: Arc<FanoutTotals> = build.permanent(Self::NAME);
         let metadata = build.metadata::<SseFanout>();

@@ -168,7 +168,8 @@ impl SplitRule {
                 cases.clear();
                 break;
             };
-            cases.push(build.condition(vars, &path)?);
+            let case = build.condition(vars, &path).map(Some);
+            cases.extend(build.keep(case));
         }
         let mut until = 0;
         let share = |(index, share): (usize, ShareOptions)| {
@@ -179,7 +180,7 @@ impl SplitRule {
             options.weighted_upstreams.into_iter().enumerate().map(share).collect_all()?;
         let path = format!("{path}.weighted_upstreams");
         if until > MAX_WEIGHT {
-            return Err(ConfigError::new(path, format!("has weights whose sum is more than {MAX_WEIGHT}")));
+            build.fault(&path, format!("has weights whose sum is more than {MAX_WEIGHT}"));
         }
         if until == 0 && !shares.is_empty() {
             return Err(ConfigError::new(path, "has no weight above 0, so no request could be sent anywhere"));

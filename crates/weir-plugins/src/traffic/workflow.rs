@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{
-    Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, Phases, Plugin, Stage, Stop,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, Phases, Plugin, Stage, Stop,
 };
 
 use crate::answer::RefusalResponse;
@@ -52,11 +52,12 @@ impl Definition for Workflow {
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let rule = |(index, rule): (usize, WorkflowRuleOptions)| {
             let path = format!("rules[{index}]");
-            let case = rule.case.as_ref().map(|case| build.condition(case, &format!("{path}.case"))).transpose()?;
+            let case = rule.case.as_ref().map(|case| build.condition(case, &format!("{path}.case"))).transpose();
             let action = |(number, action): (usize, Vec<Value>)| {
                 WorkflowAction::compile(&action, &format!("{path}.actions[{number}]"), build)
             };
-            let actions = rule.actions.into_iter().enumerate().map(action).collect_all()?;
+            let actions = rule.actions.into_iter().enumerate().map(action).collect_all();
+            let (case, actions) = (case, actions).all_of()?;
             Ok(WorkflowRule { case, actions })
         };
         let rules = self.rules.into_iter().enumerate().map(rule).collect_all()?;

@@ -77,17 +77,17 @@ impl Definition for Brotli {
     const STAGE: Stage = Stage::Access;
     const EXAMPLE: &'static str = "brotli: { types: [text/html, application/json], comp_level: 4 }";
 
-    fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let mode = match self.mode {
             0 => BrotliEncoderMode::BROTLI_MODE_GENERIC,
             1 => BrotliEncoderMode::BROTLI_MODE_TEXT,
             _ => BrotliEncoderMode::BROTLI_MODE_FONT,
         };
         if self.lgwin != 0 && !(10..=24).contains(&self.lgwin) {
-            return Err(ConfigError::new("lgwin", "must be 0, or from 10 to 24"));
+            build.fault("lgwin", "must be 0, or from 10 to 24");
         }
         if self.lgblock != 0 && !(16..=24).contains(&self.lgblock) {
-            return Err(ConfigError::new("lgblock", "must be 0, or from 16 to 24"));
+            build.fault("lgblock", "must be 0, or from 16 to 24");
         }
         let terms = CompressionConditions {
             types: self.types,

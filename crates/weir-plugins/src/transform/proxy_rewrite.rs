@@ -6,7 +6,10 @@ use regex::bytes::Regex;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::authority::HostPort;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template, Variable, Variables};
+use weir_plugin::{
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop, Template, Variable,
+    Variables,
+};
 
 use crate::options::headers::{HeaderEdits, HeaderOptions, WithGroups};
 use crate::options::pattern;
@@ -67,24 +70,29 @@ impl Definition for ProxyRewrite {
             build.warnings.push(ConfigError::new("use_real_request_uri_unsafe", problem));
         }
         let path = match (self.uri, self.regex_uri) {
-            (Some(uri), _) => Some(NewPath::Fixed(TargetTemplate::compile(&uri, "uri", build)?)),
-            (None, Some(texts)) => Some(NewPath::Matched(rules(&texts, build)?)),
-            (None, None) => None,
+            (Some(uri), _) => TargetTemplate::compile(&uri, "uri", build).map(|uri| Some(NewPath::Fixed(uri))),
+            (None, Some(texts)) => rules(&texts, build).map(|rules| Some(NewPath::Matched(rules))),
+            (None, None) => Ok(None),
         };
         if let Some(method) = &self.method
             && !METHODS.contains(&method.as_str())
         {
-            return Err(ConfigError::new("method", format!("is none of {}", METHODS.join(", "))));
+            build.fault("method", format!("is none of {}", METHODS.join(", ")));
         }
         if let Some(host) = &self.host
             && HostPort::parse(host.as_bytes()).is_err()
         {
-            return Err(ConfigError::new("host", "is not a host with an optional port, as api.example:8080"));
+            build.fault("host", "is not a host with an optional port, as api.example:8080");
         }
-        let headers = self.headers.map(|options| options.compile("headers", build)).transpose()?.unwrap_or_default();
-        if headers.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
-            return Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`"));
-        }
+        let headers = self.headers.map(|options| options.compile("headers", build)).transpose();
+        let headers = headers.map(Option::unwrap_or_default).and_then(|headers| {
+            let changes_host = headers.names().any(|name| name.eq_ignore_ascii_case(b"host"));
+            match changes_host {
+                true => Err(ConfigError::new("headers", "cannot change `Host`; use the option `host`")),
+                false => Ok(headers),
+            }
+        });
+        let (path, headers) = (path, headers).all_of()?;
         Ok(Arc::new(ProxyRewriter {
             path,
             method: self.method.map(|method| method.into_bytes().into()),
@@ -103,11 +111,13 @@ fn rules(texts: &[String], build: &mut Build) -> Result<PathRules, ConfigError> 
         if has_lone_dollar(&pair[1]) {
             let problem =
                 "has a `$` that is not followed by the name of a group or a variable; write `\\$` for a dollar sign";
-            return Err(ConfigError::new(replacement, problem));
+            build.fault(replacement.as_str(), problem);
         }
-        Ok((pattern::compile(&pair[0], false, &expression)?, TargetTemplate::part(&pair[1], &replacement, build)?))
+        let (regex, target) =
+            (pattern::compile(&pair[0], false, &expression), TargetTemplate::part(&pair[1], &replacement, build));
+        (regex, target).all_of()
     };
-    texts.chunks(2).enumerate().map(rule).collect()
+    texts.chunks(2).enumerate().map(rule).collect_all()
 }
 
 /// Whether the text has a `$` that no name or group follows, which the regular-expression engine of APISIX refuses.

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{
-    Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, NoteKey, Phases, Plugin, Stage, Stop,
 };
 
 use crate::content::coding::Opaque;
@@ -94,21 +94,22 @@ impl Definition for ResponseRewrite {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         if !self.filters.is_empty() && self.body.is_some() {
-            return Err(ConfigError::new("filters", "cannot be combined with `body`, which replaces the whole body"));
+            build.fault("filters", "cannot be combined with `body`, which replaces the whole body");
         }
         let filter = |(index, filter): (usize, FilterOptions)| filter.compile(&format!("filters[{index}]"));
-        let filters: Box<[BodyReplacement]> = self.filters.into_iter().enumerate().map(filter).collect_all()?;
+        let filters = self.filters.into_iter().enumerate().map(filter).collect_all::<Box<[BodyReplacement]>>();
         let body = match self.body {
             Some(text) if self.body_base64 => {
                 let wrong = |_| ConfigError::new("body", "is not base64, as `body_base64` says");
-                Some(STANDARD.decode(text).map_err(wrong)?)
+                STANDARD.decode(text).map_err(wrong).map(Some)
             }
-            Some(text) => Some(text.into_bytes()),
-            None if self.body_base64 => return Err(ConfigError::new("body_base64", "needs a `body`")),
-            None => None,
+            Some(text) => Ok(Some(text.into_bytes())),
+            None if self.body_base64 => Err(ConfigError::new("body_base64", "needs a `body`")),
+            None => Ok(None),
         };
-        let vars = self.vars.as_ref().map(|vars| build.condition_of_record(vars, "vars")).transpose()?;
-        let headers = self.headers.map(|options| options.compile("headers", build)).transpose()?;
+        let vars = self.vars.as_ref().map(|vars| build.condition_of_record(vars, "vars")).transpose();
+        let headers = self.headers.map(|options| options.compile("headers", build)).transpose();
+        let (filters, body, vars, headers) = (filters, body, vars, headers).all_of()?;
         if self.status_code.is_none() && body.is_none() && headers.is_none() && filters.is_empty() {
             build
                 .warnings
@@ -203,22 +204,18 @@ fn asks_for_end(regex: &str) -> bool {
 
 impl FilterOptions {
     fn compile(self, path: &str) -> Result<BodyReplacement, ConfigError> {
-        let mut flags = String::new();
-        for letter in self.options.chars() {
-            match letter {
-                'i' | 's' | 'm' | 'x' => flags.push(letter),
-                'j' | 'o' | 'u' => {}
-                _ => {
-                    let problem =
-                        format!("has the letter `{letter}`, which is none of `i`, `s`, `m`, `x`, `j`, `o`, `u`");
-                    return Err(ConfigError::new(format!("{path}.options"), problem));
-                }
+        let flags: String = self.options.chars().filter(|letter| "ismx".contains(*letter)).collect();
+        let known = match self.options.chars().find(|letter| !"ismxjou".contains(*letter)) {
+            None => Ok(()),
+            Some(letter) => {
+                let problem = format!("has the letter `{letter}`, which is none of `i`, `s`, `m`, `x`, `j`, `o`, `u`");
+                Err(ConfigError::new(format!("{path}.options"), problem))
             }
-        }
+        };
         let place = format!("{path}.regex");
         let is_anchored = !flags.contains('m') && asks_for_end(&self.regex);
         let text = if flags.is_empty() { self.regex } else { format!("(?{flags}){}", self.regex) };
-        let regex = pattern::compile(&text, false, &place)?;
+        let ((), regex) = (known, pattern::compile(&text, false, &place)).all_of()?;
         Ok(BodyReplacement {
             regex,
             replacement: pattern::braced(&self.replace).into_bytes(),

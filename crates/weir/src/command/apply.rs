@@ -13,18 +13,15 @@ use weir_control::stores::resources::ResourceKey;
 
 use super::admin_client::{AdminClient, AdminOptions};
 use super::resources::ended;
-use super::{recorded_requests, resource_files};
+use super::{compared_requests, recorded_requests, resource_files};
 use crate::say::{self, say};
 
 /// How long a node may wait until all workers, or all nodes, serve the change.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 
-/// Which resources, and how far.
+/// How far files are compared with a node, and which node.
 #[derive(Debug, Args)]
-pub struct WantedFiles {
-    /// Files and directories with resources, in YAML or JSON; `-` is standard input.
-    #[arg(short = 'f', long = "file", value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+pub struct ComparisonOptions {
     /// Deletes resources of the node that have this label and are not in the files.
     #[arg(long, value_name = "LABEL=VALUE")]
     prune: Option<String>,
@@ -36,11 +33,20 @@ pub struct WantedFiles {
     node: AdminOptions,
 }
 
-/// Shows what `weir apply` would change. Exits with 0 if there is no difference, and with 1 if there is.
+/// Shows what `weir apply` would change, or how two configuration files differ. Exits with 0 if there is no difference, and with 1 if there is.
+///
+/// With two configuration files no node is asked: `weir diff weir.yaml new.yaml --requests access.log` shows which of the requests
+/// would be handled differently, and exits with 1 if any would, or if one of the files is not valid. Host names are not looked up.
 #[derive(Debug, Args)]
 pub struct DiffCommand {
+    /// Two configuration files, to compare how they handle the requests of `--requests`.
+    #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["files", "prune"], requires = "requests")]
+    configurations: Vec<PathBuf>,
+    /// Files and directories with resources, in YAML or JSON; `-` is standard input.
+    #[arg(short = 'f', long = "file", value_name = "FILE", required_unless_present = "configurations")]
+    files: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: WantedFiles,
+    wanted: ComparisonOptions,
 }
 
 /// Writes the resources of files to a running node in one transaction: all of them, or none if there is an error.
@@ -49,8 +55,11 @@ pub struct DiffCommand {
 /// selects them for deletion.
 #[derive(Debug, Args)]
 pub struct ApplyCommand {
+    /// Files and directories with resources, in YAML or JSON; `-` is standard input.
+    #[arg(short = 'f', long = "file", value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     #[command(flatten)]
-    wanted: WantedFiles,
+    wanted: ComparisonOptions,
     /// Applies the changes without asking for confirmation.
     #[arg(long)]
     yes: bool,
@@ -71,7 +80,11 @@ struct ApplyPlan {
 
 impl DiffCommand {
     pub fn execute(self) -> ExitCode {
-        match AdminClient::new(&self.wanted.node).and_then(|node| plan(&node, &self.wanted)) {
+        if let [before, after] = &self.configurations[..] {
+            let requests = self.wanted.requests.as_deref().expect("clap requires it with two configurations");
+            return compared_requests::compare_files([before, after], requests);
+        }
+        match AdminClient::new(&self.wanted.node).and_then(|node| plan(&node, &self.files, &self.wanted)) {
             Ok(plan) if plan.operations.is_empty() => {
                 show(&plan);
                 crate::exit::DONE
@@ -92,7 +105,7 @@ impl ApplyCommand {
 
     fn apply(&self) -> Result<(), String> {
         let node = AdminClient::new(&self.wanted.node)?;
-        let plan = plan(&node, &self.wanted)?;
+        let plan = plan(&node, &self.files, &self.wanted)?;
         show(&plan);
         if plan.operations.is_empty() {
             return Ok(());
@@ -113,12 +126,12 @@ impl ApplyCommand {
 }
 
 /// Compares the files with the node, and has the node compute the changes in a dry run.
-fn plan(node: &AdminClient, wanted: &WantedFiles) -> Result<ApplyPlan, String> {
+fn plan(node: &AdminClient, files: &[PathBuf], wanted: &ComparisonOptions) -> Result<ApplyPlan, String> {
     let label = match &wanted.prune {
         None => None,
         Some(text) => Some(text.split_once('=').ok_or("--prune needs a label and its value, such as `team=a`")?),
     };
-    let resources = resource_files::read(&wanted.files)?;
+    let resources = resource_files::read(files)?;
     let revision = node.find("history?count=1")?.unwrap_or_default()["revision"].as_u64().unwrap_or_default();
     let mut operations = Vec::new();
     let mut lists: BTreeSet<String> = resources.keys().map(list_of).collect();
@@ -203,68 +216,15 @@ fn show(plan: &ApplyPlan) {
         text.push_str("no changes\n");
     }
     if let Some(requests) = &plan.requests {
-        text.push_str(&compared(requests));
+        text.push_str(&compared_requests::in_words(requests));
     }
     // A closed pipe is not a failure.
     let _ = io::stdout().write_all(text.as_bytes());
 }
 
-/// One line for each request that is handled differently, and one for each that is malformed.
-fn compared(requests: &Value) -> String {
-    let list = |name: &str| requests[name].as_array().cloned().unwrap_or_default();
-    let (changed, malformed) = (list("changed"), list("malformed"));
-    let mut text = format!("{} requests compared, {} handled differently\n", requests["compared"], changed.len());
-    for one in &changed {
-        let part = |name: &Value| {
-            let name = name.as_str().unwrap_or_default();
-            match (handled(&one["before"][name]), handled(&one["after"][name])) {
-                (before, after) if before == after => format!("{name} {before} has other settings"),
-                (before, after) => format!("{name} {before} -> {after}"),
-            }
-        };
-        let parts: Vec<String> = one["differs"].as_array().into_iter().flatten().map(part).collect();
-        text.push_str(&format!("  {}: {}\n", one["request"].as_str().unwrap_or_default(), parts.join("; ")));
-    }
-    for one in &malformed {
-        let of = |name: &str| one[name].as_str().unwrap_or_default();
-        text.push_str(&format!("  {}: is rejected with and without the change: {}\n", of("request"), of("problem")));
-    }
-    text
-}
-
-/// A route, plugins or an upstream, as text.
-fn handled(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) if !items.is_empty() => {
-            let items: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-            format!("[{}]", items.join(", "))
-        }
-        _ => "none".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requests_that_are_handled_differently_are_shown() {
-        let of = |route: &str, upstream: &str| json!({"route": route, "plugins": [], "upstream": upstream});
-        let told = compared(&json!({
-            "compared": 3,
-            "changed": [
-                {"request": "GET http://a/", "differs": ["route", "upstream"], "before": of("r", "upstreams/u"), "after": of("s", "upstreams/u")},
-                {"request": "GET http://b/", "differs": ["route", "plugins"], "before": {"route": null, "plugins": []}, "after": {"route": "s", "plugins": ["cors from route/s"]}},
-            ],
-            "malformed": [{"request": "G T http://a/", "problem": "400"}],
-        }));
-        let expected = "3 requests compared, 2 handled differently\n  \
-             GET http://a/: route r -> s; upstream upstreams/u has other settings\n  \
-             GET http://b/: route none -> s; plugins none -> [cors from route/s]\n  \
-             G T http://a/: is rejected with and without the change: 400\n";
-        assert_eq!(told, expected);
-    }
 
     #[test]
     fn times_and_ids_are_no_difference() {

@@ -16,8 +16,10 @@ pub struct SignIn {
 impl SignIn {
     pub fn new(url: &str, argument: &str, build: &mut Build) -> Result<SignIn, ConfigError> {
         if !["http://", "https://", "$scheme://", "/"].iter().any(|start| url.starts_with(start)) {
-            let problem = format!("`{url}` is not the URL of a page; write as `https://login.example/start`");
-            return Err(ConfigError::new("signin_url", problem));
+            build.fault(
+                "signin_url",
+                format!("`{url}` is not the URL of a page; write as `https://login.example/start`"),
+            );
         }
         let is_name =
             !argument.is_empty() && argument.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));

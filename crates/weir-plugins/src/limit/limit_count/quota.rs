@@ -4,7 +4,7 @@ use serde_json::Value;
 use weir_plugin::proto::decimal::Decimal;
 use weir_plugin::proto::field::{Name, PreparedField};
 use weir_plugin::proto::head::{BadField, Head};
-use weir_plugin::{ConfigError, Exchange, NoteKey, Stop};
+use weir_plugin::{AllOf, ConfigError, Exchange, NoteKey, Stop};
 
 use super::LimitCountMetadata;
 use crate::limit::key::{Amount, LimitKey, digest};
@@ -71,9 +71,8 @@ impl CountQuota {
     /// `path` is the path of the limit in the options, and `prefix` the prefix of the response fields of one of several rules.
     pub(super) fn new(
         max_count: u64,
-        count: &Value,
-        window: &Value,
-        key: LimitKey,
+        (count, window): (&Value, &Value),
+        key: Result<LimitKey, ConfigError>,
         path: &str,
         name: &str,
         prefix: Option<String>,
@@ -87,34 +86,31 @@ impl CountQuota {
                 ConfigError::new(format!("{path}header_prefix"), "cannot be part of a header field name")
             })
         };
-        let count = Amount::compile(count, 1..=max_count, &format!("{path}count"))?;
-        let limit = field("Limit")?;
+        let limit = field("Limit").and_then(|limit| Ok((limit, field("Remaining")?, field("Reset")?)));
+        let count = Amount::compile(count, 1..=max_count, &format!("{path}count"));
+        let window = Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"));
+        let (count, window, key, (limit, remaining, reset)) = (count, window, key, limit).all_of()?;
         Ok(CountQuota {
             fixed_limit_field: fixed_limit_field(&count, &limit),
             count,
             max_count,
-            window: Amount::compile(window, 1..=MAX_WINDOW_S, &format!("{path}time_window"))?,
+            window,
             key,
             is_rule: prefix.is_some(),
             name: counters::name(name),
             title: format!("weir:limit-count:{}", digest(name.as_bytes())).into(),
             note: NoteKey::unique(),
-            fields: FieldNames {
-                limit,
-                remaining: field("Remaining")?,
-                reset: field("Reset")?,
-                policy: prefix.as_deref().unwrap_or("default").into(),
-            },
+            fields: FieldNames { limit, remaining, reset, policy: prefix.as_deref().unwrap_or("default").into() },
         })
     }
 
     /// Uses the names of fields from the plugin metadata.
-    pub(super) fn rename(&mut self, names: &LimitCountMetadata) -> Result<(), ConfigError> {
+    pub(super) fn renamed(mut self, names: &LimitCountMetadata) -> Result<CountQuota, ConfigError> {
         self.fields.limit = field_name(&names.limit_header)?;
         self.fixed_limit_field = fixed_limit_field(&self.count, &self.fields.limit);
         self.fields.remaining = field_name(&names.remaining_header)?;
         self.fields.reset = field_name(&names.reset_header)?;
-        Ok(())
+        Ok(self)
     }
 
     /// The limit for a request; `None` if this rule does not apply to it. A variable that holds no number is an error,

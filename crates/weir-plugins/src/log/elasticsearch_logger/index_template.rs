@@ -4,7 +4,7 @@ use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_plugin::ConfigError;
+use weir_plugin::{AllOf, ConfigError};
 
 use crate::log::capture::Capture;
 use crate::log::http_answer;
@@ -46,17 +46,28 @@ impl TemplateOptions {
     /// An option is invalid.
     pub fn compile(self, pattern: &str, is_stream: bool, capture: &Capture) -> Result<IndexTemplate, ConfigError> {
         let is_fit = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "._-".contains(char);
-        if self.name.is_empty() || self.name.starts_with(['_', '.', '-']) || !self.name.chars().all(is_fit) {
-            let problem = format!(
-                "`{}` is not the name of a template: use lower-case letters, digits, `.`, `_` and `-`, and begin with a letter or a digit",
-                self.name
-            );
-            return Err(ConfigError::new("template.name", problem));
-        }
-        if pattern.starts_with('*') {
-            let problem = "the template would apply to all indices: begin `field.index` with a text, as `weir-$host`";
-            return Err(ConfigError::new("template", problem));
-        }
+        let named = match self.name.is_empty()
+            || self.name.starts_with(['_', '.', '-'])
+            || !self.name.chars().all(is_fit)
+        {
+            true => {
+                let problem = format!(
+                    "`{}` is not the name of a template: use lower-case letters, digits, `.`, `_` and `-`, and begin with a letter or a digit",
+                    self.name
+                );
+                Err(ConfigError::new("template.name", problem))
+            }
+            false => Ok(()),
+        };
+        let bounded = match pattern.starts_with('*') {
+            true => {
+                let problem =
+                    "the template would apply to all indices: begin `field.index` with a text, as `weir-$host`";
+                Err(ConfigError::new("template", problem))
+            }
+            false => Ok(()),
+        };
+        (named, bounded).all_of()?;
         let default =
             || Map::from_iter([("number_of_shards".into(), 1.into()), ("refresh_interval".into(), "5s".into())]);
         let mut properties = properties_of(capture);

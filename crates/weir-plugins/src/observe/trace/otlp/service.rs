@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::Method;
-use http::header::{HeaderValue, TE};
+use http::header::{HeaderMap, HeaderValue, TE};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{CallError, HttpProtocol};
@@ -79,6 +79,13 @@ impl OtlpService {
             receivers.headers.insert(TE, HeaderValue::from_static("trailers"));
         }
         Ok(OtlpService { receivers, protocol, signal, timeout })
+    }
+
+    /// Adds fields to every request.
+    pub fn with_fields(mut self, fields: HeaderMap) -> OtlpService {
+        let own = std::mem::replace(&mut self.receivers.headers, fields);
+        self.receivers.headers.extend(own);
+        self
     }
 
     /// The names of the collectors.
