@@ -8,6 +8,7 @@ mod chunked;
 pub mod cli;
 pub mod doctor;
 pub mod engine;
+mod errors;
 pub mod export;
 pub mod jmx;
 pub mod library;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::SeededRandom;
+use crate::errors::ValueError;
 
 /// How a backend handles requests that contain no instructions of their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -130,29 +131,28 @@ pub enum InjectedFailureKind {
 
 /// Parses `ok`, `echo`, or a number of bytes.
 impl FromStr for BackendAnswer {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text {
             "ok" => Ok(BackendAnswer::Ok),
             "echo" => Ok(BackendAnswer::Echo),
             _ => parse_bytes(text)
                 .map(BackendAnswer::Sized)
-                .ok_or_else(|| format!("{text:?} is not an answer; try `ok`, `echo` or a size such as `1KiB`")),
+                .ok_or_else(|| ValueError::new(text, "an answer", "`ok`, `echo` or a size such as `1KiB`")),
         }
     }
 }
 
 /// Parses `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `alternate:5ms,50ms/10s` or `stall:1s/10s`.
 impl FromStr for BackendDelay {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let wrong = || {
-            format!(
-                "{text:?} is not a delay; try `10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, \
-                 `alternate:5ms,50ms/10s` or `stall:1s/10s`"
-            )
+            let examples = "`10ms`, `5ms..50ms`, `exp:20ms`, `bimodal:1ms,100ms@0.05`, `alternate:5ms,50ms/10s` or \
+                            `stall:1s/10s`";
+            ValueError::new(text, "a delay", examples)
         };
         let parse = || -> Option<Self> {
             if text == "none" {
@@ -186,9 +186,9 @@ impl FromStr for BackendDelay {
 
 /// Parses `0.01:503`, `1%:reset`, `5%:close` or `5%:hang`.
 impl FromStr for InjectedFailure {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let parse = || -> Option<Self> {
             let (share, how) = text.split_once(':')?;
             let share = match share.strip_suffix('%') {
@@ -205,7 +205,7 @@ impl FromStr for InjectedFailure {
             };
             (0.0..=1.0).contains(&share).then_some(InjectedFailure { share, how })
         };
-        parse().ok_or_else(|| format!("{text:?} is not a failure; try `1%:503`, `1%:close`, `1%:reset` or `1%:hang`"))
+        parse().ok_or_else(|| ValueError::new(text, "a failure", "`1%:503`, `1%:close`, `1%:reset` or `1%:hang`"))
     }
 }
 

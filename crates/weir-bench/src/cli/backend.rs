@@ -11,6 +11,7 @@ use crate::backend::{
 };
 use crate::cli::print::out;
 use crate::engine::allow_files;
+use crate::errors::ValueError;
 
 /// Runs a test backend with configurable responses: fixed, of a given size, echoed, slow or failing; for HTTP/1.1, HTTP/2,
 /// gRPC, WebSocket and server-sent events, with or without TLS.
@@ -94,6 +95,6 @@ pub fn main(args: BackendArguments) -> ExitCode {
     }
 }
 
-fn time(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| format!("{text:?} is not a time; try 50us, 10ms or 2s"))
+fn time(text: &str) -> Result<Duration, ValueError> {
+    parse_duration(text).ok_or_else(|| ValueError::new(text, "a time", "50us, 10ms or 2s"))
 }

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use clap::Args;
 
 use super::load;
-use crate::{cli::print::out, engine, jmx};
+use crate::{cli::print::out, engine, jmx, errors::ValueError};
 
 #[derive(Debug, Args)]
 pub struct ImportArguments {
@@ -20,8 +20,9 @@ pub struct ImportArguments {
     pub run: bool,
 }
 
-fn name_and_value(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, for example threads=100")?;
+fn name_and_value(text: &str) -> Result<(String, String), ValueError> {
+    let pair = text.split_once('=');
+    let (name, value) = pair.ok_or_else(|| ValueError::new(text, "NAME=VALUE", "threads=100"))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 

@@ -18,6 +18,7 @@ use crate::{
     result::ResultFile,
     run::{self, RunOptions},
     scenario::{self, BackendKind, Scenario, ScenarioRow},
+    errors::ValueError,
 };
 
 /// Runs a scenario and writes its result.
@@ -77,8 +78,9 @@ pub struct Common {
     pub cache: PathBuf,
 }
 
-fn name_and_path(text: &str) -> Result<(String, PathBuf), String> {
-    let (name, path) = text.split_once('=').ok_or("write NAME=PATH, for example nginx=/usr/sbin/nginx")?;
+fn name_and_path(text: &str) -> Result<(String, PathBuf), ValueError> {
+    let pair = text.split_once('=');
+    let (name, path) = pair.ok_or_else(|| ValueError::new(text, "NAME=PATH", "nginx=/usr/sbin/nginx"))?;
     Ok((name.to_owned(), PathBuf::from(path)))
 }
 

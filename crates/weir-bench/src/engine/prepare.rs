@@ -85,9 +85,9 @@ impl PreparedLoad {
                 origins.push(origin);
                 origins.len() - 1
             });
-            let body = content(&template.body).map_err(|problem| PlanError::new(field("body"), problem))?;
-            let wire = render(template, &origins[origin].authority, &target, &body, plan.keep_alive)
-                .map_err(|problem| PlanError::new(field("headers"), problem))?;
+            check_head(template, field)?;
+            let body = content(&template.body, &field("body"))?;
+            let wire = render(template, &origins[origin].authority, &target, &body, plan.keep_alive);
             let head_only = template.method == "HEAD";
             requests.push(PreparedRequest { origin, template: template.clone(), target, body, wire, head_only });
         }
@@ -234,18 +234,20 @@ fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(L
     Ok((LoadOrigin { address, authority, tls }, target))
 }
 
-/// The bytes of a body.
-fn content(body: &RequestBody) -> Result<Vec<u8>, String> {
+/// The bytes of a body; `field` is its place in the plan.
+fn content(body: &RequestBody, field: &str) -> Result<Vec<u8>, PlanError> {
     use base64::Engine as _;
+    let wrong = |problem: String| PlanError::new(field, problem);
     match body {
         RequestBody::Empty => Ok(Vec::new()),
         RequestBody::Text(text) => Ok(text.clone().into_bytes()),
         RequestBody::Base64(text) => {
-            base64::engine::general_purpose::STANDARD.decode(text).map_err(|error| format!("is not base64: {error}"))
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text);
+            decoded.map_err(|error| wrong(format!("is not base64: {error}")))
         }
         RequestBody::Sized(bytes) => Ok(filler(*bytes as usize)),
         RequestBody::File(path) => {
-            std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+            std::fs::read(path).map_err(|error| wrong(format!("cannot read {}: {error}", path.display())))
         }
     }
 }
@@ -255,28 +257,27 @@ pub(crate) fn filler(bytes: usize) -> Vec<u8> {
     b"abcdefghijklmnopqrstuvwxyz0123456789".iter().copied().cycle().take(bytes).collect()
 }
 
-/// Renders a request for HTTP/1.1.
-fn render(
-    template: &RequestTemplate,
-    authority: &str,
-    target: &str,
-    body: &[u8],
-    keep_alive: bool,
-) -> Result<Vec<u8>, String> {
+/// Checks method and header fields.
+fn check_head(template: &RequestTemplate, field: impl Fn(&str) -> String) -> Result<(), PlanError> {
     let is_token = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
     };
     if !is_token(&template.method) {
-        return Err(format!("{:?} is not a method", template.method));
+        return Err(PlanError::new(field("method"), format!("{:?} is not a method", template.method)));
     }
     for (name, value) in &template.headers {
         if !is_token(name) {
-            return Err(format!("{name:?} is not a field name"));
+            return Err(PlanError::new(field("headers"), format!("{name:?} is not a field name")));
         }
         if value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
-            return Err(format!("the value of {name} holds a line break"));
+            return Err(PlanError::new(field("headers"), format!("the value of {name} holds a line break")));
         }
     }
+    Ok(())
+}
+
+/// Renders a request for HTTP/1.1.
+fn render(template: &RequestTemplate, authority: &str, target: &str, body: &[u8], keep_alive: bool) -> Vec<u8> {
     let has = |wanted: &str| template.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
     let mut wire = format!("{} {target} HTTP/1.1\r\n", template.method);
     if !has("host") {
@@ -295,7 +296,7 @@ fn render(
     wire += "\r\n";
     let mut wire = wire.into_bytes();
     wire.extend_from_slice(body);
-    Ok(wire)
+    wire
 }
 
 /// Raises this process's limit of open files to `wanted`, if it is lower.
@@ -370,7 +371,8 @@ mod tests {
         assert!(wrong(|plan| plan.stop = StopCondition::default()).starts_with("stop: "));
         let http2 = wrong(|plan| (plan.protocol, plan.keep_alive) = (Protocol::Http2 { streams: 1 }, false));
         assert!(http2.starts_with("keep_alive: HTTP/2 keeps its connections"), "{http2}");
-        assert!(wrong(|plan| plan.requests[0].method = "G T".into()).contains("not a method"));
+        let method = wrong(|plan| plan.requests[0].method = "G T".into());
+        assert_eq!(method, "requests[0].method: \"G T\" is not a method");
         assert!(wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("line break"));
         assert!(wrong(|plan| plan.pacing = Pacing::Replay { at_ns: vec![2, 1] }).starts_with("pacing.at_ns: "));
         assert!(

@@ -160,8 +160,8 @@ fn row_problems(scenario: &Scenario, (index, row): (usize, &ScenarioRow), claim:
         claim(rate_of.times > 0.0, format!("rows[{index}].rate_of.times: more than 0"));
     }
     let delay = scenario.backend(row).delay.as_deref().map(str::parse::<BackendDelay>);
-    if let Some(Err(problem)) = delay {
-        claim(false, format!("the backend of rows[{index}], delay: {problem}"));
+    if let Some(Err(error)) = delay {
+        claim(false, format!("the backend of rows[{index}], delay: {error}"));
     }
     level_problems(scenario, (index, row), claim);
     claim(

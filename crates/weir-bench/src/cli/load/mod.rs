@@ -23,6 +23,7 @@ use crate::engine::{
     ClientTls, EchoCheck, LatencyHistogram, LoadPlan, LoadProgress, LoadResult, LoadTimeouts, PERCENTILES, Pacing,
     PlanError, Protocol, Rate, RequestBody, RequestTemplate, Spacing, StopCondition, Think, run_until,
 };
+use crate::errors::ValueError;
 
 pub use self::report::report;
 pub use self::verdict::verdict;
@@ -379,20 +380,20 @@ fn stop_on_interrupt(stop: &Arc<AtomicBool>) {
     let _ = flag::register(SIGINT, stop.clone());
 }
 
-fn time(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| format!("{text:?} is not a time; try 500ms, 10s or 2m"))
+fn time(text: &str) -> Result<Duration, ValueError> {
+    parse_duration(text).ok_or_else(|| ValueError::new(text, "a time", "500ms, 10s or 2m"))
 }
 
-fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size; try 500, 5KiB or 1MB"))
+fn bytes(text: &str) -> Result<u64, ValueError> {
+    parse_bytes(text).ok_or_else(|| ValueError::new(text, "a size", "500, 5KiB or 1MB"))
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or_else(|| format!("{text:?} is not a header; try `Name: value`"))?;
+fn header(text: &str) -> Result<(String, String), ValueError> {
+    let (name, value) = text.split_once(':').ok_or_else(|| ValueError::new(text, "a header", "`Name: value`"))?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn think(text: &str) -> Result<Think, String> {
+fn think(text: &str) -> Result<Think, ValueError> {
     let ms = |text: &str| time(text).map(|time| time.as_secs_f64() * 1e3);
     if let Some(mean) = text.strip_prefix("exp:") {
         return ms(mean).map(Think::ExponentialMs);
@@ -404,8 +405,8 @@ fn think(text: &str) -> Result<Think, String> {
 }
 
 /// An address, or a range of IPv4 addresses.
-fn addresses(text: &str) -> Result<Vec<IpAddr>, String> {
-    let wrong = || format!("{text:?} is not an address; try 127.0.0.2 or 127.0.0.2-127.0.0.9");
+fn addresses(text: &str) -> Result<Vec<IpAddr>, ValueError> {
+    let wrong = || ValueError::new(text, "an address", "127.0.0.2 or 127.0.0.2-127.0.0.9");
     match text.split_once('-') {
         None => text.parse().map(|address| vec![address]).map_err(|_| wrong()),
         Some((from, to)) => {
