@@ -1,6 +1,6 @@
 //! Converts JMeter test plans into load plans: thread groups with HTTP samplers. What has no counterpart is reported.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, error::Error, fmt};
 
 use percent_encoding::utf8_percent_encode;
 use quick_xml::{
@@ -10,6 +10,41 @@ use quick_xml::{
 
 use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate, Selection, StopCondition, Think};
 use crate::uri_characters::RESERVED;
+
+/// Why a test plan cannot be imported.
+#[derive(Debug)]
+pub enum ImportError {
+    Syntax { byte: u64, source: quick_xml::Error },
+    NotANumber { group: String, property: String, text: String },
+    Endless { group: String },
+    NoGroup { notes: Vec<String> },
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ImportError::Syntax { byte, source } => write!(f, "byte {byte}: {source}"),
+            ImportError::NotANumber { group, property, text } => {
+                write!(f, "{group}: {property}: \"{text}\" is not a number")
+            }
+            ImportError::Endless { group } => {
+                write!(f, "{group}: it loops forever without a scheduler; give the thread group a duration")
+            }
+            ImportError::NoGroup { notes } => {
+                write!(f, "no thread group with an HTTP sampler in the plan. {}", notes.join(". "))
+            }
+        }
+    }
+}
+
+impl Error for ImportError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            ImportError::Syntax { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
 
 /// The result of an import.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +65,13 @@ struct ThreadGroup {
     think_ms: Option<String>,
 }
 
+impl ThreadGroup {
+    fn not_a_number(&self, property: &str, text: &str) -> ImportError {
+        let (group, property, text) = (self.name.clone(), property.to_owned(), text.to_owned());
+        ImportError::NotANumber { group, property, text }
+    }
+}
+
 #[derive(Debug, Default)]
 struct JmxSampler {
     name: String,
@@ -43,7 +85,7 @@ const SILENT: [&str; 5] = ["TestPlan", "LoopController", "Arguments", "ResultCol
 /// Reads a plan. `properties` are those of JMeter's `-Jname=value`; `__P` and `__property` read them.
 ///
 /// Lenient: excerpts without their end tags are accepted.
-pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Imported, String> {
+pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Imported, ImportError> {
     let mut imported = Imported::default();
     let groups = read(text, &mut imported.notes)?;
     let evaluate = |text: &str| evaluate(text, properties);
@@ -56,13 +98,13 @@ pub fn import(text: &str, properties: &BTreeMap<String, String>) -> Result<Impor
         imported.groups.push((group.name, plan));
     }
     if imported.groups.is_empty() {
-        return Err(format!("no thread group with an HTTP sampler in the plan. {}", imported.notes.join(". ")));
+        return Err(ImportError::NoGroup { notes: imported.notes });
     }
     Ok(imported)
 }
 
 /// Collects properties by name: JMeter's names show what they belong to, so excerpts without end tags can be read.
-fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String> {
+fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, ImportError> {
     let mut reader = Reader::from_str(text);
     let config = reader.config_mut();
     (config.check_end_names, config.allow_unmatched_ends, config.trim_text_start, config.trim_text_end) =
@@ -71,7 +113,7 @@ fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String>
         Collected { groups: Vec::new(), property: None, header: None, argument: None, is_disabled: false, notes };
     loop {
         let place = reader.buffer_position();
-        let event = reader.read_event().map_err(|error| format!("byte {place}: {error}"))?;
+        let event = reader.read_event().map_err(|source| ImportError::Syntax { byte: place, source })?;
         match event {
             Event::Start(tag) | Event::Empty(tag) => collected.begin(&tag),
             Event::Text(words) => {
@@ -84,7 +126,7 @@ fn read(text: &str, notes: &mut Vec<String>) -> Result<Vec<ThreadGroup>, String>
                     let name = reference.to_string();
                     match quick_xml::escape::unescape(&format!("&{name};")) {
                         Ok(character) => value.push_str(&character),
-                        Err(error) => return Err(format!("byte {place}: {error}")),
+                        Err(error) => return Err(ImportError::Syntax { byte: place, source: error.into() }),
                     }
                 }
             }
@@ -174,11 +216,15 @@ impl Collected<'_> {
     }
 }
 
-fn plan(group: &ThreadGroup, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<String>) -> Result<LoadPlan, String> {
+fn plan(
+    group: &ThreadGroup,
+    evaluate: &dyn Fn(&str) -> String,
+    notes: &mut Vec<String>,
+) -> Result<LoadPlan, ImportError> {
     let property = |name: &str| group.properties.get(name).map(|text| evaluate(text)).filter(|text| !text.is_empty());
-    let number = |name: &str| -> Result<Option<f64>, String> {
+    let number = |name: &str| -> Result<Option<f64>, ImportError> {
         let Some(text) = property(name) else { return Ok(None) };
-        let number = text.parse().map_err(|_| format!("{}: {name}: \"{text}\" is not a number", group.name))?;
+        let number = text.parse().map_err(|_| group.not_a_number(name, &text))?;
         Ok(Some(number))
     };
     let threads = number("ThreadGroup.num_threads")?.unwrap_or(1.0).max(1.0) as usize;
@@ -196,7 +242,7 @@ fn plan(group: &ThreadGroup, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<
         count: (!forever).then(|| (loops as u64) * threads as u64 * requests.len() as u64),
     };
     if stop == StopCondition::default() {
-        return Err(format!("{}: it loops forever without a scheduler; give the thread group a duration", group.name));
+        return Err(ImportError::Endless { group: group.name.clone() });
     }
     if let Some(delay) = property("ThreadGroup.delay").filter(|delay| delay != "0") {
         notes.push(format!("{}: the startup delay of {delay} s is left out", group.name));
@@ -209,9 +255,7 @@ fn plan(group: &ThreadGroup, evaluate: &dyn Fn(&str) -> String, notes: &mut Vec<
     }
     let think = match group.think_ms.as_deref().map(evaluate) {
         None => Think::None,
-        Some(text) => Think::FixedMs(
-            text.parse().map_err(|_| format!("{}: ConstantTimer.delay: \"{text}\" is not a number", group.name))?,
-        ),
+        Some(text) => Think::FixedMs(text.parse().map_err(|_| group.not_a_number("ConstantTimer.delay", &text))?),
     };
     let samplers = |name: &str| -> Vec<String> {
         group.samplers.iter().filter_map(|one| one.properties.get(name)).map(|text| evaluate(text)).collect()
@@ -353,8 +397,8 @@ mod tests {
         );
         let imported = import(&more, &BTreeMap::new()).unwrap();
         assert!(imported.notes.iter().any(|note| note == "Check: XPathAssertion has no counterpart, left out"));
-        let bad = import(PLAN, &properties(&[("threads", "many")])).unwrap_err();
+        let bad = import(PLAN, &properties(&[("threads", "many")])).unwrap_err().to_string();
         assert_eq!(bad, "Thread Group: ThreadGroup.num_threads: \"many\" is not a number");
-        assert!(import("<jmeterTestPlan/>", &BTreeMap::new()).unwrap_err().contains("no thread group"));
+        assert!(import("<jmeterTestPlan/>", &BTreeMap::new()).unwrap_err().to_string().contains("no thread group"));
     }
 }

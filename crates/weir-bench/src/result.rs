@@ -1,13 +1,20 @@
 //! The result of a run of the lab: one versioned JSON file, complete enough to be checked, drawn again and repeated without the
 //! machine it was made on. `docs/reference/bench-result.md` describes every field.
 
-use std::{collections::BTreeMap, fs, io::Write as _, path::Path};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt, fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{Interruptions, LoadPhase, LoadPlan, LoadResult, Protocol},
+    errors::{FileError, from_causes},
     manifest::Manifest,
     scenario::Scenario,
 };
@@ -658,31 +665,28 @@ impl MeasuredRun {
 
 impl ResultFile {
     /// Reads a result file; a file of another schema version is refused with an error that names that version.
-    pub fn read(path: &Path) -> Result<ResultFile, String> {
+    pub fn read(path: &Path) -> Result<ResultFile, ResultFileError> {
         #[derive(Deserialize)]
         struct Probe {
             schema: String,
         }
-        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let probe: Probe = serde_json::from_str(&text)
-            .map_err(|error| format!("{}: not a result of `weir bench run`: {error}", path.display()))?;
+        let text = fs::read_to_string(path).map_err(FileError::at(path))?;
+        let place = || path.to_owned();
+        let probe: Probe =
+            serde_json::from_str(&text).map_err(|source| ResultFileError::NotAResult { path: place(), source })?;
         if probe.schema != SCHEMA {
-            return Err(format!(
-                "{}: its schema is \"{}\"; this version of the lab reads \"{SCHEMA}\"",
-                path.display(),
-                probe.schema
-            ));
+            return Err(ResultFileError::OtherSchema { path: place(), schema: probe.schema });
         }
-        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+        serde_json::from_str(&text).map_err(|source| ResultFileError::Syntax { path: place(), source })
     }
 
     /// Writes the file whole or not at all.
-    pub fn write(&self, path: &Path) -> Result<(), String> {
-        let name = |error: std::io::Error| format!("{}: {error}", path.display());
+    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+        let name = FileError::at(path);
         let partial = path.with_extension("json.partial");
-        let mut file = fs::File::create(&partial).map_err(name)?;
+        let mut file = fs::File::create(&partial).map_err(&name)?;
         let text = serde_json::to_vec(self).expect("a result has string keys and finite numbers");
-        file.write_all(&text).map_err(name)?;
+        file.write_all(&text).map_err(&name)?;
         drop(file);
         fs::rename(&partial, path).map_err(name)
     }
@@ -699,3 +703,40 @@ impl ResultFile {
         self.cells.iter().filter(move |cell| cell.row == row && cell.target == target)
     }
 }
+
+/// Why a file is not a result that this version of the lab reads.
+#[derive(Debug)]
+pub enum ResultFileError {
+    File(FileError),
+    NotAResult { path: PathBuf, source: serde_json::Error },
+    OtherSchema { path: PathBuf, schema: String },
+    Syntax { path: PathBuf, source: serde_json::Error },
+}
+
+impl fmt::Display for ResultFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResultFileError::File(error) => error.fmt(f),
+            ResultFileError::NotAResult { path, source } => {
+                write!(f, "{}: not a result of `weir bench run`: {source}", path.display())
+            }
+            ResultFileError::OtherSchema { path, schema } => {
+                let path = path.display();
+                write!(f, "{path}: its schema is \"{schema}\"; this version of the lab reads \"{SCHEMA}\"")
+            }
+            ResultFileError::Syntax { path, source } => write!(f, "{}: {source}", path.display()),
+        }
+    }
+}
+
+impl Error for ResultFileError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            ResultFileError::File(error) => Some(error),
+            ResultFileError::NotAResult { source, .. } | ResultFileError::Syntax { source, .. } => Some(source),
+            ResultFileError::OtherSchema { .. } => None,
+        }
+    }
+}
+
+from_causes!(ResultFileError: File(FileError));

@@ -266,9 +266,9 @@ fn disturbance_of_a_minority_of_runs_does_not_weaken_the_median() {
 
 #[test]
 fn a_publication_that_cannot_be_read_says_where() {
-    let error = lint::read("theirs.yaml", "title: A\nrows: [ { name: GET, rsp: 5 } ]\n").unwrap_err();
+    let error = lint::read("theirs.yaml", "title: A\nrows: [ { name: GET, rsp: 5 } ]\n").unwrap_err().to_string();
     assert!(error.starts_with("theirs.yaml: ") && error.contains("rsp"), "{error}");
     let json = r#"{"repeats": 1, "rows": [{"name": "GET", "pacing": "closed", "connections": 4}]}"#;
     assert_eq!(lint::read("theirs.json", json).unwrap().rows[0].connections, Some(4));
-    assert!(lint::read("nothing.yaml", "").unwrap_err().contains("is empty"));
+    assert!(lint::read("nothing.yaml", "").unwrap_err().to_string().contains("is empty"));
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::SeededRandom;
 use crate::errors::ValueError;
+use crate::stats::SeededRandom;
 
 /// How a backend handles requests that contain no instructions of their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,10 @@ use std::{
 use clap::Args;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
-use super::run::{Common, finish, options, say, show};
+use super::{
+    LabError,
+    run::{Common, finish, options, say, show},
+};
 use crate::{
     analysis::{
         compare::{circumstances, differences},
@@ -15,12 +18,14 @@ use crate::{
         summary::{self, Findings},
     },
     cli::print::out,
+    errors::FileError,
     export::{self, ExportFormat},
     plot::{Unit, standalone},
     report::{self, markdown},
     result::ResultFile,
     run,
     stats::Comparison,
+    target::CommandError,
 };
 
 #[derive(Debug, Args)]
@@ -31,17 +36,17 @@ pub struct CompareArguments {
     pub after: PathBuf,
 }
 
-pub fn compare(arguments: CompareArguments) -> Result<u8, String> {
+pub fn compare(arguments: CompareArguments) -> Result<u8, LabError> {
     show_differences(&ResultFile::read(&arguments.before)?, &ResultFile::read(&arguments.after)?)
 }
 
-fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, String> {
+fn show_differences(before: &ResultFile, after: &ResultFile) -> Result<u8, LabError> {
     for note in circumstances(before, after) {
         out!("not the same: {note}");
     }
     let differences = differences(before, after);
     if differences.is_empty() {
-        return Err("the two results have no measured cell in common".to_owned());
+        return Err(LabError::NothingToCompare);
     }
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
@@ -89,7 +94,7 @@ pub struct ReportArguments {
     pub png: bool,
 }
 
-pub fn report(arguments: ReportArguments) -> Result<u8, String> {
+pub fn report(arguments: ReportArguments) -> Result<u8, LabError> {
     let mut worst = 0;
     for path in &arguments.files {
         let result = ResultFile::read(path)?;
@@ -98,7 +103,7 @@ pub fn report(arguments: ReportArguments) -> Result<u8, String> {
         write(&page, &report::html(&findings))?;
         if arguments.svg || arguments.png {
             let directory = path.with_extension("figures");
-            fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+            fs::create_dir_all(&directory).map_err(FileError::at(&directory))?;
             for figure in report::figures(&findings) {
                 let svg = directory.join(format!("{}.svg", figure.name));
                 write(&svg, &figure.svg)?;
@@ -131,7 +136,7 @@ pub struct PageArguments {
 }
 
 /// Generates a Markdown page from stored results.
-pub fn page(arguments: PageArguments) -> Result<u8, String> {
+pub fn page(arguments: PageArguments) -> Result<u8, LabError> {
     let head = if arguments.prices { markdown::PRICES_HEAD } else { markdown::RESULTS_HEAD };
     let mut page = head.to_owned();
     if arguments.folder.is_some() {
@@ -156,8 +161,8 @@ pub fn page(arguments: PageArguments) -> Result<u8, String> {
 }
 
 /// Writes the page of a result and its figures into a folder. Returns the name of the page.
-fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, FileError> {
+    fs::create_dir_all(folder).map_err(FileError::at(folder))?;
     let scenario = &findings.result.scenario.name;
     let mut pictures = Vec::new();
     for figure in report::essential(findings) {
@@ -171,16 +176,19 @@ fn result_page(findings: &Findings<'_>, folder: &Path) -> Result<String, String>
     Ok(page)
 }
 
+/// The program that draws PNG files.
+const BROWSER: &str = "chromium";
+
 /// Renders an SVG file as a PNG beside it, at twice its size.
-fn rasterise(svg: &Path, text: &str) -> Result<(), String> {
+fn rasterise(svg: &Path, text: &str) -> Result<(), LabError> {
     let size = |name: &str| {
         let start = text.find(&format!(" {name}=\""))? + name.len() + 3;
         text[start..].split('"').next()?.parse::<u32>().ok()
     };
     let (width, height) = (size("width").unwrap_or(720), size("height").unwrap_or(400));
-    let path = svg.canonicalize().map_err(|error| format!("{}: {error}", svg.display()))?;
+    let path = svg.canonicalize().map_err(FileError::at(svg))?;
     let profile = svg.with_extension("profile");
-    let output = Command::new("chromium")
+    let output = Command::new(BROWSER)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"])
         .args(["--disable-background-networking", "--disable-component-update", "--hide-scrollbars"])
         .args(["--force-device-scale-factor=2", &format!("--window-size={width},{height}")])
@@ -192,8 +200,8 @@ fn rasterise(svg: &Path, text: &str) -> Result<(), String> {
     let _ = fs::remove_dir_all(&profile);
     match output {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("chromium: {}", output.status)),
-        Err(error) => Err(format!("PNG files are drawn by Chromium: chromium: {error}")),
+        Ok(output) => Err(LabError::Browser(CommandError::ended(BROWSER, &output, ""))),
+        Err(error) => Err(LabError::Browser(CommandError::start(BROWSER)(error))),
     }
 }
 
@@ -205,7 +213,7 @@ pub struct ReplayArguments {
     pub common: Common,
 }
 
-pub fn replay(arguments: ReplayArguments) -> Result<u8, String> {
+pub fn replay(arguments: ReplayArguments) -> Result<u8, LabError> {
     let before = ResultFile::read(&arguments.file)?;
     let options = options(&arguments.common, before.quick, before.seed)?;
     let after = run::run(before.scenario.clone(), &options)?;
@@ -233,7 +241,7 @@ pub struct ExportArguments {
     pub connections: Option<u32>,
 }
 
-pub fn export(arguments: ExportArguments) -> Result<u8, String> {
+pub fn export(arguments: ExportArguments) -> Result<u8, LabError> {
     let result = ResultFile::read(&arguments.file)?;
     let cells: Vec<_> = result
         .cells
@@ -244,16 +252,12 @@ pub fn export(arguments: ExportArguments) -> Result<u8, String> {
         .filter(|cell| arguments.connections.is_none_or(|connections| cell.level.connections == connections))
         .collect();
     let Some(cell) = cells.first() else {
-        return Err("no measured cell matches --row, --target and --connections".to_owned());
+        return Err(LabError::NoCell);
     };
     if cells.len() > 1 && arguments.format.is_of_one_cell() {
         let names: Vec<String> =
             cells.iter().map(|one| format!("{} · {} · {}", one.row, one.target, one.level.connections)).collect();
-        return Err(format!(
-            "the format holds one cell, and {} match: {}; choose one with --row, --target and --connections",
-            cells.len(),
-            names.join("; ")
-        ));
+        return Err(LabError::SeveralCells(names));
     }
     print!("{}", export::export(&result, cell, arguments.format)?);
     Ok(0)
@@ -265,9 +269,9 @@ pub struct JudgeArguments {
     pub file: PathBuf,
 }
 
-pub fn judge(arguments: JudgeArguments) -> Result<u8, String> {
+pub fn judge(arguments: JudgeArguments) -> Result<u8, LabError> {
     let place = arguments.file.display().to_string();
-    let text = fs::read_to_string(&arguments.file).map_err(|error| format!("{place}: {error}"))?;
+    let text = fs::read_to_string(&arguments.file).map_err(FileError::at(&arguments.file))?;
     let evidence = lint::read(&place, &text)?;
     if !evidence.title.is_empty() {
         out!("{}", evidence.title);
@@ -286,13 +290,11 @@ pub struct CapacityArguments {
     pub rate: f64,
 }
 
-pub fn capacity(arguments: CapacityArguments) -> Result<u8, String> {
+pub fn capacity(arguments: CapacityArguments) -> Result<u8, LabError> {
     let result = ResultFile::read(&arguments.file)?;
     let findings = summary::findings(&result);
     if findings.scaling.is_empty() {
-        return Err(
-            "the calculation needs results for at least three worker counts: run with --workers 1,2,4".to_owned()
-        );
+        return Err(LabError::TooFewWorkerCounts);
     }
     for one in &findings.scaling {
         let answer = match one.fit.units_for(arguments.rate) {
@@ -313,6 +315,6 @@ pub fn capacity(arguments: CapacityArguments) -> Result<u8, String> {
     Ok(0)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+fn write(path: &Path, text: &str) -> Result<(), FileError> {
+    fs::write(path, text).map_err(FileError::at(path))
 }

@@ -2,8 +2,13 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use clap::Args;
 
-use super::load;
-use crate::{cli::print::out, engine, jmx, errors::ValueError};
+use super::{LabError, load};
+use crate::{
+    cli::print::out,
+    engine,
+    errors::{FileError, ValueError},
+    jmx,
+};
 
 #[derive(Debug, Args)]
 pub struct ImportArguments {
@@ -26,11 +31,11 @@ fn name_and_value(text: &str) -> Result<(String, String), ValueError> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub fn import(arguments: ImportArguments) -> Result<u8, String> {
-    let place = arguments.plan.display();
-    let text = fs::read_to_string(&arguments.plan).map_err(|error| format!("{place}: {error}"))?;
+pub fn import(arguments: ImportArguments) -> Result<u8, LabError> {
+    let text = fs::read_to_string(&arguments.plan).map_err(FileError::at(&arguments.plan))?;
     let properties: BTreeMap<String, String> = arguments.properties.into_iter().collect();
-    let imported = jmx::import(&text, &properties).map_err(|error| format!("{place}: {error}"))?;
+    let imported = jmx::import(&text, &properties);
+    let imported = imported.map_err(|source| LabError::Import { plan: arguments.plan.clone(), source })?;
     for note in &imported.notes {
         eprintln!("note: {note}");
     }
@@ -40,7 +45,8 @@ pub fn import(arguments: ImportArguments) -> Result<u8, String> {
             out!("{}", serde_json::to_string_pretty(&plan).expect("a plan has string keys"));
             continue;
         }
-        let result = engine::run(&plan, &mut |_| {}).map_err(|error| format!("{name}: {error}"))?;
+        let result = engine::run(&plan, &mut |_| {});
+        let result = result.map_err(|source| LabError::Group { name: name.clone(), source })?;
         out!("{name}");
         print!("{}", load::report(&plan, &result));
     }

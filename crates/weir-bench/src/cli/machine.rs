@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::LabError;
 use crate::{
     cli::print::out,
     doctor,
@@ -20,7 +21,7 @@ pub struct ListArguments {
     pub cache: PathBuf,
 }
 
-pub fn list(arguments: ListArguments) -> Result<u8, String> {
+pub fn list(arguments: ListArguments) -> Result<u8, LabError> {
     out!("Scenarios");
     for name in scenario::names() {
         let scenario = scenario::read(&name)?;
@@ -45,7 +46,7 @@ fn show(peer: &PeerDefinition, cache: &Path) {
     } else {
         match target::locate(peer, None, cache) {
             Ok(found) => format!("{}, {}", found.program.display(), found.version.unwrap_or_default()),
-            Err(reason) => reason,
+            Err(error) => error.to_string(),
         }
     };
     out!("  {:<16} {state}", peer.name);
@@ -57,7 +58,7 @@ const WATCH: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub struct DoctorArguments {}
 
-pub fn doctor(_: DoctorArguments) -> Result<u8, String> {
+pub fn doctor(_: DoctorArguments) -> Result<u8, LabError> {
     let mut manifest = Manifest::read(Pinning::default());
     manifest.counters = counters_available();
     let watched = run::usable_cpus(&manifest.cpu).into_iter().map(|cpu| cpu.id);
@@ -96,12 +97,12 @@ pub struct InstallArguments {
     pub cache: PathBuf,
 }
 
-pub fn install(arguments: InstallArguments) -> Result<u8, String> {
+pub fn install(arguments: InstallArguments) -> Result<u8, LabError> {
     for name in &arguments.targets {
         let peer = match target::read(name) {
             Ok(peer) => peer,
             Err(_) if target::backend_names().contains(name) => target::read_backend(name, &arguments.cache)?,
-            Err(problem) => return Err(format!("{problem}; or the backends {}", target::backend_names().join(", "))),
+            Err(peer) => return Err(LabError::NothingToInstall { peer, backends: target::backend_names() }),
         };
         target::install(&peer, &arguments.cache, |line| out!("{line}"))?;
         if !peer.direct {

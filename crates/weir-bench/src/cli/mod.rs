@@ -1,6 +1,7 @@
 //! `weir bench`: the command line of the lab.
 
 pub mod backend;
+mod error;
 mod files;
 mod import;
 pub mod load;
@@ -10,6 +11,8 @@ mod run;
 mod schema;
 
 use clap::Subcommand;
+
+pub use self::error::{LabError, LoadCommandError};
 
 /// What `weir bench` can do.
 #[derive(Debug, Subcommand)]
@@ -43,7 +46,7 @@ pub enum LabCommand {
 }
 
 /// Runs a command. The number is the exit status: 0, or 1 when a result is invalid or differs.
-pub fn run(command: LabCommand) -> Result<u8, String> {
+pub fn run(command: LabCommand) -> Result<u8, LabError> {
     match command {
         LabCommand::Run(arguments) => run::run(arguments),
         LabCommand::List(arguments) => machine::list(arguments),

@@ -8,17 +8,18 @@ use std::{
 
 use clap::Args;
 
+use super::LabError;
 use crate::{
     analysis::{
         lint::{LintVerdict, Severity},
         summary::{self, Findings},
     },
     cli::print::out,
+    errors::{FileError, ValueError},
     report,
     result::ResultFile,
     run::{self, RunOptions},
-    scenario::{self, BackendKind, Scenario, ScenarioRow},
-    errors::ValueError,
+    scenario::{self, BackendKind, Scenario, ScenarioError, ScenarioRow},
 };
 
 /// Runs a scenario and writes its result.
@@ -84,14 +85,14 @@ fn name_and_path(text: &str) -> Result<(String, PathBuf), ValueError> {
     Ok((name.to_owned(), PathBuf::from(path)))
 }
 
-pub fn run(arguments: Arguments) -> Result<u8, String> {
+pub fn run(arguments: Arguments) -> Result<u8, LabError> {
     let scenario = chosen(scenario::read(&arguments.scenario)?, &arguments)?;
     let options =
         RunOptions { valgrind: arguments.valgrind, ..options(&arguments.common, arguments.quick, arguments.seed)? };
     finish(&run::run(scenario, &options)?, &arguments.common.out)
 }
 
-pub fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, String> {
+pub fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, LabError> {
     Ok(RunOptions {
         quick,
         programs: common.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
@@ -115,13 +116,13 @@ fn command_line() -> Vec<String> {
 }
 
 /// Writes a result and its report, prints the table, and judges.
-pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, String> {
-    std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, LabError> {
+    std::fs::create_dir_all(out).map_err(FileError::at(out))?;
     let file = out.join(format!("{}.json", result.id));
     result.write(&file)?;
     let findings = summary::findings(result);
     let page = file.with_extension("html");
-    std::fs::write(&page, report::html(&findings)).map_err(|error| format!("{}: {error}", page.display()))?;
+    std::fs::write(&page, report::html(&findings)).map_err(FileError::at(&page))?;
     show(&findings);
     out!("\nresult  {}\nreport  {}", file.display(), page.display());
     Ok(u8::from(findings.worst() == Some(Severity::Invalid)))
@@ -172,7 +173,7 @@ pub fn say(verdicts: &[LintVerdict]) {
 }
 
 /// The scenario with the changes of the command line.
-pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, String> {
+pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, ScenarioError> {
     let mut scenario = if arguments.quick { scenario.quickened() } else { scenario };
     if !arguments.targets.is_empty() {
         scenario.targets = arguments.targets.clone();
@@ -189,7 +190,7 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
         needed.extend(compared.map(|one| one.without.clone()));
         scenario.rows.retain(|row| chosen(row) || needed.contains(&row.name));
         if scenario.rows.is_empty() {
-            return Err(format!("--row {part}: no row name contains this; the rows are: {}", names.join(" · ")));
+            return Err(ScenarioError::NoRow { part: part.clone(), rows: names });
         }
     }
     if !arguments.connections.is_empty() {
@@ -202,7 +203,7 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
     scenario.method.repeats = arguments.repeats.unwrap_or(scenario.method.repeats);
     scenario.method.measured_s = arguments.seconds.unwrap_or(scenario.method.measured_s);
     if let Some(kind) = arguments.backend {
-        scenario = scenario.with_backend(kind).map_err(|problems| format!("--backend: {problems}"))?;
+        scenario = scenario.with_backend(kind)?;
     }
     let scenario = if arguments.ablation { scenario.ablated()? } else { scenario };
     scenario::check_settings(&scenario, arguments.valgrind)?;
@@ -210,10 +211,10 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Str
 }
 
 /// A flag that the first SIGINT or SIGTERM sets, so that targets are stopped before the lab ends.
-pub fn interrupt() -> Result<Arc<AtomicBool>, String> {
+pub fn interrupt() -> Result<Arc<AtomicBool>, LabError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone()).map_err(|error| format!("signals: {error}"))?;
+        signal_hook::flag::register(signal, stop.clone()).map_err(LabError::Signals)?;
     }
     Ok(stop)
 }

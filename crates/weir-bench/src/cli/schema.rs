@@ -1,6 +1,7 @@
 use clap::{Args, ValueEnum};
 use schemars::schema_for;
 
+use super::LabError;
 use crate::{analysis::lint::Evidence, cli::print::out, scenario::Scenario};
 
 /// Print what a file may say, for editors and for the reference.
@@ -19,7 +20,7 @@ pub enum SchemaKind {
     Publication,
 }
 
-pub fn schema(arguments: SchemaArguments) -> Result<u8, String> {
+pub fn schema(arguments: SchemaArguments) -> Result<u8, LabError> {
     let schema = match arguments.of {
         SchemaKind::Scenario => schema_for!(Scenario),
         SchemaKind::Publication => schema_for!(Evidence),

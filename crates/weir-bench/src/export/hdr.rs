@@ -5,6 +5,7 @@ use std::{
 
 use hdrhistogram::serialization::{V2DeflateSerializer, interval_log::IntervalLogWriterBuilder};
 
+use super::ExportError;
 use crate::{
     engine::{LatencyHistogram, LoadPhase},
     result::Cell,
@@ -42,8 +43,7 @@ pub fn distribution(latency: &LatencyHistogram) -> String {
 }
 
 /// An interval log of all runs of a cell: one line per interval of the measured part, in nanoseconds.
-pub fn interval_log(cell: &Cell) -> Result<String, String> {
-    let failure = |error: &dyn std::fmt::Debug| format!("interval log: {error:?}");
+pub fn interval_log(cell: &Cell) -> Result<String, ExportError> {
     let mut text = Vec::new();
     let mut serializer = V2DeflateSerializer::new();
     let start = cell.runs().first().map_or(0, |run| run.load.started_unix_ns);
@@ -54,18 +54,16 @@ pub fn interval_log(cell: &Cell) -> Result<String, String> {
         .with_base_time(start)
         .with_max_value_divisor(1e6)
         .begin_log_with(&mut text, &mut serializer)
-        .map_err(|error| failure(&error))?;
+        .map_err(|error| ExportError::IntervalLog(error.into()))?;
     for run in cell.runs() {
         let offset =
             Duration::from_nanos(run.load.started_unix_ns) - start.duration_since(UNIX_EPOCH).unwrap_or_default();
         for interval in run.load.intervals.iter().filter(|interval| interval.phase == LoadPhase::Measured) {
             let from = offset + Duration::from_nanos(interval.start_ns);
             let length = Duration::from_nanos(interval.length_ns);
-            writer
-                .write_histogram(&interval.tally.latency.as_hdr(), from, length, None)
-                .map_err(|error| failure(&error))?;
+            writer.write_histogram(&interval.tally.latency.as_hdr(), from, length, None)?;
         }
     }
     drop(writer);
-    String::from_utf8(text).map_err(|error| failure(&error))
+    Ok(String::from_utf8(text).expect("the log is ASCII, but for the comment, which is a text"))
 }

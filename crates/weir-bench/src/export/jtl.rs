@@ -24,10 +24,9 @@ const COLUMNS: [&str; 19] = [
 
 /// JMeter's CSV. A result holds histograms, not single samples, so each interval is one line with JMeter's own columns
 /// for statistical samples: the mean time, and how many samples and errors it represents.
-pub fn text(cell: &Cell) -> Result<String, String> {
-    let failure = |error: csv::Error| format!("JTL: {error}");
+pub fn text(cell: &Cell) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(COLUMNS).map_err(failure)?;
+    writer.write_record(COLUMNS)?;
     for run in cell.runs() {
         let clients = run.plan.connections.to_string();
         let url = run.plan.requests.first().map_or(String::new(), |request| request.url.clone());
@@ -58,9 +57,9 @@ pub fn text(cell: &Cell) -> Result<String, String> {
                 "0".to_owned(),
                 "0".to_owned(),
             ];
-            writer.write_record(fields).map_err(failure)?;
+            writer.write_record(fields)?;
         }
     }
-    let bytes = writer.into_inner().map_err(|error| format!("JTL: {error}"))?;
-    String::from_utf8(bytes).map_err(|error| format!("JTL: {error}"))
+    let bytes = writer.into_inner().map_err(|error| error.into_error())?;
+    Ok(String::from_utf8(bytes).expect("all fields are texts"))
 }

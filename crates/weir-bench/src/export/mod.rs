@@ -1,5 +1,6 @@
 //! Exports a result to the formats of other tools. Pure.
 
+mod error;
 mod hdr;
 mod jtl;
 mod k6;
@@ -8,6 +9,7 @@ mod wrk2;
 
 use clap::ValueEnum;
 
+pub use self::error::ExportError;
 use crate::{
     engine::LoadResult,
     result::{Cell, ResultFile},
@@ -38,11 +40,12 @@ impl ExportFormat {
 }
 
 /// Exports a cell, or the whole result for formats that can contain it.
-pub fn export(result: &ResultFile, cell: &Cell, format: ExportFormat) -> Result<String, String> {
+pub fn export(result: &ResultFile, cell: &Cell, format: ExportFormat) -> Result<String, ExportError> {
     if format == ExportFormat::Openmetrics {
         return Ok(openmetrics::text(result));
     }
-    let merged = merged(cell).ok_or_else(|| format!("{} · {} was not measured", cell.row, cell.target))?;
+    let unmeasured = || ExportError::NotMeasured { row: cell.row.clone(), target: cell.target.clone() };
+    let merged = merged(cell).ok_or_else(unmeasured)?;
     Ok(match format {
         ExportFormat::Wrk2 => wrk2::text(cell, &merged),
         ExportFormat::Hgrm => hdr::distribution(&merged.total.latency),

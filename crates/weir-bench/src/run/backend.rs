@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    RunOptions,
+    RunOptions, SetupError,
     place::{RunDirectory, free_port, write},
 };
 use rustix::process::Signal;
@@ -17,7 +17,8 @@ use crate::{
     sample::WatchedProcess,
     scenario::{BackendKind, BackendSettings, Scenario, ScenarioRow},
     target::{
-        self, BackendAddress, Child, Inputs, Installed, PeerDefinition, Readiness, send_signal, wait_until_listening,
+        self, BackendAddress, Child, Inputs, Installed, PeerDefinition, ProcessError, Readiness, send_signal,
+        wait_until_listening,
     },
 };
 
@@ -28,14 +29,14 @@ pub struct Backends {
 
 impl Backends {
     /// Finds the backend programs that the scenario's rows need, and installs those missing from the lab's cache.
-    pub fn provide(scenario: &Scenario, options: &RunOptions) -> Result<Backends, String> {
+    pub fn provide(scenario: &Scenario, options: &RunOptions) -> Result<Backends, SetupError> {
         let mut found = BTreeMap::new();
         for kind in scenario.rows.iter().map(|row| scenario.backend(row).kind) {
             let Some(name) = kind.folder().filter(|_| !found.contains_key(&kind)) else { continue };
             let peer = target::read_backend(name, &options.cache)?;
             let given = options.programs.get(name).map(PathBuf::as_path);
             let installed = target::provide(&peer, given, &options.cache, |line| eprintln!("{line}"))
-                .map_err(|reason| format!("the backend {reason}"))?;
+                .map_err(SetupError::Backend)?;
             found.insert(kind, (peer, installed));
         }
         Ok(Backends { found })
@@ -71,9 +72,9 @@ impl RunningBackends {
         (backend, row): (&BackendSettings, &ScenarioRow),
         workers: u32,
         pinning: &Pinning,
-    ) -> Result<RunningBackends, String> {
+    ) -> Result<RunningBackends, SetupError> {
         let endpoint = |_| Ok(BackendAddress { host: "127.0.0.1".to_owned(), port: free_port()? });
-        let endpoints = (0..backend.instances.max(1)).map(endpoint).collect::<Result<Vec<_>, String>>()?;
+        let endpoints = (0..backend.instances.max(1)).map(endpoint).collect::<Result<Vec<_>, SetupError>>()?;
         let cpus = pinning.backend.clone();
         let dir = place.directory("backend")?;
         let mut configuration = None;
@@ -81,7 +82,7 @@ impl RunningBackends {
         let commands = match backends.found.get(&backend.kind) {
             None => {
                 let each = endpoints.chunks(apart).map(|some| builtin(place, backend, some, cpus.len()));
-                each.collect::<Result<Vec<_>, String>>()?
+                each.collect::<Result<Vec<_>, SetupError>>()?
             }
             Some((peer, installed)) => {
                 let inputs = inputs(place, backend, &endpoints, workers.min(cpus.len() as u32).max(1), &dir);
@@ -91,15 +92,15 @@ impl RunningBackends {
             }
         };
         let start = |command: &Vec<String>| Child::start(command, &BTreeMap::new(), Vec::new(), &dir, &cpus);
-        let processes = commands.iter().map(start).collect::<Result<Vec<_>, String>>()?;
+        let processes = commands.iter().map(start).collect::<Result<Vec<_>, ProcessError>>()?;
         let first = (commands.into_iter().next().unwrap_or_default(), dir);
         let mut running = RunningBackends { processes, first, endpoints, tls: backend.tls, configuration, cpus };
         for endpoint in &running.endpoints {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, endpoint.port));
             match wait_until_listening(&mut running.processes[0], address) {
                 Readiness::Ready => {}
-                Readiness::Ended(reason) => return Err(format!("the backend did not start: {reason}")),
-                Readiness::TimedOut => return Err("the backend does not listen".to_owned()),
+                Readiness::Ended(ended) => return Err(SetupError::BackendEnded(ended)),
+                Readiness::TimedOut => return Err(SetupError::BackendSilent),
             }
         }
         Ok(running)
@@ -111,12 +112,12 @@ impl RunningBackends {
     }
 
     /// Sends a signal to the first backend.
-    pub fn signal_first(&self, signal: Signal) -> Result<(), String> {
+    pub fn signal_first(&self, signal: Signal) -> Result<(), ProcessError> {
         send_signal(self.processes[0].pid(), signal)
     }
 
     /// Makes the first backend answer again on the same port: continues it after a freeze, restarts it after a kill.
-    pub fn restore_first(&mut self) -> Result<(), String> {
+    pub fn restore_first(&mut self) -> Result<(), ProcessError> {
         if self.processes[0].ended().is_none() {
             return self.signal_first(Signal::CONT);
         }
@@ -196,7 +197,7 @@ fn configure(
     inputs: &Inputs,
     dir: &Path,
     row: &str,
-) -> Result<Configuration, String> {
+) -> Result<Configuration, SetupError> {
     let mut files = target::render(peer, inputs)?;
     for (name, text) in &mut files {
         write(&dir.join(name), text)?;
@@ -220,8 +221,8 @@ fn builtin(
     backend: &BackendSettings,
     endpoints: &[BackendAddress],
     threads: usize,
-) -> Result<Vec<String>, String> {
-    let program = env::current_exe().map_err(|error| format!("the lab's own program: {error}"))?;
+) -> Result<Vec<String>, SetupError> {
+    let program = env::current_exe().map_err(SetupError::OwnProgram)?;
     let mut command = vec![program.display().to_string(), "backend".to_owned()];
     let mut option = |name: &str, value: String| command.extend([name.to_owned(), value]);
     for endpoint in endpoints {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Found,
+    Found, LoadError, RunError, SetupError,
     backend::RunningBackends,
     counters::Counting,
     events,
@@ -33,8 +33,8 @@ use crate::{
     sample::{ProcessSampler, WatchedProcess, open_files_limit, rss_bytes},
     scenario::{EventAction, Scenario, ScenarioRow, Speak, Variant},
     target::{
-        self, BackendAddress, Child, Inputs, Installed, PeerDefinition, Readiness, TemplateRoute, credentials,
-        wait_until_listening,
+        self, BackendAddress, Child, CommandError, Inputs, Installed, PeerDefinition, ProcessEnded, Readiness,
+        TemplateRoute, credentials, wait_until_listening,
     },
 };
 
@@ -85,9 +85,9 @@ impl StartFailureKind {
     }
 }
 
-impl From<String> for Box<StartFailure> {
-    fn from(reason: String) -> Box<StartFailure> {
-        Box::new(StartFailure { kind: StartFailureKind::Failed, reason, configuration: None })
+impl From<SetupError> for Box<StartFailure> {
+    fn from(error: SetupError) -> Box<StartFailure> {
+        Box::new(StartFailure { kind: StartFailureKind::Failed, reason: error.to_string(), configuration: None })
     }
 }
 
@@ -154,7 +154,7 @@ impl Started {
         };
         let port = free_port()?;
         let mut inputs = setting.inputs(backend, &dir, port, connections)?;
-        let directory = peer.installed(&place.cache)?;
+        let directory = peer.installed(&place.cache).map_err(SetupError::from)?;
         if installed.program.starts_with(&directory) {
             inputs.installed = directory.display().to_string();
         }
@@ -164,13 +164,13 @@ impl Started {
         let environment = peer.environment(&inputs.dir, *workers);
         let stop = command(&peer.stop);
         let started = [setting.under.clone(), command(&peer.start)].concat();
-        let mut child = Child::start(&started, &environment, stop, &dir, &pinning.target)?;
+        let mut child = Child::start(&started, &environment, stop, &dir, &pinning.target).map_err(SetupError::from)?;
         let failure = |reason: String, configuration: Configuration| {
             Box::new(StartFailure { kind: StartFailureKind::Failed, reason, configuration: Some(configuration) })
         };
         match wait_until_listening(&mut child, SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
             Readiness::Ready => {}
-            Readiness::Ended(reason) => return Err(failure(reason, configuration)),
+            Readiness::Ended(ended) => return Err(failure(ended.to_string(), configuration)),
             Readiness::TimedOut => {
                 let reason = format!("it did not listen in time; it printed: {}", child.last_words());
                 return Err(failure(reason, configuration));
@@ -184,8 +184,8 @@ impl Started {
         if !peer.reload.is_empty() || peer.change.is_some() {
             started.reload = Some(Reload::new(peer.clone(), program.clone(), started.dir.clone(), inputs.clone()));
         }
-        if let Err(reason) = started.probe(scenario, row) {
-            return Err(failure(reason, configuration));
+        if let Err(error) = started.probe(scenario, row) {
+            return Err(failure(error.to_string(), configuration));
         }
         started.configuration = Some(configuration);
         Ok(started)
@@ -213,7 +213,7 @@ impl Started {
 
     /// Sends one request on the first and one on the last route of the row, repeatedly, until both are answered with 2xx: some
     /// targets listen before they have read their routes.
-    fn probe(&self, scenario: &Scenario, row: &ScenarioRow) -> Result<(), String> {
+    fn probe(&self, scenario: &Scenario, row: &ScenarioRow) -> Result<(), LoadError> {
         if !matches!(row.speak, Speak::Http1 | Speak::Http2 { .. } | Speak::Idle) {
             return Ok(());
         }
@@ -234,7 +234,7 @@ impl Started {
             };
             let deadline = Instant::now() + PROBE_LIMIT;
             loop {
-                let result = engine::run(&plan, &mut |_| {}).map_err(|error| error.to_string())?;
+                let result = engine::run(&plan, &mut |_| {})?;
                 let expected = !plan.requests[0].expect_status.is_empty() && result.total.unexpected == 0;
                 if result.total.class(2) == 1 || (expected && result.total.completed == 1) {
                     break;
@@ -243,8 +243,7 @@ impl Started {
                     let statuses = result.total.statuses.keys().map(|status| format!("status {status}"));
                     let causes = result.total.errors.by_cause().into_iter().filter(|(_, count)| *count > 0);
                     let seen: Vec<String> = statuses.chain(causes.map(|(cause, _)| cause.to_owned())).collect();
-                    let url = &plan.requests[0].url;
-                    return Err(format!("a request for {url} is answered with {}, not with 2xx", seen.join(", ")));
+                    return Err(LoadError::Refused { url: plan.requests[0].url.clone(), seen });
                 }
                 thread::sleep(Duration::from_millis(20));
             }
@@ -258,7 +257,7 @@ impl Started {
         task: RunTask<'_>,
         backend: &mut RunningBackends,
         stop: &Arc<AtomicBool>,
-    ) -> Result<Result<MeasuredRun, String>, String> {
+    ) -> Result<Result<MeasuredRun, ProcessEnded>, RunError> {
         let RunTask { scenario, row, level, repeat, order, seed, counters, tell } = task;
         let watch = RecordWatch { stop, tell };
         let mut plan = plan::load(scenario, row, level, &self.destination, &self.pinning, seed);
@@ -286,11 +285,11 @@ impl Started {
         // The published result must not contain this machine's paths.
         plan.tls.ca_file = plan.tls.ca_file.as_deref().and_then(Path::file_name).map(PathBuf::from);
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err("interrupted".to_owned());
+            return Err(RunError::Interrupted);
         }
         leave_out_details(&mut load, row);
-        if let Some(reason) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
-            return Ok(Err(reason));
+        if let Some(ended) = self.child.as_mut().and_then(Child::ended).filter(|_| !drains) {
+            return Ok(Err(ended));
         }
         Ok(Ok(MeasuredRun {
             repeat,
@@ -321,7 +320,7 @@ impl Started {
         (scenario, row): (&Scenario, &ScenarioRow),
         backend: &mut RunningBackends,
         (start, stop): (&LoadStart, &Arc<AtomicBool>),
-    ) -> Result<LoadedRow, String> {
+    ) -> Result<LoadedRow, RunError> {
         let beside = plan::fan_out(scenario, row, &self.destination, &self.pinning, plan.seed);
         let beside = beside.map(|beside| fan_out::start(beside, stop)).transpose();
         let beside = beside.inspect_err(|_| start.load_ended())?;
@@ -344,13 +343,13 @@ impl Started {
                 });
             }
             let load = match scenario.load.processes {
-                1 => engine::run_signalled(plan, stop, start, &mut |_| {}).map_err(|error| error.to_string()),
+                1 => engine::run_signalled(plan, stop, start, &mut |_| {}).map_err(LoadError::from),
                 processes => generators::run(plan, processes as usize, stop, start),
             };
             start.load_ended();
             (load, changes.and_then(|thread| thread.join().expect("it reports every problem")))
         });
-        let load = load.map_err(|error| format!("{}: {error}", row.name))?;
+        let load = load.map_err(LoadError::of(&row.name))?;
         let fan_out = beside.map(RunningFanOut::finish).transpose()?;
         Ok(LoadedRow { load, route_changes: changes, fan_out })
     }
@@ -362,7 +361,7 @@ impl Started {
         row: &ScenarioRow,
         level: LoadLevel,
         count: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), RunError> {
         let whole = plan::load(scenario, row, level, &self.destination, &self.pinning, 0);
         let plan = LoadPlan {
             pacing: engine::Pacing::default(),
@@ -371,12 +370,11 @@ impl Started {
             timeouts: engine::LoadTimeouts { response_ms: 60_000, ..whole.timeouts },
             ..whole
         };
-        let result = engine::run(&plan, &mut |_| {}).map_err(|error| error.to_string())?;
-        let answered = result.total.completed;
-        if answered == count {
-            Ok(())
-        } else {
-            Err(format!("{}: {answered} of {count} requests were answered", row.name))
+        let named = LoadError::of(&row.name);
+        let result = engine::run(&plan, &mut |_| {}).map_err(|error| named(error.into()))?;
+        match result.total.completed {
+            answered if answered == count => Ok(()),
+            answered => Err(named(LoadError::Unanswered { answered, sent: count })),
         }
     }
 
@@ -432,9 +430,9 @@ impl Setting<'_> {
         dir: &Path,
     ) -> Result<Configuration, Box<StartFailure>> {
         let Setting { place, row, workers, .. } = self;
-        let rendered = target::render(peer, inputs)?;
+        let rendered = target::render(peer, inputs).map_err(SetupError::from)?;
         for (name, text) in &rendered {
-            write(&dir.join(name), text)?;
+            write(&dir.join(name), text).map_err(SetupError::from)?;
         }
         // The published result must not contain this machine's paths.
         let name = installed.program.file_name().unwrap_or_default().to_string_lossy();
@@ -457,7 +455,8 @@ impl Setting<'_> {
             return Ok(configuration);
         }
         let command = peer.command(&peer.check, &installed.program.display().to_string(), &inputs.dir, *workers);
-        let ConfigurationCheck { passed, output, .. } = check(&command, &peer.environment(&inputs.dir, *workers), dir)?;
+        let ConfigurationCheck { passed, output, .. } =
+            check(&command, &peer.environment(&inputs.dir, *workers), dir).map_err(SetupError::Check)?;
         let output = place.redacted(&output);
         configuration.check =
             Some(ConfigurationCheck { command: recorded(&peer.check), passed, output: output.clone() });
@@ -473,7 +472,7 @@ impl Setting<'_> {
         }))
     }
 
-    fn inputs(&self, backend: &RunningBackends, dir: &Path, port: u16, connections: u32) -> Result<Inputs, String> {
+    fn inputs(&self, backend: &RunningBackends, dir: &Path, port: u16, connections: u32) -> Result<Inputs, SetupError> {
         let Setting { place, scenario, row, workers, .. } = self;
         let (mut routes, consumers) = credentials(row.routes, row.consumers);
         if row.endpoints > 0 {
@@ -572,13 +571,17 @@ fn recorded_text(text: String) -> String {
     }
 }
 
-fn check(command: &[String], environment: &BTreeMap<String, String>, dir: &Path) -> Result<ConfigurationCheck, String> {
+fn check(
+    command: &[String],
+    environment: &BTreeMap<String, String>,
+    dir: &Path,
+) -> Result<ConfigurationCheck, CommandError> {
     let output = Command::new(&command[0])
         .args(&command[1..])
         .envs(environment)
         .current_dir(dir)
         .output()
-        .map_err(|error| format!("{}: {error}", command[0]))?;
+        .map_err(CommandError::start(&command[0]))?;
     let text = [output.stdout, output.stderr].concat();
     // The directory in which the lab put the file does not belong in the result.
     let output_text = String::from_utf8_lossy(&text).trim().replace(&format!("{}/", dir.display()), "");

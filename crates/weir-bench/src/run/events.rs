@@ -2,6 +2,7 @@
 //! configuration.
 
 use std::{
+    error::Error,
     thread,
     time::{Duration, Instant},
 };
@@ -27,20 +28,29 @@ pub fn play(
     for event in events {
         let due = begin + Duration::from_secs_f64(event.at_s);
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        let outcome = match event.action {
-            EventAction::KillBackend => backend.signal_first(Signal::KILL),
-            EventAction::FreezeBackend => backend.signal_first(Signal::STOP),
-            EventAction::RestoreBackend => backend.restore_first(),
-            EventAction::DrainTarget => target.map_or(Ok(()), |pid| send_signal(pid, Signal::TERM)),
-            EventAction::ReloadOneRoute => {
-                reload.zip(target).map_or(Ok(()), |(reload, pid)| reload.one_route(event.at_s, pid))
-            }
-            EventAction::ReloadAllRoutes => {
-                reload.zip(target).map_or(Ok(()), |(reload, pid)| reload.all_routes(event.at_s, pid))
-            }
-        };
-        if let Err(error) = outcome {
+        if let Err(error) = act(&event, backend, target, reload) {
             eprintln!("weir bench: {:?} at {} s: {error}", event.action, event.at_s);
         }
     }
+}
+
+fn act(
+    event: &RowEvent,
+    backend: &mut RunningBackends,
+    target: Option<u32>,
+    reload: Option<&Reload>,
+) -> Result<(), Box<dyn Error>> {
+    match event.action {
+        EventAction::KillBackend => backend.signal_first(Signal::KILL)?,
+        EventAction::FreezeBackend => backend.signal_first(Signal::STOP)?,
+        EventAction::RestoreBackend => backend.restore_first()?,
+        EventAction::DrainTarget => target.map_or(Ok(()), |pid| send_signal(pid, Signal::TERM))?,
+        EventAction::ReloadOneRoute => {
+            reload.zip(target).map_or(Ok(()), |(reload, pid)| reload.one_route(event.at_s, pid))?;
+        }
+        EventAction::ReloadAllRoutes => {
+            reload.zip(target).map_or(Ok(()), |(reload, pid)| reload.all_routes(event.at_s, pid))?;
+        }
+    }
+    Ok(())
 }

@@ -15,6 +15,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::LoadError;
 use crate::engine::{LoadPlan, LoadResult, LoadStart, PERCENTILES};
 
 /// Connections from one local address to one destination; the kernel's default range of ports has 28,232.
@@ -29,9 +30,9 @@ pub fn run(
     processes: usize,
     stop: &Arc<AtomicBool>,
     start_of_load: &LoadStart,
-) -> Result<LoadResult, String> {
+) -> Result<LoadResult, LoadError> {
     let shares = shares(plan, processes);
-    let children = shares.iter().map(|_| start()).collect::<Result<Vec<Child>, String>>()?;
+    let children = shares.iter().map(|_| start()).collect::<Result<Vec<Child>, LoadError>>()?;
     let pids: Vec<Pid> = children.iter().filter_map(|child| Pid::from_raw(child.id() as i32)).collect();
     // Each process starts when its input ends; the barrier lets all start, and so end, at the same time.
     let begin = Arc::new(Barrier::new(shares.len()));
@@ -62,14 +63,14 @@ pub fn run(
     }
     let mut whole: Option<LoadResult> = None;
     for one in waiting {
-        let output = one.join().expect("waiting does not panic").map_err(|error| format!("a generator: {error}"))?;
+        let output = one.join().expect("waiting does not panic").map_err(LoadError::Generator)?;
         let part = result(&output)?;
         match &mut whole {
             None => whole = Some(part),
             Some(whole) => whole.merge(&part),
         }
     }
-    whole.ok_or_else(|| "a plan without clients".to_owned())
+    whole.ok_or(LoadError::NoClients)
 }
 
 /// The parts of a plan, each with its own clients, addresses and seed.
@@ -91,27 +92,23 @@ fn shares(plan: &LoadPlan, processes: usize) -> Vec<LoadPlan> {
 }
 
 /// Starts this program as `weir load`, which waits for its plan on standard input.
-fn start() -> Result<Child, String> {
-    let named = |error: std::io::Error| format!("a generator: {error}");
-    let program = env::current_exe().map_err(named)?;
+fn start() -> Result<Child, LoadError> {
+    let program = env::current_exe().map_err(LoadError::Generator)?;
     Command::new(program)
         .args(["load", "--plan", "-", "--json", "-", "--quiet"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(named)
+        .map_err(LoadError::Generator)
 }
 
-fn result(output: &Output) -> Result<LoadResult, String> {
+fn result(output: &Output) -> Result<LoadResult, LoadError> {
     let read = serde_json::from_slice(&output.stdout).and_then(|mut whole: serde_json::Value| {
         whole.as_object_mut().map(|members| members.remove(PERCENTILES));
         serde_json::from_value(whole)
     });
-    read.map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("a generator ended with {}: {}", output.status, said.trim())
-    })
+    read.map_err(|_| LoadError::generator_ended(output))
 }
 
 #[cfg(test)]
@@ -139,7 +136,7 @@ mod tests {
     fn a_generator_that_fails_says_why() {
         let output =
             Command::new("sh").args(["-c", "echo 'this run needs 9 open files' >&2; exit 1"]).output().unwrap();
-        let error = result(&output).unwrap_err();
+        let error = result(&output).unwrap_err().to_string();
         assert!(error.contains("exit status: 1: this run needs 9 open files"), "{error}");
     }
 }

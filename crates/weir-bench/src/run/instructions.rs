@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, env, time::Duration};
 
 use super::{
-    Found, Lab,
+    Found, Lab, RunError,
     cell::{Setting, Started},
     record,
 };
@@ -23,10 +23,10 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// The wrapping command. Valgrind counts each byte of a `rep movsb` as an instruction, unlike processors, so the option makes
 /// copies avoid it.
-pub fn valgrind() -> Result<Vec<String>, String> {
+pub fn valgrind() -> Result<Vec<String>, RunError> {
     let path = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&path).any(|directory| directory.join("valgrind").is_file()) {
-        return Err("--valgrind: valgrind is not installed; on Debian: apt-get install valgrind".to_owned());
+        return Err(RunError::NoValgrind);
     }
     let words = [
         "env",
@@ -47,7 +47,7 @@ impl Lab<'_> {
         &mut self,
         peers: &BTreeMap<String, Found>,
         records: &mut [TargetRecord],
-    ) -> Result<(), String> {
+    ) -> Result<(), RunError> {
         let under = valgrind()?;
         let scenario = self.scenario;
         let asking = scenario.rows.iter().filter(|row| row.speak.asks() && !row.disturbs());
@@ -75,7 +75,7 @@ impl Lab<'_> {
         under: &[String],
         requests: u64,
         records: &mut [TargetRecord],
-    ) -> Result<u64, String> {
+    ) -> Result<u64, RunError> {
         let pinning = self.placement.pinning(1);
         let backend = self.backend(row, 1, &pinning)?;
         let row = &*self.scenario.row_for(target, row);
@@ -93,13 +93,19 @@ impl Lab<'_> {
             logs: self.stores.provide(row, self.place, &pinning.backend)?,
         };
         let started = Started::start(&setting, found, &backend, connections);
-        let mut started = started.map_err(|failure| format!("{target}: {}: {}", row.name, failure.reason))?;
+        let names = || (target.to_owned(), row.name.clone());
+        let mut started = started.map_err(|failure| {
+            let (target, row) = names();
+            RunError::NotCounted { target, row, reason: failure.reason }
+        })?;
         record(records, target, started.configuration.take());
         let level = LoadLevel { connections, rate: None, workers: 1 };
         started.load_count(self.scenario, row, level, requests)?;
         let said = started.end(END_LIMIT);
-        instructions(&said)
-            .ok_or_else(|| format!("{target}: {}: valgrind counted nothing; it printed: {said}", row.name))
+        instructions(&said).ok_or_else(|| {
+            let (target, row) = names();
+            RunError::NoCount { target, row, said }
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::{
         Arc,
@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{RunOptions, backend, place::RunDirectory};
+use super::{AskError, AskProblem, RunOptions, SetupError, StoreNotFound, backend, place::RunDirectory};
 use crate::{
     result::TargetRecord,
     scenario::{BackendSettings, ScenarioRow},
@@ -34,7 +34,7 @@ const RECEIVE_BUFFER: usize = 64 << 20;
 
 /// The destinations of a run; each is started for the first row that uses it.
 pub struct LogStores {
-    found: Result<(PeerDefinition, Installed), String>,
+    found: Result<(PeerDefinition, Installed), Arc<StoreNotFound>>,
     store: Option<RunningStore>,
     syslog: Option<SyslogReceiver>,
     /// Number of the next index.
@@ -69,13 +69,13 @@ struct RunningStore {
 
 impl LogStores {
     pub fn find(options: &RunOptions) -> LogStores {
-        let find = || {
+        let find = || -> Result<_, StoreNotFound> {
             let peer = target::read_backend(STORE, &options.cache)?;
             let given = options.programs.get(STORE).map(std::path::PathBuf::as_path);
             let installed = target::locate(&peer, given, &options.cache)?;
             Ok((peer, installed))
         };
-        LogStores { found: find(), store: None, syslog: None, next: 0 }
+        LogStores { found: find().map_err(Arc::new), store: None, syslog: None, next: 0 }
     }
 
     /// The reason why a row cannot run: it needs the store, which is not installed.
@@ -91,13 +91,13 @@ impl LogStores {
     }
 
     /// Starts the destinations that a row names and that do not run yet.
-    pub fn provide(&mut self, row: &ScenarioRow, place: &RunDirectory, cpus: &[u32]) -> Result<LogTargets, String> {
+    pub fn provide(&mut self, row: &ScenarioRow, place: &RunDirectory, cpus: &[u32]) -> Result<LogTargets, SetupError> {
         let mut targets = LogTargets::default();
         if row.names("{store}") {
             let store = match &self.store {
                 Some(store) => store.address,
                 None => {
-                    let (peer, installed) = self.found.as_ref().map_err(String::clone)?;
+                    let (peer, installed) = self.found.as_ref().map_err(|error| SetupError::NoStore(error.clone()))?;
                     let store = RunningStore::start(peer, installed, place, cpus)?;
                     self.store.insert(store).address
                 }
@@ -136,9 +136,10 @@ impl RunningStore {
         installed: &Installed,
         place: &RunDirectory,
         cpus: &[u32],
-    ) -> Result<RunningStore, String> {
+    ) -> Result<RunningStore, SetupError> {
         let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-        let port = PORTS.into_iter().find(is_free).ok_or("no port from 9201 to 9298 is free for OpenSearch")?;
+        let none_free = SetupError::NoStorePort { first: *PORTS.start(), last: *PORTS.end() };
+        let port = PORTS.into_iter().find(is_free).ok_or(none_free)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let dir = place.directory(&peer.name)?;
         let endpoints = [BackendAddress { host: Ipv4Addr::LOCALHOST.to_string(), port }];
@@ -150,12 +151,11 @@ impl RunningStore {
         let mut child = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, cpus)?;
         let deadline = Instant::now() + START;
         while !ask(address, "GET", "/_cluster/health").is_ok_and(|(status, _)| status == 200) {
-            if let Some(reason) = child.ended() {
-                return Err(format!("OpenSearch did not start: {reason}"));
+            if let Some(ended) = child.ended() {
+                return Err(SetupError::StoreEnded(ended));
             }
             if Instant::now() > deadline {
-                let (limit, said) = (START.as_secs(), child.last_words());
-                return Err(format!("OpenSearch did not answer within {limit} s; it printed: {said}"));
+                return Err(SetupError::StoreSilent { limit: START, said: child.last_words() });
             }
             thread::sleep(POLL);
         }
@@ -165,7 +165,7 @@ impl RunningStore {
 
 impl StoreIndex {
     /// The number of searchable documents in the index; 0 before it exists.
-    pub fn count(&self) -> Result<u64, String> {
+    pub fn count(&self) -> Result<u64, AskError> {
         let name = format!("/{}*", self.name);
         let end = Instant::now() + ANSWER;
         loop {
@@ -175,9 +175,8 @@ impl StoreIndex {
             match answer["count"].as_u64().filter(|_| status == 200) {
                 Some(count) => return Ok(count),
                 None if Instant::now() > end => {
-                    return Err(format!(
-                        "OpenSearch does not tell the number of documents in {name}: it answers with status {status}"
-                    ));
+                    let target = format!("{name}/_count");
+                    return Err(AskError::new("GET", self.store, &target, AskProblem::NoCount { status }));
                 }
                 None => thread::sleep(POLL),
             }
@@ -191,10 +190,9 @@ impl StoreIndex {
 }
 
 impl SyslogReceiver {
-    fn start() -> Result<SyslogReceiver, String> {
-        let name = |error: std::io::Error| format!("the receiver of syslog messages: {error}");
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(name)?;
-        let port = socket.local_addr().map_err(name)?.port();
+    fn start() -> Result<SyslogReceiver, SetupError> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(SetupError::Syslog)?;
+        let port = socket.local_addr().map_err(SetupError::Syslog)?.port();
         // If the system's limit is lower, the kernel uses that limit.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
         let received = Arc::new(AtomicU64::new(0));
@@ -213,19 +211,23 @@ impl SyslogReceiver {
 }
 
 /// Sends a request without a body; returns the status and the JSON of the answer.
-pub fn ask(address: SocketAddr, method: &str, target: &str) -> Result<(u16, Value), String> {
-    let name = |error: std::io::Error| format!("{method} http://{address}{target}: {error}");
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER).map_err(name)?;
-    stream.set_read_timeout(Some(ANSWER)).map_err(name)?;
-    let head =
-        format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-    stream.write_all(head.as_bytes()).map_err(name)?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).map_err(name)?;
+pub fn ask(address: SocketAddr, method: &str, target: &str) -> Result<(u16, Value), AskError> {
+    let wrong = |problem| AskError::new(method, address, target, problem);
+    let answer = exchange(address, method, target).map_err(|error| wrong(AskProblem::Io(error)))?;
     let end = memchr::memmem::find(&answer, b"\r\n\r\n");
     let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-    let (Some(end), Some(status)) = (end, status) else {
-        return Err(format!("{method} http://{address}{target}: the answer is not HTTP"));
-    };
+    let (Some(end), Some(status)) = (end, status) else { return Err(wrong(AskProblem::NotHttp)) };
     Ok((status, serde_json::from_slice(&answer[end + 4..]).unwrap_or_default()))
+}
+
+/// Sends a request without a body; returns the bytes of the answer.
+fn exchange(address: SocketAddr, method: &str, target: &str) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    let head =
+        format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok(answer)
 }

@@ -4,6 +4,7 @@ mod backend;
 mod cell;
 mod counters;
 mod credentials;
+mod error;
 mod events;
 mod fan_out;
 mod generators;
@@ -33,13 +34,17 @@ use self::{
     place::RunDirectory,
     turns::StartedTarget,
 };
-pub use self::{counters::available as counters_available, place::usable_cpus};
+pub use self::{
+    counters::available as counters_available,
+    error::{AskError, AskProblem, LoadError, NoRate, ReloadError, RunError, SetupError, StoreNotFound},
+    place::usable_cpus,
+};
 use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     result::{Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, TargetRecord},
     scenario::{RateOf, Scenario, ScenarioRow},
-    target::{self, Installed, PeerDefinition},
+    target::{self, InstallError, Installed, PeerDefinition},
 };
 
 /// The user's choices besides the scenario.
@@ -60,7 +65,7 @@ pub struct RunOptions {
 
 /// Runs the whole scenario. Failures of targets are recorded in the result. A failure of the lab itself, or an interruption, ends
 /// the run with what was measured until then, and the result names the reason; it is an `Err` if nothing was measured.
-pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, String> {
+pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, RunError> {
     let started_at = Timestamp::now();
     let place = RunDirectory::new(options)?;
     let cpus = place::usable_cpus(&Cpu::read());
@@ -90,12 +95,11 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
     };
     let incomplete = lab.everything(&peers, &mut records).err();
     lab.bar.finish_and_clear();
-    if let Some(reason) = &incomplete
-        && lab.counts.is_empty()
-        && lab.cells.iter().all(|cell| cell.runs().is_empty())
-    {
-        return Err(reason.clone());
-    }
+    let measured = !lab.counts.is_empty() || lab.cells.iter().any(|cell| !cell.runs().is_empty());
+    let incomplete = match incomplete {
+        Some(error) if !measured => return Err(error),
+        incomplete => incomplete.map(|error| error.to_string()),
+    };
     lab.backend_records.extend(lab.stores.record());
     let mut cells = lab.cells;
     in_scenario_order(&scenario, &mut cells);
@@ -120,7 +124,7 @@ pub fn run(scenario: Scenario, options: &RunOptions) -> Result<ResultFile, Strin
 }
 
 /// The peer of every target, with its installation.
-fn find_peers(scenario: &Scenario, options: &RunOptions) -> Result<BTreeMap<String, Found>, String> {
+fn find_peers(scenario: &Scenario, options: &RunOptions) -> Result<BTreeMap<String, Found>, SetupError> {
     let find = |name: &String| {
         let variant = scenario.variant(name);
         let peer = target::read(&variant.peer)?;
@@ -144,7 +148,7 @@ fn target_record(name: &str, (peer, installed): &Found) -> TargetRecord {
 }
 
 /// A peer and its installation, or the reason why it is not installed.
-pub type Found = (PeerDefinition, Result<Option<Installed>, String>);
+pub type Found = (PeerDefinition, Result<Option<Installed>, InstallError>);
 
 /// How the processes of a run are placed on processors.
 struct Placement {
@@ -189,12 +193,18 @@ pub enum AttemptFailure {
     /// The target failed; the run goes on.
     Target(String),
     /// The lab failed or was interrupted, which ends the run.
-    Lab(String),
+    Lab(RunError),
+}
+
+impl AttemptFailure {
+    fn setup(error: SetupError) -> AttemptFailure {
+        AttemptFailure::Lab(error.into())
+    }
 }
 
 impl Lab<'_> {
     /// All repeats, searches and counts. What was measured before an error stays.
-    fn everything(&mut self, peers: &BTreeMap<String, Found>, records: &mut [TargetRecord]) -> Result<(), String> {
+    fn everything(&mut self, peers: &BTreeMap<String, Found>, records: &mut [TargetRecord]) -> Result<(), RunError> {
         for repeat in 0..self.scenario.method.repeats {
             for groups in plan::order(self.scenario, repeat, self.options.seed) {
                 self.row(repeat, &groups, peers, records)?;
@@ -212,7 +222,7 @@ impl Lab<'_> {
         groups: &[plan::CellGroup],
         peers: &BTreeMap<String, Found>,
         records: &mut [TargetRecord],
-    ) -> Result<(), String> {
+    ) -> Result<(), RunError> {
         let Some(first) = groups.first() else { return Ok(()) };
         let scenario = self.scenario;
         let row = scenario.row(&first.row).expect("groups are made from the scenario's rows");
@@ -256,7 +266,7 @@ impl Lab<'_> {
         (workers, pinning): (u32, &Pinning),
         backend: &RunningBackends,
         records: &mut [TargetRecord],
-    ) -> Result<Option<StartedTarget<'g>>, String> {
+    ) -> Result<Option<StartedTarget<'g>>, SetupError> {
         let scenario = self.scenario;
         let highest = group.levels.iter().map(|level| level.connections).max().unwrap_or(1);
         let row = scenario.row_for(&group.target, row);
@@ -286,7 +296,7 @@ impl Lab<'_> {
     }
 
     /// Starts the backends of a row.
-    fn backend(&mut self, row: &ScenarioRow, workers: u32, pinning: &Pinning) -> Result<RunningBackends, String> {
+    fn backend(&mut self, row: &ScenarioRow, workers: u32, pinning: &Pinning) -> Result<RunningBackends, SetupError> {
         let backend = self.scenario.backend(row);
         let mut running = RunningBackends::start(self.place, &self.backends, (backend, row), workers, pinning)?;
         if let Some(name) = backend.kind.folder() {
@@ -296,13 +306,13 @@ impl Lab<'_> {
     }
 
     /// The rate of a row whose rate depends on another row, in this repeat.
-    fn rate_of(&self, of: &RateOf, repeat: u32) -> Result<f64, String> {
+    fn rate_of(&self, of: &RateOf, repeat: u32) -> Result<f64, NoRate> {
         let baseline = &self.scenario.baseline;
         let cells = self.cells.iter().filter(|cell| cell.row == of.row && cell.target == *baseline);
         let highest = cells.max_by_key(|cell| cell.level.connections);
         let run = highest.and_then(|cell| cell.runs().iter().find(|run| run.repeat == repeat));
         let rate = run.map(crate::result::MeasuredRun::throughput).filter(|rate| *rate > 0.0);
-        let rate = rate.ok_or_else(|| format!("\"{}\" gave no rate: {baseline} was not measured there", of.row))?;
+        let rate = rate.ok_or_else(|| NoRate { row: of.row.clone(), baseline: baseline.clone() })?;
         Ok(rate * of.times)
     }
 
@@ -327,7 +337,7 @@ impl Lab<'_> {
         let LoadLevel { connections, workers, .. } = at;
         let pinning = self.placement.pinning(workers);
         place::keep_to(&self.placement.own(&pinning));
-        let mut backend = self.backend(row, workers, &pinning).map_err(AttemptFailure::Lab)?;
+        let mut backend = self.backend(row, workers, &pinning).map_err(AttemptFailure::setup)?;
         let row = &*self.scenario.row_for(target, row);
         let variant = self.scenario.variant(target);
         let setting = Setting {
@@ -338,10 +348,10 @@ impl Lab<'_> {
             pinning: &pinning,
             variant,
             under: Vec::new(),
-            logs: self.stores.provide(row, self.place, &pinning.backend).map_err(AttemptFailure::Lab)?,
+            logs: self.stores.provide(row, self.place, &pinning.backend).map_err(AttemptFailure::setup)?,
         };
         let started = Started::start(&setting, found, &backend, connections);
-        let mut started = started.map_err(|failure| AttemptFailure::Target(failure.reason.clone()))?;
+        let mut started = started.map_err(|failure| AttemptFailure::Target(failure.reason))?;
         record(records, target, started.configuration.take());
         body(&mut |rate| {
             self.bar.set_message(format!("{} · {target} · search at {rate:.0}/s", row.name));
@@ -352,7 +362,7 @@ impl Lab<'_> {
             let (scenario, tell) = (self.scenario, &tell);
             let task = cell::RunTask { scenario, row, level, repeat: 0, order, seed, counters: false, tell };
             let run = started.measure(task, &mut backend, &self.options.stop).map_err(AttemptFailure::Lab)?;
-            let run = run.map_err(AttemptFailure::Target)?;
+            let run = run.map_err(|ended| AttemptFailure::Target(ended.to_string()))?;
             Ok(SearchAttempt {
                 rate,
                 achieved: run.throughput(),
@@ -371,7 +381,7 @@ impl Lab<'_> {
         &self,
         row: &ScenarioRow,
         peer: &PeerDefinition,
-        installed: &Result<Option<Installed>, String>,
+        installed: &Result<Option<Installed>, InstallError>,
         settings: bool,
     ) -> Option<String> {
         let mut needs: Vec<&str> = row.needs.iter().map(String::as_str).collect();
@@ -398,7 +408,7 @@ impl Lab<'_> {
             needs.push("http2");
         }
         let lacks = peer.lacks(row.policies.keys(), &needs);
-        lacks.or_else(|| installed.as_ref().err().cloned()).or_else(|| self.stores.missing(row))
+        lacks.or_else(|| installed.as_ref().err().map(ToString::to_string)).or_else(|| self.stores.missing(row))
     }
 
     fn cell(&mut self, group: &plan::CellGroup, level: LoadLevel, change: impl FnOnce(&mut Cell)) {

@@ -1,5 +1,5 @@
 use std::{
-    fs, io,
+    fs,
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
@@ -10,8 +10,9 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-use super::RunOptions;
+use super::{RunOptions, SetupError};
 use crate::{
+    errors::FileError,
     manifest::{Cpu, LogicalCpu},
     target::RunCertificate,
 };
@@ -31,11 +32,10 @@ pub struct RunDirectory {
 const WANTED_FILES: u64 = 262_144;
 
 impl RunDirectory {
-    pub fn new(options: &RunOptions) -> Result<RunDirectory, String> {
+    pub fn new(options: &RunOptions) -> Result<RunDirectory, SetupError> {
         let directory = options.cache.join(format!("run-{}", std::process::id()));
-        let name = |error: io::Error| format!("{}: {error}", directory.display());
-        fs::create_dir_all(&directory).map_err(name)?;
-        let directory = directory.canonicalize().map_err(name)?;
+        fs::create_dir_all(&directory).map_err(FileError::at(&directory))?;
+        let directory = directory.canonicalize().map_err(FileError::at(&directory))?;
         let certificate = certificate(&directory)?;
         Ok(RunDirectory {
             directory,
@@ -52,10 +52,10 @@ impl RunDirectory {
     }
 
     /// A new directory for one process.
-    pub fn directory(&self, name: &str) -> Result<PathBuf, String> {
+    pub fn directory(&self, name: &str) -> Result<PathBuf, SetupError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let directory = self.directory.join(format!("{number}-{name}"));
-        fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        fs::create_dir_all(&directory).map_err(FileError::at(&directory))?;
         Ok(directory)
     }
 }
@@ -90,14 +90,14 @@ fn without_private_keys(text: &str) -> String {
 }
 
 /// A self-signed certificate for localhost, for this run only.
-fn certificate(directory: &Path) -> Result<RunCertificate, String> {
+fn certificate(directory: &Path) -> Result<RunCertificate, SetupError> {
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).map_err(|error| format!("certificate: {error}"))?;
+    let made = rcgen::generate_simple_self_signed(names).map_err(SetupError::Certificate)?;
     let (cert_pem, key_pem) = (made.cert.pem(), made.signing_key.serialize_pem());
     let write = |name: &str, text: &str| {
         let path = directory.join(name);
-        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok::<String, String>(path.display().to_string())
+        fs::write(&path, text).map_err(FileError::at(&path))?;
+        Ok::<String, FileError>(path.display().to_string())
     };
     let (cert_file, key_file) = (write("cert.pem", &cert_pem)?, write("key.pem", &key_pem)?);
     Ok(RunCertificate { cert_pem, key_pem, cert_file, key_file })
@@ -121,7 +121,7 @@ pub fn raise_open_files() -> u64 {
 ///
 /// It is below the kernel's range for outgoing connections (`net.ipv4.ip_local_port_range`) where that leaves room:
 /// otherwise a connection of a load generator could take it before the server listens.
-pub fn free_port() -> Result<u16, String> {
+pub fn free_port() -> Result<u16, SetupError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let above: u32 = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(0);
@@ -133,8 +133,8 @@ pub fn free_port() -> Result<u16, String> {
         let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         bind((FIRST_PORT + number % count) as u16).ok()
     });
-    let listener = below.map_or_else(|| bind(0), Ok).map_err(|error| format!("no free port: {error}"))?;
-    Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
+    let address = below.map_or_else(|| bind(0), Ok).and_then(|listener| listener.local_addr());
+    Ok(address.map_err(SetupError::NoPort)?.port())
 }
 
 /// Servers of the machine usually listen below this port.
@@ -155,12 +155,11 @@ pub fn keep_to(cpus: &[u32]) {
 }
 
 /// Writes a file, and creates its directory.
-pub fn write(path: &Path, text: &str) -> Result<(), String> {
-    let name = |error: std::io::Error| format!("{}: {error}", path.display());
+pub fn write(path: &Path, text: &str) -> Result<(), FileError> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(name)?;
+        fs::create_dir_all(parent).map_err(FileError::at(parent))?;
     }
-    fs::write(path, text).map_err(name)
+    fs::write(path, text).map_err(FileError::at(path))
 }
 
 #[cfg(test)]

@@ -15,7 +15,10 @@ use std::{
 
 use serde_json::Value;
 
-use super::log_store::{LogTargets, StoreIndex, SyslogReceiver, ask};
+use super::{
+    AskError, AskProblem,
+    log_store::{LogTargets, StoreIndex, SyslogReceiver, ask},
+};
 use crate::{
     engine::LoadResult,
     result::{AccessRecords, AccountOfRun},
@@ -90,7 +93,7 @@ impl TargetRecords {
     }
 
     /// The totals before a run, once no records of earlier requests are pending.
-    pub fn settled(&self, watch: &RecordWatch<'_>) -> Result<RecordReading, String> {
+    pub fn settled(&self, watch: &RecordWatch<'_>) -> Result<RecordReading, AskError> {
         let is_settled = |account: AccountOfRun| account.accepted > 0 && account.pending == 0;
         self.wait(PATIENCE_BEFORE, watch, |reading| reading.account.is_none_or(is_settled))
     }
@@ -102,7 +105,7 @@ impl TargetRecords {
         before: RecordReading,
         load: &LoadResult,
         watch: &RecordWatch<'_>,
-    ) -> Result<AccessRecords, String> {
+    ) -> Result<AccessRecords, AskError> {
         // Warm-up and drain are recorded as well.
         let answered: u64 = load.intervals.iter().map(|interval| interval.tally.completed).sum();
         let begun = load.intervals.iter().map(|interval| interval.tally.due).sum();
@@ -126,7 +129,7 @@ impl TargetRecords {
         patience: Duration,
         watch: &RecordWatch<'_>,
         is_complete: impl Fn(RecordReading) -> bool,
-    ) -> Result<RecordReading, String> {
+    ) -> Result<RecordReading, AskError> {
         let begin = Instant::now();
         let mut last = self.reading()?;
         let (mut changed, mut told) = (begin, begin);
@@ -151,7 +154,7 @@ impl TargetRecords {
         Ok(last)
     }
 
-    fn reading(&self) -> Result<RecordReading, String> {
+    fn reading(&self) -> Result<RecordReading, AskError> {
         // The account is read before the destination: records it counts as delivered have arrived by the time of the second
         // reading.
         let account = self.account.map(account_at).transpose()?;
@@ -173,10 +176,11 @@ impl Drop for TargetRecords {
 }
 
 /// A target's account at `/records`, summed over its sinks.
-fn account_at(address: SocketAddr) -> Result<AccountOfRun, String> {
+fn account_at(address: SocketAddr) -> Result<AccountOfRun, AskError> {
     let (status, answer) = ask(address, "GET", "/records")?;
     let sinks = answer["sinks"].as_array().filter(|_| status == 200);
-    let sinks = sinks.ok_or_else(|| format!("http://{address}/records: status {status}, without an account"))?;
+    let missing = || AskError::new("GET", address, "/records", AskProblem::NoAccount { status });
+    let sinks = sinks.ok_or_else(missing)?;
     let count = |value: &Value| value["records"].as_u64().unwrap_or(0);
     let by_reason = |value: &Value| value.as_object().map_or(0, |reasons| reasons.values().map(count).sum());
     let mut account = AccountOfRun::default();
@@ -275,7 +279,7 @@ mod tests {
         answering.join().unwrap();
         let want = AccountOfRun { begun: 0, accepted: 18, delivered: 6, rejected: 2, dropped: 4, pending: 6 };
         assert_eq!(account, want);
-        assert!(account_at(address).unwrap_err().starts_with(&format!("GET http://{address}/records: ")));
+        assert!(account_at(address).unwrap_err().to_string().starts_with(&format!("GET http://{address}/records: ")));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use super::{place::write, plan};
-use crate::target::{self, ChangeRequest, Inputs, PeerDefinition, TemplateRoute};
+use super::{ReloadError, place::write, plan};
+use crate::target::{self, ChangeRequest, CommandError, Inputs, PeerDefinition, TemplateRoute};
 
 /// Gives one target another configuration.
 pub struct Reload {
@@ -32,25 +32,25 @@ impl Reload {
     }
 
     /// Changes the time-out of the upstream of the middle route. The value depends on `at_s`, so that each reload makes a change.
-    pub fn one_route(&self, at_s: f64, pid: u32) -> Result<(), String> {
-        let route = self.inputs.routes.get(self.inputs.routes.len() / 2).ok_or("there is no route to change")?;
+    pub fn one_route(&self, at_s: f64, pid: u32) -> Result<(), ReloadError> {
+        let route = self.inputs.routes.get(self.inputs.routes.len() / 2).ok_or(ReloadError::NoRoute)?;
         self.with_changed(&route.name, at_s, pid)
     }
 
     /// Changes the upstreams of all routes.
-    pub fn all_routes(&self, at_s: f64, pid: u32) -> Result<(), String> {
+    pub fn all_routes(&self, at_s: f64, pid: u32) -> Result<(), ReloadError> {
         self.with_changed(ALL, at_s, pid)
     }
 
     /// The route that [`Reload::change_route`] changes: the last one that receives requests.
-    fn changing_route(&self) -> Result<&TemplateRoute, String> {
-        let last = plan::asked_routes(self.inputs.routes.len()).last().ok_or("there is no route to change")?;
+    fn changing_route(&self) -> Result<&TemplateRoute, ReloadError> {
+        let last = plan::asked_routes(self.inputs.routes.len()).last().ok_or(ReloadError::NoRoute)?;
         Ok(&self.inputs.routes[last])
     }
 
     /// Makes the answers of one route carry the number of this change in `X-Change`: by a request to the target if it supports
     /// that, otherwise by its files.
-    pub fn change_route(&self, number: u64, pid: u32) -> Result<(), String> {
+    pub fn change_route(&self, number: u64, pid: u32) -> Result<(), ReloadError> {
         let route = self.changing_route()?;
         match &self.peer.change {
             Some(request) => self.send(request, &route.name, number),
@@ -67,7 +67,7 @@ impl Reload {
     }
 
     /// Whether an answer of the changed route carries this number.
-    pub fn shows(&self, number: u64) -> Result<bool, String> {
+    pub fn shows(&self, number: u64) -> Result<bool, ReloadError> {
         let route = self.changing_route()?;
         let request = format!("GET {}/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", route.prefix);
         // The connection may be accepted by an old process that closes it; an error counts as not visible yet, and the caller
@@ -76,7 +76,7 @@ impl Reload {
         Ok(answer.lines().any(|line| line == format!("x-change: {number}")))
     }
 
-    fn send(&self, request: &ChangeRequest, route: &str, number: u64) -> Result<(), String> {
+    fn send(&self, request: &ChangeRequest, route: &str, number: u64) -> Result<(), ReloadError> {
         let filled = |text: &str| text.replace("{route}", route).replace("{number}", &number.to_string());
         let (path, body) = (filled(&request.path), filled(&request.body));
         let fields: String = request.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -85,34 +85,38 @@ impl Reload {
             request.method,
             body.len()
         );
-        let answer = ask(self.inputs.admin_port, &text).map_err(|error| format!("{path}: {error}"))?;
-        match answer.starts_with("HTTP/1.1 2") {
-            true => Ok(()),
-            false => Err(format!("{path}: {}", answer.lines().next().unwrap_or("no answer"))),
-        }
+        let answer = match ask(self.inputs.admin_port, &text) {
+            Ok(answer) if answer.starts_with("HTTP/1.1 2") => return Ok(()),
+            Ok(answer) => answer,
+            Err(source) => return Err(ReloadError::Request { path, source }),
+        };
+        Err(ReloadError::Refused { path, answer: answer.lines().next().unwrap_or("no answer").to_owned() })
     }
 
-    fn with_changed(&self, routes: &str, at_s: f64, pid: u32) -> Result<(), String> {
+    fn with_changed(&self, routes: &str, at_s: f64, pid: u32) -> Result<(), ReloadError> {
         let (changed, changed_timeout_s) = (routes.to_owned(), UNCHANGED_TIMEOUT_S + 1 + at_s as u32);
         self.take(Inputs { changed, changed_timeout_s, ..self.inputs.clone() }, pid)
     }
 
     /// Writes the files again, and triggers the target's reload.
-    fn take(&self, inputs: Inputs, pid: u32) -> Result<(), String> {
+    fn take(&self, inputs: Inputs, pid: u32) -> Result<(), ReloadError> {
         for (name, text) in target::render(&self.peer, &inputs)? {
             write(&self.dir.join(name), &text)?;
         }
         let words = self.peer.command(&self.peer.reload, &self.program, &inputs.dir, inputs.workers);
         let words: Vec<String> = words.iter().map(|word| word.replace("{pid}", &pid.to_string())).collect();
-        let (program, arguments) = words.split_first().ok_or("the peer has no `reload` command")?;
+        let (program, arguments) = words.split_first().ok_or(ReloadError::NoCommand)?;
         let output = Command::new(program)
             .args(arguments)
             .current_dir(&self.dir)
             .output()
-            .map_err(|error| format!("{program}: {error}"))?;
+            .map_err(CommandError::start(program))?;
         match output.status.success() {
             true => Ok(()),
-            false => Err(format!("{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim())),
+            false => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                Err(CommandError::ended(&words.join(" "), &output, &said).into())
+            }
         }
     }
 }

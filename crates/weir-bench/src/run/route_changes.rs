@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::reload::Reload;
+use super::{ReloadError, reload::Reload};
 use crate::result::RouteChanges;
 
 /// How long a change may take until a request shows it.
@@ -49,13 +49,13 @@ struct ChangeTimes {
     served: Option<Duration>,
 }
 
-fn one(reload: &Reload, number: u64, pid: u32) -> Result<ChangeTimes, String> {
+fn one(reload: &Reload, number: u64, pid: u32) -> Result<ChangeTimes, ReloadError> {
     let began = Instant::now();
     reload.change_route(number, pid)?;
     let served = reload.waits_for_all_workers().then(|| began.elapsed());
     while !reload.shows(number)? {
         if began.elapsed() > PATIENCE {
-            return Err(format!("no request has shown it within {PATIENCE:?}"));
+            return Err(ReloadError::NotVisible { patience: PATIENCE });
         }
         thread::sleep(LOOK_AGAIN);
     }

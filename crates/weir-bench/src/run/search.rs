@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{AttemptFailure, Found, Lab};
+use super::{AttemptFailure, Found, Lab, RunError};
 use crate::{
     analysis::search::{highest, kept},
     result::{LoadLevel, Search, SearchAttempt, TargetRecord},
@@ -10,7 +10,7 @@ use crate::{
 
 /// Runs the searches on the first row, for each target that supports it and each number of workers. A search whose target fails
 /// has no rate, and the reason.
-pub fn all(lab: &mut Lab<'_>, peers: &BTreeMap<String, Found>, records: &mut [TargetRecord]) -> Result<(), String> {
+pub fn all(lab: &mut Lab<'_>, peers: &BTreeMap<String, Found>, records: &mut [TargetRecord]) -> Result<(), RunError> {
     let scenario = lab.scenario;
     let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(()) };
     let rate = scenario.rate(row);
@@ -35,7 +35,7 @@ pub fn all(lab: &mut Lab<'_>, peers: &BTreeMap<String, Found>, records: &mut [Ta
             let (rate, failed) = match found {
                 Ok((rate, _)) => (rate, None),
                 Err(AttemptFailure::Target(reason)) => (None, Some(reason)),
-                Err(AttemptFailure::Lab(reason)) => return Err(reason),
+                Err(AttemptFailure::Lab(error)) => return Err(error),
             };
             lab.searches.push(Search {
                 objective: objective.name.clone(),

@@ -1,9 +1,9 @@
 //! Runs started targets at one level: each once, or all of them in turns.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use super::{
-    Lab,
+    Lab, NoRate, RunError,
     backend::RunningBackends,
     cell::{RunTask, Started},
 };
@@ -11,6 +11,7 @@ use crate::{
     result::{HostSample, Instructions, LoadLevel, MeasuredRun, ProcessSample, SliceFigures},
     run::plan::CellGroup,
     scenario::ScenarioRow,
+    target::ProcessEnded,
 };
 
 /// A target that was started for a row.
@@ -25,8 +26,17 @@ pub struct StartedTarget<'a> {
 }
 
 enum LevelEnd {
-    NoRate(String),
-    Failed(String),
+    NoRate(NoRate),
+    Failed(ProcessEnded),
+}
+
+impl fmt::Display for LevelEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LevelEnd::NoRate(no_rate) => no_rate.fmt(f),
+            LevelEnd::Failed(ended) => ended.fmt(f),
+        }
+    }
 }
 
 impl<'a> StartedTarget<'a> {
@@ -44,7 +54,7 @@ impl Lab<'_> {
         level: LoadLevel,
         repeat: u32,
         backend: &mut RunningBackends,
-    ) -> Result<(), String> {
+    ) -> Result<(), RunError> {
         let first = self.order;
         self.order += up.len() as u32;
         for round in 0..self.scenario.method.slices {
@@ -58,9 +68,7 @@ impl Lab<'_> {
         for one in up.iter_mut() {
             let run = one.run.take();
             match &one.ended {
-                Some(LevelEnd::NoRate(reason) | LevelEnd::Failed(reason)) => {
-                    self.cell(one.group, level, |cell| cell.fail(reason.clone()));
-                }
+                Some(end) => self.cell(one.group, level, |cell| cell.fail(end.to_string())),
                 None => {
                     let run = run.map(|run| MeasuredRun { rss_after_bytes: one.started.settled_bytes(), ..run });
                     self.cell(one.group, level, |cell| run.into_iter().for_each(|run| cell.add(run)));
@@ -80,12 +88,12 @@ impl Lab<'_> {
         repeat: u32,
         order: u32,
         backend: &mut RunningBackends,
-    ) -> Result<(), String> {
+    ) -> Result<(), RunError> {
         let rate = match one.row.rate_of.as_ref().map(|rate_of| self.rate_of(rate_of, repeat)) {
             None => level.rate,
             Some(Ok(rate)) => Some(rate),
-            Some(Err(reason)) => {
-                one.ended = Some(LevelEnd::NoRate(reason));
+            Some(Err(no_rate)) => {
+                one.ended = Some(LevelEnd::NoRate(no_rate));
                 return Ok(());
             }
         };
@@ -100,7 +108,7 @@ impl Lab<'_> {
             tell: &|words| self.bar.suspend(|| eprintln!("weir bench: {words}")),
         };
         match one.started.measure(task, backend, &self.options.stop)? {
-            Err(reason) => one.ended = Some(LevelEnd::Failed(reason)),
+            Err(ended) => one.ended = Some(LevelEnd::Failed(ended)),
             Ok(run) => match &mut one.run {
                 None => one.run = Some(run),
                 Some(whole) => whole.follow(run),

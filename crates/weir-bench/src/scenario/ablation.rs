@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Scenario, ScenarioRow};
+use super::{Scenario, ScenarioError, ScenarioRow};
 
 /// Two rows that differ in one plugin. Their difference is the cost of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,10 +26,10 @@ pub const NO_POLICY: &str = "no policy";
 impl Scenario {
     /// The scenario with the rows needed to compute the cost of each policy: for every row with policies, the same row
     /// without any, with each alone, and with all but each. Rows that exist already are not added again.
-    pub fn ablated(mut self) -> Result<Scenario, String> {
+    pub fn ablated(mut self) -> Result<Scenario, ScenarioError> {
         let rows: Vec<ScenarioRow> = self.rows.iter().filter(|row| !row.policies.is_empty()).cloned().collect();
         if rows.is_empty() {
-            return Err("--ablation: no row has policies to switch off".to_owned());
+            return Err(ScenarioError::NoPolicies);
         }
         for row in rows {
             let bare = self.variation(&row, NO_POLICY, BTreeMap::new());
@@ -128,6 +128,6 @@ mod tests {
 
     #[test]
     fn rows_without_policies_have_nothing_to_switch_off() {
-        assert!(scenario::read("gwlb").unwrap().ablated().unwrap_err().contains("no row has policies"));
+        assert!(scenario::read("gwlb").unwrap().ablated().unwrap_err().to_string().contains("no row has policies"));
     }
 }

@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use super::{FanOut, Scenario, ScenarioRow, Speak};
-use crate::{backend::BackendDelay, library, target};
+use super::{FanOut, Scenario, ScenarioError, ScenarioRow, Speak};
+use crate::{backend::BackendDelay, errors::FileError, library, target};
 
 /// Names of the built-in scenarios.
 pub fn names() -> Vec<String> {
@@ -12,32 +12,34 @@ pub fn names() -> Vec<String> {
 }
 
 /// Reads a built-in scenario by name, or a file when `name` is a path.
-pub fn read(name: &str) -> Result<Scenario, String> {
+pub fn read(name: &str) -> Result<Scenario, ScenarioError> {
     if name.ends_with(".yaml") || name.ends_with(".yml") || name.contains('/') {
-        let text = std::fs::read_to_string(Path::new(name)).map_err(|error| format!("{name}: {error}"))?;
+        let path = Path::new(name);
+        let text = std::fs::read_to_string(path).map_err(FileError::at(path))?;
         return parse(name, &text);
     }
     let path = format!("scenarios/{name}.yaml");
-    let text = library::text(&path)
-        .ok_or_else(|| format!("no scenario \"{name}\"; there are: {}, or give a file", names().join(", ")))?;
+    let unknown = || ScenarioError::Unknown { name: name.to_owned(), known: names() };
+    let text = library::text(&path).ok_or_else(unknown)?;
     parse(&path, &text)
 }
 
 /// Parses and checks a scenario; `place` names its source in errors.
-pub fn parse(place: &str, text: &str) -> Result<Scenario, String> {
-    let scenario: Scenario = serde_saphyr::from_str(text).map_err(|error| format!("{place}: {error}"))?;
+pub fn parse(place: &str, text: &str) -> Result<Scenario, ScenarioError> {
+    let wrong = |error| ScenarioError::Syntax { place: place.to_owned(), source: Box::new(error) };
+    let scenario: Scenario = serde_saphyr::from_str(text).map_err(wrong)?;
     let problems = problems(&scenario);
     if problems.is_empty() {
         return Ok(scenario);
     }
-    Err(problems.iter().map(|problem| format!("{place}: {problem}")).collect::<Vec<_>>().join("\n"))
+    Err(ScenarioError::Problems { place: place.to_owned(), problems })
 }
 
 /// The longest warm-up and the longest measured part, in seconds: a day.
 const LONGEST_S: f64 = 86_400.0;
 
 /// Checks what the command line may replace. `counts_only`: no repeat is needed, since only instructions are counted.
-pub fn check_settings(scenario: &Scenario, counts_only: bool) -> Result<(), String> {
+pub fn check_settings(scenario: &Scenario, counts_only: bool) -> Result<(), ScenarioError> {
     let mut problems = Vec::new();
     let mut claim = |holds: bool, problem: String| {
         if !holds {
@@ -49,7 +51,10 @@ pub fn check_settings(scenario: &Scenario, counts_only: bool) -> Result<(), Stri
     for row in scenario.rows.iter().enumerate() {
         level_problems(scenario, row, &mut claim);
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ScenarioError::Problems { place: String::new(), problems }),
+    }
 }
 
 fn is_ascending(levels: &[u32]) -> bool {
@@ -217,12 +222,12 @@ mod tests {
     #[test]
     fn errors_name_the_place_and_come_all_at_once() {
         let text = SMALLEST.replace("baseline: none", "baseline: nginx").replace("[1]", "[8, 4]");
-        let error = parse("a.yaml", &text).unwrap_err();
+        let error = parse("a.yaml", &text).unwrap_err().to_string();
         assert!(error.contains("a.yaml: baseline: \"nginx\" is not among the targets"), "{error}");
         assert!(error.contains("a.yaml: connections: ascending"), "{error}");
-        let error = parse("a.yaml", &SMALLEST.replace("title", "tilte")).unwrap_err();
+        let error = parse("a.yaml", &SMALLEST.replace("title", "tilte")).unwrap_err().to_string();
         assert!(error.contains("tilte"), "{error}");
-        assert!(read("nothing").unwrap_err().contains("there are: "));
+        assert!(read("nothing").unwrap_err().to_string().contains("there are: "));
     }
 
     #[test]
@@ -230,17 +235,20 @@ mod tests {
         let says = |change: fn(&mut Scenario), words: &str| {
             let mut scenario = parse("a.yaml", SMALLEST).unwrap();
             change(&mut scenario);
-            let error = check_settings(&scenario, false).unwrap_err();
+            let error = check_settings(&scenario, false).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         };
         for seconds in [-1.0, 0.0, f64::NAN, f64::INFINITY, 1e300] {
             let text = SMALLEST.replace("title", &format!("method: {{measured_s: {seconds:?}}}, title"));
             if seconds.is_finite() {
-                assert!(parse("a.yaml", &text).unwrap_err().contains("method.measured_s"), "{seconds}");
+                assert!(parse("a.yaml", &text).unwrap_err().to_string().contains("method.measured_s"), "{seconds}");
             }
             let mut scenario = parse("a.yaml", SMALLEST).unwrap();
             scenario.method.measured_s = seconds;
-            assert!(check_settings(&scenario, false).unwrap_err().contains("method.measured_s: "), "{seconds}");
+            assert!(
+                check_settings(&scenario, false).unwrap_err().to_string().contains("method.measured_s: "),
+                "{seconds}"
+            );
         }
         says(|scenario| scenario.method.warmup_s = -1.0, "method.warmup_s: -1 is not between 0 and");
         says(|scenario| scenario.workers = vec![0], "workers: 1 or more");
@@ -248,14 +256,14 @@ mod tests {
         says(|scenario| scenario.method.repeats = 0, "method.repeats: 0 is possible only with --valgrind");
         let mut counted = parse("a.yaml", SMALLEST).unwrap();
         counted.method.repeats = 0;
-        assert_eq!(check_settings(&counted, true), Ok(()));
+        assert!(check_settings(&counted, true).is_ok());
     }
 
     #[test]
     fn a_load_that_cannot_be_meant_is_said_with_its_place() {
         let says = |load: &str, row: &str, words: &str| {
             let text = SMALLEST.replace("rows: [{name: get}]", &format!("load: {load}, rows: [{{name: get, {row}}}]"));
-            let error = parse("a.yaml", &text).unwrap_err();
+            let error = parse("a.yaml", &text).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         };
         let open = "pacing: {kind: open, rate: {constant: 5}}";
@@ -285,12 +293,13 @@ mod tests {
     fn a_backend_that_cannot_do_what_a_row_asks_is_refused() {
         let streams = || read("wso2-streaming").unwrap();
         assert!(streams().with_backend(BackendKind::Tornado).is_ok());
-        let error = streams().with_backend(BackendKind::Netty).unwrap_err();
+        let error = streams().with_backend(BackendKind::Netty).unwrap_err().to_string();
         assert!(error.contains("rows[0], \"WebSocket, 1 message/s\": not supported by netty: websocket"), "{error}");
         let text = SMALLEST.replace("{name: get}", "{name: get, backend: {kind: nginx, delay: 1s}}");
-        let error = parse("a.yaml", &text).unwrap_err();
+        let error = parse("a.yaml", &text).unwrap_err().to_string();
         assert!(error.contains("a.yaml: rows[0], \"get\": not supported by nginx: delay"), "{error}");
-        let error = parse("a.yaml", &SMALLEST.replace("title", "backend: {kind: nety}, title")).unwrap_err();
+        let error =
+            parse("a.yaml", &SMALLEST.replace("title", "backend: {kind: nety}, title")).unwrap_err().to_string();
         assert!(error.contains("nety") && error.contains("tornado"), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! A scenario: what is measured, on which targets, how often, and what others published for the same. Values only.
 
 mod ablation;
+mod error;
 mod load;
 mod workload;
 
@@ -19,6 +20,7 @@ use crate::{
 };
 
 pub use ablation::{Ablation, NO_POLICY};
+pub use error::ScenarioError;
 pub use load::{check_settings, names, parse, read};
 pub use workload::{LoadSettings, RequestSpec, Speak};
 
@@ -499,13 +501,13 @@ impl Scenario {
         row.backend.as_ref().unwrap_or(&self.backend)
     }
 
-    /// Sets this kind of backend for every row.
-    pub fn with_backend(mut self, kind: BackendKind) -> Result<Scenario, String> {
+    /// Sets this kind of backend for every row, as the option `--backend` asks.
+    pub fn with_backend(mut self, kind: BackendKind) -> Result<Scenario, ScenarioError> {
         self.backend.kind = kind;
         self.rows.iter_mut().filter_map(|row| row.backend.as_mut()).for_each(|backend| backend.kind = kind);
         match self.backend_problems() {
             problems if problems.is_empty() => Ok(self),
-            problems => Err(problems.join("\n")),
+            problems => Err(ScenarioError::Problems { place: "--backend".to_owned(), problems }),
         }
     }
 
@@ -524,7 +526,7 @@ impl Scenario {
             ];
             let needs: Vec<&str> = needs.iter().filter(|(_, needed)| *needed).map(|(name, _)| *name).collect();
             match target::read_backend(name, Path::new("")) {
-                Err(problem) => problems.push(problem),
+                Err(error) => problems.push(error.to_string()),
                 Ok(peer) => {
                     problems.extend(peer.lacks_feature(&needs).map(|lacks| {
                         format!("rows[{index}], \"{}\": {lacks}, which the builtin backend has", row.name)

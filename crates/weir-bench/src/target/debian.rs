@@ -6,7 +6,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::step::{named, run};
+use super::{InstallError, step::run};
+use crate::errors::FileError;
 
 const MIRROR: &str = "http://deb.debian.org/debian";
 /// Where a package may have its program.
@@ -20,19 +21,19 @@ pub fn unpack(
     program: &str,
     directory: &Path,
     tell: &impl Fn(&str),
-) -> Result<(), String> {
+) -> Result<(), InstallError> {
     // Not on top of what was installed before: of two versions the last one unpacked would win.
     if directory.exists() {
-        fs::remove_dir_all(directory).map_err(|error| named(directory, error))?;
+        fs::remove_dir_all(directory).map_err(FileError::at(directory))?;
     }
     let (archives, root) = (directory.join("cache/archives"), directory.join("root"));
     for folder in [&archives.join("partial"), &directory.join("state/lists/partial"), &root, &directory.join("bin")] {
-        fs::create_dir_all(folder).map_err(|error| named(folder, error))?;
+        fs::create_dir_all(folder).map_err(FileError::at(folder))?;
     }
     // To apt nothing is installed, so that it takes every dependency along.
     for (name, text) in [("status", String::new()), ("sources.list", format!("deb {MIRROR} {suite} main\n"))] {
         let file = directory.join(name);
-        fs::write(&file, text).map_err(|error| named(&file, error))?;
+        fs::write(&file, text).map_err(FileError::at(&file))?;
     }
     run(&apt(directory, &["update"]), tell)?;
     let mut install = apt(directory, &["install", "--download-only", "--no-install-recommends", "-y"]);
@@ -52,7 +53,7 @@ pub fn unpack(
     let file = directory.join("bin").join(program);
     let mut script = fs::OpenOptions::new();
     let script = script.write(true).create(true).truncate(true).mode(0o755).open(&file);
-    script.and_then(|mut script| script.write_all(text.as_bytes())).map_err(|error| named(&file, error))
+    Ok(script.and_then(|mut script| script.write_all(text.as_bytes())).map_err(FileError::at(&file))?)
 }
 
 /// A command of apt with lists, packages and state of its own.
@@ -70,25 +71,25 @@ fn apt(directory: &Path, words: &[&str]) -> Vec<String> {
     ["apt-get".to_owned()].into_iter().chain(own).chain(words.iter().map(|&word| word.to_owned())).collect()
 }
 
-fn list(directory: &Path) -> Result<Vec<PathBuf>, String> {
-    let entries = fs::read_dir(directory).map_err(|error| named(directory, error))?;
+fn list(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let entries = fs::read_dir(directory).map_err(FileError::at(directory))?;
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
 /// The dynamic loader, which stands beside the libraries: `usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2`.
-fn loader(root: &Path) -> Result<PathBuf, String> {
+fn loader(root: &Path) -> Result<PathBuf, InstallError> {
     let libraries = root.join("usr/lib");
     let is_loader = |path: &PathBuf| {
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("ld-linux-"))
     };
     let folders = list(&libraries)?.into_iter().filter(|path| path.is_dir());
     let found = folders.filter_map(|folder| list(&folder).ok()?.into_iter().find(is_loader)).next();
-    found.ok_or_else(|| format!("{}: no folder in it has a loader, ld-linux-*", libraries.display()))
+    found.ok_or(InstallError::NoLoader { libraries })
 }
 
-fn program_in(root: &Path, program: &str) -> Result<PathBuf, String> {
+fn program_in(root: &Path, program: &str) -> Result<PathBuf, InstallError> {
     let paths = PROGRAM_DIRECTORIES.map(|directory| root.join(directory).join(program));
-    let missing = || format!("the packages have no {program} in {}", PROGRAM_DIRECTORIES.join(" or "));
+    let missing = || InstallError::NotInPackages { program: program.to_owned(), directories: &PROGRAM_DIRECTORIES };
     paths.into_iter().find(|path| path.is_file()).ok_or_else(missing)
 }
 
@@ -100,14 +101,14 @@ mod tests {
     #[test]
     fn loader_and_program_are_found_in_what_was_unpacked() {
         let root = TempDir::new();
-        let said = program_in(root.path(), "haproxy").unwrap_err();
+        let said = program_in(root.path(), "haproxy").unwrap_err().to_string();
         assert_eq!(said, "the packages have no haproxy in usr/sbin or usr/bin");
-        assert!(loader(root.path()).unwrap_err().contains("usr/lib"));
+        assert!(loader(root.path()).unwrap_err().to_string().contains("usr/lib"));
         let libraries = root.path().join("usr/lib/x86_64-linux-gnu");
         fs::create_dir_all(&libraries).unwrap();
         fs::create_dir_all(root.path().join("usr/lib/haproxy")).unwrap();
         fs::create_dir_all(root.path().join("usr/bin")).unwrap();
-        assert!(loader(root.path()).unwrap_err().contains("has a loader"));
+        assert!(loader(root.path()).unwrap_err().to_string().contains("has a loader"));
         fs::write(libraries.join("ld-linux-x86-64.so.2"), "").unwrap();
         fs::write(root.path().join("usr/bin/haproxy"), "").unwrap();
         assert_eq!(loader(root.path()).unwrap(), libraries.join("ld-linux-x86-64.so.2"));

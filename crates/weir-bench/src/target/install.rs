@@ -4,11 +4,8 @@ use std::{
     process::Command,
 };
 
-use super::{
-    InstallSource, PeerDefinition, debian,
-    step::{named, run},
-};
-use crate::library;
+use super::{InstallError, InstallSource, PeerDefinition, PeerError, debian, step::run};
+use crate::{errors::FileError, library};
 
 /// A program that was found on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,10 +16,10 @@ pub struct Installed {
 }
 
 /// Finds the program of a peer or a backend: at the path given by the user, in the lab's cache, or in the system.
-pub fn locate(peer: &PeerDefinition, given: Option<&Path>, cache: &Path) -> Result<Installed, String> {
+pub fn locate(peer: &PeerDefinition, given: Option<&Path>, cache: &Path) -> Result<Installed, InstallError> {
     let program = match given {
         Some(path) if path.is_file() => path.to_owned(),
-        Some(path) => return Err(format!("{}: {} is not a file", peer.name, path.display())),
+        Some(path) => return Err(InstallError::NotAFile { peer: peer.name.clone(), path: path.to_owned() }),
         None => candidates(peer, cache).into_iter().find(|path| path.is_file()).ok_or_else(|| missing(peer))?,
     };
     let whole = peer.parts.iter().all(|part| Path::new(part).exists());
@@ -49,7 +46,7 @@ pub fn provide(
     given: Option<&Path>,
     cache: &Path,
     tell: impl Fn(&str),
-) -> Result<Installed, String> {
+) -> Result<Installed, InstallError> {
     let InstallSource { pypi, maven, go, debian_suite, .. } = &peer.install;
     let own = !pypi.is_empty() || !maven.is_empty() || go.is_some() || debian_suite.is_some();
     if given.is_none() && own && locate(peer, given, cache).is_err() {
@@ -58,12 +55,12 @@ pub fn provide(
     locate(peer, given, cache)
 }
 
-fn missing(peer: &PeerDefinition) -> String {
+fn missing(peer: &PeerDefinition) -> InstallError {
     let how = match &peer.install.path {
         Some(words) => words.clone(),
         None => format!("`weir bench install {}` does it", peer.name),
     };
-    format!("{} is not installed: {how}", peer.name)
+    InstallError::NotInstalled { peer: peer.name.clone(), how }
 }
 
 fn candidates(peer: &PeerDefinition, cache: &Path) -> Vec<PathBuf> {
@@ -106,11 +103,12 @@ fn version(peer: &PeerDefinition, program: &Path) -> Option<String> {
 }
 
 /// Installs a peer or a backend from the registry named in its folder; reports its steps through `tell`.
-pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Result<(), String> {
+pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Result<(), InstallError> {
     for (program, brings) in &peer.install.needs {
         let path = env::var_os("PATH").unwrap_or_default();
         if !env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
-            return Err(format!("{} cannot be installed: there is no {program}; it needs {brings}", peer.name));
+            let (peer, tool, package) = (peer.name.clone(), program.clone(), brings.clone());
+            return Err(InstallError::MissingTool { peer, tool, package });
         }
     }
     if let Some(suite) = &peer.install.debian_suite {
@@ -120,16 +118,16 @@ pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Resu
     if !peer.install.debian.is_empty() {
         let mut command = vec!["apt-get".to_owned(), "install".to_owned(), "-y".to_owned()];
         command.extend(peer.install.debian.iter().cloned());
-        return run(&command, &tell);
+        return Ok(run(&command, &tell)?);
     }
     if !peer.install.pypi.is_empty() {
         let venv = peer.installed(cache)?;
-        fs::create_dir_all(cache).map_err(|error| format!("{}: {error}", cache.display()))?;
+        fs::create_dir_all(cache).map_err(FileError::at(cache))?;
         let venv_text = venv.display().to_string();
         run(&["python3", "-m", "venv", &venv_text].map(str::to_owned), &tell)?;
         let mut command = vec![venv.join("bin/pip").display().to_string(), "install".to_owned(), "--quiet".to_owned()];
         command.extend(peer.install.pypi.iter().cloned());
-        return run(&command, &tell);
+        return Ok(run(&command, &tell)?);
     }
     if !peer.install.maven.is_empty() {
         let directory = peer.installed(cache)?;
@@ -140,16 +138,16 @@ pub fn install(peer: &PeerDefinition, cache: &Path, tell: impl Fn(&str)) -> Resu
         return build_go(peer, module, &peer.installed(cache)?, &tell);
     }
     match &peer.install.path {
-        Some(words) => Err(format!("{}: {words}", peer.name)),
+        Some(how) => Err(InstallError::ByHand { peer: peer.name.clone(), how: how.clone() }),
         None => Ok(()),
     }
 }
 
 /// Uses Maven to put artifacts and their dependencies into `directory/lib`.
-fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
-    fs::create_dir_all(directory).map_err(|error| named(directory, error))?;
+fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<(), InstallError> {
+    fs::create_dir_all(directory).map_err(FileError::at(directory))?;
     let project = directory.join("pom.xml");
-    fs::write(&project, pom(artifacts)?).map_err(|error| named(&project, error))?;
+    fs::write(&project, pom(artifacts)?).map_err(FileError::at(&project))?;
     // `lib` is created last, so it marks a complete installation; classes compiled for an older one are removed first.
     let _ = fs::remove_dir_all(directory.join("classes"));
     let (part, lib) = (directory.join("lib.part"), directory.join("lib"));
@@ -157,61 +155,61 @@ fn jars(artifacts: &[String], directory: &Path, tell: &impl Fn(&str)) -> Result<
     command.extend([project.display().to_string(), "dependency:copy-dependencies".to_owned()]);
     command.push(format!("-DoutputDirectory={}", part.display()));
     run(&command, tell)?;
-    replace(&part, &lib)
+    Ok(replace(&part, &lib)?)
 }
 
-fn program_of(peer: &PeerDefinition) -> Result<&str, String> {
+fn program_of(peer: &PeerDefinition) -> Result<&str, InstallError> {
     let first = peer.programs.first().map(String::as_str);
-    first.ok_or_else(|| format!("{}: programs: name the program", peer.name))
+    first.ok_or_else(|| InstallError::NoProgram { peer: peer.name.clone() })
 }
 
 /// Uses Go to build a program of a module into `directory/bin`.
-fn build_go(peer: &PeerDefinition, module: &str, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
-    let (path, version) =
-        module.split_once('@').ok_or_else(|| format!("install.go: \"{module}\" is not path@version"))?;
+fn build_go(peer: &PeerDefinition, module: &str, directory: &Path, tell: &impl Fn(&str)) -> Result<(), InstallError> {
+    let wrong = || InstallError::GoModule { module: module.to_owned() };
+    let (path, version) = module.split_once('@').ok_or_else(wrong)?;
     let program = program_of(peer)?;
-    fs::create_dir_all(directory).map_err(|error| named(directory, error))?;
+    fs::create_dir_all(directory).map_err(FileError::at(directory))?;
     let file = directory.join("go.mod");
     let text = format!("module lab\n\ngo 1.25.0\n\nrequire {path} {version}\n");
-    fs::write(&file, text).map_err(|error| named(&file, error))?;
+    fs::write(&file, text).map_err(FileError::at(&file))?;
     let place = directory.display().to_string();
     let mut command = ["go", "build", "-C", &place, "-mod=mod", "-o"].map(str::to_owned).to_vec();
     let package = peer.install.go_package.clone().unwrap_or_else(|| path.to_owned());
     command.extend([format!("bin/{program}"), package]);
-    run(&command, tell)
+    Ok(run(&command, tell)?)
 }
 
 /// Uses `javac` to compile the sources of a folder into `directory/classes`.
-fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Result<(), String> {
+fn classes(peer: &PeerDefinition, directory: &Path, tell: &impl Fn(&str)) -> Result<(), InstallError> {
     let (part, classes) = (directory.join("classes.part"), directory.join("classes"));
     let mut command = ["javac", "-cp"].map(str::to_owned).to_vec();
     command.extend([format!("{}/*", directory.join("lib").display()), "-d".to_owned(), part.display().to_string()]);
     for source in &peer.install.java {
         let path = format!("{}/{source}", peer.folder);
-        let text = library::text(&path).ok_or_else(|| format!("{path} is missing"))?;
+        let text = library::text(&path).ok_or(PeerError::Missing { file: path })?;
         let file = directory.join(source);
-        fs::write(&file, text).map_err(|error| named(&file, error))?;
+        fs::write(&file, text).map_err(FileError::at(&file))?;
         command.push(file.display().to_string());
     }
     run(&command, tell)?;
-    replace(&part, &classes)
+    Ok(replace(&part, &classes)?)
 }
 
 /// Moves a complete directory to its place, and removes an older one.
-fn replace(part: &Path, whole: &Path) -> Result<(), String> {
+fn replace(part: &Path, whole: &Path) -> Result<(), FileError> {
     if whole.exists() {
-        fs::remove_dir_all(whole).map_err(|error| named(whole, error))?;
+        fs::remove_dir_all(whole).map_err(FileError::at(whole))?;
     }
-    fs::rename(part, whole).map_err(|error| named(whole, error))
+    fs::rename(part, whole).map_err(FileError::at(whole))
 }
 
 /// A Maven project that depends on artifacts, each given as `group:name:version`.
-fn pom(artifacts: &[String]) -> Result<String, String> {
+fn pom(artifacts: &[String]) -> Result<String, InstallError> {
     let mut dependencies = String::new();
     for artifact in artifacts {
         let parts: Vec<&str> = artifact.split(':').collect();
         let [group, name, version] = parts[..] else {
-            return Err(format!("install.maven: \"{artifact}\" is not group:name:version"));
+            return Err(InstallError::MavenArtifact { artifact: artifact.clone() });
         };
         dependencies.push_str(&format!(
             "<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
@@ -234,11 +232,11 @@ mod tests {
     #[test]
     fn a_peer_that_is_missing_says_how_to_get_it() {
         let nowhere = Path::new("/nonexistent");
-        let error = locate(&read("krakend").unwrap(), None, nowhere).unwrap_err();
+        let error = locate(&read("krakend").unwrap(), None, nowhere).unwrap_err().to_string();
         assert!(error.contains("--program krakend=PATH"), "{error}");
-        let error = locate(&read("envoy").unwrap(), Some(Path::new("/no/envoy")), nowhere).unwrap_err();
+        let error = locate(&read("envoy").unwrap(), Some(Path::new("/no/envoy")), nowhere).unwrap_err().to_string();
         assert_eq!(error, "envoy: /no/envoy is not a file");
-        let error = locate(&read_backend("tornado", nowhere).unwrap(), None, nowhere).unwrap_err();
+        let error = locate(&read_backend("tornado", nowhere).unwrap(), None, nowhere).unwrap_err().to_string();
         assert!(error.contains("`weir bench install tornado` does it"), "{error}");
     }
 
@@ -246,12 +244,13 @@ mod tests {
     fn installation_names_missing_tools_before_it_begins() {
         let mut backend = read_backend("netty", Path::new("/nonexistent")).unwrap();
         backend.install.needs.insert("javak".to_owned(), "a kit".to_owned());
-        let error = install(&backend, Path::new("/nonexistent"), |_| {}).unwrap_err();
+        let error = install(&backend, Path::new("/nonexistent"), |_| {}).unwrap_err().to_string();
         let needs = "netty cannot be installed: there is no ";
         assert!(error.starts_with(needs), "{error}");
-        let error = pom(&["io.netty:4.1".to_owned()]).unwrap_err();
+        let error = pom(&["io.netty:4.1".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("group:name:version"), "{error}");
-        let error = build_go(&backend, "example.com/module", Path::new("/nonexistent"), &|_| {}).unwrap_err();
+        let error =
+            build_go(&backend, "example.com/module", Path::new("/nonexistent"), &|_| {}).unwrap_err().to_string();
         assert_eq!(error, "install.go: \"example.com/module\" is not path@version");
     }
 }

@@ -1,6 +1,7 @@
 //! The systems under test. Each is defined by the files of a folder, and runs as a process of its own.
 
 mod debian;
+mod error;
 mod install;
 mod peer;
 mod process;
@@ -8,6 +9,7 @@ mod render;
 mod step;
 
 pub use self::{
+    error::{CommandError, InstallError, PeerError, ProcessEnded, ProcessError},
     install::{Installed, install, locate, provide},
     peer::{
         ChangeRequest, InstallSource, PeerDefinition, PeerEvents, Policies, backend_names, names, read, read_backend,

@@ -5,7 +5,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::library;
+use super::PeerError;
+use crate::{errors::FileError, library};
 
 /// The contents of `peers/NAME/peer.yaml`, which defines a system under test, or of `backends/NAME/backend.yaml`, which defines a
 /// backend.
@@ -172,16 +173,16 @@ fn folders(prefix: &str, file: &str) -> Vec<String> {
 }
 
 /// Reads a peer by name.
-pub fn read(name: &str) -> Result<PeerDefinition, String> {
+pub fn read(name: &str) -> Result<PeerDefinition, PeerError> {
     read_from(format!("peers/{name}"), "peer.yaml", name)?
-        .ok_or_else(|| format!("no peer \"{name}\"; there are: {}", names().join(", ")))
+        .ok_or_else(|| PeerError::UnknownPeer { name: name.to_owned(), known: names() })
 }
 
 /// Reads a backend by name, as it is installed below `cache`.
-pub fn read_backend(name: &str, cache: &Path) -> Result<PeerDefinition, String> {
+pub fn read_backend(name: &str, cache: &Path) -> Result<PeerDefinition, PeerError> {
     let read = read_from(format!("backends/{name}"), "backend.yaml", name)?;
-    let mut backend =
-        read.ok_or_else(|| format!("no backend \"{name}\"; there are: {}", backend_names().join(", ")))?;
+    let unknown = || PeerError::UnknownBackend { name: name.to_owned(), known: backend_names() };
+    let mut backend = read.ok_or_else(unknown)?;
     let installed = backend.installed(cache)?.display().to_string();
     let PeerDefinition { programs, parts, version, start, .. } = &mut backend;
     for word in [programs, parts, version, start].into_iter().flatten() {
@@ -190,14 +191,17 @@ pub fn read_backend(name: &str, cache: &Path) -> Result<PeerDefinition, String> 
     Ok(backend)
 }
 
-fn read_from(folder: String, file: &str, name: &str) -> Result<Option<PeerDefinition>, String> {
+fn read_from(folder: String, file: &str, name: &str) -> Result<Option<PeerDefinition>, PeerError> {
     let path = format!("{folder}/{file}");
     let Some(text) = library::text(&path) else { return Ok(None) };
-    let mut peer: PeerDefinition = serde_saphyr::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
+    let mut peer: PeerDefinition = match serde_saphyr::from_str(&text) {
+        Ok(peer) => peer,
+        Err(error) => return Err(PeerError::Syntax { file: path, source: Box::new(error) }),
+    };
     if let Policies::Word(word) = &peer.policies
         && word != "any"
     {
-        return Err(format!("{path}: policies: \"{word}\" is neither a list nor the word \"any\""));
+        return Err(PeerError::Policies { file: path, word: word.clone() });
     }
     peer.name = name.to_owned();
     peer.folder = folder;
@@ -225,9 +229,9 @@ impl PeerDefinition {
     }
 
     /// The installation directory below `cache`. Absolute, since programs run in directories of their own.
-    pub fn installed(&self, cache: &Path) -> Result<PathBuf, String> {
+    pub fn installed(&self, cache: &Path) -> Result<PathBuf, PeerError> {
         let path = cache.join(&self.folder);
-        std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))
+        Ok(std::path::absolute(&path).map_err(FileError::at(&path))?)
     }
 
     /// A command with its placeholders replaced.
@@ -296,6 +300,7 @@ mod tests {
         assert!(
             read_backend("nety", Path::new("/cache"))
                 .unwrap_err()
+                .to_string()
                 .contains("there are: netty, nginx, opensearch, tornado")
         );
     }
@@ -307,6 +312,6 @@ mod tests {
         assert_eq!(read("nginx").unwrap().lacks(&policies, &[]), None);
         assert_eq!(read("weir").unwrap().lacks(&policies, &[]), None);
         assert_eq!(read("none").unwrap().lacks(&policies, &["websub"]).unwrap(), "not supported by none: websub");
-        assert!(read("ngnix").unwrap_err().contains("there are: "));
+        assert!(read("ngnix").unwrap_err().to_string().contains("there are: "));
     }
 }

@@ -10,11 +10,13 @@ use std::{
 };
 
 use rustix::{
+    io::Errno,
     process::{Pid, Signal, kill_process, kill_process_group},
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-use crate::process_tree::process_tree;
+use super::{CommandError, ProcessEnded, ProcessError};
+use crate::{errors::FileError, process_tree::process_tree};
 
 /// A process that the lab has started, in a process group of its own. Dropping it kills the group.
 pub struct Child {
@@ -37,12 +39,12 @@ impl Child {
         stop: Vec<String>,
         dir: &Path,
         cpus: &[u32],
-    ) -> Result<Child, String> {
+    ) -> Result<Child, ProcessError> {
         use std::os::unix::process::CommandExt as _;
-        let (program, arguments) = command.split_first().ok_or("the start command is empty")?;
+        let (program, arguments) = command.split_first().ok_or(ProcessError::NoCommand)?;
         let output = dir.join("output.log");
-        let log = File::create(&output).map_err(|error| format!("{}: {error}", output.display()))?;
-        let log_too = log.try_clone().map_err(|error| format!("{}: {error}", output.display()))?;
+        let log = File::create(&output).map_err(FileError::at(&output))?;
+        let log_too = log.try_clone().map_err(FileError::at(&output))?;
         let mut builder = Command::new(program);
         builder
             .args(arguments)
@@ -52,7 +54,7 @@ impl Child {
             .stdout(log)
             .stderr(log_too)
             .process_group(0);
-        let child = pinned(cpus, || builder.spawn()).map_err(|error| format!("{program}: {error}"))?;
+        let child = pinned(cpus, || builder.spawn()).map_err(CommandError::start(program))?;
         Ok(Child { child, output, stop })
     }
 
@@ -66,10 +68,10 @@ impl Child {
     }
 
     /// Why the process has ended; `None` if it is running.
-    pub fn ended(&mut self) -> Option<String> {
+    pub fn ended(&mut self) -> Option<ProcessEnded> {
         match self.child.try_wait() {
             Ok(Some(status)) if self.stop.is_empty() || !status.success() => {
-                Some(format!("it ended with {status}; it printed: {}", self.last_words()))
+                Some(ProcessEnded { status, said: self.last_words() })
             }
             _ => None,
         }
@@ -140,7 +142,7 @@ fn pinned<T>(cpus: &[u32], action: impl FnOnce() -> io::Result<T>) -> io::Result
 #[derive(Debug, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
-    Ended(String),
+    Ended(ProcessEnded),
     TimedOut,
 }
 
@@ -162,9 +164,10 @@ pub fn wait_until_listening(child: &mut Child, address: SocketAddr) -> Readiness
 }
 
 /// Sends a signal to one process.
-pub fn send_signal(pid: u32, signal: Signal) -> Result<(), String> {
-    let pid = Pid::from_raw(pid as i32).ok_or("there is no such process")?;
-    kill_process(pid, signal).map_err(|error| error.to_string())
+pub fn send_signal(pid: u32, signal: Signal) -> Result<(), ProcessError> {
+    let process = Pid::from_raw(pid as i32).ok_or(Errno::SRCH);
+    let sent = process.and_then(|process| kill_process(process, signal));
+    sent.map_err(|error| ProcessError::Signal { pid, source: error.into() })
 }
 
 #[cfg(test)]
@@ -188,7 +191,7 @@ mod tests {
         let mut child = Child::start(&command, &BTreeMap::new(), Vec::new(), &dir, &[]).unwrap();
         let address = "127.0.0.1:9".parse().unwrap();
         match wait_until_listening(&mut child, address) {
-            Readiness::Ended(reason) => assert!(reason.contains("no such setting"), "{reason}"),
+            Readiness::Ended(ended) => assert!(ended.said.contains("no such setting"), "{ended}"),
             other => panic!("{other:?}"),
         }
         fs::remove_dir_all(dir).unwrap();
@@ -209,7 +212,10 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_named() {
         let dir = directory("absent");
-        let error = Child::start(&words("/no/such/gateway"), &BTreeMap::new(), Vec::new(), &dir, &[]).err().unwrap();
+        let error = Child::start(&words("/no/such/gateway"), &BTreeMap::new(), Vec::new(), &dir, &[])
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.starts_with("/no/such/gateway: "), "{error}");
         fs::remove_dir_all(dir).unwrap();
     }

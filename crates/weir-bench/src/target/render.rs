@@ -6,7 +6,7 @@ use minijinja::{Environment, UndefinedBehavior, syntax::SyntaxConfig, value::Ser
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::PeerDefinition;
+use super::{PeerDefinition, PeerError};
 use crate::library;
 
 /// The values that templates can use.
@@ -117,14 +117,14 @@ pub fn credentials(routes: u32, consumers: u32) -> (Vec<TemplateRoute>, Vec<Temp
 }
 
 /// Renders the templates of a peer: the files of its configuration by name. Pure.
-pub fn render(peer: &PeerDefinition, inputs: &Inputs) -> Result<BTreeMap<String, String>, String> {
+pub fn render(peer: &PeerDefinition, inputs: &Inputs) -> Result<BTreeMap<String, String>, PeerError> {
     let mut files = BTreeMap::new();
     for file in &peer.files {
         let path = format!("{}/{file}", peer.folder);
         let template = format!("{path}.j2");
         let text = match library::text(&template) {
             Some(text) => render_text(&template, &text, inputs)?,
-            None => library::text(&path).ok_or_else(|| format!("{template} is missing"))?,
+            None => library::text(&path).ok_or(PeerError::Missing { file: template })?,
         };
         files.insert(file.clone(), text);
     }
@@ -132,12 +132,13 @@ pub fn render(peer: &PeerDefinition, inputs: &Inputs) -> Result<BTreeMap<String,
 }
 
 /// Renders one template; `place` names it in errors.
-fn render_text(place: &str, template: &str, inputs: &Inputs) -> Result<String, String> {
+fn render_text(place: &str, template: &str, inputs: &Inputs) -> Result<String, PeerError> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build().expect("the default delimiters differ");
     environment.set_syntax(syntax);
-    environment.render_str(template, Serde(inputs)).map_err(|error| format!("{place}: {error:#}"))
+    let wrong = |source| PeerError::Template { file: place.to_owned(), source };
+    environment.render_str(template, Serde(inputs)).map_err(wrong)
 }
 
 /// SHA-256 over names and contents, in hexadecimal.
@@ -258,7 +259,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_broken_template_is_named() {
-        let error = render_text("peers/x/y.j2", "{% if %}", &inputs()).unwrap_err();
+        let error = render_text("peers/x/y.j2", "{% if %}", &inputs()).unwrap_err().to_string();
         assert!(error.starts_with("peers/x/y.j2: "), "{error}");
     }
 }

@@ -18,12 +18,13 @@ use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 use crate::backend::behaviour::{parse_bytes, parse_duration};
+use crate::cli::LoadCommandError;
 use crate::cli::print::out;
 use crate::engine::{
     ClientTls, EchoCheck, LatencyHistogram, LoadPlan, LoadProgress, LoadResult, LoadTimeouts, PERCENTILES, Pacing,
     PlanError, Protocol, Rate, RequestBody, RequestTemplate, Spacing, StopCondition, Think, run_until,
 };
-use crate::errors::ValueError;
+use crate::errors::{FileError, ValueError};
 
 pub use self::report::report;
 pub use self::verdict::verdict;
@@ -175,7 +176,7 @@ pub fn main(args: LoadArguments) -> ExitCode {
     let json = args.json.clone();
     let quiet = args.quiet;
     let outcome = plan(args).and_then(|plan| {
-        let result = run_with_progress(&plan, quiet).map_err(|error| error.to_string())?;
+        let result = run_with_progress(&plan, quiet)?;
         Ok((plan, result))
     });
     let (plan, result) = match outcome {
@@ -233,7 +234,7 @@ fn with_percentiles(result: &LoadResult) -> io::Result<serde_json::Value> {
 }
 
 /// The plan that the options describe.
-fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
+fn plan(args: LoadArguments) -> Result<LoadPlan, LoadCommandError> {
     if let Some(path) = &args.plan {
         let mut text = String::new();
         let read = if path.as_os_str() == "-" {
@@ -241,8 +242,9 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
         } else {
             fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
         };
-        read.map_err(|error| format!("{}: {error}", path.display()))?;
-        return serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()));
+        read.map_err(FileError::at(path))?;
+        let plan = serde_json::from_str(&text);
+        return plan.map_err(|source| LoadCommandError::Syntax { path: path.clone(), source });
     }
     let body = match (&args.data, args.data_size) {
         (Some(text), _) => match text.strip_prefix('@') {
@@ -263,10 +265,7 @@ fn plan(args: LoadArguments) -> Result<LoadPlan, String> {
     let requests: Vec<RequestTemplate> = requests.collect();
     let protocol = protocol(&args, &requests);
     if args.rate.is_some() && matches!(protocol, Protocol::Sse | Protocol::Idle { .. }) {
-        let name = protocol.name();
-        return Err(format!(
-            "--rate applies to requests and messages; clients of `-p {name}` send none after the first"
-        ));
+        return Err(LoadCommandError::RateWithoutRequests { protocol: protocol.name() });
     }
     let duration = args.duration.or(args.requests.is_none().then_some(Duration::from_secs(10)));
     let pacing = pacing(&args, duration);
@@ -434,7 +433,7 @@ mod tests {
 
     fn parsed(line: &str) -> Result<LoadPlan, String> {
         let command = Command::try_parse_from(["load"].into_iter().chain(line.split_whitespace()));
-        plan(command.map_err(|error| error.to_string())?.args)
+        plan(command.map_err(|error| error.to_string())?.args).map_err(|error| error.to_string())
     }
 
     #[test]
