@@ -30,7 +30,7 @@ use crate::record::LogEntry;
 use crate::sending::HubSender;
 use crate::settings::HubSettings;
 use crate::store::HubStore;
-use crate::verification::{VerificationFailure, VerificationReports};
+use crate::verification::{AskedVerification, VerificationFailure, VerificationReports};
 
 use event_storing::EventStoring;
 pub(crate) use listeners::EventWaiter;
@@ -346,11 +346,12 @@ impl HubDriver {
     }
 
     fn verified(&mut self, verification: &Verification, outcome: Result<(), VerificationFailure>, asked_ms: u64) {
-        if let Err(failure) = outcome
-            && let asked = (verification.mode.name(), &*verification.topic, &*verification.callback)
-            && let Some(line) = self.verifications.report(asked, failure, Instant::now().into_std())
-        {
-            (self.tell)(&line);
+        if let Err(failure) = outcome {
+            let Verification { mode, topic, callback, .. } = verification;
+            let asked = AskedVerification { mode: mode.name(), topic, callback };
+            if let Some(line) = self.verifications.report(asked, failure, Instant::now().into_std()) {
+                (self.tell)(&line);
+            }
         }
         self.engine.verified(verification.number, outcome.is_ok(), asked_ms, self.clock.now_ms());
     }

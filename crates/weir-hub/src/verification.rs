@@ -79,6 +79,14 @@ impl AddAssign for FailedVerifications {
     }
 }
 
+/// A request that a subscriber is asked to confirm.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AskedVerification<'a> {
+    pub(crate) mode: &'a str,
+    pub(crate) topic: &'a str,
+    pub(crate) callback: &'a str,
+}
+
 /// Counts and logs failed verifications.
 #[derive(Debug, Default)]
 pub(crate) struct VerificationReports {
@@ -89,11 +97,10 @@ pub(crate) struct VerificationReports {
 }
 
 impl VerificationReports {
-    /// Counts a failure. Returns the line to log, unless there was one a moment ago. `asked` is the request: its mode, topic and
-    /// callback.
+    /// Counts a failure. Returns the line to log, unless there was one a moment ago.
     pub(crate) fn report(
         &mut self,
-        asked: (&str, &str, &str),
+        asked: AskedVerification<'_>,
         failure: VerificationFailure,
         now: Instant,
     ) -> Option<String> {
@@ -103,7 +110,7 @@ impl VerificationReports {
             return None;
         }
         self.told = Some(now);
-        let (mode, topic, callback) = asked;
+        let AskedVerification { mode, topic, callback } = asked;
         // The path and the query of a callback may contain a secret.
         let host = origin_of(callback).unwrap_or_default();
         let more = match std::mem::take(&mut self.untold) {
@@ -120,7 +127,8 @@ mod tests {
 
     #[test]
     fn failures_are_all_counted_and_a_few_are_told() {
-        let asked = ("subscribe", "http://t.example/1", "http://c.example/hidden?token=hidden");
+        let callback = "http://c.example/hidden?token=hidden";
+        let asked = AskedVerification { mode: "subscribe", topic: "http://t.example/1", callback };
         let mut reports = VerificationReports::default();
         let begin = Instant::now();
         let denied = NoAnswerReason::AddressDenied.into();

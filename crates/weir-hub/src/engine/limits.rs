@@ -36,6 +36,14 @@ pub(super) enum LimitVerdict {
     Drop,
 }
 
+/// The use of a limit, in events or in bytes: the maximum, and what the current and the previous window have used.
+#[derive(Clone, Copy)]
+struct LimitUse {
+    most: u64,
+    current: u64,
+    previous: u64,
+}
+
 impl CountedLimit {
     fn window_ms(&self) -> u64 {
         self.limit.window_s.saturating_mul(1_000).max(1)
@@ -56,13 +64,16 @@ impl CountedLimit {
     /// When something may be left again; `None` if something is left now.
     fn used_up_until(&mut self, now_ms: u64) -> Option<u64> {
         self.roll(now_ms);
-        let of_count = self.limit.count.map(|most| (most, self.current.events, self.previous.events));
-        let of_bytes = self.limit.bytes.map(|most| (most, self.current.bytes, self.previous.bytes));
+        let (current, previous) = (self.current, self.previous);
+        let of_count = |most| LimitUse { most, current: current.events, previous: previous.events };
+        let of_bytes = |most| LimitUse { most, current: current.bytes, previous: previous.bytes };
+        let (of_count, of_bytes) = (self.limit.count.map(of_count), self.limit.bytes.map(of_bytes));
         [of_count, of_bytes].into_iter().flatten().filter_map(|used| self.free_at(used, now_ms)).max()
     }
 
-    /// When a limit has something left again, by the maximum and what the current and the previous window have used.
-    fn free_at(&self, (most, current, previous): (u64, u64, u64), now_ms: u64) -> Option<u64> {
+    /// When a limit has something left again.
+    fn free_at(&self, used: LimitUse, now_ms: u64) -> Option<u64> {
+        let LimitUse { most, current, previous } = used;
         let window_ms = u128::from(self.window_ms());
         let left_ms = window_ms - u128::from(now_ms.saturating_sub(self.window_began_ms));
         let of_previous = u128::from(previous) * left_ms / window_ms;
