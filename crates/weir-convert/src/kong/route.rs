@@ -100,15 +100,11 @@ fn convert(conversion: &mut DocumentConversion, service: Option<&DocumentValue>,
             plain_paths.iter().map(|path| format!("{path}*")).collect()
         };
         let pairs = prefix_pairs(&plain_paths, route.is_true("strip_path", true), path);
-        add(
-            conversion,
-            route,
-            &common,
-            RouteParts { uris, pairs, expression: None, members: &members, plugins: &chain.plugins, closed },
-        );
+        let parts = RouteParts { uris, pairs, ..RouteParts::new(&members, &chain.plugins, closed) };
+        add(conversion, route, &common, parts);
     }
     for expression in expressions {
-        let parts = (&members, &chain.plugins, closed);
+        let parts = RouteParts::new(&members, &chain.plugins, closed);
         add_expression(conversion, route, &common, expression, path, parts);
     }
 }
@@ -122,14 +118,14 @@ fn report_rest(conversion: &mut DocumentConversion, route: &DocumentValue) {
     }
 }
 
-/// Adds a route whose path is a regular expression, with the given members, plugins, and whether it is closed.
+/// Adds a route whose path is a regular expression, which gives `parts` their URIs and rewriting.
 fn add_expression(
     conversion: &mut DocumentConversion,
     route: &DocumentValue,
     common: &RouteConditions,
     path_expression: &str,
     path: &str,
-    (members, plugins, closed): (&YamlMembers, &YamlMembers, bool),
+    parts: RouteParts<'_>,
 ) {
     let pattern = supported(&path_expression[1..]).map(|pattern| format!("^(?:{pattern})"));
     let uris = vec![format!("{}*", fixed_prefix(&path_expression[1..]))];
@@ -137,12 +133,7 @@ fn add_expression(
         let text = "look-around and back-references are not supported";
         conversion.lost(route, format!("`{path_expression}`: {text}; `{}` answers with 503", uris[0]));
         let refusal = [answer(503, "", None)];
-        add(
-            conversion,
-            route,
-            common,
-            RouteParts { uris, pairs: Vec::new(), expression: None, members: &[], plugins: &refusal, closed: true },
-        );
+        add(conversion, route, common, RouteParts { uris, ..RouteParts::new(&[], &refusal, true) });
         return;
     };
     conversion.differs(route, format!("`{path_expression}`: a route with a longer plain path takes precedence"));
@@ -152,7 +143,7 @@ fn add_expression(
         (false, "") => Vec::new(),
         (false, path) => vec!["^/(.*)".to_owned(), format!("{path}/$1")],
     };
-    add(conversion, route, common, RouteParts { uris, pairs, expression: Some(pattern), members, plugins, closed });
+    add(conversion, route, common, RouteParts { uris, pairs, expression: Some(pattern), ..parts });
 }
 
 /// The rewriting of paths for the upstream: the service's path, and what follows the route's path.
@@ -247,6 +238,12 @@ struct RouteParts<'a> {
     members: &'a [(String, Yaml)],
     plugins: &'a [(String, Yaml)],
     closed: bool,
+}
+
+impl<'a> RouteParts<'a> {
+    fn new(members: &'a [(String, Yaml)], plugins: &'a [(String, Yaml)], closed: bool) -> RouteParts<'a> {
+        RouteParts { uris: Vec::new(), pairs: Vec::new(), expression: None, members, plugins, closed }
+    }
 }
 
 fn add(conversion: &mut DocumentConversion, route: &DocumentValue, conditions: &RouteConditions, parts: RouteParts) {
