@@ -94,19 +94,26 @@ impl<'a> Chains<'a> {
             chains.groups.insert(id, chains.sets.len());
             chains.sets.push(chains.set("consumer_group", id, *content, origin, plugins));
         }
+        chains.add_global_rules();
+        chains
+    }
+
+    /// Builds the global rules, and what stands beside them.
+    fn add_global_rules(&mut self) {
+        let document = self.compiler.document;
         let mut global = Vec::new();
         let mut seen = HashSet::new();
         let mut keys = Some(Vec::new());
-        let from_listen = chains.said_of_http3();
+        let from_listen = self.said_of_http3();
         let rules = document.global_rules.iter().map(|rule| ("global_rule", rule));
         for (kind, rule) in rules.chain(from_listen.iter().map(|rule| ("listen", rule))) {
             let PluginSet { id, origin, content, plugins } = rule;
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
                 // APISIX would silently ignore the second one.
                 let problem = format!("`{}` is in two global rules", plugin.name);
-                chains.report(origin, plugin, problem, Some("keep it in one of them".to_owned()));
+                self.report(origin, plugin, problem, Some("keep it in one of them".to_owned()));
             }
-            let set = chains.set(kind, id, *content, origin, plugins);
+            let set = self.set(kind, id, *content, origin, plugins);
             keys = keys.zip(set.key).map(|(mut keys, key)| {
                 keys.push(key);
                 keys
@@ -114,9 +121,8 @@ impl<'a> Chains<'a> {
             let built = set.built.iter().filter_map(|built| built.link.clone());
             global.extend(built.map(|link| Link { rank: Rank { reach: ChainReach::Global, ..link.rank }, ..link }));
         }
-        chains.global = global;
-        chains.global_key = keys.map(Fingerprint::of);
-        chains
+        self.global = global;
+        self.global_key = keys.map(Fingerprint::of);
     }
 
     /// The plugin by which addresses with `http3` are told to clients, unless a global rule decides that. A port that the system chooses

@@ -61,36 +61,20 @@ fn start(
     section: Option<Vec<u8>>,
 ) -> Result<(), H3Fault> {
     let worker = &connection.worker;
-    let limits = worker.current().snapshot.clients.limits;
-    let ended = state.slots.get_mut(&id).is_some_and(|slot| slot.poll_end(id, &mut state.quic));
     let mut exchange = worker.buffers.take_exchange();
     let parsed = match &section {
         None => Err(Reject::HeadTooLarge),
-        Some(section) => {
-            let read = head::read_request(section, ended, &limits, &mut exchange.request);
-            let read = read.map_err(H3Fault::Connection)?;
-            if let Some(priority) = read.priority {
-                prioritize(&mut state.quic, id, priority);
-            }
-            read.parsed
-        }
+        Some(section) => parse(connection, state, id, section, &mut exchange.request)?,
     };
-    if parsed.is_ok() && has_no_content_in_all_likelihood(&exchange.request) {
-        // With content of unknown length it would be neither cached nor tried again elsewhere.
-        let H3State { slots, quic, credit, .. } = state;
-        let Some(slot) = slots.get_mut(&id) else { return Ok(()) };
-        match slot.look_ahead(id, quic, || credit.empty_frame())? {
-            SlotAhead::Part => {}
-            SlotAhead::End => exchange.request.framing = Framing::None,
-            SlotAhead::Unknown => {
-                slot.head = section;
-                worker.buffers.recycle_exchange(exchange);
-                return match state.has_too_many_sections() {
-                    true => Err(H3Fault::Stream(H3ErrorCode::H3_EXCESSIVE_LOAD)),
-                    false => Ok(()),
-                };
-            }
+    if parsed.is_ok() && is_undecided(state, id, &mut exchange.request)? {
+        if let Some(slot) = state.slots.get_mut(&id) {
+            slot.head = section;
         }
+        worker.buffers.recycle_exchange(exchange);
+        return match state.has_too_many_sections() {
+            true => Err(H3Fault::Stream(H3ErrorCode::H3_EXCESSIVE_LOAD)),
+            false => Ok(()),
+        };
     }
     if parsed == Err(Reject::Malformed) {
         worker.buffers.recycle_exchange(exchange);
@@ -126,11 +110,38 @@ fn start(
     Ok(())
 }
 
-/// Some clients send the end of a stream after the head, in a packet of its own.
-fn has_no_content_in_all_likelihood(request: &RequestHead) -> bool {
+/// Makes a head of the section.
+fn parse(
+    connection: &H3Connection,
+    state: &mut H3State,
+    id: StreamId,
+    section: &[u8],
+    request: &mut RequestHead,
+) -> Result<Result<(), Reject>, H3Fault> {
+    let limits = connection.worker.current().snapshot.clients.limits;
+    let ended = state.slots.get_mut(&id).is_some_and(|slot| slot.poll_end(id, &mut state.quic));
+    let read = head::read_request(section, ended, &limits, request).map_err(H3Fault::Connection)?;
+    if let Some(priority) = read.priority {
+        prioritize(&mut state.quic, id, priority);
+    }
+    Ok(read.parsed)
+}
+
+/// Whether a request that has no content in all likelihood may still have some: many clients send the end of the stream after the head,
+/// in a packet of its own. With content of unknown length it would be neither cached nor tried again elsewhere.
+fn is_undecided(state: &mut H3State, id: StreamId, request: &mut RequestHead) -> Result<bool, H3Fault> {
     let is_bare =
         matches!(request.method, Method::Get | Method::Head | Method::Options | Method::Delete | Method::Trace);
-    is_bare && request.framing == Framing::UntilClose && !request.expects_continue
+    if !is_bare || request.framing != Framing::UntilClose || request.expects_continue {
+        return Ok(false);
+    }
+    let H3State { slots, quic, credit, .. } = state;
+    let Some(slot) = slots.get_mut(&id) else { return Ok(false) };
+    let ahead = slot.look_ahead(id, quic, || credit.empty_frame())?;
+    if matches!(ahead, SlotAhead::End) {
+        request.framing = Framing::None;
+    }
+    Ok(matches!(ahead, SlotAhead::Unknown))
 }
 
 async fn run(mut stream: H3ClientStream, exchange: Box<crate::context::served_exchange::ServedExchange>) {
