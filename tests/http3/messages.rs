@@ -219,6 +219,21 @@ fn a_request_that_is_reset_ends_at_the_origin_as_well() {
 }
 
 #[test]
+fn a_request_whose_end_does_not_come_is_answered_as_one_with_content() {
+    let origin = Origin::serving(|request| Answer::ok(request.headers.get("Transfer-Encoding").unwrap_or("-")));
+    let served = serve(&origin, "");
+    run(async {
+        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
+        let mut stream = sender.send_request(request("GET", "/")).await.expect("it is sent");
+        eventually("it is forwarded", DEADLINE, || origin.connections() == 1);
+        stream.finish().await.expect("it ends");
+        assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
+        assert_eq!(rest(&mut stream).await.0, b"chunked");
+        assert_eq!(ask(&mut sender, request("GET", "/")).await.1, b"-", "its end has come");
+    });
+}
+
+#[test]
 fn a_more_urgent_response_goes_first() {
     let (large, small) = (700 * 1024, 128 * 1024);
     let gate = Gate::new();

@@ -19,6 +19,9 @@ use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, 
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{join, listed};
 
+/// Whose plugin it is by which responses say that HTTP/3 is served.
+const LISTEN: &str = "listen";
+
 /// Findings from building a route's own plugins.
 pub(super) struct OwnPlugins {
     pub(super) declarations: Vec<Declaration>,
@@ -106,7 +109,7 @@ impl<'a> Chains<'a> {
         let mut keys = Some(Vec::new());
         let from_listen = self.said_of_http3();
         let rules = document.global_rules.iter().map(|rule| ("global_rule", rule));
-        for (kind, rule) in rules.chain(from_listen.iter().map(|rule| ("listen", rule))) {
+        for (kind, rule) in rules.chain(from_listen.iter().map(|rule| (LISTEN, rule))) {
             let PluginSet { id, origin, content, plugins } = rule;
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
                 // APISIX would silently ignore the second one.
@@ -119,7 +122,12 @@ impl<'a> Chains<'a> {
                 keys
             });
             let built = set.built.iter().filter_map(|built| built.link.clone());
-            global.extend(built.map(|link| Link { rank: Rank { reach: ChainReach::Global, ..link.rank }, ..link }));
+            let rank = |rank: Rank| match kind {
+                // After all others, so that any plugin may set the field.
+                LISTEN => Rank { priority: Reverse(i32::MIN), ..rank },
+                _ => Rank { reach: ChainReach::Global, ..rank },
+            };
+            global.extend(built.map(|link| Link { rank: rank(link.rank), ..link }));
         }
         self.global = global;
         self.global_key = keys.map(Fingerprint::of);

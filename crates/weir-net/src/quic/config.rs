@@ -1,5 +1,6 @@
 //! The settings of an endpoint and of its connections.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ impl QuicLimits {
 /// The most streams of a client that carry no request: control, the two of QPACK, and some without a meaning (RFC 9114 §6.2).
 const UNIDIRECTIONAL_STREAMS: u32 = 16;
 
+/// The least time between two resets of an endpoint. Each is shorter than what has caused it.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Keys that all workers use. They last as long as the process, unless that of resets is kept: only then do clients of an earlier process
 /// learn at their next packet that it has ended, and not by their own time-out.
 #[derive(Clone)]
@@ -54,6 +58,12 @@ impl QuicSecrets {
         let (reset, token) = secret.split_at(32);
         let token = Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(token));
         QuicSecrets { reset: reset_key(reset), token }
+    }
+
+    /// For the endpoints of an address. They do not know the connections of other addresses, and must not reset these (RFC 9000 §21.11).
+    pub fn of_address(&self, bound: SocketAddr) -> QuicSecrets {
+        let key = hmac::sign(&self.reset, bound.to_string().as_bytes());
+        QuicSecrets { reset: reset_key(key.as_ref()), token: Arc::clone(&self.token) }
     }
 
     /// With the key of an earlier process for resets (RFC 9000 §10.3).
@@ -75,7 +85,7 @@ impl Default for QuicSecrets {
 /// The configuration of a worker's endpoint.
 pub(super) fn endpoint(secrets: &QuicSecrets, ids: WorkerConnectionIds) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::clone(&secrets.reset) as _);
-    config.cid_generator(move || Box::new(ids));
+    config.cid_generator(move || Box::new(ids)).min_reset_interval(RESET_INTERVAL);
     config
 }
 

@@ -18,9 +18,16 @@ pub fn generated(directory: &Path, name: &str, bytes: usize) -> io::Result<(Stri
     let mut random = vec![0; bytes];
     aws_lc_rs::rand::fill(&mut random).map_err(|_| io::Error::other("the random number generator failed"))?;
     let key = hex::encode(random);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    // Under another name first, so that the file is never there in part.
+    let unfinished = directory.join(format!("{name}.new"));
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
     writeln!(file, "{key}")?;
     file.sync_all()?;
+    fs::rename(&unfinished, &path)?;
     Ok((key, path))
 }
 

@@ -273,7 +273,15 @@ impl ListenersState {
     fn keep_reset_key(&mut self) {
         let Some(directory) = self.reset_key_in.take() else { return };
         match key_file::generated(&directory, RESET_KEY_FILE, RESET_KEY_BYTES) {
-            Ok((key, _)) => self.quic_secrets = self.quic_secrets.with_reset_key(key.as_bytes()),
+            Ok((key, _)) if key.len() == 2 * RESET_KEY_BYTES => {
+                self.quic_secrets = self.quic_secrets.with_reset_key(key.as_bytes());
+            }
+            Ok((key, path)) => say!(
+                "{} has {} characters and not {}: remove it, so that a new one is made; it is not used",
+                path.display(),
+                key.len(),
+                2 * RESET_KEY_BYTES
+            ),
             Err(error) => say!(
                 "{}: {error}; after a restart, clients of HTTP/3 will wait for their time-out",
                 directory.join(RESET_KEY_FILE).display()
@@ -320,7 +328,9 @@ impl ListenersState {
 /// Opens the UDP sockets of an address.
 fn open_http3(plan: Http3Plan, secrets: &QuicSecrets) -> io::Result<Http3> {
     match quic::bind(plan.bound, plan.workers) {
-        Ok(sockets) => Ok(Http3::Opened(QuicShare { sockets: sockets.into(), secrets: secrets.clone() })),
+        Ok(sockets) => {
+            Ok(Http3::Opened(QuicShare { sockets: sockets.into(), secrets: secrets.of_address(plan.bound) }))
+        }
         Err(error) if plan.may_wait && error.kind() == io::ErrorKind::AddrInUse => Ok(Http3::Awaited(plan)),
         Err(error) => Err(io::Error::new(error.kind(), format!("UDP, for `http3`: {error}"))),
     }

@@ -14,7 +14,7 @@ use weir_proto::h2;
 use weir_proto::h3::{ControlEvent, H3ErrorCode, H3Fault, H3Settings, UnidirectionalReader, unidirectional};
 
 use super::slot::{RequestSlot, next_chunk};
-use super::state::{ConnectionPhase, H3State, code, prioritize};
+use super::state::{ConnectionPhase, H3State, code};
 use super::wakes::WakeList;
 use crate::connection::heads::Heads;
 use crate::connection::secure;
@@ -127,6 +127,8 @@ impl H3Connection {
         let mut bytes = vec![unidirectional::kind::CONTROL as u8];
         settings.write(&mut bytes);
         state.control = state.quic.streams().open(Dir::Uni);
+        // Nothing that is urgent to the client holds a GOAWAY up.
+        state.control.into_iter().for_each(|control| drop(state.quic.send_stream(control).set_priority(i32::MAX)));
         state.write_control(&bytes);
         self.idle_since_ns.set(self.worker.now_ns());
     }
@@ -213,12 +215,13 @@ impl H3Connection {
             return state.reset(id, H3ErrorCode::H3_REQUEST_REJECTED);
         }
         let max_section = weir_proto::h3::head::max_section(&self.worker.current().snapshot.clients.limits);
-        state.slots.insert(id, RequestSlot::new(max_section, self.worker.now_ns()));
+        state.add(id, RequestSlot::new(max_section, self.worker.now_ns()));
     }
 
     /// Reads what a stream that only the client sends on has brought.
     fn read_unidirectional(&self, state: &mut H3State, id: StreamId) {
         let H3State { quic, unidirectional, peer, has_settings, credit, .. } = state;
+        let mut updates = Vec::new();
         let Some(reader) = unidirectional.get_mut(&id) else { return };
         let outcome = loop {
             let bytes = match next_chunk(id, quic) {
@@ -233,9 +236,7 @@ impl H3Connection {
                     Ok(Some(ControlEvent::Settings(_))) => *has_settings = true,
                     Ok(Some(ControlEvent::Priority { stream, priority })) => {
                         credit.empty_frame();
-                        if let Ok(stream) = VarInt::from_u64(stream) {
-                            prioritize(quic, stream.into(), priority);
-                        }
+                        updates.extend(VarInt::from_u64(stream).map(|stream| (StreamId::from(stream), priority)));
                     }
                     Ok(Some(_)) => credit.empty_frame(),
                     Err(code) => break Err(code),
@@ -251,8 +252,9 @@ impl H3Connection {
                 break Ok(true);
             }
         };
+        updates.into_iter().for_each(|(id, priority)| state.update_priority(id, priority));
         match outcome {
-            Ok(true) => drop(unidirectional.remove(&id)),
+            Ok(true) => drop(state.unidirectional.remove(&id)),
             Ok(false) => {}
             Err(code) => self.fail(state, code),
         }
@@ -329,9 +331,10 @@ impl H3Connection {
                 self.waits_until_ns(waits_for, self.idle_since_ns.get(), patience)
             }
             _ => {
-                let heads = state.slots.values().filter(|slot| slot.task.is_none()).map(|slot| slot.begun_ns);
+                let is_partial = |slot: &&RequestSlot| slot.task.is_none() && slot.head.is_none();
+                let heads = state.slots.values().filter(is_partial).map(|slot| slot.begun_ns);
                 let head_ns = heads.min().map_or(NEVER, |begun_ns| begun_ns + ns(settings.header_timeout));
-                head_ns.min(self.pinged_ns.get() + PING_NS)
+                head_ns.min(state.undecided_until_ns).min(self.pinged_ns.get() + PING_NS)
             }
         }
     }
@@ -354,7 +357,8 @@ impl H3Connection {
             state.quic.ping();
         }
         let patience_ns = settings.header_timeout.as_nanos() as u64;
-        let is_late = |slot: &RequestSlot| slot.task.is_none() && slot.begun_ns + patience_ns <= now_ns;
+        let is_late =
+            |slot: &RequestSlot| slot.task.is_none() && slot.head.is_none() && slot.begun_ns + patience_ns <= now_ns;
         let late: Vec<StreamId> = state.slots.iter().filter(|(_, slot)| is_late(slot)).map(|(id, _)| *id).collect();
         for id in late {
             state.slots.remove(&id);

@@ -196,6 +196,7 @@ impl SocketDriver {
         self.endpoint.settle(handle, &mut state.quic);
         connection.handle_events(&mut state, &mut |state: &mut H3State, id| requests::begin(&connection, state, id));
         let now_ns = self.worker.now_ns();
+        requests::begin_undecided(&connection, &mut state, now_ns);
         let check_ns = connection.keep_deadlines(&mut state, now_ns);
         if driven.is_handshaking && state.phase != ConnectionPhase::Handshake {
             driven.is_handshaking = false;

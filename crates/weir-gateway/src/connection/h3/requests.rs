@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use weir_net::quic::StreamId;
+use weir_net::timer::NEVER;
 use weir_plugin::Stop;
 use weir_proto::h1::Reject;
 use weir_proto::h3::{H3ErrorCode, H3Fault, head};
@@ -14,16 +15,27 @@ use super::slot::{SlotAhead, SlotPart};
 use super::state::{H3State, prioritize};
 use super::stream::H3ClientStream;
 use crate::context::frame::boxed;
-use crate::message::AfterExchange;
 use crate::message::websocket_handshake::add_websocket_key;
 use crate::serve::serve;
+
+/// How long the end of a request that has no content in all likelihood may come after its head began.
+pub const UNDECIDED_NS: u64 = 1_000_000_000;
 
 /// Reads the head of a request, as far as it has come, and begins its exchange once it is complete.
 pub fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
     let section = loop {
         let Some(slot) = state.slots.get_mut(&id) else { return };
-        if let Some(section) = slot.head.take() {
-            break Some(section);
+        if slot.head.is_some() {
+            // Any frame wakes the stream: its head is parsed once more only when it is decided.
+            match slot.look_ahead(id, &mut state.quic, || state.credit.empty_frame()) {
+                Ok(SlotAhead::Unknown) => return state.credit.empty_frame(),
+                Ok(SlotAhead::End | SlotAhead::Part) => break slot.head.take(),
+                Err(fault) => {
+                    connection.fault(state, id, fault);
+                    state.slots.remove(&id);
+                    return;
+                }
+            }
         }
         match slot.poll_part(id, &mut state.quic, &mut [0; 4096]) {
             Poll::Pending if slot.held_sections() > 0 && state.has_too_many_sections() => {
@@ -47,18 +59,49 @@ pub fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
             }
         }
     };
-    if let Err(fault) = start(connection, state, id, section) {
+    start_or_end(connection, state, id, section, true);
+}
+
+/// Begins the exchanges of requests whose end has not come soon after their heads, as of requests with content.
+pub fn begin_undecided(connection: &Rc<H3Connection>, state: &mut H3State, now_ns: u64) {
+    if state.undecided_until_ns > now_ns {
+        return;
+    }
+    state.undecided_until_ns = NEVER;
+    let heads = state.slots.iter_mut().filter(|(_, slot)| slot.head.is_some());
+    let ids: Vec<StreamId> = heads.map(|(id, _)| *id).collect();
+    for id in ids {
+        let Some(slot) = state.slots.get_mut(&id) else { continue };
+        if slot.begun_ns + UNDECIDED_NS > now_ns {
+            state.undecided_until_ns = state.undecided_until_ns.min(slot.begun_ns + UNDECIDED_NS);
+            continue;
+        }
+        let section = slot.head.take();
+        start_or_end(connection, state, id, section, false);
+    }
+}
+
+/// Begins the exchange of a request, or ends its stream.
+fn start_or_end(
+    connection: &Rc<H3Connection>,
+    state: &mut H3State,
+    id: StreamId,
+    section: Option<Vec<u8>>,
+    may_wait: bool,
+) {
+    if let Err(fault) = start(connection, state, id, section, may_wait) {
         connection.fault(state, id, fault);
         state.slots.remove(&id);
     }
 }
 
-/// `section`: `None` if it is too long.
+/// `section`: `None` if it is too long. `may_wait`: the request may wait for its end.
 fn start(
     connection: &Rc<H3Connection>,
     state: &mut H3State,
     id: StreamId,
     section: Option<Vec<u8>>,
+    may_wait: bool,
 ) -> Result<(), H3Fault> {
     let worker = &connection.worker;
     let mut exchange = worker.buffers.take_exchange();
@@ -66,9 +109,10 @@ fn start(
         None => Err(Reject::HeadTooLarge),
         Some(section) => parse(connection, state, id, section, &mut exchange.request)?,
     };
-    if parsed.is_ok() && is_undecided(state, id, &mut exchange.request)? {
+    if parsed.is_ok() && is_undecided(state, id, &mut exchange.request)? && may_wait {
         if let Some(slot) = state.slots.get_mut(&id) {
             slot.head = section;
+            state.undecided_until_ns = state.undecided_until_ns.min(slot.begun_ns + UNDECIDED_NS);
         }
         worker.buffers.recycle_exchange(exchange);
         return match state.has_too_many_sections() {
@@ -121,7 +165,9 @@ fn parse(
     let limits = connection.worker.current().snapshot.clients.limits;
     let ended = state.slots.get_mut(&id).is_some_and(|slot| slot.poll_end(id, &mut state.quic));
     let read = head::read_request(section, ended, &limits, request).map_err(H3Fault::Connection)?;
-    if let Some(priority) = read.priority {
+    // RFC 9218 §7: what the client has said later counts, in whatever order it comes.
+    let is_updated = state.slots.get(&id).is_some_and(|slot| slot.has_priority_update);
+    if let Some(priority) = read.priority.filter(|_| !is_updated) {
         prioritize(&mut state.quic, id, priority);
     }
     Ok(read.parsed)
@@ -147,6 +193,5 @@ fn is_undecided(state: &mut H3State, id: StreamId, request: &mut RequestHead) ->
 async fn run(mut stream: H3ClientStream, exchange: Box<crate::context::served_exchange::ServedExchange>) {
     stream.watch().await;
     let worker = stream.worker();
-    let after = serve(&worker, &mut stream, exchange).await;
-    stream.is_served = !matches!(after, AfterExchange::Abort | AfterExchange::Reset);
+    serve(&worker, &mut stream, exchange).await;
 }

@@ -15,6 +15,8 @@ pub struct RequestSlot {
     pub reader: H3MessageReader,
     /// The section of a request that has no content in all likelihood, until that is known.
     pub head: Option<Vec<u8>>,
+    /// A PRIORITY_UPDATE frame has been received for the stream.
+    pub has_priority_update: bool,
     /// Received bytes that have not been read.
     pending: Bytes,
     tail: StreamTail,
@@ -68,6 +70,7 @@ impl RequestSlot {
         RequestSlot {
             reader: H3MessageReader::new(max_section),
             head: None,
+            has_priority_update: false,
             pending: Bytes::new(),
             tail: StreamTail::Open,
             lost: None,

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use weir_net::quic::{Connection, StreamId, VarInt};
+use weir_net::timer::NEVER;
 use weir_proto::h2;
 use weir_proto::h2::credit::Credit;
 use weir_proto::h3::{H3ErrorCode, PeerStreams, UnidirectionalReader, frame};
@@ -18,6 +19,9 @@ const FAREWELL_TRIPS: u32 = 2;
 
 /// The most bytes of heads and trailers of one connection that have come in part.
 const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
+
+/// The most requests that have not begun and whose priority has been updated.
+const MOST_EARLY_UPDATES: usize = 128;
 
 /// What is borrowed in turn.
 pub struct H3State {
@@ -37,6 +41,10 @@ pub struct H3State {
     /// The number of the next request that the client has not begun.
     pub next: u64,
     pub phase: ConnectionPhase,
+    /// Requests that have not begun, and whose priority has been updated already.
+    early_updates: HashSet<StreamId>,
+    /// When it is decided at the latest whether the next request has content.
+    pub undecided_until_ns: u64,
     /// When the GOAWAY was sent.
     left_ns: u64,
 }
@@ -65,6 +73,8 @@ impl H3State {
             sections: 0,
             next: 0,
             phase: ConnectionPhase::Handshake,
+            early_updates: HashSet::new(),
+            undecided_until_ns: NEVER,
             left_ns: 0,
         }
     }
@@ -84,6 +94,24 @@ impl H3State {
             self.credit.stream_left();
         }
         slot.lose(StreamLoss::Reset(h2::ErrorCode::CANCEL));
+    }
+
+    /// Adds a stream of a request that the client has opened.
+    pub fn add(&mut self, id: StreamId, mut slot: RequestSlot) {
+        slot.has_priority_update = self.early_updates.remove(&id);
+        self.slots.insert(id, slot);
+    }
+
+    /// A PRIORITY_UPDATE frame: the request's own field counts no more. Updates of requests that are too far in the future are ignored.
+    pub fn update_priority(&mut self, id: StreamId, priority: h2::Priority) {
+        match self.slots.get_mut(&id) {
+            Some(slot) => slot.has_priority_update = true,
+            None if VarInt::from(id).into_inner() < self.next || self.early_updates.len() >= MOST_EARLY_UPDATES => {
+                return;
+            }
+            None => drop(self.early_updates.insert(id)),
+        }
+        prioritize(&mut self.quic, id, priority);
     }
 
     /// Whether the sections that have come in part take more memory than a connection may use for them.
@@ -136,7 +164,7 @@ impl H3State {
 /// Responses of the same urgency take turns, whether they are incremental or not.
 pub fn prioritize(quic: &mut Connection, id: StreamId, priority: h2::Priority) {
     let of_others = i32::from(h2::Priority::default().urgency);
-    // It fails if the stream has ended, or has not begun: then the field of its request decides.
+    // It fails if the stream has ended, or is beyond those that the client may open.
     let _ = quic.send_stream(id).set_priority(of_others - i32::from(priority.urgency));
 }
 

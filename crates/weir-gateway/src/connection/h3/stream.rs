@@ -37,8 +37,6 @@ pub(super) struct H3ClientStream {
     call_deadline_ns: u64,
     /// The trailers that end the message, after the content that is given to `send` next.
     ending: Option<Trailers>,
-    /// The exchange has ended with a whole response.
-    pub(super) is_served: bool,
     /// Always empty: another message has a stream of its own.
     stash: Vec<u8>,
 }
@@ -55,7 +53,6 @@ impl H3ClientStream {
             begun_ns,
             has_response: false,
             ending: None,
-            is_served: false,
             stash: Vec::new(),
             connection,
         }
@@ -125,6 +122,10 @@ impl H3ClientStream {
                     return Poll::Ready(Ok(count));
                 }
                 Poll::Ready(Ok(SlotPart::End)) => return Poll::Ready(Ok(0)),
+                // RFC 9114 §4.4.
+                Poll::Ready(Ok(SlotPart::Trailers(_))) if slot.is_tunnel => {
+                    H3Fault::Connection(H3ErrorCode::H3_FRAME_UNEXPECTED)
+                }
                 Poll::Ready(Ok(SlotPart::Trailers(section))) => {
                     state.sections += section.len() as u64;
                     let limits = connection.worker.current().snapshot.clients.limits;
@@ -317,10 +318,13 @@ impl Drop for H3ClientStream {
                 now_ns,
             };
             end.charge().into_iter().for_each(|charge| charge.apply(&mut state.credit));
-            if !(slot.finished && self.is_served) {
-                // The response is not whole: RFC 9114 §4.1.1.
-                let _ = state.quic.send_stream(self.id).reset(code(H3ErrorCode::H3_INTERNAL_ERROR));
-                state.unacknowledged.remove(&self.id);
+            if !slot.finished {
+                // The response is not whole: RFC 9114 §4.1.1. For tunnels: RFC 9220 §3.
+                let error = match slot.is_tunnel {
+                    true => H3ErrorCode::H3_REQUEST_CANCELLED,
+                    false => H3ErrorCode::H3_INTERNAL_ERROR,
+                };
+                let _ = state.quic.send_stream(self.id).reset(code(error));
             }
             if !slot.has_ended() {
                 // §4.1: the rest of the request is not needed. The response is not affected.
