@@ -69,7 +69,7 @@ pub async fn run(
         }
         let leave_ns = client.service().leave_ns(exchange.client.connection);
         let is_stopping = client.service().phase() == WorkerPhase::Stopping;
-        if (is_stopping || now_ns >= leave_ns) && down.is_between_frames() {
+        if (is_stopping || now_ns >= leave_ns) && down.is_between_frames() && client.pipe().is_flushed() {
             has_left = true;
             down.leave(context, client.pipe(), &websocket::GOING_AWAY);
             if up.is_between_frames() {

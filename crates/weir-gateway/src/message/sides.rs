@@ -284,6 +284,10 @@ pub trait Pipe {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
     /// Closes the writing side.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Whether the transport has all that was written: the rest is lost if the tunnel ends.
+    fn is_flushed(&self) -> bool {
+        true
+    }
     /// Called while the other side does not take what was read.
     ///
     /// # Errors

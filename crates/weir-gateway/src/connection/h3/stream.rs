@@ -289,6 +289,10 @@ impl Pipe for H3ClientStream {
         Poll::Ready(self.write(|slot| slot.append_content(buffers, bytes)).map(|_| bytes.len()))
     }
 
+    fn is_flushed(&self) -> bool {
+        !self.is_blocked()
+    }
+
     /// Ready once QUIC has the end: without it, the stream is reset when the tunnel ends.
     fn poll_shutdown(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.write(|slot| slot.end(&self.connection.worker.buffers, None))?;
