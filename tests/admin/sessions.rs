@@ -315,28 +315,28 @@ fn a_stream_of_figures_ends_with_its_session() {
     let address = admin_addr(&gateway);
     let mut browser = log_in(address, VIEWER);
     let mut stream = browser.stream(address, "/weir/v1/events");
-    let frame: Value = serde_json::from_slice(&stream.chunk().expect("a frame")).expect("JSON");
+    let frame: Value = serde_json::from_str(&stream.text_to("\n").expect("a frame")).expect("JSON");
     assert_eq!((&frame["type"], &frame["step_ms"]), (&json!("frame"), &json!(1_000)), "{frame}");
     assert_eq!(frame["revision"], gateway.revision().expect("a revision"));
     for name in ["requests_per_second", "memory_bytes", "connections", "cpu_cores", "p99_ms"] {
         assert!(frame["values"].get(name).is_some(), "{name}: {frame}");
     }
     assert!(frame["values"]["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{frame}");
-    let next: Value = serde_json::from_slice(&stream.chunk().expect("a frame")).expect("JSON");
+    let next: Value = serde_json::from_str(&stream.text_to("\n").expect("a frame")).expect("JSON");
     assert!(next["at_ms"].as_u64() > frame["at_ms"].as_u64(), "{next}");
     let mut tail = log_in(address, EDITOR);
     let mut requests = tail.stream(address, "/weir/v1/tail");
     browser.ask("DELETE", "/weir/v1/session", "", "");
     tail.ask("DELETE", "/weir/v1/session", "", "");
     let last = loop {
-        let line: Value = serde_json::from_slice(&stream.chunk().expect("a line")).expect("JSON");
+        let line: Value = serde_json::from_str(&stream.text_to("\n").expect("a line")).expect("JSON");
         if line["type"] != "frame" {
             break line;
         }
     };
     assert_eq!(last, json!({ "type": "ended", "reason": "session" }));
     assert!(stream.chunk().is_ok_and(|chunk| chunk.is_empty()), "the stream is over");
-    let last: Value = serde_json::from_slice(&requests.chunk().expect("a line")).expect("JSON");
+    let last: Value = serde_json::from_str(&requests.text_to("\n").expect("a line")).expect("JSON");
     assert_eq!(last, json!({ "ended": "the session or the token has ended" }));
 }
 

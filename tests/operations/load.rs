@@ -258,9 +258,9 @@ impl Events {
 
     /// Waits for the next event, which must be the right one.
     pub fn next(&mut self) -> Result<(), String> {
-        let chunk = self.client.chunk().map_err(|error| format!("events: {error}"))?;
+        let event = self.client.text_to("\n\n").map_err(|error| format!("events: {error}"))?;
         let expected = format!("data: {}\n\n", self.seen);
         self.seen += 1;
-        if chunk == expected.as_bytes() { Ok(()) } else { Err(format!("events: {chunk:?} instead of {expected:?}")) }
+        if event == expected { Ok(()) } else { Err(format!("events: {event:?} instead of {expected:?}")) }
     }
 }

@@ -23,6 +23,8 @@ pub struct Client {
     /// Requests are sent over HTTP/2, on an additional connection.
     by_http2: bool,
     http2: Option<Http2Connection>,
+    /// What [`Client::text_to`] has read and not returned yet.
+    read_ahead: String,
 }
 
 impl Client {
@@ -94,7 +96,8 @@ impl Client {
 
     fn speaking(stream: Wire) -> std::io::Result<Client> {
         let local = stream.tcp().local_addr()?;
-        Ok(Client { incoming: MessageReader::new(stream.clone(), None), stream, local, by_http2: false, http2: None })
+        let incoming = MessageReader::new(stream.clone(), None);
+        Ok(Client { incoming, stream, local, by_http2: false, http2: None, read_ahead: String::new() })
     }
 
     /// This end's address.
@@ -168,6 +171,21 @@ impl Client {
     /// Reads one chunk of a chunked body; empty for the last chunk, whose trailers are not read.
     pub fn chunk(&mut self) -> Result<Vec<u8>, ReadError> {
         self.incoming.chunk(Reading::Strict)
+    }
+
+    /// Reads the text of a chunked body up to and with the next `end`, however the text was cut into chunks; empty at
+    /// the end of the body. What the last chunk holds beyond is for the next call.
+    pub fn text_to(&mut self, end: &str) -> Result<String, ReadError> {
+        loop {
+            if let Some(at) = self.read_ahead.find(end) {
+                return Ok(self.read_ahead.drain(..at + end.len()).collect());
+            }
+            let chunk = self.chunk()?;
+            if chunk.is_empty() {
+                return Ok(std::mem::take(&mut self.read_ahead));
+            }
+            self.read_ahead += &String::from_utf8(chunk).expect("UTF-8");
+        }
     }
 
     /// Reads the trailers after the last chunk.
