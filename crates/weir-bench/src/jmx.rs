@@ -1,6 +1,6 @@
 //! Converts JMeter test plans into load plans: thread groups with HTTP samplers. What has no counterpart is reported.
 
-use std::{collections::BTreeMap, error::Error, fmt};
+use std::collections::BTreeMap;
 
 use percent_encoding::utf8_percent_encode;
 use quick_xml::{
@@ -12,38 +12,16 @@ use crate::engine::{LoadPlan, LoadTimeouts, Pacing, RequestBody, RequestTemplate
 use crate::uri_characters::RESERVED;
 
 /// Why a test plan cannot be imported.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ImportError {
+    #[error("byte {byte}: {source}")]
     Syntax { byte: u64, source: quick_xml::Error },
+    #[error("{group}: {property}: \"{text}\" is not a number")]
     NotANumber { group: String, property: String, text: String },
+    #[error("{group}: it loops forever without a scheduler; give the thread group a duration")]
     Endless { group: String },
+    #[error("no thread group with an HTTP sampler in the plan. {}", .notes.join(". "))]
     NoGroup { notes: Vec<String> },
-}
-
-impl fmt::Display for ImportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ImportError::Syntax { byte, source } => write!(f, "byte {byte}: {source}"),
-            ImportError::NotANumber { group, property, text } => {
-                write!(f, "{group}: {property}: \"{text}\" is not a number")
-            }
-            ImportError::Endless { group } => {
-                write!(f, "{group}: it loops forever without a scheduler; give the thread group a duration")
-            }
-            ImportError::NoGroup { notes } => {
-                write!(f, "no thread group with an HTTP sampler in the plan. {}", notes.join(". "))
-            }
-        }
-    }
-}
-
-impl Error for ImportError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            ImportError::Syntax { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 /// The result of an import.

@@ -3,8 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    error::Error,
-    fmt, fs,
+    fs,
     io::Write as _,
     path::{Path, PathBuf},
 };
@@ -14,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{Interruptions, LoadPhase, LoadPlan, LoadResult, Protocol},
-    errors::{FileError, from_causes},
+    errors::FileError,
     manifest::Manifest,
     scenario::Scenario,
 };
@@ -705,38 +704,14 @@ impl ResultFile {
 }
 
 /// Why a file is not a result that this version of the lab reads.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ResultFileError {
-    File(FileError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{}: not a result of `weir bench run`: {source}", .path.display())]
     NotAResult { path: PathBuf, source: serde_json::Error },
+    #[error("{}: its schema is \"{schema}\"; this version of the lab reads \"{SCHEMA}\"", .path.display())]
     OtherSchema { path: PathBuf, schema: String },
+    #[error("{}: {source}", .path.display())]
     Syntax { path: PathBuf, source: serde_json::Error },
 }
-
-impl fmt::Display for ResultFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ResultFileError::File(error) => error.fmt(f),
-            ResultFileError::NotAResult { path, source } => {
-                write!(f, "{}: not a result of `weir bench run`: {source}", path.display())
-            }
-            ResultFileError::OtherSchema { path, schema } => {
-                let path = path.display();
-                write!(f, "{path}: its schema is \"{schema}\"; this version of the lab reads \"{SCHEMA}\"")
-            }
-            ResultFileError::Syntax { path, source } => write!(f, "{}: {source}", path.display()),
-        }
-    }
-}
-
-impl Error for ResultFileError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            ResultFileError::File(error) => Some(error),
-            ResultFileError::NotAResult { source, .. } | ResultFileError::Syntax { source, .. } => Some(source),
-            ResultFileError::OtherSchema { .. } => None,
-        }
-    }
-}
-
-from_causes!(ResultFileError: File(FileError));

@@ -1,7 +1,6 @@
 //! The plan of a run, as plain values. Nothing here opens a socket.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -434,7 +433,8 @@ impl LoadPlan {
 }
 
 /// Why a plan cannot be run: the field, and what would be valid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
 pub struct PlanError {
     /// The path of the field, such as `requests[0].url`.
     pub field: String,
@@ -446,14 +446,6 @@ impl PlanError {
         Self { field: field.into(), problem: problem.into() }
     }
 }
-
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.problem)
-    }
-}
-
-impl std::error::Error for PlanError {}
 
 /// Counts keyed by HTTP status.
 pub type Statuses = BTreeMap<u16, u64>;

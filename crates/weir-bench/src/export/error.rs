@@ -1,35 +1,12 @@
-use std::{error::Error, fmt};
-
 use hdrhistogram::serialization::{V2DeflateSerializeError, interval_log::IntervalLogWriterError};
 
-use crate::errors::from_causes;
-
 /// Why a result cannot be exported.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ExportError {
+    #[error("{row} · {target} was not measured")]
     NotMeasured { row: String, target: String },
-    Jtl(csv::Error),
-    IntervalLog(IntervalLogWriterError<V2DeflateSerializeError>),
+    #[error("JTL: {0}")]
+    Jtl(#[from] csv::Error),
+    #[error("interval log: {0}")]
+    IntervalLog(#[from] IntervalLogWriterError<V2DeflateSerializeError>),
 }
-
-impl fmt::Display for ExportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ExportError::NotMeasured { row, target } => write!(f, "{row} · {target} was not measured"),
-            ExportError::Jtl(error) => write!(f, "JTL: {error}"),
-            ExportError::IntervalLog(error) => write!(f, "interval log: {error}"),
-        }
-    }
-}
-
-impl Error for ExportError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            ExportError::NotMeasured { .. } => None,
-            ExportError::Jtl(error) => Some(error),
-            ExportError::IntervalLog(error) => Some(error),
-        }
-    }
-}
-
-from_causes!(ExportError: Jtl(csv::Error), IntervalLog(IntervalLogWriterError<V2DeflateSerializeError>));

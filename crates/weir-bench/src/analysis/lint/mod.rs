@@ -11,8 +11,6 @@ mod publication;
 mod row;
 mod trend;
 
-use std::{error::Error, fmt};
-
 use serde::{Deserialize, Serialize};
 
 use crate::result::ResultFile;
@@ -62,32 +60,19 @@ const OF_THE_MOMENT: [&str; 2] = ["stolen-cpu", "busy-machine"];
 /// Reads a publication, YAML or JSON; `place` names it in errors.
 pub fn read(place: &str, text: &str) -> Result<Evidence, PublicationError> {
     if text.trim().is_empty() {
-        return Err(PublicationError { place: place.to_owned(), syntax: None });
+        return Err(PublicationError::Empty { place: place.to_owned() });
     }
-    let wrong = |error| PublicationError { place: place.to_owned(), syntax: Some(Box::new(error)) };
+    let wrong = |error| PublicationError::Syntax { place: place.to_owned(), source: Box::new(error) };
     serde_saphyr::from_str(text).map_err(wrong)
 }
 
-/// Why a publication cannot be read: it is empty, or what is wrong with its text.
-#[derive(Debug)]
-pub struct PublicationError {
-    place: String,
-    syntax: Option<Box<serde_saphyr::Error>>,
-}
-
-impl fmt::Display for PublicationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.syntax {
-            None => write!(f, "{}: is empty; bench/publications has examples", self.place),
-            Some(error) => write!(f, "{}: {error}", self.place),
-        }
-    }
-}
-
-impl Error for PublicationError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.syntax.as_ref().map(|error| error as &(dyn Error + 'static))
-    }
+/// Why a publication cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PublicationError {
+    #[error("{place}: is empty; bench/publications has examples")]
+    Empty { place: String },
+    #[error("{place}: {source}")]
+    Syntax { place: String, source: Box<serde_saphyr::Error> },
 }
 
 /// Applies all rules; the worst verdicts are first.
