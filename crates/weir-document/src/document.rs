@@ -89,7 +89,7 @@ pub use persistence::PersistenceSpec;
 pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
 pub use resolved_texts::ResolvedText;
-pub use resource::{Reference, ResourceOrigin, is_path_step};
+pub use resource::{Reference, ResourceOrigin, is_path_step, is_position_id, position_id};
 pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;

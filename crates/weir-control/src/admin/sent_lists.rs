@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Refused, refuse};
 use super::references::{fault_of_id, id_text};
 use super::request::{AdminRequest, too_large};
-use crate::document::RESOURCE_LISTS;
+use crate::document::{RESOURCE_LISTS, position_id};
 use crate::stores::resources::ResourceKey;
 use crate::text::json;
 use crate::text::yaml::{self, TextLimits};
@@ -87,7 +87,7 @@ pub(super) fn malformed(lists: &Map<String, Value>) -> Vec<ListError> {
 pub(super) fn key_of(list: &str, index: usize, item: &Value) -> ResourceKey {
     let own = item.get("id").and_then(id_text);
     let name = item.get("username").and_then(id_text).filter(|_| list == "consumers");
-    let id = name.or(own).unwrap_or_else(|| format!("arr_{}", index + 1));
+    let id = name.or(own).unwrap_or_else(|| position_id(index).into());
     ResourceKey::new(list, &id)
 }
 

@@ -58,7 +58,7 @@ pub(super) fn read_global_rule(at: &NodeReader, index: usize) -> Option<PluginSe
     Some(PluginSet {
         origin: ResourceOrigin::of(at),
         content: Fingerprint::of_node(at.node()),
-        id: fields.read(&GLOBAL_RULE.id).unwrap_or_else(|| resource::numbered(index)),
+        id: fields.read(&GLOBAL_RULE.id).unwrap_or_else(|| resource::position_id(index)),
         plugins: fields.read(&GLOBAL_RULE.plugins).unwrap_or_default(),
     })
 }

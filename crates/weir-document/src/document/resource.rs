@@ -175,14 +175,23 @@ impl<'k, T> Resources<'k, T> {
     }
 }
 
-/// The id; if absent, the id that APISIX gives to such an item: `arr_1` for the first.
+/// The id; if absent, that of the position.
 pub(super) fn id(fields: &MapReader, index: usize) -> Box<str> {
-    fields.read(&COMMON.id).unwrap_or_else(|| numbered(index))
+    fields.read(&COMMON.id).unwrap_or_else(|| position_id(index))
 }
 
-/// The id that APISIX gives to an item without one.
-pub(super) fn numbered(index: usize) -> Box<str> {
-    format!("arr_{}", index + 1).into()
+/// What the id of an item without one begins with.
+const POSITION: &str = "arr_";
+
+/// The id that APISIX gives to an item of a list without one: `arr_1` for the first.
+pub fn position_id(index: usize) -> Box<str> {
+    format!("{POSITION}{}", index + 1).into()
+}
+
+/// Whether an id stands for the position of an item.
+pub fn is_position_id(id: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    id.strip_prefix(POSITION).is_some_and(is_number)
 }
 
 pub(super) fn reference(fields: &MapReader, key: &str) -> Option<Reference> {

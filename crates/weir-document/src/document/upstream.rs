@@ -162,7 +162,7 @@ const MOST_IN_FLIGHT: u32 = 1_000_000;
 pub(super) fn read_named(at: &NodeReader, index: usize) -> Option<UpstreamSpec> {
     let upstream = read_inline(at)?;
     let id = match upstream.id.is_empty() {
-        true => format!("arr_{}", index + 1).into(),
+        true => resource::position_id(index),
         false => upstream.id,
     };
     let content = Fingerprint::of((&id, upstream.content));

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Document;
 use super::kinds::{IdRule, KINDS, ResourceKind};
+use super::resource::position_id;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::tree::{NodeKind, TextPosition, TreeNode};
 
@@ -65,7 +66,7 @@ impl Document {
         let told = self.located(Diagnostic { path, ..Diagnostic::at_place(&self.source, item.place, "") });
         WrittenResource {
             list: kind.list,
-            id: id.unwrap_or_else(|| format!("arr_{}", index + 1)),
+            id: id.unwrap_or_else(|| position_id(index).into()),
             value: item.to_json(),
             variables: self.positions.text.as_ref().map(|text| text.with_variables(item)).unwrap_or_default(),
             source: told.source,
