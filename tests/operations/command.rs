@@ -142,21 +142,23 @@ fn check_writes_formats_that_programs_read_and_may_refuse_warnings() {
 fn diff_of_two_files_names_the_requests_that_are_handled_differently() {
     let place = TempDir::new();
     let path = |name: &str, content: &str| place.write(name, content).to_str().expect("ASCII").to_owned();
-    let of = |first: &str, node: &str, timeout: u32| {
+    let of = |first: &str, node: &str, timeout: u32, websocket: bool| {
         let upstream = |node: &str| format!("upstream: {{ nodes: {{ \"{node}:80\": 1 }} }}");
         format!(
-            "{FILE_HEAD}routes:\n{first}- {{ uri: /same, {same} }}\n- {{ id: a, uri: /a, plugins: {{ cors: {{}} }}, {changed} }}\n\
-             - {{ id: t, uri: /t, request_timeout: {timeout}, {same} }}\n",
+            "{FILE_HEAD}services: [{{ id: s, enable_websocket: {websocket}, {same} }}]\n\
+             routes:\n{first}- {{ uri: /same, {same} }}\n- {{ id: a, uri: /a, plugins: {{ cors: {{}} }}, {changed} }}\n\
+             - {{ id: t, uri: /t, request_timeout: {timeout}, {same} }}\n\
+             - {{ id: w, uri: /w, service_id: s }}\n",
             same = upstream("127.0.0.1"),
             changed = upstream(node)
         )
     };
-    let before = path("before.yaml", &of("", "10.0.0.1", 5));
+    let before = path("before.yaml", &of("", "10.0.0.1", 5, true));
     // The first route moves the next one, which has no id, to another place.
-    let after =
-        path("after.yaml", &of("- { uri: /new, plugins: { mocking: { response_example: new } } }\n", "10.0.0.2", 6));
-    let requests =
-        path("requests", "GET http://t/same\nGET http://t/a\nGET http://t/t\nGET http://t/new\nGET http://t/none\n");
+    let new = "- { uri: /new, plugins: { mocking: { response_example: new } } }\n";
+    let after = path("after.yaml", &of(new, "10.0.0.2", 6, false));
+    let requests = ["same", "a", "t", "w", "new", "none"].map(|path| format!("GET http://t/{path}\n")).concat();
+    let requests = path("requests", &requests);
     let diff = |before: &str, after: &str, code: i32| {
         let output = run(&["diff", before, after, "--requests", &requests]);
         assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
@@ -164,12 +166,13 @@ fn diff_of_two_files_names_the_requests_that_are_handled_differently() {
     };
     assert_eq!(
         diff(&before, &after, 1),
-        "5 requests compared, 3 handled differently\n  \
+        "6 requests compared, 4 handled differently\n  \
          GET http://t/a: upstream routes/a has other settings\n  \
          GET http://t/t: route t has other settings\n  \
+         GET http://t/w: route w has other settings\n  \
          GET http://t/new: route none -> arr_1; plugins none -> [mocking from route/arr_1]\n"
     );
-    assert_eq!(diff(&after, &after, 0), "5 requests compared, 0 handled differently\n");
+    assert_eq!(diff(&after, &after, 0), "6 requests compared, 0 handled differently\n");
     let bad = path("bad.yaml", "lisen: []\n");
     ends(&["diff", &before, &bad, "--requests", &requests], 1, "bad.yaml:1:1: lisen:");
     ends(&["diff", &before, &after], 2, "--requests <FILE>");

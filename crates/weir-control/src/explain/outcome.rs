@@ -1,10 +1,12 @@
 //! The route, the plugins and the upstream of a request, to compare two configurations.
 
-use weir_gateway::snapshot::Snapshot;
+use std::time::Duration;
+
+use weir_gateway::snapshot::{Snapshot, Timeouts};
 use weir_plugin::Registry;
 
 use super::{RequestDescription, ResourceIndex, exchange, route_of, rows};
-use crate::document::{RouteSpec, UpstreamSpec};
+use crate::document::{RouteSpec, UpstreamSpec, is_position_id};
 use crate::text::fingerprint::Fingerprint;
 
 /// How a configuration handles a request.
@@ -12,13 +14,23 @@ use crate::text::fingerprint::Fingerprint;
 pub struct RoutingOutcome {
     /// The id of the route; `None` if none matches.
     pub route: Option<Box<str>>,
-    /// The settings of the route that apply to a request it has taken.
-    route_settings: Option<Fingerprint>,
+    /// `None` if no route matches.
+    settings: Option<RouteSettings>,
     /// The plugins that run, in their order.
     pub plugins: Vec<OutcomePlugin>,
     /// The key of the resource that contains the upstream, such as `upstreams/u1` or `routes/r1`; or of the hub: `hubs/h1`.
     pub upstream: Option<String>,
     upstream_content: Option<Fingerprint>,
+}
+
+/// What a route does with a request beside its plugins and its upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RouteSettings {
+    timeouts: Option<Timeouts>,
+    request_timeout: Option<Duration>,
+    enable_websocket: Option<bool>,
+    allow_encoded_slashes: Option<bool>,
+    merge_slashes: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +55,7 @@ impl RoutingComparison {
     pub fn differences(&self) -> Vec<&'static str> {
         let RoutingComparison { before, after, .. } = self;
         let named = |name: Option<&str>| name.map(|name| without_position(name).to_owned());
-        let route = |of: &RoutingOutcome| (named(of.route.as_deref()), of.route_settings);
+        let route = |of: &RoutingOutcome| (named(of.route.as_deref()), of.settings.clone());
         let upstream = |of: &RoutingOutcome| (named(of.upstream.as_deref()), of.upstream_content);
         let plugin = |of: &OutcomePlugin| (of.name.clone(), named(Some(&of.source)), of.content);
         let plugins = |of: &RoutingOutcome| of.plugins.iter().map(plugin).collect::<Vec<_>>();
@@ -59,8 +71,7 @@ impl RoutingComparison {
 /// The name of a resource without the id that stands for its position in a list of a file, such as `route/` of `route/arr_7`.
 fn without_position(name: &str) -> &str {
     let (kind, id) = name.split_at(name.rfind('/').map_or(0, |slash| slash + 1));
-    let is_position = |number: &str| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    if id.strip_prefix("arr_").is_some_and(is_position) { kind } else { name }
+    if is_position_id(id) { kind } else { name }
 }
 
 /// How a document, compiled to `snapshot`, handles a request. `resources` are those of the document.
@@ -79,18 +90,49 @@ pub(crate) fn outcome(
     let plugins = running.map(|row| OutcomePlugin { name: row.plugin, source: row.source, content: row.content });
     let mut outcome = RoutingOutcome { route: route.map(Box::from), plugins: plugins.collect(), ..Default::default() };
     let Some(route) = route.and_then(|id| resources.routes.find(id)) else { return Ok(outcome) };
-    outcome.route_settings = Some(settings_of(route));
+    outcome.settings = Some(settings_of(resources, route));
     if let Some((upstream, content)) = target(resources, route) {
         (outcome.upstream, outcome.upstream_content) = (Some(upstream), content);
     }
     Ok(outcome)
 }
 
-/// What a route does with a request beside its plugins and its upstream.
-fn settings_of(route: &RouteSpec) -> Fingerprint {
-    let RouteSpec { timeouts, request_timeout, enable_websocket, allow_encoded_slashes, merge_slashes, .. } = route;
-    let all = (timeouts, request_timeout, enable_websocket, allow_encoded_slashes, merge_slashes);
-    Fingerprint::of(format!("{all:?}"))
+fn settings_of(resources: &ResourceIndex, route: &RouteSpec) -> RouteSettings {
+    let RouteSpec {
+        timeouts,
+        request_timeout,
+        enable_websocket,
+        allow_encoded_slashes,
+        merge_slashes,
+        // What the route is called, and which requests it takes.
+        origin: _,
+        content: _,
+        id: _,
+        name: _,
+        uris: _,
+        hosts: _,
+        listeners: _,
+        methods: _,
+        remote_addrs: _,
+        priority: _,
+        vars: _,
+        enabled: _,
+        // Compared apart from these settings.
+        plugins: _,
+        plugin_config_id: _,
+        service_id,
+        upstream_id: _,
+        upstream: _,
+        hub_id: _,
+    } = route;
+    let of_service = || resources.services.referred(service_id)?.enable_websocket;
+    RouteSettings {
+        timeouts: *timeouts,
+        request_timeout: *request_timeout,
+        enable_websocket: enable_websocket.or_else(of_service),
+        allow_encoded_slashes: *allow_encoded_slashes,
+        merge_slashes: *merge_slashes,
+    }
 }
 
 /// Where a route leads to, in the order of precedence. A hub has no content that a change of a resource could modify.
