@@ -19,9 +19,6 @@ use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, 
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{join, listed};
 
-/// Whose plugin it is by which responses say that HTTP/3 is served.
-const LISTEN: &str = "listen";
-
 /// Findings from building a route's own plugins.
 pub(super) struct OwnPlugins {
     pub(super) declarations: Vec<Declaration>,
@@ -104,33 +101,25 @@ impl<'a> Chains<'a> {
     /// Builds the global rules, and what stands beside them.
     fn add_global_rules(&mut self) {
         let document = self.compiler.document;
-        let mut global = Vec::new();
         let mut seen = HashSet::new();
-        let mut keys = Some(Vec::new());
-        let from_listen = self.said_of_http3();
-        let rules = document.global_rules.iter().map(|rule| ("global_rule", rule));
-        for (kind, rule) in rules.chain(from_listen.iter().map(|rule| (LISTEN, rule))) {
-            let PluginSet { id, origin, content, plugins } = rule;
+        let mut sets = Vec::new();
+        for PluginSet { id, origin, content, plugins } in &document.global_rules {
             for plugin in plugins.iter().filter(|plugin| !plugin.disabled && !seen.insert(&*plugin.name)) {
                 // APISIX would silently ignore the second one.
                 let problem = format!("`{}` is in two global rules", plugin.name);
                 self.report(origin, plugin, problem, Some("keep it in one of them".to_owned()));
             }
-            let set = self.set(kind, id, *content, origin, plugins);
-            keys = keys.zip(set.key).map(|(mut keys, key)| {
-                keys.push(key);
-                keys
-            });
-            let built = set.built.iter().filter_map(|built| built.link.clone());
-            let rank = |rank: Rank| match kind {
-                // After all others, so that any plugin may set the field.
-                LISTEN => Rank { priority: Reverse(i32::MIN), ..rank },
-                _ => Rank { reach: ChainReach::Global, ..rank },
-            };
-            global.extend(built.map(|link| Link { rank: rank(link.rank), ..link }));
+            sets.push((self.set("global_rule", id, *content, origin, plugins), ChainReach::Global));
         }
-        self.global = global;
-        self.global_key = keys.map(Fingerprint::of);
+        if let Some(PluginSet { id, origin, content, plugins }) = self.said_of_http3() {
+            sets.push((self.set("listen", &id, content, &origin, &plugins), ChainReach::Own));
+        }
+        let links = sets.iter().flat_map(|(set, reach)| {
+            let links = set.built.iter().filter_map(|built| built.link.clone());
+            links.map(|link| Link { rank: Rank { reach: *reach, ..link.rank }, ..link })
+        });
+        self.global = links.collect();
+        self.global_key = sets.iter().map(|(set, _)| set.key).collect::<Option<Vec<_>>>().map(Fingerprint::of);
     }
 
     /// The plugin by which addresses with `http3` are told to clients, unless a global rule decides that. A port that the system chooses
@@ -152,7 +141,8 @@ impl<'a> Chains<'a> {
             place: origin.place,
             options: json!({ "on_ports": ports }),
             disabled: false,
-            priority: None,
+            // After all others, so that any of them may set the field.
+            priority: Some(i32::MIN),
             filter: None,
             error_response: None,
             shares: Vec::new(),
