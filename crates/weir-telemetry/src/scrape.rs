@@ -294,7 +294,8 @@ impl Metrics {
         });
         page.histogram(
             "weir_route_request_duration_seconds",
-            "Time from the first byte of a request to the last byte of its response, by route.",
+            "Time from the first byte of a request to the last byte of its response, by route. Each bound is four \
+             times the one before.",
         );
         each(page, &|page, route, totals| {
             if totals.streams_opened > 0 {

@@ -78,7 +78,7 @@ const KINDS: [(&str, &str, &str); 3] =
     [("page.counter(", "counter", "_total"), ("page.gauge(", "gauge", ""), ("page.histogram(", "histogram", "")];
 
 /// What begins a sample; its labels follow, up to the bracket that closes them.
-const SAMPLES: [&str; 3] = [".total(&[", ".value(&[", ".distribution(&["];
+const SAMPLES: [&str; 4] = [".total(&[", ".value(&[", ".distribution(&[", ".exemplified(&["];
 
 /// The families that a source begins, each with the labels that it names before the next one, or before its function ends.
 fn families_of(source: &str) -> Vec<Family> {
