@@ -79,7 +79,7 @@ fn map(meaning: String, keys: impl Iterator<Item = &'static dyn AnyKey>, page: &
             meaning.push_str(" Not in APISIX.");
         }
         if *needs_restart {
-            meaning.push_str(" A change takes effect at the next start.");
+            meaning.push_str(" A change takes effect at the next start or binary upgrade.");
         }
         if let Some(section) = guide {
             let _ = write!(meaning, " [More](../guide/{section}).");
