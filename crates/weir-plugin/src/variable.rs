@@ -117,7 +117,7 @@ variables! {
     QueryMark = "is_args",
     /// The request line as received.
     RequestLine = "request",
-    /// The protocol of the request: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0`; of a stream `TCP`.
+    /// The protocol of the request: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0`; of a stream `TCP` or `UDP`.
     ServerProtocol = "server_protocol" | "protocol",
     /// `h2` for HTTP/2 over TLS, `h2c` for HTTP/2 in cleartext, otherwise missing.
     Http2 = "http2",

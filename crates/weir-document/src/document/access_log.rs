@@ -41,7 +41,7 @@ keys! {
     /// The format of a line: `combined` (that of nginx), `json`, a text with variables, or a map from field names to such texts, which
     /// makes JSON.
     format: Custom<AccessLogFormat> = custom("text, or map: names to text", format_schema, format), own(), absent("`combined`"),
-        example("{ host: $host, status: $status }"), guide("observing.md");
+        example("{ host: $host, status: $status }"), guide("observing.md#the-access-log");
 }
 
 fn format_schema(_: &mut Definitions) -> Value {
