@@ -21,7 +21,6 @@ daemon-reload) ;;
 "enable --now weir.service")
     install -d -o weir -g weir -m 0750 /var/lib/weir /var/log/weir
     as_user="setpriv --reuid=weir --regid=weir --clear-groups"
-    $as_user $(of_unit ExecStartPre)
     setsid $as_user $(of_unit ExecStart) </dev/null >/run/weir.log 2>&1 &
     until curl -sf -o /dev/null "$status/readyz"; do sleep 0.1; done
     ;;
