@@ -75,6 +75,40 @@ fn records_that_cannot_be_delivered_are_counted_and_delay_no_client() {
 }
 
 #[test]
+fn a_changed_limit_of_waiting_records_holds_for_running_loggers() {
+    let origin = origin();
+    // Takes connections and whatever is sent, and answers nothing.
+    let receiver = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = receiver.local_addr().expect("an address");
+    let waits = "batch_max_size: 1000, inactive_timeout: 600, buffer_duration: 600";
+    for (name, options) in [
+        ("tcp-logger", format!("host: 127.0.0.1, port: {}, {waits}", address.port())),
+        ("http-logger", format!("uri: \"http://{address}/\", {waits}")),
+    ] {
+        let file = |most: usize| {
+            format!(
+                "plugin_metadata: [{{ id: {name}, max_pending_entries: {most} }}]\n\
+                 routes: [{{ uri: /*, plugins: {{ {name}: {{ {options} }} }}, \
+                 upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]\n",
+                origin.addr()
+            )
+        };
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(5));
+        let dropped = || {
+            let sink = format!("sink=\"{name} ");
+            gateway.metrics().sum("weir_log_records_total", &[&sink, "outcome=\"dropped\""])
+        };
+        ask(&gateway, 8);
+        eventually("what is beyond the limit is lost", DEADLINE, || dropped() == 3.0);
+        gateway.rewrite(&file(20));
+        ask(&gateway, 20);
+        assert_eq!(dropped(), 3.0, "{name}");
+        ask(&gateway, 2);
+        eventually("what is beyond the new limit is lost", DEADLINE, || dropped() == 5.0);
+    }
+}
+
+#[test]
 fn a_file_gets_what_matches() {
     let origin = origin();
     let gateway = gateway(

@@ -357,13 +357,16 @@ impl Build {
     /// The settings of plugin `D` that apply wherever it is used; the default if none are configured. Invalid settings have been
     /// reported already.
     pub fn metadata<D: HasMetadata>(&self) -> D::Metadata {
-        self.note(|inputs| inputs.metadata = true);
-        self.shared
-            .metadata
-            .get(D::NAME)
+        self.written_metadata::<D>()
             .and_then(|value| schema::enforce::<D::Metadata>(value, Quoting::Allowed).ok())
             .and_then(|value| option_error::read(&value, Quoting::Allowed).ok())
             .unwrap_or_default()
+    }
+
+    /// The settings of plugin `D` that apply wherever it is used, as written.
+    pub fn written_metadata<D: HasMetadata>(&self) -> Option<&Value> {
+        self.note(|inputs| inputs.metadata = true);
+        self.shared.metadata.get(D::NAME)
     }
 
     /// Plugin, owner and options as text: two builds with the same identity are the same plugin in two versions of a document.

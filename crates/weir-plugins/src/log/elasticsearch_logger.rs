@@ -152,16 +152,8 @@ impl Definition for ElasticsearchLogger {
         let name = format!("elasticsearch-logger {}", receivers.name());
         let identity = SinkIdentity::new(name, &[&addrs.join(" "), &self.field.index]).with_fields(&self.headers);
         let options = sink.named(identity);
-        let written = build.written_options().to_owned();
         let store = BulkStore { receivers, index, template, is_compressed, writer: RecordWriter::default() };
-        let open = Box::new(move || Ok(Box::new(store) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(
-            build,
-            (capture.with_hidden(hidden), bodies, None),
-            &format!("elasticsearch-logger {written}"),
-            options,
-            open,
-        ))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture.with_hidden(hidden), bodies), options, store))
     }
 }
 

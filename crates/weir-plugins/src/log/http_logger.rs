@@ -72,16 +72,12 @@ impl Definition for HttpLogger {
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let timeout = Duration::from_secs(self.timeout);
         let metadata = build.metadata::<HttpLogger>();
-        let max_pending = metadata.max_pending_entries;
         let common = logger::compile_common((&self.bodies, &self.format, &self.batch), &metadata, build);
         let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
         let service = HttpService::parse(build.http(), &self.uri, self.ssl_verify, timeout, idle, "uri");
         let authorization = self.auth_header.as_deref().map(|text| secret_header_value(text, "auth_header"));
         let ((bodies, capture, batch), service, authorization) =
             (common, service, authorization.transpose()).all_of()?;
-        // The identity is that of the options, not of their place, so that equal options on several routes share one sink.
-        let written = build.written_options();
-        let identity = format!("http-logger {max_pending:?} {written}");
         let sink = SinkIdentity::new(format!("http-logger {}", service.name()), &[&self.uri]);
         let options = batch.named(sink);
         let receiver = HttpReceiver {
@@ -91,8 +87,7 @@ impl Definition for HttpLogger {
             is_single: self.batch.is_single(),
             writer: RecordWriter::default(),
         };
-        let open = Box::new(move || Ok(Box::new(receiver) as Box<dyn Destination>));
-        Ok(ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open))
+        Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, receiver))
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use weir_plugin::{
-    AllOf, Build, ConfigError, Definition, Exchange, Expression, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop,
+    AllOf, Build, ConfigError, Exchange, Expression, Filter, Flow, HasMetadata, NoteKey, PerWorker, Phases, Plugin,
+    Stop,
 };
 use weir_records::{Destination, OpenDestination, RecordSink, SinkOptions, SinkRegister, SinkWriter};
 
@@ -38,14 +40,16 @@ pub struct ExchangeLogger {
 }
 
 impl ExchangeLogger {
-    /// Builds a logger whose destination accepts batches. Plugins of a type with the same options share a sink.
-    pub fn with_batches<D: Definition>(
+    /// Builds a logger whose destination accepts batches. Plugins of a type with the same options share a sink, as long as the
+    /// settings for all of them stay the same.
+    pub fn with_batches<D: HasMetadata>(
         build: &Build,
         (capture, bodies): (Capture, BodyCaptures),
         options: SinkOptions,
         destination: impl Destination + Send + 'static,
     ) -> Arc<dyn Plugin> {
-        let identity = format!("{} {}", D::NAME, build.written_options());
+        let metadata = build.written_metadata::<D>().map_or_else(String::new, Value::to_string);
+        let identity = format!("{} {metadata} {}", D::NAME, build.written_options());
         let open = Box::new(move || Ok(Box::new(destination) as Box<dyn Destination>));
         ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open)
     }
