@@ -55,7 +55,7 @@ pub(super) struct ListenerState<'a> {
     pub kinds: Vec<Kind>,
     /// It cannot be served as it is, whatever else there is.
     pub refused: Option<Problem>,
-    /// A listener before it has its port with another protocol, or with its host.
+    /// Another listener has its port with another protocol, or with its host.
     pub conflict: Option<Problem>,
     /// A reference of it does not lead anywhere, or it names a kind of routes that is not known.
     pub unresolved: Option<Problem>,
@@ -93,6 +93,37 @@ impl ListenerState<'_> {
     pub(super) fn host(&self) -> Option<&str> {
         self.listener.hostname.as_deref().filter(|host| !host.is_empty() && self.has_names())
     }
+
+    fn lower_host(&self) -> String {
+        self.host().unwrap_or_default().to_ascii_lowercase()
+    }
+
+    /// Why connections or requests could belong to this listener and to another one of the same Gateway.
+    fn conflict_with(&self, other: &ListenerState) -> Option<Problem> {
+        let (port, protocol) = (self.listener.port, &*self.listener.protocol);
+        if (port, self.transport()) != (other.listener.port, other.transport()) {
+            return None;
+        }
+        if other.listener.protocol != protocol {
+            return Some(other_protocol(port, &other.listener.protocol));
+        }
+        if !self.has_names() {
+            return Some(no_names(port, protocol));
+        }
+        (self.lower_host() == other.lower_host()).then(|| same_host(port))
+    }
+}
+
+fn other_protocol(port: u16, other: &str) -> Problem {
+    Problem::new("ProtocolConflict", format!("another listener has port {port} with {other}"))
+}
+
+fn no_names(port: u16, protocol: &str) -> Problem {
+    Problem::new("ProtocolConflict", format!("another listener has port {port}, and {protocol} has no host names"))
+}
+
+fn same_host(port: u16) -> Problem {
+    Problem::new("HostnameConflict", format!("another listener has port {port} with this host name"))
 }
 
 impl<'a> Parents<'a> {
@@ -127,7 +158,8 @@ impl<'a> Parents<'a> {
                 parents.add(context, gateway, set, &set.spec.listeners);
             }
         }
-        parents.find_conflicts();
+        parents.find_conflicts_within();
+        parents.find_conflicts_between();
         for (index, listener) in parents.listeners.iter().enumerate() {
             parents.by_owner.entry(listener.owner.clone()).or_default().push(index);
         }
@@ -161,32 +193,42 @@ impl<'a> Parents<'a> {
         }
     }
 
-    /// Of listeners with one port, those with another protocol than the first, and those with the host of one before, conflict.
-    fn find_conflicts(&mut self) {
-        let mut ports: BTreeMap<(String, u16, &str), (String, BTreeSet<String>)> = BTreeMap::new();
+    /// Listeners of one Gateway are written at once, so that none of them is older: of those that conflict with each other, none
+    /// is served.
+    fn find_conflicts_within(&mut self) {
+        let is_candidate = |state: &ListenerState| state.owner.kind == Kind::Gateway && state.refused.is_none();
+        let mut conflicts = Vec::new();
+        for listeners in self.listeners.chunk_by(|one, other| one.owner == other.owner) {
+            for one in listeners.iter().filter(|state| is_candidate(state)) {
+                let others = listeners.iter().filter(|other| !std::ptr::eq(*other, one) && is_candidate(other));
+                conflicts.push(others.filter_map(|other| one.conflict_with(other)).next());
+            }
+        }
+        let candidates = self.listeners.iter_mut().filter(|state| is_candidate(state));
+        candidates.zip(conflicts).for_each(|(state, conflict)| state.conflict = conflict);
+    }
+
+    /// Of listeners of several Gateways and ListenerSets with one port, those with another protocol than the first, and those
+    /// with the host of one before, conflict.
+    fn find_conflicts_between(&mut self) {
+        let mut ports: BTreeMap<(String, u16, &str), (&str, BTreeSet<String>)> = BTreeMap::new();
         for listener in &mut self.listeners {
-            let host = listener.host().unwrap_or_default().to_ascii_lowercase();
-            let (port, protocol) = (listener.listener.port, &listener.listener.protocol);
+            // One that is not served takes no port.
+            if listener.conflict.is_some() {
+                continue;
+            }
+            let host = listener.lower_host();
+            let (port, protocol) = (listener.listener.port, &*listener.listener.protocol);
             let address = (self.gateways[listener.gateway].addresses.host.clone(), port, listener.transport());
             match ports.get_mut(&address) {
-                Some((other, _)) if other != protocol => {
-                    let message = format!("another listener has port {port} with {other}");
-                    listener.conflict = Some(Problem::new("ProtocolConflict", message));
-                }
-                Some(_) if !listener.has_names() => {
-                    let message = format!("another listener has port {port}, and {protocol} has no host names");
-                    listener.conflict = Some(Problem::new("ProtocolConflict", message));
-                }
-                Some((_, hosts)) if hosts.contains(&host) => {
-                    let message = format!("another listener has port {port} with this host name");
-                    listener.conflict = Some(Problem::new("HostnameConflict", message));
-                }
+                Some((other, _)) if *other != protocol => listener.conflict = Some(other_protocol(port, other)),
+                Some(_) if !listener.has_names() => listener.conflict = Some(no_names(port, protocol)),
+                Some((_, hosts)) if hosts.contains(&host) => listener.conflict = Some(same_host(port)),
                 Some((_, hosts)) => {
                     hosts.insert(host);
                 }
-                // One that is not served takes no port.
                 None if listener.refused.is_none() => {
-                    ports.insert(address, (protocol.clone(), BTreeSet::from([host])));
+                    ports.insert(address, (protocol, BTreeSet::from([host])));
                 }
                 None => {}
             }
