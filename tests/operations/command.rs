@@ -202,6 +202,24 @@ fn explain_says_where_a_request_goes() {
 }
 
 #[test]
+fn explain_names_the_upstream_and_the_path_with_another_last_slash() {
+    let place = TempDir::new();
+    let routes = "services: [{ id: s, upstream_id: u }]\nupstreams: [{ id: u, nodes: { \"127.0.0.1:1\": 1 } }]\n\
+                  routes: [{ id: a, uri: /a/*, service_id: s }, { id: b, uri: /b, service_id: s }]\n";
+    let file = place.write("good.yaml", format!("{FILE_HEAD}{routes}"));
+    let file = file.to_str().expect("ASCII");
+    let told = |path: &str| String::from_utf8_lossy(&run(&["explain", file, "GET", path]).stdout).into_owned();
+    assert!(told("/a/b").contains("\nUpstream: upstreams/u\n"), "{}", told("/a/b"));
+    let missed = "No route matches; the answer is 404.\nThe path";
+    for (path, near) in
+        [("/a?x=1", "`/a/`, which differs by its last slash, is that of route/a."), ("/b/", "`/b`, which")]
+    {
+        assert!(told(path).starts_with(&format!("{missed} {near}")), "{path}: {}", told(path));
+    }
+    assert_eq!(told("/c"), "No route matches; the answer is 404.\n");
+}
+
+#[test]
 fn plugins_says_what_there_is_and_what_it_takes() {
     let said = |arguments: &[&str]| {
         let output = run(arguments);

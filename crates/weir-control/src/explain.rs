@@ -23,6 +23,7 @@ use crate::text::diagnostic::Diagnostic;
 use crate::text::fingerprint::Fingerprint;
 
 pub(crate) use comparison::{RoutingOutcomes, compared};
+pub(crate) use explanation::NearPath;
 use explanation::{ExplainedCandidate, ExplainedRow};
 pub(crate) use outcome::outcome;
 pub(crate) use resource_index::ResourceIndex;
@@ -80,7 +81,10 @@ pub fn explain(
     let candidates = candidates_in(&snapshot, &exchange);
     let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
     let chosen = candidates.iter().find(is_chosen).map(|(id, _)| id.clone());
-    let plugins = rows(&ResourceIndex::new(document), registry, chosen.as_deref());
+    let resources = ResourceIndex::new(document);
+    let plugins = rows(&resources, registry, chosen.as_deref());
+    let upstream = chosen.as_deref().and_then(|id| outcome::target(&resources, resources.routes.find(id)?));
+    let near = if chosen.is_none() { near_path(&snapshot, &document.settings, question) } else { None };
     let knows_consumers = plugins.iter().any(|row| row.identifies && !row.off);
     let candidates = candidates.into_iter().map(|(route, Candidate { host, uri, verdict, .. })| ExplainedCandidate {
         route,
@@ -91,7 +95,27 @@ pub fn explain(
     let plugins = plugins.into_iter().map(|PluginRow { stage, priority, plugin: name, source, off, .. }| {
         ExplainedRow { name, stage: stage.to_string(), priority: priority.into(), source, off, price: None }
     });
-    Ok(Explanation { route: chosen, candidates: candidates.collect(), plugins: plugins.collect(), knows_consumers })
+    Ok(Explanation {
+        route: chosen,
+        near,
+        candidates: candidates.collect(),
+        upstream: upstream.map(|(key, _)| key.into()),
+        plugins: plugins.collect(),
+        knows_consumers,
+    })
+}
+
+/// The path with or without its last slash, if a route takes it.
+fn near_path(snapshot: &Snapshot, settings: &NodeSettings, question: &RequestDescription) -> Option<NearPath> {
+    let (address, query) = question.url.split_at(question.url.find('?').unwrap_or(question.url.len()));
+    let address = match address.strip_suffix('/') {
+        Some(shorter) => shorter.to_owned(),
+        None => format!("{address}/"),
+    };
+    let question = RequestDescription { url: format!("{address}{query}"), ..question.clone() };
+    let exchange = exchange(settings, &question).ok()?;
+    let path = String::from_utf8_lossy(exchange.request.path()).into_owned();
+    Some(NearPath { route: route_of(snapshot, &exchange)?.into(), path })
 }
 
 /// The configuration in use.
@@ -101,17 +125,25 @@ pub(crate) struct RunningConfiguration {
     pub(crate) settings: Arc<NodeSettings>,
 }
 
-/// The routes that the running configuration tries for a request, in their order, with their ids.
+/// The routes that a configuration tries for a request.
+pub(crate) struct Candidates {
+    /// In their order, with their ids.
+    pub(crate) tried: Vec<(Box<str>, Candidate)>,
+    /// If none of them is chosen.
+    pub(crate) near: Option<NearPath>,
+}
+
+/// The routes that the running configuration tries for a request.
 ///
 /// # Errors
 /// If the request is malformed, and would be rejected regardless of routes.
-pub(crate) fn candidates(
-    running: &RunningConfiguration,
-    question: &RequestDescription,
-) -> Result<Vec<(Box<str>, Candidate)>, String> {
+pub(crate) fn candidates(running: &RunningConfiguration, question: &RequestDescription) -> Result<Candidates, String> {
     let RunningConfiguration { snapshot, settings } = running;
     let exchange = exchange(settings, question)?;
-    Ok(candidates_in(snapshot, &exchange))
+    let tried = candidates_in(snapshot, &exchange);
+    let is_chosen = tried.iter().any(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen);
+    let near = if is_chosen { None } else { near_path(snapshot, settings, question) };
+    Ok(Candidates { tried, near })
 }
 
 fn candidates_in(snapshot: &Snapshot, exchange: &Exchange) -> Vec<(Box<str>, Candidate)> {

@@ -12,7 +12,7 @@ use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
 use super::references::id_text;
 use super::request::AdminRequest;
-use crate::explain::{VerdictText, candidates, described};
+use crate::explain::{Candidates, VerdictText, candidates, described};
 use crate::stores::resources::{ResourceKey, ResourceSet};
 
 /// Explains the request in the body.
@@ -24,7 +24,8 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         let problem = json!({ "error_msg": "no configuration is served yet" });
         return Err(Box::new(answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &problem)));
     };
-    let found = candidates(&running, &question).or_else(|problem| refuse(format!("invalid request: {problem}")))?;
+    let Candidates { tried: found, near } =
+        candidates(&running, &question).or_else(|problem| refuse(format!("invalid request: {problem}")))?;
     let set = context.live.committed();
     let chosen = found.iter().find(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen).map(|(id, _)| &**id);
     let mut plugins = plugins(&set, context.registry, chosen);
@@ -35,6 +36,7 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         "store_revision": set.revision,
         "route": chosen,
         "status": if chosen.is_none() { json!(404) } else { Value::Null },
+        "near": near,
         "upstream": chosen.and_then(|id| target(&set, id)),
         "candidates": found.iter().map(|(id, candidate)| told(id, candidate)).collect::<Vec<_>>(),
         "knows_consumers": plugins.iter().any(|plugin| plugin.entry.identifies && !plugin.is_off),

@@ -2,19 +2,32 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Of a file, or of a running node, whose Admin API answers with these members. Its `Display` prints short tables.
 #[derive(Debug, Deserialize)]
 pub struct Explanation {
     /// The id of the chosen route; `None` if none matches.
     pub route: Option<Box<str>>,
+    /// If no route matches: a path that one takes, and that differs by its last slash alone.
+    #[serde(default)]
+    pub(super) near: Option<NearPath>,
     /// Routes in the order in which they are tried.
     pub(super) candidates: Vec<ExplainedCandidate>,
+    /// The key of the resource that has the upstream, such as `upstreams/u1`, or of the hub: `hubs/h1`.
+    #[serde(default)]
+    pub(super) upstream: Option<Box<str>>,
     /// In the order in which they run.
     pub(super) plugins: Vec<ExplainedRow>,
     /// Whether a plugin identifies the consumer, whose plugins then run as well.
     pub(super) knows_consumers: bool,
+}
+
+/// A path, and the route that takes it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct NearPath {
+    pub path: String,
+    pub route: Box<str>,
 }
 
 /// A route whose path matches.
@@ -50,9 +63,12 @@ impl Explanation {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { route, candidates, plugins, knows_consumers } = self;
+        let Explanation { route, near, candidates, upstream, plugins, knows_consumers } = self;
         if route.is_none() {
             writeln!(f, "No route matches; the answer is 404.")?;
+        }
+        if let Some(NearPath { path, route }) = near {
+            writeln!(f, "The path `{path}`, which differs by its last slash, is that of route/{route}.")?;
         }
         if !candidates.is_empty() {
             writeln!(f, "Routes whose path matches:")?;
@@ -60,6 +76,9 @@ impl fmt::Display for Explanation {
         for ExplainedCandidate { route, host, uri, reason } in candidates {
             let place = format!("{}{uri}", host.as_deref().unwrap_or_default());
             writeln!(f, "  route/{route:<20} {place:<32} {reason}")?;
+        }
+        if let Some(upstream) = upstream {
+            writeln!(f, "Upstream: {upstream}")?;
         }
         if !plugins.is_empty() {
             writeln!(f, "Plugins in the order in which they run:")?;

@@ -136,7 +136,7 @@ fn settings_of(resources: &ResourceIndex, route: &RouteSpec) -> RouteSettings {
 }
 
 /// Where a route leads to, in the order of precedence. A hub has no content that a change of a resource could modify.
-fn target(resources: &ResourceIndex, route: &RouteSpec) -> Option<(String, Option<Fingerprint>)> {
+pub(super) fn target(resources: &ResourceIndex, route: &RouteSpec) -> Option<(String, Option<Fingerprint>)> {
     let of_id = |id: &str| {
         let content = resources.upstreams.find(id).map(|upstream| upstream.content);
         (format!("upstreams/{id}"), content)

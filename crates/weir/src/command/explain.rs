@@ -116,6 +116,7 @@ impl Explain {
         };
         explanation.tell_prices(|plugin| match measured.get(plugin) {
             Some(price) => price.clone(),
+            None if self.status.is_some() => format!("not measured yet; {}", calibrated::price(plugin)),
             None => calibrated::price(plugin),
         });
         say::print(explanation.to_string().as_bytes())
