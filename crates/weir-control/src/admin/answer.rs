@@ -1,7 +1,7 @@
 //! Responses of the Admin API, in the format of Apache APISIX.
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
+use http::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -50,9 +50,11 @@ pub(super) fn not_found() -> AdminResponse {
     answer
 }
 
-pub(super) fn method_not_allowed(method: &http::Method, kind: &str) -> AdminResponse {
-    let problem = format!("not supported `{method}` method for {kind}");
-    json_of(StatusCode::METHOD_NOT_ALLOWED, &json!({ "error_msg": problem }))
+/// `allowed` are the methods that the resource has (RFC 9110 section 15.5.6).
+pub(super) fn method_not_allowed(problem: &str, allowed: &'static str) -> AdminResponse {
+    let mut answer = json_of(StatusCode::METHOD_NOT_ALLOWED, &json!({ "error_msg": problem }));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    answer
 }
 
 pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {

@@ -32,7 +32,7 @@ fn reload(method: &Method) -> AdminResponse {
         return text(StatusCode::OK, "done\n");
     }
     let problem = format!("please use PUT method to reload the plugins, {method} method is not allowed.");
-    answer::json_of(StatusCode::METHOD_NOT_ALLOWED, &json!({ "error_msg": problem }))
+    answer::method_not_allowed(&problem, "PUT")
 }
 
 fn by_priority(registry: Registry) -> Vec<&'static Entry> {

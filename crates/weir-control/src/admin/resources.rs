@@ -181,12 +181,25 @@ async fn resource(context: &AdminContext, request: &AdminRequest, target: Resour
             let (key, forced) = (target.required()?, request.query.is_true("force"));
             (vec![key.clone()], Box::new(move |view| plans::delete(view, &key, &condition, forced)))
         }
-        _ => return Err(Box::new(answer::method_not_allowed(&request.method, kind.name))),
+        _ => return Err(Box::new(without_method(&request.method, kind))),
     };
     if request.query.is_true("force") {
         request.caller.needs_all("`force=true`, which affects resources of others,")?;
     }
     Ok(write(context, request, within(&request.caller, named, plan)).await)
+}
+
+/// The answer to a method that a kind of resources does not have.
+fn without_method(method: &Method, kind: &ResourceKind) -> AdminResponse {
+    let advice = if method == Method::PATCH { ": send the whole of it with `PUT`" } else { "" };
+    let problem = format!("not supported `{method}` method for {}{advice}", kind.name);
+    let allowed = match (kind.id == IdRule::Any, kind.patch) {
+        (true, true) => "GET, POST, PUT, PATCH, DELETE",
+        (true, false) => "GET, POST, PUT, DELETE",
+        (false, true) => "GET, PUT, PATCH, DELETE",
+        (false, false) => "GET, PUT, DELETE",
+    };
+    answer::method_not_allowed(&problem, allowed)
 }
 
 /// The body, which must be a map.

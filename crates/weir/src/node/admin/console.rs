@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use hyper::header::{
-    ACCEPT, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue,
-    IF_NONE_MATCH, LOCATION, VARY,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HeaderMap,
+    HeaderValue, IF_NONE_MATCH, LOCATION, VARY,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -70,7 +70,9 @@ impl ConsoleFiles {
         }
         let name = name.strip_prefix('/')?;
         if head.method != Method::GET && head.method != Method::HEAD {
-            return Some(empty(StatusCode::METHOD_NOT_ALLOWED));
+            let mut answer = empty(StatusCode::METHOD_NOT_ALLOWED);
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return Some(answer);
         }
         let Some((name, file)) = find(name) else { return Some(empty(StatusCode::NOT_FOUND)) };
         let hash = file.metadata.sha256_hash();
