@@ -60,6 +60,18 @@ const MISTAKES: &[Mistake] = &[
         ],
     },
     Mistake {
+        text: "admin: { listen: \"127.0.0.1:0\", keys: [{ name: a, key: \"$secret://vault/1/a/key\", role: admin }] }",
+        says: ["admin.keys[0].key:", "is a reference, and settings of the node have none", "write `${{NAME}}`"],
+    },
+    Mistake {
+        text: "client_max_body_size: 1m\nroutes: [{ uri: /a, plugins: { client-control: { max_body_size: 100m } }, UPSTREAM }]",
+        says: [
+            "2:65: routes[0].plugins.client-control.max_body_size:",
+            "the node's `client_max_body_size` of 1048576 bytes is lower",
+            "raise `client_max_body_size`",
+        ],
+    },
+    Mistake {
         text: "consumers: [{ username: jack, plugins: { key-auth: { key: k } } }]",
         says: ["1:13: consumers[0]:", "no route admits `jack`: none has the plugin `key-auth`", "add `key-auth: {}`"],
     },
@@ -119,6 +131,10 @@ const MISTAKES: &[Mistake] = &[
     },
     Mistake { text: "routes:\n\t- uri: /a", says: ["2:2:", "is not YAML: tabs disallowed", "indent with spaces"] },
     Mistake { text: "routes: [{ uri: /a, uri: /b, UPSTREAM }]", says: ["1:21:", "`uri`", "twice"] },
+    Mistake {
+        text: "routes:\n  - uri: /a\n    upstream: { nodes: { \"127.0.0.1:1\": 1 }\n  - uri: /b\n    UPSTREAM",
+        says: ["4:3:", "is not YAML", "the bracket that begins at 3:15 is not closed"],
+    },
     Mistake {
         text: "routes:\n  - uri: \"/a\n    UPSTREAM",
         says: ["2:10:", "is not YAML: invalid indentation in quoted scalar", "a quote is not closed"],
@@ -235,6 +251,21 @@ fn every_mistake_has_its_place_its_fault_and_what_would_be_right() {
         }
     }
     assert!(poor.is_empty(), "{poor}");
+}
+
+#[test]
+fn what_is_right_is_not_doubted() {
+    let place = TempDir::new();
+    let head = "listen: [\"127.0.0.1:0\"]\n";
+    let users = "basic-auth: { users: [{ username: a, password: b }] }";
+    for text in [
+        format!("routes: [{{ uri: /a, plugins: {{ {users} }}, UPSTREAM }}]"),
+        format!("routes: [{{ uri: /a, plugins: {{ multi-auth: {{ auth_plugins: [{{ {users} }}, {{ key-auth: {{}} }}] }} }}, UPSTREAM }}]"),
+        "client_max_body_size: 1m\nroutes: [{ uri: /a, plugins: { client-control: { max_body_size: 1000k } }, UPSTREAM }]".to_owned(),
+    ] {
+        let said = said_of(&place, &format!("{head}{text}"));
+        assert!(!said.contains("warning"), "{text}\n{said}");
+    }
 }
 
 /// One look is to be enough: what is missing is not found one by one.

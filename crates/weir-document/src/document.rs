@@ -35,6 +35,7 @@ mod persistence;
 mod plugin_set;
 mod plugins;
 mod reading;
+mod reference_text;
 mod references;
 mod resolved_texts;
 mod resource;

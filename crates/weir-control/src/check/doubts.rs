@@ -1,6 +1,7 @@
 //! Findings about configurations that are valid but probably not intended. Only `weir check` looks for them: it compares all
 //! resources with each other, which would make a reload too slow.
 
+mod bodies;
 mod consumers;
 mod routes;
 mod streams;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 
 use weir_plugin::Registry;
 
-use crate::document::{Document, PluginSet, RouteSpec, ServiceSpec};
+use crate::document::{Document, PluginSet, PluginSpec, ResourceOrigin, RouteSpec, ServiceSpec};
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
 use crate::text::tree::TextPosition;
@@ -23,6 +24,7 @@ pub(super) fn doubts(document: &Document, registry: &Registry) -> Vec<Diagnostic
     uris::taken_literally(&found);
     streams::held_as_a_whole(&found);
     variables::taken_literally(&found);
+    bodies::limited_by_the_node(&found);
     consumers::without_credentials(&found, registry);
     consumers::admitted_nowhere(&found, registry);
     found.list.into_diagnostics()
@@ -38,6 +40,20 @@ struct Doubts<'a> {
 impl<'a> Doubts<'a> {
     fn enabled_routes(&self) -> impl Iterator<Item = &'a RouteSpec> {
         self.document.routes.iter().filter(|route| route.enabled)
+    }
+
+    /// The plugins that are not disabled, wherever they are written, each with its resource.
+    fn enabled_plugins(&self) -> impl Iterator<Item = (&'a ResourceOrigin, &'a PluginSpec)> {
+        let document = self.document;
+        let of_routes = self.enabled_routes().map(|route| (&route.origin, &route.plugins));
+        let of_services = document.services.iter().map(|service| (&service.origin, &service.plugins));
+        let of_consumers = document.consumers.iter().map(|consumer| (&consumer.origin, &consumer.plugins));
+        let of_credentials = document.credentials.iter().map(|credential| (&credential.origin, &credential.plugins));
+        let sets = document.plugin_configs.iter().chain(&document.global_rules).chain(&document.consumer_groups);
+        let of_sets = sets.map(|set| (&set.origin, &set.plugins));
+        let all = of_routes.chain(of_services).chain(of_consumers).chain(of_credentials).chain(of_sets);
+        all.flat_map(|(origin, plugins)| plugins.iter().map(move |plugin| (origin, plugin)))
+            .filter(|(_, plugin)| !plugin.disabled)
     }
 
     fn report(&self, path: &str, place: TextPosition, problem: String, advice: String) {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
+use super::reference_text::literal_secret;
 use crate::keys;
 use crate::keys::kinds::{
     Custom, DistinctList, Flag, List, Or, ParsedText, SubMap, Text, Words, WrittenPath, any_text, custom, flag,
@@ -262,6 +263,7 @@ fn keys(at: &NodeReader) -> Option<Vec<AdminKey>> {
 }
 
 fn hash(at: &NodeReader, text: &str) -> Option<[u8; 32]> {
+    let text = literal_secret(at, text)?;
     if let Some(digits) = text.strip_prefix(HASHED) {
         let hash = hex(digits);
         if hash.is_none() {

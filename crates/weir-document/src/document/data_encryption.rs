@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use super::reference_text::literal_secret;
 use crate::keys;
 use crate::keys::kinds::{Flag, Form, Or, flag, form};
 use crate::keys::schema::Definitions;
@@ -65,7 +66,7 @@ pub(super) fn read(fields: &MapReader) -> Option<DataEncryption> {
 }
 
 fn key(at: &NodeReader, encrypts: bool) -> Option<EncryptionKey> {
-    let text = at.text()?;
+    let text = literal_secret(at, at.text()?)?;
     if !matches!(text.len(), 16 | 32) {
         at.report_advising(format!("has {} bytes, and a key has 16 or 32", text.len()), GENERATE);
         return None;

@@ -8,6 +8,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::json;
 use weir_client::ServiceUrl;
 
+use super::reference_text::literal_secret;
 use crate::keys;
 use crate::keys::kinds::{Custom, Flag, Form, Or, Time, Words, custom, flag, form, time, words};
 use crate::text::read::{MapReader, NodeReader, shortened};
@@ -124,7 +125,7 @@ fn headers(at: &NodeReader) -> Option<BTreeMap<String, String>> {
     let entries = at.entries()?;
     let header = |entry: &MapEntry| {
         let at = at.below(entry);
-        let value = at.text()?;
+        let value = literal_secret(&at, at.text()?)?;
         let wrong = match (HeaderName::try_from(&*entry.key), HeaderValue::try_from(value)) {
             (Err(_), _) => "the key is not a header field name",
             // The value may be a credential, so it is not repeated.

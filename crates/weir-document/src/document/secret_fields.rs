@@ -7,6 +7,7 @@ use weir_plugin::secret_name::{SECRET_NAMES, has_headers, is_secret_header};
 
 use super::data_encryption::UNREADABLE;
 use super::kinds::{self, ResourceKind};
+use super::reference_text::is_reference;
 use crate::keys::{AboutKey, KeyTable};
 
 /// Plugins whose `key` is a secret; in other plugins it names what is counted or hashed. In consumers, `key` is a secret in every
@@ -79,13 +80,6 @@ pub fn mask_secrets(list: &str, resource: &mut Value) {
 
 fn walk(list: &str, resource: &mut Value, visit: &mut dyn FnMut(SecretField<'_>, &mut Value)) {
     SecretWalk { list, path: String::new(), names: Vec::new(), visit }.value(resource);
-}
-
-/// Whether a text is a reference to a value kept elsewhere.
-pub fn is_reference(text: &str) -> bool {
-    ["$secret://", "$env://"]
-        .iter()
-        .any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
 }
 
 struct SecretWalk<'v> {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
 use super::kubernetes::{self, KUBERNETES, KubernetesSettings};
+use super::reference_text::literal_secret;
 use crate::keys;
 use crate::keys::kinds::{
     ByteSize, Form, Or, ParsedText, SubMap, Text, Whole, WrittenPath, form, section, size, text, whole, written,
@@ -110,11 +111,15 @@ keys! {
     /// The user.
     user: Text = text(1, MOST_PATH), own(), absent("none"), example("weir");
     /// The password of the user.
-    password: Text = text(1, MOST_PATH), own(), secret(), example("c0ffee-and-cake");
+    password: ParsedText<Box<str>> = text(1, MOST_PATH).parsed(password), own(), secret(), example("c0ffee-and-cake");
     /// The longest time of a request.
     timeout: Or<Whole<u32>> = whole(1, 60).or(ETCD_TIMEOUT_S), own(), unit("s");
     /// TLS to the members, with PEM files. It is needed for `https` URLs.
     tls: SubMap<EtcdTlsFiles> = section(&ETCD_TLS, read_etcd_tls), own(), absent("no TLS");
+}
+
+fn password(at: &NodeReader, text: &str) -> Option<Box<str>> {
+    literal_secret(at, text).map(Box::from)
 }
 
 const ADD_MEMBERS: &str = "write `hosts: [\"http://127.0.0.1:2379\"]`, with all members";

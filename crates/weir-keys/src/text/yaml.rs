@@ -147,6 +147,8 @@ struct YamlAnchor {
 struct OpenCollection {
     anchor: usize,
     place: TextPosition,
+    /// It begins with a bracket, and ends with one.
+    is_bracketed: bool,
     content: CollectionContent,
 }
 
@@ -183,7 +185,7 @@ impl Builder<'_> {
         let mut open: Vec<OpenCollection> = Vec::new();
         let mut root = None;
         while let Some(event) = parser.next_event() {
-            let (event, span) = event.map_err(|error| self.syntax(error.marker(), error.info()))?;
+            let (event, span) = event.map_err(|error| self.syntax(error.marker(), error.info(), &open))?;
             let place = self.place(&span.start);
             // A collection without brackets ends with what follows it, which may be far below.
             let end = (span.end.index() > span.start.index()).then(|| self.place(&span.end));
@@ -219,19 +221,21 @@ impl Builder<'_> {
         Ok(match event {
             Event::SequenceStart(anchor, tag) => {
                 self.collection(place, tag.as_deref(), "seq", open.len())?;
-                open.push(OpenCollection { anchor, place, content: CollectionContent::List(Vec::new()) });
+                let content = CollectionContent::List(Vec::new());
+                open.push(OpenCollection { anchor, place, is_bracketed: end.is_some(), content });
                 None
             }
             Event::MappingStart(anchor, tag) => {
                 self.collection(place, tag.as_deref(), "map", open.len())?;
                 let content = CollectionContent::Map { entries: Vec::new(), merges: Vec::new(), key: None };
-                open.push(OpenCollection { anchor, place, content });
+                open.push(OpenCollection { anchor, place, is_bracketed: end.is_some(), content });
                 None
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 // The event of a bracket reaches to the end of its line.
                 let bracket = end.map(|_| TextPosition { column: place.column + 1, ..place });
-                let OpenCollection { anchor, place, content } = open.pop().expect("the parser ends only what it began");
+                let OpenCollection { anchor, place, content, .. } =
+                    open.pop().expect("the parser ends only what it began");
                 let end = bracket.or_else(|| content.end()).unwrap_or(place);
                 let kind = self.collected(content, open)?;
                 Some((TreeNode { place, end, kind }, anchor))
@@ -449,8 +453,9 @@ impl Builder<'_> {
         }
     }
 
-    fn syntax(&self, marker: &Marker, info: &str) -> Diagnostic {
-        let fault = self.fault(self.place(marker), format!("is not YAML: {info}"));
+    fn syntax(&self, marker: &Marker, info: &str, open: &[OpenCollection]) -> Diagnostic {
+        let place = self.place(marker);
+        let fault = self.fault(place, format!("is not YAML: {info}"));
         let mut near = self.substituted.variables_near(self.text, marker.index());
         if let Some((name, what)) = near.find_map(|(name, value)| Some((name, Self::breaks_quotes(value)?))) {
             let problem = format!("the value of the environment variable `{name}` has {what}");
@@ -458,6 +463,8 @@ impl Builder<'_> {
                 "{problem}, and is put in as it is; in options of a plugin write `$env://{name}`, which is always one text"
             ));
         }
+        // Of several, the innermost one is missing.
+        let bracket = open.iter().rfind(|open| open.is_bracketed && open.place.line < place.line);
         let line = self.text.lines().nth(marker.line().saturating_sub(1)).unwrap_or_default();
         let indent = &line[..line.len() - line.trim_start().len()];
         if marker.line() > self.text.lines().count() {
@@ -466,6 +473,8 @@ impl Builder<'_> {
             fault.advise("indent with spaces, not with tabs")
         } else if info.contains("unexpected character") {
             fault.advise("put text that begins with such a character in quotes")
+        } else if let Some(TextPosition { line, column }) = bracket.map(|open| open.place) {
+            fault.advise(format!("the bracket that begins at {line}:{column} is not closed before this place"))
         } else if info.contains("mapping values are not allowed") {
             fault.advise("check the indentation, or put text with `: ` in quotes")
         } else if info.contains("anchor or alias") {

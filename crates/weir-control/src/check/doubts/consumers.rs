@@ -20,7 +20,8 @@ pub(super) fn without_credentials(doubts: &Doubts, registry: &Registry) {
     for (origin, plugins) in of_routes.chain(of_services).chain(of_sets) {
         for plugin in plugins.iter().filter(|plugin| !plugin.disabled) {
             let names = credential_plugins(registry, plugin);
-            if names.is_empty() || names.iter().any(|name| held.contains(name)) || anonymous(plugin).next().is_some() {
+            let admits_others = anonymous(plugin).next().is_some() || with_options(plugin).any(has_own_users);
+            if names.is_empty() || names.iter().any(|name| held.contains(name)) || admits_others {
                 continue;
             }
             let path = join(&origin.path, &format!("plugins{}", TreePath::suffix(&plugin.name)));
@@ -81,10 +82,20 @@ fn has_credentials(registry: &Registry, name: &str) -> bool {
     registry.find(name).is_some_and(|entry| entry.credential.is_some())
 }
 
-/// The plugins whose credentials this one accepts: its own, or those of the plugins inside `multi-auth`.
+/// The plugins whose credentials of consumers this one accepts: its own, or those of the plugins inside `multi-auth`.
 fn credential_plugins<'a>(registry: &Registry, plugin: &'a PluginSpec) -> Vec<&'a str> {
-    let own = std::iter::once(&*plugin.name);
-    own.chain(parts(plugin).map(|(name, _)| name)).filter(|name| has_credentials(registry, name)).collect()
+    let of_consumers = with_options(plugin).filter(|part| !has_own_users(*part));
+    of_consumers.map(|(name, _)| name).filter(|name| has_credentials(registry, name)).collect()
+}
+
+/// Whether the users stand in the options of the plugin, so that consumers are not admitted.
+fn has_own_users((_, options): (&str, &Value)) -> bool {
+    !options["users"].is_null()
+}
+
+/// A plugin and the plugins inside it.
+fn with_options(plugin: &PluginSpec) -> impl Iterator<Item = (&str, &Value)> {
+    std::iter::once((&*plugin.name, &plugin.options)).chain(parts(plugin))
 }
 
 /// The plugins inside `multi-auth`, with their options.
@@ -95,8 +106,7 @@ fn parts(plugin: &PluginSpec) -> impl Iterator<Item = (&str, &Value)> {
 
 /// The consumers that requests without credentials are attributed to.
 fn anonymous(plugin: &PluginSpec) -> impl Iterator<Item = &str> {
-    let options = std::iter::once(&plugin.options).chain(parts(plugin).map(|(_, options)| options));
-    options.filter_map(|options| options["anonymous_consumer"].as_str())
+    with_options(plugin).filter_map(|(_, options)| options["anonymous_consumer"].as_str())
 }
 
 /// The consumers that routes admit.

@@ -10,17 +10,7 @@ use crate::text::read::join;
 use crate::text::tree::TreePath;
 
 pub(super) fn taken_literally(doubts: &Doubts) {
-    let document = doubts.document;
-    let of_routes = doubts.enabled_routes().map(|route| (&route.origin, &route.plugins));
-    let of_services = document.services.iter().map(|service| (&service.origin, &service.plugins));
-    let of_consumers = document.consumers.iter().map(|consumer| (&consumer.origin, &consumer.plugins));
-    let of_credentials = document.credentials.iter().map(|credential| (&credential.origin, &credential.plugins));
-    let sets = document.plugin_configs.iter().chain(&document.global_rules).chain(&document.consumer_groups);
-    let of_sets = sets.map(|set| (&set.origin, &set.plugins));
-    let all = of_routes.chain(of_services).chain(of_consumers).chain(of_credentials).chain(of_sets);
-    for (origin, plugins) in all {
-        plugins.iter().filter(|plugin| !plugin.disabled).for_each(|plugin| in_options(doubts, origin, plugin));
-    }
+    doubts.enabled_plugins().for_each(|(origin, plugin)| in_options(doubts, origin, plugin));
 }
 
 fn in_options(doubts: &Doubts, origin: &ResourceOrigin, plugin: &PluginSpec) {
