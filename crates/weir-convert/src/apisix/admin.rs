@@ -20,9 +20,10 @@ pub fn carry_over(settings: &mut NodeConversion) {
             .conversion
             .differs(at, "`role: control_plane`: the node serves traffic, too; there is no node without");
     }
+    // Without resources that it could change there is none.
+    let is_off = settings.text("apisix.enable_admin") == Some("false");
     match &*provider {
         "etcd" => {
-            let is_off = settings.text("apisix.enable_admin") == Some("false");
             if is_off {
                 // Without the API, its settings have no effect.
                 settings.take("deployment.admin");

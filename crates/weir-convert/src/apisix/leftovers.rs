@@ -47,7 +47,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("nginx_config.http.real_ip_recursive", "trusted addresses at the right of `X-Forwarded-For` are always skipped"),
     ("nginx_config.http.client_body_timeout", "`client_body_min_rate` and `client_body_grace` limit slow bodies"),
     ("nginx_config.http.upstream", "set `keepalive_pool` of the upstreams"),
-    ("nginx_config.stream", "TCP and UDP are not proxied"),
+    ("nginx_config.stream", "streams are logged by the loggers among the `plugins` of `stream_routes`"),
     ("plugin_attr.prometheus", "metrics are at `/metrics` of the address `status`"),
     ("plugin_attr", "the attributes of plugins are options of the plugin, or `plugin_metadata`"),
     (

@@ -8,13 +8,14 @@ use crate::yaml::Yaml;
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct AddressKind {
     tls: bool,
+    http3: bool,
     proxy_protocol: bool,
 }
 
 pub fn carry_over(settings: &mut NodeConversion) {
     let mut all = Vec::new();
-    let plain = AddressKind { tls: false, proxy_protocol: false };
-    let tls = AddressKind { tls: true, proxy_protocol: false };
+    let plain = AddressKind { tls: false, http3: false, proxy_protocol: false };
+    let tls = AddressKind { tls: true, ..plain };
     match settings.take("apisix.node_listen") {
         Some(listen) => addresses(settings, listen, plain, "9080", &mut all),
         None => all.push(address(None, "9080", plain)),
@@ -50,9 +51,11 @@ fn addresses(settings: &mut NodeConversion, at: &DocumentValue, kind: AddressKin
     }
     let items = if matches!(at.kind, ValueKind::List(_)) { at.items() } else { std::slice::from_ref(at) };
     for item in items {
+        let is_quic = item.is_true("enable_quic", false);
+        let kind = AddressKind { http3: is_quic && kind.tls, ..kind };
         all.push(address(item.text("ip"), item.as_text().or_else(|| item.text("port")).unwrap_or(port), kind));
-        if item.is_true("enable_quic", false) {
-            settings.conversion.lost(item, "`enable_quic`: for HTTP/3, write `http3: true` beside `tls`");
+        if is_quic && !kind.tls {
+            settings.conversion.lost(item, "`enable_quic` without TLS: HTTP/3 needs an address of `ssl.listen`");
         }
         if item.is_true("enable_http2", false) && !kind.tls {
             let text =
@@ -70,7 +73,7 @@ fn address(ip: Option<&str>, port: &str, kind: AddressKind) -> Yaml {
         format!("{ip}:{port}")
     });
     let mut members = vec![("address".to_owned(), text.clone())];
-    let marks = [("tls", kind.tls), ("proxy_protocol", kind.proxy_protocol)];
+    let marks = [("tls", kind.tls), ("http3", kind.http3), ("proxy_protocol", kind.proxy_protocol)];
     members
         .extend(marks.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| ((*name).to_owned(), Yaml::Boolean(true))));
     if members.len() == 1 { text } else { Yaml::Map(members) }

@@ -143,6 +143,12 @@ fn access_log(settings: &mut NodeConversion) {
         return settings.conversion.differs(&http, text);
     };
     let path = http.text("access_log").unwrap_or("logs/access.log");
+    if !path.starts_with('/') {
+        let text = format!(
+            "`access_log: {path}`: relative to the directory in which the node is started; its folder must exist"
+        );
+        settings.conversion.differs(at, text);
+    }
     let format = http.text("access_log_format").map(|format| format.trim().replace('\n', ""));
     let is_json = http.text("access_log_format_escape") == Some("json");
     if is_json && format.is_some() {

@@ -78,6 +78,30 @@ fn a_node_with_a_file_includes_it() {
 }
 
 #[test]
+fn a_file_without_an_admin_api_and_with_http3_needs_no_words() {
+    let text = "\
+apisix:
+  enable_admin: false
+  ssl: { listen: [{ port: 9443, enable_quic: true }] }
+nginx_config: { http: { enable_access_log: false } }
+deployment: { role: data_plane, role_data_plane: { config_provider: yaml } }
+";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains(r#"{ address: ":9443", tls: true, http3: true }"#), "{yaml}");
+    assert_eq!(findings(text), [""; 0]);
+}
+
+#[test]
+fn a_relative_access_log_needs_its_folder() {
+    let text = "\
+nginx_config: { http: { access_log_format: '$remote_addr' } }
+deployment: { role: data_plane, role_data_plane: { config_provider: yaml } }
+";
+    let found = findings(text);
+    assert!(found[0].contains("`access_log: logs/access.log`: relative to the directory"), "{found:?}");
+}
+
+#[test]
 fn unconverted_settings_are_reported_with_their_line() {
     let text = "\
 apisix:
