@@ -119,7 +119,7 @@ impl RegistryLog {
     pub(crate) fn answered(&mut self, outcome: Result<(), &str>) {
         let registry = self.registry;
         match outcome {
-            Ok(()) if self.is_away => tracing::info!("a {registry} server answers again"),
+            Ok(()) if self.is_away => tracing::warn!("a {registry} server answers again"),
             Err(reason) if !self.is_away => {
                 tracing::warn!("no {registry} server answers, the last instances of services stay in use: {reason}");
             }
@@ -134,7 +134,7 @@ impl RegistryLog {
             Some(problem) if self.empty.insert(name.into()) => {
                 tracing::warn!(service = %name, "a service has no instances, its last ones stay in use: {problem}");
             }
-            None if self.empty.remove(name) => tracing::info!(service = %name, "a service has instances"),
+            None if self.empty.remove(name) => tracing::warn!(service = %name, "a service has instances"),
             Some(_) | None => {}
         }
     }

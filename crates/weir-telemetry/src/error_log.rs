@@ -2,8 +2,8 @@
 
 mod repeats;
 
-use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
+use tracing::{Level, Subscriber};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{Format, JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -27,11 +27,11 @@ pub fn start(level: LevelFilter, shape: ErrorLogFormat) {
 }
 
 /// A message as a line in the JSON format of the error log.
-pub fn json_line(message: &str) -> String {
+pub fn json_line(level: Level, message: &str) -> String {
     let mut timestamp = String::new();
     // Writing to a string succeeds.
     let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
-    format!("{}\n", serde_json::json!({ "timestamp": timestamp, "level": "INFO", "message": message }))
+    format!("{}\n", serde_json::json!({ "timestamp": timestamp, "level": level.as_str(), "message": message }))
 }
 
 fn subscriber(

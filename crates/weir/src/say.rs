@@ -6,6 +6,7 @@ use std::io::{self, BufRead, IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use tracing::Level;
 use weir_telemetry::{error_log, stderr};
 
 use crate::exit::{self, ExitFailure};
@@ -17,31 +18,37 @@ pub fn like(format: error_log::ErrorLogFormat) {
     IN_JSON.store(format == error_log::ErrorLogFormat::Json, Relaxed);
 }
 
-/// Writes one line in a single write, so that lines of two processes do not mix during an upgrade.
-pub fn line(text: Arguments) {
+/// Writes one line in a single write, so that lines of two processes do not mix during an upgrade. Only JSON shows the level.
+pub fn line(level: Level, text: Arguments) {
     if IN_JSON.load(Relaxed) {
-        stderr::write_line(error_log::json_line(&text.to_string()).as_bytes());
+        stderr::write_line(error_log::json_line(level, &text.to_string()).as_bytes());
     } else {
         stderr::write_line(format!("weir: {text}\n").as_bytes());
     }
 }
 
+/// `say!("listening on {addr}")`.
+macro_rules! say {
+    ($($format:tt)*) => { $crate::say::line(tracing::Level::INFO, format_args!($($format)*)) };
+}
+pub(crate) use say;
+
+/// Says what has failed: `say_error!("cannot listen on {addr}: {error}")`.
+macro_rules! say_error {
+    ($($format:tt)*) => { $crate::say::line(tracing::Level::ERROR, format_args!($($format)*)) };
+}
+pub(crate) use say_error;
+
 /// Prints a result. A closed pipe, as with `head`, is not a failure.
 pub fn print(text: &[u8]) -> ExitCode {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            line(format_args!("cannot write to standard output: {error}"));
+            say_error!("cannot write to standard output: {error}");
             ExitFailure::System.into()
         }
         _ => exit::DONE,
     }
 }
-
-/// `say!("listening on {addr}")`.
-macro_rules! say {
-    ($($format:tt)*) => { $crate::say::line(format_args!($($format)*)) };
-}
-pub(crate) use say;
 
 /// Asks on standard error whether a change is to be made. A script, whose input is no terminal, must say so by an option.
 ///

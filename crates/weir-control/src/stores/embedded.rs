@@ -138,7 +138,7 @@ impl EmbeddedStore {
             Some(error) if !was_unwritable => {
                 tracing::error!("the store {path} cannot be written, changes are refused: {error}");
             }
-            None if was_unwritable => tracing::info!("the store {path} can be written again"),
+            None if was_unwritable => tracing::warn!("the store {path} can be written again"),
             _ => {}
         }
     }

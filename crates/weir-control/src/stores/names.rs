@@ -217,7 +217,7 @@ impl SharedNames {
     fn learn(&self, query: &NameQuery, outcome: Result<ResolvedName, String>) {
         match (&outcome, self.known().get(query)) {
             (Ok(_), Some(known)) if known.failure.is_some() => {
-                tracing::info!(name = %query.name(), "a name can be resolved again");
+                tracing::warn!(name = %query.name(), "a name can be resolved again");
             }
             (Err(failure), Some(known)) => known.log_failure(query, failure),
             (Ok(_) | Err(_), _) => {}
@@ -387,7 +387,7 @@ async fn keep(query: NameQuery, resolver: Resolver, valid: Option<Duration>, sha
 
 fn log_left_out(query: &NameQuery, unresolved: &[String]) {
     match unresolved {
-        [] => tracing::info!(name = %query.name(), "all targets of the service have addresses again"),
+        [] => tracing::warn!(name = %query.name(), "all targets of the service have addresses again"),
         targets => tracing::warn!(
             name = %query.name(),
             "targets of the service are left out, since they have no address: {}", targets.join("; ")

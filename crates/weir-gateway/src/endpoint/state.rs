@@ -87,6 +87,8 @@ pub struct Health {
     /// When it left the rotation last; 0 if it never did. Responses to attempts that began before say nothing about it any
     /// more.
     left_ns: AtomicU64,
+    /// The log says that it is out of rotation, and not yet that it is back.
+    is_told_out: AtomicBool,
     /// When it came into rotation; 0 if it was there from the start.
     joined_ns: AtomicU64,
 }
@@ -151,6 +153,7 @@ impl Health {
             pause_end_ns: AtomicU64::default(),
             relapses: AtomicU32::default(),
             left_ns: AtomicU64::default(),
+            is_told_out: AtomicBool::default(),
             joined_ns: AtomicU64::default(),
         }
     }
@@ -293,6 +296,7 @@ impl Health {
         // Released after `left_ns`: a response that sees that the endpoint is out also sees since when.
         self.out_until_ns.store(if until_checked { UNTIL_CHECKED } else { end_ns }, Release);
         let endpoint = self.addr;
+        self.is_told_out.store(true, Relaxed);
         if !until_checked {
             let pause_s = pause_ns as f64 / 1e9;
             tracing::warn!(%endpoint, "an endpoint is out of rotation for {pause_s} s: {cause}");
@@ -308,7 +312,11 @@ impl Health {
         self.joined_ns.store(now_ns, Relaxed);
         self.out_until_ns.store(0, Relaxed);
         let endpoint = self.addr;
-        tracing::info!(%endpoint, "an endpoint is back in rotation");
+        if self.is_told_out.swap(false, Relaxed) {
+            tracing::warn!(%endpoint, "an endpoint is back in rotation");
+        } else {
+            tracing::info!(%endpoint, "a new endpoint is in rotation");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, CertificateError, Error};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 use tokio::net::TcpStream;
 
 use crate::stream::Stream;
@@ -26,9 +26,8 @@ pub async fn connect(tcp: TcpStream, client: &TlsConnector, name: ServerName<'st
 
 /// Whether a handshake failed because of the name alone: the peer does not know it, or has a valid certificate for other names.
 pub fn is_unknown_name(error: &io::Error) -> bool {
-    let error = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
     matches!(
-        error,
+        of_tls(error),
         Some(
             Error::AlertReceived(AlertDescription::UnrecognisedName)
                 | Error::InvalidCertificate(
@@ -36,4 +35,13 @@ pub fn is_unknown_name(error: &io::Error) -> bool {
                 )
         )
     )
+}
+
+/// Whether a handshake failed because the peer answered with something that is not TLS.
+pub fn is_not_tls(error: &io::Error) -> bool {
+    matches!(of_tls(error), Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)))
+}
+
+fn of_tls(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
 }

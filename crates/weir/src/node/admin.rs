@@ -46,7 +46,7 @@ use super::state::NodeState;
 use super::status;
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
-use crate::say::say;
+use crate::say::{say, say_error};
 use console::ConsoleFiles;
 use encoding::AnswerCoding;
 use pages::OwnPages;
@@ -101,7 +101,7 @@ pub fn sockets(
     };
     let path = beside.join(path);
     let unix = UnixSocket::open(&path, backlog).map_err(|error| {
-        say!("cannot listen on unix:{}: {error}", path.display());
+        say_error!("cannot listen on unix:{}: {error}", path.display());
         ExitFailure::Listen
     })?;
     Ok(AdminSockets { tcp, unix: Some(unix) })
@@ -132,7 +132,7 @@ pub fn start(
 ) -> Result<Option<AdminServer>, ExitFailure> {
     let Some(admin) = &settings.admin else { return Ok(None) };
     let failed = |problem: String| {
-        say!("{problem}");
+        say_error!("{problem}");
         ExitFailure::System
     };
     let beside = file.parent().unwrap_or(Path::new(""));
@@ -198,7 +198,7 @@ impl AdminServer {
     pub fn show_socket(&self) -> Result<(), ExitFailure> {
         let Some(file) = &self.socket_file else { return Ok(()) };
         file.show().map_err(|error| {
-            say!("cannot listen on {file}: {error}");
+            say_error!("cannot listen on {file}: {error}");
             ExitFailure::Listen
         })
     }

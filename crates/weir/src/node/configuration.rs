@@ -12,7 +12,7 @@ use weir_telemetry::metrics::Metrics;
 use super::listening::ClientListeners;
 use super::metrics_export::MetricsExporter;
 use super::systemd;
-use crate::say::say;
+use crate::say::{say, say_error};
 
 /// How long workers may take to adopt a snapshot. They do so between two events, usually within microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -87,15 +87,15 @@ impl Subscriber for SnapshotPublisher {
             running.follow(hubs, |line| say!("{line}"));
         }
         if !gateway.publish(Arc::clone(snapshot), PATIENCE) {
-            say!("a worker has not adopted revision {revision} after {} s", PATIENCE.as_secs());
+            say_error!("a worker has not adopted revision {revision} after {} s", PATIENCE.as_secs());
         }
         reserved();
         if let Some(Err(error)) = self.0.acme.get().and_then(Weak::upgrade).map(|all| all.follow(acme.as_ref())) {
-            say!("certificates cannot be ordered: {error}");
+            say_error!("certificates cannot be ordered: {error}");
         }
         let exporter = self.0.exporter.get().and_then(Weak::upgrade);
         if let Some(Err(error)) = exporter.map(|all| all.follow(settings.otlp_metrics.as_ref(), http)) {
-            say!("metrics cannot be exported: {error}");
+            say_error!("metrics cannot be exported: {error}");
         }
         self.0.metrics.control.reloads_applied.fetch_add(1, Relaxed);
         if !is_answered {
@@ -107,17 +107,17 @@ impl Subscriber for SnapshotPublisher {
     fn unavailable(&self, diagnostics: &[Diagnostic]) {
         say_each(diagnostics);
         self.0.metrics.control.refused();
-        say!("the previous configuration stays in use; what does not respond is tried again");
+        say_error!("the previous configuration stays in use; what does not respond is tried again");
         systemd::ready();
     }
 
     fn refused(&self, diagnostics: &[Diagnostic]) {
         say_each(diagnostics);
         match self.settings() {
-            None => say!("the configuration was rejected"),
+            None => say_error!("the configuration was rejected"),
             Some(_) => {
                 self.0.metrics.control.refused();
-                say!("configuration rejected, the previous one stays in use");
+                say_error!("configuration rejected, the previous one stays in use");
                 systemd::ready();
             }
         }
@@ -129,9 +129,9 @@ const SAID: usize = 50;
 
 fn say_each(diagnostics: &[Diagnostic]) {
     for diagnostic in diagnostics.iter().take(SAID) {
-        say!("{diagnostic}");
+        say_error!("{diagnostic}");
     }
     if diagnostics.len() > SAID {
-        say!("and {} more", diagnostics.len() - SAID);
+        say_error!("and {} more", diagnostics.len() - SAID);
     }
 }

@@ -19,7 +19,7 @@ use weir_net::quic::{self, QuicSecrets};
 
 use super::key_file;
 use super::sockets::CannotListen;
-use crate::say::say;
+use crate::say::{say, say_error};
 
 /// How long workers may take to open and close listeners. They do so between two events, usually within microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -175,7 +175,9 @@ impl ClientListeners {
                     let (id, gateway, secrets) = (open.id, Arc::downgrade(gateway), quic_secrets.clone());
                     let waits = move || await_http3(id, plan, &secrets, &gateway);
                     let thread = std::thread::Builder::new().name("http3-socket".into()).spawn(waits);
-                    thread.map(|_| ()).unwrap_or_else(|error| say!("{} does not serve HTTP/3: {error}", plan.bound));
+                    thread
+                        .map(|_| ())
+                        .unwrap_or_else(|error| say_error!("{} does not serve HTTP/3: {error}", plan.bound));
                 }
             }
         }
@@ -276,13 +278,13 @@ impl ListenersState {
             Ok((key, _)) if key.len() == 2 * RESET_KEY_BYTES => {
                 self.quic_secrets = self.quic_secrets.with_reset_key(key.as_bytes());
             }
-            Ok((key, path)) => say!(
+            Ok((key, path)) => say_error!(
                 "{} has {} characters and not {}: remove it, so that a new one is made; it is not used",
                 path.display(),
                 key.len(),
                 2 * RESET_KEY_BYTES
             ),
-            Err(error) => say!(
+            Err(error) => say_error!(
                 "{}: {error}; after a restart, clients of HTTP/3 will wait for their time-out",
                 directory.join(RESET_KEY_FILE).display()
             ),
@@ -349,7 +351,7 @@ fn await_http3(id: ListenerId, plan: Http3Plan, secrets: &QuicSecrets, gateway: 
                 return gateway.serve_http3(id, &share);
             }
             Ok(_) => {}
-            Err(error) => return say!("{bound} does not serve HTTP/3: {error}"),
+            Err(error) => return say_error!("{bound} does not serve HTTP/3: {error}"),
         }
     }
 }
@@ -395,7 +397,7 @@ impl ReservedListeners<'_> {
         let mut state = self.listeners.state();
         let gateway = gateway.get().and_then(Weak::upgrade);
         let open = shares(&opened, *workers).unwrap_or_else(|error| {
-            say!("the file descriptor of a listening socket cannot be duplicated: {error}");
+            say_error!("the file descriptor of a listening socket cannot be duplicated: {error}");
             Vec::new()
         });
         for open in &mut state.open {
@@ -413,7 +415,7 @@ impl ReservedListeners<'_> {
             if !state.is_handing_over {
                 // Without the filter, a client may connect between the last accept and the close, and is reset.
                 let turned = gone.sockets.iter().try_for_each(listener::turn_away);
-                turned.unwrap_or_else(|error| say!("{} is closed without a filter: {error}", gone.bound));
+                turned.unwrap_or_else(|error| say_error!("{} is closed without a filter: {error}", gone.bound));
             }
             say!("no longer listening on {} ({})", gone.bound, gone.settings.name());
         }
@@ -421,7 +423,7 @@ impl ReservedListeners<'_> {
         let Some(gateway) = gateway else { return };
         let change = ListenerChange { open, set, close: closed, drain: self.drain };
         if !gateway.change_listeners(change, PATIENCE) {
-            say!("a worker has not changed its listeners after {} s", PATIENCE.as_secs());
+            say_error!("a worker has not changed its listeners after {} s", PATIENCE.as_secs());
         }
         self.listeners.serve_http3(&mut self.listeners.state(), &gateway);
     }

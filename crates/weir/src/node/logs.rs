@@ -10,7 +10,7 @@ use weir_telemetry::access_log;
 use weir_telemetry::log_file::{LogCounters, LogSink, LogWriter};
 
 use crate::exit::ExitFailure;
-use crate::say::say;
+use crate::say::{say, say_error};
 
 /// The names of the logs in messages.
 pub const ACCESS_LOG: &str = "access log";
@@ -24,7 +24,7 @@ pub fn open(
 ) -> Result<Option<LogWriter>, ExitFailure> {
     let Some(path) = path else { return Ok(None) };
     LogWriter::open(name, path, Arc::clone(counters)).map(Some).map_err(|error| {
-        say!("the {name} {} cannot be opened: {error}", path.display());
+        say_error!("the {name} {} cannot be opened: {error}", path.display());
         ExitFailure::System
     })
 }
@@ -33,7 +33,7 @@ pub fn open(
 pub fn reopen(name: &'static str, log: &LogWriter) {
     log.reopen(move |reopened| match reopened {
         Ok(()) => say!("the {name} was reopened"),
-        Err(error) => say!("the {name} cannot be reopened, the old file stays in use: {error}"),
+        Err(error) => say_error!("the {name} cannot be reopened, the old file stays in use: {error}"),
     });
 }
 

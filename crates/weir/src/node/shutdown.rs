@@ -8,7 +8,7 @@ use super::signals::SignalRequest;
 use super::sockets::Sockets;
 use super::state::NodePhase;
 use super::{Control, End, systemd};
-use crate::say::say;
+use crate::say::{say, say_error};
 
 /// How often a draining node checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
@@ -95,7 +95,7 @@ impl Control {
                         return;
                     }
                     if Instant::now() >= deadline {
-                        return say!("drain time-out: closing {} open connections", self.gateway.connections());
+                        return say_error!("drain time-out: closing {} open connections", self.gateway.connections());
                     }
                 }
                 request = self.signals.next() => match request {

@@ -54,7 +54,9 @@ impl fmt::Display for Failed {
             Failed::Start(program, error) => {
                 write!(out, "the new process {} cannot be started: {error}", program.display())
             }
-            Failed::Ended(status) => write!(out, "the new process ended before it was ready ({status})"),
+            Failed::Ended(status) => {
+                write!(out, "the new process ended before it was ready ({status}); its lines in the error log say why")
+            }
             Failed::Short(status) => {
                 write!(out, "the new process ended within {} s after it was ready ({status})", PROBATION.as_secs_f32())
             }

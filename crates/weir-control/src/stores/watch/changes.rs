@@ -208,7 +208,7 @@ impl Watching {
                 "the configuration store does not answer, the last known resources stay in use; it is tried again, and until \
                  it answers, the Admin API makes no changes"
             ),
-            (None, Some(_)) => tracing::info!(%store, "the configuration store answers again"),
+            (None, Some(_)) => tracing::warn!(%store, "the configuration store answers again"),
             _ => {}
         }
     }

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
-use weir_net::handshake::{connect, is_unknown_name};
+use weir_net::handshake::{connect, is_not_tls, is_unknown_name};
 use weir_net::stream::Stream;
 use weir_net::tls::{ServerName, TlsConnector, server_name};
 use weir_plugin::Stop;
@@ -108,7 +108,9 @@ impl RequestedTlsServer<'_> {
                 tracing::warn!("the endpoint {addr} has no certificate for the host of a request, {name}: {error}");
                 return Stop::UpstreamTlsName;
             }
-            tracing::error!("TLS handshake with the endpoint {addr} (server name {name}) failed: {error}");
+            let advice =
+                if is_not_tls(&error) { "; it does not answer with TLS: is `scheme: http` meant?" } else { "" };
+            tracing::error!("TLS handshake with the endpoint {addr} (server name {name}) failed: {error}{advice}");
             Stop::UpstreamTls
         })
     }

@@ -95,7 +95,7 @@ impl<C: DurableCounter> Keeper<C> {
         match kept {
             Ok(()) => {
                 if self.logged.take().is_some() {
-                    tracing::info!("the counters in {} are kept on disk again", self.folder.path().display());
+                    tracing::warn!("the counters in {} are kept on disk again", self.folder.path().display());
                 }
                 WRITE_EVERY
             }
