@@ -87,7 +87,11 @@ fn a_condition_selects_and_a_count_ends() {
 fn tail_refuses_invalid_conditions_and_foreign_hosts() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let gateway = node(&origin);
-    for (vars, want) in [("status", "--vars: not JSON"), (r#"[["status", "~", 5]]"#, "--vars[0]")] {
+    for (vars, want) in [
+        ("status", "--vars: not JSON"),
+        (r#"[["status", "~", 5]]"#, "--vars[0]"),
+        (r#"[["statsu", ">=", 500]]"#, "which does not exist; did you mean `status`?"),
+    ] {
         let (done, _, error) = said(&command(&gateway, &["tail", "--vars", vars]).output().expect("it ends"));
         assert!(!done && error.contains(want), "{error}");
     }

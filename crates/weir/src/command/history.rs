@@ -41,7 +41,9 @@ impl NodesCommand {
             for one in &nodes {
                 let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
                 let in_step = if one["in_step"] == true { "yes" } else { "no" };
-                let (id, version, revision, aside) = (text("id"), text("version"), &one["revision"], &one["set_aside"]);
+                // A JSON value ignores the width of its column.
+                let (id, version, revision) = (text("id"), text("version"), one["revision"].to_string());
+                let aside = &one["set_aside"];
                 lines += &format!("{id:<40} {version:<10} {revision:>12} {in_step:<8} {aside}\n");
             }
             // A closed pipe is not a failure.

@@ -1,14 +1,19 @@
 //! Reads resources from files in the format of `weir run`, by key.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use weir_control::document::RESOURCE_LISTS;
 use weir_control::stores::resources::ResourceKey;
-use weir_control::text::yaml::{self, TextLimits};
+use weir_control::text::tree::{MapEntry, NodeKind, TreeNode};
+use weir_control::text::yaml::{self, Parsed, TextLimits};
 use weir_control::{Diagnostic, process_environment};
+
+use crate::say::say;
 
 /// The lists of resources, which are the only keys allowed in such a file: those that the Admin API answers for.
 pub fn lists() -> impl Iterator<Item = &'static str> {
@@ -18,7 +23,7 @@ pub fn lists() -> impl Iterator<Item = &'static str> {
 /// Reads the resources of files, and of all .yaml, .yml and .json files in directories and below.
 ///
 /// # Errors
-/// The faults of a file, one per line.
+/// The faults of all files, one per line.
 pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
     let mut files = Vec::new();
     for path in paths {
@@ -28,11 +33,14 @@ pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
     if files.is_empty() {
         return Err("no file: the directories contain no .yaml, .yml or .json file".to_owned());
     }
-    let mut resources = BTreeMap::new();
+    let (mut resources, mut problems) = (BTreeMap::new(), Vec::new());
     for file in &files {
-        add_file(file, &mut resources)?;
+        match parsed(file) {
+            Ok(parsed) => add_file(file, &parsed.tree, &mut resources, &mut problems),
+            Err(problem) => problems.push(problem),
+        }
     }
-    Ok(resources)
+    if problems.is_empty() { Ok(resources) } else { Err(problems.join("\n")) }
 }
 
 /// Reads a file that contains a single resource.
@@ -40,61 +48,77 @@ pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
 /// # Errors
 /// Like [`read`].
 pub fn one(file: &Path) -> Result<Value, String> {
-    match parsed(file)? {
+    match parsed(file)?.tree.to_json() {
         value @ Value::Object(_) => Ok(value),
         _ => Err(format!("{}: is not a map", file.display())),
     }
 }
 
-fn add_file(file: &Path, resources: &mut BTreeMap<ResourceKey, Value>) -> Result<(), String> {
-    let told = |problem: String| format!("{}: {problem}", file.display());
-    let Value::Object(members) = parsed(file)? else { return Ok(()) };
-    if let Some(other) = members.keys().find(|key| !lists().any(|list| list == key.as_str())) {
-        return Err(told(format!(
-            "`{other}` is not a list of resources; settings of a node belong in the node's own file"
-        )));
-    }
-    for (key, value) in of_lists(members).map_err(told)? {
-        if resources.insert(key.clone(), value).is_some() {
-            return Err(told(format!("`{key}` is defined twice")));
+/// Adds the resources of a file, and says what is wrong with it.
+fn add_file(file: &Path, tree: &TreeNode, resources: &mut BTreeMap<ResourceKey, Value>, problems: &mut Vec<String>) {
+    let source: Arc<str> = source_of(file).into();
+    let mut fault = |place, problem: String, advice: &str| {
+        problems.push(Diagnostic::at_place(&source, place, problem).advise(advice).to_string());
+    };
+    let NodeKind::Map(lists_of_file) = &tree.kind else { return };
+    for MapEntry { key: list, key_place, value, .. } in lists_of_file {
+        if !lists().any(|known| known == &**list) {
+            fault(
+                *key_place,
+                format!("`{list}` is not a list of resources"),
+                "write settings of a node in its own file",
+            );
+            continue;
         }
-    }
-    Ok(())
-}
-
-fn parsed(file: &Path) -> Result<Value, String> {
-    let name = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
-    let text = fs::read_to_string(name).map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
-    let source = file.display().to_string().into();
-    let lines = |faults: &[Diagnostic]| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    let parsed = yaml::parse(&source, &text, &process_environment, TextLimits::default());
-    let parsed = parsed.map_err(|faults| lines(&faults))?;
-    match parsed.faults.is_empty() {
-        true => Ok(parsed.tree.to_json()),
-        false => Err(lines(&parsed.faults)),
-    }
-}
-
-/// # Errors
-/// If an item has no id.
-fn of_lists(members: Map<String, Value>) -> Result<Vec<(ResourceKey, Value)>, String> {
-    let mut found = Vec::new();
-    for (list, items) in members {
-        let Value::Array(items) = items else {
-            match items {
-                Value::Null => continue,
-                _ => return Err(format!("`{list}` is not a list")),
+        let items = match &value.kind {
+            NodeKind::List(items) => items,
+            NodeKind::Null => continue,
+            _ => {
+                fault(value.place, format!("`{list}` is not a list"), "begin each item with `- `");
+                continue;
             }
         };
-        for (index, item) in items.into_iter().enumerate() {
-            let key = key_of(&list, &item).ok_or_else(|| {
-                let member = if list == "consumers" { "username" } else { "id" };
-                format!("{list}[{index}] has no `{member}`, which identifies the resource")
-            })?;
-            found.push((key, item));
+        for (index, item) in items.iter().enumerate() {
+            let value = item.to_json();
+            let Some(key) = key_of(list, &value) else {
+                let member = if &**list == "consumers" { "username" } else { "id" };
+                let problem = format!("{list}[{index}] has no `{member}`, which identifies the resource");
+                fault(item.place, problem, &format!("add one that stays: `{member}: NAME`"));
+                continue;
+            };
+            if resources.contains_key(&key) {
+                fault(item.place, format!("`{key}` is defined twice"), "remove or rename one of the two");
+            }
+            resources.insert(key, value);
         }
     }
-    Ok(found)
+}
+
+fn source_of(file: &Path) -> String {
+    file.display().to_string()
+}
+
+fn parsed(file: &Path) -> Result<Parsed, String> {
+    let name = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
+    let text = fs::read_to_string(name).map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
+    let source = source_of(file).into();
+    let lines = |faults: &[Diagnostic]| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let replaced = RefCell::new(BTreeSet::new());
+    let lookup = |name: &str| {
+        replaced.borrow_mut().insert(name.to_owned());
+        process_environment(name)
+    };
+    let parsed = yaml::parse(&source, &text, &lookup, TextLimits::default());
+    let parsed = parsed.map_err(|faults| lines(&faults))?;
+    for name in replaced.take() {
+        say!(
+            "{source}: `${{{{{name}}}}}` is replaced by its value, which is what gets stored; `$env://{name}` stays a reference"
+        );
+    }
+    match parsed.faults.is_empty() {
+        true => Ok(parsed),
+        false => Err(lines(&parsed.faults)),
+    }
 }
 
 fn key_of(list: &str, item: &Value) -> Option<ResourceKey> {
@@ -129,7 +153,10 @@ mod tests {
         assert_eq!(keys, ["consumers/jack", "consumers/jack/credentials/one", "routes/7", "secrets/vault/1"]);
         for (text, expected) in [
             ("listen: [\":80\"]\n", "`listen` is not a list of resources"),
-            ("routes: [{ uri: /a }]\n", "routes[0] has no `id`"),
+            ("routes: [{ uri: /a }]\n", "c.yaml:1:10: routes[0] has no `id`, which identifies the resource; add one"),
+            ("routes: [{ id: a }, {}]\nconsumers: [{}]\n", "c.yaml:1:21: routes[1] has no `id`"),
+            ("routes: [{ id: a }, {}]\nconsumers: [{}]\n", "c.yaml:2:13: consumers[0] has no `username`"),
+            ("routes: [{ id: a }, { id: a }]\n", "c.yaml:1:21: `routes/a` is defined twice"),
             ("routes: 1\n", "`routes` is not a list"),
             ("routes: [\n", "c.yaml:"),
         ] {

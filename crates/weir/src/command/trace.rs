@@ -102,7 +102,7 @@ impl TraceCommand {
                 // A request that did not reach the node has one cause, and neither the stream nor its address is it.
                 let answer = match answered {
                     Ok(answer) => format!("the answer was {}", answer.status()),
-                    Err(error) => return Err(format!("{}: {error}", self.url)),
+                    Err(error) => return Err(format!("{}: {error}{}", self.url, self.advice())),
                 };
                 let why = told.err().unwrap_or_else(|| "the node has ended the stream".to_owned());
                 Err(format!(
@@ -110,6 +110,17 @@ impl TraceCommand {
                     self.status
                 ))
             }
+        }
+    }
+}
+
+impl TraceCommand {
+    /// What to know if the node could not be reached.
+    fn advice(&self) -> &'static str {
+        let has_host = self.headers.iter().any(|(name, _)| name == http::header::HOST);
+        match has_host && self.url.starts_with("https:") {
+            true => "; the name in the TLS handshake is that of the URL, whatever `Host` says",
+            false => "",
         }
     }
 }
@@ -131,10 +142,12 @@ fn duration(us: f64) -> String {
 /// The stages of the request, one line each. `port` is that of its URL.
 fn way(exchange: &Value, port: Option<u16>) -> String {
     let text = |name: &str| exchange[name].as_str().filter(|text| !matches!(*text, "" | "-"));
-    let ms = |name: &str| {
+    // From the beginning of each attempt.
+    let after = |name: &str| {
         text(name).map(|seconds| {
             let attempts = seconds.split(',').map(|part| part.trim().parse::<f64>().map(|seconds| seconds * 1e3));
-            let attempts: Vec<String> = attempts.map(|ms| ms.map_or("-".into(), |ms| format!("{ms:.0} ms"))).collect();
+            let attempts: Vec<String> =
+                attempts.map(|ms| ms.map_or("-".into(), |ms| format!("after {ms:.0} ms"))).collect();
             attempts.join(", ")
         })
     };
@@ -154,7 +167,7 @@ fn way(exchange: &Value, port: Option<u16>) -> String {
         }
     };
     line("request id", text("request_id").map(str::to_owned));
-    line("route", Some(text("route_id").unwrap_or("none matches").to_owned()));
+    line("route", Some(text("route_id").unwrap_or("none matches; `weir explain` says why").to_owned()));
     line("service", text("service_id").map(str::to_owned));
     for turn in exchange["plugins"].as_array().into_iter().flatten() {
         let name = turn["name"].as_str().unwrap_or_default();
@@ -167,9 +180,9 @@ fn way(exchange: &Value, port: Option<u16>) -> String {
     line("upstream", text("upstream_addr").map(str::to_owned));
     line("upstream uri", text("upstream_addr").and_then(|_| text("upstream_uri")).map(str::to_owned));
     line("upstream error", text("upstream_error").map(str::to_owned));
-    line("connected after", ms("upstream_connect_time"));
-    line("head after", ms("upstream_header_time"));
-    line("complete after", ms("upstream_response_time"));
+    line("attempt connected", after("upstream_connect_time"));
+    line("attempt head", after("upstream_header_time"));
+    line("attempt complete", after("upstream_response_time"));
     line("upstream status", text("upstream_status").map(str::to_owned));
     line("status", Some(exchange["status"].to_string()));
     line("time", exchange["request_time"].as_f64().map(|seconds| format!("{:.0} ms", seconds * 1e3)));
@@ -197,7 +210,7 @@ mod tests {
             "  route              orders\n",
             "  request            key-auth                       3.2 µs\n",
             "  upstream error     Connection refused (os error 111), -\n",
-            "  connected after    -, 1 ms\n",
+            "  attempt connected  -, after 1 ms\n",
             "  bytes              10 in, 20 out\n",
         ] {
             assert!(shown.contains(line), "{line:?} in\n{shown}");

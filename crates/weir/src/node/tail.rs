@@ -5,7 +5,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use serde_json::json;
 use weir_gateway::tail::{Tail, TailFilter};
-use weir_plugin::{Expression, form};
+use weir_plugin::suggest::meant;
+use weir_plugin::{ExchangePhase, Expression, form};
 
 use super::server::AnswerStream;
 use super::server::bounds::UNREAD;
@@ -24,11 +25,19 @@ pub fn filter(query: &str) -> Result<TailFilter, String> {
     Ok(filter)
 }
 
-/// Parses a condition from JSON.
+/// Parses a condition from JSON. One with an unknown variable is refused: it would show nothing, and say nothing.
 pub fn condition(text: &str) -> Result<Expression, String> {
     let value = serde_json::from_str(text)
         .map_err(|error| format!("vars: not JSON: {error}; write it as [[\"status\", \">=\", 500]]"))?;
-    Expression::compile(&value).map_err(|error| format!("vars{}: {}; {}", error.place, error.reason, error.help))
+    let condition = Expression::compile(&value)
+        .map_err(|error| format!("vars{}: {}; {}", error.place, error.reason, error.help))?;
+    for variable in condition.variables() {
+        if let Some(reason) = variable.absence(ExchangePhase::Record) {
+            let advice = meant(variable).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default();
+            return Err(format!("vars: {reason}{advice}"));
+        }
+    }
+    Ok(condition)
 }
 
 /// The last line of a stream that the server ends, with the reason.

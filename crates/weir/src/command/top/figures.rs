@@ -51,6 +51,8 @@ pub struct PluginFigures {
     pub plugin: String,
     /// Processor time per call, in seconds, since the node started; `None` before the first measured call.
     pub cpu: Option<f64>,
+    /// Time that it waited for other services, per call, like `cpu`.
+    pub waited: Option<f64>,
     pub refusals: f64,
     pub errors: f64,
 }
@@ -184,9 +186,10 @@ impl ReadingPair<'_> {
             let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
             let (route, plugin) = (label("route"), label("policy"));
             let at = [("route", route.as_str()), ("policy", plugin.as_str())];
-            let cpu = self.after.sum("weir_policy_measured_cpu_seconds_total", &at);
+            let per_call = |metric: &str| (*calls > 0.0).then(|| self.after.sum(metric, &at) / calls);
             PluginFigures {
-                cpu: (*calls > 0.0).then(|| cpu / calls),
+                cpu: per_call("weir_policy_measured_cpu_seconds_total"),
+                waited: per_call("weir_policy_measured_wait_seconds_total"),
                 refusals: self.rate("weir_policy_refusals_total", &at),
                 errors: self.rate("weir_policy_errors_total", &at),
                 route,
@@ -279,6 +282,7 @@ weir_route_request_duration_seconds_bucket{route=\"a\",le=\"+Inf\"} 34
 weir_upstream_endpoint_up{upstream=\"u\",endpoint=\"h:1\"} 0
 weir_policy_measured_calls_total{route=\"a\",policy=\"cors\"} 4
 weir_policy_measured_cpu_seconds_total{route=\"a\",policy=\"cors\"} 0.000008
+weir_policy_measured_wait_seconds_total{route=\"a\",policy=\"cors\"} 0.4
 weir_log_sink_up{sink=\"s\"} 0
 weir_log_records_total{sink=\"s\",outcome=\"dropped\",reason=\"full\"} 3
 weir_log_records_total{sink=\"s\",outcome=\"delivered\"} 6
@@ -297,7 +301,7 @@ weir_log_records_total{sink=\"s\",outcome=\"delivered\"} 6
         assert_eq!((a.p50, figures.routes[1].p50), (Some(0.0015), None));
         assert_eq!(figures.routes[1].client_errors, 1.0);
         assert!(!figures.endpoints[0].is_up);
-        assert_eq!(figures.plugins[0].cpu, Some(0.000_002));
+        assert_eq!((figures.plugins[0].cpu, figures.plugins[0].waited), (Some(0.000_002), Some(0.1)));
         let sink = &figures.sinks[0];
         assert_eq!((sink.is_up, sink.delivered, sink.lost), (false, 3.0, 3.0));
     }

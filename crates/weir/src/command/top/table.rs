@@ -42,7 +42,7 @@ impl View {
                 rows: figures.endpoints.iter().map(of_endpoint).collect(),
             },
             View::Plugins => FigureTable {
-                titles: &["route", "plugin", "CPU per call", "refusals/s", "errors/s"],
+                titles: &["route", "plugin", "CPU per call", "waited per call", "refusals/s", "errors/s"],
                 rows: figures.plugins.iter().map(of_plugin).collect(),
             },
             View::Logs => FigureTable {
@@ -78,6 +78,7 @@ fn of_plugin(plugin: &PluginFigures) -> Vec<TableCell> {
         TableCell::Text(plugin.route.clone()),
         TableCell::Text(plugin.plugin.clone()),
         TableCell::Seconds(plugin.cpu),
+        TableCell::Seconds(plugin.waited),
         TableCell::Count(plugin.refusals),
         TableCell::Count(plugin.errors),
     ]
