@@ -13,7 +13,7 @@ use weir_plugin::{
 
 use crate::content::coding::Opaque;
 use crate::content::streams::StreamHandling;
-use crate::content::{DIGESTS, coding};
+use crate::content::{coding, forget_response_content, replace_response_content};
 use crate::options::headers::{HeaderEdits, HeaderOptions};
 use crate::options::pattern;
 
@@ -225,16 +225,6 @@ impl FilterOptions {
     }
 }
 
-/// Fields that describe a body which is replaced, besides its digests.
-const OF_THE_BODY: [&[u8]; 6] =
-    [b"Content-Length", b"Content-Encoding", b"Content-Range", b"ETag", b"Last-Modified", b"Accept-Ranges"];
-
-fn remove_fields_of_the_body(exchange: &mut Exchange) {
-    for name in OF_THE_BODY.into_iter().chain(DIGESTS) {
-        exchange.response.head.remove(name);
-    }
-}
-
 impl Plugin for ResponseRewriter {
     fn phases(&self) -> Phases {
         match self.filters.is_empty() {
@@ -258,14 +248,10 @@ impl Plugin for ResponseRewriter {
         if let Some(status) = self.status {
             exchange.response.set_status(status);
         }
-        if let Some(body) = &self.body {
-            remove_fields_of_the_body(exchange);
-            exchange.body.clear();
-            exchange.body.extend_from_slice(body);
-        }
+        let end = self.body.as_ref().map(|body| replace_response_content(exchange, body));
         // A value is invalid only because of the content of a variable. That is no reason to lose the response.
         self.headers.apply_valid(exchange, |exchange| &mut exchange.response.head);
-        if self.body.is_some() { Err(Stop::Answered) } else { Ok(()) }
+        end.map_or(Ok(()), Err)
     }
 
     fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
@@ -282,7 +268,7 @@ impl Plugin for ResponseRewriter {
             content = replacement.apply(&content);
         }
         if content != *body {
-            remove_fields_of_the_body(exchange);
+            forget_response_content(exchange);
             *body = content;
         }
         Ok(())
