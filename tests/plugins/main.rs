@@ -7,6 +7,7 @@ mod bodies;
 mod caching;
 mod compatibility;
 mod consumers;
+mod error_pages;
 mod exact_limits;
 mod forward_auth;
 mod jwe;

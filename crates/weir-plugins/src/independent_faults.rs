@@ -42,6 +42,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["field.index", "endpoint_addr[0]", "headers.a b", "template.name"],
     ),
     (
+        "error-page",
+        "{ error_404: { content_type: '' }, error_5xx: { content_type: \"a\\nb\" } }",
+        &["error_404.content_type", "error_5xx.content_type"],
+    ),
+    (
         "fault-injection",
         "{ abort: { http_status: 500, headers: { 'a b': c }, vars: [[[a]]] }, delay: { duration: 1, vars: [[[b]]] } }",
         &["abort.headers.a b", "abort.vars[0][0]", "delay.vars[0][0]"],

@@ -58,6 +58,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::csrf::Csrf>(),
     Entry::of::<log::data_mask::DataMask>(),
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>().on_streams(),
+    Entry::described::<transform::error_page::ErrorPage>(),
     Entry::of::<traffic::fault_injection::FaultInjection>(),
     Entry::described::<log::file_logger::FileLogger>().on_streams(),
     Entry::of::<auth::forward_auth::ForwardAuth>(),
