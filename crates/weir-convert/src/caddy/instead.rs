@@ -24,7 +24,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ("intercept", "write `response-rewrite` with `vars: [[status, ...]]`"),
     ("copy_response", "write `response-rewrite` with `vars: [[status, ...]]`"),
     ("copy_response_headers", "write `response-rewrite` with `vars: [[status, ...]]`"),
-    ("handle_errors", "write `response-rewrite` with `vars: [[status, ...]]`"),
+    ("handle_errors", "write `error-page` with the text of a page for each status"),
     ("invoke", "named routes are not converted; write a snippet"),
     ("rate_limit", "write `limit-count`"),
     ("storage", "see `acme.storage`"),

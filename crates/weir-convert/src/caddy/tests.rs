@@ -95,7 +95,7 @@ fn directives_that_are_not_converted_are_reported_with_their_line() {
              speaks HTTP in front of PHP; the route answers with 404",
             "9: not converted: `reverse_proxy /api/* unix//run/app.sock`: `unix//run/app.sock`: Unix sockets are not supported; \
              an endpoint needs an address and a port; the route answers with 503",
-            "10: not converted: `handle_errors`: write `response-rewrite` with `vars: [[status, ...]]`",
+            "10: not converted: `handle_errors`: write `error-page` with the text of a page for each status",
         ]
     );
 }

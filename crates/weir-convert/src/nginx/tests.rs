@@ -95,7 +95,7 @@ server {
         [
             "3: not converted: `proxy_next_upstream non_idempotent`: requests are not retried for these reasons",
             "3: not converted: `proxy_cache_min_uses 2`: the first response is kept already",
-            "3: not converted: `error_page 502 /oops`: write `response-rewrite` with `vars: [[status, ...]]`",
+            "3: not converted: `error_page 502 /oops`: write `error-page` with the text of a page for each status",
             "4: not converted: `location /files`: static files are not served; the route answers with 404",
             "4: not converted: `root /var/www`: static files are not served; use a file server as an upstream",
             "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; use `traffic-split` \
