@@ -221,6 +221,15 @@ impl HeaderEdits {
         self.add.iter().map(|(name, _)| &**name).chain(self.set.iter().map(|(name, _)| &**name))
     }
 
+    /// Refuses edits of `Host`, which is not a field of the request on its way to the upstream: `path` is that of the options.
+    pub fn refuse_host(&self, path: &str) -> Result<(), ConfigError> {
+        if !self.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
+            return Ok(());
+        }
+        let problem = "cannot change `Host`; use the option `host` of `proxy-rewrite`, or `pass_host` of the upstream";
+        Err(ConfigError::new(path, problem))
+    }
+
     /// Applies the edits. Setting a field to an empty text removes it, as in APISIX. `groups` are the groups of a
     /// regular expression, for `$1`, `$2`... in values. Fails if a variable contains bytes that are invalid in a field;
     /// some edits may have been applied by then.

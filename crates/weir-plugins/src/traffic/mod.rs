@@ -9,4 +9,5 @@ pub mod real_ip;
 pub mod redirect;
 pub mod sse_fanout;
 pub mod traffic_split;
+pub mod weighted_shares;
 pub mod workflow;

@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,6 +8,7 @@ use weir_plugin::{
 };
 
 use crate::options::headers::{HeaderEdits, HeaderOptions};
+use crate::traffic::weighted_shares::{MAX_WEIGHT, WeightedShares};
 
 /// Distributes traffic among several upstreams by weight: canary releases, blue-green deployments, A/B tests.
 ///
@@ -75,9 +75,6 @@ fn default_weight() -> u32 {
     1
 }
 
-/// The largest sum of the weights of a rule.
-const MAX_WEIGHT: u64 = 1 << 32;
-
 impl Definition for TrafficSplit {
     const NAME: &'static str = "traffic-split";
     const PRIORITY: i32 = 966;
@@ -112,13 +109,10 @@ struct Split {
 struct SplitRule {
     /// One of these conditions has to hold; none if the rule applies to all requests.
     cases: Box<[Expression]>,
-    shares: Box<[WeightedShare]>,
-    turns: WeightedTurns,
+    shares: WeightedShares<SplitShare>,
 }
 
-struct WeightedShare {
-    /// The sum of the weights up to and including this one.
-    until: u64,
+struct SplitShare {
     target: ShareTarget,
     request: HeaderEdits,
     response: Option<HeaderEdits>,
@@ -132,16 +126,12 @@ enum ShareTarget {
 }
 
 impl ShareOptions {
-    fn compile(self, until: u64, path: &str, build: &mut Build) -> Result<WeightedShare, ConfigError> {
+    fn compile(self, path: &str, build: &mut Build) -> Result<SplitShare, ConfigError> {
         let mut edits = |options: Option<HeaderOptions>, key: &str| {
             options.map(|options| options.compile(&format!("{path}.{key}"), build)).transpose()
         };
         let request = edits(self.headers, "headers")?.unwrap_or_default();
-        if request.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
-            let problem =
-                "cannot change `Host`; use the option `host` of `proxy-rewrite`, or `pass_host` of the upstream";
-            return Err(ConfigError::new(format!("{path}.headers"), problem));
-        }
+        request.refuse_host(&format!("{path}.headers"))?;
         let response = edits(self.response_headers, "response_headers")?;
         let upstream = build.upstream(path);
         let target = match self.status {
@@ -154,7 +144,7 @@ impl ShareOptions {
             }
             Some(status) => ShareTarget::Status(status),
         };
-        Ok(WeightedShare { until, target, request, response })
+        Ok(SplitShare { target, request, response })
     }
 }
 
@@ -171,43 +161,29 @@ impl SplitRule {
             let case = build.condition(vars, &path).map(Some);
             cases.extend(build.keep(case));
         }
-        let mut until = 0;
         let share = |(index, share): (usize, ShareOptions)| {
-            until += u64::from(share.weight);
-            share.compile(until, &format!("{path}.weighted_upstreams[{index}]"), build)
+            Ok((share.weight, share.compile(&format!("{path}.weighted_upstreams[{index}]"), build)?))
         };
-        let shares: Box<[WeightedShare]> =
-            options.weighted_upstreams.into_iter().enumerate().map(share).collect_all()?;
+        let shares = options.weighted_upstreams.into_iter().enumerate().map(share).collect_all::<Vec<_>>()?;
+        let shares = WeightedShares::new(shares);
         let path = format!("{path}.weighted_upstreams");
-        if until > MAX_WEIGHT {
+        if shares.sum() > MAX_WEIGHT {
             build.fault(&path, format!("has weights whose sum is more than {MAX_WEIGHT}"));
         }
-        if until == 0 && !shares.is_empty() {
+        if shares.sum() == 0 && !shares.is_empty() {
             return Err(ConfigError::new(path, "has no weight above 0, so no request could be sent anywhere"));
         }
-        Ok(SplitRule { cases: cases.into(), shares, turns: WeightedTurns::new(until.max(1)) })
+        Ok(SplitRule { cases: cases.into(), shares })
     }
 
     fn matches(&self, exchange: &Exchange) -> bool {
         self.cases.is_empty() || self.cases.iter().any(|case| case.holds(exchange))
     }
-
-    /// The number of the share whose turn it is; `None` if there is no share.
-    fn pick(&self) -> Option<usize> {
-        match self.shares.len() {
-            0 => None,
-            1 => Some(0),
-            _ => {
-                let turn = self.turns.next();
-                Some(self.shares.partition_point(|share| share.until <= turn))
-            }
-        }
-    }
 }
 
 impl Plugin for Split {
     fn phases(&self) -> Phases {
-        let changes_responses = |rule: &SplitRule| rule.shares.iter().any(|share| share.response.is_some());
+        let changes_responses = |rule: &SplitRule| rule.shares.items().any(|share| share.response.is_some());
         match self.rules.iter().any(changes_responses) {
             false => Phases::REQUEST,
             true => Phases::REQUEST.and(Phases::RESPONSE),
@@ -216,8 +192,7 @@ impl Plugin for Split {
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let Some(number) = self.rules.iter().position(|rule| rule.matches(exchange)) else { return Ok(Flow::Continue) };
-        let rule = &self.rules[number];
-        let Some((picked, share)) = rule.pick().and_then(|picked| Some((picked, rule.shares.get(picked)?))) else {
+        let Some((picked, share)) = self.rules[number].shares.pick() else {
             exchange.divert_to(None);
             return Ok(Flow::Continue);
         };
@@ -240,34 +215,6 @@ impl Plugin for Split {
         let Some(edits) = share.and_then(|share| share.response.as_ref()) else { return Ok(()) };
         edits.apply(exchange, |exchange| &mut exchange.response.head, &[]).map_err(|_| Stop::Internal)
     }
-}
-
-/// A permutation of the numbers below `total`, repeated; consecutive numbers are far apart. So shares are exact, and
-/// each upstream's turns are spread evenly without storing an order.
-struct WeightedTurns {
-    count: AtomicU64,
-    total: u64,
-    /// Coprime to `total`, so that its multiples modulo `total` meet every number.
-    step: u64,
-}
-
-impl WeightedTurns {
-    fn new(total: u64) -> WeightedTurns {
-        // The golden ratio spreads multiples most evenly.
-        let golden = (total as f64 * 0.618_033_988_749_895) as u64;
-        let step = (golden.max(1)..).find(|&step| gcd(step, total) == 1).unwrap_or(1);
-        WeightedTurns { count: AtomicU64::new(0), total, step }
-    }
-
-    fn next(&self) -> u64 {
-        let count = self.count.fetch_add(1, Ordering::Relaxed) % self.total;
-        // No overflow: neither factor has more than 33 bits.
-        count * self.step % self.total
-    }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]
@@ -340,19 +287,6 @@ mod tests {
             assert_eq!(exchange.request.head.value(b"x-b").is_none(), is_first);
             assert_eq!(sent(&exchange, "x-c"), is_first.then_some("c"));
         }
-    }
-
-    #[test]
-    fn turns_meet_every_number_once() {
-        for total in 1..200 {
-            let turns = WeightedTurns::new(total);
-            let mut met: Vec<_> = (0..total).map(|_| turns.next()).collect();
-            met.sort_unstable();
-            assert!(met.into_iter().eq(0..total), "{total}");
-        }
-        let most = WeightedTurns::new(MAX_WEIGHT);
-        most.count.store(MAX_WEIGHT - 1, Ordering::Relaxed);
-        assert_eq!(most.next(), MAX_WEIGHT - most.step);
     }
 
     #[test]
