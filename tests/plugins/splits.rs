@@ -76,6 +76,37 @@ fn a_diverted_request_is_tried_again_where_it_was_sent() {
 }
 
 #[test]
+fn labels_of_requests_reach_the_upstream_and_choose_another() {
+    let canary = named("canary");
+    let own = Origin::serving(|request| Answer::ok(request.headers.get("x-label").unwrap_or("none")));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /*
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+    plugins:
+      traffic-label:
+        rules:
+          - match: [[arg_plain, '==', '1']]
+            actions: [{{ weight: 1 }}]
+          - actions: [{{ set_headers: {{ X-Label: canary }}, weight: 1 }}, {{ set_headers: {{ X-Label: 'stable for $arg_user' }}, weight: 3 }}]
+      traffic-split:
+        rules:
+          - match: [{{ vars: [[http_x_label, '==', canary]] }}]
+            weighted_upstreams: [{{ upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}]
+",
+        own.addr(),
+        canary.addr()
+    ));
+    let texts: Vec<String> = (0..40).map(|_| gateway.get("/?user=ann").text()).collect();
+    let count = |text: &str| texts.iter().filter(|told| *told == text).count();
+    assert_eq!((count("canary"), count("stable for ann")), (10, 30));
+    assert_eq!(gateway.get("/?plain=1").text(), "none");
+    let forged = "GET /?user=ann HTTP/1.1\r\nHost: t\r\nX-Label: forged\r\n\r\n";
+    let texts: Vec<String> = (0..4).map(|_| gateway.client().ask(forged).expect("an answer").text()).collect();
+    assert!(texts.iter().all(|text| text != "forged"), "{texts:?}");
+}
+
+#[test]
 fn upstreams_in_options_are_checked_where_they_stand() {
     let share =
         |share: &str| refused(&format!("{{ traffic-split: {{ rules: [{{ weighted_upstreams: [{share}] }}] }} }}"));

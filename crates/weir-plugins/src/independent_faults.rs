@@ -146,6 +146,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["time_zone", "allow[0].from", "allow[0].to"],
     ),
     (
+        "traffic-label",
+        "{ rules: [{ match: [[a]], actions: [{ set_headers: { 'a b': c } }, { set_headers: { Host: c } }] }] }",
+        &["rules[0].match[0]", "rules[0].actions[0].set_headers.a b", "rules[0].actions[1].set_headers"],
+    ),
+    (
         "traffic-split",
         "{ rules: [{ match: [{ vars: [[a]] }, { vars: [[b]] }] }] }",
         &["rules[0].match[0].vars[0]", "rules[0].match[1].vars[0]"],

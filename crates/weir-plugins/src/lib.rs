@@ -101,6 +101,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<log::syslog::Syslog>().on_streams(),
     Entry::described::<log::tcp_logger::TcpLogger>().on_streams(),
     Entry::of::<security::time_restriction::TimeRestriction>().on_streams(),
+    Entry::of::<traffic::traffic_label::TrafficLabel>(),
     Entry::of::<traffic::traffic_split::TrafficSplit>().on_streams(),
     Entry::of::<security::ua_restriction::UaRestriction>(),
     Entry::of::<security::uri_blocker::UriBlocker>(),

@@ -88,8 +88,7 @@ impl JsonSchema for HeaderOptions {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let value = json_schema!({"type": ["string", "number", "array"], "items": {"type": ["string", "number"]}});
-        let fields = json_schema!({"type": "object", "additionalProperties": value});
+        let fields = fields_schema();
         let lines = json_schema!({"type": "array", "items": {"type": "string"}});
         let add = json_schema!({
             "description": "Fields to add to those of the same name: names and values, or a list of `name: value`.",
@@ -113,6 +112,40 @@ impl JsonSchema for HeaderOptions {
             },
             fields,
         ]})
+    }
+}
+
+/// The schema of names and values of fields.
+fn fields_schema() -> Schema {
+    let value = json_schema!({"type": ["string", "number", "array"], "items": {"type": ["string", "number"]}});
+    json_schema!({"type": "object", "additionalProperties": value})
+}
+
+/// Fields to set: their names and values, of which there may be several for a name.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SetHeaderOptions(Map<String, Value>);
+
+impl JsonSchema for SetHeaderOptions {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "SetHeaderOptions".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let mut schema = fields_schema();
+        schema.insert("minProperties".into(), 1.into());
+        schema
+    }
+}
+
+impl SetHeaderOptions {
+    /// Compiles them to edits; `path` is the path of the options.
+    pub fn compile(&self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
+        Ok(HeaderEdits { set: compile_fields(&self.0, path, build)?, ..HeaderEdits::default() })
     }
 }
 

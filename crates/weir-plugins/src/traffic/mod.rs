@@ -8,6 +8,7 @@ pub mod proxy_mirror;
 pub mod real_ip;
 pub mod redirect;
 pub mod sse_fanout;
+pub mod traffic_label;
 pub mod traffic_split;
 pub mod weighted_shares;
 pub mod workflow;
