@@ -105,13 +105,58 @@ fn content_read_whole_can_be_sent_to_another_endpoint() {
             "routes: [{{ uri: /*, upstream: {{ type: roundrobin, retry_budget: 1000, nodes: {nodes} }}, plugins: {plugins} }}]"
         )
     };
-    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(JSON));
-    for _ in 0..6 {
-        let request = post("", "{\"a\": 1}").replacen("POST", "PUT", 1);
-        let answer = gateway.client().ask(request).expect("an answer");
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.text(), "PUT /a 8");
+    for plugins in [JSON, "{ proxy-control: {} }"] {
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(plugins));
+        for _ in 0..6 {
+            let request = post("", "{\"a\": 1}").replacen("POST", "PUT", 1);
+            let answer = gateway.client().ask(request).expect("an answer");
+            assert_eq!(answer.status, 200, "{plugins}: {}", answer.text());
+            assert_eq!(answer.text(), "PUT /a 8");
+        }
     }
+}
+
+#[test]
+fn buffering_of_requests_asks_the_upstream_once_the_body_is_complete() {
+    let rig = Rig::with("{ proxy-control: {}, client-control: { max_body_size: 8 } }");
+    let mut client = rig.gateway.client();
+    client.send("POST /a HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 8\r\n\r\n");
+    assert_eq!(client.next_head().expect("an invitation").status, 100);
+    assert_eq!(rig.origin.connections(), 0, "the invitation is the gateway's own");
+    client.send("12345678");
+    assert_eq!(client.response().expect("an answer").text(), "POST /a");
+    assert_eq!(client.ask(chunked("", &["1234", "5678"])).expect("an answer").status, 200);
+    for request in rig.origin.requests() {
+        assert_eq!((request.body.as_slice(), request.headers.get("content-length")), (&b"12345678"[..], Some("8")));
+    }
+    assert_eq!(client.ask(post("", "123456789")).expect("an answer").status, 413);
+    assert_eq!(rig.origin.requests().len(), 2);
+}
+
+#[test]
+fn buffering_of_requests_that_is_off_passes_a_body_on_as_it_arrives() {
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if connection.head().is_ok() && connection.exact(4).is_ok() {
+            let _ = connection.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly");
+        }
+    });
+    let gateway = before(&origin, "{ proxy-control: { request_buffering: false } }");
+    let mut client = gateway.client();
+    client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 8\r\n\r\n1234");
+    assert_eq!(client.response().expect("before the rest is sent").text(), "early");
+}
+
+#[test]
+fn buffering_of_requests_is_bound_by_the_content_held_for_a_client() {
+    let origin = Origin::echo(Reading::Strict);
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "held_content_max_per_client: 64KiB
+routes: [{{ uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}, plugins: {{ proxy-control: {{}} }} }}]",
+        origin.addr()
+    ));
+    assert_eq!(gateway.client().ask(post("", &"x".repeat(10_000))).expect("an answer").status, 200);
+    assert_eq!(gateway.client().ask(post("", &"x".repeat(200_000))).expect("an answer").status, 413);
+    assert_eq!(origin.requests().len(), 1);
 }
 
 #[test]

@@ -87,6 +87,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<observe::otlp_logger::OtlpLogger>().on_streams(),
     Entry::described::<observe::prometheus::Prometheus>().on_streams(),
     Entry::described::<traffic::proxy_cache::ProxyCache>(),
+    Entry::of::<traffic::proxy_control::ProxyControl>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),
     Entry::of::<traffic::real_ip::RealIp>(),

@@ -4,6 +4,7 @@ pub mod api_breaker;
 pub mod fault_injection;
 pub mod mocking;
 pub mod proxy_cache;
+pub mod proxy_control;
 pub mod proxy_mirror;
 pub mod real_ip;
 pub mod redirect;
