@@ -14,8 +14,8 @@ use weir_plugin::{Expression, Filter, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
-    GrpcWebDecoder, bulk_outcomes, grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected,
-    read_cached_response, xml as xml_text,
+    GrpcWebDecoder, bulk_outcomes, graphql as graphql_text, grpc_retry_delay, json as json_text, otlp_outcomes,
+    otlp_rejected, read_cached_response, xml as xml_text,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -51,6 +51,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("cached_response", cached_response),
     ("json", json),
     ("xml", xml),
+    ("graphql", graphql),
     ("grpc_web", grpc_web),
     ("bulk_answer", bulk_answer),
     ("otlp_answer", otlp_answer),
@@ -565,6 +566,23 @@ pub fn xml(data: &[u8]) {
         for found in path.find(data, 64).into_iter().flatten() {
             assert!(found.spans.iter().all(|span| span.start <= span.end && span.end <= data.len()), "beyond the end");
         }
+    }
+}
+
+/// A fault lies within the document, what is ignored after a document changes nothing, and what it costs is found.
+pub fn graphql(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let with_comment = format!("{text}\n#, {{");
+    match (graphql_text::GraphqlDocument::parse(text), graphql_text::GraphqlDocument::parse(&with_comment)) {
+        (Ok(document), Ok(same)) => {
+            assert_eq!(document.operations.len(), same.operations.len(), "a comment is read");
+            let variables = serde_json::Map::new();
+            let cost = |document| graphql_text::cost(document, &variables, &["first".to_owned()]);
+            assert_eq!(cost(&document), cost(&same), "a comment costs something");
+        }
+        (Err(graphql_text::GraphqlFault::Syntax(place)), _) => assert!(place <= text.len(), "beyond the end"),
+        (Err(_), Err(_)) => {}
+        (one, other) => panic!("a comment makes a difference: {one:?}, {other:?}"),
     }
 }
 

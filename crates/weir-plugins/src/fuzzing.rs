@@ -1,6 +1,6 @@
 //! The parsers of this crate that the targets in `fuzz/` exercise.
 
-pub use crate::content::{json, xml};
+pub use crate::content::{graphql, json, xml};
 use http::Response;
 use hyper::body::Bytes;
 use weir_records::SendOutcome;

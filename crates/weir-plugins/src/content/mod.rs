@@ -3,6 +3,7 @@
 pub mod body_recorder;
 pub mod coding;
 pub mod content_type;
+pub mod graphql;
 pub mod json;
 pub mod streams;
 pub mod xml;
