@@ -597,6 +597,8 @@ impl Exchange {
         self.rare.as_ref()?.request_body.as_deref()
     }
 
+    /// Sets the content that is sent upstream. A plugin that may receive content ([`crate::Phases::request_body`]) may give some to a
+    /// request without content in `on_request`.
     pub fn set_request_body(&mut self, body: Vec<u8>) {
         self.rare.get_or_insert_default().request_body = Some(body);
     }

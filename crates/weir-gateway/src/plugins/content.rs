@@ -87,18 +87,26 @@ pub async fn request(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> Result<(), Stop> {
-    if !exchange.request.framing.has_body() {
+    let is_given = exchange.request_body().is_some();
+    if !is_given && !exchange.request.framing.has_body() {
         return Ok(());
     }
     let links = (plugins.request_bodies(exchange), PricedPhase::RequestContent);
     let whole = WholeBody::ask(plugins, links, exchange, |plugin, exchange| plugin.whole_request(exchange))?;
-    if whole.links.is_empty() {
+    if whole.links.is_empty() && !is_given {
         exchange.request_filters = filters_of_request(plugins, exchange)?;
         return Ok(());
     }
     let _held_time = plugins.pricing.held_time(&whole.links, exchange);
-    let mut body = Vec::new();
-    let taken = read_whole_body(worker, settings, client, exchange, whole.limit, &mut body).await;
+    let mut body = exchange.take_request_body().unwrap_or_default();
+    let taken = match is_given {
+        false => read_whole_body(worker, settings, client, exchange, whole.limit, &mut body).await,
+        // There is none from the client.
+        true => {
+            exchange.body_taken = ContentTaken::All;
+            Ok(())
+        }
+    };
     plugins.pricing.hold(&whole.links, exchange, body.len());
     taken.map_err(|stop| match whole.narrowest {
         Some(link) if stop == Stop::BodyTooLarge && whole.limit < exchange.body_limit => {
