@@ -10,6 +10,7 @@ mod consumers;
 mod error_pages;
 mod exact_limits;
 mod forward_auth;
+mod graphql;
 mod jwe;
 mod ldap;
 mod limits;

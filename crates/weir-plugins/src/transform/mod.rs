@@ -3,6 +3,7 @@
 pub mod alt_svc;
 pub mod brotli;
 pub mod compression;
+pub mod degraphql;
 pub mod error_page;
 pub mod grpc_web;
 pub mod gzip;
