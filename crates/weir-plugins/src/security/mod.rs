@@ -4,6 +4,7 @@ pub mod client_control;
 pub mod content_filter;
 pub mod cors;
 pub mod csrf;
+pub mod graphql_threat_protection;
 pub mod ip_restriction;
 pub mod json_threat_protection;
 pub mod message_size;
