@@ -1,5 +1,6 @@
 //! The directives of nginx by what becomes of them: converted elsewhere, without need of a counterpart, or without one.
 
+use super::error_pages::{ERROR_TEXT, ERRORS_INTERCEPTED};
 use super::syntax::Directive;
 
 /// Settings with the same name and meaning.
@@ -88,6 +89,8 @@ const CARRIED: &[&str] = &[
     "default_type",
     "expires",
     "auth_request_set",
+    ERROR_TEXT,
+    ERRORS_INTERCEPTED,
 ];
 
 /// Directives whose effect is the default in Weir, or that have no meaning there.

@@ -1,5 +1,6 @@
 //! `location` blocks: the paths that each one handles, if the most specific path wins.
 
+use super::error_pages::ERROR_TEXT;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use crate::pattern::supported;
@@ -66,7 +67,7 @@ impl Matching {
 
 /// What a location may have beside a `try_files` whose last place is a named location: it does not refuse requests, and the response
 /// of the named location does not have it.
-const BESIDE_FILES: [&str; 23] = [
+const BESIDE_FILES: [&str; 24] = [
     "try_files",
     "root",
     "alias",
@@ -81,6 +82,7 @@ const BESIDE_FILES: [&str; 23] = [
     "access_log",
     "log_not_found",
     "error_page",
+    ERROR_TEXT,
     "sendfile",
     "sendfile_max_chunk",
     "aio",

@@ -11,6 +11,7 @@ mod caching;
 mod constants;
 mod defaults;
 mod directives;
+mod error_pages;
 mod fields;
 mod listening;
 mod location;
@@ -52,9 +53,12 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
         defaults::replace(blocks);
     }
     let has_redirects = blocks.as_ref().is_some_and(|blocks| blocks.iter().any(|block| block.name == "proxy_redirect"));
+    let default_type = blocks.as_ref().and_then(|blocks| blocks.iter().find(|block| block.name == "default_type"));
+    let default_type = default_type.map_or("text/plain", |kind| kind.argument(0)).to_owned();
     for server in blocks.into_iter().flatten().filter(|block| block.name == "server") {
         variables::name_server(server);
         constants::replace(server, has_redirects);
+        error_pages::replace(server, &default_type);
     }
     // A file of conf.d is included in the http block, so it has none.
     let http = directives.iter().find(|directive| directive.name == "http");

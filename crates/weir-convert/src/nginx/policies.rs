@@ -23,6 +23,7 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     plugins.extend(fields(conversion, scope));
     plugins.extend(gzip(conversion, scope));
     plugins.extend(super::caching::plugin(conversion, scope));
+    plugins.extend(super::error_pages::plugin(scope));
     plugins
 }
 

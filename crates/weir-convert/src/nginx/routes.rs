@@ -6,7 +6,7 @@ use super::rewrite;
 use super::scope::BlockScope;
 use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
-use super::{access, auth_request, policies, proxy};
+use super::{access, auth_request, error_pages, policies, proxy};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
@@ -80,7 +80,8 @@ fn named_locations(conversion: &mut Conversion, block: &[Directive]) {
     let is_named = |child: &&Directive| child.name == "location" && Matching::of(child).is_none();
     let used = fallbacks(block, block);
     let is_used = |location: &Directive| used.iter().any(|used| used.place == location.place);
-    for location in block.iter().filter(is_named).filter(|location| !is_used(location)) {
+    let is_unused = |location: &&Directive| !is_used(location) && !error_pages::is_text(block, location);
+    for location in block.iter().filter(is_named).filter(is_unused) {
         let text = format!("`{}`: there are no internal redirects, such as those of `error_page`", location.head());
         conversion.lost(&location.place, text);
     }
@@ -166,12 +167,13 @@ fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, regi
         target,
     };
     if location.is_internal {
-        let is_asked = auth_request::is_asked(location.scope.server(), location.directive);
+        let (server, directive) = (location.scope.server(), location.directive);
+        let is_used = auth_request::is_asked(server, directive) || error_pages::is_text(server, directive);
         let text = format!(
             "`location {}`: there are no internal redirects, nor by `X-Accel-Redirect`; the route answers with 404",
             location.directive.arguments.join(" ")
         );
-        if !is_asked {
+        if !is_used {
             conversion.lost(&location.directive.place, text);
         }
         let mut plugins = policies::added_fields(conversion, &location.scope);

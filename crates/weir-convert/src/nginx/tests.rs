@@ -1,4 +1,5 @@
 use super::*;
+use crate::yaml::Yaml;
 
 fn no_files(pattern: &str) -> Result<Vec<(String, String)>, String> {
     Err(format!("{pattern} is not there"))
@@ -103,6 +104,43 @@ server {
             "3: behaves differently: a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; \
              nginx replaces the URL by the path of the location",
         ]
+    );
+}
+
+#[test]
+fn error_pages_that_are_texts_are_carried_over() {
+    let text = "\
+default_type text/html;
+server {
+  location / { proxy_pass http://a; proxy_redirect off; }
+  location /api/ { proxy_pass http://a/api/; proxy_redirect off; proxy_intercept_errors on; error_page 404 429 = @no; }
+  error_page 404 /404.html;
+  error_page 500 502 404 /down.html;
+  location = /404.html { internal; return 404 '<h1>nothing</h1>'; }
+  location = /down.html { return 503 down; }
+  location @no { default_type application/json; return 404 '{}'; }
+}
+";
+    let pages = |text: &str| {
+        let converted = converted(text);
+        let of = |route: &crate::output::ConvertedResource| {
+            let plugins = route.members.iter().find(|(name, _)| name == "plugins").map(|(_, plugins)| plugins);
+            let Some(Yaml::Map(plugins)) = plugins else { return None };
+            plugins.iter().find(|(name, _)| name == "error-page").map(|(_, options)| options.flow())
+        };
+        converted.routes.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let html = "error_404: { body: \"<h1>nothing</h1>\", content_type: text/html }, error_500: { body: down, content_type: text/html }, \
+                error_502: { body: down, content_type: text/html }";
+    assert_eq!(pages(text), [format!("{{ {html} }}")]);
+    assert!(findings(text).iter().any(|found| found.contains("`error_page 404 429 = @no`")), "429 would become 404");
+    let kept = text.replace("404 429 = @no", "404 = @no");
+    let json = "{ error_404: { body: '{}', content_type: application/json }, upstream_errors: true }";
+    assert_eq!(pages(&kept).iter().filter(|page| page.replace('"', "'") == json).count(), 1, "{:?}", pages(&kept));
+    assert!(
+        !findings(&kept).iter().any(|found| found.contains("error_page") || found.contains("intercept")),
+        "{:?}",
+        findings(&kept)
     );
 }
 
