@@ -27,6 +27,8 @@ pub enum GraphqlFault {
     Nesting,
     /// A fragment contains itself.
     Cycle,
+    /// Two fragments, or two variables of an operation, have one name: which of them counts is up to the server.
+    Repeated,
 }
 
 impl GraphqlFault {
@@ -37,6 +39,7 @@ impl GraphqlFault {
             GraphqlFault::Parts => format!("has more than {MOST_OPERATIONS} operations or {MOST_PARTS} parts"),
             GraphqlFault::Nesting => format!("is nested deeper than {MOST_NESTED}"),
             GraphqlFault::Cycle => "has a fragment that contains itself".to_owned(),
+            GraphqlFault::Repeated => "has two fragments or two variables of one name".to_owned(),
         }
     }
 }
@@ -172,8 +175,10 @@ impl<'t> GraphqlParser<'t> {
         self.name()?;
         self.directives()?;
         let selections = self.selections(0)?;
-        self.document.fragments.insert(name, selections);
-        Ok(())
+        match self.document.fragments.insert(name, selections) {
+            None => Ok(()),
+            Some(_) => Err(GraphqlFault::Repeated),
+        }
     }
 
     fn selections(&mut self, nesting: usize) -> Result<Vec<GraphqlSelection<'t>>, GraphqlFault> {

@@ -11,10 +11,10 @@ use crate::security::threat;
 
 /// Refuses GraphQL queries that could cost the upstream too much: nested too deep, with too many fields, aliases or directives.
 ///
-/// A query counts with its fragments, and fields in a list as often as the list may be long. The query is that in the body, JSON or
-/// `application/graphql`, and that in the query string; if there are both, both are checked. A body of another type is answered with
-/// 415, and a list of queries in one body is refused. The refusal is a GraphQL response: `{"errors": [{"message": ...}]}`. Subscriptions over
-/// WebSocket are not checked. The schema is not known, so a query that passes is not necessarily valid.
+/// A query counts with its fragments, and fields in a list as often as the list may be long. It stands in the body, as JSON or
+/// `application/graphql`, or in the query string; a request with both is refused, since its readers may differ in which counts. A body of
+/// another type is answered with 415, and a list of queries in one body is refused. The refusal is a GraphQL response:
+/// `{"errors": [{"message": ...}]}`. The schema is not known, so a query that passes is not necessarily valid.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GraphqlThreatProtection {
@@ -26,7 +26,7 @@ pub struct GraphqlThreatProtection {
     #[serde(default = "default_max_cost")]
     #[schemars(range(min = 1))]
     max_cost: u64,
-    /// The names of arguments that say how long a list may be, as a number or as a variable.
+    /// The names of arguments that say how long a list may be, as a number or as a variable. Members of an input object do not count.
     #[serde(default = "default_list_arguments")]
     list_arguments: Vec<String>,
     /// The maximum number of aliases.
@@ -38,9 +38,12 @@ pub struct GraphqlThreatProtection {
     /// Lets queries ask for the schema (`__schema`, `__type`).
     #[serde(default = "default_introspection")]
     introspection: bool,
-    /// Lets requests with a body without a query pass: the server knows the query by a hash (persisted queries).
+    /// Lets requests pass that have `extensions` in place of a query: the server knows the query by a hash (persisted queries).
     #[serde(default)]
     persisted_queries: bool,
+    /// Lets WebSockets pass, over which no query is checked.
+    #[serde(default)]
+    websocket: bool,
     /// The largest body, in bytes after decoding. A larger body is refused with 413.
     #[serde(default = "threat::default_max_body_size")]
     #[schemars(range(min = 1))]
@@ -87,11 +90,24 @@ impl Definition for GraphqlThreatProtection {
     }
 }
 
-/// The members of a body that matter. One that is there twice is refused, since its readers may differ in which counts.
+/// The members of a request. In a body, one that is there twice is refused, since its readers may differ in which counts.
+const MEMBERS: [&str; 4] = ["query", "variables", "operationName", "extensions"];
+
+/// The members of a body that matter.
 #[derive(Deserialize)]
 struct GraphqlBody {
     query: Option<String>,
     variables: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl GraphqlBody {
+    /// A member that some readers take for another one: they do not tell upper and lower case apart.
+    fn ambiguous(&self) -> Option<&str> {
+        let is_like = |name: &str| MEMBERS.iter().any(|member| member.eq_ignore_ascii_case(name) && *member != name);
+        self.others.keys().map(String::as_str).find(|name| !name.is_ascii() || is_like(name))
+    }
 }
 
 impl GraphqlThreatProtection {
@@ -139,6 +155,9 @@ impl GraphqlThreatProtection {
         if given.next().is_some() {
             return Err("The query string has variables twice".to_owned());
         }
+        if !self.persisted_queries && named("query").next().is_none() && named("extensions").next().is_some() {
+            return Err("The query string has no query".to_owned());
+        }
         named("query").try_for_each(|(_, value)| self.judge(&text(&value, "query")?, &variables))
     }
 
@@ -152,8 +171,11 @@ impl GraphqlThreatProtection {
             return Err("A list of queries is not allowed".to_owned());
         }
         let read = serde_json::from_slice(body);
-        let GraphqlBody { query, variables } =
-            read.map_err(|error| format!("The body is no GraphQL request: {error}"))?;
+        let body: GraphqlBody = read.map_err(|error| format!("The body is no GraphQL request: {error}"))?;
+        if let Some(name) = body.ambiguous() {
+            return Err(format!("The member {name} of the body is not allowed"));
+        }
+        let GraphqlBody { query, variables, .. } = body;
         match query {
             Some(query) => self.judge(&query, &variables.unwrap_or_default()),
             None if self.persisted_queries => Ok(()),
@@ -172,7 +194,16 @@ impl Plugin for GraphqlThreatProtection {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        let judged = exchange.request.query().map_or(Ok(()), |query| self.judge_target(query));
+        let request = &exchange.request;
+        let in_target = request.query().unwrap_or_default();
+        let is_member = |name: &[u8]| MEMBERS.iter().any(|member| member.as_bytes() == name);
+        let judged = if request.upgrade && !self.websocket {
+            Err("WebSockets are not allowed".to_owned())
+        } else if request.framing.has_body() && form::pairs(in_target).any(|(name, _)| is_member(&name)) {
+            Err("A request with a body has no query in its query string".to_owned())
+        } else {
+            self.judge_target(in_target)
+        };
         judged.map_err(|problem| self.refuse(exchange, &problem))?;
         Ok(Flow::Continue)
     }
@@ -248,6 +279,8 @@ mod tests {
             (r#"[{"query": "{a}"}]"#, "A list of queries is not allowed"),
             (r#" ["{a}", null]"#, "A list of queries is not allowed"),
             (r#"{"variables": {}}"#, "The body has no query"),
+            (r#"{"query": "{a}", "Query": "{b}"}"#, "The member Query of the body is not allowed"),
+            (r#"{"query": "{a}", "variableſ": {}}"#, "The member variableſ of the body is not allowed"),
             ("", "The body is no GraphQL request"),
         ] {
             let told = posted(&step(), "application/json", content).expect(content);
@@ -275,6 +308,7 @@ mod tests {
             ("/graphql?query={a}&variables=null", None),
             ("/graphql?query={a}&variables=1", Some("The variables in the query string are not a JSON object")),
             ("/graphql?query={a}&variables={}&variables={}", Some("The query string has variables twice")),
+            ("/graphql?extensions={}", Some("The query string has no query")),
             ("/graphql?query=%ff", Some("The query in the query string is not UTF-8")),
         ] {
             let mut exchange = get("/");
@@ -282,6 +316,26 @@ mod tests {
             exchange.request.set_query(query.replace('{', "%7B").replace('}', "%7D").as_bytes()).expect("valid");
             let end = on_request(&step(), &mut exchange);
             assert_eq!(message(end, &exchange).as_deref(), want, "{target}");
+        }
+    }
+
+    #[test]
+    fn queries_beside_a_body_and_over_websockets_are_refused() {
+        for (head, want) in [
+            ("POST /?other=1 HTTP/1.1\nHost: h\nContent-Length: 2", None),
+            (
+                "POST /?variables=%7B%7D HTTP/1.1\nHost: h\nContent-Length: 2",
+                Some("A request with a body has no query in its query string"),
+            ),
+            (
+                "GET / HTTP/1.1\nHost: h\nConnection: upgrade\nUpgrade: websocket\nSec-WebSocket-Version: 13\n\
+                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+                Some("WebSockets are not allowed"),
+            ),
+        ] {
+            let mut exchange = exchange(head);
+            let end = on_request(&step(), &mut exchange);
+            assert_eq!(message(end, &exchange).as_deref(), want, "{head}");
         }
     }
 

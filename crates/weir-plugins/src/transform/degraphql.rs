@@ -15,8 +15,9 @@ use crate::content::{DIGESTS, coding};
 ///
 /// A GET becomes a GET whose query string has the document, and a POST becomes a POST with the document in its body. The values of the
 /// variables are those of the query string of a GET, and those of the JSON object in the body of a POST. In a query string, a value
-/// of a variable of the type `Int`, `Float` or `Boolean` becomes a number or a boolean. Other methods are answered with 405. The path is not
-/// changed: see `proxy-rewrite`.
+/// of a variable of the type `Int`, `Float` or `Boolean` becomes a number or a boolean. The query string of a POST is not forwarded, and a GET
+/// with a body is refused: some servers would run a query that stands there. Other methods are answered with 405. The path is not changed:
+/// see `proxy-rewrite`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Degraphql {
@@ -213,9 +214,15 @@ impl Plugin for GraphqlRequests {
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        let has_body = exchange.request.framing.has_body();
+        if exchange.request.method == Method::Post && exchange.request.query().is_some() {
+            // Some servers prefer a query that stands there.
+            exchange.request.set_query(b"").map_err(|_| Stop::Internal)?;
+        }
         match exchange.request.method {
+            Method::Get if has_body => return Err(bad_request(exchange, "A GET has no body here")),
             Method::Get => self.rewrite_query(exchange)?,
-            Method::Post if exchange.request.framing.has_body() => {}
+            Method::Post if has_body => {}
             Method::Post if !self.variables.is_empty() => return Err(bad_request(exchange, "The body is missing")),
             Method::Post => {
                 exchange.set_request_body(self.body(None));

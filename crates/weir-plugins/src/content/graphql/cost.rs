@@ -31,7 +31,7 @@ impl QueryCost {
 /// be, and `variables` the values that the client has sent.
 ///
 /// # Errors
-/// A fragment contains itself, or fragments and selections are nested too deep.
+/// A fragment contains itself, fragments and selections are nested too deep, or two variables have one name.
 pub fn cost(
     document: &GraphqlDocument<'_>,
     variables: &Map<String, Value>,
@@ -39,13 +39,12 @@ pub fn cost(
 ) -> Result<QueryCost, GraphqlFault> {
     let mut most = QueryCost::default();
     for operation in &document.operations {
-        let mut measuring = CostMeasuring {
-            document,
-            values: variables,
-            defined: &operation.variables,
-            list_arguments,
-            known: HashMap::new(),
-        };
+        let defined: HashMap<_, _> = operation.variables.iter().map(|variable| (variable.name, variable)).collect();
+        if defined.len() < operation.variables.len() {
+            return Err(GraphqlFault::Repeated);
+        }
+        let mut measuring =
+            CostMeasuring { document, values: variables, defined, list_arguments, known: HashMap::new() };
         let QueryCost { depth, fields } = measuring.selections(&operation.selections, 0)?;
         most = QueryCost { depth: most.depth.max(depth), fields: most.fields.max(fields) };
     }
@@ -55,7 +54,7 @@ pub fn cost(
 struct CostMeasuring<'a, 't> {
     document: &'a GraphqlDocument<'t>,
     values: &'a Map<String, Value>,
-    defined: &'a [GraphqlVariable<'t>],
+    defined: HashMap<&'t str, &'a GraphqlVariable<'t>>,
     list_arguments: &'a [String],
     /// The fragments that have been met: `None` while one is measured.
     known: HashMap<&'t str, Option<QueryCost>>,
@@ -108,9 +107,8 @@ impl<'t> CostMeasuring<'_, 't> {
             ArgumentValue::Variable(name) => match self.values.get(name) {
                 Some(value) => value.as_u64().or_else(|| value.as_f64().map(|number| number as u64)),
                 None => {
-                    let variable = self.defined.iter().find(|variable| variable.name == name)?;
                     // A default is a constant (§2.10).
-                    match variable.default {
+                    match self.defined.get(name)?.default {
                         Some(ArgumentValue::Number(number)) => Some(number),
                         _ => None,
                     }
@@ -155,6 +153,13 @@ mod tests {
         assert_eq!(told(text, json!({"n": 2, "m": 100})), Ok((3, 1 + 10 * (1 + 2) + 1 + 100 + 2)));
         assert_eq!(told(text, json!({"n": -5, "m": 1e30})).map(|(depth, _)| depth), Ok(3));
         assert_eq!(told("{a(first: -9) {b}}", json!({})), Ok((2, 2)));
+    }
+
+    #[test]
+    fn names_that_stand_for_two_things_are_refused() {
+        assert_eq!(told("query ($n: Int = 1, $n: Int = 9) {a(first: $n) {b}}", json!({})), Err(GraphqlFault::Repeated));
+        let twice = GraphqlDocument::parse("{...F} fragment F on T {a {b {c}}} fragment F on T {a}");
+        assert_eq!(twice.err(), Some(GraphqlFault::Repeated));
     }
 
     #[test]
