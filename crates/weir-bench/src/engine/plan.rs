@@ -395,6 +395,12 @@ pub struct ClientTls {
 }
 
 impl LoadPlan {
+    /// The local address of a client, numbered over the whole run; `None` if the kernel chooses.
+    pub fn source_address(&self, client: usize) -> Option<IpAddr> {
+        let count = self.source_addresses.len();
+        (count > 0).then(|| self.source_addresses[client % count])
+    }
+
     /// Whether the generator spins in place of sleeping until a request is due.
     pub fn spins(&self) -> bool {
         self.pacing.is_open() && self.spin_ns > 0

@@ -143,8 +143,7 @@ impl<'a> Connector<'a> {
         let plan = &self.prepared.plan;
         let origin = &self.prepared.origins[index % self.origins()];
         let client = self.first_client + index / self.origins();
-        let source =
-            (!plan.source_addresses.is_empty()).then(|| plan.source_addresses[client % plan.source_addresses.len()]);
+        let source = plan.source_address(client);
         let slot = &mut self.slots[index];
         slot.opened = now;
         slot.deadline = now + plan.timeouts.connect_ms * 1_000_000;

@@ -33,8 +33,7 @@ pub(in crate::engine) async fn dial(
     let prepared: &PreparedLoad = &lobby.prepared;
     let plan = &prepared.plan;
     let origin = &prepared.origins[prepared.requests[request].origin];
-    let source =
-        (!plan.source_addresses.is_empty()).then(|| plan.source_addresses[client % plan.source_addresses.len()]);
+    let source = plan.source_address(client);
     let attempt = async {
         let socket = std::net::TcpStream::from(socket::connect(origin.address, source)?);
         let stream = TcpStream::from_std(socket).map_err(|_| Cause::Local)?;

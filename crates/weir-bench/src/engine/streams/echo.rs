@@ -150,9 +150,9 @@ impl Carrier for DialedStream {
 impl Carrier for UdpSocket {
     async fn open(lobby: &PreparedStreams, client: usize, request: usize) -> Result<Self, Cause> {
         let prepared = &lobby.prepared;
-        let source = prepared.plan.source_addresses.get(client % prepared.plan.source_addresses.len().max(1));
+        let source = prepared.plan.source_address(client);
         let address = prepared.origins[prepared.requests[request].origin].address;
-        let socket = socket::connect_datagrams(address, source.copied())?;
+        let socket = socket::connect_datagrams(address, source)?;
         UdpSocket::from_std(socket).map_err(|_| Cause::Local)
     }
 
