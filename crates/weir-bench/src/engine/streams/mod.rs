@@ -4,6 +4,7 @@ mod dial;
 mod echo;
 mod http2;
 mod idle;
+mod multiplexed;
 mod publish;
 mod slots;
 mod sse;
@@ -44,7 +45,7 @@ pub(super) fn run(job: Job) {
     LocalSet::new().block_on(&runtime, async {
         match job.plan().protocol {
             Protocol::Http1 => unreachable!("HTTP/1.1 has an engine of its own"),
-            Protocol::Http2 { streams } => http2::run(job, streams).await,
+            Protocol::Http2 { streams } => multiplexed::run::<http2::DialedHttp2>(job, streams).await,
             Protocol::WebSocket { message_bytes, check } => websocket::messages(job, message_bytes, check).await,
             Protocol::WebSocketConnect => websocket::storm(job).await,
             Protocol::Sse => sse::run(job).await,
