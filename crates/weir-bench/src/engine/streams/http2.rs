@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, SendStream};
 use tokio::task::spawn_local;
 
 use super::dial::dial;
@@ -37,12 +37,16 @@ impl Multiplexed for DialedHttp2 {
         sender.send_request(request.head.clone(), request.body.is_empty()).map_err(|error| cause(&error))
     }
 
-    async fn answer((response, mut send): Self::Sent, request: &MultiplexedRequest) -> Result<Answered, Cause> {
+    async fn answer((response, mut send): Self::Sent, request: &MultiplexedRequest) -> Result<Option<Answered>, Cause> {
         let body = &request.body;
         if !body.is_empty() {
             send.send_data(body.clone(), true).map_err(|error| cause(&error))?;
         }
-        let response = response.await.map_err(|error| cause(&error))?;
+        let response = match response.await {
+            // RFC 9113 §8.7
+            Err(error) if error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM) => return Ok(None),
+            response => response.map_err(|error| cause(&error))?,
+        };
         let status = response.status().as_u16();
         let mut content = response.into_body();
         let mut received = 0;
@@ -52,7 +56,7 @@ impl Multiplexed for DialedHttp2 {
             content.flow_control().release_capacity(data.len()).map_err(|error| cause(&error))?;
         }
         content.trailers().await.map_err(|error| cause(&error))?;
-        Ok(Answered { status: Some(status), sent: body.len() as u64, received })
+        Ok(Some(Answered { status: Some(status), sent: body.len() as u64, received }))
     }
 }
 

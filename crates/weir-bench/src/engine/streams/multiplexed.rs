@@ -16,6 +16,10 @@ use crate::engine::recorder::Cause;
 /// The flow-control window of a stream and of a connection, large enough not to limit the throughput.
 pub(super) const WINDOW: u32 = 16 * 1024 * 1024;
 
+/// How often a request is sent that the server gives back unprocessed, as it does with those that it gets after it has said
+/// that the connection will end.
+const ATTEMPTS: usize = 3;
+
 /// A connection of such a protocol.
 pub(super) trait Multiplexed: Sized + 'static {
     /// A request whose head has been sent.
@@ -27,8 +31,8 @@ pub(super) trait Multiplexed: Sized + 'static {
     /// Sends the head of a request. After an error, the connection is not used for further ones.
     async fn send(&mut self, request: &MultiplexedRequest) -> Result<Self::Sent, Cause>;
 
-    /// Sends the body, and receives the answer.
-    async fn answer(sent: Self::Sent, request: &MultiplexedRequest) -> Result<Answered, Cause>;
+    /// Sends the body, and receives the answer; `None` if the server says that it has not processed the request.
+    async fn answer(sent: Self::Sent, request: &MultiplexedRequest) -> Result<Option<Answered>, Cause>;
 
     /// Ends a connection without requests in progress.
     async fn close(self) {}
@@ -118,8 +122,13 @@ impl<C: Multiplexed> MultiplexedClients<C> {
 
 impl<C: Multiplexed> Exchanges for MultiplexedClients<C> {
     async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause> {
-        let sent = self.send(slot / self.streams, exchange.request).await?;
-        C::answer(sent, &self.requests[exchange.request]).await
+        for _ in 0..ATTEMPTS {
+            let sent = self.send(slot / self.streams, exchange.request).await?;
+            if let Some(answered) = C::answer(sent, &self.requests[exchange.request]).await? {
+                return Ok(answered);
+            }
+        }
+        Err(Cause::Reset)
     }
 }
 
