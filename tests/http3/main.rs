@@ -3,6 +3,7 @@
 mod alternatives;
 mod client;
 mod lifecycle;
+mod load;
 mod malformed;
 mod messages;
 mod websocket;

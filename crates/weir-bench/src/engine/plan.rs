@@ -20,7 +20,7 @@ pub struct LoadPlan {
     #[serde(default)]
     pub protocol: Protocol,
     /// Clients: each holds one connection per origin and has at most one exchange in flight
-    /// (HTTP/2: `streams` exchanges).
+    /// (HTTP/2, HTTP/3: `streams` exchanges).
     pub connections: usize,
     /// Threads the clients are spread over. One thread is one processor's worth of load.
     #[serde(default = "default_one")]
@@ -152,6 +152,12 @@ pub enum Protocol {
         #[serde(default = "default_one")]
         streams: usize,
     },
+    /// HTTP/3, for `https://` only.
+    Http3 {
+        /// Concurrent streams per connection.
+        #[serde(default = "default_one")]
+        streams: usize,
+    },
     /// WebSocket. An exchange is a message and the answer to it; several may be in flight on one connection, answers
     /// are matched in order. Open pacing spreads messages over the connections in turn.
     WebSocket {
@@ -215,6 +221,7 @@ impl Protocol {
         match self {
             Protocol::Http1 => "http1",
             Protocol::Http2 { .. } => "http2",
+            Protocol::Http3 { .. } => "http3",
             Protocol::WebSocket { .. } => "websocket",
             Protocol::WebSocketConnect => "websocket-connect",
             Protocol::Sse => "sse",
@@ -222,6 +229,19 @@ impl Protocol {
             Protocol::Tcp { .. } => "tcp",
             Protocol::Udp { .. } => "udp",
             Protocol::WebSub { .. } => "websub",
+        }
+    }
+
+    /// Whether an exchange is a request of HTTP and its response.
+    pub fn is_http(&self) -> bool {
+        matches!(self, Protocol::Http1 | Protocol::Http2 { .. } | Protocol::Http3 { .. })
+    }
+
+    /// The concurrent exchanges of a connection, where the plan sets them.
+    pub fn streams(&self) -> Option<usize> {
+        match self {
+            Protocol::Http2 { streams } | Protocol::Http3 { streams } => Some(*streams),
+            _ => None,
         }
     }
 }

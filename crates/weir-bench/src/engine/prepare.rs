@@ -91,7 +91,9 @@ impl PreparedLoad {
             let head_only = template.method == "HEAD";
             requests.push(PreparedRequest { origin, template: template.clone(), target, body, wire, head_only });
         }
-        let wanted = plan.connections as u64 * origins.len() as u64 + OTHER_FILES;
+        // HTTP/3 watches its socket for errors by a second descriptor.
+        let files = if matches!(plan.protocol, Protocol::Http3 { .. }) { 2 } else { 1 };
+        let wanted = plan.connections as u64 * origins.len() as u64 * files + OTHER_FILES;
         allow_files(wanted)?;
         Ok(Self { plan: plan.clone(), origins, requests })
     }
@@ -141,11 +143,23 @@ fn check_counts(plan: &LoadPlan) -> Result<(), PlanError> {
         }
         _ => {}
     }
-    if let Protocol::Http2 { streams: 0 } = plan.protocol {
+    check_streams(plan)
+}
+
+/// Checks what applies to protocols with several streams on a connection only.
+fn check_streams(plan: &LoadPlan) -> Result<(), PlanError> {
+    let wrong = |field: &str, problem: &str| Err(PlanError::new(field, problem));
+    if plan.protocol.streams() == Some(0) {
         return wrong("protocol.streams", "must be at least 1");
     }
-    if matches!(plan.protocol, Protocol::Http2 { .. }) && !plan.keep_alive {
-        return wrong("keep_alive", "HTTP/2 keeps its connections; a connection for each request needs http1");
+    if plan.protocol.streams().is_some() && !plan.keep_alive {
+        return wrong(
+            "keep_alive",
+            "HTTP/2 and HTTP/3 keep their connections; a connection for each request needs http1",
+        );
+    }
+    if matches!(plan.protocol, Protocol::Http3 { .. }) && plan.tls.resume {
+        return wrong("tls.resume", "HTTP/3 makes a full handshake for each connection; leave it false");
     }
     Ok(())
 }
@@ -205,6 +219,9 @@ fn locate(plan: &LoadPlan, template: &RequestTemplate, field: &str) -> Result<(L
             return Err(wrong(format!("{url:?} must start with {schemes}")));
         }
     };
+    if matches!(plan.protocol, Protocol::Http3 { .. }) && uri.scheme() != Some(&Scheme::HTTPS) {
+        return Err(wrong(format!("{url:?} must start with https://, since HTTP/3 has no form without TLS")));
+    }
     let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong(format!("{url:?} has no host")))?;
     let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
     let authority = match uri.port_u16() {
@@ -370,7 +387,18 @@ mod tests {
         assert!(wrong(|plan| plan.threads = 3).starts_with("threads: "));
         assert!(wrong(|plan| plan.stop = StopCondition::default()).starts_with("stop: "));
         let http2 = wrong(|plan| (plan.protocol, plan.keep_alive) = (Protocol::Http2 { streams: 1 }, false));
-        assert!(http2.starts_with("keep_alive: HTTP/2 keeps its connections"), "{http2}");
+        assert!(http2.starts_with("keep_alive: HTTP/2 and HTTP/3 keep their connections"), "{http2}");
+        let http3 = |change: fn(&mut LoadPlan)| {
+            let mut plan = plan("https://127.0.0.1:8443/");
+            plan.protocol = Protocol::Http3 { streams: 1 };
+            change(&mut plan);
+            problem(&plan)
+        };
+        assert!(http3(|plan| plan.keep_alive = false).starts_with("keep_alive: "));
+        assert!(http3(|plan| plan.tls.resume = true).starts_with("tls.resume: HTTP/3 makes a full handshake"));
+        assert!(http3(|plan| plan.protocol = Protocol::Http3 { streams: 0 }).starts_with("protocol.streams: "));
+        let clear = http3(|plan| plan.requests[0].url = "http://127.0.0.1/".into());
+        assert!(clear.starts_with("requests[0].url: ") && clear.contains("must start with https://"), "{clear}");
         let method = wrong(|plan| plan.requests[0].method = "G T".into());
         assert_eq!(method, "requests[0].method: \"G T\" is not a method");
         assert!(wrong(|plan| plan.requests[0].headers.push(("a".into(), "b\r\nc".into()))).contains("line break"));

@@ -40,6 +40,7 @@ pub(super) fn client_config(tls: &ClientTls, protocol: &Protocol) -> Result<Arc<
     }
     config.alpn_protocols = match protocol {
         Protocol::Http2 { .. } => vec![b"h2".to_vec()],
+        Protocol::Http3 { .. } => vec![b"h3".to_vec()],
         Protocol::Tcp { .. } => Vec::new(),
         _ => vec![b"http/1.1".to_vec()],
     };

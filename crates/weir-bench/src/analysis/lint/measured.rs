@@ -2,7 +2,6 @@
 
 use super::ScalingEvidence;
 use crate::{
-    engine::Protocol,
     result::{Cell, MeasuredRun, ProcessRole, ResultFile},
     stats::median,
     target,
@@ -57,9 +56,8 @@ pub fn scaling(result: &ResultFile) -> Vec<ScalingEvidence> {
         let alone =
             |run: &MeasuredRun| run.role(ProcessRole::Target).all(|one| one.cpus.len() >= cell.level.workers as usize);
         // Idle connections, and events at a fixed rate, do not increase with the number of workers.
-        let requests = |run: &MeasuredRun| matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
         !direct(result, &cell.target)
-            && cell.runs().iter().all(|run| alone(run) && requests(run) && !run.plan.pacing.is_open())
+            && cell.runs().iter().all(|run| alone(run) && run.plan.protocol.is_http() && !run.plan.pacing.is_open())
     });
     let points = sizes.filter_map(|cell| {
         let rates: Vec<f64> = cell.runs().iter().map(MeasuredRun::throughput).collect();

@@ -2,7 +2,7 @@
 
 use super::{Evidence, LatencyFrom, Machine, RowEvidence, measured};
 use crate::{
-    engine::{self, LoadPhase, Protocol},
+    engine::{self, LoadPhase},
     result::{Cell, MeasuredRun, PacingKind, ProcessRole, ResultFile},
     scenario::ScenarioRow,
 };
@@ -42,7 +42,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
     // Long, since it is a table: one entry for each thing that verdicts look at.
     let total = &run.load.total;
     let open = run.plan.pacing.is_open();
-    let requests = matches!(run.plan.protocol, Protocol::Http1 | Protocol::Http2 { .. });
+    let requests = run.plan.protocol.is_http();
     let histogram = if open { &total.latency } else { &total.service_time };
     let quantile_ms = |share: f64| (!histogram.is_empty()).then(|| histogram.quantile(share) as f64 / 1e6);
     let direct = measured::direct(result, &cell.target);
@@ -70,10 +70,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         direct,
         pacing: Some(if open { PacingKind::Open } else { PacingKind::Closed }),
         connections: Some(cell.level.connections),
-        streams: match run.plan.protocol {
-            Protocol::Http2 { streams } => Some(streams as u32),
-            _ => None,
-        },
+        streams: run.plan.protocol.streams().map(|streams| streams as u32),
         target_rps: match run.plan.pacing {
             engine::Pacing::Open { rate: engine::Rate::Constant(rate), spacing: engine::Spacing::Even } => Some(rate),
             // The actual rate, for random arrivals or a rate that changes.

@@ -95,7 +95,7 @@ pub struct LoadArguments {
     /// The protocol [default: http1; websocket for ws:// and wss://; tcp for tcp:// and tls://; udp for udp://]
     #[arg(short, long, value_enum)]
     protocol: Option<ProtocolName>,
-    /// HTTP/2: concurrent streams on each connection
+    /// HTTP/2, HTTP/3: concurrent streams on each connection
     #[arg(long, default_value_t = 1)]
     streams: usize,
     /// WebSocket, tcp, udp: the size of a message
@@ -146,6 +146,8 @@ enum ProtocolName {
     Http1,
     /// HTTP/2: negotiated over TLS, by prior knowledge otherwise
     Http2,
+    /// HTTP/3, for https:// only
+    Http3,
     /// WebSocket messages, each with an answer
     #[value(alias = "ws")]
     Websocket,
@@ -309,6 +311,7 @@ fn protocol(args: &LoadArguments, requests: &[RequestTemplate]) -> Protocol {
     match args.protocol.unwrap_or(by_url) {
         ProtocolName::Http1 => Protocol::Http1,
         ProtocolName::Http2 => Protocol::Http2 { streams: args.streams },
+        ProtocolName::Http3 => Protocol::Http3 { streams: args.streams },
         ProtocolName::Websocket => Protocol::WebSocket { message_bytes, check },
         ProtocolName::WebsocketConnect => Protocol::WebSocketConnect,
         ProtocolName::Sse => Protocol::Sse,

@@ -3,6 +3,7 @@
 mod dial;
 mod echo;
 mod http2;
+mod http3;
 mod idle;
 mod multiplexed;
 mod publish;
@@ -46,6 +47,7 @@ pub(super) fn run(job: Job) {
         match job.plan().protocol {
             Protocol::Http1 => unreachable!("HTTP/1.1 has an engine of its own"),
             Protocol::Http2 { streams } => multiplexed::run::<http2::DialedHttp2>(job, streams).await,
+            Protocol::Http3 { streams } => multiplexed::run::<http3::DialedHttp3>(job, streams).await,
             Protocol::WebSocket { message_bytes, check } => websocket::messages(job, message_bytes, check).await,
             Protocol::WebSocketConnect => websocket::storm(job).await,
             Protocol::Sse => sse::run(job).await,
