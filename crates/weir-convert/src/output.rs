@@ -17,6 +17,7 @@ pub struct Converted {
     pub(crate) global_rules: Vec<ConvertedResource>,
     pub(crate) consumers: Vec<ConvertedResource>,
     pub(crate) routes: Vec<ConvertedResource>,
+    pub(crate) stream_routes: Vec<ConvertedResource>,
     pub findings: Vec<ConversionFinding>,
 }
 
@@ -82,9 +83,11 @@ impl Converted {
             ("global_rules", &self.global_rules),
             ("consumers", &self.consumers),
             ("routes", &self.routes),
+            ("stream_routes", &self.stream_routes),
         ];
         for (name, items) in lists {
-            if items.is_empty() && name != "routes" {
+            // A file without any resource says that it has no routes.
+            if items.is_empty() && (name != "routes" || !self.stream_routes.is_empty()) {
                 continue;
             }
             if !out.is_empty() {

@@ -1,9 +1,13 @@
 //! A real nginx, for comparisons.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::{Client, DEADLINE, TempDir, eventually, free_port};
+
+/// Where Debian's nginx has its module for streams.
+const STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// A running nginx. Dropping it ends its process.
 pub struct Nginx {
@@ -16,21 +20,38 @@ impl Nginx {
     /// Starts nginx with the content of its `http` block, which gets the port to listen on. `None` if nginx is not installed.
     #[track_caller]
     pub fn start(http: impl FnOnce(u16) -> String) -> Option<Nginx> {
-        let directory = TempDir::new();
-        let port = free_port();
-        let place = directory.path().display();
-        let configuration = directory.write(
-            "nginx.conf",
+        Nginx::run(|place, port| {
             format!(
-                "daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;\n\
-                 events {{}}\n\
-                 http {{\n\
+                "http {{\n\
                  access_log off;\n\
                  client_body_temp_path {place}/b; proxy_temp_path {place}/p; fastcgi_temp_path {place}/f;\n\
                  uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;\n\
                  {}\n\
                  }}\n",
                 http(port)
+            )
+        })
+    }
+
+    /// The same with the content of its `stream` block. `None` also if it has no module for that.
+    #[track_caller]
+    pub fn start_stream(stream: impl FnOnce(u16) -> String) -> Option<Nginx> {
+        if !Path::new(STREAM_MODULE).exists() {
+            return None;
+        }
+        Nginx::run(|_, port| format!("load_module {STREAM_MODULE};\nstream {{\n{}\n}}\n", stream(port)))
+    }
+
+    #[track_caller]
+    fn run(blocks: impl FnOnce(&str, u16) -> String) -> Option<Nginx> {
+        let directory = TempDir::new();
+        let port = free_port();
+        let place = directory.path().display().to_string();
+        let configuration = directory.write(
+            "nginx.conf",
+            format!(
+                "daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;\n{}events {{}}\n",
+                blocks(&place, port)
             ),
         );
         let path = format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());

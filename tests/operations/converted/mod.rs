@@ -8,6 +8,7 @@ mod caddy;
 mod kong;
 mod nginx;
 mod public;
+mod streams;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

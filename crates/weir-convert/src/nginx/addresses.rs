@@ -8,7 +8,7 @@ use super::syntax::Directive;
 use crate::yaml::Yaml;
 
 /// An address that no client has: a list with it alone refuses all clients.
-const NO_CLIENT: &str = "255.255.255.255";
+pub const NO_CLIENT: &str = "255.255.255.255";
 
 /// A rule that cannot be converted, and why.
 pub struct WrongRule<'a>(pub &'a Directive, pub &'static str);

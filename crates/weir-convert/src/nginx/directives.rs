@@ -20,6 +20,7 @@ pub const OF_THE_NODE: [&str; 6] =
 /// Directives that other modules convert, besides the two lists above.
 const CARRIED: &[&str] = &[
     "http",
+    "stream",
     "server",
     "location",
     "upstream",
@@ -226,7 +227,6 @@ const INSTEAD: &[(&str, &str)] = &[
     ("valid_referers", "write `referer-restriction`"),
     ("stub_status", "see `status`: `/status` and `/metrics`"),
     ("client_body_timeout", "see `client_body_min_rate`: request bodies need a minimum rate"),
-    ("stream", "write `stream_routes`, with a listener for each port"),
     ("mail", "mail is not proxied"),
     (
         "merge_slashes",

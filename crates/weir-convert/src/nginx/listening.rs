@@ -26,21 +26,26 @@ impl Listening {
 #[derive(Default)]
 pub struct ListenSetting(Vec<ListenSettingItem>);
 
-struct ListenSettingItem {
-    address: String,
-    tls: bool,
-    proxy_protocol: bool,
+#[derive(Default)]
+pub struct ListenSettingItem {
+    pub address: String,
+    /// `tcp` or `udp`, without HTTP.
+    pub protocol: Option<&'static str>,
+    pub tls: bool,
+    pub tls_passthrough: bool,
+    pub proxy_protocol: bool,
 }
 
 impl ListenSetting {
     /// Adds an address, or the switches to the same one: in nginx, each of them is one of the address, for all its servers.
-    pub fn add(&mut self, address: String, tls: bool, proxy_protocol: bool) {
-        match self.0.iter_mut().find(|known| known.address == address) {
+    pub fn add(&mut self, item: ListenSettingItem) {
+        match self.0.iter_mut().find(|known| (&known.address, known.protocol) == (&item.address, item.protocol)) {
             Some(known) => {
-                known.tls |= tls;
-                known.proxy_protocol |= proxy_protocol;
+                known.tls |= item.tls;
+                known.tls_passthrough |= item.tls_passthrough;
+                known.proxy_protocol |= item.proxy_protocol;
             }
-            None => self.0.push(ListenSettingItem { address, tls, proxy_protocol }),
+            None => self.0.push(item),
         }
     }
 
@@ -51,7 +56,7 @@ impl ListenSetting {
                 let port = all.address.strip_prefix(':');
                 !one.address.starts_with(':')
                     && port == one.address.rsplit_once(':').map(|(_, port)| port)
-                    && (all.tls, all.proxy_protocol) == (one.tls, one.proxy_protocol)
+                    && all.has_switches_of(one)
             };
             self.0.iter().any(covers)
         };
@@ -62,9 +67,21 @@ impl ListenSetting {
 }
 
 impl ListenSettingItem {
+    pub fn at(address: impl Into<String>) -> ListenSettingItem {
+        ListenSettingItem { address: address.into(), ..ListenSettingItem::default() }
+    }
+
+    fn has_switches_of(&self, other: &ListenSettingItem) -> bool {
+        let switches = |item: &ListenSettingItem| (item.protocol, item.tls, item.tls_passthrough, item.proxy_protocol);
+        switches(self) == switches(other)
+    }
+
     fn yaml(&self) -> Yaml {
         let mut members = vec![("address".to_owned(), Yaml::text(&self.address))];
-        for (name, is_on) in [("tls", self.tls), ("proxy_protocol", self.proxy_protocol)] {
+        members.extend(self.protocol.map(|protocol| ("protocol".to_owned(), Yaml::text(protocol))));
+        let switches =
+            [("tls", self.tls), ("tls_passthrough", self.tls_passthrough), ("proxy_protocol", self.proxy_protocol)];
+        for (name, is_on) in switches {
             if is_on {
                 members.push((name.to_owned(), Yaml::Boolean(true)));
             }
@@ -73,49 +90,79 @@ impl ListenSettingItem {
     }
 }
 
-/// The address of a `listen`; `None` if Weir cannot listen there. `is_tls`: the server says `ssl on`.
+/// The host and the port of a `listen`; `None` if Weir cannot listen there.
+pub struct ListenPlace<'a> {
+    /// As in a URL; empty for all addresses.
+    pub host: &'a str,
+    pub port: i64,
+}
+
+impl<'a> ListenPlace<'a> {
+    pub fn of(
+        conversion: &mut Conversion,
+        listen: &'a Directive,
+        default_port: Option<i64>,
+    ) -> Option<ListenPlace<'a>> {
+        let address = listen.argument(0);
+        let mut lost = |why: &str| {
+            conversion.lost(&listen.place, format!("`{}`: {why}", listen.head()));
+            None
+        };
+        if address.starts_with("unix:") {
+            return lost("Unix sockets are not supported");
+        }
+        let (host, port) = match address.parse::<i64>() {
+            Ok(port) => ("", Some(port)),
+            Err(_) => super::upstream::host_and_port(address),
+        };
+        let Some(port) = port.or(default_port) else { return lost("write a `listen` with one port for each") };
+        // One dual-stack socket serves IPv4 and IPv6.
+        let host = match host {
+            "*" | "[::]" | "0.0.0.0" => "",
+            "localhost" => "127.0.0.1",
+            host => host,
+        };
+        let found = ListenPlace { host, port };
+        if !host.is_empty() && found.ip().parse::<IpAddr>().is_err() {
+            return lost("write the IP address to listen on");
+        }
+        Some(found)
+    }
+
+    /// The host without the brackets of IPv6.
+    pub fn ip(&self) -> &'a str {
+        self.host.trim_start_matches('[').trim_end_matches(']')
+    }
+
+    pub fn text(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// The address of a `listen` for HTTP; `None` if Weir cannot listen there. `is_tls`: the server says `ssl on`.
 pub fn listened(
     conversion: &mut Conversion,
     listen: &Directive,
     is_tls: bool,
     addresses: &mut ListenSetting,
 ) -> Option<Listening> {
-    let address = listen.argument(0);
     let has = |name: &str| listen.after_first().iter().any(|argument| argument == name);
-    let unsupported = match address {
-        address if address.starts_with("unix:") => Some("Unix sockets are not supported"),
-        _ if has("quic") => Some("for HTTP/3, write `http3: true` in `listen`"),
-        _ => None,
-    };
-    if let Some(why) = unsupported {
-        conversion.lost(&listen.place, format!("`{}`: {why}", listen.head()));
+    if has("quic") {
+        conversion.lost(&listen.place, format!("`{}`: for HTTP/3, write `http3: true` in `listen`", listen.head()));
         return None;
     }
-    let (host, port) = match address.parse::<i64>() {
-        Ok(port) => ("", port),
-        Err(_) => {
-            let (host, port) = super::upstream::host_and_port(address);
-            (host, port.unwrap_or(80))
-        }
-    };
-    // One dual-stack socket serves IPv4 and IPv6.
-    let host = match host {
-        "*" | "[::]" | "0.0.0.0" => "",
-        "localhost" => "127.0.0.1",
-        host => host,
-    };
-    let ip = host.trim_start_matches('[').trim_end_matches(']');
-    if !host.is_empty() && ip.parse::<IpAddr>().is_err() {
-        let text = format!("`{}`: write the IP address to listen on", listen.head());
-        conversion.lost(&listen.place, text);
-        return None;
-    }
+    let address = ListenPlace::of(conversion, listen, Some(80))?;
     if has("http2") && !is_tls && !has("ssl") {
         let text = "for HTTP/2 without TLS, add an address of its own with `h2c: true`";
         conversion.lost(&listen.place, format!("`{}`: {text}", listen.head()));
     }
-    addresses.add(format!("{host}:{port}"), is_tls || has("ssl"), has("proxy_protocol"));
-    Some(Listening { host: ip.to_owned(), port, is_default: has("default_server") || has("default") })
+    addresses.add(ListenSettingItem {
+        tls: is_tls || has("ssl"),
+        proxy_protocol: has("proxy_protocol"),
+        ..ListenSettingItem::at(address.text())
+    });
+    let is_default = has("default_server") || has("default");
+    Some(Listening { host: address.ip().to_owned(), port: address.port, is_default })
 }
 
 /// The rules for requests that arrive at these addresses, one list for each IP address that has to be told apart. `all` are the

@@ -1,4 +1,4 @@
-//! nginx: `server`, `location` and `upstream` of its `http` block.
+//! nginx: `server`, `location` and `upstream` of its `http` block, and the servers of its `stream` block.
 //!
 //! nginx finds the longest matching prefix, and then tries regular expressions in their order. In Weir the most specific path
 //! wins. Both are equivalent if the route of each expression has all the prefixes under which nginx would try it
@@ -23,6 +23,7 @@ mod scope;
 mod selector;
 mod server;
 mod settings;
+mod stream;
 mod survey;
 mod syntax;
 mod target;
@@ -35,6 +36,7 @@ use std::collections::BTreeSet;
 pub use crate::directive::Include;
 use crate::output::Converted;
 use crate::{ConversionFinding, FindingKind, SourcePlace, SyntaxError};
+use listening::ListenSetting;
 use scope::BlockScope;
 use syntax::Directive;
 
@@ -64,12 +66,22 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     let http = directives.iter().find(|directive| directive.name == "http");
     let within = http.map_or(&directives[..], Directive::children);
     let main = if http.is_some() { &directives[..] } else { &[] };
+    let stream = directives.iter().find(|directive| directive.name == "stream").map_or(&[][..], Directive::children);
 
-    let mut conversion =
-        Conversion { main, http: within, converted: Converted::default(), limited: Vec::new(), told: BTreeSet::new() };
+    let mut conversion = Conversion {
+        main,
+        http: within,
+        stream,
+        converted: Converted::default(),
+        limited: Vec::new(),
+        told: BTreeSet::new(),
+    };
     conversion.converted.findings = findings;
     settings::carry_over(&mut conversion);
-    server::carry_over(&mut conversion);
+    let mut addresses = ListenSetting::default();
+    server::carry_over(&mut conversion, &mut addresses);
+    stream::carry_over(&mut conversion, &mut addresses);
+    conversion.converted.settings.insert(0, ("listen".to_owned(), addresses.yaml()));
     survey::report(&mut conversion);
     Ok(conversion.converted.finished())
 }
@@ -79,6 +91,8 @@ struct Conversion<'a> {
     /// The directives outside of `http`.
     main: &'a [Directive],
     http: &'a [Directive],
+    /// The directives of the `stream` block.
+    stream: &'a [Directive],
     converted: Converted,
     /// The zones of limits that routes have, once for each route.
     limited: Vec<SourcePlace>,

@@ -76,7 +76,7 @@ fn upstream_members(
     let prefix = prefix(target.scheme);
     members.extend(retries(conversion, scope, prefix));
     if target.scheme.ends_with('s') {
-        members.push(("tls".to_owned(), tls(conversion, scope, pass, prefix)));
+        members.push(("tls".to_owned(), Yaml::Map(tls(conversion, scope, pass, prefix))));
     }
     members
 }
@@ -152,12 +152,14 @@ fn retries(conversion: &mut Conversion, scope: &BlockScope, prefix: &str) -> Yam
     members
 }
 
-fn tries(scope: &BlockScope, prefix: &str) -> YamlMembers {
+/// `retries`, if the number of tries is limited.
+pub fn tries(scope: &BlockScope, prefix: &str) -> YamlMembers {
     let tries = scope.value(&format!("{prefix}_next_upstream_tries")).and_then(|tries| tries.parse::<i64>().ok());
     tries.filter(|&tries| tries > 0).map(|tries| ("retries".to_owned(), Yaml::Integer(tries - 1))).into_iter().collect()
 }
 
-fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive, prefix: &str) -> Yaml {
+/// `tls` of an upstream. `prefix`: how the names of the directives begin.
+pub fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive, prefix: &str) -> YamlMembers {
     let is_verified = scope.is_on(&format!("{prefix}_ssl_verify"));
     let mut members = vec![("verify".to_owned(), Yaml::Boolean(is_verified))];
     if !is_verified {
@@ -173,7 +175,7 @@ fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive, prefix
         let file = scope.value(&format!("{prefix}_ssl_{name}"));
         members.extend(file.map(|file| (ours.to_owned(), Yaml::text(file))));
     }
-    Yaml::Map(members)
+    members
 }
 
 /// The `timeout` of the route, if it differs from nginx's default of 60 s.

@@ -1,18 +1,17 @@
 //! `server` blocks: the addresses of the node, certificates, and the routes for each server.
 
 use super::Conversion;
-use super::listening::{ListenSetting, Listening, listened};
+use super::listening::{ListenSetting, ListenSettingItem, Listening, listened};
 use super::routes;
 use super::scope::BlockScope;
 use super::selector::{ServerBlock, selectors};
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
-pub fn carry_over(conversion: &mut Conversion) {
+pub fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
     let http = conversion.scope();
     let blocks = conversion.http.iter().filter(|directive| directive.name == "server");
     let mut servers = Vec::new();
-    let mut addresses = ListenSetting::default();
     for directive in blocks {
         let scope = http.inside(directive.children());
         let own = || directive.children().iter();
@@ -20,15 +19,14 @@ pub fn carry_over(conversion: &mut Conversion) {
         let names = names.map(String::as_str).filter(|name| !name.is_empty() && *name != "_").collect();
         let mut listening = Vec::new();
         for listen in own().filter(|listen| listen.name == "listen") {
-            listening.extend(listened(conversion, listen, scope.is_on("ssl"), &mut addresses));
+            listening.extend(listened(conversion, listen, scope.is_on("ssl"), addresses));
         }
         if own().all(|listen| listen.name != "listen") {
             listening.push(Listening { host: String::new(), port: 80, is_default: false });
-            addresses.add(":80".to_owned(), scope.is_on("ssl"), false);
+            addresses.add(ListenSettingItem { tls: scope.is_on("ssl"), ..ListenSettingItem::at(":80") });
         }
         servers.push(ServerBlock { directive, names, listening, scope });
     }
-    conversion.converted.settings.insert(0, ("listen".to_owned(), addresses.yaml()));
     let paths: Vec<Vec<String>> = servers.iter().map(|server| routes::paths(&server.scope)).collect();
     for index in 0..servers.len() {
         let server = &servers[index];
@@ -52,7 +50,8 @@ pub fn carry_over(conversion: &mut Conversion) {
     }
 }
 
-fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
+/// The certificate of a server, as an entry of `ssls`.
+pub fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
     let scope = &server.scope;
     let Some((cert, key)) = scope.value("ssl_certificate").zip(scope.value("ssl_certificate_key")) else { return };
     for other in scope.all("ssl_certificate").iter().rev().skip(1) {
@@ -106,7 +105,8 @@ enum ClientCertificates {
     NotChecked,
 }
 
-fn client_authority<'a>(scope: &BlockScope<'a>) -> Option<&'a str> {
+/// The file with the authorities of clients' certificates.
+pub fn client_authority<'a>(scope: &BlockScope<'a>) -> Option<&'a str> {
     scope.value("ssl_client_certificate").or_else(|| scope.value("ssl_trusted_certificate"))
 }
 

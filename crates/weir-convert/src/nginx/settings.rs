@@ -33,11 +33,17 @@ pub fn carry_over(conversion: &mut Conversion) {
             (name, value) => set(name, scalar(value)),
         }
     }
-    set("client_max_body_size", scalar(body_size));
+    // A file with a `stream` block alone has nothing to say about requests.
+    let has_requests = conversion.stream.is_empty() || conversion.http.iter().any(|block| block.name == "server");
+    if has_requests {
+        set("client_max_body_size", scalar(body_size));
+    }
     if let Some(timeout) = http.last("keepalive_timeout").filter(|timeout| timeout.arguments.len() > 1) {
         conversion.differs(&timeout.place, format!("`{}`: the field `Keep-Alive` is not sent", timeout.head()));
     }
-    encoded_slashes(conversion);
+    if has_requests {
+        encoded_slashes(conversion);
+    }
     client_address(conversion, &http);
     resolver(conversion, &http);
     logs(conversion, &main, &http);
@@ -140,7 +146,7 @@ fn scalar(value: &str) -> Yaml {
 }
 
 /// Whether a text is an IP address or a network.
-fn is_network(text: &str) -> bool {
+pub fn is_network(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<IpNet>().is_ok()
 }
 

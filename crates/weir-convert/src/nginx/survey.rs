@@ -4,6 +4,7 @@ use super::Conversion;
 use super::auth_request::AUTH_REQUEST;
 use super::defaults::is_default;
 use super::directives::{CLOSED, DirectiveFate, OF_THE_NODE, REFUSING, SAME, UNREAD, fate, is_as_here, is_off};
+use super::stream;
 use super::syntax::Directive;
 
 /// Adds a finding for each directive without a counterpart, and for each that is not read where it is written.
@@ -46,6 +47,9 @@ fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) 
     }
     if matches!(within, BlockKind::Inner) && (SAME.contains(&name) || OF_THE_NODE.contains(&name)) {
         return only_for_all(conversion, directive);
+    }
+    if name == "stream" {
+        return stream::report(conversion, directive.children());
     }
     let inside = match name {
         "http" => BlockKind::Node { has_routes: true },
