@@ -269,7 +269,7 @@ fn marks(row: &ScenarioRow, value: impl Fn(&crate::scenario::PublishedFigures) -
 fn throughput(findings: &Findings<'_>, row: &ScenarioRow) -> Option<String> {
     let series = line(findings, row, str::to_owned, false, |summary| summary.rps);
     let what = match row.speak {
-        Speak::Http1 | Speak::Http2 { .. } => "requests/s",
+        Speak::Http1 | Speak::Http2 { .. } | Speak::Http3 { .. } => "requests/s",
         Speak::Idle => return None,
         _ => "messages/s",
     };

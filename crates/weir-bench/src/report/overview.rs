@@ -32,8 +32,10 @@ impl RowFigure {
         match row.speak {
             Speak::Idle => RowFigure::MemoryPerConnection,
             Speak::WebSocket { .. } | Speak::Sse { .. } | Speak::WebSub { .. } => RowFigure::Latency,
-            Speak::Http1 | Speak::Http2 { .. } if scenario.is_closed(row) => RowFigure::Throughput,
-            Speak::Http1 | Speak::Http2 { .. } => RowFigure::Latency,
+            Speak::Http1 | Speak::Http2 { .. } | Speak::Http3 { .. } if scenario.is_closed(row) => {
+                RowFigure::Throughput
+            }
+            Speak::Http1 | Speak::Http2 { .. } | Speak::Http3 { .. } => RowFigure::Latency,
         }
     }
 

@@ -169,6 +169,7 @@ pub fn inputs(
         backend_http2: backend.http2,
         tls: None,
         http2: false,
+        http3: false,
         websocket: false,
         sse: false,
         websub: false,

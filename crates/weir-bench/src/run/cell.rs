@@ -214,7 +214,7 @@ impl Started {
     /// Sends one request on the first and one on the last route of the row, repeatedly, until both are answered with 2xx: some
     /// targets listen before they have read their routes.
     fn probe(&self, scenario: &Scenario, row: &ScenarioRow) -> Result<(), LoadError> {
-        if !matches!(row.speak, Speak::Http1 | Speak::Http2 { .. } | Speak::Idle) {
+        if !row.speak.asks() && row.speak != Speak::Idle {
             return Ok(());
         }
         let level = LoadLevel { connections: 1, rate: None, workers: 1 };
@@ -495,6 +495,7 @@ impl Setting<'_> {
             tls: scenario.tls(row).then(|| place.certificate.clone()),
             backend_http2: scenario.backend(row).http2,
             http2: matches!(row.speak, Speak::Http2 { .. }),
+            http3: matches!(row.speak, Speak::Http3 { .. }),
             websocket: matches!(row.speak, Speak::WebSocket { .. }),
             sse: matches!(row.speak, Speak::Sse { .. }),
             websub: matches!(row.speak, Speak::WebSub { .. }),

@@ -43,7 +43,7 @@ use crate::{
     analysis::knee,
     manifest::{Cpu, LogicalCpu, Manifest, Pinning},
     result::{Cell, CellOutcome, InstructionCount, LoadLevel, ResultFile, SCHEMA, Search, SearchAttempt, TargetRecord},
-    scenario::{RateOf, Scenario, ScenarioRow},
+    scenario::{RateOf, Scenario, ScenarioRow, Speak},
     target::{self, InstallError, Installed, PeerDefinition},
 };
 
@@ -404,8 +404,10 @@ impl Lab<'_> {
         if backend.http2 && !peer.direct {
             needs.push("upstream-http2");
         }
-        if matches!(row.speak, crate::scenario::Speak::Http2 { .. }) {
-            needs.push("http2");
+        match row.speak {
+            Speak::Http2 { .. } => needs.push("http2"),
+            Speak::Http3 { .. } => needs.push("http3"),
+            _ => {}
         }
         let lacks = peer.lacks(row.policies.keys(), &needs);
         lacks.or_else(|| installed.as_ref().err().map(ToString::to_string)).or_else(|| self.stores.missing(row))

@@ -151,7 +151,7 @@ pub fn load(
         timeouts: LoadTimeouts { response_ms: (load.timeout_s * 1e3) as u64, ..LoadTimeouts::default() },
         keep_alive,
         connect_to: Some(format!("127.0.0.1:{}", to.port)),
-        tls: ClientTls { ca_file: to.authority.clone(), server_name: None, resume: keep_alive },
+        tls: client_tls(row, to, keep_alive),
         // A recovery is measured with a resolution of 0.1 s.
         interval_ms: if scenario.columns.contains(&TableColumn::Recovery) {
             100
@@ -163,6 +163,12 @@ pub fn load(
         seed,
         ..usual
     }
+}
+
+/// Sessions are resumed if connections are kept, except over HTTP/3, where the engine refuses that.
+fn client_tls(row: &ScenarioRow, to: &LoadDestination, keep_alive: bool) -> ClientTls {
+    let resume = keep_alive && !matches!(row.speak, Speak::Http3 { .. });
+    ClientTls { ca_file: to.authority.clone(), server_name: None, resume }
 }
 
 /// The path of the hub beside the row's own routes.
@@ -199,6 +205,7 @@ fn protocol(row: &ScenarioRow, tls: &bool, topic: impl FnOnce() -> String) -> (P
     match &row.speak {
         Speak::Http1 => (Protocol::Http1, web),
         Speak::Http2 { streams } => (Protocol::Http2 { streams: *streams }, web),
+        Speak::Http3 { streams } => (Protocol::Http3 { streams: *streams }, web),
         Speak::WebSocket { message_bytes, .. } => (
             Protocol::WebSocket { message_bytes: *message_bytes, check: EchoCheck::Reversed },
             if *tls { "wss" } else { "ws" },
@@ -282,7 +289,9 @@ fn path(row: &ScenarioRow, kind: &RequestSpec) -> String {
     match &row.speak {
         Speak::WebSocket { .. } => "/reverse".to_owned(),
         Speak::Sse { event_bytes, per_second } => format!("/sse?rate={per_second}&bytes={event_bytes}"),
-        Speak::Http1 | Speak::Http2 { .. } | Speak::WebSub { .. } | Speak::Idle => kind.path.clone(),
+        Speak::Http1 | Speak::Http2 { .. } | Speak::Http3 { .. } | Speak::WebSub { .. } | Speak::Idle => {
+            kind.path.clone()
+        }
     }
 }
 

@@ -184,8 +184,12 @@ fn row_problems(scenario: &Scenario, (index, row): (usize, &ScenarioRow), claim:
         claim(row.routes == 1, format!("{place}: needs `routes: 1`, since the hub has a route of its own"));
     }
     claim(
-        row.keep_alive.unwrap_or(scenario.load.keep_alive) || !matches!(row.speak, Speak::Http2 { .. }),
-        format!("rows[{index}].keep_alive: HTTP/2 keeps its connections"),
+        row.keep_alive.unwrap_or(scenario.load.keep_alive) || row.speak.streams().is_none(),
+        format!("rows[{index}].keep_alive: HTTP/2 and HTTP/3 keep their connections"),
+    );
+    claim(
+        scenario.tls(row) || !matches!(row.speak, Speak::Http3 { .. }),
+        format!("rows[{index}].speak: HTTP/3 has no form without TLS; set `tls: true` in the row"),
     );
     if let Some(other) = compare_with {
         claim(scenario.row(other).is_some(), format!("rows[{index}].compare_with: there is no row \"{other}\""));
@@ -287,6 +291,9 @@ mod tests {
         says("{processes: 4}", "", "load.processes: more than one process is possible with idle connections only");
         says("{processes: 0}", "", "load.processes: 0 is not between 1 and 250");
         says(&format!("{{{open}}}"), "speak: {protocol: idle}", "rows[0]: pacing applies to requests only");
+        let http3 = "speak: {protocol: http3, streams: 8}";
+        says("{}", http3, "rows[0].speak: HTTP/3 has no form without TLS; set `tls: true` in the row");
+        says("{tls: true, keep_alive: false}", http3, "rows[0].keep_alive: HTTP/2 and HTTP/3 keep their connections");
     }
 
     #[test]

@@ -68,6 +68,11 @@ pub enum Speak {
         /// The number of concurrent streams on each connection.
         streams: usize,
     },
+    /// HTTP/3. The row needs `tls`.
+    Http3 {
+        /// The number of concurrent streams on each connection.
+        streams: usize,
+    },
     /// WebSocket: each client sends messages, which are returned reversed.
     WebSocket {
         /// Size of a message.
@@ -246,7 +251,15 @@ fn request_problems(place: &str, request: &RequestSpec, tls: bool) -> Vec<String
 impl Speak {
     /// Whether clients send requests that are answered one by one.
     pub fn asks(&self) -> bool {
-        matches!(self, Speak::Http1 | Speak::Http2 { .. })
+        matches!(self, Speak::Http1) || self.streams().is_some()
+    }
+
+    /// The concurrent streams on each connection, if the protocol has streams.
+    pub fn streams(&self) -> Option<usize> {
+        match self {
+            Speak::Http2 { streams } | Speak::Http3 { streams } => Some(*streams),
+            _ => None,
+        }
     }
 
     /// The messages or events per second that one client causes; `None` for requests.
@@ -255,7 +268,7 @@ impl Speak {
             Speak::WebSocket { per_second, .. } | Speak::Sse { per_second, .. } | Speak::WebSub { per_second, .. } => {
                 Some(*per_second)
             }
-            Speak::Http1 | Speak::Http2 { .. } | Speak::Idle => None,
+            Speak::Http1 | Speak::Http2 { .. } | Speak::Http3 { .. } | Speak::Idle => None,
         }
     }
 }

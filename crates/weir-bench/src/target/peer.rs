@@ -61,8 +61,8 @@ pub struct PeerDefinition {
     /// Words that mark a log line as an error.
     #[serde(default = "default_log_errors")]
     pub log_errors: Vec<String>,
-    /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `websocket`, `sse`, `websub`,
-    /// `upstream-settings`, `streams`. Of a backend: `tls`, `websocket`, `sse`, `delay`.
+    /// Features: `routes`, `consumers`, `tls`, `upstream-tls`, `http2`, `http3`, `websocket`, `sse`,
+    /// `websub`, `upstream-settings`, `streams`. Of a backend: `tls`, `websocket`, `sse`, `delay`.
     pub supports: Vec<String>,
     #[serde(default)]
     pub policies: Policies,
@@ -312,6 +312,7 @@ mod tests {
         assert_eq!(read("nginx").unwrap().lacks(&policies, &[]), None);
         assert_eq!(read("weir").unwrap().lacks(&policies, &[]), None);
         assert_eq!(read("none").unwrap().lacks(&policies, &["websub"]).unwrap(), "not supported by none: websub");
+        assert_eq!(read("none").unwrap().lacks_feature(&["tls", "http3"]).unwrap(), "not supported by none: http3");
         assert!(read("ngnix").unwrap_err().to_string().contains("there are: "));
     }
 }

@@ -30,6 +30,7 @@ pub struct Inputs {
     /// Present if the clients use TLS.
     pub tls: Option<RunCertificate>,
     pub http2: bool,
+    pub http3: bool,
     pub websocket: bool,
     pub sse: bool,
     pub websub: bool,
@@ -188,6 +189,7 @@ pub(crate) mod tests {
             backend_tls: true,
             tls: Some(tls.clone()),
             http2: true,
+            http3: true,
             websocket: true,
             sse: true,
             websub: true,
@@ -224,6 +226,7 @@ pub(crate) mod tests {
                 backend_tls: false,
                 tls: None,
                 http2: false,
+                http3: false,
                 websocket: false,
                 sse: false,
                 websub: false,
