@@ -171,6 +171,11 @@ fn a_store_is_filled_and_emptied_while_no_node_runs() {
     done(&["store", "import", &node, apisix.to_str().expect("a path")], &gateway);
     let exported = done(&["store", "export", &node], &gateway);
     assert!(exported.contains("\"uri\": \"/r\"") && exported.contains("\"id\": \"1\""), "{exported}");
+    // A file that names another directory has no store, and an export of none is no backup.
+    let elsewhere = format!("{}data_dir: {}\n", file(), place.path().join("other").display());
+    let elsewhere = place.write("elsewhere.yaml", elsewhere);
+    let missing = refused(&["store", "export", elsewhere.to_str().expect("a path")], 5, &gateway);
+    assert!(missing.contains("there is no store ") && !place.path().join("other").exists(), "{missing}");
     let wrong = place.write("wrong.yaml", "routes: [{ id: 1, uri: r, plugins: {} }]\n");
     assert!(
         refused(&["store", "import", &node, wrong.to_str().expect("a path")], 5, &gateway).contains("routes/1: uri")

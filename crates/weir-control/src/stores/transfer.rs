@@ -9,12 +9,14 @@ use weir_plugin::Registry;
 
 use super::file_access::FileAccess;
 use super::live::{LiveResources, ResourceEdit};
-use super::loader::DocumentLoader;
+use super::loader::{DocumentLoader, LoadedDocument};
 use super::open::with_store;
 use super::resources::{Author, ResourceKey};
 use super::shared::SharedStore;
 use super::store::{CommitFailure, StoreFailure};
 use crate::compile::compile;
+use crate::data_directory::store_path;
+use crate::document::StoreKind;
 use crate::text::diagnostic::Diagnostic;
 
 /// The most changes in one transaction of a shared store, if they are small.
@@ -25,7 +27,9 @@ const AT_A_TIME: usize = 100;
 /// # Errors
 /// If the file configures no store, or the store cannot be read.
 pub fn export_store(file: &Path) -> Result<Value, Vec<Diagnostic>> {
-    let (_, live) = opened(file)?;
+    let loaded = DocumentLoader::of_file_directly(file).read()?;
+    must_exist(file, &loaded)?;
+    let (_, live) = opened(file, &loaded)?;
     let mut lists: Map<String, Value> = Map::new();
     for (key, resource) in &live.committed().all {
         let mut value = resource.value();
@@ -51,7 +55,7 @@ pub fn import_into_store(
     resources: BTreeMap<ResourceKey, Value>,
     registry: &Registry,
 ) -> Result<(usize, u64), Vec<Diagnostic>> {
-    let (mut loader, live) = opened(file)?;
+    let (mut loader, live) = opened(file, &DocumentLoader::of_file_directly(file).read()?)?;
     // Resources encrypted with an old key are written again.
     let outdated = live.store().outdated();
     let mut trial = live.begin();
@@ -127,9 +131,22 @@ fn split<'e>(
     Ok(())
 }
 
-fn opened(file: &Path) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {
-    let loaded = DocumentLoader::of_file_directly(file).read()?;
-    let loader = with_store(file, FileAccess::direct(), &loaded, &|_| ())?;
+/// A store that is not there would be made, and an empty export looks like a backup.
+fn must_exist(file: &Path, loaded: &LoadedDocument) -> Result<(), Vec<Diagnostic>> {
+    let settings = &loaded.document.settings;
+    let Some(StoreKind::Embedded { path }) = settings.store.as_ref().map(|store| &store.kind) else { return Ok(()) };
+    let path = store_path(settings, path.as_deref(), file.parent().unwrap_or(Path::new("")));
+    if path.exists() {
+        return Ok(());
+    }
+    let fault = Diagnostic::of_source(&loaded.document.source, format!("there is no store {}", path.display()));
+    Err(vec![fault.advise(
+        "set `data_dir` to the directory of the node; systemd gives a service one of its own, such as /var/lib/weir",
+    )])
+}
+
+fn opened(file: &Path, loaded: &LoadedDocument) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {
+    let loader = with_store(file, FileAccess::direct(), loaded, &|_| ())?;
     let found = loader.and_then(|loader| loader.live().map(Arc::clone).map(|live| (loader, live)));
     found.ok_or_else(|| {
         let fault = Diagnostic::of_source(&loaded.document.source, "does not configure a store");
