@@ -209,6 +209,7 @@ fn records_for_a_failing_service_are_delivered_when_it_is_back() {
     is_back.store(true, std::sync::atomic::Ordering::Relaxed);
     receiver.forget();
     eventually("all are delivered", DEADLINE, || account(&gateway)["delivered"]["records"] == 100);
+    gateway.wait_stderr("it is told", |line| line.contains("the destination takes records again"));
     let taken = receiver.requests().into_iter().filter(|request| request.body.len() < 20_000);
     let list = |body: &[u8]| serde_json::from_slice::<Vec<Value>>(body).expect("a list");
     let ids: std::collections::BTreeSet<String> =

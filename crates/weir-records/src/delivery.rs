@@ -52,6 +52,7 @@ pub(crate) fn start(core: Arc<SinkCore>, open: OpenDestination) {
             has_all: Cell::new(false),
             is_ending: Cell::new(false),
             complained: RefCell::default(),
+            is_told_away: Cell::new(false),
         });
         tokio::join!(task.collect(), RecordDelivery::new(Rc::clone(&task)).run(destination));
     });
@@ -125,17 +126,36 @@ struct SinkTask {
     is_ending: Cell<bool>,
     /// When each kind of failure was last logged.
     complained: RefCell<BTreeMap<&'static str, Instant>>,
+    /// The log says that the destination takes no records, and not yet that it takes them again.
+    is_told_away: Cell<bool>,
 }
 
 impl SinkTask {
-    /// Logs a failure, at most once per `COMPLAIN_EVERY` for each consequence.
-    fn complain(&self, error: &str, consequence: &'static str) {
+    /// Logs that the destination takes no records, like [`SinkTask::complain`].
+    fn complain_of_destination(&self, error: &str, consequence: &'static str) {
+        if self.complain(error, consequence) {
+            self.is_told_away.set(true);
+        }
+    }
+
+    /// The destination has taken records. This is logged if the log says that it does not.
+    fn has_delivered(&self) {
+        self.account.set_error(None);
+        if self.is_told_away.replace(false) {
+            tracing::warn!("{}: the destination takes records again", self.core.name());
+        }
+    }
+
+    /// Logs a failure, at most once per `COMPLAIN_EVERY` for each consequence; returns whether it did.
+    fn complain(&self, error: &str, consequence: &'static str) -> bool {
         self.account.set_error(Some(error));
         let mut complained = self.complained.borrow_mut();
-        if complained.get(consequence).is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+        let is_due = complained.get(consequence).is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY);
+        if is_due {
             complained.insert(consequence, Instant::now());
             tracing::error!("{}: {error}; {consequence}", self.core.name());
         }
+        is_due
     }
 }
 

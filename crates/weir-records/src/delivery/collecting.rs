@@ -62,7 +62,9 @@ impl SinkTask {
         let is_full = self.core.memory.is_nearly_full()
             || self.core.options.max_pending.is_some_and(|most| self.queue.borrow().len() > most / 4 * 3);
         match (self.core.signals.set_full(is_full), is_full) {
-            (true, true) => self.complain("there is nearly no room for records", "requests are answered with 503"),
+            (true, true) => {
+                self.complain("there is nearly no room for records", "requests are answered with 503");
+            }
             (true, false) => tracing::warn!("{}: there is room for records again", self.core.name()),
             _ => {}
         }

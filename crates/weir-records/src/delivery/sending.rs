@@ -86,7 +86,9 @@ impl RecordDelivery {
                 match spooling.next(most, batching.max_bytes).await {
                     Ok(Some((place, group))) => return NextDelivery::Group(place, group),
                     Ok(None) => {}
-                    Err(error) => task.complain(&error.to_string(), "records on disk cannot be read"),
+                    Err(error) => {
+                        task.complain(&error.to_string(), "records on disk cannot be read");
+                    }
                 }
             }
             let is_spooling =
@@ -144,14 +146,14 @@ impl RecordDelivery {
                     rest.drain(..count);
                 }
                 Some(pause) => {
-                    self.task.complain(&error, "records wait on disk, and are tried again");
+                    self.task.complain_of_destination(&error, "records wait on disk, and are tried again");
                     if self.has_drained_long_enough() {
                         return place.put_back(parcels);
                     }
                     let _ = timeout(pause, given_up(&core)).await;
                 }
                 None => {
-                    self.task.complain(&error, "records are lost");
+                    self.task.complain_of_destination(&error, "records are lost");
                     lost[DropReason::Retries as usize].add(unsettled);
                     rest.drain(..count);
                     self.begin_batch();
@@ -256,10 +258,10 @@ impl RecordDelivery {
             }
             let NextTry::Later { error, after } = next else { continue };
             let Some(pause) = self.pauses.next(core.options.retries, after) else {
-                self.task.complain(&error, "records are lost");
+                self.task.complain_of_destination(&error, "records are lost");
                 return (batch, DropReason::Retries);
             };
-            self.task.complain(&error, "records wait, and are tried again");
+            self.task.complain_of_destination(&error, "records wait, and are tried again");
             if self.has_drained_long_enough() {
                 return (self.keep(batch), DropReason::Abandoned);
             }

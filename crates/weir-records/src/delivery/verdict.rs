@@ -148,6 +148,6 @@ impl RecordDelivery {
             Some(whole) => (self.limit, self.whole_limit) = (whole, None),
             None => self.limit = self.limit.saturating_add(self.limit / 8 + 1),
         }
-        self.task.account.set_error(None);
+        self.task.has_delivered();
     }
 }
