@@ -1,16 +1,17 @@
-//! Reads executable GraphQL documents (GraphQL specification, October 2021, §2). What a schema would have to be known for is not
-//! checked. Takes linear time, and memory for at most [`MOST_PARTS`] parts.
+//! Reads executable GraphQL documents (GraphQL specification, October 2021, §2), by `apollo-parser`. What a schema would have to be known
+//! for is not checked.
 
 use std::collections::HashMap;
 
+use apollo_parser::cst::{self, CstNode, Definition, Selection, Type, Value};
+use apollo_parser::{Parser, SyntaxKind, SyntaxToken};
+
 mod cost;
-mod lexer;
 
 pub use cost::{QueryCost, cost};
-use lexer::{GraphqlLexer, GraphqlToken};
 
-/// The most selections, arguments, directives and variables of a document.
-const MOST_PARTS: usize = 10_000;
+/// The most tokens of a document, blanks and comments included.
+const MOST_TOKENS: usize = 50_000;
 /// The most operations of a document.
 const MOST_OPERATIONS: usize = 100;
 /// The deepest nesting of selections, of values, and of fragments in selections.
@@ -21,10 +22,8 @@ const MOST_NESTED: usize = 200;
 pub enum GraphqlFault {
     /// It is not GraphQL at this byte.
     Syntax(usize),
-    /// It has more than [`MOST_PARTS`] parts, or more than [`MOST_OPERATIONS`] operations.
-    Parts,
-    /// It is nested deeper than [`MOST_NESTED`].
-    Nesting,
+    /// It has more than [`MOST_TOKENS`] tokens or [`MOST_OPERATIONS`] operations, or is nested deeper than [`MOST_NESTED`].
+    Size,
     /// A fragment contains itself.
     Cycle,
     /// Two fragments, or two variables of an operation, have one name: which of them counts is up to the server.
@@ -36,8 +35,9 @@ impl GraphqlFault {
     pub fn text(self) -> String {
         match self {
             GraphqlFault::Syntax(place) => format!("is not GraphQL at byte {place}"),
-            GraphqlFault::Parts => format!("has more than {MOST_OPERATIONS} operations or {MOST_PARTS} parts"),
-            GraphqlFault::Nesting => format!("is nested deeper than {MOST_NESTED}"),
+            GraphqlFault::Size => format!(
+                "has more than {MOST_TOKENS} tokens or {MOST_OPERATIONS} operations, or is nested deeper than {MOST_NESTED}"
+            ),
             GraphqlFault::Cycle => "has a fragment that contains itself".to_owned(),
             GraphqlFault::Repeated => "has two fragments or two variables of one name".to_owned(),
         }
@@ -90,239 +90,128 @@ enum ArgumentValue<'t> {
 
 impl<'t> GraphqlDocument<'t> {
     pub fn parse(text: &'t str) -> Result<GraphqlDocument<'t>, GraphqlFault> {
-        let mut lexer = GraphqlLexer::new(text);
-        let next = lexer.token()?;
-        let parser = GraphqlParser { lexer, next, parts: 0, document: GraphqlDocument::default() };
-        parser.document()
+        let tree = Parser::new(text).recursion_limit(MOST_NESTED).token_limit(MOST_TOKENS).parse();
+        if tree.errors().any(|error| error.is_limit()) {
+            return Err(GraphqlFault::Size);
+        }
+        if let Some(error) = tree.errors().next() {
+            return Err(GraphqlFault::Syntax(error.index()));
+        }
+        let mut reader = GraphqlReader { text, document: GraphqlDocument::default() };
+        for definition in tree.document().definitions() {
+            reader.definition(&definition)?;
+        }
+        if reader.document.operations.is_empty() {
+            return Err(GraphqlFault::Syntax(text.len()));
+        }
+        for node in tree.document().syntax().descendants() {
+            reader.document.aliases += usize::from(node.kind() == SyntaxKind::ALIAS);
+            reader.document.directives += usize::from(node.kind() == SyntaxKind::DIRECTIVE);
+        }
+        Ok(reader.document)
     }
 }
 
-struct GraphqlParser<'t> {
-    lexer: GraphqlLexer<'t>,
-    next: GraphqlToken<'t>,
-    parts: usize,
+struct GraphqlReader<'t> {
+    text: &'t str,
     document: GraphqlDocument<'t>,
 }
 
-impl<'t> GraphqlParser<'t> {
-    fn document(mut self) -> Result<GraphqlDocument<'t>, GraphqlFault> {
-        while self.next != GraphqlToken::End {
-            match self.next {
-                GraphqlToken::Mark(b'{') => {
-                    let selections = self.selections(0)?;
-                    self.document.operations.push(GraphqlOperation { name: None, variables: Vec::new(), selections });
-                }
-                GraphqlToken::Name("query" | "mutation" | "subscription") => self.operation()?,
-                GraphqlToken::Name("fragment") => self.fragment()?,
-                _ => return self.fault(),
-            }
-            if self.document.operations.len() > MOST_OPERATIONS {
-                return Err(GraphqlFault::Parts);
-            }
-        }
-        match self.document.operations.is_empty() {
-            true => self.fault(),
-            false => Ok(self.document),
+/// What a node must have. The parser goes on after some faults without telling them.
+fn part_of<T>(part: Option<T>, node: &impl CstNode) -> Result<T, GraphqlFault> {
+    part.ok_or_else(|| GraphqlFault::Syntax(node.syntax().text_range().end().into()))
+}
+
+impl<'t> GraphqlReader<'t> {
+    fn definition(&mut self, definition: &Definition) -> Result<(), GraphqlFault> {
+        match definition {
+            Definition::OperationDefinition(operation) => self.operation(operation),
+            Definition::FragmentDefinition(fragment) => self.fragment(fragment),
+            other => Err(GraphqlFault::Syntax(other.syntax().text_range().start().into())),
         }
     }
 
-    fn operation(&mut self) -> Result<(), GraphqlFault> {
-        self.advance()?;
-        let name = match self.next {
-            GraphqlToken::Name(_) => Some(self.name()?),
-            _ => None,
-        };
-        let mut variables = Vec::new();
-        if self.takes(b'(')? {
-            while !self.takes(b')')? {
-                variables.push(self.variable()?);
-            }
-        }
-        self.directives()?;
-        let selections = self.selections(0)?;
+    fn operation(&mut self, operation: &cst::OperationDefinition) -> Result<(), GraphqlFault> {
+        let name = operation.name().map(|name| self.name(Some(name), operation)).transpose()?;
+        let defined = operation.variable_definitions().into_iter().flat_map(|all| all.variable_definitions());
+        let variables = defined.map(|variable| self.variable(&variable)).collect::<Result<_, _>>()?;
+        let selections = self.selections(&part_of(operation.selection_set(), operation)?)?;
         self.document.operations.push(GraphqlOperation { name, variables, selections });
-        Ok(())
+        if self.document.operations.len() > MOST_OPERATIONS { Err(GraphqlFault::Size) } else { Ok(()) }
     }
 
-    fn variable(&mut self) -> Result<GraphqlVariable<'t>, GraphqlFault> {
-        self.count()?;
-        self.expect(b'$')?;
-        let name = self.name()?;
-        self.expect(b':')?;
-        let mut lists = 0;
-        while self.takes(b'[')? {
-            lists += 1;
-        }
-        let type_name = self.name()?;
-        self.takes(b'!')?;
-        for _ in 0..lists {
-            self.expect(b']')?;
-            self.takes(b'!')?;
-        }
-        let default = if self.takes(b'=')? { Some(self.value(0)?) } else { None };
-        self.directives()?;
-        Ok(GraphqlVariable { name, type_name, is_list: lists > 0, default })
+    fn variable(&self, variable: &cst::VariableDefinition) -> Result<GraphqlVariable<'t>, GraphqlFault> {
+        let name = self.name(part_of(variable.variable(), variable)?.name(), variable)?;
+        let written = part_of(variable.ty(), variable)?;
+        let (named, is_list) = match &written {
+            Type::NamedType(named) => (Some(named.clone()), false),
+            Type::ListType(_) => (None, true),
+            Type::NonNullType(whole) => (whole.named_type(), whole.list_type().is_some()),
+        };
+        // The innermost type of a list is the last name in it.
+        let inner = || written.syntax().descendants().filter_map(cst::NamedType::cast).last();
+        let named = part_of(named.or_else(inner), variable)?;
+        let default = variable.default_value().and_then(|default| default.value());
+        let default = default.map(|value| self.value(&value)).transpose()?;
+        Ok(GraphqlVariable { name, type_name: self.name(named.name(), &named)?, is_list, default })
     }
 
-    fn fragment(&mut self) -> Result<(), GraphqlFault> {
-        self.advance()?;
-        let name = self.name()?;
-        let is_condition = self.next == GraphqlToken::Name("on");
-        if name == "on" || !is_condition {
-            return self.fault();
-        }
-        self.advance()?;
-        self.name()?;
-        self.directives()?;
-        let selections = self.selections(0)?;
+    fn fragment(&mut self, fragment: &cst::FragmentDefinition) -> Result<(), GraphqlFault> {
+        let name = self.name(part_of(fragment.fragment_name(), fragment)?.name(), fragment)?;
+        let selections = self.selections(&part_of(fragment.selection_set(), fragment)?)?;
         match self.document.fragments.insert(name, selections) {
             None => Ok(()),
             Some(_) => Err(GraphqlFault::Repeated),
         }
     }
 
-    fn selections(&mut self, nesting: usize) -> Result<Vec<GraphqlSelection<'t>>, GraphqlFault> {
-        if nesting >= MOST_NESTED {
-            return Err(GraphqlFault::Nesting);
-        }
-        self.expect(b'{')?;
-        let mut selections = vec![self.selection(nesting + 1)?];
-        while !self.takes(b'}')? {
-            selections.push(self.selection(nesting + 1)?);
-        }
-        Ok(selections)
+    fn selections(&mut self, set: &cst::SelectionSet) -> Result<Vec<GraphqlSelection<'t>>, GraphqlFault> {
+        set.selections().map(|selection| self.selection(&selection)).collect()
     }
 
-    fn selection(&mut self, nesting: usize) -> Result<GraphqlSelection<'t>, GraphqlFault> {
-        self.count()?;
-        if self.next != GraphqlToken::Dots {
-            return self.field(nesting);
-        }
-        self.advance()?;
-        match self.next {
-            GraphqlToken::Name("on") => {
-                self.advance()?;
-                self.name()?;
+    fn selection(&mut self, selection: &Selection) -> Result<GraphqlSelection<'t>, GraphqlFault> {
+        match selection {
+            Selection::Field(field) => {
+                self.document.introspects |= matches!(self.name(field.name(), field)?, "__schema" | "__type");
+                let arguments = field.arguments().into_iter().flat_map(|all| all.arguments());
+                let arguments = arguments.map(|argument| self.argument(&argument)).collect::<Result<_, _>>()?;
+                let selections = field.selection_set().map(|set| self.selections(&set)).transpose()?;
+                Ok(GraphqlSelection::Field { arguments, selections: selections.unwrap_or_default() })
             }
-            GraphqlToken::Name(_) => {
-                let name = self.name()?;
-                self.directives()?;
-                return Ok(GraphqlSelection::Spread(name));
+            Selection::FragmentSpread(spread) => {
+                let name = self.name(part_of(spread.fragment_name(), spread)?.name(), spread)?;
+                Ok(GraphqlSelection::Spread(name))
             }
-            _ => {}
-        }
-        self.directives()?;
-        Ok(GraphqlSelection::Inline(self.selections(nesting)?))
-    }
-
-    fn field(&mut self, nesting: usize) -> Result<GraphqlSelection<'t>, GraphqlFault> {
-        let mut name = self.name()?;
-        if self.takes(b':')? {
-            self.document.aliases += 1;
-            name = self.name()?;
-        }
-        self.document.introspects |= matches!(name, "__schema" | "__type");
-        let arguments = self.arguments()?;
-        self.directives()?;
-        let selections = match self.next {
-            GraphqlToken::Mark(b'{') => self.selections(nesting)?,
-            _ => Vec::new(),
-        };
-        Ok(GraphqlSelection::Field { arguments, selections })
-    }
-
-    fn directives(&mut self) -> Result<(), GraphqlFault> {
-        while self.takes(b'@')? {
-            self.count()?;
-            self.document.directives += 1;
-            self.name()?;
-            self.arguments()?;
-        }
-        Ok(())
-    }
-
-    fn arguments(&mut self) -> Result<Vec<(&'t str, ArgumentValue<'t>)>, GraphqlFault> {
-        let mut arguments = Vec::new();
-        if self.takes(b'(')? {
-            loop {
-                self.count()?;
-                let name = self.name()?;
-                self.expect(b':')?;
-                arguments.push((name, self.value(0)?));
-                if self.takes(b')')? {
-                    break;
-                }
+            Selection::InlineFragment(inline) => {
+                Ok(GraphqlSelection::Inline(self.selections(&part_of(inline.selection_set(), inline)?)?))
             }
         }
-        Ok(arguments)
     }
 
-    fn value(&mut self, nesting: usize) -> Result<ArgumentValue<'t>, GraphqlFault> {
-        if nesting >= MOST_NESTED {
-            return Err(GraphqlFault::Nesting);
-        }
-        let found = self.next;
-        match found {
-            GraphqlToken::Number(number) => {
-                self.advance()?;
-                return Ok(ArgumentValue::Number(number));
+    fn argument(&self, argument: &cst::Argument) -> Result<(&'t str, ArgumentValue<'t>), GraphqlFault> {
+        let value = self.value(&part_of(argument.value(), argument)?)?;
+        Ok((self.name(argument.name(), argument)?, value))
+    }
+
+    fn value(&self, value: &Value) -> Result<ArgumentValue<'t>, GraphqlFault> {
+        Ok(match value {
+            Value::Variable(variable) => ArgumentValue::Variable(self.name(variable.name(), variable)?),
+            Value::IntValue(number) => {
+                let digits = self.written(&part_of(number.int_token(), number)?);
+                let is_negative = digits.starts_with('-');
+                ArgumentValue::Number(if is_negative { 0 } else { digits.parse().unwrap_or(u64::MAX) })
             }
-            GraphqlToken::Mark(b'$') => {
-                self.advance()?;
-                return Ok(ArgumentValue::Variable(self.name()?));
-            }
-            GraphqlToken::Name(_) | GraphqlToken::Literal => self.advance()?,
-            GraphqlToken::Mark(b'[') => {
-                self.advance()?;
-                while !self.takes(b']')? {
-                    self.value(nesting + 1)?;
-                }
-            }
-            GraphqlToken::Mark(b'{') => {
-                self.advance()?;
-                while !self.takes(b'}')? {
-                    self.name()?;
-                    self.expect(b':')?;
-                    self.value(nesting + 1)?;
-                }
-            }
-            _ => return self.fault(),
-        }
-        Ok(ArgumentValue::Other)
+            _ => ArgumentValue::Other,
+        })
     }
 
-    /// Counts one more part.
-    fn count(&mut self) -> Result<(), GraphqlFault> {
-        self.parts += 1;
-        if self.parts > MOST_PARTS { Err(GraphqlFault::Parts) } else { Ok(()) }
+    fn name(&self, name: Option<cst::Name>, node: &impl CstNode) -> Result<&'t str, GraphqlFault> {
+        let token = part_of(name.and_then(|name| name.ident_token()), node)?;
+        Ok(self.written(&token))
     }
 
-    fn advance(&mut self) -> Result<(), GraphqlFault> {
-        self.next = self.lexer.token()?;
-        Ok(())
-    }
-
-    fn name(&mut self) -> Result<&'t str, GraphqlFault> {
-        let GraphqlToken::Name(name) = self.next else { return self.fault() };
-        self.advance()?;
-        Ok(name)
-    }
-
-    fn expect(&mut self, mark: u8) -> Result<(), GraphqlFault> {
-        if self.takes(mark)? { Ok(()) } else { self.fault() }
-    }
-
-    /// Takes a punctuator, if it is the next token.
-    fn takes(&mut self, mark: u8) -> Result<bool, GraphqlFault> {
-        let is_next = self.next == GraphqlToken::Mark(mark);
-        if is_next {
-            self.advance()?;
-        }
-        Ok(is_next)
-    }
-
-    fn fault<T>(&self) -> Result<T, GraphqlFault> {
-        Err(GraphqlFault::Syntax(self.lexer.token_start()))
+    fn written(&self, token: &SyntaxToken) -> &'t str {
+        &self.text[std::ops::Range::<usize>::from(token.text_range())]
     }
 }
 
@@ -362,7 +251,7 @@ mod tests {
             ("{a(b: \"c)}", 6),
             ("{a(b: 1c)}", 6),
             ("query ($a Int) {b}", 10),
-            ("fragment on on T {a} {b}", 12),
+            ("fragment on on T {a} {b}", 9),
             ("fragment F on T {a}", 19),
             ("type T { a: Int }", 0),
             ("{a} ?", 4),
@@ -375,14 +264,15 @@ mod tests {
     #[test]
     fn documents_have_bounds() {
         let deep = format!("{}a{}", "{a".repeat(MOST_NESTED + 1), "}".repeat(MOST_NESTED + 1));
-        assert_eq!(GraphqlDocument::parse(&deep).err(), Some(GraphqlFault::Nesting));
+        assert_eq!(GraphqlDocument::parse(&deep).err(), Some(GraphqlFault::Size));
         let value = format!("{{a(b: {}{})}}", "[".repeat(MOST_NESTED + 1), "]".repeat(MOST_NESTED + 1));
-        assert_eq!(GraphqlDocument::parse(&value).err(), Some(GraphqlFault::Nesting));
+        assert_eq!(GraphqlDocument::parse(&value).err(), Some(GraphqlFault::Size));
         let wide = |count: usize| format!("{{{}}}", "a ".repeat(count));
-        assert!(GraphqlDocument::parse(&wide(MOST_PARTS)).is_ok());
-        assert_eq!(GraphqlDocument::parse(&wide(MOST_PARTS + 1)).err(), Some(GraphqlFault::Parts));
+        // Each with a blank.
+        assert!(GraphqlDocument::parse(&wide(MOST_TOKENS / 2 - 2)).is_ok());
+        assert_eq!(GraphqlDocument::parse(&wide(MOST_TOKENS / 2)).err(), Some(GraphqlFault::Size));
         let many = |count: usize| "{a}".repeat(count);
         assert!(GraphqlDocument::parse(&many(MOST_OPERATIONS)).is_ok());
-        assert_eq!(GraphqlDocument::parse(&many(MOST_OPERATIONS + 1)).err(), Some(GraphqlFault::Parts));
+        assert_eq!(GraphqlDocument::parse(&many(MOST_OPERATIONS + 1)).err(), Some(GraphqlFault::Size));
     }
 }

@@ -63,7 +63,7 @@ struct CostMeasuring<'a, 't> {
 impl<'t> CostMeasuring<'_, 't> {
     fn selections(&mut self, selections: &[GraphqlSelection<'t>], nesting: usize) -> Result<QueryCost, GraphqlFault> {
         if nesting > MOST_NESTED {
-            return Err(GraphqlFault::Nesting);
+            return Err(GraphqlFault::Size);
         }
         let mut sum = QueryCost::default();
         for selection in selections {
@@ -177,6 +177,6 @@ mod tests {
         for level in 0..=MOST_NESTED {
             chain += &format!(" fragment F{level} on T {{...F{}}}", level + 1);
         }
-        assert_eq!(told(&chain, json!({})), Err(GraphqlFault::Nesting));
+        assert_eq!(told(&chain, json!({})), Err(GraphqlFault::Size));
     }
 }
