@@ -6,7 +6,7 @@ use serde_json::Value;
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Expression, Flow, Plugin, Stage, Stop};
 
 use crate::options::headers::{HeaderEdits, SetHeaderOptions};
-use crate::traffic::weighted_shares::{MAX_WEIGHT, WeightedShares};
+use crate::traffic::weighted_shares::{WeightedShares, default_weight};
 
 /// Labels requests with header fields by conditions and weights, for the upstream and for plugins that run later.
 ///
@@ -46,10 +46,6 @@ struct LabelActionOptions {
     weight: u32,
 }
 
-fn default_weight() -> u32 {
-    1
-}
-
 impl Definition for TrafficLabel {
     const NAME: &'static str = "traffic-label";
     const PRIORITY: i32 = 967;
@@ -80,10 +76,7 @@ impl LabelRuleOptions {
         };
         let actions = self.actions.into_iter().enumerate().map(action).collect_all::<Vec<_>>();
         let (case, actions) = (case, actions).all_of()?;
-        let actions = WeightedShares::new(actions);
-        if actions.sum() > MAX_WEIGHT {
-            build.fault(format!("{path}.actions"), format!("has weights whose sum is more than {MAX_WEIGHT}"));
-        }
+        let actions = WeightedShares::compile(actions, &format!("{path}.actions"), build);
         Ok(LabelRule { case, actions })
     }
 }

@@ -8,7 +8,7 @@ use weir_plugin::{
 };
 
 use crate::options::headers::{HeaderEdits, HeaderOptions};
-use crate::traffic::weighted_shares::{MAX_WEIGHT, WeightedShares};
+use crate::traffic::weighted_shares::{WeightedShares, default_weight};
 
 /// Distributes traffic among several upstreams by weight: canary releases, blue-green deployments, A/B tests.
 ///
@@ -69,10 +69,6 @@ struct ShareOptions {
     headers: Option<HeaderOptions>,
     /// The same for the responses to these requests.
     response_headers: Option<HeaderOptions>,
-}
-
-fn default_weight() -> u32 {
-    1
 }
 
 impl Definition for TrafficSplit {
@@ -165,11 +161,8 @@ impl SplitRule {
             Ok((share.weight, share.compile(&format!("{path}.weighted_upstreams[{index}]"), build)?))
         };
         let shares = options.weighted_upstreams.into_iter().enumerate().map(share).collect_all::<Vec<_>>()?;
-        let shares = WeightedShares::new(shares);
         let path = format!("{path}.weighted_upstreams");
-        if shares.sum() > MAX_WEIGHT {
-            build.fault(&path, format!("has weights whose sum is more than {MAX_WEIGHT}"));
-        }
+        let shares = WeightedShares::compile(shares, &path, build);
         if shares.sum() == 0 && !shares.is_empty() {
             return Err(ConfigError::new(path, "has no weight above 0, so no request could be sent anywhere"));
         }

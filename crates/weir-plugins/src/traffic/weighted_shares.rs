@@ -2,8 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use weir_plugin::Build;
+
 /// The largest sum of weights.
-pub const MAX_WEIGHT: u64 = 1 << 32;
+const MAX_WEIGHT: u64 = 1 << 32;
+
+/// The weight of an item that has none.
+pub fn default_weight() -> u32 {
+    1
+}
 
 /// Items with weights. The weights are kept exactly, over all workers, and the turns of each item are spread evenly.
 pub struct WeightedShares<T> {
@@ -13,7 +20,16 @@ pub struct WeightedShares<T> {
 }
 
 impl<T> WeightedShares<T> {
-    pub fn new(items: impl IntoIterator<Item = (u32, T)>) -> WeightedShares<T> {
+    /// Reports weights at `path` whose sum is too large.
+    pub fn compile(items: impl IntoIterator<Item = (u32, T)>, path: &str, build: &mut Build) -> WeightedShares<T> {
+        let shares = WeightedShares::new(items);
+        if shares.sum() > MAX_WEIGHT {
+            build.fault(path, format!("has weights whose sum is more than {MAX_WEIGHT}"));
+        }
+        shares
+    }
+
+    fn new(items: impl IntoIterator<Item = (u32, T)>) -> WeightedShares<T> {
         let mut until = 0;
         let add = |(weight, item): (u32, T)| {
             until += u64::from(weight);
@@ -27,7 +43,7 @@ impl<T> WeightedShares<T> {
         self.shares.is_empty()
     }
 
-    /// The sum of the weights. It must not exceed [`MAX_WEIGHT`].
+    /// The sum of the weights.
     pub fn sum(&self) -> u64 {
         self.shares.last().map_or(0, |(until, _)| *until)
     }
