@@ -77,16 +77,13 @@ pub fn explain(
     question: &RequestDescription,
 ) -> Result<Explanation, Unexplained> {
     let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
-    let exchange = exchange(&document.settings, question).map_err(Unexplained::Request)?;
-    let candidates = candidates_in(&snapshot, &exchange);
-    let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
-    let chosen = candidates.iter().find(is_chosen).map(|(id, _)| id.clone());
+    let candidates = Candidates::of(&snapshot, &document.settings, question).map_err(Unexplained::Request)?;
+    let Candidates { tried, chosen, near } = candidates;
     let resources = ResourceIndex::new(document);
     let plugins = rows(&resources, registry, chosen.as_deref());
     let upstream = chosen.as_deref().and_then(|id| outcome::target(&resources, resources.routes.find(id)?));
-    let near = if chosen.is_none() { near_path(&snapshot, &document.settings, question) } else { None };
     let knows_consumers = plugins.iter().any(|row| row.identifies && !row.off);
-    let candidates = candidates.into_iter().map(|(route, Candidate { host, uri, verdict, .. })| ExplainedCandidate {
+    let candidates = tried.into_iter().map(|(route, Candidate { host, uri, verdict, .. })| ExplainedCandidate {
         route,
         host,
         uri,
@@ -129,27 +126,29 @@ pub(crate) struct RunningConfiguration {
 pub(crate) struct Candidates {
     /// In their order, with their ids.
     pub(crate) tried: Vec<(Box<str>, Candidate)>,
-    /// If none of them is chosen.
+    /// The id of the one that the request takes.
+    pub(crate) chosen: Option<Box<str>>,
+    /// If it takes none of them.
     pub(crate) near: Option<NearPath>,
 }
 
-/// The routes that the running configuration tries for a request.
-///
-/// # Errors
-/// If the request is malformed, and would be rejected regardless of routes.
-pub(crate) fn candidates(running: &RunningConfiguration, question: &RequestDescription) -> Result<Candidates, String> {
-    let RunningConfiguration { snapshot, settings } = running;
-    let exchange = exchange(settings, question)?;
-    let tried = candidates_in(snapshot, &exchange);
-    let is_chosen = tried.iter().any(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen);
-    let near = if is_chosen { None } else { near_path(snapshot, settings, question) };
-    Ok(Candidates { tried, near })
-}
-
-fn candidates_in(snapshot: &Snapshot, exchange: &Exchange) -> Vec<(Box<str>, Candidate)> {
-    let found = lookup(snapshot, exchange).map(|lookup| snapshot.table.explain(&lookup)).unwrap_or_default();
-    let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
-    found.into_iter().map(|candidate| (id_of(&candidate), candidate)).collect()
+impl Candidates {
+    /// # Errors
+    /// If the request is malformed, and would be rejected regardless of routes.
+    pub(crate) fn of(
+        snapshot: &Snapshot,
+        settings: &NodeSettings,
+        question: &RequestDescription,
+    ) -> Result<Candidates, String> {
+        let exchange = exchange(settings, question)?;
+        let found = lookup(snapshot, &exchange).map(|lookup| snapshot.table.explain(&lookup)).unwrap_or_default();
+        let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
+        let tried: Vec<_> = found.into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
+        let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
+        let chosen = tried.iter().find(is_chosen).map(|(id, _)| id.clone());
+        let near = if chosen.is_none() { near_path(snapshot, settings, question) } else { None };
+        Ok(Candidates { tried, chosen, near })
+    }
 }
 
 /// `None` if no listener has the host.

@@ -12,7 +12,7 @@ use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
 use super::references::id_text;
 use super::request::AdminRequest;
-use crate::explain::{Candidates, VerdictText, candidates, described};
+use crate::explain::{Candidates, VerdictText, described};
 use crate::stores::resources::{ResourceKey, ResourceSet};
 
 /// Explains the request in the body.
@@ -24,10 +24,10 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         let problem = json!({ "error_msg": "no configuration is served yet" });
         return Err(Box::new(answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &problem)));
     };
-    let Candidates { tried: found, near } =
-        candidates(&running, &question).or_else(|problem| refuse(format!("invalid request: {problem}")))?;
+    let Candidates { tried, chosen, near } = Candidates::of(&running.snapshot, &running.settings, &question)
+        .or_else(|problem| refuse(format!("invalid request: {problem}")))?;
     let set = context.live.committed();
-    let chosen = found.iter().find(|(_, candidate)| candidate.verdict == CandidateVerdict::Chosen).map(|(id, _)| &**id);
+    let chosen = chosen.as_deref();
     let mut plugins = plugins(&set, context.registry, chosen);
     plugins.sort_by(|a, b| a.rank().cmp(&b.rank()));
     let body = json!({
@@ -38,7 +38,7 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         "status": if chosen.is_none() { json!(404) } else { Value::Null },
         "near": near,
         "upstream": chosen.and_then(|id| target(&set, id)),
-        "candidates": found.iter().map(|(id, candidate)| told(id, candidate)).collect::<Vec<_>>(),
+        "candidates": tried.iter().map(|(id, candidate)| told(id, candidate)).collect::<Vec<_>>(),
         "knows_consumers": plugins.iter().any(|plugin| plugin.entry.identifies && !plugin.is_off),
         "plugins": plugins.iter().map(ExplainedPlugin::told).collect::<Vec<_>>(),
     });
