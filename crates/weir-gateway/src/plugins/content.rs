@@ -87,8 +87,10 @@ pub async fn request(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> Result<(), Stop> {
-    let is_given = exchange.request_body().is_some();
-    if !is_given && !exchange.request.framing.has_body() {
+    // A plugin gives content only to a request without any: the client's is read whatever a plugin does.
+    let has_body = exchange.request.framing.has_body();
+    let is_given = !has_body && exchange.request_body().is_some();
+    if !has_body && !is_given {
         return Ok(());
     }
     let links = (plugins.request_bodies(exchange), PricedPhase::RequestContent);
