@@ -6,6 +6,10 @@ import { idOf, placeOf } from "./kinds.js";
 import { tell } from "./notices.js";
 import { refresh } from "./tables.js";
 import { t } from "./texts.js";
+import { signal } from "./vendor/ui.js";
+
+/** The list in which a change was undone last, as `{list}`: a page of one of its resources reads it again. */
+export const undone = signal(null);
 
 const ifAt = (index) => ({ "If-Match": `"${index}"` });
 
@@ -22,6 +26,7 @@ async function put(kind, id, value, headers) {
 async function attempt(kind, run, text) {
   try {
     await run();
+    undone.value = { list: kind.list };
     tell(text);
   } catch (error) {
     tell(error.status === 412 ? t.changedMeanwhile : error.message, { tone: "bad" });

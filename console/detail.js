@@ -1,7 +1,7 @@
 // The page of one resource: a form, the same as text, its history; what has changed, and what the node says about it.
 
 import { session } from "./api.js";
-import { check, create, placeIn, readOne, removeAll, save } from "./changes.js";
+import { check, create, placeIn, readOne, removeAll, save, undone } from "./changes.js";
 import { diff } from "./diff.js";
 import { editable, pointer, pretty, put, same } from "./document.js";
 import { form } from "./form/form.js";
@@ -71,6 +71,10 @@ class Page {
     if (this.#id === null) this.#begin(null, this.#kind.start());
     else await this.#read();
     this.#stop.push(effect(() => this.#checkLater()));
+    const before = undone.peek();
+    this.#stop.push(effect(() => {
+      if (undone.value !== before && undone.value.list === this.#kind.list) queueMicrotask(() => this.#again());
+    }));
     for (const list of referenced(this.#schema)) refresh(list);
     if (this.#id === null) requestAnimationFrame(() => focusFirst());
   }
@@ -82,6 +86,13 @@ class Page {
     } catch (error) {
       this.#missing.value = error;
     }
+  }
+
+  /** Reads the resource again, unless the user has begun to change it: then it is compared when it is saved. */
+  async #again() {
+    if (this.#id === null || this.#isDirty()) return;
+    await this.#read();
+    this.#history?.load();
   }
 
   #begin(entry, value) {

@@ -168,6 +168,21 @@ fn a_route_gets_another_path() {
 }
 
 #[test]
+fn a_form_shows_what_is_so_after_an_undo() {
+    let Some(bench) = Bench::start() else { return };
+    bench.go("#/routes/orders-2");
+    let field = "document.querySelector(\"[data-pointer='/uri'] input\")?.value";
+    bench.page.wait("the path as it was", &format!("{field} === '/orders/*'"));
+    bench.page.fill("[data-pointer='/uri'] input", "/again");
+    bench.page.press("Ctrl+Enter");
+    eventually_is(&bench, "routes/orders-2", "/uri", &json!("/again"));
+    bench.page.click(".notice button:first-of-type");
+    bench.wait_text("Undone");
+    bench.page.wait("the path as it was", &format!("{field} === '/orders/*'"));
+    bench.check_quiet();
+}
+
+#[test]
 fn a_route_is_deleted_and_comes_back() {
     let Some(bench) = Bench::start() else { return };
     let before = bench.resource("routes/images").expect("it is there");
