@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::iter;
 
 use crate::yaml::{Yaml, YamlMembers, write_members};
 use crate::{ConversionFinding, FindingKind, SourcePlace};
@@ -55,8 +56,11 @@ impl Converted {
         self.findings.push(ConversionFinding { place: place.clone(), kind, text });
     }
 
-    /// Sorts the findings, and removes duplicates.
+    /// Gives ids to the resources that have none, sorts the findings, and removes duplicates.
     pub(crate) fn finished(mut self) -> Converted {
+        for list in [&mut self.ssls, &mut self.global_rules, &mut self.routes, &mut self.stream_routes] {
+            give_ids(list);
+        }
         let mut seen = HashSet::new();
         self.findings.retain(|finding| seen.insert(finding.to_string()));
         self.findings.sort_by(|left, right| (left.kind, &left.place).cmp(&(right.kind, &right.place)));
@@ -109,6 +113,13 @@ impl ConvertedResource {
         ConvertedResource { members, comment: Some((place.clone(), what.into())) }
     }
 
+    fn id(&self) -> Option<&str> {
+        self.members.iter().find_map(|(name, value)| match value {
+            Yaml::Text(id) if name == "id" => Some(id.as_str()),
+            _ => None,
+        })
+    }
+
     fn write(&self, out: &mut String) {
         if let Some((place, what)) = &self.comment {
             let _ = writeln!(out, "  # {place}: {}", one_line(what));
@@ -116,6 +127,32 @@ impl ConvertedResource {
         let mut block = String::new();
         write_members(&self.members, &mut block, 4);
         let _ = write!(out, "  - {}", block.trim_start());
+    }
+}
+
+/// An id derived from a text, such as an address.
+pub(crate) fn id_of(text: &str) -> String {
+    let parts = text.split(|char: char| !char.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
+    let id = parts.collect::<Vec<_>>().join("-");
+    if id.is_empty() { "root".to_owned() } else { id.chars().take(MAX_ID).collect() }
+}
+
+/// The most characters in an id.
+const MAX_ID: usize = 64;
+
+/// Metrics, logs and a store name a resource by its id: it is the text of the comment, with a number if several have the same.
+fn give_ids(list: &mut [ConvertedResource]) {
+    let mut taken: HashSet<String> = list.iter().filter_map(|resource| Some(resource.id()?.to_owned())).collect();
+    for resource in list.iter_mut().filter(|resource| resource.id().is_none()) {
+        let name = id_of(resource.comment.as_ref().map_or("", |(_, what)| what));
+        let numbered = |number: usize| {
+            let suffix = format!("-{number}");
+            format!("{}{suffix}", &name[..name.len().min(MAX_ID - suffix.len())])
+        };
+        let id = iter::once(name.clone()).chain((2..).map(numbered)).find(|id| !taken.contains(id));
+        let id = id.expect("there are more numbers than resources");
+        resource.members.insert(0, ("id".to_owned(), Yaml::text(&id)));
+        taken.insert(id);
     }
 }
 

@@ -1,10 +1,9 @@
 //! Channels over WebSub, as topics of one hub.
 
 use super::channels::ApiChannel;
-use super::id_of;
 use crate::conversion::DocumentConversion;
 use crate::login::{self, NamedPlugin, NotConvertible};
-use crate::output::ConvertedResource;
+use crate::output::{ConvertedResource, id_of};
 use crate::yaml::{Yaml, YamlMembers};
 
 const ID: &str = "hub";

@@ -8,7 +8,7 @@ mod hub;
 use crate::conversion::DocumentConversion;
 use crate::document;
 use crate::login::{self, NamedPlugin, NotConvertible};
-use crate::output::{Converted, ConvertedResource};
+use crate::output::{Converted, ConvertedResource, id_of};
 use crate::path;
 use crate::schema::RequestSchema;
 use crate::servers;
@@ -124,16 +124,6 @@ fn message_validation(conversion: &mut DocumentConversion, channel: &ApiChannel)
         }
     }
 }
-
-/// An id derived from an address.
-fn id_of(address: &str) -> String {
-    let parts = address.split(|char: char| !char.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
-    let id = parts.collect::<Vec<_>>().join("-");
-    if id.is_empty() { "root".to_owned() } else { id.chars().take(MAX_ID).collect() }
-}
-
-/// The most characters in an id.
-const MAX_ID: usize = 64;
 
 #[cfg(test)]
 mod tests;

@@ -53,13 +53,15 @@ acme: { hosts: [shop.example], terms_of_service_agreed: true, email: "ops@shop.e
     assert_eq!(
         rest.split_once("routes:\n").expect("routes").1,
         r#"  # Caddyfile:7: reverse_proxy 10.0.0.1:8080 10.0.0.2:8080
-  - uri: /api/*
+  - id: reverse-proxy-10-0-0-1-8080-10-0-0-2-8080
+    uri: /api/*
     host: shop.example
     upstream: { nodes: { "10.0.0.1:8080": 1, "10.0.0.2:8080": 1 }, type: least_conn, retries: 1 }
     plugins:
       proxy-rewrite: { regex_uri: ["^/api/(.*)", /$1] }
   # Caddyfile:12: reverse_proxy 10.0.0.3:3000
-  - uri: /*
+  - id: reverse-proxy-10-0-0-3-3000
+    uri: /*
     host: shop.example
     upstream: { nodes: { "10.0.0.3:3000": 1 } }
 "#
@@ -134,7 +136,7 @@ fn a_field_for_some_responses_needs_no_further_route() {
     let text = ":80 {\n header /static/* Cache-Control max-age=60\n reverse_proxy a:1\n}";
     let routes = routes(text);
     assert!(routes.contains("vars: [[uri, \"~~\", ^/static/]]") || routes.contains("^/static/"), "{routes}");
-    assert_eq!(routes.matches("- uri").count(), 1, "{routes}");
+    assert_eq!(routes.matches("- id").count(), 1, "{routes}");
 }
 
 #[test]
@@ -147,7 +149,7 @@ fn directives_that_caddy_joins_are_told() {
 fn too_many_ways_through_a_site_close_it() {
     let matchers: String = (0..40).map(|n| format!(" @m{n} query a{n}=1\n request_header @m{n} A{n} b\n")).collect();
     let routes = routes(&format!(":80 {{\n{matchers} reverse_proxy a:1\n}}"));
-    assert!(routes.contains("http_status: 503") && routes.matches("- uri").count() == 1, "{routes}");
+    assert!(routes.contains("http_status: 503") && routes.matches("- id").count() == 1, "{routes}");
 }
 
 #[test]

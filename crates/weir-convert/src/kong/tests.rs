@@ -48,7 +48,8 @@ consumers:
 
 routes:
   # kong.yml:6: route list
-  - uris: [/orders*]
+  - id: route-list
+    uris: [/orders*]
     methods: [GET]
     priority: 1000
     upstream_id: orders

@@ -66,7 +66,8 @@ upstreams:
 
 routes:
   # nginx.conf:11: location /orders/
-  - uri: /orders/*
+  - id: location-orders
+    uri: /orders/*
     upstream_id: orders
     timeout: { connect: 60, send: 60, read: 5 }
     merge_slashes: true
@@ -75,7 +76,8 @@ routes:
         regex_uri: ["^/orders/(.*)", /$1]
         headers: { set: { X-Tenant: a } }
   # nginx.conf:11: location /orders/
-  - uri: /orders
+  - id: location-orders-2
+    uri: /orders
     plugins: { redirect: { uri: /orders/$is_args$args, ret_code: 301 } }
 "#
     );

@@ -58,13 +58,15 @@ upstreams:
 
 stream_routes:
   # nginx.conf:8: listen 5432
-  - server_port: 5432
+  - id: listen-5432
+    server_port: 5432
     idle_timeout: 28800
     plugins:
       ip-restriction: { whitelist: ["10.0.0.0/8"] }
     upstream_id: db
   # nginx.conf:17: listen 127.0.0.1:53 udp
-  - server_port: 53
+  - id: listen-127-0-0-1-53-udp
+    server_port: 53
     idle_timeout: 600
     upstream: { nodes: { "10.0.0.3:53": 1 }, scheme: udp }
 "#
@@ -91,11 +93,11 @@ stream {
     assert_eq!(
         routes(text),
         [
-            "{ server_port: 443, snis: [bank.example, \"*.bank.example\"], upstream: { nodes: { \"10.0.0.1:443\": 1 }, scheme: tcp } }",
-            "{ server_port: 443, snis: [shop.example, \"*.shop.example\"], upstream_id: shop }",
-            "{ server_port: 443, sni: closed.example, plugins: { ip-restriction: { whitelist: [\"255.255.255.255\"] } }, \
+            "{ id: listen-443, server_port: 443, snis: [bank.example, \"*.bank.example\"], upstream: { nodes: { \"10.0.0.1:443\": 1 }, scheme: tcp } }",
+            "{ id: listen-443-2, server_port: 443, snis: [shop.example, \"*.shop.example\"], upstream_id: shop }",
+            "{ id: listen-443-3, server_port: 443, sni: closed.example, plugins: { ip-restriction: { whitelist: [\"255.255.255.255\"] } }, \
              upstream: { nodes: { \"10.0.0.3:443\": 1 }, scheme: tcp } }",
-            "{ server_port: 443, upstream: { nodes: { \"10.0.0.3:443\": 1 }, scheme: tcp } }",
+            "{ id: listen-443-4, server_port: 443, upstream: { nodes: { \"10.0.0.3:443\": 1 }, scheme: tcp } }",
         ]
     );
     assert!(converted(text).yaml().starts_with("# To be checked:"));
@@ -117,9 +119,9 @@ stream {
     assert_eq!(
         routes(text),
         [
-            "{ server_port: 443, sni: a.example, upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }",
-            "{ server_port: 443, upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }",
-            "{ server_port: 443, sni: \"*.b.example\", upstream: { nodes: { \"10.0.0.2:1\": 1 }, scheme: tcp } }",
+            "{ id: listen-443-ssl, server_port: 443, sni: a.example, upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }",
+            "{ id: listen-443-ssl-2, server_port: 443, upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }",
+            "{ id: listen-443-ssl-3, server_port: 443, sni: \"*.b.example\", upstream: { nodes: { \"10.0.0.2:1\": 1 }, scheme: tcp } }",
         ]
     );
     let yaml = converted(text).yaml();
@@ -138,8 +140,8 @@ stream {
     assert_eq!(
         routes(text),
         [
-            "{ server_port: 1, server_addr: \"127.0.0.1\", upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }",
-            "{ server_port: 1, server_addr: \"::1\", upstream: { nodes: { \"10.0.0.2:1\": 1 }, scheme: tcp } }",
+            "{ id: listen-127-0-0-1-1, server_port: 1, server_addr: \"127.0.0.1\", upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }",
+            "{ id: listen-1-1, server_port: 1, server_addr: \"::1\", upstream: { nodes: { \"10.0.0.2:1\": 1 }, scheme: tcp } }",
         ]
     );
 }
@@ -161,7 +163,7 @@ stream {
 ";
     assert_eq!(
         routes(text),
-        ["{ server_port: 6379, upstream: { nodes: { \"10.0.0.1:6380\": 1 }, scheme: tls, retries: 0, \
+        ["{ id: listen-127-0-0-1-6379, server_port: 6379, upstream: { nodes: { \"10.0.0.1:6380\": 1 }, scheme: tls, retries: 0, \
           tls: { verify: true, ca: ca.pem, server_name: cache.example } } }"]
     );
     assert_eq!(findings(text), [""; 0]);
@@ -198,7 +200,7 @@ stream {
     );
     assert_eq!(
         routes(text),
-        ["{ server_port: 4, plugins: { ip-restriction: { whitelist: [\"255.255.255.255\"] } }, \
+        ["{ id: listen-4-proxy-protocol, server_port: 4, plugins: { ip-restriction: { whitelist: [\"255.255.255.255\"] } }, \
           upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }"]
     );
 }
