@@ -36,6 +36,7 @@ enum Dialect {
     /// kong.yml: the declarative configuration of Kong and decK.
     Kong,
     /// config.yaml: the settings of an Apache APISIX node. An apisix.yaml needs no conversion.
+    #[value(alias = "apisix")]
     ApisixConfig,
     /// A definition of an API: OpenAPI 3.0 or 3.1, as YAML or JSON.
     #[value(name = "openapi")]
