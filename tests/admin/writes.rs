@@ -141,7 +141,9 @@ fn a_transaction_is_made_whole_or_not_at_all() {
     assert_eq!(changed.status, 200, "{}", changed.text());
     assert_eq!(api.get("routes")["total"], 0);
     let stale = json!({"if_revision": 1, "operations": [upstream]}).to_string();
-    assert_eq!(api.ask("PATCH", "configs", "", &stale).status, 412);
+    let refused = api.ask("PATCH", "configs", "", &stale);
+    assert_eq!(refused.status, 412);
+    assert!(refused.text().contains("not at the one given in `if_revision`"), "{}", refused.text());
 }
 
 #[test]

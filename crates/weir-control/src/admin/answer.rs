@@ -87,6 +87,13 @@ pub(super) fn refused(refusal: &PlanRefusal) -> AdminResponse {
             let problem = "the resource is not at the revision given in `If-Match`; read the resource again";
             precondition_failed(problem, *current)
         }
+        PlanRefusal::StoreMovedOn(now) => {
+            let problem = format!(
+                "the store is at revision {now}, not at the one given in `if_revision`: there were changes since; \
+                 read what has changed, and send the request again with `if_revision` {now}"
+            );
+            precondition_failed(&problem, Some(*now))
+        }
         PlanRefusal::Exists(current) => {
             precondition_failed("the resource exists, and `If-None-Match: *` is for a new one", Some(*current))
         }

@@ -181,7 +181,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     let wanted = before_revision(context, request, to, now).await?;
     let plan = move |view: &ResourceView| {
         if seen.is_some_and(|seen| seen != view.revision) {
-            return Err(PlanRefusal::MovedOn(Some(view.revision)));
+            return Err(PlanRefusal::StoreMovedOn(view.revision));
         }
         // Compared with the resources as they are now, which may have changed since `wanted` was read.
         let differs = wanted

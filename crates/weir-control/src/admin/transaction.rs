@@ -109,7 +109,7 @@ impl Transaction {
 
     pub(super) fn plan(&self, view: &ResourceView) -> Result<Vec<ResourceEdit>, PlanRefusal> {
         if self.if_revision.is_some_and(|seen| seen != view.revision) {
-            return Err(PlanRefusal::MovedOn(Some(view.revision)));
+            return Err(PlanRefusal::StoreMovedOn(view.revision));
         }
         let mut drafts = Drafts::default();
         for (index, operation) in self.operations.iter().enumerate() {

@@ -35,6 +35,8 @@ pub enum PlanRefusal {
     NoConsumer,
     /// The resource is not at a revision that the author named (`If-Match`); its current revision, if it exists.
     MovedOn(Option<u64>),
+    /// The store is not at the revision of `if_revision`; its revision.
+    StoreMovedOn(u64),
     /// The resource must not exist (`If-None-Match: *`); its current revision.
     Exists(u64),
     Wrong(String),
