@@ -7,6 +7,7 @@ mod reopen;
 
 use std::fs;
 use std::io;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -430,6 +431,7 @@ fn opened(path: &Path) -> Result<Database, StoreFailure> {
         return Err(damaged(path, "the file is empty"));
     }
     let deadline = Instant::now() + LOCK_PATIENCE;
+    let mut told = false;
     loop {
         // A damaged file can make the library panic.
         let tried = catch_unwind(AssertUnwindSafe(|| {
@@ -437,10 +439,19 @@ fn opened(path: &Path) -> Result<Database, StoreFailure> {
         }));
         match tried {
             Ok(Ok(database)) => return checked(path, database),
-            Ok(Err(DatabaseError::DatabaseAlreadyOpen)) if Instant::now() < deadline => thread::sleep(LOCK_LOOK),
+            Ok(Err(DatabaseError::DatabaseAlreadyOpen)) if Instant::now() < deadline => {
+                if !mem::replace(&mut told, true) {
+                    let patience = LOCK_PATIENCE.as_secs();
+                    tracing::warn!("another process has the store {} open; waiting up to {patience} s", path.display());
+                }
+                thread::sleep(LOCK_LOOK);
+            }
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => {
                 let problem = format!("the store {} is in use by another process", path.display());
-                return Err(StoreFailure::new(problem, "stop that process, or configure a different `store.path`"));
+                return Err(StoreFailure::new(
+                    problem,
+                    "each node needs a `data_dir` of its own; or stop that process",
+                ));
             }
             Ok(Err(DatabaseError::Storage(redb::StorageError::Io(error)))) if is_of_the_disk(&error) => {
                 return Err(unusable(path, error));

@@ -163,8 +163,10 @@ stream {
 ";
     assert_eq!(
         routes(text),
-        ["{ id: listen-127-0-0-1-6379, server_port: 6379, upstream: { nodes: { \"10.0.0.1:6380\": 1 }, scheme: tls, retries: 0, \
-          tls: { verify: true, ca: ca.pem, server_name: cache.example } } }"]
+        [
+            "{ id: listen-127-0-0-1-6379, server_port: 6379, upstream: { nodes: { \"10.0.0.1:6380\": 1 }, scheme: tls, retries: 0, \
+          tls: { verify: true, ca: ca.pem, server_name: cache.example } } }"
+        ]
     );
     assert_eq!(findings(text), [""; 0]);
 }
@@ -200,8 +202,10 @@ stream {
     );
     assert_eq!(
         routes(text),
-        ["{ id: listen-4-proxy-protocol, server_port: 4, plugins: { ip-restriction: { whitelist: [\"255.255.255.255\"] } }, \
-          upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }"]
+        [
+            "{ id: listen-4-proxy-protocol, server_port: 4, plugins: { ip-restriction: { whitelist: [\"255.255.255.255\"] } }, \
+          upstream: { nodes: { \"10.0.0.1:1\": 1 }, scheme: tcp } }"
+        ]
     );
 }
 
