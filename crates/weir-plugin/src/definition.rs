@@ -432,11 +432,14 @@ pub trait Authenticator: Definition {
 
 /// A plugin with settings that apply wherever it is used (APISIX `plugin_metadata`).
 pub trait HasMetadata: Definition {
-    type Metadata: DeserializeOwned + JsonSchema + Default + 'static;
+    type Metadata: PluginMetadata;
+}
 
+/// Settings of a plugin that apply wherever it is used.
+pub trait PluginMetadata: DeserializeOwned + JsonSchema + Default + 'static {
     /// Checks what a schema cannot express.
-    fn check_metadata(metadata: Self::Metadata) -> Result<(), ConfigError> {
-        drop(metadata);
+    fn check(self) -> Result<(), ConfigError> {
+        drop(self);
         Ok(())
     }
 }
@@ -445,7 +448,7 @@ pub trait HasMetadata: Definition {
 #[derive(Clone, Copy)]
 pub struct MetadataEntry {
     pub schema: fn() -> Value,
-    /// See [`HasMetadata::check_metadata`].
+    /// See [`PluginMetadata::check`].
     pub check: fn(&Value) -> Result<(), ConfigError>,
 }
 
@@ -528,7 +531,7 @@ fn check<D: Authenticator>(value: &Value) -> Result<String, ConfigError> {
 
 fn check_metadata<D: HasMetadata>(value: &Value) -> Result<(), ConfigError> {
     let value = schema::enforce::<D::Metadata>(value, Quoting::Allowed)?;
-    D::check_metadata(option_error::read(&value, Quoting::Allowed)?)
+    option_error::read::<D::Metadata>(&value, Quoting::Allowed)?.check()
 }
 
 fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {

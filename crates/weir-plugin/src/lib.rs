@@ -44,7 +44,7 @@ pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use content_buffer::ContentBuffer;
 pub use definition::{
     Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Declaration, Definition, Entry, HasMetadata,
-    MetadataEntry, Registry, SecretFields, Stage,
+    MetadataEntry, PluginMetadata, Registry, SecretFields, Stage,
 };
 pub use exchange::{
     AttemptRecord, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute,

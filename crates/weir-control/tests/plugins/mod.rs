@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::definition::Entry;
 use weir_plugin::{
-    Authenticator, Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Registry, Stage, Stop,
+    Authenticator, Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, PluginMetadata,
+    Registry, Stage, Stop,
 };
 
 pub static REGISTRY: Registry = Registry::new(&[
@@ -146,9 +147,11 @@ pub struct GuardedMetadata {
 
 impl HasMetadata for Guarded {
     type Metadata = GuardedMetadata;
+}
 
-    fn check_metadata(metadata: GuardedMetadata) -> Result<(), ConfigError> {
-        match metadata.least {
+impl PluginMetadata for GuardedMetadata {
+    fn check(self) -> Result<(), ConfigError> {
+        match self.least {
             0 => Err(ConfigError::new("least", "must be at least 1")),
             _ => Ok(()),
         }

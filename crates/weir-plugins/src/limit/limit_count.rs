@@ -5,7 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_plugin::{
-    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, PluginMetadata,
+    Stage, Stop,
 };
 
 use crate::answer::RefusalResponse;
@@ -294,12 +295,14 @@ impl LimitCount {
 
 impl HasMetadata for LimitCount {
     type Metadata = LimitCountMetadata;
+}
 
-    fn check_metadata(metadata: LimitCountMetadata) -> Result<(), ConfigError> {
+impl PluginMetadata for LimitCountMetadata {
+    fn check(self) -> Result<(), ConfigError> {
         let names = (
-            header_name(&metadata.limit_header, "limit_header"),
-            header_name(&metadata.remaining_header, "remaining_header"),
-            header_name(&metadata.reset_header, "reset_header"),
+            header_name(&self.limit_header, "limit_header"),
+            header_name(&self.remaining_header, "remaining_header"),
+            header_name(&self.reset_header, "reset_header"),
         );
         names.all_of().map(drop)
     }

@@ -101,10 +101,6 @@ impl Definition for ClickhouseLogger {
 
 impl HasMetadata for ClickhouseLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 struct Table {

@@ -159,10 +159,6 @@ impl Definition for ElasticsearchLogger {
 
 impl HasMetadata for ElasticsearchLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 /// The template of an index name: constant texts, times and variables. Workers render the variables with the record.

@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_plugin::{AllOf, AppendedFile, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
+use weir_plugin::{AllOf, AppendedFile, Build, ConfigError, Definition, HasMetadata, Plugin, PluginMetadata, Stage};
 use weir_records::{Batching, Destination, Outcome, Record, RecordSending, Retries, SendOutcome, SinkOptions};
 use weir_telemetry::room::{self, PIPE_PIECE};
 
@@ -95,9 +95,11 @@ impl Definition for FileLogger {
 
 impl HasMetadata for FileLogger {
     type Metadata = FileLoggerMetadata;
+}
 
-    fn check_metadata(metadata: FileLoggerMetadata) -> Result<(), ConfigError> {
-        metadata.of_records().check()
+impl PluginMetadata for FileLoggerMetadata {
+    fn check(self) -> Result<(), ConfigError> {
+        self.of_records().check()
     }
 }
 

@@ -93,10 +93,6 @@ impl Definition for HttpLogger {
 
 impl HasMetadata for HttpLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 /// A receiver and the format of its batches.

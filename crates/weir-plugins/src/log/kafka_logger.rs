@@ -298,10 +298,6 @@ impl KafkaLogger {
 
 impl HasMetadata for KafkaLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 struct KafkaTopic {

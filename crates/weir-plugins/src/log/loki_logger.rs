@@ -119,10 +119,6 @@ const MAX_LABELS: usize = 15;
 
 impl HasMetadata for LokiLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 struct Loki {

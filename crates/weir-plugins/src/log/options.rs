@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_plugin::{AllOf, Build, CollectAll, ConfigError};
+use weir_plugin::{AllOf, Build, CollectAll, ConfigError, PluginMetadata};
 use weir_records::{
     Batching, MAX_SPOOL_KEYS, Record, RejectedRecords, Retries, SPOOL_KEY_BYTES, SinkOptions, SinkSpool,
     SpoolFullPolicy, SpoolKeys, SpoolOptions, SpoolSync, directory_name,
@@ -293,10 +293,8 @@ pub struct LoggerMetadata {
     pub max_pending_entries: Option<usize>,
 }
 
-impl LoggerMetadata {
-    /// # Errors
-    /// An option is invalid.
-    pub fn check(&self) -> Result<(), ConfigError> {
+impl PluginMetadata for LoggerMetadata {
+    fn check(self) -> Result<(), ConfigError> {
         // The warnings are discarded here; they are reported by the plugins that use the metadata.
         let build = &mut Build::default();
         Capture::compile(self.log_format.as_ref(), self.log_format_extra.as_ref(), build).map(drop)

@@ -92,10 +92,6 @@ impl Definition for SplunkHecLogging {
 
 impl HasMetadata for SplunkHecLogging {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 struct SplunkCollector {

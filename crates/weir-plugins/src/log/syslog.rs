@@ -111,10 +111,6 @@ impl Definition for Syslog {
 
 impl HasMetadata for Syslog {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 enum SyslogTransport {

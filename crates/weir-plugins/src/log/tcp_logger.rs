@@ -79,10 +79,6 @@ impl Definition for TcpLogger {
 
 impl HasMetadata for TcpLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 struct ListLines {

@@ -65,10 +65,6 @@ impl Definition for UdpLogger {
 
 impl HasMetadata for UdpLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 struct Datagrams {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::HttpClient;
-use weir_plugin::{AllOf, ConfigError, state};
+use weir_plugin::{AllOf, ConfigError, PluginMetadata, state};
 use weir_records::{Batching, Destination, Record, RecordSending, Retries, SinkOptions};
 
 use crate::log::receivers::{ReceiverOptions, Receivers, header_fields};
@@ -131,11 +131,9 @@ impl BatchSpanSpec {
     }
 }
 
-impl CollectorMetadata {
-    /// # Errors
-    /// A setting is invalid.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        OtlpCollector::parse(self, &HttpClient::default()).map(drop)
+impl PluginMetadata for CollectorMetadata {
+    fn check(self) -> Result<(), ConfigError> {
+        OtlpCollector::parse(&self, &HttpClient::default()).map(drop)
     }
 }
 

@@ -179,10 +179,6 @@ impl Definition for Opentelemetry {
 
 impl HasMetadata for Opentelemetry {
     type Metadata = CollectorMetadata;
-
-    fn check_metadata(metadata: CollectorMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 struct OtlpSpans;

@@ -89,10 +89,6 @@ impl Definition for OtlpLogger {
 
 impl HasMetadata for OtlpLogger {
     type Metadata = LoggerMetadata;
-
-    fn check_metadata(metadata: LoggerMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 /// The hidden texts of each record: the first determines its severity, the others its trace: the gateway's span or, if it makes

@@ -45,10 +45,6 @@ impl Definition for Prometheus {
 
 impl HasMetadata for Prometheus {
     type Metadata = PrometheusMetadata;
-
-    fn check_metadata(metadata: PrometheusMetadata) -> Result<(), ConfigError> {
-        metadata.check()
-    }
 }
 
 /// The upper bounds of the latency buckets, in milliseconds.

@@ -8,8 +8,8 @@ use weir_plugin::proto::field::Name;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::proto::{Method, field};
 use weir_plugin::{
-    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin, Stage,
-    Stop,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, HasMetadata, NoteKey, Phases, Plugin,
+    PluginMetadata, Stage, Stop,
 };
 
 use crate::options::pattern;
@@ -148,12 +148,14 @@ impl Definition for Cors {
 
 impl HasMetadata for Cors {
     type Metadata = CorsMetadata;
+}
 
-    fn check_metadata(metadata: CorsMetadata) -> Result<(), ConfigError> {
+impl PluginMetadata for CorsMetadata {
+    fn check(self) -> Result<(), ConfigError> {
         let check = |(name, origins): (&String, &String)| {
             Origins::compile(origins, None, &format!("allow_origins.{name}")).map(drop)
         };
-        metadata.allow_origins.iter().try_for_each(check)
+        self.allow_origins.iter().try_for_each(check)
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use weir_plugin::proto::Method;
 use weir_plugin::{
     AllOf, Build, CollectAll, ConfigError, Definition, Exchange, ExchangePhase, Flow, HasMetadata, Phases, Plugin,
-    ReplyHead, Responder, Stage, Stop, Template, state,
+    PluginMetadata, ReplyHead, Responder, Stage, Stop, Template, state,
 };
 
 mod answer;
@@ -281,6 +281,8 @@ impl Definition for ProxyCache {
 impl HasMetadata for ProxyCache {
     type Metadata = ProxyCacheMetadata;
 }
+
+impl PluginMetadata for ProxyCacheMetadata {}
 
 fn templates(texts: &[String], path: &str, build: &mut Build) -> Result<Box<[Template]>, ConfigError> {
     let compile = |(index, text): (usize, &String)| {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use weir_plugin::proto::address::client_network;
 use weir_plugin::proto::{Method, RequestHead};
 use weir_plugin::{
-    Build, ConfigError, Content, Definition, Exchange, Flow, HasMetadata, Held, PerWorker, Plugin, Reply, ReplyField,
-    ReplyHead, Responder, ResponderRequest, Responding, RouteUpstream, Stage, Stop,
+    Build, ConfigError, Content, Definition, Exchange, Flow, HasMetadata, Held, PerWorker, Plugin, PluginMetadata,
+    Reply, ReplyField, ReplyHead, Responder, ResponderRequest, Responding, RouteUpstream, Stage, Stop,
 };
 
 mod blocks;
@@ -117,6 +117,8 @@ impl Default for SseFanoutMetadata {
 impl HasMetadata for SseFanout {
     type Metadata = SseFanoutMetadata;
 }
+
+impl PluginMetadata for SseFanoutMetadata {}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -3,7 +3,9 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field;
-use weir_plugin::{Build, CollectAll, ConfigError, Definition, Exchange, HasMetadata, Phases, Plugin, Stage, Stop};
+use weir_plugin::{
+    Build, CollectAll, ConfigError, Definition, Exchange, HasMetadata, Phases, Plugin, PluginMetadata, Stage, Stop,
+};
 
 use crate::content::replace_response_content;
 
@@ -103,9 +105,11 @@ impl Definition for ErrorPage {
 
 impl HasMetadata for ErrorPage {
     type Metadata = ErrorPageMetadata;
+}
 
-    fn check_metadata(metadata: ErrorPageMetadata) -> Result<(), ConfigError> {
-        metadata.pages.compile().map(drop)
+impl PluginMetadata for ErrorPageMetadata {
+    fn check(self) -> Result<(), ConfigError> {
+        self.pages.compile().map(drop)
     }
 }
 
@@ -263,7 +267,7 @@ mod tests {
         assert_eq!(replaced(&own, 404, false), page("text/html", "own"));
         let wrong: ErrorPageMetadata =
             serde_json::from_value(json!({"error_404": {"content_type": "a\nb"}})).expect("valid by its schema");
-        let error = ErrorPage::check_metadata(wrong).expect_err("a line end").to_string();
+        let error = wrong.check().expect_err("a line end").to_string();
         assert!(error.starts_with("error_404.content_type: is not a media type"), "{error}");
     }
 

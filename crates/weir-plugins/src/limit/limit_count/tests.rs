@@ -85,7 +85,7 @@ fn fields_have_the_names_that_hold_everywhere() {
     step.on_response(&mut exchange).expect("let through");
     assert_eq!((sent(&exchange, "x-left"), sent(&exchange, "x-ratelimit-limit")), (Some("1"), Some("2")));
     let wrong = LimitCountMetadata { reset_header: "a b".to_owned(), ..LimitCountMetadata::default() };
-    assert!(LimitCount::check_metadata(wrong).is_err_and(|error| error.path == "reset_header"));
+    assert!(wrong.check().is_err_and(|error| error.path == "reset_header"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Exchange, RouteFacts, Template, uri_fits};
+use weir_plugin::{Build, ConfigError, Exchange, PluginMetadata, RouteFacts, Template, uri_fits};
 
 /// A label whose value depends on the exchange, in the order in which metrics show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
@@ -201,10 +201,8 @@ pub struct SeriesLabels {
     extra: Vec<(&'static str, String)>,
 }
 
-impl PrometheusMetadata {
-    /// # Errors
-    /// A label has a name that Prometheus does not allow, or one that is there already.
-    pub fn check(&self) -> Result<(), ConfigError> {
+impl PluginMetadata for PrometheusMetadata {
+    fn check(self) -> Result<(), ConfigError> {
         for metric in LabelledMetric::ALL {
             let mut seen = BTreeSet::new();
             for name in self.extra_labels.of(metric).iter().flat_map(BTreeMap::keys) {
@@ -224,7 +222,9 @@ impl PrometheusMetadata {
         }
         Ok(())
     }
+}
 
+impl PrometheusMetadata {
     /// # Errors
     /// There have been too many names.
     pub fn compile(self, prefer_name: bool, build: &mut Build) -> Result<RecordedLabels, ConfigError> {
@@ -357,13 +357,13 @@ mod tests {
 
     #[test]
     fn each_metric_shows_its_own_labels() {
-        let metadata: PrometheusMetadata = serde_json::from_value(json!({
+        let options = json!({
             "disabled_labels": {"http_status": ["node", "consumer"], "http_latency": ["route"]},
             "extra_labels": {"http_status": [{"agent": "$http_user_agent"}]},
-        }))
-        .expect("valid");
-        metadata.check().expect("valid");
-        let labels = metadata.compile(false, &mut Build::default()).expect("few names");
+        });
+        let metadata = || serde_json::from_value::<PrometheusMetadata>(options.clone()).expect("valid");
+        metadata().check().expect("valid");
+        let labels = metadata().compile(false, &mut Build::default()).expect("few names");
         let mut written = Vec::new();
         labels.write(&exchange("GET / HTTP/1.1\nHost: h\nUser-Agent: curl"), &mut written);
         let series = labels.read(&written);
