@@ -93,6 +93,8 @@ struct RareParts {
     publish_quotas: Vec<Arc<dyn PublishQuota>>,
     delivery_quotas: Vec<Result<DeliveryQuota, PublishRefusal>>,
     personal_fields: Vec<Box<[u8]>>,
+    /// What an authorization service has told of the request: names and values.
+    authorization_metadata: Vec<(Box<str>, Box<[u8]>)>,
     refused_by: &'static str,
     /// `Some` in a traced exchange.
     turns: Option<Vec<PluginTurn>>,
@@ -117,6 +119,7 @@ impl RareParts {
             publish_quotas,
             delivery_quotas,
             personal_fields,
+            authorization_metadata,
             refused_by,
             turns,
         } = self;
@@ -126,6 +129,7 @@ impl RareParts {
         publish_quotas.clear();
         delivery_quotas.clear();
         personal_fields.clear();
+        authorization_metadata.clear();
         earlier.clear();
         before_retry.clear();
         remote_user.clear();
@@ -729,6 +733,20 @@ impl Exchange {
     /// The names of the request fields with something about the client.
     pub fn personal_fields(&self) -> &[Box<[u8]>] {
         self.rare.as_ref().map_or(&[], |rare| &rare.personal_fields)
+    }
+
+    /// Sets what an authorization service has told of the request, for the variables `ext_authz_NAME`. A later value of a name
+    /// replaces an earlier one.
+    pub fn set_authorization_metadata(&mut self, name: &str, value: &[u8]) {
+        let all = &mut self.rare.get_or_insert_default().authorization_metadata;
+        all.retain(|(other, _)| **other != *name);
+        all.push((name.into(), value.into()));
+    }
+
+    /// The value of a name in the metadata of an authorization service.
+    pub fn authorization_metadata(&self, name: &str) -> Option<&[u8]> {
+        let all = &self.rare.as_ref()?.authorization_metadata;
+        all.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
     }
 
     /// Adds a quota that each event must pass if the request publishes events to a hub.

@@ -57,6 +57,8 @@ macro_rules! variables {
             UpstreamHeader(Box<str>),
             /// `uri_param_X`: the value of the parameter `:X` in the `uri` of the route.
             UriParameter(Box<str>),
+            /// `ext_authz_X`: a value in the metadata of the service that `ext-authz` asks.
+            AuthorizationMetadata(Box<str>),
             /// `post_arg_X`: the first value of a field of a form body.
             PostArgument(Box<str>),
             /// `post_arg.PATH`: a value in a JSON or form body; the text is the part after `post_arg.`.
@@ -291,6 +293,8 @@ impl Variable {
             Some(Variable::UpstreamHeader(header(name)))
         } else if let Some(name) = after("uri_param_") {
             Some(Variable::UriParameter(name.into()))
+        } else if let Some(name) = after("ext_authz_") {
+            Some(Variable::AuthorizationMetadata(name.into()))
         } else if let Some(name) = after("post_arg_") {
             Some(Variable::PostArgument(name.into()))
         } else if let Some(path) = after("post_arg.") {
@@ -311,8 +315,18 @@ impl Variable {
     pub fn since(&self) -> Option<ExchangePhase> {
         use Variable::*;
         Some(match self {
-            RouteId | RouteName | ServiceId | ServiceName | ConsumerName | ConsumerGroupId | ApisixRequestId
-            | TraceContext | TraceId | SpanId | UriParameter(_) => ExchangePhase::Request,
+            RouteId
+            | RouteName
+            | ServiceId
+            | ServiceName
+            | ConsumerName
+            | ConsumerGroupId
+            | ApisixRequestId
+            | TraceContext
+            | TraceId
+            | SpanId
+            | UriParameter(_)
+            | AuthorizationMetadata(_) => ExchangePhase::Request,
             Status
             | BytesSent
             | BodyBytesSent
@@ -365,6 +379,7 @@ impl fmt::Display for Variable {
             Variable::SentHeader(name) => write!(out, "sent_http_{}", name.replace('-', "_")),
             Variable::UpstreamHeader(name) => write!(out, "upstream_http_{}", name.replace('-', "_")),
             Variable::UriParameter(name) => write!(out, "uri_param_{name}"),
+            Variable::AuthorizationMetadata(name) => write!(out, "ext_authz_{name}"),
             Variable::PostArgument(name) => write!(out, "post_arg_{name}"),
             Variable::PostPath(path) => write!(out, "post_arg.{path}"),
             Variable::Capture(number) => write!(out, "{number}"),
@@ -420,6 +435,9 @@ mod tests {
         assert_eq!(Variable::parse("upstream_http_x_a"), Some(Variable::UpstreamHeader("x-a".into())));
         assert_eq!(Variable::parse("post_arg.a.b[*].c"), Some(Variable::PostPath("a.b[*].c".into())));
         assert_eq!(Variable::parse("cookie__device"), Some(Variable::Cookie("_device".into())));
+        let metadata = Variable::AuthorizationMetadata("org_id".into());
+        assert_eq!(metadata.to_string(), "ext_authz_org_id");
+        assert_eq!(Variable::parse("ext_authz_org_id"), Some(metadata));
         assert_eq!(Variable::parse("12"), Some(Variable::Capture(12)));
     }
 

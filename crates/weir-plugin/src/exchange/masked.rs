@@ -70,6 +70,7 @@ impl Exchange {
                 request_id: rare.request_id.clone(),
                 secret_arguments: rare.secret_arguments.clone(),
                 identity_ends_at: rare.identity_ends_at,
+                authorization_metadata: rare.authorization_metadata.clone(),
                 refused_by: rare.refused_by,
                 ..RareParts::default()
             })

@@ -67,6 +67,7 @@ fn is_of_requests(variable: &Variable) -> bool {
             | SentHeader(_)
             | UpstreamHeader(_)
             | UriParameter(_)
+            | AuthorizationMetadata(_)
             | PostArgument(_)
             | PostPath(_)
     )

@@ -103,6 +103,7 @@ impl Exchange {
             Variable::PostArgument(name) => argument(self.request_body()?, name.as_bytes()),
             Variable::PostPath(path) => post_path::find(self.request_body()?, path),
             Variable::UriParameter(name) => self.uri_parameters.as_ref()?.get(name).map(Cow::Borrowed),
+            Variable::AuthorizationMetadata(name) => self.authorization_metadata(name).map(Cow::Borrowed),
             Variable::RequestTime => seconds(self.started_ns, self.ended_ns.max(self.started_ns)),
             Variable::RequestCompletion => {
                 (self.ended_ns != 0 && self.stop.is_none()).then_some(Cow::Borrowed(&b"OK"[..]))
