@@ -12,6 +12,7 @@ mod content;
 mod fair_turns;
 #[doc(hidden)]
 pub mod fuzzing;
+mod grpc_call;
 mod http_service;
 #[cfg(test)]
 mod independent_faults;

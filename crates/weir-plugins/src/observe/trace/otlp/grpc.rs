@@ -1,4 +1,4 @@
-//! OTLP over gRPC: the form of a message, and what an answer's status means.
+//! OTLP over gRPC: what an answer's status means.
 
 use std::time::Duration;
 
@@ -7,34 +7,13 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::{HeaderMap, Response};
 use hyper::body::Bytes;
-use percent_encoding::percent_decode;
-use weir_client::AnswerTrailers;
 
 use super::answer::ExportAnswer;
 use super::{ProtobufFields, ProtobufValue};
+use crate::grpc_call::{GrpcStatus, unframed};
 
-/// A message with the prefix that gRPC puts before it: not compressed, and its length.
-pub fn framed(message: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(5 + message.len());
-    out.push(0);
-    // Batches are limited to a few MiB.
-    out.extend_from_slice(&(message.len() as u32).to_be_bytes());
-    out.extend_from_slice(message);
-    out
-}
-
-/// The first message of a body; `None` if it is compressed, which was not asked for, or cut.
-fn unframed(body: &[u8]) -> Option<&[u8]> {
-    let (prefix, rest) = body.split_first_chunk::<5>()?;
-    let [0, length @ ..] = *prefix else { return None };
-    rest.get(..usize::try_from(u32::from_be_bytes(length)).ok()?)
-}
-
-const STATUS: &str = "grpc-status";
-const MESSAGE: &str = "grpc-message";
 const DETAILS: &str = "grpc-status-details-bin";
 
-const OK: u16 = 0;
 const INVALID_ARGUMENT: u16 = 3;
 const RESOURCE_EXHAUSTED: u16 = 8;
 const UNAVAILABLE: u16 = 14;
@@ -42,55 +21,24 @@ const UNAVAILABLE: u16 = 14;
 /// without further conditions.
 const RETRYABLE: [u16; 6] = [1, 4, 10, 11, UNAVAILABLE, 15];
 
-const NAMES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
-
-/// The most bytes of a message that are quoted in an error.
-const QUOTED: usize = 200;
-
-/// What became of an export. The status is in the trailers or, if the answer has no content, in its head ("Trailers-Only").
+/// What became of an export.
 pub fn read(answer: &Response<Bytes>) -> ExportAnswer {
-    let trailers = answer.extensions().get::<AnswerTrailers>().map(|trailers| &trailers.0);
-    let fields = trailers.filter(|trailers| trailers.contains_key(STATUS)).unwrap_or(answer.headers());
-    let Some(code) = fields.get(STATUS).and_then(|value| value.to_str().ok()?.parse::<u16>().ok()) else {
-        return without_status(answer);
-    };
-    if code == OK {
+    let Some(status) = GrpcStatus::of(answer) else { return without_status(answer) };
+    if status.code == GrpcStatus::OK {
         return match unframed(answer.body()) {
             Some(message) => ExportAnswer::taken(message),
             None => ExportAnswer::Refused("the answer is OK, but has no message of the protocol".to_owned()),
         };
     }
-    let name = NAMES.get(usize::from(code)).copied().unwrap_or("an unknown code");
-    let message = fields
-        .get(MESSAGE)
-        .map(|value| percent_decode(value.as_bytes()).decode_utf8_lossy().into_owned())
-        .unwrap_or_default();
-    let shown: String = message.chars().take(QUOTED).collect::<String>().replace(char::is_control, " ");
-    let error = format!("the gRPC status is {code} ({name}): {shown}");
-    let after = retry_delay(fields);
-    match code {
+    let error = status.to_string();
+    let after = retry_delay(status.fields);
+    match status.code {
         // The collector will accept the same export later only if it says so (OTLP, "Failures").
         RESOURCE_EXHAUSTED if after.is_some() => ExportAnswer::Retry { error, after, is_busy: true },
         // The libraries of gRPC have this code for a message that exceeds the limit of the server.
-        RESOURCE_EXHAUSTED if message.to_ascii_lowercase().contains("larger than max") => ExportAnswer::TooLarge(error),
+        RESOURCE_EXHAUSTED if status.message().to_ascii_lowercase().contains("larger than max") => {
+            ExportAnswer::TooLarge(error)
+        }
         INVALID_ARGUMENT => ExportAnswer::Invalid(error),
         code if RETRYABLE.contains(&code) => ExportAnswer::Retry { error, after, is_busy: false },
         _ => ExportAnswer::Refused(error),
@@ -149,8 +97,14 @@ fn part<'a, T>(message: &'a [u8], field: u64, read: impl Fn(&'a [u8]) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use weir_client::AnswerTrailers;
+
     use super::super::{bytes, message, number};
     use super::*;
+    use crate::grpc_call::framed;
+
+    const STATUS: &str = "grpc-status";
+    const MESSAGE: &str = "grpc-message";
 
     fn answer(code: &str, text: &str, details: Option<&[u8]>, in_trailers: bool) -> Response<Bytes> {
         let mut fields = HeaderMap::new();

@@ -11,6 +11,7 @@ use weir_plugin::ConfigError;
 
 use super::answer::ExportAnswer;
 use super::grpc;
+use crate::grpc_call::framed;
 use crate::log::receivers::{ReceiverRequest, Receivers};
 
 /// How exports are sent to a collector.
@@ -118,7 +119,7 @@ impl OtlpService {
             path: self.signal.grpc_path(),
             content_type: "application/grpc",
             is_gzip: false,
-            body: grpc::framed(message),
+            body: framed(message),
         };
         let answer = grpc::read(&self.receivers.ask(request).await?);
         if matches!(answer, ExportAnswer::Retry { .. }) {
