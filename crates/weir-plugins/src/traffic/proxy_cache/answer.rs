@@ -55,6 +55,11 @@ impl CacheResponder {
         scope.add(upstream.as_bytes());
         let consumer = request.identity.as_ref().filter(|_| self.rules.separates_consumers);
         scope.add(consumer.map_or("", |credential| &*credential.consumer.username).as_bytes());
+        // Like a field, an argument that a plugin has set may be about the client.
+        let (query, asked) = (request.head.query(), request.head.client_query());
+        let changed = (query != asked).then(|| query.unwrap_or_default());
+        scope.add(if changed.is_some() { b"changed" } else { b"" });
+        scope.add(changed.unwrap_or_default());
         for name in &request.personal_fields {
             scope.add_values(&request.head, name);
         }
