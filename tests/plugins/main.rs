@@ -9,6 +9,7 @@ mod compatibility;
 mod consumers;
 mod error_pages;
 mod exact_limits;
+mod ext_authz;
 mod forward_auth;
 mod graphql;
 mod jwe;

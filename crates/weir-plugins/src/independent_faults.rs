@@ -47,6 +47,17 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["error_404.content_type", "error_5xx.content_type"],
     ),
     (
+        "ext-authz",
+        "{ grpc_service: { uri: 'no', authority: 'a b' }, allowed_headers: ['a b', 'c d'], remove_client_headers: ['e f'] }",
+        &[
+            "grpc_service.uri",
+            "grpc_service.authority",
+            "allowed_headers[0]",
+            "allowed_headers[1]",
+            "remove_client_headers[0]",
+        ],
+    ),
+    (
         "fault-injection",
         "{ abort: { http_status: 500, headers: { 'a b': c }, vars: [[[a]]] }, delay: { duration: 1, vars: [[[b]]] } }",
         &["abort.headers.a b", "abort.vars[0][0]", "delay.vars[0][0]"],

@@ -61,6 +61,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<transform::degraphql::Degraphql>(),
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>().on_streams(),
     Entry::described::<transform::error_page::ErrorPage>(),
+    Entry::of::<auth::ext_authz::ExtAuthz>(),
     Entry::of::<traffic::fault_injection::FaultInjection>(),
     Entry::described::<log::file_logger::FileLogger>().on_streams(),
     Entry::of::<auth::forward_auth::ForwardAuth>(),
@@ -231,6 +232,10 @@ mod tests {
     /// Options whose names or meanings have such a word, and that name no server and no file.
     const NOT_REACHING: &[(&str, &str)] = &[
         ("content-filter", "rules[].path"),
+        ("ext-authz", "http_service.allowed_upstream_headers"),
+        ("ext-authz", "http_service.allowed_upstream_headers_to_append"),
+        ("ext-authz", "http_service.path_prefix"),
+        ("ext-authz", "trusted_headers"),
         ("forward-auth", "signin_redirect_param"),
         ("forward-auth", "signin_url"),
         ("forward-auth", "upstream_headers"),

@@ -5,6 +5,7 @@ pub mod attach_consumer_label;
 pub mod basic_auth;
 pub mod consumer_restriction;
 pub mod credentials;
+pub mod ext_authz;
 pub mod forward_auth;
 pub mod hmac_auth;
 mod json_bytes;
