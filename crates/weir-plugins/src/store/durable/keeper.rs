@@ -280,9 +280,12 @@ mod tests {
         }
     }
 
+    /// So many that no key of a test takes the cell of another: with a random secret, half as many keys as cells do so now and then.
+    const CELLS: usize = 1 << 18;
+
     fn keeper(place: &TempDir) -> Keeper<Count> {
         let secret = super::super::folder::secret(place.path()).unwrap_or_else(SipKey::random);
-        let (table, _) = CounterTable::recorded(Count::KIND, 1 << 16, secret);
+        let (table, _) = CounterTable::recorded(Count::KIND, CELLS, secret);
         Keeper::new(Arc::new(table), CounterFolder::new(place.path().to_owned()), false)
     }
 
