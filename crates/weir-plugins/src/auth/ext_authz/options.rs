@@ -195,13 +195,9 @@ fn default_max_held_bytes() -> u64 {
 }
 
 impl ExtAuthz {
-    pub(super) fn authorizer(self, build: &mut Build) -> Result<ExternalAuthorizer, ConfigError> {
+    /// Reports options that have no effect, or one that opens a door.
+    fn check(&self, build: &mut Build) {
         let is_http = self.http_service.is_some();
-        let check = match (self.grpc_service, self.http_service) {
-            (Some(grpc), None) => grpc.compile(build).map(Check::Grpc),
-            (None, Some(http)) => http.compile(build).map(Check::Http),
-            _ => Err(ConfigError::new("", "needs `grpc_service` or `http_service`, and not both")),
-        };
         if self.failure_mode_allow_header_add && !self.failure_mode_allow {
             build.fault("failure_mode_allow_header_add", "has no effect without `failure_mode_allow: true`");
         }
@@ -220,6 +216,16 @@ impl ExtAuthz {
                            list these, and those of clients are removed";
             build.warnings.push(ConfigError::new("remove_client_headers", problem));
         }
+    }
+
+    pub(super) fn authorizer(self, build: &mut Build) -> Result<ExternalAuthorizer, ConfigError> {
+        let is_http = self.http_service.is_some();
+        self.check(build);
+        let check = match (self.grpc_service, self.http_service) {
+            (Some(grpc), None) => grpc.compile(build).map(Check::Grpc),
+            (None, Some(http)) => http.compile(build).map(Check::Http),
+            _ => Err(ConfigError::new("", "needs `grpc_service` or `http_service`, and not both")),
+        };
         let (as_bytes, content) = match self.with_request_body.map(RequestBodyOptions::compile) {
             None => (false, Ok(None)),
             Some((as_bytes, terms)) => (as_bytes, terms.map(Some)),
