@@ -277,7 +277,9 @@ fn a_more_urgent_response_goes_first() {
             read(second, &of_second).await;
             of_first.get()
         };
-        let (ended, ()) = tokio::join!(second, read(first, &of_first));
+        // What has come of the urgent response is read first, whatever has come of the other meanwhile.
+        let both = async { tokio::join!(biased; second, read(first, &of_first)) };
+        let (ended, ()) = tokio::task::unconstrained(both).await;
         assert_eq!((of_first.get(), of_second.get()), (large, small));
         ended
     });
