@@ -13,6 +13,7 @@ use weir_proto::field::Name;
 use weir_proto::{Known, RequestHead, ResponseHead};
 
 use crate::claims::CallerClaims;
+use crate::client_gateway::ClientGateway;
 use crate::consumer::{Consumer, Credential};
 use crate::content_buffer::ContentBuffer;
 use crate::held::Held;
@@ -98,6 +99,7 @@ struct RareParts {
     refused_by: &'static str,
     /// `Some` in a traced exchange.
     turns: Option<Vec<PluginTurn>>,
+    carrier: Option<Rc<Exchange>>,
 }
 
 impl RareParts {
@@ -122,9 +124,11 @@ impl RareParts {
             authorization_metadata,
             refused_by,
             turns,
+            carrier,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
         (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
+        *carrier = None;
         body_masks.clear();
         publish_quotas.clear();
         delivery_quotas.clear();
@@ -326,6 +330,15 @@ pub struct ClientFacts {
     /// A number for the connection, unique in this process, and the number of this request on it (from 1).
     pub connection: u64,
     pub connection_requests: u64,
+}
+
+impl ClientFacts {
+    /// The facts at the start of a request on another connection of the same peer, before plugins and listeners have told more.
+    pub fn of_another_connection(self, connection: u64) -> ClientFacts {
+        let ClientFacts { peer, local, .. } = self;
+        let (addr, port, public_port) = (peer.ip(), peer.port(), local.port());
+        ClientFacts { addr, port, public_port, trusted: false, connection, connection_requests: 1, ..self }
+    }
 }
 
 /// No client.
@@ -660,6 +673,16 @@ impl Exchange {
         self.rare.get_or_insert_default().refused_by = plugin;
     }
 
+    /// The request in whose content this one has come, as its client has sent it on its connection. `None` if the client has sent this
+    /// one by itself.
+    pub fn carrier(&self) -> Option<&Rc<Exchange>> {
+        self.rare.as_ref()?.carrier.as_ref()
+    }
+
+    pub fn set_carrier(&mut self, carrier: Rc<Exchange>) {
+        self.rare.get_or_insert_default().carrier = Some(carrier);
+    }
+
     /// Starts recording the duration of each plugin's turn.
     pub fn trace(&mut self) {
         self.rare.get_or_insert_default().turns = Some(Vec::new());
@@ -706,8 +729,12 @@ impl Exchange {
         self.rare.as_ref()?.websocket_protocol.as_ref()
     }
 
-    /// The request for a responder, with the upstream the responder may call in turn.
-    pub fn responder_request(&self, upstream: Option<Rc<dyn RouteUpstream>>) -> ResponderRequest {
+    /// The request for a responder, with the upstream and the gateway that the responder may call in turn.
+    pub fn responder_request(
+        &self,
+        upstream: Option<Rc<dyn RouteUpstream>>,
+        gateway: Option<Rc<dyn ClientGateway>>,
+    ) -> ResponderRequest {
         ResponderRequest {
             head: self.request.clone(),
             client: self.client.addr,
@@ -720,6 +747,7 @@ impl Exchange {
             },
             personal_fields: self.personal_fields().into(),
             upstream,
+            gateway,
             may_upgrade: self.request.upgrade,
         }
     }

@@ -5,6 +5,7 @@
 mod allowed_folders;
 pub mod body;
 mod claims;
+mod client_gateway;
 mod config_error;
 pub mod consumer;
 mod content_buffer;
@@ -39,6 +40,7 @@ mod written_name;
 pub use allowed_folders::{AllowedFolders, AppendedFile};
 pub use body::{Filter, Filters};
 pub use claims::CallerClaims;
+pub use client_gateway::{ClientGateway, InnerRequest};
 pub use config_error::{AllOf, CollectAll, ConfigError};
 pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use content_buffer::ContentBuffer;

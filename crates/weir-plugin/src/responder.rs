@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use weir_proto::{RequestHead, Trailers};
 
 use crate::claims::CallerClaims;
+use crate::client_gateway::ClientGateway;
 use crate::consumer::Credential;
 use crate::held::Held;
 use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
@@ -30,6 +31,11 @@ pub trait Responder: Send + Sync {
     /// Reads as much of the request's content as it needs, and writes the response, in any order: the response may begin before
     /// the request is complete. It is complete when the future is.
     fn respond(self: Arc<Self>, request: ResponderRequest, content: Content, reply: Reply) -> Responding;
+
+    /// Whether it needs [`ResponderRequest::gateway`].
+    fn asks_gateway(&self) -> bool {
+        false
+    }
 }
 
 impl fmt::Debug for dyn Responder {
@@ -57,6 +63,9 @@ pub struct ResponderRequest {
     pub personal_fields: Vec<Box<[u8]>>,
     /// The upstream the request would be sent to without the responder, if there is one.
     pub upstream: Option<Rc<dyn RouteUpstream>>,
+    /// Serves more requests of the client, if the responder asks for it. `None` if the request is itself one that a responder has had
+    /// served, so that there is no recursion.
+    pub gateway: Option<Rc<dyn ClientGateway>>,
     /// The client asks for another protocol, and the route allows it: the response may be a 101, after which content is what the
     /// client sends in that protocol. The gateway adds `Sec-WebSocket-Accept` for a WebSocket.
     pub may_upgrade: bool,

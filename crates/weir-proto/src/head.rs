@@ -263,6 +263,24 @@ impl Head {
         self.withheld >> known as u8 & 1 == 1
     }
 
+    /// Undoes what was changed since the head was received. What is left out on receipt stays removed: fields of the connection, those
+    /// that it names, identities, and names with `_`, of which it is not known here which were left out then.
+    fn restore(&mut self) {
+        let Head { bytes, fields, .. } = self;
+        fields.retain(|field| !field.added);
+        let connection = fields.iter().filter(|field| field.known == Known::Connection).map(|field| field.value);
+        let named: Vec<_> = connection.flat_map(|value| field::list(&bytes[value.range()])).collect();
+        for field in &mut *fields {
+            let name = &bytes[field.name.range()];
+            let is_left_out = match field.known {
+                Known::Other => field.removed && name.contains(&b'_'),
+                known => known.is_hop_by_hop() || known == Known::Identity,
+            };
+            field.removed = is_left_out || named.iter().any(|named| field::same_name(named, name));
+        }
+        self.withheld = 0;
+    }
+
     /// Appends bytes that belong to no field (a new path, a host) and returns their span.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Span {
         let start = self.bytes.len();
@@ -403,6 +421,14 @@ impl RequestHead {
         let mut head = std::mem::take(&mut self.head);
         head.clear();
         *self = RequestHead { head, ..RequestHead::default() };
+    }
+
+    /// The request with the fields and the authority that the client has sent, whatever plugins have added and removed since.
+    pub fn as_sent(&self) -> RequestHead {
+        let mut sent = self.clone();
+        sent.head.restore();
+        sent.new_authority = None;
+        sent
     }
 
     pub fn method_name(&self) -> &[u8] {

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use weir_plugin::responder::{Responder, ResponderCall};
-use weir_plugin::{AttemptRecord, Exchange, RouteUpstream, Stop};
+use weir_plugin::{AttemptRecord, ClientGateway, Exchange, RouteUpstream, Stop};
 use weir_proto::h1::{Limits, Tolerance};
 use weir_proto::h2::response_head;
 use weir_proto::limits::MAX_FIELDS;
@@ -47,6 +47,13 @@ pub struct ResponderUpstream {
     pub forwarded: ForwardedAttempt,
 }
 
+/// What a responder can use to answer.
+#[derive(Default)]
+pub struct ResponderMeans {
+    pub upstream: Option<ResponderUpstream>,
+    pub gateway: Option<Rc<dyn ClientGateway>>,
+}
+
 /// Limits of the heads of responders. A head may be that of an upstream's response, which has limits of its own, with fields that
 /// the responder has added.
 const RESPONSE_LIMITS: Limits = Limits { head_bytes: 2 << 20, fields: 2 * MAX_FIELDS, ..Limits::DEFAULT };
@@ -56,7 +63,7 @@ pub async fn answer(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
     route: &Route,
-    (responder, upstream): (&Arc<dyn Responder>, Option<ResponderUpstream>),
+    (responder, means): (&Arc<dyn Responder>, ResponderMeans),
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> Result<AfterExchange, Stop> {
@@ -75,9 +82,10 @@ pub async fn answer(
     };
     exchange.upstream.attempts = 1;
     exchange.upstream.started_ns = worker.now_ns();
+    let ResponderMeans { upstream, gateway } = means;
     let (upstream, forwarded) = upstream.map(|upstream| (upstream.target, upstream.forwarded)).unzip();
-    let mut side =
-        ResponderSide { responder, upstream, call: None, ends: false, accept: None, method: Method::Get, stop: None };
+    let (method, accept) = (Method::Get, None);
+    let mut side = ResponderSide { responder, upstream, gateway, call: None, ends: false, accept, method, stop: None };
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     if let Some(attempt) = forwarded.and_then(|forwarded| forwarded.get()) {
@@ -104,6 +112,8 @@ struct ResponderSide<'a> {
     responder: &'a Arc<dyn Responder>,
     /// Where the responder can send requests of its own.
     upstream: Option<Rc<dyn RouteUpstream>>,
+    /// Where it can have requests served.
+    gateway: Option<Rc<dyn ClientGateway>>,
     /// Created with the request's head.
     call: Option<ResponderCall>,
     /// The request's content is complete after the next [`Sending::send`].
@@ -207,7 +217,7 @@ impl UpstreamSide for ResponderSide<'_> {
     fn write_request_head(&mut self, _: &mut Vec<u8>, exchange: &Exchange, _: &RequestTerms<'_>) -> HopFraming {
         self.method = exchange.request.method;
         self.accept = asks_for_websocket(exchange).then(|| websocket_accept(exchange)).flatten();
-        let request = exchange.responder_request(self.upstream.take());
+        let request = exchange.responder_request(self.upstream.take(), self.gateway.take());
         match guarded(|| Ok(ResponderCall::new(self.responder, request))) {
             Ok(call) => self.call = Some(call),
             Err(stop) => self.stop = Some(stop),

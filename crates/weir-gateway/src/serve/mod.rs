@@ -3,6 +3,7 @@
 mod acquire;
 mod admission;
 mod attempt;
+mod inner;
 mod retry;
 pub mod stream;
 mod subrequest;
@@ -20,6 +21,7 @@ use weir_proto::Method;
 
 use crate::answer::final_recipient;
 use crate::answer::relay::StatusRetryRule;
+use crate::answer::responder::ResponderMeans;
 use crate::answer::{respond, responder};
 use crate::context::frame::boxed;
 use crate::context::served_exchange::ServedExchange;
@@ -127,8 +129,11 @@ async fn answer(
     let diverted = exchange.diverted_to().map(|number| Target::Upstream(number as usize));
     let target = diverted.as_ref().unwrap_or(&route.target);
     if let Some(responder) = exchange.responder().map(Arc::clone) {
-        let upstream = subrequest::upstream(worker, current, exchange, target);
-        return Box::pin(responder::answer(worker, current, route, (&responder, upstream), client, exchange)).await;
+        let means = ResponderMeans {
+            upstream: subrequest::upstream(worker, current, exchange, target),
+            gateway: responder.asks_gateway().then(|| inner::gateway(worker, exchange)).flatten(),
+        };
+        return Box::pin(responder::answer(worker, current, route, (&responder, means), client, exchange)).await;
     }
     match target {
         Target::Upstream(number) => {
@@ -150,7 +155,8 @@ async fn answer(
             })
         }
         Target::Responder(responder) => {
-            Box::pin(responder::answer(worker, current, route, (responder, None), client, exchange)).await
+            let means = ResponderMeans::default();
+            Box::pin(responder::answer(worker, current, route, (responder, means), client, exchange)).await
         }
         Target::Nothing => Err(Stop::NoUpstream),
     }

@@ -88,7 +88,8 @@ impl SubrequestTarget {
         let (worker, current) = (Rc::clone(&self.worker), Rc::clone(&self.current));
         let (route, upstream) = (self.route, self.upstream);
         tokio::task::spawn_local(async move {
-            let mut client = SubrequestClient::new(worker.context(), writer, forwarded);
+            let mut client = SubrequestClient::new(worker.context(), writer, Vec::new());
+            client.forwarded = forwarded;
             client.watch().await;
             let route = &current.snapshot.routes[route];
             let end = proxy(&worker, &current, route, upstream, &mut client, &mut exchange).await;
@@ -101,21 +102,22 @@ impl SubrequestTarget {
 }
 
 /// Takes the place of the client in an exchange that a responder began.
-struct SubrequestClient {
+pub(super) struct SubrequestClient {
     worker: Rc<WorkerContext>,
     timer: Timer,
     /// `None` once the answer has ended.
     writer: Option<AnswerWriter>,
     /// Where the attempt is noted, if the request was forwarded for a client.
     forwarded: Option<ForwardedAttempt>,
-    /// Always empty: no bytes are received from a client.
+    /// The content of the request that has not been taken yet: no more is received.
     stash: Vec<u8>,
 }
 
 impl SubrequestClient {
-    fn new(worker: &Rc<WorkerContext>, writer: AnswerWriter, forwarded: Option<ForwardedAttempt>) -> SubrequestClient {
+    /// The client of a request with this content.
+    pub(super) fn new(worker: &Rc<WorkerContext>, writer: AnswerWriter, content: Vec<u8>) -> SubrequestClient {
         let timer = worker.wheel.add();
-        SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), forwarded, stash: Vec::new() }
+        SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), forwarded: None, stash: content }
     }
 
     /// Content has come after the head, with which the attempt was noted: the client may leave before the end.
@@ -134,7 +136,7 @@ impl SubrequestClient {
     }
 
     /// Registers the calling task to be woken by the timer. The reader of the answer wakes it through the `writer`.
-    async fn watch(&self) {
+    pub(super) async fn watch(&self) {
         poll_fn(|context| {
             self.worker.wheel.watch(&self.timer, context.waker().clone());
             Poll::Ready(())
@@ -142,7 +144,7 @@ impl SubrequestClient {
         .await;
     }
 
-    fn end(&mut self, end: Result<(), Stop>) {
+    pub(super) fn end(&mut self, end: Result<(), Stop>) {
         if let Some(writer) = self.writer.take() {
             writer.end(end);
         }

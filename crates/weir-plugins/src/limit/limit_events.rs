@@ -490,7 +490,7 @@ mod tests {
         let publish = |step: &Arc<dyn Plugin>, key: &str, topic: &str, bytes: u64| {
             let mut exchange = exchange(&format!("POST /?a={key} HTTP/1.1\nHost: h\nContent-Length: 0"));
             assert_eq!(on_request(step, &mut exchange), Ok(()));
-            exchange.responder_request(None).publish_quotas.iter().try_for_each(|quota| quota.take(topic, bytes))
+            exchange.responder_request(None, None).publish_quotas.iter().try_for_each(|quota| quota.take(topic, bytes))
         };
         let step = build::<LimitEvents>(json!({"count": 2, "time_window": 60, "key": "arg_a", "per_topic": true}));
         assert_eq!([publish(&step, "1", "t", 9), publish(&step, "1", "t", 9)], [Ok(()), Ok(())]);
@@ -516,7 +516,7 @@ mod tests {
         let of = |step: &Arc<dyn Plugin>, key: &str| {
             let mut exchange = exchange(&format!("POST /?a={key} HTTP/1.1\nHost: h\nContent-Length: 0"));
             assert_eq!(on_request(step, &mut exchange), Ok(()));
-            exchange.responder_request(None).delivery_quotas
+            exchange.responder_request(None, None).delivery_quotas
         };
         let quotas = |options: Value, key: &str| of(&limits(options), key);
         let step = limits(json!({"count": 2, "bytes": 9, "time_window": 60, "key": "arg_a", "action": "drop"}));

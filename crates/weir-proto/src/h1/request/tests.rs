@@ -299,3 +299,19 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn request_as_sent_has_what_plugins_took_and_nothing_else() {
+    let mut request = with(
+        "Connection: close, X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\nX-Consumer-Username: root\r\nX_Real_IP: 1\r\nAuthorization: a\r\n",
+    )
+    .unwrap();
+    request.head.remove(b"authorization");
+    request.head.withhold(b"X-Forwarded-Port");
+    request.head.add(b"X-Consumer-Username", b"ann").unwrap();
+    request.set_authority(b"other").unwrap();
+    let sent = request.as_sent();
+    let fields: Vec<_> = sent.head.fields().collect();
+    assert_eq!(fields, [(&b"Host"[..], &b"t"[..]), (b"Authorization", b"a")]);
+    assert_eq!((sent.authority(), sent.head.is_withheld(Known::XForwardedPort)), (&b"t"[..], false));
+}
