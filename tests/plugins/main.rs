@@ -2,6 +2,7 @@
 
 mod answers;
 mod attacks;
+mod batches;
 mod beside;
 mod bodies;
 mod caching;

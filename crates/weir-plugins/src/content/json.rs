@@ -84,6 +84,11 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// The byte after the last token.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
     /// The text of a name or a string, without its quotes and escapes.
     pub fn unquoted(&self, span: &Range<usize>) -> Result<Cow<'a, str>, JsonError> {
         let inner = &self.text[span.start + 1..span.end - 1];

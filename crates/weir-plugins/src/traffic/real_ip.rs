@@ -12,7 +12,7 @@ use crate::options::addresses::AddressSet;
 /// the gateway sets. The address is used by policies, in logs and for `X-Real-IP`.
 ///
 /// Route matching happens before this plugin and uses the source address of the connection. A value that is not an
-/// address is ignored.
+/// address is ignored. For a request in a batch, the variable is that of the request that brings the batch.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RealIp {
@@ -67,7 +67,9 @@ impl Plugin for RealIpFinder {
         if self.trusted.as_ref().is_some_and(|trusted| !trusted.contains(exchange.client.peer.ip())) {
             return Ok(Flow::Continue);
         }
-        let found = exchange.variable(&self.source).and_then(|value| self.find(&value));
+        // Of a request that has come in the content of another one, the proxies in front have seen and completed only the other one.
+        let told = exchange.carrier().map_or(&*exchange, |carrier| carrier);
+        let found = told.variable(&self.source).and_then(|value| self.find(&value));
         if let Some((address, port)) = found {
             exchange.client.addr = address;
             exchange.client.port = port.unwrap_or(exchange.client.port);
