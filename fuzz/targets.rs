@@ -14,8 +14,8 @@ use weir_plugin::{Expression, Filter, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
-    GrpcWebDecoder, bulk_outcomes, graphql as graphql_text, grpc_retry_delay, json as json_text, otlp_outcomes,
-    otlp_rejected, read_cached_response, xml as xml_text,
+    BodyTemplate, GrpcWebDecoder, InputFormat, Scene, bulk_outcomes, graphql as graphql_text, grpc_retry_delay,
+    json as json_text, otlp_outcomes, otlp_rejected, read_cached_response, xml as xml_text,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -51,6 +51,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("cached_response", cached_response),
     ("json", json),
     ("xml", xml),
+    ("body_values", body_values),
+    ("body_template", body_template),
     ("graphql", graphql),
     ("grpc_web", grpc_web),
     ("bulk_answer", bulk_answer),
@@ -566,6 +568,28 @@ pub fn xml(data: &[u8]) {
         for found in path.find(data, 64).into_iter().flatten() {
             assert!(found.spans.iter().all(|span| span.start <= span.end && span.end <= data.len()), "beyond the end");
         }
+    }
+}
+
+/// What is read of a body has bounds, and can be shown as JSON.
+pub fn body_values(data: &[u8]) {
+    let kind = b"multipart/form-data; boundary=b";
+    for format in [InputFormat::Xml, InputFormat::Json, InputFormat::Encoded, InputFormat::Multipart] {
+        if let Ok(value) = format.read(data, kind) {
+            assert!(value.to_string().len() <= 64 + 32 * data.len(), "more than there was");
+        }
+    }
+}
+
+/// A template makes at most what it may, of a body that has a bit of everything.
+pub fn body_template(data: &[u8]) {
+    const MOST: usize = 1000;
+    let Ok(template) = std::str::from_utf8(data).map(BodyTemplate::parse) else { return };
+    let Ok(template) = template else { return };
+    let root = serde_json::json!({"a": {"b": [1, "<x>", null], "c": true}, "b": "1.5", "c": [], "d": -7});
+    let (body, exchange) = (serde_json::Value::from("body"), weir_plugin::Exchange::default());
+    if let Ok(made) = template.render(&mut Scene::new(&root, &body, &exchange, MOST)) {
+        assert!(made.len() <= MOST, "more than it may");
     }
 }
 

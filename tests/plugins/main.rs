@@ -35,6 +35,7 @@ mod splits;
 mod sse_fanout;
 mod tracing;
 mod traffic;
+mod transforms;
 
 use std::process::Command;
 

@@ -11,6 +11,8 @@ pub use crate::observe::trace::otlp::grpc::delay_of as grpc_retry_delay;
 pub use crate::observe::trace::otlp::rejected as otlp_rejected;
 pub use crate::observe::trace::{b3, w3c};
 pub use crate::traffic::proxy_cache::{CacheReading, read_response as read_cached_response};
+pub use crate::transform::body_transformer::decoding::InputFormat;
+pub use crate::transform::body_transformer::{BodyTemplate, Scene};
 pub use crate::transform::grpc_web::Base64Decoder as GrpcWebDecoder;
 
 /// For how many records the answer to a bulk request has an outcome; `None` if it has one outcome for all of them.

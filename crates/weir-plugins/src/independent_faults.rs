@@ -10,6 +10,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
     ("acl", "{ allow_labels: { a: [] }, deny_labels: { b: [] } }", &["allow_labels.a", "deny_labels.b"]),
     ("attach-consumer-label", "{ headers: { 'a b': x } }", &["headers.a b", "headers.a b"]),
     ("basic-auth", "{ realm: '\"', anonymous_consumer: unknown }", &["anonymous_consumer", "realm"]),
+    (
+        "body-transformer",
+        "{ request: { template: '{{ngx}}', content_type: \"a\\nb\" }, response: { template: '{% end %}' } }",
+        &["request.content_type", "request.template", "response.template"],
+    ),
     ("brotli", "{ lgwin: 9, lgblock: 9 }", &["lgwin", "lgblock"]),
     (
         "clickhouse-logger",

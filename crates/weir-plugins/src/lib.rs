@@ -51,6 +51,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::attach_consumer_label::AttachConsumerLabel>(),
     Entry::authenticating::<auth::basic_auth::BasicAuth>(),
     Entry::described::<traffic::batch_requests::BatchRequests>(),
+    Entry::of::<transform::body_transformer::BodyTransformer>(),
     Entry::of::<transform::brotli::Brotli>(),
     Entry::described::<log::clickhouse_logger::ClickhouseLogger>().on_streams(),
     Entry::of::<security::client_control::ClientControl>(),

@@ -204,6 +204,18 @@ pub fn escaped(text: &str) -> String {
     quick_xml::escape::escape(text).into_owned()
 }
 
+/// How many bytes an [`escaped`] text has.
+pub fn escaped_len(text: &str) -> usize {
+    let bytes = text.bytes().map(|byte| match byte {
+        b'&' => "&amp;".len(),
+        b'<' | b'>' => "&lt;".len(),
+        b'\'' | b'"' => "&quot;".len(),
+        b'\r' => "&#13;".len(),
+        _ => 1,
+    });
+    bytes.sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,6 +272,13 @@ mod tests {
         assert_eq!(fault("<a>"), XmlError::Syntax);
         for text in ["", "a", "/", "//", "/a/", "/a b", "/@", "/a[1]", "@a", "/a/@b/c", "/@a"] {
             assert!(XmlPath::parse(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn length_of_an_escaped_text_is_known_before_it_is_made() {
+        for text in ["", "plain é", "<a href='/'>&\"\n\r\t</a>"] {
+            assert_eq!(escaped_len(text), escaped(text).len(), "{text}");
         }
     }
 }

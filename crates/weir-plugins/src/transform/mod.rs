@@ -1,6 +1,7 @@
 //! Changes to heads and content: rewriting, compression, and conversion between protocols.
 
 pub mod alt_svc;
+pub mod body_transformer;
 pub mod brotli;
 pub mod compression;
 pub mod degraphql;
