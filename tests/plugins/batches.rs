@@ -3,6 +3,9 @@
 use serde_json::{Value, json};
 use weir_testkit::{Answer, DEADLINE, Gate, Gateway, Origin, Reading, Response, eventually};
 
+/// Requests of a batch may name another host.
+const OTHER_HOSTS: &str = "plugin_metadata: [{ id: batch-requests, other_hosts: true }]\n";
+
 /// Routes behind a batch. The origin answers with what it has received.
 struct Site {
     gateway: Gateway,
@@ -76,7 +79,7 @@ fn statuses(responses: &[Value]) -> Vec<u64> {
 
 #[test]
 fn batch_of_requests_is_answered_in_their_order() {
-    let site = Site::with("");
+    let site = Site::with(OTHER_HOSTS);
     let batch = json!({
         "query": {"q": "1 2"},
         "headers": {"X-Label": "common"},
@@ -139,7 +142,7 @@ fn batch_of_requests_reaches_what_the_client_could_reach_and_no_more() {
 
 #[test]
 fn batch_of_requests_cannot_forge_what_proxies_tell_about_the_client() {
-    let site = Site::with("trusted_addresses: [127.0.0.1]\n");
+    let site = Site::with(&format!("trusted_addresses: [127.0.0.1]\n{OTHER_HOSTS}"));
     let forged = json!({"X-Forwarded-For": "6.6.6.6", "x_forwarded_for": "6.6.6.6", "X-Real-IP": "6.6.6.6", "Forwarded": "for=6.6.6.6",
         "X-Forwarded-Proto": "https", "X-Forwarded-Host": "evil", "X-Forwarded-User": "root", "X-Original-URL": "/admin",
         "CF-Connecting-IP": "6.6.6.6"});
@@ -175,7 +178,7 @@ fn batch_of_requests_has_the_address_that_a_balancer_tells() {
 
 #[test]
 fn batch_of_requests_sends_credentials_to_the_host_they_are_for() {
-    let site = Site::with("");
+    let site = Site::with(OTHER_HOSTS);
     let pipeline = json!([{"path": "/a"}, {"path": "/b", "headers": {"Host": "other"}}]);
     let fields = "Cookie: a=1\r\nAuthorization: Bearer x\r\napikey: k\r\nOrigin: https://page\r\n";
     assert_eq!(statuses(&site.responses(fields, pipeline)), [200, 200]);
@@ -184,6 +187,32 @@ fn batch_of_requests_sends_credentials_to_the_host_they_are_for() {
         assert_eq!(seen(name), [true, false], "{name}");
     }
     assert_eq!(seen("origin"), [true, true]);
+}
+
+#[test]
+fn batch_of_requests_does_not_reach_other_hosts() {
+    let site = Site::with("");
+    let pipeline = json!([{"path": "/a"}, {"path": "/b", "headers": {"Host": "other"}}, {"path": "/c"}]);
+    let responses = site.responses("", pipeline);
+    assert_eq!(statuses(&responses), [200, 403, 200]);
+    assert_eq!(responses[1]["reason"], "it names another `Host` than the batch");
+    assert_eq!(site.origin.targets(), ["/a", "/c"]);
+}
+
+#[test]
+fn batch_of_requests_is_recorded_without_its_body() {
+    let site = Site::with(
+        "enable_access_log: false\nglobal_rules: [{ id: 1, plugins: { file-logger: { path: batch.log, include_req_body: true, include_resp_body: true } } }]\n",
+    );
+    let pipeline = json!([{"method": "POST", "path": "/a", "body": "own body"}]);
+    assert_eq!(statuses(&site.responses("", pipeline)), [200]);
+    let records = || -> Vec<Value> {
+        let text = std::fs::read_to_string(site.gateway.directory().join("batch.log")).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    eventually("both have a record", DEADLINE, || records().len() == 2);
+    let bodies: Vec<_> = records().iter().map(|record| record["request"]["body"].clone()).collect();
+    assert!(bodies.contains(&json!("own body")) && bodies.contains(&Value::Null), "{bodies:?}");
 }
 
 #[test]

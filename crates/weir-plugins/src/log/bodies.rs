@@ -87,6 +87,10 @@ impl BodyCapture {
 
     /// Records the content, unless the sink has no room for it: copying what is dropped in the end would only cost time.
     fn filter(&self, exchange: &mut Exchange, framing: Framing, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
+        // A batch: each request in it has a record, with the masks of its own route, which do not know this body.
+        if exchange.responder().is_some_and(|responder| responder.asks_gateway()) {
+            return None;
+        }
         if self.only.as_ref().is_some_and(|only| !only.holds(&*exchange)) {
             return None;
         }

@@ -1,3 +1,4 @@
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::options::headers::header_name;
 
 mod batch;
 
-use batch::RequestBatch;
+use batch::{BatchRules, OtherHost, RequestBatch};
 
 /// Answers a POST whose body has several requests with the responses to all of them, so that clients far away wait for one answer.
 ///
@@ -31,15 +32,23 @@ use batch::RequestBatch;
 /// connection of its own, one after the other: a route is chosen and all its plugins run, for the address and the certificate of the
 /// client, and it is counted and logged by itself. The response is a list of `{"status": 200, "reason": "OK", "headers": {}, "body": ""}`,
 /// in the order of the requests. A body that is not UTF-8 is in `body_base64`. `timeout` beside `pipeline` is for all requests together,
-/// in milliseconds; those that are not answered by then have the status 504. A batch cannot contain a batch, nor the methods `CONNECT` and
+/// in milliseconds; those that are not answered by then have the status 504, and the last that was begun may have taken effect. A batch cannot contain a batch, nor the methods `CONNECT` and
 /// `TRACE`. The limits are in the plugin's metadata.
 ///
 /// A request has the header fields that the client has sent with the batch, and `headers` replace them. Those that describe the content,
-/// `Accept-Encoding`, `Range`, conditions (`If-...`) and those of the connection are left out. A request whose `headers` name another
-/// `Host` has none of them, so that no credentials reach another site. `headers` never set what browsers and proxies tell about the
-/// client: `Forwarded`, `X-Forwarded-...`, `X-Real-IP` and the like, `Via`, `CDN-Loop`, `Origin`, `Referer`, `Sec-...`, and the
-/// `protected_headers` of the metadata; there, the fields sent with the batch count for all its requests. `Set-Cookie` is left out of the
-/// list, since scripts could read cookies there that are not meant for them.
+/// `Accept-Encoding`, `Range`, conditions (`If-...`) and those of the connection are left out. What plugins of the batch's route add to
+/// its request or remove from it does not hold for the requests in it. A request whose `headers` name another `Host` than the batch
+/// has the status 403 in place of a response, since a page could otherwise read other sites from the address of its visitor. With
+/// `other_hosts` in the metadata it is served, with the client's address and certificate and without the fields sent with the batch, so
+/// that no credentials reach another site.
+///
+/// `headers` never set what browsers and proxies tell about the client: `Forwarded`, `X-Forwarded-...`, `X-Real-IP`, `X-Original-URL` and
+/// `X-Rewrite-URL`; `Via`, `CDN-Loop`, `Origin`, `Referer`, `Sec-...`; `CF-...`, `X-Amzn-...`, `X-SSL-Client-...`, `Client-Cert`,
+/// `Client-Cert-Chain`, `True-Client-IP`, `X-Client-IP`, `X-Cluster-Client-IP`, `Fastly-Client-IP`, `X-Azure-ClientIP`; and the
+/// `protected_headers` of the metadata. There, the fields sent with the batch count for all its requests. `Set-Cookie` is left out of
+/// the list, since scripts could read cookies there that are not meant for them.
+///
+/// Records of the batch have no bodies, whatever their logger includes: each request is in a record of its own, with the masks of its route.
 ///
 /// A proxy in front sees only the batch: what it checks or removes by path or by field does not hold for the requests in it. A page of
 /// another site that `cors` allows to read the batch reads all responses in it, whatever `cors` says on their routes.
@@ -58,7 +67,8 @@ pub struct BatchLimits {
     /// The maximum number of requests in a batch. A batch with more is answered with 400.
     #[schemars(range(min = 1, max = 1000))]
     max_pipeline_items: usize,
-    /// The largest body of a response to a request of a batch, in bytes. In place of a larger one is the status 502. Not in APISIX.
+    /// The largest response to a request of a batch, in bytes, with its fields and as it is written in the list. In place of a larger one is
+    /// the status 502. Not in APISIX.
     #[schemars(range(min = 1, max = 67_108_864))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
     max_response_size: usize,
@@ -73,9 +83,11 @@ pub struct BatchLimits {
     #[schemars(extend("x-weir-unit" = "ms"))]
     max_timeout: u64,
     /// Names of more header fields that requests in a batch cannot set: those that a proxy in front of the gateway sets, such as
-    /// `CF-Connecting-IP`, if upstreams trust them. Not in APISIX.
+    /// `X-Authenticated-User`, if upstreams trust them. Not in APISIX.
     #[schemars(length(max = 100))]
     protected_headers: Vec<String>,
+    /// Serves requests of a batch that name another `Host` than the batch. Not in APISIX, where this is always so.
+    other_hosts: bool,
 }
 
 impl Default for BatchLimits {
@@ -87,6 +99,7 @@ impl Default for BatchLimits {
             max_total_response_size: 16 << 20,
             max_timeout: 30_000,
             protected_headers: Vec::new(),
+            other_hosts: false,
         }
     }
 }
@@ -165,13 +178,17 @@ impl Responder for BatchResponder {
                 until: Instant::now() + patience,
             };
             let mut sent = 0;
-            for (index, request) in batch.requests(gateway.carrier(), &self.limits.protected_headers).enumerate() {
-                let response = match sent < self.limits.max_total_response_size {
-                    true => run.response(request).await,
-                    false => run.failed(503, "the responses before are larger than `max_total_response_size`"),
+            let rules = BatchRules { protected: &self.limits.protected_headers, other_hosts: self.limits.other_hosts };
+            for (index, request) in batch.requests(gateway.carrier(), rules).enumerate() {
+                let response = match request {
+                    _ if sent >= self.limits.max_total_response_size => {
+                        run.failed(503, "the responses before are larger than `max_total_response_size`")
+                    }
+                    Ok(request) => run.response(request).await,
+                    Err(OtherHost) => run.failed(403, "it names another `Host` than the batch"),
                 };
                 reply.send(if index == 0 { b"[" } else { b"," }).await;
-                reply.send(response.text.as_bytes()).await;
+                reply.send(&response.text).await;
                 sent += response.text.len();
             }
             reply.send(b"]").await;
@@ -192,9 +209,40 @@ async fn refuse(reply: &mut Reply, problem: &str) -> Result<(), Stop> {
 
 /// The response to one request, as a member of the list.
 struct BatchedResponse {
-    text: String,
+    text: Vec<u8>,
     /// Counts the text as content held for the client.
     _held: Held,
+}
+
+/// The text of a response while it is written: JSON can be six times as long as what it describes.
+struct ResponseText {
+    bytes: Vec<u8>,
+    most: usize,
+    /// How large the described body is, which is held beside the text.
+    raw: usize,
+    held: Held,
+    /// Why it could not grow.
+    fault: Option<Stop>,
+}
+
+impl Write for ResponseText {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + more.len() > self.most {
+            self.fault = Some(Stop::ResponseTooLarge);
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.reserve(more.len());
+        if let Err(stop) = self.held.set((self.raw + self.bytes.capacity()) as u64) {
+            self.fault = Some(stop.into());
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Has the requests of a batch served.
@@ -209,6 +257,10 @@ impl BatchRun<'_> {
     async fn response(&self, request: InnerRequest) -> BatchedResponse {
         if Instant::now() >= self.until {
             return self.failed(504, "the time for the batch is over");
+        }
+        let mut content = Held::of(self.client);
+        if content.set(request.content.capacity() as u64).is_err() {
+            return self.failed(503, "there is no room for its body");
         }
         let mut answer = self.gateway.serve(request);
         match tokio::time::timeout_at(self.until, self.read(&mut answer)).await {
@@ -233,13 +285,19 @@ impl BatchRun<'_> {
             body.extend_from_slice(&piece);
             held.set(body.capacity() as u64)?;
         }
-        let text = described(&head, body).to_string();
-        held.set(text.len() as u64)?;
-        Ok(BatchedResponse { text, _held: held })
+        let raw = body.capacity();
+        let mut text = ResponseText { bytes: Vec::new(), most: self.limits.max_response_size, raw, held, fault: None };
+        let written = serde_json::to_writer(&mut text, &described(&head, body));
+        let ResponseText { bytes, mut held, fault, .. } = text;
+        if written.is_err() {
+            return Err(fault.unwrap_or(Stop::ResponseTooLarge));
+        }
+        held.set(bytes.capacity() as u64)?;
+        Ok(BatchedResponse { text: bytes, _held: held })
     }
 
     fn failed(&self, status: u16, why: &str) -> BatchedResponse {
-        let text = json!({ "status": status, "reason": why }).to_string();
+        let text = json!({ "status": status, "reason": why }).to_string().into_bytes();
         BatchedResponse { text, _held: Held::of(self.client) }
     }
 }

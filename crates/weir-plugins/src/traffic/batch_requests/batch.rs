@@ -19,6 +19,19 @@ const MOST_COMMON_BYTES: usize = 64 << 10;
 /// The depth of JSON that serde_json reads.
 const MOST_DEPTH: usize = 128;
 
+/// What requests of a batch may name.
+#[derive(Clone, Copy)]
+pub struct BatchRules<'a> {
+    /// Names of fields that they cannot set.
+    pub protected: &'a [String],
+    /// Whether they may name another host than the batch.
+    pub other_hosts: bool,
+}
+
+/// A request names another host than its batch, and must not.
+#[derive(Debug)]
+pub struct OtherHost;
+
 /// A batch as it is written. Its requests are read one by one, when they are served: a small text can hold many that are large once
 /// they have what all have in common.
 pub struct RequestBatch<'a> {
@@ -162,16 +175,17 @@ impl RequestBatch<'_> {
         self.common.timeout
     }
 
-    /// The requests, with what they have in common among themselves and with the request that brings them.
+    /// The requests, with what they have in common among themselves and with the request that brings them; `Err` in place of one
+    /// for another host, if that is not allowed.
     pub fn requests<'b>(
         &'b self,
         carrier: &'b RequestHead,
-        protected: &'b [String],
-    ) -> impl Iterator<Item = InnerRequest> + 'b {
+        rules: BatchRules<'b>,
+    ) -> impl Iterator<Item = Result<InnerRequest, OtherHost>> + 'b {
         self.requests.iter().map(move |range| {
             let request: BatchedRequest =
                 serde_json::from_slice(&self.body[range.clone()]).expect("it was read before");
-            request.with_common(&self.common, carrier, protected)
+            request.with_common(&self.common, carrier, rules)
         })
     }
 }
@@ -220,6 +234,9 @@ fn ranges(body: &[u8], most: usize) -> Result<Option<Vec<Range<usize>>>, JsonErr
 }
 
 fn check(text: &[u8]) -> Result<(), String> {
+    if text.first() != Some(&b'{') {
+        return Err("is not an object".to_owned());
+    }
     let request: BatchedRequest = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if !request.path.starts_with('/') {
         return Err("`path` does not begin with `/`".to_owned());
@@ -232,7 +249,12 @@ fn check(text: &[u8]) -> Result<(), String> {
 }
 
 impl BatchedRequest {
-    fn with_common(self, common: &BatchMembers, carrier: &RequestHead, protected: &[String]) -> InnerRequest {
+    fn with_common(
+        self,
+        common: &BatchMembers,
+        carrier: &RequestHead,
+        rules: BatchRules<'_>,
+    ) -> Result<InnerRequest, OtherHost> {
         let target = target(self.path, &self.query.0, &common.query.0);
         let mut own = self.headers.lower_case().0;
         for (name, value) in &common.headers.0 {
@@ -241,8 +263,11 @@ impl BatchedRequest {
         let host = carrier.client_authority();
         let authority = own.remove("host").map_or_else(|| host.into(), |host| bytes(&host));
         let is_same_site = is_same_site(&authority, host);
+        if !is_same_site && !rules.other_hosts {
+            return Err(OtherHost);
+        }
         let is_told =
-            |name: &[u8]| is_told_by_sender(name) || protected.iter().any(|kept| is_name(name, kept.as_bytes()));
+            |name: &[u8]| is_told_by_sender(name) || rules.protected.iter().any(|kept| is_name(name, kept.as_bytes()));
         let mut fields: Vec<_> = own
             .iter()
             .filter(|(name, _)| !belongs_to_connection(name.as_bytes()) && !is_told(name.as_bytes()))
@@ -257,7 +282,7 @@ impl BatchedRequest {
         }
         let method = bytes(self.method.as_deref().unwrap_or("GET"));
         let content = self.body.unwrap_or_default().into_bytes();
-        InnerRequest { method, authority, target: target.into(), fields, content }
+        Ok(InnerRequest { method, authority, target: target.into(), fields, content })
     }
 }
 
@@ -293,11 +318,27 @@ fn belongs_to_connection(name: &[u8]) -> bool {
     known.is_hop_by_hop() || matches!(known, Known::ContentLength | Known::Expect | Known::Host)
 }
 
-/// Whether a browser, or a proxy in front, says something about the client or the page in this field, which the page cannot change. The
+/// The fields in which a browser, or a proxy in front, says something about the client or the page, which the page cannot change. The
 /// gateway itself looks after [`Known::is_forwarding`].
+const TOLD_BY_SENDER: [&[u8]; 11] = [
+    b"via",
+    b"cdn-loop",
+    b"origin",
+    b"referer",
+    b"true-client-ip",
+    b"x-client-ip",
+    b"x-cluster-client-ip",
+    b"fastly-client-ip",
+    b"client-cert",
+    b"client-cert-chain",
+    b"x-azure-clientip",
+];
+/// How the names of further ones begin.
+const TOLD_BY_SENDER_BEGIN: [&[u8]; 4] = [b"sec-", b"cf-", b"x-ssl-client-", b"x-amzn-"];
+
 fn is_told_by_sender(name: &[u8]) -> bool {
-    [&b"via"[..], b"cdn-loop", b"origin", b"referer"].iter().any(|told| is_name(name, told))
-        || name.starts_with(b"sec-")
+    TOLD_BY_SENDER.iter().any(|told| is_name(name, told))
+        || TOLD_BY_SENDER_BEGIN.iter().any(|begin| name.get(..begin.len()).is_some_and(|start| is_name(start, begin)))
 }
 
 /// Whether a name in lower case is this one. Some servers read `_` in a name as `-`.
@@ -332,7 +373,8 @@ mod tests {
             format!("{} {} {} {} {}", text(method), text(authority), text(target), fields.join(","), text(content))
         };
         let batch = RequestBatch::read(batch.as_bytes(), 3)?;
-        Ok(batch.requests(&carrier, &protected).map(one).collect())
+        let rules = BatchRules { protected: &protected, other_hosts: true };
+        Ok(batch.requests(&carrier, rules).map(|request| one(request.expect("any host is allowed"))).collect())
     }
 
     /// The requests of a batch, as text.
@@ -367,8 +409,18 @@ mod tests {
     }
 
     #[test]
+    fn requests_to_another_host_are_refused_unless_that_is_allowed() {
+        let carrier = exchange(CARRIER).request;
+        let batch = r#"{"pipeline": [{"path": "/"}, {"path": "/", "headers": {"hOST": "other"}}, {"path": "/", "headers": {"Host": "Shop:81"}}]}"#;
+        let batch = RequestBatch::read(batch.as_bytes(), 3).expect("a batch");
+        let rules = BatchRules { protected: &[], other_hosts: false };
+        let served: Vec<_> = batch.requests(&carrier, rules).map(|request| request.is_ok()).collect();
+        assert_eq!(served, [true, false, true]);
+    }
+
+    #[test]
     fn requests_cannot_set_what_browsers_and_proxies_tell() {
-        let forged = r#""Origin": "x", "REFERER": "x", "Sec-Fetch-Site": "same-origin", "Via": "x", "CDN_Loop": "x", "cdn_ip": "x""#;
+        let forged = r#""CF-Connecting-IP": "x", "client_cert": "x", "Sec_Fetch_Site": "same-origin", "x-amzn-oidc-identity": "x", "Origin": "x", "REFERER": "x", "Sec-Fetch-Site": "same-origin", "Via": "x", "CDN_Loop": "x", "cdn_ip": "x""#;
         for batch in [
             format!(r#"{{"pipeline": [{{"path": "/", "headers": {{"Host": "other", {forged}}}}}]}}"#),
             format!(r#"{{"headers": {{"Host": "other", {forged}}}, "pipeline": [{{"path": "/"}}]}}"#),
@@ -395,8 +447,9 @@ mod tests {
                 r#"{"pipeline": [{"path": "/"}, {"path": "a"}]}"#.to_owned(),
                 "pipeline[1]: `path` does not begin with `/`",
             ),
-            (r#"{"pipeline": [{"path": "/"}, 5]}"#.to_owned(), "pipeline[1]: invalid type"),
+            (r#"{"pipeline": [{"path": "/"}, 5]}"#.to_owned(), "pipeline[1]: is not an object"),
             (r#"{"pipeline": [{"method": "GET"}]}"#.to_owned(), "pipeline[0]: missing field `path`"),
+            (r#"{"pipeline": [["GET", "/"]]}"#.to_owned(), "pipeline[0]: is not an object"),
             (r#"{"pipeline": [{"method": "TRACE", "path": "/"}]}"#.to_owned(), "the method TRACE is not allowed"),
             (r#"{"pipeline": [{"path": "/", "headers": {"a": []}}]}"#.to_owned(), "a string, a number or a boolean"),
             (r#"{"pipeline": [{"path": "/", "body": {}}]}"#.to_owned(), "expected a string"),
