@@ -119,6 +119,7 @@ pub async fn request(
     for link in whole.links {
         let leave = |context: &mut Context<'_>| client.poll_leave(context);
         plugins.pricing.on_request_body(link, exchange, &mut body, leave).await?;
+        exchange.hold(body.capacity() as u64)?;
     }
     exchange.request.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_request(plugins, exchange)?;
@@ -399,6 +400,7 @@ impl<'a> ResponseContent<'a> {
         }
         let body = std::mem::take(&mut self.held);
         out.append(&mut seen(&self.whole, self.plugins, exchange, body, trailers)?);
+        self.counted.set(out.capacity() as u64).map_err(|_| Stop::HeldContent)?;
         Ok(())
     }
 

@@ -199,21 +199,29 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(may_stand)
 }
 
-/// Escapes a text for use between tags or in an attribute.
+/// Escapes a text for use between tags or in an attribute. Characters that XML 1.0 §2.2 forbids are left out.
 pub fn escaped(text: &str) -> String {
-    quick_xml::escape::escape(text).into_owned()
+    match text.contains(is_forbidden) {
+        true => quick_xml::escape::escape(text.replace(is_forbidden, "")).into_owned(),
+        false => quick_xml::escape::escape(text).into_owned(),
+    }
+}
+
+fn is_forbidden(char: char) -> bool {
+    matches!(char, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// How many bytes an [`escaped`] text has.
 pub fn escaped_len(text: &str) -> usize {
-    let bytes = text.bytes().map(|byte| match byte {
-        b'&' => "&amp;".len(),
-        b'<' | b'>' => "&lt;".len(),
-        b'\'' | b'"' => "&quot;".len(),
-        b'\r' => "&#13;".len(),
-        _ => 1,
+    let lengths = text.chars().map(|char| match char {
+        '&' => "&amp;".len(),
+        '<' | '>' => "&lt;".len(),
+        '\'' | '"' => "&quot;".len(),
+        '\r' => "&#13;".len(),
+        _ if is_forbidden(char) => 0,
+        _ => char.len_utf8(),
     });
-    bytes.sum()
+    lengths.sum()
 }
 
 #[cfg(test)]
@@ -277,8 +285,9 @@ mod tests {
 
     #[test]
     fn length_of_an_escaped_text_is_known_before_it_is_made() {
-        for text in ["", "plain é", "<a href='/'>&\"\n\r\t</a>"] {
+        for text in ["", "plain é", "<a href='/'>&\"\n\r\t</a>", "a\0b\u{1f}<\u{fffe}"] {
             assert_eq!(escaped_len(text), escaped(text).len(), "{text}");
         }
+        assert_eq!(escaped("a\0b\u{1f}\t<\u{fffe}"), "ab\t&lt;");
     }
 }

@@ -39,7 +39,7 @@ pub use template::BodyTemplate;
 ///
 /// The query of a GET or HEAD is its input (`args`), and the result its body. `Content-Type` stays as it is, unless `content_type` replaces it. A
 /// request whose body is not of its format, or of which the template cannot be made, is answered with 400, and such a response is
-/// replaced by 502. Responses that the gateway itself gives are not changed.
+/// replaced by 502. Responses that the gateway itself gives are not changed, nor the list of a batch.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BodyTransformer {
@@ -129,6 +129,12 @@ impl TransformOptions {
     }
 }
 
+/// Whether the response is that of an upstream, and not one of the gateway, or a batch of responses.
+fn is_from_upstream(exchange: &Exchange) -> bool {
+    let is_batch = exchange.responder().is_some_and(|responder| responder.asks_gateway());
+    !exchange.is_answered_here() && !is_batch
+}
+
 struct Transformers {
     request: Option<Transformer>,
     response: Option<Transformer>,
@@ -178,12 +184,17 @@ impl Plugin for Transformers {
     fn phases(&self) -> Phases {
         let of_request = self.request.as_ref().map(|_| Phases::REQUEST_BODY);
         let of_response = self.response.as_ref().map(|_| Phases::RESPONSE_BODY);
+        let of_response = of_response.map(|body| body.and(Phases::RESPONSE));
         of_request.into_iter().chain(of_response).fold(Phases::REQUEST, Phases::and)
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if self.response.is_some() {
             coding::ask_for_plain(exchange);
+            // The client's validators are not those of the content before it is transformed.
+            for name in [&b"If-None-Match"[..], b"If-Modified-Since"] {
+                exchange.request.head.remove(name);
+            }
         }
         let Some(own) = self.request.as_ref().filter(|_| !exchange.request.upgrade) else { return Ok(Flow::Continue) };
         if own.format.is_none() {
@@ -228,9 +239,22 @@ impl Plugin for Transformers {
         Ok(Flow::Continue)
     }
 
+    /// A response to HEAD, and one with 304, has the fields that the transformed content would have.
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let Some(own) = self.response.as_ref().filter(|_| is_from_upstream(exchange)) else { return Ok(()) };
+        if exchange.request.client_method() != Method::Head && exchange.response.status != 304 {
+            return Ok(());
+        }
+        forget_response_content(exchange);
+        if let Some(kind) = &own.content_type {
+            exchange.response.head.set(b"Content-Type", kind.as_bytes()).map_err(|_| Stop::Internal)?;
+        }
+        Ok(())
+    }
+
     fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         match &self.response {
-            Some(own) if !exchange.is_answered_here() => self.streams.whole(BodyTransformer::NAME, exchange, own.limit),
+            Some(own) if is_from_upstream(exchange) => self.streams.whole(BodyTransformer::NAME, exchange, own.limit),
             _ => Ok(None),
         }
     }
@@ -363,6 +387,31 @@ mod tests {
         assert_eq!(step.on_response_body(&mut exchange, &mut wrong), Err(Stop::Respond(502)));
         exchange.upstream.status = 0;
         assert_eq!(step.whole_response(&mut exchange), Ok(None), "the gateway's own");
+    }
+
+    #[test]
+    fn responses_without_content_have_the_fields_of_a_transformed_one() {
+        let options = json!({"response": {"input_format": "xml", "template": "{{a}}", "content_type": "text/plain"}});
+        let step = build::<BodyTransformer>(options);
+        for (method, status, want) in [
+            ("HEAD", 200, (None, "text/plain")),
+            ("GET", 304, (None, "text/plain")),
+            ("GET", 200, (Some("\"1\""), "text/xml")),
+        ] {
+            let mut exchange = exchange(&format!("{method} / HTTP/1.1\nHost: h\nIf-None-Match: \"1\""));
+            assert!(step.on_request(&mut exchange).is_ok());
+            assert_eq!(exchange.request.head.value(b"if-none-match"), None);
+            exchange.response.set_status(status);
+            exchange.upstream.status = status;
+            exchange.response.head.add(b"Content-Type", b"text/xml").expect("valid");
+            exchange.response.head.add(b"ETag", b"\"1\"").expect("valid");
+            assert_eq!(step.on_response(&mut exchange), Ok(()));
+            assert_eq!(
+                (sent(&exchange, "etag"), sent(&exchange, "content-type").unwrap_or_default()),
+                want,
+                "{method} {status}"
+            );
+        }
     }
 
     #[test]

@@ -494,6 +494,8 @@ impl LuaExpression {
             LuaExpression::Body => Ok(Cow::Borrowed(scene.body)),
             LuaExpression::Variable(variable) => {
                 let exchange = scene.exchange;
+                // It is searched for in the head, and some are in the body.
+                scene.spend(exchange.request.head.bytes().len() + exchange.request_body().map_or(0, <[u8]>::len))?;
                 match exchange.variable(variable) {
                     None => Ok(Cow::Owned(Value::Null)),
                     Some(value) => scene.made(String::from_utf8_lossy(&value).into_owned()),

@@ -312,10 +312,14 @@ fn render_each<'a>(
     scene: &mut Scene<'a>,
     out: &mut String,
 ) -> Result<(), Option<String>> {
-    let mut each = |key: Value, item: &'a Value| {
+    let mut each = |key: &dyn Fn() -> Value, item: &'a Value| {
+        // One that is left out is a step, too: it is looked at.
         scene.spend(0)?;
+        if item.is_null() {
+            return Ok(());
+        }
         let outside = scene.locals.len();
-        scene.locals.extend([Cow::Owned(key), Cow::Borrowed(item)]);
+        scene.locals.extend([Cow::Owned(key()), Cow::Borrowed(item)]);
         render(body, scene, out)?;
         scene.locals.truncate(outside);
         Ok(())
@@ -324,12 +328,12 @@ fn render_each<'a>(
         (Value::Array(items), _) => {
             let present = items.iter().enumerate();
             let until_gap = |(_, item): &(usize, &Value)| of == Members::All || !item.is_null();
-            let mut shown = present.take_while(until_gap).filter(|(_, item)| !item.is_null());
-            shown.try_for_each(|(index, item)| each(Value::from(index + 1), item)).map_err(Some)
+            let mut shown = present.take_while(until_gap);
+            shown.try_for_each(|(index, item)| each(&|| Value::from(index + 1), item)).map_err(Some)
         }
         (Value::Object(members), Members::All) => {
-            let mut shown = members.iter().filter(|(_, item)| !item.is_null());
-            shown.try_for_each(|(name, item)| each(Value::from(name.as_str()), item)).map_err(Some)
+            let mut members = members.iter();
+            members.try_for_each(|(name, item)| each(&|| Value::from(name.as_str()), item)).map_err(Some)
         }
         (Value::Object(_), Members::Items) => Ok(()),
         _ => Err(None),
@@ -518,6 +522,10 @@ mod tests {
         let many = json!({"a": vec![0; 2000], "text": "x".repeat(600)});
         let nested = "{% for _, x in ipairs(a) do for _, y in ipairs(a) do %}{% end end %}";
         assert!(made(nested, &many, 1000).expect_err("too long").contains("takes more than 1000000 steps"));
+        // What a loop leaves out is looked at, too.
+        let nulls = json!({"a": vec![0; 2000], "n": vec![Value::Null; 2000]});
+        let nested = "{% for _, x in ipairs(a) do for _, y in pairs(n) do %}{% end end %}";
+        assert!(made(nested, &nulls, 1000).expect_err("too long").contains("takes more than 1000000 steps"));
         let long = json!({"a": vec![0; 2000], "text": "x".repeat(1 << 20), "same": "x".repeat(1 << 20)});
         for read in ["text == same", "text < same", "tonumber(text)", "context[text]", "#text"] {
             let template = format!("{{% for _, x in ipairs(a) do if {read} then end end %}}");
