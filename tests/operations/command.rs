@@ -175,7 +175,21 @@ fn diff_of_two_files_names_the_requests_that_are_handled_differently() {
     assert_eq!(diff(&after, &after, 0), "6 requests compared, 0 handled differently\n");
     let bad = path("bad.yaml", "lisen: []\n");
     ends(&["diff", &before, &bad, "--requests", &requests], 1, "bad.yaml:1:1: lisen:");
-    ends(&["diff", &before, &after], 2, "--requests <FILE>");
+    let bare = |before: &str, after: &str, code: i32| {
+        let output = run(&["diff", before, after]);
+        assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert_eq!(
+        bare(&before, &after, 1),
+        "changed routes/a\n  upstream.nodes.10.0.0.1:80: 1 -> null\n  upstream.nodes.10.0.0.2:80: null -> 1\n\
+         created routes/arr_1\nchanged routes/t\n  request_timeout: 5 -> 6\nchanged services/s\n  \
+         enable_websocket: true -> false\n"
+    );
+    assert_eq!(bare(&after, &after, 0), "no changes\n");
+    let more = path("more.yaml", &format!("{}worker_shutdown_timeout: 3\n", of("", "10.0.0.1", 5, true)));
+    assert_eq!(bare(&before, &more, 1), "changed setting worker_shutdown_timeout\n");
+    ends(&["diff", &before, &bad], 1, "bad.yaml:1:1: lisen:");
     ends(&["diff", &before, "--requests", &requests], 2, "2 values required");
     ends(&["diff"], 2, "--file <FILE>");
 }

@@ -44,6 +44,7 @@ mod validate;
 pub use api::{AdminApi, AdminParts, GENERATED_KEY, generated_key};
 pub use audit::AuditSink;
 pub use context::{MOST_WAITS, ServedRevisions};
+pub use difference::masked_members;
 pub use host::{HasRoom, RequestHost, ShortAnswer, TakenRoom, WaitForRoom};
 pub use identity::{AdminMode, NodeIdentity};
 pub use keys::AdminKeys;

@@ -4,6 +4,7 @@ pub mod admin_client;
 pub mod apply;
 pub mod bench;
 pub mod check;
+mod compared_files;
 mod compared_requests;
 pub mod completions;
 pub mod convert;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::redact::redact;
-use crate::document::AdminRole;
+use crate::document::{AdminRole, MASK};
 use crate::stores::resources::{ResourceChange, StoredResource};
 
 /// A change, member by member, without secrets that the reader's role may not see.
@@ -34,6 +34,26 @@ pub(super) fn changed_members(change: &ResourceChange) -> Vec<String> {
     let mut members = Vec::new();
     compare("", value(&change.before).as_ref(), value(&change.after).as_ref(), &mut members);
     members.iter().filter_map(|member| member["path"].as_str().map(str::to_owned)).collect()
+}
+
+/// The members in which two versions of a resource differ, as `path`, `before` and `after`. Values of secrets are masked.
+pub fn masked_members(list: &str, before: Option<&Value>, after: Option<&Value>) -> Vec<Value> {
+    let masked = |value: Option<&Value>| {
+        let mut value = value?.clone();
+        redact(list, &mut value, AdminRole::Viewer);
+        Some(value)
+    };
+    let (mut members, mut shown) = (Vec::new(), Vec::new());
+    compare("", before, after, &mut members);
+    compare("", masked(before).as_ref(), masked(after).as_ref(), &mut shown);
+    for member in &mut members {
+        // A member of which only a secret differs is equal once it is masked.
+        *member = match shown.iter().find(|shown| shown["path"] == member["path"]) {
+            Some(shown) => shown.clone(),
+            None => json!({ "path": member["path"], "before": MASK, "after": MASK }),
+        };
+    }
+    members
 }
 
 /// Compares two values and appends each member that differs. `update_time` of a changed resource is left out: the server sets it at
@@ -92,5 +112,16 @@ mod tests {
         assert_eq!(told["members"], expected);
         let made = ResourceChange { before: None, ..change };
         assert_eq!(difference(&made, AdminRole::Viewer)["action"], "created");
+    }
+
+    #[test]
+    fn a_secret_that_differs_is_named_and_masked() {
+        let of = |key: &str, name: &str| json!({ "username": name, "plugins": { "key-auth": { "key": key } } });
+        let told = masked_members("consumers", Some(&of("old", "a")), Some(&of("new", "b")));
+        let expected = json!([
+            {"path": "username", "before": "a", "after": "b"},
+            {"path": "plugins.key-auth.key", "before": MASK, "after": MASK},
+        ]);
+        assert_eq!(Value::from(told), expected);
     }
 }

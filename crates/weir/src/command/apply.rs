@@ -13,7 +13,7 @@ use weir_control::stores::resources::ResourceKey;
 
 use super::admin_client::{AdminClient, AdminOptions};
 use super::resources::ended;
-use super::{compared_requests, recorded_requests, resource_files};
+use super::{compared_files, compared_requests, recorded_requests, resource_files};
 use crate::say::{self, say};
 
 /// How long a node may wait until all workers, or all nodes, serve the change.
@@ -35,12 +35,13 @@ pub struct ComparisonOptions {
 
 /// Shows what `weir apply` would change, or how two configuration files differ. Exits with 0 if there is no difference, and with 1 if there is.
 ///
-/// With two configuration files no node is asked: `weir diff weir.yaml new.yaml --requests access.log` shows which of the requests
-/// would be handled differently, and exits with 1 if any would, or if one of the files is not valid. Host names are not looked up.
+/// With two configuration files no node is asked: `weir diff weir.yaml new.yaml` lists the resources that differ, and the settings of the node.
+/// `weir diff weir.yaml new.yaml --requests access.log` shows instead which of the requests would be handled differently. Both exit
+/// with 1 also if one of the files is not valid. Host names are not looked up.
 #[derive(Debug, Args)]
 pub struct DiffCommand {
-    /// Two configuration files, to compare how they handle the requests of `--requests`.
-    #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["files", "prune"], requires = "requests")]
+    /// Two configuration files: what differs in them, or with `--requests` in how they handle requests.
+    #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["files", "prune"])]
     configurations: Vec<PathBuf>,
     /// Files and directories with resources, in YAML or JSON; `-` is standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE", required_unless_present = "configurations")]
@@ -81,8 +82,10 @@ struct ApplyPlan {
 impl DiffCommand {
     pub fn execute(self) -> ExitCode {
         if let [before, after] = &self.configurations[..] {
-            let requests = self.wanted.requests.as_deref().expect("clap requires it with two configurations");
-            return compared_requests::compare_files([before, after], requests);
+            return match self.wanted.requests.as_deref() {
+                Some(requests) => compared_requests::compare_files([before, after], requests),
+                None => compared_files::compare_files([before, after]),
+            };
         }
         match AdminClient::new(&self.wanted.node).and_then(|node| plan(&node, &self.files, &self.wanted)) {
             Ok(plan) if plan.operations.is_empty() => {
@@ -200,8 +203,18 @@ fn without_times(value: &Value) -> Value {
 
 /// Prints one line for each resource, and below it one for each member.
 fn show(plan: &ApplyPlan) {
+    let mut text = changes_in_words(&plan.changes);
+    if let Some(requests) = &plan.requests {
+        text.push_str(&compared_requests::in_words(requests));
+    }
+    // A closed pipe is not a failure.
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+/// One line for each change, and below it one for each member of a resource that stays.
+pub fn changes_in_words(changes: &[Value]) -> String {
     let mut text = String::new();
-    for change in &plan.changes {
+    for change in changes {
         let action = change["action"].as_str().unwrap_or_default();
         text.push_str(&format!("{action} {}\n", change["key"].as_str().unwrap_or_default()));
         for member in change["members"].as_array().into_iter().flatten() {
@@ -212,14 +225,10 @@ fn show(plan: &ApplyPlan) {
             text.push_str(&format!("  {path}: {} -> {}\n", member["before"], member["after"]));
         }
     }
-    if plan.changes.is_empty() {
+    if changes.is_empty() {
         text.push_str("no changes\n");
     }
-    if let Some(requests) = &plan.requests {
-        text.push_str(&compared_requests::in_words(requests));
-    }
-    // A closed pipe is not a failure.
-    let _ = io::stdout().write_all(text.as_bytes());
+    text
 }
 
 #[cfg(test)]

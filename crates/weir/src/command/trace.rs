@@ -27,11 +27,12 @@ const MOST_CONTENT: usize = 1 << 30;
 /// which answers only on the same machine.
 #[derive(Debug, Args)]
 pub struct TraceCommand {
-    /// The URL of the request, at an address of the node
-    url: String,
+    /// The URL of the request, at an address of the node; before it the method, as for `weir explain`. Without one it is GET
+    #[arg(value_names = ["METHOD", "URL"], num_args = 1..=2, required = true)]
+    request: Vec<String>,
     /// The method
-    #[arg(short = 'X', long = "request", value_name = "METHOD", default_value = "GET")]
-    method: Method,
+    #[arg(short = 'X', long = "request", value_name = "METHOD")]
+    method: Option<Method>,
     /// A header field of the request, as `Name: value`, also `Host`. Can be given several times
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -64,14 +65,21 @@ fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 
 impl TraceCommand {
     pub fn execute(self) -> ExitCode {
+        let (method, url) = match self.method_and_url() {
+            Ok(both) => both,
+            Err(problem) => {
+                say!("{problem}");
+                return ExitFailure::Configuration.into();
+            }
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let traced = match runtime {
-            Ok(runtime) => runtime.block_on(self.trace()),
+            Ok(runtime) => runtime.block_on(self.trace(method, url)),
             Err(error) => Err(format!("the async runtime cannot be started: {error}")),
         };
         match traced {
             Ok(exchange) if self.json => say::print(format!("{exchange:#}\n").as_bytes()),
-            Ok(exchange) => say::print(way(&exchange, port(&self.url)).as_bytes()),
+            Ok(exchange) => say::print(way(&exchange, port(url)).as_bytes()),
             Err(problem) => {
                 say!("{problem}");
                 ExitFailure::Refused.into()
@@ -79,13 +87,25 @@ impl TraceCommand {
         }
     }
 
-    async fn trace(&self) -> Result<Value, String> {
-        let url = ServiceUrl::parse(&self.url).map_err(|error| format!("{}: {error}", self.url))?;
+    /// The request's method, which may stand before its URL or in an option.
+    fn method_and_url(&self) -> Result<(Method, &str), String> {
+        match (&self.request[..], &self.method) {
+            ([url], method) => Ok((method.clone().unwrap_or_default(), url)),
+            ([method, url], None) => {
+                let parsed = method.parse().map_err(|_| format!("`{method}` is not a method; write `GET {url}`"))?;
+                Ok((parsed, url))
+            }
+            _ => Err("the method is given twice: leave out `--request` or the one before the URL".to_owned()),
+        }
+    }
+
+    async fn trace(&self, method: Method, asked: &str) -> Result<Value, String> {
+        let url = ServiceUrl::parse(asked).map_err(|error| format!("{asked}: {error}"))?;
         let mut random = [0; 16];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| "the system gives no random numbers".to_owned())?;
         let name = hex::encode(random);
         let mut stream = ExchangeStream::open(&self.status, Some(("trace", &name)), PATIENCE).await?;
-        let mut request = Request::builder().method(self.method.clone()).uri(url.target().as_str());
+        let mut request = Request::builder().method(method).uri(url.target().as_str());
         for (field, value) in &self.headers {
             request = request.header(field, value);
         }
@@ -102,7 +122,7 @@ impl TraceCommand {
                 // A request that did not reach the node has one cause, and neither the stream nor its address is it.
                 let answer = match answered {
                     Ok(answer) => format!("the answer was {}", answer.status()),
-                    Err(error) => return Err(format!("{}: {error}{}", self.url, self.advice())),
+                    Err(error) => return Err(format!("{asked}: {error}{}", self.advice(asked))),
                 };
                 let why = told.err().unwrap_or_else(|| "the node has ended the stream".to_owned());
                 Err(format!(
@@ -116,9 +136,9 @@ impl TraceCommand {
 
 impl TraceCommand {
     /// What to know if the node could not be reached.
-    fn advice(&self) -> &'static str {
+    fn advice(&self, url: &str) -> &'static str {
         let has_host = self.headers.iter().any(|(name, _)| name == http::header::HOST);
-        match has_host && self.url.starts_with("https:") {
+        match has_host && url.starts_with("https:") {
             true => "; the name in the TLS handshake is that of the URL, whatever `Host` says",
             false => "",
         }
@@ -228,6 +248,25 @@ mod tests {
     fn an_url_without_a_port_shows_none() {
         assert_eq!(port("https://a.example/x"), None);
         assert_eq!(port("http://[::1]:9080/x"), Some(9080));
+    }
+
+    #[test]
+    fn the_method_stands_before_the_url_or_in_an_option() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            trace: TraceCommand,
+        }
+        let told = |arguments: &[&str]| {
+            let program =
+                <Program as clap::Parser>::try_parse_from([&["weir"], arguments].concat()).expect("arguments");
+            program.trace.method_and_url().map(|(method, url)| format!("{method} {url}"))
+        };
+        assert_eq!(told(&["http://a/"]), Ok("GET http://a/".to_owned()));
+        assert_eq!(told(&["PUT", "http://a/"]), Ok("PUT http://a/".to_owned()));
+        assert_eq!(told(&["-X", "PUT", "http://a/"]), Ok("PUT http://a/".to_owned()));
+        assert!(told(&["-X", "PUT", "GET", "http://a/"]).is_err_and(|problem| problem.contains("twice")));
+        assert!(told(&["P UT", "http://a/"]).is_err_and(|problem| problem.contains("`P UT` is not a method")));
     }
 
     #[test]
