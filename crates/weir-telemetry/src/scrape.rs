@@ -249,7 +249,7 @@ impl Metrics {
         };
         page.counter("weir_upstream_endpoint_responses", "Complete responses of endpoints, by class of their status.");
         each(page, &|page, (upstream, endpoint), totals| {
-            for (class, count) in ByClass::LABELS.iter().zip(totals.responses).filter(|(_, count)| *count > 0) {
+            for (class, count) in shown_classes(totals.responses) {
                 page.total(&[("upstream", upstream), ("endpoint", endpoint), ("class", class)], count);
             }
         });
@@ -288,7 +288,7 @@ impl Metrics {
         };
         page.counter("weir_route_responses", "Responses sent to clients, by route and class of their status.");
         each(page, &|page, route, totals| {
-            for (class, count) in ByClass::LABELS.iter().zip(totals.responses).filter(|(_, count)| *count > 0) {
+            for (class, count) in shown_classes(totals.responses) {
                 page.total(&[("route", route), ("class", class)], count);
             }
         });
@@ -370,6 +370,13 @@ impl Metrics {
     }
 }
 
+/// The classes that occurred, and with the first response also 5xx: `rate()` would miss the first error of a series that begins with it.
+fn shown_classes(responses: [u64; ByClass::LABELS.len()]) -> impl Iterator<Item = (&'static str, u64)> {
+    let any = responses.iter().any(|count| *count > 0);
+    let classes = ByClass::LABELS.into_iter().zip(responses);
+    classes.filter(move |(class, count)| *count > 0 || (any && *class == "5xx"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -422,6 +429,7 @@ mod tests {
             "weir_upstream_connections{state=\"idle\"} 6",
             "weir_upstream_connections{state=\"busy\"} 2",
             "weir_route_responses_total{route=\"orders\",class=\"2xx\"} 2",
+            "weir_route_responses_total{route=\"orders\",class=\"5xx\"} 0",
             "weir_http_responses_by_status_total{status=\"200\"} 2",
             "weir_upstream_response_duration_seconds_count 2",
             "weir_upstream_time_to_head_seconds_count{upstream=\"u\"} 2",
