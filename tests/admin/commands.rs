@@ -2,7 +2,8 @@
 
 use std::process::{Command, Output};
 
-use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir};
+use serde_json::json;
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, Signal, TempDir};
 
 use crate::api::{ADMIN, admin_addr, file};
 use crate::weir;
@@ -153,6 +154,45 @@ fn files_are_compared_and_applied() {
     assert!(plan.contains(told), "{plan}");
     done(&["apply", "-f", path, "--yes", "--prune", "team=a"], &gateway);
     assert_eq!(gateway.get("/r").status, 404);
+}
+
+#[test]
+fn secrets_that_are_as_in_the_files_are_no_change() {
+    let (place, authority) = (TempDir::new(), Authority::of_tests());
+    let [old, new] = ["a.example", "a.example"].map(|name| authority.identity(&[name]));
+    place.write("cert.pem", &old.certificate);
+    place.write("key.pem", &old.key);
+    let gateway = weir().start(&format!("{}resource_files: [{:?}]\n", file(), place.path()));
+    let of = |sni: &str, token: &str| {
+        let ssls = json!([
+            {"id": "named", "sni": "b.example", "cert": place.path().join("cert.pem"), "key": place.path().join("key.pem")},
+            {"id": "inline", "sni": sni, "cert": old.certificate, "key": old.key},
+        ]);
+        let manager = json!({"id": "vault/1", "uri": "http://127.0.0.1:1", "prefix": "kv", "token": token});
+        json!({"ssls": ssls, "secrets": [manager]}).to_string()
+    };
+    let path = place.write("all.json", of("a.example", "t0ken"));
+    let path = path.to_str().expect("a path");
+    done(&["apply", "-f", path, "--yes"], &gateway);
+    let same = done(&["diff", "-f", path], &gateway);
+    assert!(same.contains("no changes"), "{same}");
+    done(&["apply", "-f", path, "--yes"], &gateway);
+    let history = done(&["history"], &gateway);
+    assert_eq!(history.lines().count(), 1, "the second made no revision: {history}");
+
+    place.write("all.json", of("a.example", "an0ther"));
+    let plan = refused(&["diff", "-f", path], 1, &gateway);
+    assert_eq!(plan, "changed secrets/vault/1\n  token: \"***\" -> \"***\"\n");
+    let changed = of("a.example", "t0ken").replace(&json!(old.key).to_string(), &json!(new.key).to_string());
+    let changed = changed.replace(&json!(old.certificate).to_string(), &json!(new.certificate).to_string());
+    place.write("all.json", changed);
+    let plan = refused(&["diff", "-f", path], 1, &gateway);
+    assert!(
+        plan.starts_with("changed ssls/inline\n  cert: ") && plan.contains("  key: \"***\" -> \"***\"\n"),
+        "{plan}"
+    );
+    let secret = new.key.lines().nth(1).expect("a line of it");
+    assert!(!plan.contains(secret) && !plan.contains("ssls/named"), "{plan}");
 }
 
 #[test]

@@ -8,14 +8,8 @@ use crate::stores::resources::{ResourceChange, StoredResource};
 
 /// A change, member by member, without secrets that the reader's role may not see.
 pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
-    let value = |resource: &Option<StoredResource>| {
-        let mut value = resource.as_ref().map(StoredResource::value)?;
-        redact(change.key.list(), &mut value, role);
-        Some(value)
-    };
-    let (before, after) = (value(&change.before), value(&change.after));
-    let mut members = Vec::new();
-    compare("", before.as_ref(), after.as_ref(), &mut members);
+    let value = |resource: &Option<StoredResource>| resource.as_ref().map(StoredResource::value);
+    let members = members(change.key.list(), value(&change.before).as_ref(), value(&change.after).as_ref(), role);
     json!({ "key": change.key, "action": action(change), "members": members })
 }
 
@@ -38,20 +32,27 @@ pub(super) fn changed_members(change: &ResourceChange) -> Vec<String> {
 
 /// The members in which two versions of a resource differ, as `path`, `before` and `after`. Values of secrets are masked.
 pub fn masked_members(list: &str, before: Option<&Value>, after: Option<&Value>) -> Vec<Value> {
-    let masked = |value: Option<&Value>| {
+    members(list, before, after, AdminRole::Viewer)
+}
+
+/// Like [`masked_members`], with the secrets that a role may see. A member of which only a hidden secret differs is named, and its
+/// values are masked.
+fn members(list: &str, before: Option<&Value>, after: Option<&Value>, role: AdminRole) -> Vec<Value> {
+    let shown = |value: Option<&Value>| {
         let mut value = value?.clone();
-        redact(list, &mut value, AdminRole::Viewer);
+        redact(list, &mut value, role);
         Some(value)
     };
-    let (mut members, mut shown) = (Vec::new(), Vec::new());
+    let (mut members, mut seen) = (Vec::new(), Vec::new());
     compare("", before, after, &mut members);
-    compare("", masked(before).as_ref(), masked(after).as_ref(), &mut shown);
+    compare("", shown(before).as_ref(), shown(after).as_ref(), &mut seen);
+    // What is left out and masked keeps the order of the rest, so `seen` has some of `members`, in the same order.
+    let mut seen = seen.into_iter().peekable();
+    let masked = |value: &Value| if value.is_null() { Value::Null } else { MASK.into() };
     for member in &mut members {
-        // A member of which only a secret differs is equal once it is masked.
-        *member = match shown.iter().find(|shown| shown["path"] == member["path"]) {
-            Some(shown) => shown.clone(),
-            None => json!({ "path": member["path"], "before": MASK, "after": MASK }),
-        };
+        *member = seen.next_if(|one| one["path"] == member["path"]).unwrap_or_else(|| {
+            json!({ "path": member["path"], "before": masked(&member["before"]), "after": masked(&member["after"]) })
+        });
     }
     members
 }
@@ -78,10 +79,11 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, members: &
         return members.push(json!({ "path": path, "before": before, "after": after }));
     };
     let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    for (name, value) in old.iter().filter(|(name, _)| !path.is_empty() || *name != "update_time") {
+    let is_compared = |name: &str| !path.is_empty() || name != "update_time";
+    for (name, value) in old.iter().filter(|(name, _)| is_compared(name)) {
         compare(&below(name), Some(value), new.get(name), members);
     }
-    for (name, value) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
+    for (name, value) in new.iter().filter(|(name, _)| is_compared(name) && !old.contains_key(*name)) {
         compare(&below(name), None, Some(value), members);
     }
 }
@@ -123,5 +125,25 @@ mod tests {
             {"path": "plugins.key-auth.key", "before": MASK, "after": MASK},
         ]);
         assert_eq!(Value::from(told), expected);
+    }
+
+    #[test]
+    fn a_private_key_that_differs_is_named_and_no_role_sees_it() {
+        let of = |key: &str, sni: &str| stored(json!({"cert": "c", "key": key, "snis": [sni], "keys": [key]}));
+        let told = |before, after| {
+            let change = ResourceChange { key: ResourceKey::new("ssls", "s"), before, after };
+            difference(&change, AdminRole::Admin)["members"].clone()
+        };
+        assert_eq!(told(of("k", "a"), of("k", "a")), json!([]));
+        let expected = json!([
+            {"path": "key", "before": MASK, "after": MASK},
+            {"path": "snis", "before": ["a"], "after": ["b"]},
+            {"path": "keys", "before": MASK, "after": MASK},
+        ]);
+        assert_eq!(told(of("k", "a"), of("l", "b")), expected);
+        assert_eq!(told(None, of("k", "a"))[1], json!({"path": "key", "before": null, "after": MASK}));
+        let token = |token: &str| Some(json!({"uri": "http://v", "token": token}));
+        let told = members("secrets", token("t").as_ref(), token("u").as_ref(), AdminRole::Admin);
+        assert_eq!(told, [json!({"path": "token", "before": MASK, "after": MASK})]);
     }
 }

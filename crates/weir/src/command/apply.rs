@@ -19,6 +19,9 @@ use crate::say::{self, say};
 /// How long a node may wait until all workers, or all nodes, serve the change.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 
+/// The members of a resource that its node sets.
+const SET_BY_NODE: [&str; 3] = ["id", "create_time", "update_time"];
+
 /// How far files are compared with a node, and which node.
 #[derive(Debug, Args)]
 pub struct ComparisonOptions {
@@ -72,11 +75,17 @@ pub struct ApplyCommand {
 /// The operations to perform, and the resulting changes as computed by the node.
 struct ApplyPlan {
     operations: Vec<Value>,
+    tried: TriedChanges,
+    /// The store revision that the plan is based on.
+    revision: u64,
+}
+
+/// What a dry run has told.
+#[derive(Default)]
+struct TriedChanges {
     changes: Vec<Value>,
     /// How the changes concern the given requests, if there are any.
     requests: Option<Value>,
-    /// The store revision that the plan is based on.
-    revision: u64,
 }
 
 impl DiffCommand {
@@ -153,17 +162,24 @@ fn plan(node: &AdminClient, files: &[PathBuf], wanted: &ComparisonOptions) -> Re
         operations.extend(gone.map(|(key, _)| json!({ "delete": key })));
     }
     let asked = wanted.requests.as_deref().map(recorded_requests::read).transpose()?;
-    let (mut changes, mut requests) = (Vec::new(), None);
-    if !operations.is_empty() {
-        let mut body = json!({ "operations": operations });
-        if let Some(asked) = asked {
-            body["requests"] = asked.into();
-        }
-        let mut tried = node.ask(Method::PATCH, "configs?dry_run=true", &[], Some(&body))?;
-        changes = tried.body["changes"].as_array().cloned().unwrap_or_default();
-        requests = tried.body.get_mut("requests").map(Value::take);
+    let tried = if operations.is_empty() { TriedChanges::default() } else { tried(node, &mut operations, asked)? };
+    Ok(ApplyPlan { operations, tried, revision })
+}
+
+/// Has the node try the operations, and removes those that would change nothing: the node masks secrets in what it shows, so that it
+/// alone knows whether one differs.
+fn tried(node: &AdminClient, operations: &mut Vec<Value>, asked: Option<Vec<Value>>) -> Result<TriedChanges, String> {
+    let mut body = json!({ "operations": operations });
+    if let Some(asked) = asked {
+        body["requests"] = asked.into();
     }
-    Ok(ApplyPlan { operations, changes, requests, revision })
+    let mut tried = node.ask(Method::PATCH, "configs?dry_run=true", &[], Some(&body))?.body;
+    let mut changes = tried["changes"].as_array().cloned().unwrap_or_default();
+    changes.retain(has_effect);
+    let changed: BTreeSet<&str> = changes.iter().filter_map(|change| change["key"].as_str()).collect();
+    let is_changed = |key: &Value| key.as_str().is_some_and(|key| changed.contains(key));
+    operations.retain(|operation| operation.get("delete").is_some() || is_changed(&operation["put"]));
+    Ok(TriedChanges { changes, requests: tried.get_mut("requests").map(Value::take) })
 }
 
 /// The list that contains a resource; for a credential, the list of its consumer.
@@ -180,6 +196,12 @@ fn stored(node: &AdminClient, list: &str) -> Result<BTreeMap<ResourceKey, Value>
     let items = found["list"].as_array().cloned().ok_or_else(|| node.is_foreign())?;
     let key = |item: &Value| ResourceKey::parse(item["key"].as_str()?.strip_prefix("/apisix/")?);
     Ok(items.into_iter().filter_map(|mut item| Some((key(&item)?, item["value"].take()))).collect())
+}
+
+/// Whether a change of a resource is more than a new time.
+fn has_effect(change: &Value) -> bool {
+    let counts = |member: &Value| !SET_BY_NODE.iter().any(|name| member["path"] == *name);
+    change["action"] != "changed" || change["members"].as_array().into_iter().flatten().any(counts)
 }
 
 /// Whether the stored resource differs. Ids are in the key, and times are set by the node, so both are ignored.
@@ -203,8 +225,9 @@ fn without_times(value: &Value) -> Value {
 
 /// Prints one line for each resource, and below it one for each member.
 fn show(plan: &ApplyPlan) {
-    let mut text = changes_in_words(&plan.changes);
-    if let Some(requests) = &plan.requests {
+    let TriedChanges { changes, requests } = &plan.tried;
+    let mut text = changes_in_words(changes);
+    if let Some(requests) = requests {
         text.push_str(&compared_requests::in_words(requests));
     }
     // A closed pipe is not a failure.
