@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::json;
 use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, Signal, TempDir};
 
-use crate::api::{ADMIN, admin_addr, file};
+use crate::api::{ADMIN, VIEWER, admin_addr, file};
 use crate::weir;
 
 fn command(arguments: &[&str], gateway: &Gateway) -> Output {
@@ -193,6 +193,19 @@ fn secrets_that_are_as_in_the_files_are_no_change() {
     );
     let secret = new.key.lines().nth(1).expect("a line of it");
     assert!(!plan.contains(secret) && !plan.contains("ssls/named"), "{plan}");
+}
+
+#[test]
+fn a_viewer_is_told_which_role_a_comparison_needs() {
+    let gateway = weir().start(&file());
+    let place = TempDir::new();
+    let routes = place.write("routes.yaml", "routes: [{ id: r, uri: /r, plugins: {} }]\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["diff", "-f", routes.to_str().expect("a path")]);
+    command.env("WEIR_ADMIN", format!("http://{}", admin_addr(&gateway))).env("WEIR_ADMIN_KEY", VIEWER);
+    let output = command.output().expect("the binary starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("need a key with the role editor or admin") && !told.contains("WEIR_ADMIN_KEY"), "{told}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ use super::lanes::{ClientPresence, RequestLanes};
 use super::log_in::{KnownCaller, LogIns};
 use super::node_pages::{NodePage, NodePages, NodeStream, OpenedStream};
 use super::query::{Query, decoded_path};
-use super::refusals::{WRONG_KEY_PAUSE, refused_token, unauthorized};
+use super::refusals::{NOT_FOR_VIEWERS, WRONG_KEY_PAUSE, refused_token, unauthorized};
 use super::request::{
     AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
 };
@@ -297,7 +297,7 @@ impl AdminApi {
             return answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }));
         }
         if !is_own && caller.role == AdminRole::Viewer && head.method != Method::GET && !is_check(&path) {
-            return unauthorized("invalid method for role viewer");
+            return unauthorized(NOT_FOR_VIEWERS);
         }
         if head.method != Method::GET
             && let Err(refusal) = query.check().and_then(|()| check_wait(&query))

@@ -12,6 +12,10 @@ use super::tokens::TokenFault;
 /// The delay of the response to a wrong key, which limits the rate of guessing. Its connection gives way to any other meanwhile.
 pub(super) const WRONG_KEY_PAUSE: Duration = Duration::from_millis(200);
 
+/// The refusal of a change by a viewer, also of one that is only tried. It begins as in Apache APISIX.
+pub(super) const NOT_FOR_VIEWERS: &str =
+    "invalid method for role viewer: changes and dry runs need a key with the role editor or admin";
+
 pub(super) fn unauthorized(description: &str) -> AdminResponse {
     let body = json!({ "error_msg": "failed to check token", "description": description });
     answer::json_of(StatusCode::UNAUTHORIZED, &body)

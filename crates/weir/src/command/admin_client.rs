@@ -24,6 +24,8 @@ const MOST_ANSWER: usize = 1 << 30;
 pub const UNIX: &str = "unix:";
 /// How to give a key.
 const KEY_ADVICE: &str = "set WEIR_ADMIN_KEY, or give a file with `--key-file`";
+/// How the node begins to refuse what a viewer may not do. It is the text of Apache APISIX, for which its clients look.
+const NOT_FOR_VIEWERS: &str = "invalid method for role viewer";
 /// The longest time limit.
 const MOST_TIMEOUT_S: u64 = 86_400;
 
@@ -262,7 +264,9 @@ fn refusal(status: StatusCode, body: &Value) -> String {
         Some(description) => format!("{told}: {description} ({status})"),
         None => format!("{told} ({status})"),
     };
-    if status == StatusCode::UNAUTHORIZED { format!("{told}; {KEY_ADVICE}") } else { told }
+    // The role is no matter of which key was given.
+    let is_of_role = body["description"].as_str().is_some_and(|text| text.starts_with(NOT_FOR_VIEWERS));
+    if status == StatusCode::UNAUTHORIZED && !is_of_role { format!("{told}; {KEY_ADVICE}") } else { told }
 }
 
 fn diagnostic(fault: &Value) -> String {
