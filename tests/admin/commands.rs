@@ -173,9 +173,12 @@ fn secrets_that_are_as_in_the_files_are_no_change() {
     };
     let path = place.write("all.json", of("a.example", "t0ken"));
     let path = path.to_str().expect("a path");
-    done(&["apply", "-f", path, "--yes"], &gateway);
+    let applied = done(&["apply", "-f", path, "--yes"], &gateway);
+    // The certificate is for another name.
+    let warning = "weir: warning: ssls/named: sni: the certificate is not for `b.example`";
+    assert_eq!(applied.matches(warning).count(), 1, "it is said once: {applied}");
     let same = done(&["diff", "-f", path], &gateway);
-    assert!(same.contains("no changes"), "{same}");
+    assert!(same.contains("no changes") && !same.contains("warning"), "{same}");
     done(&["apply", "-f", path, "--yes"], &gateway);
     let history = done(&["history"], &gateway);
     assert_eq!(history.lines().count(), 1, "the second made no revision: {history}");
@@ -193,6 +196,9 @@ fn secrets_that_are_as_in_the_files_are_no_change() {
     );
     let secret = new.key.lines().nth(1).expect("a line of it");
     assert!(!plan.contains(secret) && !plan.contains("ssls/named"), "{plan}");
+    place.write("all.json", of("c.example", "t0ken"));
+    let plan = refused(&["diff", "-f", path], 1, &gateway);
+    assert!(plan.contains("warning: ssls/inline: sni: the certificate is not for `c.example`"), "{plan}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::thread;
 
 use serde_json::{Value, json};
-use weir_testkit::scaled;
+use weir_testkit::{Authority, DEADLINE, Signal, scaled};
 
 use crate::api::{ADMIN, Api, admin_addr, file, json as json_of};
 use crate::weir;
@@ -219,6 +219,26 @@ fn a_wrong_wait_is_told_before_anything_is_changed() {
     assert_eq!(answer.status, 400);
     assert!(answer.text().contains("invalid argument wait"), "{}", answer.text());
     assert_eq!(api.get("routes")["total"], 0);
+}
+
+#[test]
+fn a_warning_names_the_resource_of_a_store_also_after_a_start() {
+    let text = format!("listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true }}]\n{}", file());
+    let mut gateway = weir().start(&text);
+    let mut api = Api::of(&gateway);
+    let identity = Authority::of_tests().identity(&["a.example"]);
+    let ssl = json!({"snis": ["a.example", "b.example"], "cert": identity.certificate, "key": identity.key});
+    let answer = json_of(&api.put("ssls/site", &ssl.to_string()));
+    let path = "ssls/site: snis[1]";
+    assert_eq!((&answer["warnings"][0]["path"], &answer["warnings"][0]["key"]), (&json!(path), &json!("ssls/site")));
+    assert!(gateway.status()["configuration"]["warnings"].to_string().contains(path));
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+    let store = gateway.directory().join("weir-data/store.redb");
+    let again = weir().start(&format!("{text}store: {{ path: {} }}\n", store.display()));
+    let warnings = again.status()["configuration"]["warnings"].to_string();
+    assert!(warnings.contains(path) && !warnings.contains("ssls["), "{warnings}");
+    again.wait_stderr("the warning", |line| line.contains(path));
 }
 
 #[test]

@@ -111,6 +111,9 @@ fn unix_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::
 /// Makes a change durable, or returns why it cannot. Returns the revision that the store assigned, if any.
 pub(crate) type Commit<'a> = dyn FnMut() -> Result<Option<u64>, Vec<Diagnostic>> + 'a;
 
+/// A finding about a document, as operators see it.
+pub(crate) type NamedFinding<'a> = dyn Fn(Diagnostic) -> Diagnostic + 'a;
+
 /// What is known of a document that was compiled and not published.
 pub(crate) struct CheckedDocument {
     pub(crate) warnings: Vec<Diagnostic>,
@@ -206,11 +209,12 @@ impl Publisher {
         warnings: Vec<Diagnostic>,
     ) -> Result<Publication, Arc<[Diagnostic]>> {
         let mut state = self.lock();
-        let published = self.attempt(&mut state, document, hash, warnings, None);
+        let published = self.attempt(&mut state, document, hash, (warnings, &|warning| warning), None);
         published.map_err(|diagnostics| self.refuse_while(&state, diagnostics))
     }
 
-    /// Like [`Publisher::publish`], but problems are only returned. With `commit`, the author of the change waits for the
+    /// Like [`Publisher::publish`], but problems are only returned, and the warnings of the document are shown as `named` writes
+    /// them. With `commit`, the author of the change waits for the
     /// outcome; `commit` makes the change durable, after all checks and before any worker uses it.
     ///
     /// # Errors
@@ -219,7 +223,7 @@ impl Publisher {
         &self,
         document: &CompleteDocument,
         hash: String,
-        warnings: Vec<Diagnostic>,
+        warnings: (Vec<Diagnostic>, &NamedFinding<'_>),
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
         self.attempt(&mut self.lock(), document, hash, warnings, commit)
@@ -261,7 +265,7 @@ impl Publisher {
         state: &mut PublisherState,
         document: &CompleteDocument,
         hash: String,
-        warnings: Vec<Diagnostic>,
+        (warnings, named): (Vec<Diagnostic>, &NamedFinding<'_>),
         commit: Option<&mut Commit<'_>>,
     ) -> Result<Publication, Vec<Diagnostic>> {
         let begin = Instant::now();
@@ -274,7 +278,8 @@ impl Publisher {
         snapshot.revision = status.revision + 1;
         let settings = Arc::new(document.settings.clone());
         let started_with = state.started_with.get_or_insert_with(|| settings.clone());
-        let all = warnings.into_iter().chain(of_compiler).chain(unchangeable(document, started_with));
+        let of_document = of_compiler.into_iter().map(named);
+        let all = warnings.into_iter().chain(of_document).chain(unchangeable(document, started_with));
         let publication = Publication {
             revision: snapshot.revision,
             snapshot: Arc::new(snapshot),

@@ -13,8 +13,8 @@ use super::names::NameLookups;
 use super::resource_source::AcceptedSettings;
 use super::resources::Author;
 use super::secrets::KnownSecrets;
-use super::settle::{SettlePolicy, receipt_warnings, settle};
-use super::trial::ChangeTrial;
+use super::settle::{SettlePolicy, about_set_aside, receipt_warnings, settle};
+use super::trial::{ChangeTrial, ResourceNames};
 use super::trusted;
 use super::writes::{Plan, WriteOutcome, WriteReceipt};
 use crate::document::{BesideDocument, CompleteDocument, Document};
@@ -90,7 +90,7 @@ impl ResourceChecker {
             Err(faults) => return WriteOutcome::Invalid(faults),
         };
         let set_aside = trial.set_aside().clone();
-        let warnings = receipt_warnings(&trial, &record, &set_aside, &warnings);
+        let warnings = receipt_warnings(&record, about_set_aside(set_aside.values()).chain(warnings));
         let set_aside = set_aside.into_iter().filter(|(key, _)| request.forced || trial.touches(key));
         let set_aside = set_aside.map(|(_, fault)| fault).collect();
         WriteOutcome::Applied(WriteReceipt { record, publication: 0, set_aside, warnings, compared })
@@ -104,9 +104,9 @@ impl ResourceChecker {
         request: &ChangeCheck,
     ) -> Result<(Vec<Diagnostic>, RoutingOutcomes), Vec<Diagnostic>> {
         let load = |trial: &mut ChangeTrial| self.loader.load(trial, request.looks_outside);
-        let (_, CheckedDocument { warnings, outcomes }) =
+        let (loaded, CheckedDocument { warnings, outcomes }) =
             settle(trial, policy, load, |_, loaded, _| self.publisher.check(&loaded.document, &request.requests))?;
-        Ok((warnings, outcomes))
+        Ok((warnings.into_iter().map(|warning| loaded.named(warning)).collect(), outcomes))
     }
 
     /// Compares how requests are handled now with `after`, how they would be handled.
@@ -156,7 +156,7 @@ impl CheckLoader {
         let beside = self.what_is_beside(&document, &files, looks_outside).map_err(|stall| stalled(&stall))?;
         let mut document = document.complete(beside, &process_environment, self.limits);
         document.found = self.names.known(document.queries());
-        Ok(LoadedDocument::of_check(document, settings.revision()))
+        Ok(LoadedDocument::of_check(document, settings.revision(), trial.names()))
     }
 
     fn what_is_beside(
@@ -176,7 +176,7 @@ impl CheckLoader {
 }
 
 impl LoadedDocument {
-    fn of_check(document: CompleteDocument, revision: &str) -> LoadedDocument {
+    fn of_check(document: CompleteDocument, revision: &str, names: ResourceNames) -> LoadedDocument {
         LoadedDocument {
             document,
             revision: revision.to_owned(),
@@ -185,6 +185,7 @@ impl LoadedDocument {
             old_secrets: Vec::new(),
             incomplete: None,
             inputs: DocumentInputs::default(),
+            names: Some(names),
         }
     }
 }

@@ -17,7 +17,7 @@ use super::resource_source::AcceptedSettings;
 use super::secrets::Secrets;
 use super::seen::SeenFiles;
 use super::source::{Source, SourceVersion, Wake};
-use super::trial::ChangeTrial;
+use super::trial::{ChangeTrial, ResourceNames};
 use super::trusted;
 use crate::document::{BesideDocument, CompleteDocument, Document, Files, NameQuery, NamedFiles, WrittenDocument};
 use crate::text::diagnostic::Diagnostic;
@@ -95,6 +95,18 @@ pub struct LoadedDocument {
     pub(super) old_secrets: Vec<Diagnostic>,
     pub(super) incomplete: Option<Diagnostic>,
     pub(super) inputs: DocumentInputs,
+    /// The resources of a store that its paths stand for; `None` if the resources come from the file.
+    pub(super) names: Option<ResourceNames>,
+}
+
+impl LoadedDocument {
+    /// A finding about this document as operators see it: a resource of a store has no place in the file, so its key is named.
+    pub(super) fn named(&self, finding: Diagnostic) -> Diagnostic {
+        match &self.names {
+            Some(names) => names.name(finding),
+            None => finding,
+        }
+    }
 }
 
 /// The inputs of a document, to detect changes: the version of the source, and the files read.
@@ -279,7 +291,7 @@ impl DocumentLoader {
         let is_change = trial.as_ref().is_some_and(|trial| trial.is_change());
         let (beside, mut files) = self.beside(&document, is_change).map_err(|stall| vec![self.stalled(&stall)])?;
         files.append(read.included);
-        if trial.is_some_and(|trial| !trial.set_aside().is_empty()) {
+        if trial.as_ref().is_some_and(|trial| !trial.set_aside().is_empty()) {
             // The files of resources that are set aside may be the reason, so they are watched, too.
             files.add_missing(&self.files_read);
         }
@@ -293,6 +305,7 @@ impl DocumentLoader {
             old_secrets: self.complaints(problems),
             incomplete: read.incomplete,
             inputs: DocumentInputs { version: read.version, files },
+            names: trial.map(|trial| trial.names()),
         })
     }
 

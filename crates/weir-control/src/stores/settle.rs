@@ -82,7 +82,7 @@ pub(super) fn settle<T>(
 ) -> Result<(LoadedDocument, T), Vec<Diagnostic>> {
     for _ in 0..MOST_ROUNDS {
         let loaded = load(trial)?;
-        let warnings = loaded.warnings.iter().cloned().chain(told(trial.set_aside().values())).collect();
+        let warnings = loaded.warnings.iter().cloned().chain(about_set_aside(trial.set_aside().values())).collect();
         let faults = match finish(trial, &loaded, warnings) {
             Ok(finished) => return Ok((loaded, finished)),
             Err(faults) => faults,
@@ -100,24 +100,19 @@ pub(super) fn settle<T>(
 }
 
 /// A warning for each resource that is set aside.
-fn told<'d>(aside: impl Iterator<Item = &'d Diagnostic>) -> Vec<Diagnostic> {
-    let told = |fault: &Diagnostic| Diagnostic {
+pub(super) fn about_set_aside<'d>(aside: impl Iterator<Item = &'d Diagnostic>) -> impl Iterator<Item = Diagnostic> {
+    aside.map(|fault| Diagnostic {
         problem: format!("{}; the resource stays in the store, and is not served as it is there", fault.problem),
         ..fault.clone()
-    };
-    aside.map(told).collect()
+    })
 }
 
-/// The warnings about the resources that a change has put there: `warnings` of the whole document, and those set aside.
+/// Those of the warnings that are about resources that a change has put there. They name resources by their keys.
 pub(super) fn receipt_warnings(
-    trial: &ChangeTrial,
     record: &RevisionRecord,
-    set_aside: &BTreeMap<ResourceKey, Diagnostic>,
-    warnings: &[Diagnostic],
+    warnings: impl IntoIterator<Item = Diagnostic>,
 ) -> Vec<Diagnostic> {
-    let changed: BTreeSet<&ResourceKey> = record.changes.iter().map(|change| &change.key).collect();
-    let aside = told(set_aside.iter().filter(|(key, _)| changed.contains(key)).map(|(_, fault)| fault));
-    let sorted = trial.sort(warnings).resources.into_iter();
-    let of_compiler = sorted.filter(|(key, _)| changed.contains(key)).flat_map(|(_, warnings)| warnings);
-    aside.into_iter().chain(of_compiler).collect()
+    let changed: BTreeSet<&str> = record.changes.iter().map(|change| change.key.as_str()).collect();
+    let key = |path: &str| path.split_once(": ").map_or(path.len(), |(key, _)| key.len());
+    warnings.into_iter().filter(|warning| changed.contains(&warning.path[..key(&warning.path)])).collect()
 }

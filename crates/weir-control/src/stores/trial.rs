@@ -28,8 +28,49 @@ pub struct ChangeTrial {
     form: ServedForm,
     /// Whether changes of other nodes are being published.
     follows: bool,
-    /// The keys of the items of each short list in the last document, in order.
-    order: BTreeMap<&'static str, Vec<ResourceKey>>,
+    /// The resources of the last document.
+    names: ResourceNames,
+}
+
+/// The resources that the paths of a document stand for: `ssls[0]` for `ssls/a`, and `routes[r]` for `routes/r`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ResourceNames {
+    /// The keys of the items of each short list, in order. Long lists have ids in place of indices.
+    short: Arc<BTreeMap<&'static str, Vec<ResourceKey>>>,
+}
+
+impl ResourceNames {
+    /// The same finding, with the key of its resource: `ssls[0].sni` of the document is `ssls/a: sni`.
+    pub(super) fn name(&self, finding: Diagnostic) -> Diagnostic {
+        // Other writers of a shared store may use ids with brackets, which are not told apart here.
+        let found = self.resource_of(&finding.path, |_| true);
+        found.map(|(key, rest)| of_resource(&finding, &key, rest)).unwrap_or(finding)
+    }
+
+    /// The resource at the start of a path of the document, and the rest of the path.
+    fn resource_of<'p>(
+        &self,
+        path: &'p str,
+        is_known: impl Fn(&ResourceKey) -> bool,
+    ) -> Option<(ResourceKey, &'p str)> {
+        let (list, rest) = path.split_once('[')?;
+        if !is_long(list) {
+            let (index, rest) = rest.split_once(']')?;
+            return Some((self.short.get(list)?.get(index.parse::<usize>().ok()?)?.clone(), rest));
+        }
+        // Other writers of a shared store may use any id, even with brackets.
+        let mut ends = rest.match_indices(']').map(|(end, _)| (ResourceKey::new(list, &rest[..end]), &rest[end + 1..]));
+        ends.find(|(key, _)| is_known(key))
+    }
+}
+
+/// A finding about a resource; `rest` is its path without the resource.
+fn of_resource(finding: &Diagnostic, key: &ResourceKey, rest: &str) -> Diagnostic {
+    let path = match rest.trim_start_matches('.') {
+        "" => key.to_string(),
+        rest => format!("{key}: {rest}"),
+    };
+    Diagnostic { path, line: None, column: None, ..finding.clone() }
 }
 
 /// The lists of resources for a document.
@@ -59,7 +100,7 @@ impl LiveResources {
             records: Vec::new(),
             form: state.form.clone(),
             follows: state.follows,
-            order: BTreeMap::new(),
+            names: ResourceNames::default(),
         }
     }
 }
@@ -185,8 +226,7 @@ impl ChangeTrial {
             };
             read.set(source, key, json.map(|json| item(key, json)));
         }
-        self.order.clear();
-        let mut short = Vec::new();
+        let (mut short, mut keys) = (Vec::new(), BTreeMap::new());
         for list in RESOURCE_LISTS.iter().copied().filter(|list| !is_long(list)) {
             let all = view.list(list).into_iter();
             let served: Vec<_> = all
@@ -199,10 +239,11 @@ impl ChangeTrial {
                 continue;
             }
             let items = served.iter().map(|(key, json)| item(key, json)).collect();
-            self.order.insert(list, served.into_iter().map(|(key, _)| key.clone()).collect());
+            keys.insert(list, served.into_iter().map(|(key, _)| key.clone()).collect());
             let value = TreeNode::unplaced(NodeKind::List(items));
             short.push(MapEntry::unplaced(list, value));
         }
+        self.names = ResourceNames { short: Arc::new(keys) };
         DocumentLists { short, long: read.lists() }
     }
 
@@ -212,13 +253,9 @@ impl ChangeTrial {
         // Whether a text is JSON is looked at once for each resource: it may be long, and have many faults.
         let mut unreadable: BTreeMap<ResourceKey, Option<String>> = BTreeMap::new();
         for fault in faults {
-            match self.resource_of(&fault.path) {
+            match self.names.resource_of(&fault.path, |key| self.view().get(key).is_some()) {
                 Some((key, rest)) => {
-                    let path = match rest.trim_start_matches('.') {
-                        "" => key.to_string(),
-                        rest => format!("{key}: {rest}"),
-                    };
-                    let fault = Diagnostic { path, line: None, column: None, ..fault.clone() };
+                    let fault = of_resource(fault, &key, rest);
                     let known = sorted.resources.entry(key.clone()).or_default();
                     let of_text = || self.view().get(&key).and_then(StoredResource::fault);
                     match unreadable.entry(key.clone()).or_insert_with(of_text).clone() {
@@ -236,16 +273,9 @@ impl ChangeTrial {
         sorted
     }
 
-    /// The resource at the start of a path of the document, and the rest of the path. Long lists have ids in place of indices.
-    fn resource_of<'p>(&self, path: &'p str) -> Option<(ResourceKey, &'p str)> {
-        let (list, rest) = path.split_once('[')?;
-        if !is_long(list) {
-            let (index, rest) = rest.split_once(']')?;
-            return Some((self.order.get(list)?.get(index.parse::<usize>().ok()?)?.clone(), rest));
-        }
-        // Other writers of a shared store may use any id, even with brackets.
-        let mut ends = rest.match_indices(']').map(|(end, _)| (ResourceKey::new(list, &rest[..end]), &rest[end + 1..]));
-        ends.find(|(key, _)| self.view().get(key).is_some())
+    /// The resources of the last document.
+    pub(super) fn names(&self) -> ResourceNames {
+        self.names.clone()
     }
 }
 

@@ -362,7 +362,9 @@ impl Watching {
         let Some(loaded) = &mut self.serving else { return };
         if self.loader.update_names(loaded) {
             // The document has compiled before, and addresses cannot cause faults.
-            let _ = self.publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
+            let named = |warning| loaded.named(warning);
+            let warnings = loaded.warnings.clone();
+            let _ = self.publisher.try_publish(&loaded.document, loaded.revision.clone(), (warnings, &named), None);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::say::say;
 use bytes::Bytes;
 use clap::Args;
 use http::header::HOST;
@@ -267,6 +268,20 @@ fn refusal(status: StatusCode, body: &Value) -> String {
     // The role is no matter of which key was given.
     let is_of_role = body["description"].as_str().is_some_and(|text| text.starts_with(NOT_FOR_VIEWERS));
     if status == StatusCode::UNAUTHORIZED && !is_of_role { format!("{told}; {KEY_ADVICE}") } else { told }
+}
+
+/// What a change that was made or tried has `warnings` about, one line for each.
+pub fn warnings(body: &Value) -> Vec<String> {
+    let mut lines: Vec<String> = body["warnings"].as_array().into_iter().flatten().map(diagnostic).collect();
+    if let Some(more) = body["warnings_more"].as_u64() {
+        lines.push(format!("{more} more"));
+    }
+    lines
+}
+
+/// Says what a change that was made has `warnings` about.
+pub fn say_warnings(body: &Value) {
+    warnings(body).iter().for_each(|warning| say!("warning: {warning}"));
 }
 
 fn diagnostic(fault: &Value) -> String {

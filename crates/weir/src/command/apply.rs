@@ -11,7 +11,7 @@ use http::Method;
 use serde_json::{Value, json};
 use weir_control::stores::resources::ResourceKey;
 
-use super::admin_client::{AdminClient, AdminOptions};
+use super::admin_client::{AdminClient, AdminOptions, warnings};
 use super::resources::ended;
 use super::{compared_files, compared_requests, recorded_requests, resource_files};
 use crate::say::{self, say};
@@ -84,6 +84,7 @@ struct ApplyPlan {
 #[derive(Default)]
 struct TriedChanges {
     changes: Vec<Value>,
+    warnings: Vec<String>,
     /// How the changes concern the given requests, if there are any.
     requests: Option<Value>,
 }
@@ -133,6 +134,9 @@ impl ApplyCommand {
         let path = format!("configs?wait={}ms", wait.as_millis());
         let answer = node.ask(Method::PATCH, &path, &fields, Some(&body))?;
         say!("applied: revision {}", answer.body["revision"]);
+        // The others stand above, with the changes.
+        let is_new = |warning: &String| !plan.tried.warnings.contains(warning);
+        warnings(&answer.body).iter().filter(|warning| is_new(warning)).for_each(|warning| say!("warning: {warning}"));
         Ok(())
     }
 }
@@ -179,7 +183,11 @@ fn tried(node: &AdminClient, operations: &mut Vec<Value>, asked: Option<Vec<Valu
     let changed: BTreeSet<&str> = changes.iter().filter_map(|change| change["key"].as_str()).collect();
     let is_changed = |key: &Value| key.as_str().is_some_and(|key| changed.contains(key));
     operations.retain(|operation| operation.get("delete").is_some() || is_changed(&operation["put"]));
-    Ok(TriedChanges { changes, requests: tried.get_mut("requests").map(Value::take) })
+    if let Some(listed) = tried["warnings"].as_array_mut() {
+        listed.retain(|warning| is_changed(&warning["key"]));
+    }
+    let warnings = warnings(&tried);
+    Ok(TriedChanges { changes, warnings, requests: tried.get_mut("requests").map(Value::take) })
 }
 
 /// The list that contains a resource; for a credential, the list of its consumer.
@@ -225,13 +233,14 @@ fn without_times(value: &Value) -> Value {
 
 /// Prints one line for each resource, and below it one for each member.
 fn show(plan: &ApplyPlan) {
-    let TriedChanges { changes, requests } = &plan.tried;
+    let TriedChanges { changes, warnings, requests } = &plan.tried;
     let mut text = changes_in_words(changes);
     if let Some(requests) = requests {
         text.push_str(&compared_requests::in_words(requests));
     }
     // A closed pipe is not a failure.
     let _ = io::stdout().write_all(text.as_bytes());
+    warnings.iter().for_each(|warning| say!("warning: {warning}"));
 }
 
 /// One line for each change, and below it one for each member of a resource that stays.

@@ -7,7 +7,7 @@ use clap::Args;
 use http::Method;
 use serde_json::Value;
 
-use super::admin_client::{AdminClient, AdminOptions};
+use super::admin_client::{AdminClient, AdminOptions, say_warnings};
 use super::resources::{ended, print};
 use crate::say::{self, say};
 
@@ -114,6 +114,7 @@ impl RollbackCommand {
         }
         let made = self.ask(node, &wait)?;
         say!("rolled back to revision {}; the new revision is {}", self.revision, made["revision"]);
+        say_warnings(&made);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminClient, AdminOptions};
+use super::admin_client::{AdminClient, AdminOptions, say_warnings};
 use crate::exit::{self, ExitFailure};
 use crate::say::{self, say};
 
@@ -123,6 +123,7 @@ impl PutCommand {
         let answer = node.ask(Method::PUT, &self.key, &fields, Some(&value))?;
         let done = if answer.status == StatusCode::CREATED { "created" } else { "replaced" };
         say!("{}: {done}", self.key);
+        say_warnings(&answer.body);
         Ok(())
     }
 }

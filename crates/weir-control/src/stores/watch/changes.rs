@@ -52,7 +52,6 @@ struct PublishedTrial {
     /// The revision that the store has given it.
     revision: Option<u64>,
     set_aside: BTreeMap<ResourceKey, Diagnostic>,
-    trial: ChangeTrial,
 }
 
 /// Publishes a loaded document. Faulty resources of a store are set aside, each with a warning; in a file, any fault makes the
@@ -73,7 +72,8 @@ pub fn publish_first(
     let load = |trial: &mut ChangeTrial| first.take().map_or_else(|| loader.load_trial(Some(trial)), Ok);
     let published = settle(&mut trial, &SettlePolicy::Any, load, |trial, loaded, warnings| {
         // There is nothing to write to the store, so this cannot fail.
-        let publication = publisher.try_publish(&loaded.document, loaded.revision.clone(), warnings, None)?;
+        let named = |warning| loaded.named(warning);
+        let publication = publisher.try_publish(&loaded.document, loaded.revision.clone(), (warnings, &named), None)?;
         let _ = trial.commit();
         Ok(publication)
     });
@@ -175,7 +175,8 @@ impl Watching {
         let published = settle(&mut trial, &SettlePolicy::Any, load, |trial, loaded, warnings| {
             let mut nothing_to_commit = || Ok(None);
             let commit: Option<&mut Commit<'_>> = Some(&mut nothing_to_commit);
-            self.publisher.try_publish(&loaded.document, loaded.revision.clone(), warnings, commit)?;
+            let named = |warning| loaded.named(warning);
+            self.publisher.try_publish(&loaded.document, loaded.revision.clone(), (warnings, &named), commit)?;
             for (resource, fault) in trial.set_aside().iter().filter(|(key, _)| !before.contains_key(*key)) {
                 tracing::warn!(
                     %resource, problem = %fault.problem,
@@ -242,14 +243,15 @@ impl Watching {
                 Ok(revision)
             };
             let commit: Option<&mut Commit<'_>> = Some(&mut commit);
+            let named = |warning| loaded.named(warning);
             let publication =
-                self.publisher.try_publish(&loaded.document, loaded.revision.clone(), warnings, commit)?;
+                self.publisher.try_publish(&loaded.document, loaded.revision.clone(), (warnings, &named), commit)?;
             Ok((publication, set_aside))
         });
         match (published, rejection) {
             (Ok((loaded, (publication, set_aside))), _) => {
                 self.accept_trial(loaded);
-                Ok(PublishedTrial { publication, revision, set_aside, trial })
+                Ok(PublishedTrial { publication, revision, set_aside })
             }
             (Err(_), Some(rejection)) => Err(rejection),
             (Err(faults), None) => Err(Rejection::Invalid(faults)),
@@ -332,12 +334,12 @@ fn panicked() -> WriteOutcome {
 
 impl PublishedTrial {
     fn answer_all(self, staged: Vec<StagedChange>) {
-        let PublishedTrial { publication, set_aside, trial, .. } = self;
+        let PublishedTrial { publication, set_aside, .. } = self;
         for StagedChange { write, record } in staged {
             let is_changed = |key: &ResourceKey| record.changes.iter().any(|change| change.key == *key);
             let of_change = set_aside.iter().filter(|(key, _)| write.request.forced || is_changed(key));
             let of_change = of_change.map(|(_, fault)| fault.clone()).collect();
-            let warnings = receipt_warnings(&trial, &record, &set_aside, &publication.warnings);
+            let warnings = receipt_warnings(&record, publication.warnings.iter().cloned());
             write.answer(WriteOutcome::Applied(WriteReceipt {
                 record,
                 publication: publication.revision,
