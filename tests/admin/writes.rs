@@ -3,7 +3,7 @@
 use std::thread;
 
 use serde_json::{Value, json};
-use weir_testkit::{Authority, DEADLINE, Signal, scaled};
+use weir_testkit::{Authority, DEADLINE, Response, Signal, scaled};
 
 use crate::api::{ADMIN, Api, admin_addr, file, json as json_of};
 use crate::weir;
@@ -239,6 +239,38 @@ fn a_warning_names_the_resource_of_a_store_also_after_a_start() {
     let warnings = again.status()["configuration"]["warnings"].to_string();
     assert!(warnings.contains(path) && !warnings.contains("ssls["), "{warnings}");
     again.wait_stderr("the warning", |line| line.contains(path));
+}
+
+#[test]
+fn a_change_is_answered_with_what_is_probably_not_meant_in_it() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let route = |uri: &str| json!({"uri": uri, "plugins": {"mocking": {"response_example": "x"}}});
+    let warnings = |answer: &Response| -> Vec<String> {
+        let told = json_of(answer)["warnings"].as_array().cloned().unwrap_or_default();
+        told.iter().map(|one| format!("{}: {}", one["path"].as_str().unwrap_or(""), one["problem"])).collect()
+    };
+    api.put("routes/old", &route("/a").to_string());
+    for (uri, part) in [("/v/(.*)", "(.*"), ("/v9/{id}", "{id}")] {
+        let expected = [format!("routes/r: uri: \"`{part}` in `{uri}` is matched as plain text\"")];
+        assert_eq!(warnings(&api.put("routes/r?dry_run=true", &route(uri).to_string())), expected);
+        assert_eq!(warnings(&api.put("routes/r", &route(uri).to_string())), expected);
+        assert_eq!(warnings(&api.ask("PATCH", "routes/r", "", r#"{"desc": "d"}"#)), expected);
+        let mut item = route(uri);
+        item["id"] = "r".into();
+        let body = json!({"routes": [item]}).to_string();
+        assert_eq!(warnings(&api.ask("POST", "configs/validate", "", &body)), expected);
+    }
+    assert_eq!(warnings(&api.put("routes/old", &route("/a").to_string())), [""; 0], "only of what is changed");
+    let own = json!({"plugins": {"ip-restriction": {"blacklist": ["10.0.0.1"], "message": "${NAME}"}}});
+    let told = warnings(&api.put("plugin_configs/c", &own.to_string()));
+    assert_eq!(told, ["plugin_configs/c: plugins.ip-restriction.message: \"`${NAME}` is plain text here\""]);
+    // Those of one change are compared with each other.
+    let body = json!({"operations": [{"put": "routes/x", "value": route("/same")}, {"put": "routes/y", "value": route("/same")}]});
+    let told = warnings(&api.ask("PATCH", "configs", "", &body.to_string()));
+    let expected = "routes/y: uri: \"no request with the path `/same` reaches this route: routes/x takes all of them\"";
+    assert_eq!(told, [expected]);
+    assert_eq!(gateway.status()["configuration"]["warnings"], json!([]), "they are told to the author");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Checks a configuration without publishing it, for `weir check`.
 
-mod doubts;
 #[cfg(test)]
 mod quoted_secrets;
 mod written_files;
@@ -9,6 +8,7 @@ use weir_plugin::Registry;
 
 use crate::compile::{Compiled, compile};
 use crate::document::{CompleteDocument, WrittenDocument};
+use crate::doubts;
 use crate::stores::DocumentLoader;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::yaml::TextLimits;
@@ -44,7 +44,7 @@ pub fn check_document(document: &CompleteDocument, registry: &Registry) -> Resul
     if !unwritable.is_empty() {
         return Err(unwritable);
     }
-    warnings.extend(doubts::doubts(document, registry).into_iter().map(|doubt| document.located(doubt)));
+    warnings.extend(doubts::about_document(document, registry).into_iter().map(|doubt| document.located(doubt)));
     // The sort is stable: the main file comes before the included ones, and findings without a line come last.
     let place = |warning: &Diagnostic| (warning.line.unwrap_or(u32::MAX), warning.column);
     let is_included = |warning: &Diagnostic| warning.source != document.source;

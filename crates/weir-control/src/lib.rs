@@ -11,6 +11,7 @@ pub mod admin;
 mod check;
 pub mod compile;
 mod data_directory;
+mod doubts;
 pub mod explain;
 pub mod hubs;
 pub mod plugin_schemas;

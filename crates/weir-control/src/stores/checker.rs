@@ -18,6 +18,7 @@ use super::trial::{ChangeTrial, ResourceNames};
 use super::trusted;
 use super::writes::{Plan, WriteOutcome, WriteReceipt};
 use crate::document::{BesideDocument, CompleteDocument, Document};
+use crate::doubts;
 use crate::explain::{ComparedRequest, RequestDescription, RoutingOutcomes, compared};
 use crate::publish::{CheckedDocument, Publisher};
 use crate::text::diagnostic::Diagnostic;
@@ -106,7 +107,9 @@ impl ResourceChecker {
         let load = |trial: &mut ChangeTrial| self.loader.load(trial, request.looks_outside);
         let (loaded, CheckedDocument { warnings, outcomes }) =
             settle(trial, policy, load, |_, loaded, _| self.publisher.check(&loaded.document, &request.requests))?;
-        Ok((warnings.into_iter().map(|warning| loaded.named(warning)).collect(), outcomes))
+        let put = trial.put();
+        let doubts = doubts::about_resources(&loaded.document, put.iter().map(|key| (key.list(), key.id())));
+        Ok((warnings.into_iter().chain(doubts).map(|warning| loaded.named(warning)).collect(), outcomes))
     }
 
     /// Compares how requests are handled now with `after`, how they would be handled.

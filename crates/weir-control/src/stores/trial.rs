@@ -277,6 +277,11 @@ impl ChangeTrial {
     pub(super) fn names(&self) -> ResourceNames {
         self.names.clone()
     }
+
+    /// The resources that are put there, by this change and those made together with it.
+    pub(super) fn put(&self) -> Vec<ResourceKey> {
+        self.pending.iter().filter(|(_, resource)| resource.is_some()).map(|(key, _)| key.clone()).collect()
+    }
 }
 
 impl std::fmt::Debug for ChangeTrial {

@@ -16,6 +16,7 @@ use super::super::store::{CommitFailure, StoreFailure};
 use super::super::trial::ChangeTrial;
 use super::super::writes::{PlanRefusal, QueuedWrite, WriteOutcome, WriteReceipt};
 use super::Watching;
+use crate::doubts;
 use crate::publish::{Commit, Publication, Publisher};
 use crate::text::diagnostic::Diagnostic;
 
@@ -52,6 +53,8 @@ struct PublishedTrial {
     /// The revision that the store has given it.
     revision: Option<u64>,
     set_aside: BTreeMap<ResourceKey, Diagnostic>,
+    /// What is accepted in the changed resources and probably not intended. The warnings of the publication are not among them.
+    doubts: Vec<Diagnostic>,
 }
 
 /// Publishes a loaded document. Faulty resources of a store are set aside, each with a warning; in a file, any fault makes the
@@ -226,7 +229,7 @@ impl Watching {
     /// Publishes and commits a trial. Resources set aside are tried again, since the change may add what they lacked.
     fn publish_trial(&mut self, mut trial: ChangeTrial, policy: &SettlePolicy) -> Result<PublishedTrial, Rejection> {
         trial.retry_set_aside();
-        let (mut rejection, mut revision) = (None, None);
+        let (mut rejection, mut revision, put) = (None, None, trial.put());
         let load = |trial: &mut ChangeTrial| self.loader.load_trial(Some(trial));
         let published = settle(&mut trial, policy, load, |trial, loaded, warnings| {
             let set_aside = trial.set_aside().clone();
@@ -250,8 +253,10 @@ impl Watching {
         });
         match (published, rejection) {
             (Ok((loaded, (publication, set_aside))), _) => {
+                let doubts = doubts::about_resources(&loaded.document, put.iter().map(|key| (key.list(), key.id())));
+                let doubts = doubts.into_iter().map(|doubt| loaded.named(doubt)).collect();
                 self.accept_trial(loaded);
-                Ok(PublishedTrial { publication, revision, set_aside })
+                Ok(PublishedTrial { publication, revision, set_aside, doubts })
             }
             (Err(_), Some(rejection)) => Err(rejection),
             (Err(faults), None) => Err(Rejection::Invalid(faults)),
@@ -334,12 +339,12 @@ fn panicked() -> WriteOutcome {
 
 impl PublishedTrial {
     fn answer_all(self, staged: Vec<StagedChange>) {
-        let PublishedTrial { publication, set_aside, .. } = self;
+        let PublishedTrial { publication, set_aside, doubts, .. } = self;
         for StagedChange { write, record } in staged {
             let is_changed = |key: &ResourceKey| record.changes.iter().any(|change| change.key == *key);
             let of_change = set_aside.iter().filter(|(key, _)| write.request.forced || is_changed(key));
             let of_change = of_change.map(|(_, fault)| fault.clone()).collect();
-            let warnings = receipt_warnings(&record, publication.warnings.iter().cloned());
+            let warnings = receipt_warnings(&record, publication.warnings.iter().chain(&doubts).cloned());
             write.answer(WriteOutcome::Applied(WriteReceipt {
                 record,
                 publication: publication.revision,

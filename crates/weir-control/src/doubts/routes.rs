@@ -8,7 +8,9 @@ use super::Doubts;
 use crate::document::RouteSpec;
 use crate::text::fingerprint::Fingerprint;
 
-pub(super) fn indistinguishable(doubts: &Doubts) {
+/// Compares the routes with each other, as long as they have no more than `most_pairs` of host and uri together.
+pub(super) fn indistinguishable(doubts: &Doubts, most_pairs: usize) {
+    let mut left = most_pairs;
     // Earlier routes by host, path, priority and conditions; none of them takes all methods of another.
     let mut places: HashMap<Fingerprint, Vec<&RouteSpec>> = HashMap::new();
     for route in doubts.enabled_routes() {
@@ -17,6 +19,8 @@ pub(super) fn indistinguishable(doubts: &Doubts) {
             _ => &route.hosts,
         };
         let hosts: Vec<Option<&String>> = if hosts.is_empty() { vec![None] } else { hosts.iter().map(Some).collect() };
+        let Some(rest) = left.checked_sub(hosts.len().saturating_mul(route.uris.len())) else { return };
+        left = rest;
         let conditions = conditions(route);
         for (index, uri) in route.uris.iter().enumerate() {
             let Some(uri) = uri_without_names(uri) else { continue };
@@ -53,7 +57,7 @@ fn report(doubts: &Doubts, route: &RouteSpec, index: usize, taker: &RouteSpec) {
         false => (
             format!(
                 "no request with the path `{uri}` reaches this route: {} takes all of them",
-                doubts.document.named(&taker.origin)
+                doubts.named(&taker.origin)
             ),
             "remove one of the two, or give them different `hosts`, `methods`, `vars` or `priority`",
         ),

@@ -23,7 +23,7 @@ pub(super) fn held_as_a_whole(doubts: &Doubts) {
                 "`{}` holds the whole content of responses, and by its plugin `{}` {} has event streams, which are then refused",
                 plugin.name,
                 streaming.name,
-                doubts.document.named(&route.origin),
+                doubts.named(&route.origin),
             );
             let advice =
                 "set `streams: pass`, so that streams pass unchanged, or use another route for them".to_owned();
