@@ -242,6 +242,7 @@ export const t = {
     emptyTitle: "No destinations", empty: "A log plugin on a route, a service or a global rule makes one.",
     outcome: "Outcome", records: "Records", size: "Size", accepted: "Accepted", delivered: "Delivered", inMemory: "Waiting in memory", inSpool: "Waiting on disk", inFlight: "Being sent",
     rejected: (reason) => `Rejected: ${reason.replaceAll("_", " ")}`, dropped: (reason) => `Dropped: ${reason.replaceAll("_", " ")}`, failing: "failing", working: "working",
+    nextAttempt: (at) => `The next attempt is at ${at}`,
   },
 
   nodes: {

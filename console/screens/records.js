@@ -1,7 +1,7 @@
 // What became of log records.
 
 import { call } from "../api.js";
-import { bytes, number } from "../format.js";
+import { bytes, number, time } from "../format.js";
 import { loaded } from "../load.js";
 import { badge, empty, heading, problem, prose, waiting } from "../parts.js";
 import { t } from "../texts.js";
@@ -41,6 +41,7 @@ function account(sink) {
   return html`<section><div class="title-row"><h2 class="wrap">${sink.name}</h2>${badge(sink.last_error ? words.failing : words.working, sink.last_error ? "bad" : "good")}</div>
     <p class="muted">${sink.plugin}</p>
     ${sink.last_error ? html`<p class="problem">${prose(sink.last_error)}</p>` : nothing}
+    ${sink.next_attempt_ms ? html`<p class="muted">${words.nextAttempt(time(sink.next_attempt_ms))}</p>` : nothing}
     <table><thead><tr><th>${words.outcome}</th><th class="right">${words.records}</th><th class="right">${words.size}</th></tr></thead>
       <tbody>${rows.map(([title, tally, tone]) => html`<tr><td class=${tally.records ? tone : ""}>${title}</td><td class="right">${number(tally.records)}</td><td class="right muted">${bytes(tally.bytes)}</td></tr>`)}
       <tr><td><b>${words.accepted}</b></td><td class="right"><b>${number(sink.accepted.records)}</b></td><td class="right muted">${bytes(sink.accepted.bytes)}</td></tr></tbody></table></section>`;

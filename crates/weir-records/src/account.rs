@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
@@ -21,6 +22,7 @@ struct AccountState {
     free: Vec<usize>,
     used: usize,
     last_error: Option<String>,
+    next_attempt: Option<SystemTime>,
 }
 
 /// An account at one moment. It always balances: `accepted = delivered + rejected + dropped + pending`.
@@ -36,6 +38,8 @@ pub struct AccountReading {
     pub dropped: Settled,
     pub pending: Pending,
     pub last_error: Option<String>,
+    /// When a batch that was not delivered is sent again, in milliseconds since 1970; `None` if none waits.
+    pub next_attempt_ms: Option<u64>,
 }
 
 /// Tallies by reason.
@@ -74,6 +78,7 @@ impl AccountReading {
         self.pending.spool.add(other.pending.spool);
         self.pending.inflight.add(other.pending.inflight);
         self.last_error = other.last_error.or(self.last_error.take());
+        self.next_attempt_ms = self.next_attempt_ms.into_iter().chain(other.next_attempt_ms).min();
     }
 }
 
@@ -104,7 +109,7 @@ impl RecordAccount {
 
     pub(crate) fn of(name: &str, cells: Cells) -> RecordAccount {
         let books = cells.books();
-        let state = AccountState { books, free: Vec::new(), used: 0, last_error: None };
+        let state = AccountState { books, free: Vec::new(), used: 0, last_error: None, next_attempt: None };
         RecordAccount { name: name.to_owned(), cells, state: Mutex::new(state) }
     }
 
@@ -175,6 +180,11 @@ impl RecordAccount {
         }
     }
 
+    /// Sets when a batch is sent again; `None` when it is.
+    pub(crate) fn set_next_attempt(&self, at: Option<SystemTime>) {
+        self.lock().next_attempt = at;
+    }
+
     /// Reads the account at this moment.
     pub fn read(&self) -> AccountReading {
         let state = self.lock();
@@ -201,6 +211,10 @@ impl RecordAccount {
             dropped,
             pending: Pending { memory, spool: books.spooled, inflight: books.inflight },
             last_error: state.last_error.clone(),
+            next_attempt_ms: state.next_attempt.map(|at| {
+                let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+                u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+            }),
         }
     }
 }

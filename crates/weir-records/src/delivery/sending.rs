@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
 
@@ -150,7 +150,7 @@ impl RecordDelivery {
                     if self.has_drained_long_enough() {
                         return place.put_back(parcels);
                     }
-                    let _ = timeout(pause, given_up(&core)).await;
+                    self.pause(pause).await;
                 }
                 None => {
                     self.task.complain_of_destination(&error, "records are lost");
@@ -266,7 +266,7 @@ impl RecordDelivery {
                 return (self.keep(batch), DropReason::Abandoned);
             }
             batch = self.spill(batch);
-            let _ = timeout(pause, given_up(&core)).await;
+            self.pause(pause).await;
             if batch.is_empty() {
                 return (batch, DropReason::Shutdown);
             }
@@ -274,6 +274,14 @@ impl RecordDelivery {
                 return (self.keep(batch), DropReason::Shutdown);
             }
         }
+    }
+
+    /// Waits before the next attempt, which the account shows meanwhile.
+    async fn pause(&self, pause: Duration) {
+        let account = &self.task.account;
+        account.set_next_attempt(SystemTime::now().checked_add(pause));
+        let _ = timeout(pause, given_up(&self.task.core)).await;
+        account.set_next_attempt(None);
     }
 
     /// Whether the sink was closed some time ago and its destination still refuses records.

@@ -1,4 +1,5 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use weir_testkit::{DEADLINE, eventually};
 
@@ -127,6 +128,31 @@ fn every_record_is_delivered_or_its_fate_is_booked() {
     let rejected: Vec<_> = reading.rejected.iter().map(|(reason, tally)| (*reason, tally.records)).collect();
     assert_eq!(rejected, [("invalid", 1), ("mapping", 1)]);
     assert_eq!(reading.last_error.as_deref(), Some("no"));
+}
+
+#[test]
+fn account_shows_when_the_next_attempt_begins() {
+    let (sender, batches) = sent_to();
+    let mut is_back = false;
+    let retries = Retries::Always;
+    let mut harness = Harness::start(SinkOptions { retries, ..options(1) }, move |batch| {
+        let _ = sender.send(texts(batch));
+        match std::mem::replace(&mut is_back, true) {
+            false => SendOutcome::Failed { error: "refused".into(), after: Some(Duration::from_secs(1)) },
+            true => SendOutcome::Taken,
+        }
+    });
+    let before = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64;
+    harness.write(&["1"]);
+    eventually("the next attempt is known", DEADLINE, || harness.read().next_attempt_ms.is_some());
+    let reading = harness.read();
+    let next = reading.next_attempt_ms.unwrap_or_default();
+    assert!((before + 1_000..before + 60_000).contains(&next), "{next} is after {before}");
+    assert_eq!(reading.last_error.as_deref(), Some("refused"));
+    eventually("it is delivered", DEADLINE, || harness.read().delivered.records == 1);
+    let reading = harness.end();
+    assert_eq!((reading.next_attempt_ms, reading.last_error), (None, None));
+    assert_eq!(batches.try_iter().count(), 2);
 }
 
 #[test]
