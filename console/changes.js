@@ -34,21 +34,22 @@ async function attempt(kind, run, text) {
   await refresh(kind.list);
 }
 
-/** Saves a resource that was read as `before`. Throws a `Refusal`; its status is 412 if another user has saved the resource since. */
-export async function save(kind, before, value) {
+/** Saves a resource that was read as `before`. `saved` is called before it is told. Throws a `Refusal`; its status is 412 if another user has saved the resource since. */
+export async function save(kind, before, value, saved) {
   const id = idOf(before, kind);
   const entry = await put(kind, id, value, ifAt(before.modifiedIndex));
   const back = () => attempt(kind, () => put(kind, id, editable(before.value), ifAt(entry.modifiedIndex)), t.undone(id));
+  saved?.(entry);
   report(t.saved(id), entry, kind.hidden ? null : back);
   await refresh(kind.list);
-  return entry;
 }
 
 /** Makes a resource; one without an id gets one by chance. Returns its id. */
-export async function create(kind, id, value) {
+export async function create(kind, id, value, saved) {
   const known = (kind.self ? value[kind.self] : id) || byChance();
   const entry = await put(kind, (kind.prefix ?? "") + known, value, { "If-None-Match": "*" });
   const made = idOf(entry, kind);
+  saved();
   report(t.created(made), entry, () => attempt(kind, () => call(placeOf(kind, made), { method: "DELETE" }), t.undone(made)));
   await refresh(kind.list);
   return made;

@@ -8,6 +8,7 @@ import { form } from "./form/form.js";
 import { openPicker } from "./form/picker.js";
 import { ago, time } from "./format.js";
 import { historyOf } from "./history.js";
+import { leavingField } from "./keys.js";
 import { wordsOf } from "./kinds.js";
 import { tell } from "./notices.js";
 import { badge, diagnostic, empty, heading, key, problem, prose, waiting } from "./parts.js";
@@ -168,14 +169,17 @@ class Page {
     }
     if (!this.#mayWrite() || this.#text.peek()?.error !== undefined || !this.#isDirty()) return;
     const value = this.#document.peek();
+    const leave = leavingField();
     try {
       if (this.#entry.peek() === null) {
-        const made = await create(this.#kind, this.#newId.peek().trim(), value);
+        const made = await create(this.#kind, this.#newId.peek().trim(), value, leave);
         // A user who has opened another page meanwhile stays on that page.
         if (!this.#isClosed) go(this.#kind.list, made);
       } else {
-        const entry = await save(this.#kind, this.#entry.peek(), value);
-        this.#begin(entry, editable(entry.value));
+        await save(this.#kind, this.#entry.peek(), value, (entry) => {
+          leave();
+          this.#begin(entry, editable(entry.value));
+        });
         this.#history?.load();
       }
     } catch (error) {

@@ -101,7 +101,7 @@ class Editor extends HTMLElement {
       lineNumbers(), foldGutter(), lintGutter(), history(), drawSelection(), indentOnInput(), bracketMatching(), closeBrackets(),
       highlightActiveLine(), this.language === "yaml" ? yaml() : json(), syntaxHighlighting(colours), look, changes, ...readonly,
       autocompletion({ override: [(context) => suggest(context, this.language === "json" ? this.schemas : null)], icons: false }),
-      keymap.of([...closeBracketsKeymap, ...completionKeymap, ...searchKeymap, ...historyKeymap, ...foldKeymap, ...lintKeymap, ...defaultKeymap]),
+      keymap.of([...closeBracketsKeymap, ...completionKeymap, ...searchKeymap, ...historyKeymap, ...foldKeymap, ...lintKeymap, ...defaultKeymap.filter((one) => one.key !== "Mod-Enter")]),
       EditorView.contentAttributes.of({ "aria-label": this.label, tabindex: "0" }),
       EditorState.phrases.of(t.editorPhrases),
     ];

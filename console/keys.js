@@ -27,7 +27,15 @@ const isField = (element) => element?.matches?.("input:not([type=checkbox]), tex
 /** The element that has the focus, also in a shadow root. */
 function focused() {
   const outer = document.activeElement;
-  return outer?.tagName === "WEIR-EDITOR" ? outer : (outer?.shadowRoot?.activeElement ?? outer);
+  return outer?.tagName === "WEIR-EDITOR" ? outer : innermost();
+}
+
+const innermost = () => document.activeElement?.shadowRoot?.activeElement ?? document.activeElement;
+
+/** A function that leaves the field that has the focus now, if it still has it then. */
+export function leavingField() {
+  const field = isField(focused()) && innermost();
+  return () => field && field === innermost() && field.blur();
 }
 
 addEventListener("keydown", (event) => {
@@ -44,7 +52,7 @@ addEventListener("keydown", (event) => {
   } else if (startsPair(own)) {
     first = own;
     firstAt = Date.now();
-  } else if (event.key === "Escape" && inField) focused().blur();
+  } else if (event.key === "Escape" && inField) leavingField()();
 });
 
 const find = (wanted) => (wanted && (screenKeys.peek()[wanted] ?? pageKeys.get(wanted))) || null;

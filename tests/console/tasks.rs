@@ -173,12 +173,32 @@ fn a_form_shows_what_is_so_after_an_undo() {
     bench.go("#/routes/orders-2");
     let field = "document.querySelector(\"[data-pointer='/uri'] input\")?.value";
     bench.page.wait("the path as it was", &format!("{field} === '/orders/*'"));
-    bench.page.fill("[data-pointer='/uri'] input", "/again");
+    for by_key in [false, true] {
+        bench.page.fill("[data-pointer='/uri'] input", "/again");
+        bench.page.press("Ctrl+Enter");
+        eventually_is(&bench, "routes/orders-2", "/uri", &json!("/again"));
+        bench.wait_text("Saved orders-2");
+        match by_key {
+            true => bench.page.press("u"),
+            false => bench.page.click(".notice button:first-of-type"),
+        }
+        bench.wait_text("Undone");
+        bench.page.wait("the path as it was", &format!("{field} === '/orders/*'"));
+    }
+    // A text is left, too.
+    bench.go("#/routes/orders-2?tab=json");
+    bench.page.evaluate(
+        "const editor = document.querySelector('weir-editor');
+         const text = editor.shadowRoot.querySelector('.cm-content').innerText.replace('/orders/*', '/as-text');
+         editor.focus();
+         editor.dispatchEvent(new CustomEvent('edit', { detail: text }));",
+    );
     bench.page.press("Ctrl+Enter");
-    eventually_is(&bench, "routes/orders-2", "/uri", &json!("/again"));
-    bench.page.click(".notice button:first-of-type");
+    eventually_is(&bench, "routes/orders-2", "/uri", &json!("/as-text"));
+    bench.wait_text("Saved orders-2");
+    bench.page.press("u");
     bench.wait_text("Undone");
-    bench.page.wait("the path as it was", &format!("{field} === '/orders/*'"));
+    eventually_is(&bench, "routes/orders-2", "/uri", &json!("/orders/*"));
     bench.check_quiet();
 }
 
