@@ -231,6 +231,11 @@ fn a_warning_names_the_resource_of_a_store_also_after_a_start() {
     let answer = json_of(&api.put("ssls/site", &ssl.to_string()));
     let path = "ssls/site: snis[1]";
     assert_eq!((&answer["warnings"][0]["path"], &answer["warnings"][0]["key"]), (&json!(path), &json!("ssls/site")));
+    let same = json!({"sni": "c.example", "cert": identity.certificate, "key": identity.key});
+    api.put("ssls/other", &same.to_string());
+    let listed = api.get("/weir/v1/certificates")["list"].clone();
+    let names: Vec<&Value> = listed.as_array().expect("a list").iter().map(|one| &one["names"]).collect();
+    assert_eq!(names, [&json!(["c.example"]), &json!(["a.example", "b.example"])], "each entry has its own names");
     assert!(gateway.status()["configuration"]["warnings"].to_string().contains(path));
     gateway.signal(Signal::TERM);
     gateway.wait_exit(DEADLINE);

@@ -33,7 +33,7 @@ use crate::text::tree::TextPosition;
 use weir_plugin::suggest::{closest, meant};
 
 use built::Sets;
-pub use certificates::CertificateEnd;
+pub use certificates::{CertificateEnd, ListedCertificate};
 pub(crate) use certificates::{DocumentCertificates, ServedCertificates};
 use chains::Chains;
 use dependencies::{Dependencies, Surroundings, Unchanged};

@@ -21,7 +21,7 @@ pub mod stores;
 
 pub use acme::Acme;
 pub use check::{check_document, check_file, check_standard_input, check_text};
-pub use compile::{CertificateEnd, Compiled, Parts, compile};
+pub use compile::{CertificateEnd, Compiled, ListedCertificate, Parts, compile};
 pub use hubs::Hubs;
 pub use publish::{ConfigStatus, PreparedPublication, Publication, Publisher, RefusedChange, Subscriber};
 pub use stores::{ConfigWatch, DocumentLoader, LoadedDocument, NameLookups, publish_first, watch};

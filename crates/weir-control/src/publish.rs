@@ -11,7 +11,9 @@ use weir_gateway::snapshot::Snapshot;
 use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
-use crate::compile::{CertificateEnd, Compiled, NodeServices, Parts, ServedCertificates, compile_for};
+use crate::compile::{
+    CertificateEnd, Compiled, ListedCertificate, NodeServices, Parts, ServedCertificates, compile_for,
+};
 use crate::document::{CompleteDocument, Document, NodeSettings};
 use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcomes, RunningConfiguration, outcome};
 use crate::hubs::{HubTerms, Hubs};
@@ -85,9 +87,12 @@ pub struct ConfigStatus {
     pub reloads_ok: u64,
     pub reloads_failed: u64,
     pub warnings: Arc<[Diagnostic]>,
-    /// The certificates in use, ordered by expiry. `/metrics` shows them.
+    /// The expiries of the certificates in use, by name. `/metrics` shows them.
     #[serde(skip)]
     pub certificates: Arc<[CertificateEnd]>,
+    /// The certificates in use, ordered by expiry.
+    #[serde(skip)]
+    pub listed_certificates: Arc<[ListedCertificate]>,
     /// The last change, if it was refused. A published change clears it.
     pub last_error: Option<RefusedChange>,
     /// The connection to the store; absent if no other node uses the store.
@@ -164,6 +169,7 @@ impl Publisher {
             reloads_failed: 0,
             warnings: Arc::default(),
             certificates: Arc::default(),
+            listed_certificates: Arc::default(),
             last_error: None,
             store: None,
         };
@@ -295,7 +301,7 @@ impl Publisher {
             settings: Arc::clone(&publication.settings),
         };
         self.running.store(Some(Arc::new(running)));
-        let certificates = presented.ends().into();
+        let (certificates, listed_certificates) = (presented.ends().into(), presented.listed().into());
         let served = ServedParts { certificates: presented.served(), parts: Some(parts) };
         let parts_before = std::mem::replace(&mut *self.served(), served).parts;
         self.subscriber.published(&publication, reserved);
@@ -314,6 +320,7 @@ impl Publisher {
             reloads_failed: status.reloads_failed,
             warnings: publication.warnings.clone(),
             certificates,
+            listed_certificates,
             // A change of a resource does not correct a refused file, so that error stays.
             last_error: status.last_error.clone().filter(|_| is_answered),
             store: status.store.clone(),

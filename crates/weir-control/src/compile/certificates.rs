@@ -35,6 +35,8 @@ pub(crate) struct DocumentCertificates {
     valid: RefCell<HashSet<String>>,
     /// The earliest expiry of the certificates of each name, in seconds since 1970.
     ends: RefCell<BTreeMap<String, i64>>,
+    /// The certificates of each entry of `ssls`, and those for upstreams.
+    listed: RefCell<Vec<ListedCertificate>>,
 }
 
 /// A certificate that is not valid now.
@@ -57,6 +59,15 @@ pub struct CertificateEnd {
     pub at: i64,
 }
 
+/// A certificate in use: that of an entry of `ssls`, or one that the node presents to upstreams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedCertificate {
+    /// The server names that it is presented for; for an upstream the names in it, or its subject.
+    pub names: Box<[Box<str>]>,
+    /// Its expiry, in seconds since 1970.
+    pub until: i64,
+}
+
 impl DocumentCertificates {
     /// The reasons to refuse these certificates as the successors of `served`: a certificate with invalid dates does not replace a
     /// valid one. Where there is none to keep, it is only a warning; and a certificate that expires while it is served does not
@@ -72,6 +83,13 @@ impl DocumentCertificates {
 
     pub(crate) fn served(&self) -> ServedCertificates {
         ServedCertificates(Arc::new((self.all.borrow().clone(), self.valid.borrow().clone())))
+    }
+
+    /// All of them, those first that expire first.
+    pub(crate) fn listed(&self) -> Vec<ListedCertificate> {
+        let mut all = self.listed.borrow().clone();
+        all.sort_by_key(|one| one.until);
+        all
     }
 
     /// The expiries, earliest first.
@@ -206,9 +224,16 @@ impl Compiler<'_> {
             self.presented.valid.borrow_mut().extend(names.iter().map(|name| name.name.to_string()));
         }
         self.presented.all.borrow_mut().insert(facts.fingerprint.clone());
-        let name = facts.names.first().unwrap_or(&facts.subject).clone();
+        let own: Vec<&str> = match &facts.names[..] {
+            [] => vec![&facts.subject],
+            own => own.iter().map(String::as_str).collect(),
+        };
+        let first = own[0].to_owned();
+        let shown: Vec<&str> = if names.is_empty() { own } else { names.iter().map(|name| &*name.name).collect() };
+        let names = shown.into_iter().map(Box::from).collect();
+        self.presented.listed.borrow_mut().push(ListedCertificate { names, until: facts.until });
         let mut ends = self.presented.ends.borrow_mut();
-        ends.entry(name).and_modify(|end| *end = facts.until.min(*end)).or_insert(facts.until);
+        ends.entry(first).and_modify(|end| *end = facts.until.min(*end)).or_insert(facts.until);
     }
 
     /// The certificates of a text, at least one.

@@ -64,9 +64,9 @@ impl OwnPages {
     fn certificates(&self) -> Value {
         let status = self.state.publisher.status();
         let mut list: Vec<(i64, Value)> = status
-            .certificates
+            .listed_certificates
             .iter()
-            .map(|end| (end.at, json!({ "names": [end.name], "not_after_ms": end.at * 1_000, "origin": "ssls" })))
+            .map(|one| (one.until, json!({ "names": one.names, "not_after_ms": one.until * 1_000, "origin": "ssls" })))
             .collect();
         for host in self.state.acme().map(|report| report.hosts).unwrap_or_default() {
             if let Some(expires) = host.expires {
