@@ -69,13 +69,12 @@ function membersControl({ schema, value: given, path, main = [], without = [] },
   const value = given ?? {};
   const known = schema.properties ?? {};
   const place = pointer(path);
-  if (!context.shown.has(place)) context.shown.set(place, chosen(schema, value, main));
+  if (!context.shown.has(place)) context.shown.set(place, chosen(schema, value, main, context.root));
   const inFront = context.shown.get(place);
   const required = new Set(schema.required ?? []);
   const names = Object.keys(known).filter((name) => !without.includes(name) && applies(known, name, value, context.root));
   const draw = (name) => context.field({ name, schema: known[name], value: value[name], path: [...path, name], required: required.has(name) }, context);
-  const order = (name) => (main.includes(name) ? main.indexOf(name) : main.length);
-  const shown = names.filter((name) => inFront.has(name)).sort((one, other) => order(one) - order(other));
+  const shown = [...inFront].filter((name) => names.includes(name));
   const folded = names.filter((name) => !inFront.has(name));
   const unknown = Object.keys(value).filter((name) => !(name in known) && !without.includes(name));
   const faulty = folded.some((name) => [...context.faults.keys()].some((key) => `${key}/`.startsWith(`${pointer([...path, name])}/`)));
@@ -90,11 +89,15 @@ function membersControl({ schema, value: given, path, main = [], without = [] },
   </div>`;
 }
 
-/** The members in front: those that are there, required or named; of a map with few members, all. */
-function chosen(schema, value, main) {
+/** The members in front: those that are there come first, then those that are required or named; of a map with few members, all. */
+function chosen(schema, value, main, root) {
   const known = Object.keys(schema.properties ?? {});
-  const wanted = known.filter((name) => name in value || schema.required?.includes(name) || main.includes(name));
   if (known.length <= FEW && main.length === 0) return new Set(known);
+  // Controls that take much room come after the others, and otherwise the order is that of `main`.
+  const place = (name) => (name in value ? 0 : 200) + (WIDE.has(controlFor(schema.properties[name], value[name], root).control) ? 100 : 0)
+    + (main.includes(name) ? main.indexOf(name) : main.length);
+  const wanted = known.filter((name) => name in value || schema.required?.includes(name) || main.includes(name))
+    .sort((one, other) => place(one) - place(other));
   return new Set(wanted.length ? wanted : known.filter((name) => !schema.properties[name].deprecated).slice(0, FEW / 2));
 }
 

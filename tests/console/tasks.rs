@@ -199,6 +199,15 @@ fn a_form_shows_what_is_so_after_an_undo() {
     bench.page.press("u");
     bench.wait_text("Undone");
     eventually_is(&bench, "routes/orders-2", "/uri", &json!("/orders/*"));
+    bench.go("#/routes/orders-2");
+    // What is set is in front of what is not.
+    bench.page.wait(
+        "the upstream's id before the options of an inline one",
+        "(() => {
+            const all = [...document.querySelectorAll('.form > .members > [data-pointer]')].map((one) => one.dataset.pointer);
+            return all.indexOf('/upstream_id') < all.indexOf('/upstream') && all.indexOf('/uri') === 0;
+        })()",
+    );
     bench.check_quiet();
 }
 
