@@ -170,7 +170,7 @@ fn f17_two_processes_cannot_keep_the_same_counters() {
     assert!(!second.wait_exit(DEADLINE).success());
     let said = second.stderr();
     let want = format!("are kept by another process, {}, and cannot be kept by two", first.pid());
-    assert!(said.contains(&want), "{said}");
+    assert_eq!(said.matches(&want).count(), 1, "it is said once: {said}");
     assert_eq!(count(&first), 2, "the first is not disturbed");
 }
 

@@ -70,7 +70,7 @@ impl<C: DurableCounter> Keeper<C> {
     /// Opens the folder; waits for a process that is about to leave it.
     ///
     /// # Errors
-    /// Why it cannot be opened. [`Keeper::step`] tries again.
+    /// Why it cannot be opened, unless the node says it, which then does not begin to serve. [`Keeper::step`] tries again.
     pub fn open_patiently(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
@@ -79,11 +79,9 @@ impl<C: DurableCounter> Keeper<C> {
                 Err(KeepError::Folder(FolderError::InUse(_))) if Instant::now() < deadline => sleep(WRITE_EVERY),
                 Err(error) => {
                     let text = self.describe(&error);
-                    if matches!(error, KeepError::Folder(FolderError::InUse(_))) {
-                        totals::refuse(&text);
-                    }
                     self.logged = Some(text.clone());
-                    return Err(text);
+                    let is_in_use = matches!(error, KeepError::Folder(FolderError::InUse(_)));
+                    return if is_in_use && totals::refuse(&text) { Ok(()) } else { Err(text) };
                 }
             }
         }
