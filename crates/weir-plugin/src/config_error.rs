@@ -24,6 +24,24 @@ impl ConfigError {
         ConfigError { path: path.into(), problem: without_users(&problem.into()).into_owned(), further: Vec::new() }
     }
 
+    /// For options of which exactly one must be there: each with whether it is.
+    pub fn one_of(options: &[(&str, bool)]) -> ConfigError {
+        let names = |only_given: bool| {
+            let named = options.iter().filter(|(_, given)| *given || !only_given);
+            let names: Vec<String> = named.map(|(name, _)| format!("`{name}`")).collect();
+            match names.split_last() {
+                Some((last, [])) => last.clone(),
+                Some((last, others)) => format!("{} and {last}", others.join(", ")),
+                None => String::new(),
+            }
+        };
+        let problem = match options.iter().any(|(_, given)| *given) {
+            false => format!("needs one of {}", names(false)),
+            true => format!("has {}; keep one of them", names(true)),
+        };
+        ConfigError::new("", problem)
+    }
+
     /// The same error with its path prefixed, for a configuration nested in another at `path`.
     pub fn below(self, outer: &str) -> ConfigError {
         if outer.is_empty() {

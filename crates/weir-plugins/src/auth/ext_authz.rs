@@ -376,8 +376,11 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         let grpc = json!({"uri": "http://a"});
         for (options, want) in [
-            (json!({}), "needs `grpc_service` or `http_service`"),
-            (json!({"grpc_service": grpc, "http_service": {"server_uri": "http://a"}}), "needs `grpc_service` or"),
+            (json!({}), "needs one of `grpc_service` and `http_service`"),
+            (
+                json!({"grpc_service": grpc, "http_service": {"server_uri": "http://a"}}),
+                "has `grpc_service` and `http_service`; keep one of them",
+            ),
             (json!({"grpc_service": {}}), "grpc_service: the option `uri` is missing"),
             (json!({"grpc_service": {"uri": "a:9191"}}), "grpc_service.uri: `a:9191` is not a URL"),
             (json!({"grpc_service": {"uri": "http://a/x"}}), "grpc_service.uri: has a path"),

@@ -47,7 +47,10 @@ impl Definition for IpRestriction {
         let (addresses, path, allowed) = match (self.whitelist, self.blacklist) {
             (Some(addresses), None) => (addresses, "whitelist", true),
             (None, Some(addresses)) => (addresses, "blacklist", false),
-            _ => return Err(ConfigError::new("", "needs one of `whitelist` and `blacklist`")),
+            (allowed, blocked) => {
+                let options = [("whitelist", allowed.is_some()), ("blacklist", blocked.is_some())];
+                return Err(ConfigError::one_of(&options));
+            }
         };
         Ok(Arc::new(IpAccessList {
             addresses: AddressSet::compile(&addresses, path)?,
@@ -100,7 +103,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "needs one of"),
-            (json!({"whitelist": ["::1"], "blacklist": ["::1"]}), "needs one of"),
+            (json!({"whitelist": ["::1"], "blacklist": ["::1"]}), "has `whitelist` and `blacklist`; keep one of them"),
             (json!({"whitelist": []}), "whitelist: is empty"),
             (json!({"blacklist": ["::1", "localhost"]}), "blacklist[1]: `localhost` is not an address"),
         ] {

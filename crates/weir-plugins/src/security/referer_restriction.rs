@@ -41,7 +41,10 @@ impl Definition for RefererRestriction {
         let (texts, path, allowed) = match (self.whitelist, self.blacklist) {
             (Some(texts), None) => (texts, "whitelist", true),
             (None, Some(texts)) => (texts, "blacklist", false),
-            _ => return Err(ConfigError::new("", "needs one of `whitelist` and `blacklist`")),
+            (allowed, blocked) => {
+                let options = [("whitelist", allowed.is_some()), ("blacklist", blocked.is_some())];
+                return Err(ConfigError::one_of(&options));
+            }
         };
         let host = |(index, text): (usize, &String)| {
             HostPattern::compile(text).ok_or_else(|| {

@@ -41,7 +41,10 @@ impl Definition for UaRestriction {
         let (texts, path, allowed) = match (self.allowlist, self.denylist) {
             (Some(texts), None) => (texts, "allowlist", true),
             (None, Some(texts)) => (texts, "denylist", false),
-            _ => return Err(ConfigError::new("", "needs one of `allowlist` and `denylist`")),
+            (allowed, denied) => {
+                let options = [("allowlist", allowed.is_some()), ("denylist", denied.is_some())];
+                return Err(ConfigError::one_of(&options));
+            }
         };
         Ok(Arc::new(UserAgentAccessList {
             patterns: pattern::compile_set(&texts, false, path)?,

@@ -106,7 +106,9 @@ impl Definition for ProxyMirror {
             (None, Some(_)) => {
                 return Err(ConfigError::new("path", "belongs to `host`; write it into each entry of `targets`"));
             }
-            _ => return Err(ConfigError::new("", "needs one of `host` and `targets`")),
+            (host, targets) => {
+                return Err(ConfigError::one_of(&[("host", host.is_some()), ("targets", targets.is_some())]));
+            }
         };
         Ok(Arc::new(RequestMirror {
             targets,
@@ -330,7 +332,10 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "needs one of `host` and `targets`"),
-            (json!({"host": "http://a", "targets": [{"host": "http://b"}]}), "needs one of `host` and `targets`"),
+            (
+                json!({"host": "http://a", "targets": [{"host": "http://b"}]}),
+                "has `host` and `targets`; keep one of them",
+            ),
             (json!({"targets": [{"host": "http://a"}, {"host": "a:1"}]}), "targets[1].host: `a:1` is not a URL"),
             (json!({"targets": [{"host": "http://a"}], "path": "/b"}), "path: belongs to `host`"),
             (json!({"host": "a:1"}), "host: `a:1` is not a URL"),

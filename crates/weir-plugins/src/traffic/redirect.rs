@@ -87,7 +87,10 @@ impl Definition for Redirect {
                 }
                 _ => return Err(ConfigError::new("regex_uri", "must contain one regular expression and one target")),
             },
-            _ => return Err(ConfigError::new("", "needs one of `uri`, `regex_uri` and `http_to_https`")),
+            (https, uri, pattern) => {
+                let options = [("uri", uri.is_some()), ("regex_uri", pattern.is_some()), ("http_to_https", https)];
+                return Err(ConfigError::one_of(&options));
+            }
         };
         let Redirect { ret_code: status, encode_uri, append_query_string, .. } = self;
         Ok(Arc::new(Redirection { place, status, encode_uri, append_query_string }))
@@ -291,7 +294,7 @@ mod tests {
     fn wrong_options_are_refused_with_their_place() {
         for (options, want) in [
             (json!({}), "needs one of"),
-            (json!({"uri": "/", "http_to_https": true}), "needs one of"),
+            (json!({"uri": "/", "http_to_https": true}), "has `uri` and `http_to_https`; keep one of them"),
             (json!({"uri": ""}), "uri: is empty"),
             (json!({"regex_uri": ["a"]}), "regex_uri: must contain one regular expression and one target"),
             (json!({"regex_uri": ["(", "b"]}), "regex_uri[0]: is not a regular expression"),

@@ -224,7 +224,10 @@ impl ExtAuthz {
         let check = match (self.grpc_service, self.http_service) {
             (Some(grpc), None) => grpc.compile(build).map(Check::Grpc),
             (None, Some(http)) => http.compile(build).map(Check::Http),
-            _ => Err(ConfigError::new("", "needs `grpc_service` or `http_service`, and not both")),
+            (grpc, http) => {
+                let options = [("grpc_service", grpc.is_some()), ("http_service", http.is_some())];
+                Err(ConfigError::one_of(&options))
+            }
         };
         let (as_bytes, content) = match self.with_request_body.map(RequestBodyOptions::compile) {
             None => (false, Ok(None)),

@@ -5,6 +5,10 @@ const PAGE: &str = include_str!("../../../../../docs/reference/prices.md");
 /// The cost that a plugin adds to a request, in words.
 pub fn price(plugin: &str) -> String {
     match instructions(plugin) {
+        Some(count) if count.starts_with('-') => {
+            let saved = count.trim_start_matches('-');
+            format!("saves {saved} user instructions if it answers in place of the upstream, calibrated")
+        }
         Some(count) => format!("{count} user instructions, calibrated"),
         None => "–".to_owned(),
     }
@@ -41,6 +45,7 @@ mod tests {
             );
         }
         assert!(price("key-auth").ends_with(" user instructions, calibrated"));
+        assert!(price("redirect").starts_with("saves "), "{}", price("redirect"));
         assert_eq!(price("unheard-of"), "–");
     }
 }
