@@ -29,6 +29,7 @@ const LINE: &str = concat!(
     r#""status":$status,"request_time":${request_time ?? 0},"bytes_received":$request_length,"bytes_sent":$bytes_sent,"#,
     r#""route_id":"$route_id","service_id":"$service_id","refused_by":"$refused_by","error_cause":"$error_cause","#,
     r#""upstream_addr":"$upstream_addr","upstream_uri":"$upstream_uri","upstream_status":"$upstream_status","upstream_error":"$upstream_error","#,
+    r#""upstream_queue_time":"$upstream_queue_time","upstream_start_time":"$upstream_start_time","#,
     r#""upstream_connect_time":"$upstream_connect_time","upstream_header_time":"$upstream_header_time","#,
     r#""upstream_response_time":"$upstream_response_time""#
 );

@@ -200,7 +200,7 @@ variables! {
     RefusedBy = "refused_by",
     /// The address of the endpoint. After retries, the addresses of all attempts in order: `10.0.0.1:80, 10.0.0.2:80`.
     UpstreamAddr = "upstream_addr",
-    /// The status of the upstream's response. After retries, the statuses of all attempts in order; `-` for an attempt without a response.
+    /// The status of the upstream's response. After retries, the statuses of all attempts in order; `-` for an attempt without a response. A single attempt without one has no value: `-` in a text, empty in JSON.
     UpstreamStatus = "upstream_status",
     /// Why no connection to the endpoint could be opened, as the operating system says it: `Connection refused (os error 111)`. After retries, the errors of all attempts in order; `-` for an attempt without one.
     UpstreamError = "upstream_error",
@@ -208,6 +208,10 @@ variables! {
     UpstreamScheme = "upstream_scheme",
     /// The `Host` that was sent to the upstream.
     UpstreamHost = "upstream_host",
+    /// The time that the request waited in the gateway for its turn at the endpoint, because of the upstream's `concurrency`, in seconds with three decimals. It is part of none of the following times. After retries, the times of all attempts in order.
+    UpstreamQueueTime = "upstream_queue_time",
+    /// The time from the first byte of the request to the start of the attempt, likewise: the work and the waiting of plugins, earlier attempts, and the queue.
+    UpstreamStartTime = "upstream_start_time",
     /// The time from the start of the attempt at the upstream to the last byte of its response, in seconds with three decimals. After retries, the times of all attempts in order.
     UpstreamResponseTime = "upstream_response_time",
     /// The time from the start of the attempt until the connection was established, likewise.
@@ -338,6 +342,8 @@ impl Variable {
             | UpstreamStatus
             | UpstreamAddr
             | UpstreamError
+            | UpstreamQueueTime
+            | UpstreamStartTime
             | UpstreamConnectTime
             | UpstreamHeaderTime
             | UpstreamResponseTime

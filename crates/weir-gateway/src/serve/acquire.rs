@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_net::prefetch::MemoryRegion;
 use weir_plugin::{Exchange, Stop};
 
-use super::attempt::attempt_record;
+use super::attempt::{AttemptStart, attempt_record};
 use crate::context::WorkerContext;
 use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Permit;
@@ -38,7 +38,7 @@ impl PermitRequest<'_> {
             let attempts = exchange.upstream.attempts;
             exchange.upstream = match shared_queue {
                 Some(_) => weir_plugin::AttemptRecord { attempts, ..Default::default() },
-                None => attempt_record(endpoint, attempts, since_ns),
+                None => attempt_record(endpoint, attempts, AttemptStart::at(since_ns)),
             };
             let head = &exchange.request.head;
             let working_set = [
@@ -55,7 +55,9 @@ impl PermitRequest<'_> {
                     }
                 }
             };
-            if let Some(found) = until_client_disconnects(waiting, |context| client.poll_leave(context)).await? {
+            let waited = until_client_disconnects(waiting, |context| client.poll_leave(context)).await;
+            exchange.upstream.queue_ns = worker.now_ns().saturating_sub(since_ns);
+            if let Some(found) = waited? {
                 return Ok(found);
             }
             picked = upstream.pick(exchange, tried, worker.now_ns()).ok_or(Stop::NoEndpoint)?;

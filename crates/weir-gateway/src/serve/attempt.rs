@@ -22,6 +22,26 @@ pub struct Failure {
     pub on_reused_connection: bool,
 }
 
+/// When an attempt begins: once the exchange has a permit.
+#[derive(Clone, Copy)]
+pub struct AttemptStart {
+    pub at_ns: u64,
+    /// How long the exchange waited for the permit.
+    pub queue_ns: u64,
+}
+
+impl AttemptStart {
+    /// That of an exchange that did not have to wait.
+    pub fn at(at_ns: u64) -> AttemptStart {
+        AttemptStart { at_ns, queue_ns: 0 }
+    }
+
+    /// That of an exchange that asked for the permit at `asked_ns`.
+    pub fn queued_since(asked_ns: u64, now_ns: u64) -> AttemptStart {
+        AttemptStart { at_ns: now_ns, queue_ns: now_ns.saturating_sub(asked_ns) }
+    }
+}
+
 /// The endpoint and the settings of an attempt.
 pub struct Attempt<'a> {
     pub current: &'a Rc<WorkerSnapshot>,
@@ -29,7 +49,7 @@ pub struct Attempt<'a> {
     /// The endpoint's number in the upstream.
     pub endpoint: usize,
     pub timeouts: &'a Timeouts,
-    pub started_ns: u64,
+    pub start: AttemptStart,
     /// Decides which responses are followed by another attempt.
     pub status_retry: Option<&'a dyn StatusRetryRule>,
 }
@@ -46,7 +66,7 @@ impl<'a> Attempt<'a> {
     ) -> impl Future<Output = Result<AfterExchange, Failure>> {
         async move {
             let worker = permit.worker();
-            exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, self.started_ns);
+            exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, self.start);
             let terms = self.terms(worker, exchange);
             let end = match permit.endpoint().is_http2() {
                 true => Box::pin(self.over_http2(&terms, permit, freshness, client, exchange)).await,
@@ -73,7 +93,7 @@ impl<'a> Attempt<'a> {
     fn report_health(&self, worker: &WorkerContext, exchange: &ServedExchange) {
         let health = &self.upstream.state.health[self.endpoint];
         let passive = &self.upstream.settings.passive;
-        health.answered(exchange.upstream.status, passive, self.started_ns, worker.now_ns());
+        health.answered(exchange.upstream.status, passive, self.start.at_ns, worker.now_ns());
     }
 
     fn terms(&self, worker: &'a Rc<WorkerContext>, exchange: &ServedExchange) -> RelayTerms<'a> {
@@ -177,7 +197,8 @@ impl<'a> Attempt<'a> {
 }
 
 /// The record of an attempt when it begins.
-pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, started_ns: u64) -> weir_plugin::AttemptRecord {
+pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, start: AttemptStart) -> weir_plugin::AttemptRecord {
     let (addr, tls) = (Some(endpoint.addr()), endpoint.is_secured());
-    weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, ..Default::default() }
+    let AttemptStart { at_ns: started_ns, queue_ns } = start;
+    weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, queue_ns, ..Default::default() }
 }

@@ -37,7 +37,7 @@ use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 use acquire::PermitRequest;
 use admission::admit;
-use attempt::Attempt;
+use attempt::{Attempt, AttemptStart};
 use retry::Attempts;
 
 pub async fn serve(
@@ -227,13 +227,14 @@ async fn proxy(
     let mut picked = picked.ok_or(Stop::NoEndpoint)?;
     loop {
         let timeouts = route.timeouts.as_ref().unwrap_or(&upstream.settings.timeouts);
-        let started_ns = worker.now_ns();
-        let (endpoint, permit) = match upstream.state.endpoints[picked].try_permit(worker) {
-            Some(permit) => (picked, permit),
+        let asked_ns = worker.now_ns();
+        let (endpoint, permit, start) = match upstream.state.endpoints[picked].try_permit(worker) {
+            Some(permit) => (picked, permit, AttemptStart::at(asked_ns)),
             None => {
                 let patience = timeouts.connect;
                 let request = PermitRequest { upstream, picked, tried: attempts.tried, patience };
-                boxed(|| request.wait(worker, client, exchange)).await?
+                let (endpoint, permit) = boxed(|| request.wait(worker, client, exchange)).await?;
+                (endpoint, permit, AttemptStart::queued_since(asked_ns, worker.now_ns()))
             }
         };
         if client.call_deadline_ns() <= worker.now_ns() + NO_TIME_NS {
@@ -242,10 +243,10 @@ async fn proxy(
         // Boxed, so that an exchange that waits for its permit does not hold the state of a relay.
         let status_retry = attempts.status_retry(upstream, endpoint);
         let status_retry = status_retry.as_ref().map(|retry| retry as &dyn StatusRetryRule);
-        let attempt = Attempt { current, upstream, endpoint, timeouts, started_ns, status_retry };
+        let attempt = Attempt { current, upstream, endpoint, timeouts, start, status_retry };
         match boxed(|| attempt.run(permit, attempts.freshness, client, exchange)).await {
             Ok(after) => {
-                attempts.connected(upstream, started_ns);
+                attempts.connected(upstream, start.at_ns);
                 return Ok(after);
             }
             Err(failure) => picked = attempts.next(worker, upstream, exchange, endpoint, failure)?,

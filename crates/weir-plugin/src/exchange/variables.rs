@@ -32,10 +32,12 @@ fn name(value: Option<&str>) -> Value<'_> {
 
 /// Seconds with milliseconds, as nginx writes durations; `None` while either end is unknown.
 fn seconds(from_ns: u64, to_ns: u64) -> Value<'static> {
-    (from_ns != 0 && to_ns != 0).then(|| {
-        let ms = to_ns.saturating_sub(from_ns) / 1_000_000;
-        Cow::Owned(format!("{}.{:03}", ms / 1000, ms % 1000).into_bytes())
-    })
+    (from_ns != 0 && to_ns != 0).then(|| duration(to_ns.saturating_sub(from_ns)))
+}
+
+fn duration(ns: u64) -> Cow<'static, [u8]> {
+    let ms = ns / 1_000_000;
+    Cow::Owned(format!("{}.{:03}", ms / 1000, ms % 1000).into_bytes())
 }
 
 impl Variables for Exchange {
@@ -121,6 +123,12 @@ impl Exchange {
             Variable::UpstreamError => self.of_attempts(|attempt| {
                 (attempt.os_error != 0).then(|| io::Error::from_raw_os_error(attempt.os_error)).and_then(text)
             }),
+            Variable::UpstreamQueueTime => self.of_attempts(|attempt| {
+                // An exchange without an upstream has no time there, and one that did not wait has 0.
+                let has_time = attempt.started_ns != 0 || attempt.queue_ns != 0;
+                has_time.then(|| duration(attempt.queue_ns))
+            }),
+            Variable::UpstreamStartTime => self.of_attempts(|attempt| seconds(self.started_ns, attempt.started_ns)),
             Variable::UpstreamConnectTime => {
                 self.of_attempts(|attempt| seconds(attempt.started_ns, attempt.connect_ns))
             }
@@ -469,10 +477,14 @@ mod tests {
             exchange.retry();
         }
         exchange.upstream = attempt(3, 200, 1_001_000_000, 1_009_000_000);
+        exchange.upstream.queue_ns = 440_000_000;
+        exchange.started_ns = 750_000_000;
         for (name, want) in [
             ("upstream_addr", "127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3"),
             ("upstream_status", "-, -, 200"),
             ("upstream_error", "Connection refused (os error 111), -, -"),
+            ("upstream_queue_time", "0.000, 0.000, 0.440"),
+            ("upstream_start_time", "0.250, 0.250, 0.250"),
             ("upstream_connect_time", "-, 0.001, 0.001"),
             ("upstream_response_time", "0.002, 0.005, 0.009"),
         ] {

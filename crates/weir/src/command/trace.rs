@@ -200,6 +200,9 @@ fn way(exchange: &Value, port: Option<u16>) -> String {
     line("upstream", text("upstream_addr").map(str::to_owned));
     line("upstream uri", text("upstream_addr").and_then(|_| text("upstream_uri")).map(str::to_owned));
     line("upstream error", text("upstream_error").map(str::to_owned));
+    let queued = after("upstream_queue_time").map(|times| times.replace("after ", ""));
+    line("attempt queued", queued.filter(|times| times.contains(|digit| ('1'..='9').contains(&digit))));
+    line("attempt began", after("upstream_start_time"));
     line("attempt connected", after("upstream_connect_time"));
     line("attempt head", after("upstream_header_time"));
     line("attempt complete", after("upstream_response_time"));
@@ -221,7 +224,7 @@ mod tests {
         let exchange = json!({
             "method": "GET", "scheme": "http", "host": "a", "uri": "/x", "protocol": "HTTP/1.1", "status": 200,
             "request_time": 0.012, "route_id": "orders", "upstream_addr": "127.0.0.1:1, 127.0.0.1:2",
-            "upstream_error": "Connection refused (os error 111), -", "upstream_connect_time": "-, 0.001", "bytes_received": 10, "bytes_sent": 20, "consumer": "-",
+            "upstream_error": "Connection refused (os error 111), -", "upstream_connect_time": "-, 0.001", "upstream_queue_time": "0.000, 0.440", "upstream_start_time": "0.002, 0.450", "bytes_received": 10, "bytes_sent": 20, "consumer": "-",
             "plugins": [{"name": "key-auth", "phase": "request", "us": 3.25}],
         });
         let shown = way(&exchange, port("http://127.0.0.1:9080/x"));
@@ -230,6 +233,8 @@ mod tests {
             "  route              orders\n",
             "  request            key-auth                       3.2 µs\n",
             "  upstream error     Connection refused (os error 111), -\n",
+            "  attempt queued     0 ms, 440 ms\n",
+            "  attempt began      after 2 ms, after 450 ms\n",
             "  attempt connected  -, after 1 ms\n",
             "  bytes              10 in, 20 out\n",
         ] {

@@ -11,7 +11,7 @@ use crate::context::WorkerContext;
 use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::pool::{EndpointPool, Freshness, Permit, UpstreamConnection};
 use crate::message::sides::until_client_disconnects;
-use crate::serve::attempt::{Failure, attempt_record};
+use crate::serve::attempt::{AttemptStart, Failure, attempt_record};
 use crate::serve::retry::Attempts;
 use crate::snapshot::Timeouts;
 use crate::worker::snapshot::UpstreamView;
@@ -54,7 +54,8 @@ async fn open<'w>(
     started_ns: u64,
 ) -> Result<UpstreamConnection<'w>, Stop> {
     let permit = permit(worker, endpoint, timeouts.connect, started_ns).await?;
-    exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, started_ns);
+    let start = AttemptStart::queued_since(started_ns, worker.now_ns());
+    exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, start);
     permit.open(Freshness::New, timeouts, exchange).await
 }
 

@@ -25,7 +25,7 @@ use crate::context::lifecycle::{ServicePhase, WorkerPhase};
 use crate::context::served_exchange::ServedExchange;
 use crate::message::sides::until_client_disconnects;
 use crate::message::turn::ConnectionTurn;
-use crate::serve::attempt::{Failure, attempt_record};
+use crate::serve::attempt::{AttemptStart, Failure, attempt_record};
 use crate::serve::retry::Attempts;
 use crate::worker::Worker;
 use crate::worker::snapshot::{UpstreamView, WorkerSnapshot};
@@ -289,7 +289,8 @@ async fn carry(
         let endpoint = &state.endpoints[picked];
         let permit = connect::permit(worker, endpoint, settings.timeouts.connect, started_ns);
         let permit = until_client_disconnects(permit, |_| session.poll_leave(service)).await?;
-        exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, started_ns);
+        let start = AttemptStart::queued_since(started_ns, worker.now_ns());
+        exchange.upstream = attempt_record(permit.endpoint(), exchange.upstream.attempts + 1, start);
         let end = match session.open(worker, endpoint.addr()) {
             Ok(socket) => {
                 exchange.upstream.connect_ns = worker.wake_up();
