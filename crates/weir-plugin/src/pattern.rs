@@ -89,6 +89,16 @@ mod tests {
     const MOST: usize = 1 << 20;
 
     #[test]
+    fn what_is_compiled_already_counts_if_all_does() {
+        let text = "^/counted/[a-z]+$";
+        let kept = compile(text, false, MOST).expect("valid");
+        let again = || compile(text, false, MOST).is_ok();
+        assert_eq!(pattern_budget::within_counting_all(0, again), (false, true));
+        assert_eq!(pattern_budget::within(0, again), (true, false), "it counts no more");
+        drop(kept);
+    }
+
+    #[test]
     fn what_is_compiled_already_takes_nothing_of_a_budget() {
         let text = "^[a-z]{3000}once$";
         let (kept, _) = pattern_budget::within(MOST, || compile(text, false, MOST).expect("valid"));

@@ -12,6 +12,7 @@ thread_local! {
     /// The bytes that are left to the work on this thread; `None` without a budget.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
     static IS_SPENT: Cell<bool> = const { Cell::new(false) };
+    static COUNTS_ALL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Does work in which expressions may take this many bytes together when they are compiled. Further ones are refused as too large.
@@ -30,6 +31,25 @@ pub fn within<T>(bytes: usize, work: impl FnOnce() -> T) -> (T, bool) {
     let result = work();
     drop(end);
     (result, IS_SPENT.replace(false))
+}
+
+/// Does work as [`within`]. Expressions that are in use already count as well, so that the result is always the same.
+pub fn within_counting_all<T>(bytes: usize, work: impl FnOnce() -> T) -> (T, bool) {
+    /// Ends the counting, also if the work panics.
+    struct EndOfCounting;
+    impl Drop for EndOfCounting {
+        fn drop(&mut self) {
+            COUNTS_ALL.set(false);
+        }
+    }
+    COUNTS_ALL.set(true);
+    let _end = EndOfCounting;
+    within(bytes, work)
+}
+
+/// Whether expressions that are in use already count.
+pub(crate) fn counts_all() -> bool {
+    COUNTS_ALL.get()
 }
 
 /// Whether an expression was refused because the budget of the work on this thread is spent.
