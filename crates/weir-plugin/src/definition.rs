@@ -479,6 +479,8 @@ pub struct Entry {
     /// The plugin works without HTTP, on stream routes.
     pub on_streams: bool,
     pub metadata: Option<MetadataEntry>,
+    /// Why it is a matter of the whole node, if it is: users of a part of a cluster cannot configure it for their part.
+    pub of_node: Option<&'static str>,
 }
 
 impl Entry {
@@ -494,6 +496,7 @@ impl Entry {
             identifies: false,
             on_streams: false,
             metadata: None,
+            of_node: None,
         }
     }
 
@@ -505,6 +508,11 @@ impl Entry {
     /// Marks the plugin as one that may identify the consumer.
     pub const fn identifying(self) -> Entry {
         Entry { identifies: true, ..self }
+    }
+
+    /// Marks the plugin as a matter of the whole node, for this reason.
+    pub const fn of_node(self, reason: &'static str) -> Entry {
+        Entry { of_node: Some(reason), ..self }
     }
 
     /// Marks the plugin as one that works without HTTP, on stream routes.

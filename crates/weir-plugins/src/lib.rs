@@ -89,10 +89,12 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
     Entry::of::<auth::opa::Opa>(),
     Entry::of::<auth::openid_connect::OpenidConnect>(),
-    Entry::described::<observe::opentelemetry::Opentelemetry>(),
+    Entry::described::<observe::opentelemetry::Opentelemetry>()
+        .of_node("where it sends traces is a setting of the node"),
     Entry::described::<observe::otlp_logger::OtlpLogger>().on_streams(),
     Entry::described::<observe::prometheus::Prometheus>().on_streams(),
-    Entry::described::<traffic::proxy_cache::ProxyCache>(),
+    Entry::described::<traffic::proxy_cache::ProxyCache>()
+        .of_node("its zones are shared, and a key of one namespace could take the place of another's"),
     Entry::of::<traffic::proxy_control::ProxyControl>(),
     Entry::of::<traffic::proxy_mirror::ProxyMirror>(),
     Entry::of::<transform::proxy_rewrite::ProxyRewrite>(),
