@@ -13,9 +13,9 @@ mod translate;
 mod translation;
 mod world;
 
-pub use translate::{SERVED, Translator, ingress_nginx, translate};
+pub use translate::{SERVED, Translator, ingress_nginx, reach, translate};
 pub use translation::{
-    DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, OwnedObject, ResourceList,
-    Translation, TranslationReader,
+    DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, OwnedObject, PolicyPlugins,
+    ResourceList, Translation, TranslationReader,
 };
 pub use world::{Manifests, ObjectName, Objects, World, WorldChanges};

@@ -116,6 +116,7 @@ kinds! {
     UDPRoute(streams::UdpRoute): "gateway.networking.k8s.io" ["v1", "v1alpha2"], "udproutes", true;
     ReferenceGrant(policy::ReferenceGrant): "gateway.networking.k8s.io" ["v1", "v1beta1"], "referencegrants", true;
     BackendTLSPolicy(policy::BackendTlsPolicy): "gateway.networking.k8s.io" ["v1"], "backendtlspolicies", true;
+    WeirPolicy(policy::WeirPolicy): "weir.dev" ["v1alpha1"], "weirpolicies", true;
     Ingress(ingress::Ingress): "networking.k8s.io" ["v1"], "ingresses", true;
     IngressClass(ingress::IngressClass): "networking.k8s.io" ["v1"], "ingressclasses", false;
 }

@@ -1,14 +1,22 @@
 //! From objects to resources and statuses.
 
 mod backends;
+mod conditions;
 mod endpoints;
 mod expressions;
 mod gateway;
 mod ingress;
+mod policies;
+mod policy_statuses;
+mod precedence;
+pub mod reach;
+mod shared;
 mod translator;
 mod upstreams;
 
 pub use self::ingress::{SERVED, annotations as ingress_nginx};
+#[cfg(feature = "client")]
+pub(crate) use self::policies::secrets_of_policy;
 pub use self::translator::Translator;
 use crate::translation::{KubeOptions, ResourceList, Translation};
 use crate::world::{World, WorldChanges};

@@ -4,6 +4,7 @@ mod id;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -28,6 +29,35 @@ pub struct KubeOptions {
     pub addresses: GatewayAddresses,
     /// A Service is made for each Gateway.
     pub makes_services: bool,
+    /// The plugins that a WeirPolicy may name.
+    pub plugins: Arc<dyn PolicyPlugins>,
+}
+
+/// What users of a namespace may configure of the plugins of a node.
+pub trait PolicyPlugins: fmt::Debug + Send + Sync {
+    /// Whether a policy may have a plugin with these options; returns the most bytes that its regular expressions take when they are
+    /// compiled. `written` are the options with references in place of the values of Secrets.
+    ///
+    /// # Errors
+    /// The reason, with the place in the options. It tells nothing about values of Secrets.
+    fn check(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String>;
+
+    /// Whether the plugin works without HTTP.
+    fn works_on_streams(&self, plugin: &str) -> bool;
+}
+
+/// A node without plugins.
+#[derive(Debug)]
+struct NoPlugins;
+
+impl PolicyPlugins for NoPlugins {
+    fn check(&self, _: &str, _: &Value, _: &Value) -> Result<usize, String> {
+        Err("there is no such plugin".to_owned())
+    }
+
+    fn works_on_streams(&self, _: &str) -> bool {
+        false
+    }
 }
 
 /// Which addresses Gateways have.
@@ -49,6 +79,7 @@ impl Default for KubeOptions {
             offline: false,
             addresses: GatewayAddresses::Node { published: Vec::new() },
             makes_services: false,
+            plugins: Arc::new(NoPlugins),
         }
     }
 }

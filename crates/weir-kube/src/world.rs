@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::objects::core::{ConfigMap, EndpointSlice, KubeNamespace, Secret, Service};
 use crate::objects::gateway::{GatewayClass, KubeGateway, ListenerSet};
 use crate::objects::ingress::{Ingress, IngressClass};
-use crate::objects::policy::{BackendTlsPolicy, ReferenceGrant};
+use crate::objects::policy::{BackendTlsPolicy, ReferenceGrant, WeirPolicy};
 use crate::objects::routes::{GrpcRoute, HttpRoute};
 use crate::objects::streams::{TcpRoute, TlsRoute, UdpRoute};
 use crate::objects::{Kind, Object, ObjectRef};
@@ -64,6 +64,7 @@ pub struct World {
     pub udp_routes: Objects<UdpRoute>,
     pub reference_grants: Objects<ReferenceGrant>,
     pub backend_tls_policies: Objects<BackendTlsPolicy>,
+    pub weir_policies: Objects<WeirPolicy>,
     pub ingresses: Objects<Ingress>,
     pub ingress_classes: Objects<IngressClass>,
     /// The names of the EndpointSlices of each Service; they are in its namespace.
@@ -77,8 +78,8 @@ macro_rules! each_kind {
             Namespace namespaces, Service services, EndpointSlice endpoint_slices, Secret secrets, ConfigMap config_maps,
             GatewayClass gateway_classes, Gateway gateways, ListenerSet listener_sets, HTTPRoute http_routes,
             GRPCRoute grpc_routes, TCPRoute tcp_routes, TLSRoute tls_routes, UDPRoute udp_routes,
-            ReferenceGrant reference_grants, BackendTLSPolicy backend_tls_policies, Ingress ingresses,
-            IngressClass ingress_classes
+            ReferenceGrant reference_grants, BackendTLSPolicy backend_tls_policies, WeirPolicy weir_policies,
+            Ingress ingresses, IngressClass ingress_classes
         }
     };
 }

@@ -2,6 +2,8 @@
 //!
 //! `WEIR_WRITE_FIXTURES=yes` writes the results anew; read the difference before it is committed.
 
+mod plugins;
+
 use std::path::Path;
 use std::{env, fs};
 
@@ -22,7 +24,7 @@ fn check(name: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let manifests = World::from_manifests(&fs::read_to_string(folder.join(format!("{name}.yaml"))).unwrap()).unwrap();
     assert_eq!(manifests.skipped, Vec::<String>::new());
-    let found = readable(&translate(&manifests.world, &KubeOptions::default()));
+    let found = readable(&translate(&manifests.world, &plugins::options()));
     let file = folder.join(format!("{name}.json"));
     if env::var("WEIR_WRITE_FIXTURES").is_ok() {
         fs::write(&file, format!("{found:#}\n")).unwrap();
@@ -49,6 +51,11 @@ fn streams_over_tcp_tls_and_udp() {
 #[test]
 fn upstreams_with_policies_and_retries() {
     check("policies");
+}
+
+#[test]
+fn plugins_of_policies() {
+    check("weirpolicies");
 }
 
 /// One Service for an Ingress and a GRPCRoute of one name, which ask different things of its upstream.

@@ -1,5 +1,7 @@
 //! A translation that goes on is the same as one from scratch, after any changes.
 
+mod plugins;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -12,17 +14,18 @@ use weir_kube::{
     WorldChanges, translate,
 };
 
-const MANIFESTS: [&str; 6] = [
+const MANIFESTS: [&str; 7] = [
     include_str!("fixtures/shop.yaml"),
     include_str!("fixtures/listeners.yaml"),
     include_str!("fixtures/policies.yaml"),
     include_str!("fixtures/streams.yaml"),
     include_str!("fixtures/faulty.yaml"),
     include_str!("fixtures/ingresses.yaml"),
+    include_str!("fixtures/weirpolicies.yaml"),
 ];
 
 /// Texts of the manifests, and what stands in their place in another version of the objects.
-const EDITS: [(&str, &str); 17] = [
+const EDITS: [(&str, &str); 23] = [
     ("10.1.0.", "10.2.0."),
     ("endpoints: [", "endpoints: [] # ["),
     ("ready: false", "ready: true"),
@@ -40,6 +43,12 @@ const EDITS: [(&str, &str); 17] = [
     ("sectionName: long-names", "sectionName: database"),
     ("service-name: orders", "service-name: bills"),
     ("name: orders, port: 81", "name: bills, port: 80"),
+    ("none: {}", "cors: {}"),
+    ("limit-count: {", "none: {"),
+    ("sectionName: inner", "sectionName: open"),
+    ("kind: HTTPRoute, name: bills }", "kind: HTTPRoute, name: twice }"),
+    ("type: weir.dev/plugin", "type: Opaque"),
+    ("key: hunter2", "key: hunter3"),
 ];
 
 /// The objects of the manifests in each of their versions, first as they are.
@@ -116,7 +125,7 @@ fn make(step: &Step, versions: &[Object], world: &mut World, changes: &mut World
 fn options(number: u8) -> KubeOptions {
     let pool = |last: &str| (IpAddr::from([10, 0, 0, 1]), last.parse().unwrap());
     let (first, last) = pool("10.0.0.2");
-    let plain = KubeOptions { adopt_ingress_nginx: true, ..KubeOptions::default() };
+    let plain = KubeOptions { adopt_ingress_nginx: true, ..plugins::options() };
     match number {
         0 => plain,
         1 => KubeOptions { makes_services: true, addresses: GatewayAddresses::Pool { first, last }, ..plain },

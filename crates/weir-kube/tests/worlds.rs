@@ -1,5 +1,7 @@
 //! What holds for a translation of any objects.
 
+mod plugins;
+
 use proptest::prelude::*;
 use serde_json::json;
 use weir_kube::objects::{Object, ObjectRef};
@@ -7,6 +9,7 @@ use weir_kube::{KubeOptions, Translation, World, translate};
 
 const SHOP: &str = include_str!("fixtures/shop.yaml");
 const LISTENERS: &str = include_str!("fixtures/listeners.yaml");
+const POLICIES: &str = include_str!("fixtures/weirpolicies.yaml");
 
 /// Faulty objects, which nothing refers to.
 const FAULTY: &str = include_str!("fixtures/faulty.yaml");
@@ -22,11 +25,11 @@ fn world<'a>(objects: impl IntoIterator<Item = &'a Object>) -> World {
 }
 
 fn meaning(world: &World) -> Translation {
-    translate(world, &KubeOptions::default())
+    translate(world, &plugins::options())
 }
 
 fn all() -> Vec<Object> {
-    objects(&[SHOP, LISTENERS, FAULTY].join("\n---\n"))
+    objects(&[SHOP, LISTENERS, FAULTY, POLICIES].join("\n---\n"))
 }
 
 /// They are written by users of a namespace, and the node would send the requests.
@@ -58,6 +61,94 @@ fn urls_of_annotations_do_not_lead_to_the_node() {
         let is_sent = text.contains("forward-auth") || text.contains("proxy-mirror");
         assert!(!is_refused || !is_sent, "{annotation} {url}: {text}");
     }
+}
+
+/// What a change of the manifests makes of the routes of the policies' objects.
+fn policies(edits: &[(&str, &str)]) -> Translation {
+    let text = edits.iter().fold(POLICIES.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to)
+    });
+    meaning(&World::from_manifests(&text).unwrap().world)
+}
+
+fn accepted(translation: &Translation, policy: &str, target: usize) -> (String, String) {
+    let status = translation.statuses.iter().find(|status| status.object.to_string() == format!("WeirPolicy {policy}"));
+    let condition = &status.expect("it has a status").status["ancestors"][target]["conditions"][0];
+    let text = |key: &str| condition[key].as_str().expect("a text").to_owned();
+    (text("reason"), text("message"))
+}
+
+fn route<'a>(translation: &'a Translation, begins: &str) -> &'a serde_json::Value {
+    &translation.resources.iter().find(|resource| resource.id.starts_with(begins)).expect("it is there").value
+}
+
+#[test]
+fn policies_read_secrets_of_their_namespace_that_are_meant_for_plugins_alone() {
+    for (edits, told) in [
+        (vec![("type: weir.dev/plugin", "type: Opaque")], "is not of the type `weir.dev/plugin`"),
+        (
+            vec![("metadata: { name: csrf, namespace: shop }", "metadata: { name: csrf, namespace: infra }")],
+            "there is no Secret `csrf`",
+        ),
+        (vec![("kubernetes/csrf/key", "kubernetes/csrf/other")], "has no `other`"),
+        (vec![("key: hunter2", "key: $env://WEIR_ADMIN_KEY")], "is itself a reference"),
+        (vec![("$secret://kubernetes/csrf/key", "$ENV://WEIR_ADMIN_KEY")], "refer to Secrets alone"),
+        (vec![("$secret://kubernetes/csrf/key", "$secret://vault/1/path/key")], "refer to Secrets alone"),
+        (vec![("$secret://kubernetes/csrf/key", "$secret://kubernetes/infra/csrf/key")], "refer to Secrets alone"),
+    ] {
+        let translation = policies(&edits);
+        let (reason, message) = accepted(&translation, "shop/bills", 0);
+        assert_eq!(reason, "Invalid");
+        assert!(message.contains(told), "{edits:?}: {message}");
+        let rule = route(&translation, "httproute_shop_bills_0_0");
+        assert_eq!(rule["plugins"]["fault-injection"]["abort"]["http_status"], 500, "{edits:?}");
+        assert!(!translation.document().to_string().contains("hunter2"), "{edits:?}");
+    }
+}
+
+#[test]
+fn expressions_of_the_policies_of_a_namespace_are_bounded_together() {
+    let large = ("limit-count: { count: 5, time_window: 60 }", "limit-count: { expressions: 16777216 }");
+    let later = ("limit-count: { count: 1, time_window: 60 }", "limit-count: { expressions: 1 }");
+    let translation = policies(&[large, later]);
+    assert_eq!(accepted(&translation, "shop/bills", 0).0, "Accepted");
+    let (reason, message) = accepted(&translation, "shop/export", 0);
+    assert!(reason == "Invalid" && message.contains("16 MiB together"), "{reason}: {message}");
+}
+
+#[test]
+fn a_canary_with_a_policy_of_its_own_gets_no_requests() {
+    let canary = "
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: { name: nginx }
+spec: { controller: k8s.io/ingress-nginx }
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: { name: canary, namespace: shop, annotations: { nginx.ingress.kubernetes.io/canary: \"true\", nginx.ingress.kubernetes.io/canary-weight: \"10\" } }
+spec:
+  ingressClassName: nginx
+  rules:
+  - host: bills.example
+    http: { paths: [{ path: /, pathType: Prefix, backend: { service: { name: bills, port: { name: web } } } }] }
+";
+    let policy = POLICIES.replace("kind: Ingress, name: closed", "kind: Ingress, name: canary");
+    let options = KubeOptions { adopt_ingress_nginx: true, ..plugins::options() };
+    let translated = |policy: &str| {
+        let text =
+            [policy.replace("ingressClassName: weir", "ingressClassName: nginx"), canary.to_owned()].join("\n---\n");
+        translate(&World::from_manifests(&text).unwrap().world, &options)
+    };
+    let splits = |translation: &Translation| {
+        let plugins = &route(translation, "ingress_shop_bills_0")["plugins"];
+        !plugins["traffic-split"].is_null()
+    };
+    assert!(splits(&translated(POLICIES)));
+    let translation = translated(&policy);
+    assert!(!splits(&translation));
+    assert!(accepted(&translation, "shop/faulty", 1).1.contains("canary"));
 }
 
 proptest! {

@@ -30,7 +30,7 @@ const MOST_TOLD: usize = 1_024;
 const MOST_UNSERVED: usize = 4;
 
 /// The kinds of objects that refer to what is watched by name.
-const REFERRING: [Kind; 3] = [Kind::BackendTLSPolicy, Kind::Gateway, Kind::Ingress];
+const REFERRING: [Kind; 4] = [Kind::BackendTLSPolicy, Kind::Gateway, Kind::Ingress, Kind::WeirPolicy];
 
 /// How a cluster is followed.
 #[derive(Clone, Debug)]

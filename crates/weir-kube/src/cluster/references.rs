@@ -6,6 +6,7 @@ use super::WatchScope;
 use crate::objects::Kind;
 use crate::objects::gateway::FrontendTlsConfig;
 use crate::objects::meta::ObjectReference;
+use crate::translate::secrets_of_policy;
 use crate::world::World;
 
 /// The most objects that are watched by name: each is a request that stays open.
@@ -32,6 +33,11 @@ pub(super) fn references(world: &World, namespaces: &[String]) -> BTreeSet<Watch
         };
         let all = ports.chain([&frontend.default]).flat_map(authorities);
         found.extend(all.filter_map(|reference| of_reference(&reference, &name.namespace)));
+    }
+    for (name, policy) in &world.weir_policies {
+        let scope =
+            |secret| WatchScope { kind: Kind::Secret, namespace: Some(name.namespace.clone()), name: Some(secret) };
+        found.extend(secrets_of_policy(policy).into_iter().map(scope));
     }
     for (name, ingress) in &world.ingresses {
         let annotations = &ingress.metadata.annotations;
@@ -91,13 +97,19 @@ mod tests {
                 },
             }),
         );
+        let options = json!({ "client_secret": "$secret://kubernetes/login/secret", "scope": "openid $secret://kubernetes/no/no" });
+        put(
+            Kind::WeirPolicy,
+            json!({ "metadata": { "name": "p", "namespace": "d" }, "spec": { "plugins": { "openid-connect": options } } }),
+        );
         let scope = |kind, namespace: &str, name: &str| WatchScope {
             kind,
             namespace: Some(namespace.to_owned()),
             name: Some(name.to_owned()),
         };
         let all = references(&world, &[]);
-        let wanted = [scope(Kind::Secret, "c", "users"), scope(Kind::ConfigMap, "a", "ca")];
+        let wanted =
+            [scope(Kind::Secret, "c", "users"), scope(Kind::Secret, "d", "login"), scope(Kind::ConfigMap, "a", "ca")];
         assert_eq!(all.into_iter().collect::<Vec<_>>(), wanted);
         let limited = references(&world, &["a".to_owned()]);
         assert_eq!(limited.into_iter().collect::<Vec<_>>(), [scope(Kind::ConfigMap, "a", "ca")]);

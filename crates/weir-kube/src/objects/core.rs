@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use super::meta::ObjectMeta;
@@ -114,6 +116,23 @@ pub struct Secret {
     pub data: BTreeMap<String, String>,
     /// As text; only in manifests, an API server returns it as `data`.
     pub string_data: BTreeMap<String, String>,
+}
+
+impl Secret {
+    /// A value as text.
+    ///
+    /// # Errors
+    /// If there is none, or it is not text.
+    pub fn text(&self, key: &str) -> Result<String, String> {
+        if let Some(text) = self.string_data.get(key) {
+            return Ok(text.clone());
+        }
+        let name = &self.metadata.name;
+        let encoded = self.data.get(key).ok_or_else(|| format!("the Secret `{name}` has no `{key}`"))?;
+        let bytes = STANDARD.decode(encoded.trim()).ok();
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        text.ok_or_else(|| format!("`{key}` of the Secret `{name}` is not text in Base64"))
+    }
 }
 
 impl fmt::Debug for Secret {

@@ -1,9 +1,9 @@
-//! ReferenceGrant and BackendTLSPolicy.
+//! ReferenceGrant, BackendTLSPolicy and WeirPolicy.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::meta::{ObjectMeta, ObjectReference};
 
@@ -62,7 +62,7 @@ pub struct PolicyTarget {
     pub group: String,
     pub kind: String,
     pub name: String,
-    /// The name of a port of the Service. Not stated: all ports.
+    /// A part of the target, such as a port of a Service or a listener of a Gateway. Not stated: all of it.
     pub section_name: Option<String>,
 }
 
@@ -85,4 +85,23 @@ pub struct SubjectAltName {
     pub kind: String,
     pub hostname: String,
     pub uri: String,
+}
+
+/// Weir's own kind: plugins for what its targets serve.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct WeirPolicy {
+    pub metadata: ObjectMeta,
+    pub spec: WeirPolicySpec,
+    /// As the API server has it.
+    pub status: Value,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct WeirPolicySpec {
+    /// In the namespace of the policy.
+    pub target_refs: Vec<PolicyTarget>,
+    /// The options of each plugin.
+    pub plugins: Map<String, Value>,
 }

@@ -6,7 +6,6 @@ mod attaching_route;
 mod authorities;
 mod backend_refs;
 mod certificates;
-mod conditions;
 mod context;
 mod duration;
 mod filters;
@@ -19,7 +18,6 @@ mod mirrors;
 mod parents;
 mod pem;
 mod policy_statuses;
-mod precedence;
 mod routes;
 mod rule_limits;
 mod services;
@@ -36,15 +34,16 @@ use self::parents::Parents;
 use self::streams::StreamClaims;
 use self::translated_route::TranslatedRoute;
 use super::expressions::Expressions;
-use super::upstreams::TranslatedUpstreams;
+use super::policies::PluginPolicies;
+use super::shared::SharedResources;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{
     GatewayAddresses, KubeOptions, ObjectEvent, OwnedObject, ResourceList, Translation, TranslationReader,
 };
-use crate::world::{World, WorldChanges};
+use crate::world::{ObjectName, World, WorldChanges};
 
 /// A change of one of these can concern any route.
-const OF_ALL_ROUTES: [Kind; 8] = [
+const OF_ALL_ROUTES: [Kind; 9] = [
     Kind::Namespace,
     Kind::Secret,
     Kind::ConfigMap,
@@ -53,6 +52,7 @@ const OF_ALL_ROUTES: [Kind; 8] = [
     Kind::ListenerSet,
     Kind::ReferenceGrant,
     Kind::BackendTLSPolicy,
+    Kind::WeirPolicy,
 ];
 
 /// What the Gateways of our classes mean, and the routes that attach to them.
@@ -63,6 +63,8 @@ pub(super) struct TranslatedGateways {
     listeners: BTreeMap<(ResourceList, String), ObjectRef>,
     /// How many routes are attached to each listener.
     attached: Vec<usize>,
+    /// The names of our Gateways.
+    own: BTreeSet<ObjectName>,
     /// The objects beside routes that get a status.
     others: BTreeSet<ObjectRef>,
     /// What the expressions of all routes have taken.
@@ -115,19 +117,20 @@ impl TranslatedGateways {
     /// Translates these routes again, and everything that belongs to no single route.
     pub(super) fn translate(
         &mut self,
-        (world, options): (&World, &KubeOptions),
+        (world, options, policies): (&World, &KubeOptions, &PluginPolicies),
         changes: &WorldChanges,
         stale: StaleRoutes,
-        upstreams: &mut TranslatedUpstreams,
+        shared: &mut SharedResources,
         reader: &mut dyn TranslationReader,
     ) {
-        let context = Context::new(world, options);
+        let context = Context::new(world, options, policies);
         let mut rest = Translation::default();
         let classes = statuses::classes(&context, &mut rest);
         let mut parents = Parents::collect(&context, &classes);
+        self.own = parents.gateways.iter().map(|state| addresses::name_of(state.gateway)).collect();
         match stale {
             StaleRoutes::All => {
-                self.translate_all(&context, &parents, upstreams, reader);
+                self.translate_all(&context, &parents, shared, reader);
                 listener_resources::write(&parents, &mut rest);
                 self.take_listeners(&mut rest, reader);
             }
@@ -138,7 +141,7 @@ impl TranslatedGateways {
                     let Some((known, route)) = known else { continue };
                     known.status(&context, route).into_iter().for_each(|status| reader.status(status));
                 }
-                self.translate_some((&context, &parents), stale, upstreams, reader);
+                self.translate_some((&context, &parents), stale, shared, reader);
             }
         }
         for (state, attached) in parents.listeners.iter_mut().zip(&self.attached) {
@@ -159,7 +162,7 @@ impl TranslatedGateways {
         &mut self,
         context: &Context,
         parents: &Parents,
-        upstreams: &mut TranslatedUpstreams,
+        shared: &mut SharedResources,
         reader: &mut dyn TranslationReader,
     ) {
         self.attached = vec![0; parents.listeners.len()];
@@ -169,16 +172,16 @@ impl TranslatedGateways {
         before.values_mut().for_each(TranslatedRoute::detach);
         for route in RouteSource::all(context.world) {
             let known = before.remove(&route.object());
-            self.renew((context, parents), known, Some(route), upstreams, reader);
+            self.renew((context, parents), known, Some(route), shared, reader);
         }
-        before.into_values().for_each(|gone| gone.remove(upstreams, reader));
+        before.into_values().for_each(|gone| gone.remove(shared, reader));
     }
 
     fn translate_some(
         &mut self,
         input: (&Context, &Parents),
         stale: BTreeSet<ObjectRef>,
-        upstreams: &mut TranslatedUpstreams,
+        shared: &mut SharedResources,
         reader: &mut dyn TranslationReader,
     ) {
         if stale.iter().any(|route| route.kind.is_stream_route()) {
@@ -187,13 +190,13 @@ impl TranslatedGateways {
         let world = input.0.world;
         for object in stale.iter().filter(|object| RouteSource::find(world, object).is_none()) {
             let before = self.routes.remove(object);
-            self.renew(input, before, None, upstreams, reader);
+            self.renew(input, before, None, shared, reader);
         }
         let mut left: Vec<RouteSource> = stale.iter().filter_map(|object| RouteSource::find(world, object)).collect();
         left.sort_by(RouteSource::precedence);
         for route in left {
             let before = self.routes.remove(&route.object());
-            self.renew(input, before, Some(route), upstreams, reader);
+            self.renew(input, before, Some(route), shared, reader);
         }
     }
 
@@ -203,19 +206,19 @@ impl TranslatedGateways {
         (context, parents): (&Context, &Parents),
         before: Option<TranslatedRoute>,
         route: Option<RouteSource>,
-        upstreams: &mut TranslatedUpstreams,
+        shared: &mut SharedResources,
         reader: &mut dyn TranslationReader,
     ) {
         before.iter().flat_map(|known| known.attached()).for_each(|listener| self.attached[*listener] -= 1);
         let Some(route) = route else {
-            before.into_iter().for_each(|gone| gone.remove(upstreams, reader));
+            before.into_iter().for_each(|gone| gone.remove(shared, reader));
             return;
         };
         let known = TranslatedRoute::new(
             (context, parents),
             route,
             (&mut self.expressions, &mut self.claims),
-            (upstreams, reader),
+            (shared, reader),
             before,
         );
         known.attached().iter().for_each(|listener| self.attached[*listener] += 1);
@@ -242,6 +245,12 @@ impl TranslatedGateways {
                 known.attached().iter().for_each(|listener| parents.reach(*listener, service.clone()));
             }
         }
+    }
+
+    /// Whether an object is one of our Gateways, or a route that attaches to one.
+    pub(super) fn is_own(&self, object: &ObjectRef) -> bool {
+        self.own.contains(&ObjectName::new(&object.namespace, &object.name)) && object.kind == Kind::Gateway
+            || self.routes.get(object).is_some_and(TranslatedRoute::is_own)
     }
 
     /// The object that a resource comes from.

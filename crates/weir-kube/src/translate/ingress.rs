@@ -6,7 +6,6 @@ mod certificates;
 mod claimed;
 mod class;
 mod matcher;
-mod reach;
 mod routes;
 mod settings;
 mod sites;
@@ -20,10 +19,13 @@ use self::claimed::Claimed;
 pub use self::claimed::SERVED;
 use self::class::IngressDialect;
 use self::routes::RouteWriter;
+use self::settings::IngressSettings;
 use super::backends::{BackendLookups, BackendPort, ServiceBackends, UpstreamKey};
 use super::endpoints::addresses;
 use super::expressions::Expressions;
-use super::upstreams::TranslatedUpstreams;
+use super::policies::PluginPolicies;
+use super::shared::{SharedKey, SharedResources};
+use crate::objects::ingress::Ingress;
 use crate::objects::{Kind, ObjectRef};
 use crate::translation::{KubeOptions, ObjectEvent, ObjectStatus, ResourceList, Translation, TranslationReader};
 use crate::world::{World, WorldChanges};
@@ -34,6 +36,8 @@ pub(super) struct TranslatedIngresses {
     /// The resources, each with the object that it comes from.
     resources: BTreeMap<(ResourceList, String), ObjectRef>,
     upstreams: Vec<UpstreamKey>,
+    /// The plugins of policies.
+    plugins: Vec<SharedKey>,
     lookups: BackendLookups,
     statuses: BTreeMap<ObjectRef, ObjectStatus>,
     pub events: Vec<ObjectEvent>,
@@ -42,7 +46,7 @@ pub(super) struct TranslatedIngresses {
 impl TranslatedIngresses {
     /// Whether changes concern any of them.
     pub(super) fn is_stale(&self, world: &World, changes: &WorldChanges) -> bool {
-        const KINDS: [Kind; 4] = [Kind::Ingress, Kind::IngressClass, Kind::Secret, Kind::ConfigMap];
+        const KINDS: [Kind; 5] = [Kind::Ingress, Kind::IngressClass, Kind::Secret, Kind::ConfigMap, Kind::WeirPolicy];
         let BackendLookups { services, addresses: addressed, endpoints } = &self.lookups;
         let has_endpoint_now = |port: &BackendPort| {
             port.find(world).is_some_and(|backend| !addresses(world, backend.service, &backend.port.name).is_empty())
@@ -59,20 +63,23 @@ impl TranslatedIngresses {
     /// Translates all of them again.
     pub(super) fn translate(
         &mut self,
-        (world, options): (&World, &KubeOptions),
+        input: (&World, &KubeOptions, &PluginPolicies),
         mut expressions: Expressions,
-        upstreams: &mut TranslatedUpstreams,
+        shared: &mut SharedResources,
         reader: &mut dyn TranslationReader,
     ) {
         let mut translation = Translation::default();
-        let mut backends = ServiceBackends::new(world);
-        translate(world, options, &mut backends, &mut expressions, &mut translation);
+        let mut backends = ServiceBackends::new(input.0);
+        translate(input, &mut backends, &mut expressions, &mut translation);
         let (wanted, lookups) = backends.finish();
         self.lookups = lookups;
-        let upstreams_now = wanted.map(|wanted| upstreams.add(wanted)).collect();
+        let upstreams_now = wanted.map(|wanted| shared.upstreams.add(wanted)).collect();
         let before = std::mem::replace(&mut self.upstreams, upstreams_now);
-        before.iter().for_each(|key| upstreams.release(key));
+        before.iter().for_each(|key| shared.upstreams.release(key));
         let Translation { resources, statuses, events, .. } = translation;
+        let (plugins, resources) = shared.plugins.take(resources);
+        let before = std::mem::replace(&mut self.plugins, plugins);
+        before.iter().for_each(|key| shared.plugins.release(key));
         let names = resources.iter().map(|one| ((one.kind, one.id.clone()), one.origin.clone())).collect();
         let mut gone = std::mem::replace(&mut self.resources, names);
         gone.retain(|name, _| !self.resources.contains_key(name));
@@ -97,9 +104,26 @@ impl TranslatedIngresses {
     }
 }
 
+/// Whether a policy can be about an Ingress.
+pub(super) enum PolicyTargetState {
+    Ours,
+    /// Another controller's.
+    Theirs,
+    /// A part of another one.
+    Canary,
+}
+
+pub(super) fn as_target(ingress: &Ingress, world: &World, options: &KubeOptions) -> PolicyTargetState {
+    let Some(dialect) = class::dialect(ingress, world, options) else { return PolicyTargetState::Theirs };
+    let mut settings = IngressSettings::default();
+    if dialect == IngressDialect::IngressNginx {
+        annotations::read(&annotations::Annotations::new(ingress, world), &mut settings);
+    }
+    if settings.canary.is_some() { PolicyTargetState::Canary } else { PolicyTargetState::Ours }
+}
+
 fn translate(
-    world: &World,
-    options: &KubeOptions,
+    (world, options, policies): (&World, &KubeOptions, &PluginPolicies),
     backends: &mut ServiceBackends,
     expressions: &mut Expressions,
     translation: &mut Translation,
@@ -107,7 +131,7 @@ fn translate(
     let all = claimed::all(world, options, translation);
     let tls = certificates::add(&all, world, translation);
     let sites = sites::collect(&all, translation);
-    let mut writer = RouteWriter { backends, options, tls: &tls, translation, expressions };
+    let mut writer = RouteWriter { backends, options, policies, tls: &tls, translation, expressions };
     for (host, site) in &sites {
         writer.site(host, site, &sites);
     }

@@ -2,7 +2,9 @@
 
 use super::gateway::{StaleRoutes, TranslatedGateways};
 use super::ingress::TranslatedIngresses;
-use super::upstreams::TranslatedUpstreams;
+use super::policies::PluginPolicies;
+use super::policy_statuses::PolicyStatuses;
+use super::shared::SharedResources;
 use crate::objects::ObjectRef;
 use crate::translation::{KubeOptions, ObjectEvent, OwnedObject, ResourceList, TranslationReader};
 use crate::world::{World, WorldChanges};
@@ -12,14 +14,16 @@ pub struct Translator {
     options: KubeOptions,
     gateways: TranslatedGateways,
     ingresses: TranslatedIngresses,
-    upstreams: TranslatedUpstreams,
+    policies: PluginPolicies,
+    policy_statuses: PolicyStatuses,
+    shared: SharedResources,
     has_started: bool,
 }
 
 impl Translator {
     pub fn new(options: KubeOptions) -> Translator {
-        let (gateways, ingresses, upstreams) = Default::default();
-        Translator { options, gateways, ingresses, upstreams, has_started: false }
+        let (gateways, ingresses, policies, policy_statuses, shared) = Default::default();
+        Translator { options, gateways, ingresses, policies, policy_statuses, shared, has_started: false }
     }
 
     /// Translates a world that has changed like this; the first time, all of it. What is read is what may have changed, and the same
@@ -32,19 +36,26 @@ impl Translator {
         };
         // The expressions of Ingresses come after those of routes.
         let ingresses_are_stale = matches!(stale, StaleRoutes::All) || self.ingresses.is_stale(world, changes);
+        if is_first || PluginPolicies::is_stale(changes) {
+            self.policies.renew(world, &*self.options.plugins);
+        }
         let is_of_endpoints = changes.objects.is_empty() && changes.statuses.is_empty();
+        let input = (world, &self.options, &self.policies);
         if !is_of_endpoints || !stale.is_empty() || is_first {
-            let input = (world, &self.options);
-            self.gateways.translate(input, changes, stale, &mut self.upstreams, reader);
+            self.gateways.translate(input, changes, stale, &mut self.shared, reader);
         }
         if ingresses_are_stale {
             let expressions = self.gateways.expressions.clone();
-            self.ingresses.translate((world, &self.options), expressions, &mut self.upstreams, reader);
+            self.ingresses.translate(input, expressions, &mut self.shared, reader);
         } else {
             self.ingresses.statuses(changes, reader);
         }
-        changes.services().iter().chain(&changes.endpoints).for_each(|service| self.upstreams.change(service));
-        self.upstreams.write(world, reader);
+        if !is_of_endpoints || is_first {
+            self.policy_statuses.write(input, &self.gateways, reader);
+        }
+        let services = changes.services();
+        services.iter().chain(&changes.endpoints).for_each(|service| self.shared.upstreams.change(service));
+        self.shared.write(world, reader);
     }
 
     /// What users should learn about their objects in addition, as the last translation has it.
@@ -61,9 +72,7 @@ impl Translator {
     pub fn origin(&self, resource: &str) -> Option<ObjectRef> {
         let (list, id) = resource.split_once('/')?;
         let kind = ResourceList::find(list)?;
-        match kind {
-            ResourceList::Upstreams => self.upstreams.origin(id),
-            _ => self.gateways.origin(kind, id).or_else(|| self.ingresses.origin(kind, id)),
-        }
+        let shared = || self.shared.origin(kind, id);
+        self.gateways.origin(kind, id).or_else(|| self.ingresses.origin(kind, id)).or_else(shared)
     }
 }

@@ -111,6 +111,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   - udproutes/status
   - backendtlspolicies/status
   verbs: [patch]
+- apiGroups: [weir.dev]
+  resources: [weirpolicies]
+  verbs: [get, list, watch]
+- apiGroups: [weir.dev]
+  resources: [weirpolicies/status]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use aws_lc_rs::digest;
 use serde_json::{Value, json};
 
-use super::conditions::Problem;
-use super::precedence::precedence;
+use super::super::conditions::Problem;
+use super::super::precedence::precedence;
 use crate::objects::gateway::{GatewayAddress, KubeGateway};
 use crate::translation::GatewayAddresses;
 use crate::world::ObjectName;

@@ -1,6 +1,6 @@
 //! Which listeners a route attaches to.
 
-use super::conditions::Problem;
+use super::super::conditions::Problem;
 use super::context::Context;
 use super::grants::GROUP;
 use super::hosts;

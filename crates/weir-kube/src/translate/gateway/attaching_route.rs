@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 
 use super::super::expressions::Expressions;
+use super::super::precedence::precedence;
 use super::backend_refs;
 use super::matches::{self, RouteMatch};
-use super::precedence::precedence;
 use crate::objects::meta::{ObjectMeta, ObjectReference};
 use crate::objects::routes::{BackendRef, GrpcRoute, HttpRetry, HttpRoute, HttpTimeouts, RouteFilter, RouteStatus};
 use crate::objects::streams::KubeStreamSpec;

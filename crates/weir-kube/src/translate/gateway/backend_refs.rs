@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::backends::{Backend, NoBackend, PortTransport, ServiceBackends};
+use super::super::conditions::Problem;
 use super::certificates::TlsCertificate;
-use super::conditions::Problem;
 use super::context::Context;
 use super::filters;
 use super::grants::{GrantReferent, GrantReferrer};

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::conditions::Problem;
+use super::super::conditions::Problem;
 use super::context::Context;
 use super::grants::{GrantReferent, GrantReferrer};
 use super::pem::has_pem;

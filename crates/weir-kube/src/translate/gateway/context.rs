@@ -1,5 +1,6 @@
 //! What all parts of the translation of the Gateway API use.
 
+use super::super::policies::PluginPolicies;
 use super::grants::Grants;
 use super::tls_policies::TlsPolicies;
 use crate::objects::gateway::AllowedNamespaces;
@@ -11,11 +12,12 @@ pub(super) struct Context<'a> {
     pub options: &'a KubeOptions,
     pub grants: Grants<'a>,
     pub tls_policies: TlsPolicies<'a>,
+    pub policies: &'a PluginPolicies,
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn new(world: &'a World, options: &'a KubeOptions) -> Context<'a> {
-        Context { world, options, grants: Grants::new(world), tls_policies: TlsPolicies::new(world) }
+    pub(super) fn new(world: &'a World, options: &'a KubeOptions, policies: &'a PluginPolicies) -> Context<'a> {
+        Context { world, options, grants: Grants::new(world), tls_policies: TlsPolicies::new(world), policies }
     }
 
     /// Whether an object of `namespace` may attach to one of the namespace `own`. `default` is meant if `from` is not stated.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::conditions::Problem;
+use super::super::conditions::Problem;
 use super::matches::{RouteMatch, quote};
 use crate::objects::routes::{
     CorsFilter, HeaderModifier, HttpHeader, PathModifier, RequestRedirect, RouteFilter, UrlRewrite,
@@ -38,6 +38,11 @@ pub(super) fn write(
             }
             // Needs backends: see `mirrors`.
             "RequestMirror" => {}
+            "ExtensionRef" => {
+                let message = "filter ExtensionRef is not supported: name the rule in targetRefs of a WeirPolicy, by its sectionName; \
+                               the requests of its rule get 500";
+                return Err(Problem::new("UnsupportedValue", message));
+            }
             other => {
                 let message = format!("filter {other} is not supported; the requests of its rule get 500");
                 return Err(Problem::new("UnsupportedValue", message));

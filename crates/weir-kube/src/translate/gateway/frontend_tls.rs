@@ -1,7 +1,7 @@
 //! How the clients of a Gateway are verified.
 
+use super::super::conditions::Problem;
 use super::authorities;
-use super::conditions::Problem;
 use super::context::Context;
 use super::grants::{GrantReferent, GrantReferrer};
 use crate::objects::gateway::{FrontendTlsValidation, KubeGateway};

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::backends::{Backend, PortTransport, ServiceBackends};
+use super::super::conditions::Problem;
 use super::backend_refs;
-use super::conditions::Problem;
 use super::context::Context;
 use super::grants::GrantReferrer;
 use crate::objects::meta::ObjectReference;

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::conditions::Problem;
+use super::super::policies::AppliedPolicies;
+use super::super::precedence::precedence;
 use super::addresses::{self, Addresses};
 use super::certificates::{self, TlsCertificate};
-use super::conditions::Problem;
 use super::context::Context;
 use super::frontend_tls::{self, FrontendVerification};
 use super::grants::{GROUP, GrantReferrer};
-use super::precedence::precedence;
 use crate::objects::gateway::{GatewayListener, KubeGateway, ListenerSet, RouteGroupKind};
 use crate::objects::meta::ObjectMeta;
 use crate::objects::{Kind, KubeObject, ObjectRef};
@@ -253,6 +254,14 @@ impl<'a> Parents<'a> {
     /// The certificate that backends are shown for requests of a listener.
     pub(super) fn identity_of(&self, listener: usize) -> Option<&TlsCertificate> {
         self.gateways[self.listeners[listener].gateway].identity.as_ref().ok()?.as_ref()
+    }
+
+    /// The policies of the Gateway of a listener, and of the listener.
+    pub(super) fn policies_of<'p>(&self, context: &'p Context, listener: usize) -> AppliedPolicies<'p> {
+        let ListenerState { owner, gateway, listener, .. } = &self.listeners[listener];
+        let gateway = ObjectRef::of(self.gateways[*gateway].gateway);
+        let is_own = *owner == gateway;
+        context.policies.of_object(&gateway, Some(&*listener.name).filter(|_| is_own))
     }
 
     /// Notes that requests of a listener go to a Service.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::conditions::StatusConditions;
+use super::super::conditions::StatusConditions;
 use super::grants::GROUP;
 use super::parents::Parents;
 use super::tls_policies::{PolicyState, TlsPolicies};

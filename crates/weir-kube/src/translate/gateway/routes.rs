@@ -1,15 +1,16 @@
 //! HTTPRoutes and GRPCRoutes as routes, and the statuses of all kinds of routes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
+use super::super::conditions::{Problem, StatusConditions};
+use super::super::policies::AppliedPolicies;
 use super::attach::{Attaching, attach};
 use super::attaching_route::{AttachingRoute, RuleParts};
 use super::backend_refs::{self, RuleDestination, UpstreamVariant};
 use super::certificates::TlsCertificate;
-use super::conditions::{Problem, StatusConditions};
 use super::context::Context;
 use super::filters;
 use super::grants::GrantReferrer;
@@ -41,6 +42,13 @@ pub(super) struct RouteOutcome {
     problems: RouteProblems,
 }
 
+impl RouteOutcome {
+    /// Whether one of its parents is ours.
+    pub(super) fn has_parents(&self) -> bool {
+        !self.verdicts.is_empty()
+    }
+}
+
 /// Adds the resources of a route.
 pub(super) fn translate(
     context: &Context,
@@ -64,7 +72,7 @@ pub(super) fn translate(
     if route.kind.is_stream_route() {
         problems.unresolved = streams::write((context, parents), route, &attached, claims, backends, resources);
     } else {
-        let parts = parts(parents, &attached);
+        let parts = parts(context, parents, &attached);
         for part in &parts {
             write_rules(context, route, part, backends, &mut problems, resources);
         }
@@ -83,18 +91,35 @@ struct RoutePart<'a> {
     listeners: Vec<&'a str>,
     /// What backends with TLS are shown.
     identity: Option<&'a TlsCertificate>,
+    /// The policies of its Gateways and listeners.
+    inherited: AppliedPolicies<'a>,
+    /// What tells the ids of its routes from those of other parts.
+    suffix: Vec<String>,
 }
 
-/// A part for each certificate that the Gateways of these listeners show to backends, at least one part.
-fn parts<'p>(parents: &'p Parents, attached: &[usize]) -> Vec<RoutePart<'p>> {
+/// A part for each certificate that the Gateways of these listeners show to backends, with the same policies; at least one part.
+fn parts<'p>(context: &'p Context, parents: &'p Parents, attached: &[usize]) -> Vec<RoutePart<'p>> {
     let mut parts = BTreeMap::<_, RoutePart>::new();
     for &number in attached.iter().filter(|number| parents.listeners[**number].is_served()) {
         let identity = parents.identity_of(number);
-        let part = parts.entry(identity.map(|identity| &identity.secret)).or_default();
+        let inherited = parents.policies_of(context, number);
+        let key = (inherited.names(), identity.map(|identity| &identity.secret));
+        let part = parts.entry(key).or_default();
         part.identity = identity;
+        part.inherited = inherited;
         part.listeners.push(&parents.listeners[number].id);
     }
-    if parts.is_empty() { vec![RoutePart::default()] } else { parts.into_values().collect() }
+    if parts.is_empty() {
+        return vec![RoutePart::default()];
+    }
+    let is_alone = parts.keys().map(|(policies, _)| policies).collect::<BTreeSet<_>>().len() == 1;
+    let named = parts.into_iter().map(|((policies, secret), part)| {
+        let policies = policies.iter().filter(|_| !is_alone);
+        let policies = policies.map(|policy| format!("policy_{}_{}", policy.namespace, policy.name));
+        let suffix = secret.map(ToString::to_string).into_iter().chain(policies).collect();
+        RoutePart { suffix, ..part }
+    });
+    named.collect()
 }
 
 fn write_rules(
@@ -113,6 +138,8 @@ fn write_rules(
         let (destination, unresolved) = backend_refs::resolve(context, from, rule.backends, &variant, backends);
         problems.unsupported = problems.unsupported.take().or(retries.err());
         problems.unresolved = problems.unresolved.take().or(unresolved);
+        let policies =
+            RulePolicies { own: context.policies.of_object(&route.object(), rule.name), inherited: &part.inherited };
         let mut mirrors = Map::new();
         let unresolved = mirrors::write(context, from, rule.filters, backends, &mut mirrors);
         problems.unresolved = problems.unresolved.take().or(unresolved);
@@ -121,14 +148,17 @@ fn write_rules(
                 problems.unsupported.get_or_insert_with(|| Problem::new("UnsupportedValue", problem));
                 continue;
             }
-            let (value, unsupported) = route_value(route, rule, found, &destination, listeners, mirrors.clone());
+            let (value, unsupported) =
+                route_value(route, rule, found, (&destination, &policies), listeners, mirrors.clone());
+            let is_served = unsupported.is_none();
             problems.unsupported = problems.unsupported.take().or(unsupported);
             if !listeners.is_empty() {
+                resources.extend(policies.resources().filter(|_| is_served));
                 let ObjectMeta { namespace, name, .. } = route.metadata;
                 let prefix = if route.kind == Kind::GRPCRoute { "grpcroute" } else { "httproute" };
                 let (number, index) = (number.to_string(), index.to_string());
-                let secret = part.identity.map(|identity| identity.secret.to_string());
-                let names = [prefix, namespace, name, &number, &index].into_iter().chain(secret.as_deref());
+                let suffix = part.suffix.iter().map(String::as_str);
+                let names = [prefix, namespace, name, &number, &index].into_iter().chain(suffix);
                 let id = resource_id(&names.collect::<Vec<_>>());
                 resources.push(DerivedResource { kind: ResourceList::Routes, id, value, origin: route.object() });
             }
@@ -140,7 +170,7 @@ fn route_value(
     route: &AttachingRoute,
     rule: &RuleParts,
     found: &RouteMatch,
-    destination: &RuleDestination,
+    (destination, policies): (&RuleDestination, &RulePolicies),
     listeners: &[&str],
     mut plugins: Map<String, Value>,
 ) -> (Value, Option<Problem>) {
@@ -160,16 +190,61 @@ fn route_value(
             false => Ok(()),
         })
         .err();
+    if unsupported.is_none() && !filters::redirects(rule.filters) {
+        destination.write(&mut value, &mut plugins);
+    }
+    let unsupported = unsupported.or_else(|| policies.refusal(&plugins));
     if unsupported.is_some() {
         plugins.clear();
+        value.remove("upstream_id");
         backend_refs::answer_500(&mut plugins);
-    } else if !filters::redirects(rule.filters) {
-        destination.write(&mut value, &mut plugins);
+    } else {
+        policies.write(&mut value);
     }
     if !plugins.is_empty() {
         value.insert("plugins".to_owned(), plugins.into());
     }
     (Value::Object(value), unsupported)
+}
+
+/// The policies of a rule.
+struct RulePolicies<'a> {
+    /// Those of the route, and of this rule.
+    own: AppliedPolicies<'a>,
+    /// Those of its Gateways and listeners, whose plugins those of the route replace.
+    inherited: &'a AppliedPolicies<'a>,
+}
+
+impl RulePolicies<'_> {
+    /// Why the rule cannot be served with them, and with these plugins of its filters and backends.
+    fn refusal(&self, plugins: &Map<String, Value>) -> Option<Problem> {
+        let unsupported =
+            |message: String| Problem::new("UnsupportedValue", format!("{message}; its rule answers 500"));
+        if let Some(fault) = self.inherited.fault().or_else(|| self.own.fault()) {
+            return Some(unsupported(fault));
+        }
+        let mut own = self.own.plugin_names();
+        // A rule without backends answers 500 in any case.
+        let twice = own.find(|name| plugins.contains_key(*name) && *name != "fault-injection")?;
+        Some(unsupported(format!(
+            "filters or backends, and a WeirPolicy, want the plugin {twice}: only one of them can"
+        )))
+    }
+
+    /// Refers to their resources.
+    fn write(&self, route: &mut Map<String, Value>) {
+        for resource in self.resources() {
+            let key = if resource.kind == ResourceList::Services { "service_id" } else { "plugin_config_id" };
+            route.insert(key.to_owned(), resource.id.into());
+        }
+    }
+
+    /// The plugins of the Gateway as a service, and those of the route as a plugin_config: a route takes each plugin from the latter
+    /// first.
+    fn resources(&self) -> impl Iterator<Item = DerivedResource> {
+        let of = |policies: &AppliedPolicies, kind| policies.resource(kind, "weirpolicy", policies.plugins());
+        of(self.inherited, ResourceList::Services).into_iter().chain(of(&self.own, ResourceList::PluginConfigs))
+    }
 }
 
 /// The status of a route, if it has one. The entries of other controllers stay as they are, before ours.

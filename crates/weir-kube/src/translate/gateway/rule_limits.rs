@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::conditions::Problem;
+use super::super::conditions::Problem;
 use super::duration;
 use crate::objects::routes::{HttpRetry, HttpTimeouts};
 

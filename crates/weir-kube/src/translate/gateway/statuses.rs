@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::conditions::{Problem, StatusConditions};
+use super::super::conditions::{Problem, StatusConditions};
 use super::context::Context;
 use super::frontend_tls;
 use super::grants::GROUP;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
+use super::super::conditions::Problem;
 use super::attaching_route::{AttachingRoute, RuleParts};
 use super::backend_refs::{self, RuleDestination, UpstreamVariant};
-use super::conditions::Problem;
 use super::context::Context;
 use super::grants::GrantReferrer;
 use super::hosts;
@@ -58,12 +58,14 @@ pub(super) fn write(
         let variant = UpstreamVariant::of_streams(scheme, state.passes_tls(), parents.identity_of(number));
         let (destination, problem) = backend_refs::resolve(context, from, rule.backends, &variant, backends);
         unresolved = unresolved.or(problem);
+        let policies = policies(context, parents, number);
         resources.push(DerivedResource {
             kind: ResourceList::StreamRoutes,
             id: id(route, state),
-            value: value(route, rule, state, (&addresses.host, &names), (scheme, &destination)),
+            value: value(route, rule, state, (&addresses.host, &names), (scheme, &destination, &policies)),
             origin: route.object(),
         });
+        resources.extend(policies.unwrap_or_default());
     }
     if resources.len() == before {
         // What is not served needs no upstreams, but its references are checked.
@@ -73,6 +75,23 @@ pub(super) fn write(
     }
     unresolved
 }
+
+/// The plugins of the policies of a listener that work without HTTP.
+///
+/// # Errors
+/// If a policy cannot be followed.
+fn policies(context: &Context, parents: &Parents, listener: usize) -> Result<Option<DerivedResource>, Closed> {
+    let policies = parents.policies_of(context, listener);
+    if policies.fault().is_some() {
+        return Err(Closed);
+    }
+    let mut plugins = policies.plugins();
+    plugins.retain(|plugin, _| context.options.plugins.works_on_streams(plugin));
+    Ok(policies.resource(ResourceList::Services, "weirpolicy-streams", plugins))
+}
+
+/// Connections are reset, whatever backends there are.
+struct Closed;
 
 /// The server names for which a route takes connections of a listener.
 fn server_names(state: &ListenerState, hostnames: &[String]) -> Vec<Option<String>> {
@@ -98,7 +117,7 @@ fn value(
     rule: &RuleParts,
     state: &ListenerState,
     (host, names): (&str, &[Option<String>]),
-    (scheme, destination): (&str, &RuleDestination),
+    (scheme, destination, policies): (&str, &RuleDestination, &Result<Option<DerivedResource>, Closed>),
 ) -> Value {
     let mut value = Map::new();
     value.insert("name".to_owned(), route.resource_name(rule).into());
@@ -118,6 +137,12 @@ fn value(
     if state.passes_tls() {
         value.insert("tls_passthrough".to_owned(), true.into());
     }
-    destination.write_stream(scheme, &mut value);
+    match policies {
+        Ok(policies) => {
+            destination.write_stream(scheme, &mut value);
+            value.extend(policies.as_ref().map(|service| ("service_id".to_owned(), service.id.clone().into())));
+        }
+        Err(Closed) => RuleDestination::Nowhere.write_stream(scheme, &mut value),
+    }
     Value::Object(value)
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::super::conditions::Problem;
+use super::super::precedence::precedence;
 use super::authorities;
-use super::conditions::Problem;
-use super::precedence::precedence;
 use crate::objects::policy::{BackendTlsPolicy, BackendTlsValidation, PolicyTarget};
 use crate::world::{ObjectName, World};
 

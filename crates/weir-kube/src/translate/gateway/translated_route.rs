@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::backends::{ServiceBackends, UpstreamKey};
 use super::super::expressions::Expressions;
-use super::super::upstreams::TranslatedUpstreams;
+use super::super::shared::{SharedKey, SharedResources};
 use super::attaching_route::RouteSource;
 use super::context::Context;
 use super::parents::Parents;
@@ -18,6 +18,8 @@ pub(super) struct TranslatedRoute {
     /// The ids of its resources, and their list.
     resources: Box<[(ResourceList, String)]>,
     upstreams: Box<[UpstreamKey]>,
+    /// The plugins of policies.
+    plugins: Box<[SharedKey]>,
     /// The Services that it refers to.
     services: Box<[ObjectName]>,
     /// Those whose addresses are in its resources.
@@ -31,7 +33,7 @@ impl TranslatedRoute {
         (context, parents): (&Context, &Parents),
         route: RouteSource,
         (expressions, claims): (&mut Expressions, &mut StreamClaims),
-        (upstreams, reader): (&mut TranslatedUpstreams, &mut dyn TranslationReader),
+        (shared, reader): (&mut SharedResources, &mut dyn TranslationReader),
         before: Option<TranslatedRoute>,
     ) -> TranslatedRoute {
         let mut read = route.read();
@@ -42,12 +44,14 @@ impl TranslatedRoute {
             Some(status) => reader.status(status),
             None => reader.no_status(&route.object()),
         }
+        let (plugins, resources) = shared.plugins.take(resources);
         let (wanted, lookups) = backends.finish();
         let names = |services: BTreeSet<ObjectName>| services.into_iter().collect();
         let known = TranslatedRoute {
             outcome,
             resources: resources.iter().map(|resource| (resource.kind, resource.id.clone())).collect(),
-            upstreams: wanted.map(|wanted| upstreams.add(wanted)).collect(),
+            upstreams: wanted.map(|wanted| shared.upstreams.add(wanted)).collect(),
+            plugins: plugins.into(),
             services: names(lookups.services),
             addressed: names(lookups.addresses),
             has_expressions: read.has_expressions(),
@@ -55,16 +59,27 @@ impl TranslatedRoute {
         if let Some(before) = before {
             let gone = before.resources.iter().filter(|(kind, id)| !known.has(*kind, id));
             gone.for_each(|(kind, id)| reader.remove(*kind, id));
-            before.upstreams.iter().for_each(|key| upstreams.release(key));
+            before.release(shared);
         }
         resources.into_iter().for_each(|resource| reader.put(resource));
         known
     }
 
     /// Removes all that there is of it.
-    pub(super) fn remove(self, upstreams: &mut TranslatedUpstreams, reader: &mut dyn TranslationReader) {
+    pub(super) fn remove(self, shared: &mut SharedResources, reader: &mut dyn TranslationReader) {
         self.resources.iter().for_each(|(kind, id)| reader.remove(*kind, id));
-        self.upstreams.iter().for_each(|key| upstreams.release(key));
+        self.release(shared);
+    }
+
+    /// It does not need what others may need as well.
+    fn release(&self, shared: &mut SharedResources) {
+        self.upstreams.iter().for_each(|key| shared.upstreams.release(key));
+        self.plugins.iter().for_each(|key| shared.plugins.release(key));
+    }
+
+    /// Whether one of its parents is ours.
+    pub(super) fn is_own(&self) -> bool {
+        self.outcome.has_parents()
     }
 
     /// Whether it refers to one of these Services, or has addresses of one whose endpoints have changed.

@@ -172,7 +172,7 @@ pub(super) fn unread(given: &Given) -> Vec<Remark> {
     given.names().map(remark).collect()
 }
 
-pub(super) use given::{Given as Annotations, secret_text};
+pub(super) use given::Given as Annotations;
 
 #[cfg(test)]
 mod tests;

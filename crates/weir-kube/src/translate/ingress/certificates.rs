@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::annotations::secret_text;
 use super::claimed::Claimed;
 use crate::objects::ObjectRef;
 use crate::objects::ingress::IngressTls;
@@ -66,7 +65,7 @@ fn certificate(claimed: &Claimed, tls: &IngressTls, world: &World) -> Result<(St
     let namespace = &claimed.ingress.metadata.namespace;
     let secret = world.secrets.get(&ObjectName::new(namespace, name));
     let secret = secret.ok_or_else(|| format!("there is no Secret `{name}`; its hosts have no certificate"))?;
-    let (cert, key) = (secret_text(secret, "tls.crt")?, secret_text(secret, "tls.key")?);
+    let (cert, key) = (secret.text("tls.crt")?, secret.text("tls.key")?);
     let mut value = json!({ "snis": [], "cert": cert, "key": key });
     // Certificates of clients are a matter of the Ingress, so its entry is its own.
     let id = match &claimed.settings.client_certificates {

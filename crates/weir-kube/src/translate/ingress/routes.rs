@@ -4,13 +4,14 @@ use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
 use super::super::expressions::Expressions;
+use super::super::policies::PluginPolicies;
+use super::super::reach;
 use super::canaries;
 use super::certificates::TlsHosts;
 use super::claimed::Claimed;
 use super::class::IngressDialect;
 use super::matcher::{IngressPathMatch, PathConditions, one_label};
-use super::reach;
-use super::settings::ToHttps;
+use super::settings::{IngressSettings, ToHttps};
 use super::sites::{IngressSite, IngressSites, SitePath};
 use super::targets::{BackendTarget, target};
 use crate::objects::ingress::IngressBackend;
@@ -20,6 +21,7 @@ use crate::translation::{DerivedResource, EventKind, KubeOptions, ResourceList, 
 pub(super) struct RouteWriter<'a, 'w> {
     pub backends: &'a mut ServiceBackends<'w>,
     pub options: &'a KubeOptions,
+    pub policies: &'a PluginPolicies,
     pub tls: &'a TlsHosts,
     pub translation: &'a mut Translation,
     pub expressions: &'a mut Expressions,
@@ -73,6 +75,8 @@ impl RouteWriter<'_, '_> {
         if let Some((other, backend)) = path.canary
             && let Some(canary) = &other.settings.canary
             && !other.is_refused
+            // Its requests would not have the plugins of its policy.
+            && self.policies.owner(&(other.object(), None)).is_none()
         {
             let target = self.target(other, backend)?;
             plugin(&mut keys, "traffic-split")["rules"] = canaries::split(canary, target)["rules"].take();
@@ -81,6 +85,27 @@ impl RouteWriter<'_, '_> {
         if !claimed.settings.plugins.contains_key("redirect") {
             keys.extend(self.target(claimed, &path.path.backend)?);
         }
+        self.with_policy(claimed, keys)
+    }
+
+    /// Adds the plugins of the policy of an Ingress.
+    fn with_policy(&mut self, claimed: &Claimed, mut keys: Map<String, Value>) -> Result<Map<String, Value>, String> {
+        let policies = self.policies.of_object(&claimed.object(), None);
+        if let Some(fault) = policies.fault() {
+            return Err(fault);
+        }
+        if let Some(Value::Object(plugins)) = keys.get_mut("plugins") {
+            let defaults = IngressSettings::ingress_nginx().plugins;
+            plugins.retain(|name, options| {
+                !(policies.plugin_names().any(|wanted| wanted == name) && defaults.get(name) == Some(options))
+            });
+            if let Some(twice) = policies.plugin_names().find(|name| plugins.contains_key(*name)) {
+                return Err(format!("annotations, and a WeirPolicy, want the plugin {twice}: only one of them can"));
+            }
+        }
+        let resource = policies.resource(ResourceList::PluginConfigs, "weirpolicy", policies.plugins());
+        keys.extend(resource.iter().map(|set| ("plugin_config_id".to_owned(), set.id.clone().into())));
+        self.translation.resources.extend(resource);
         Ok(keys)
     }
 
@@ -97,6 +122,8 @@ impl RouteWriter<'_, '_> {
             ToHttps::WithCertificate => self.tls.cover(host),
             ToHttps::All => true,
         };
+        let policies = self.policies.of_object(&claimed.object(), None);
+        let redirects = redirects && policies.plugin_names().all(|name| name != "redirect");
         if redirects && !plugins.contains_key("redirect") {
             let to_https = json!({ "http_to_https": true, "http_to_https_code": 308, "https_port": 443 });
             plugins.insert("redirect".to_owned(), to_https);
@@ -165,8 +192,11 @@ impl RouteWriter<'_, '_> {
             .find_map(|claimed| claimed.ingress.spec.default_backend.as_ref().map(|backend| (claimed, backend)));
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: REST };
         let mut value = self.beginning(host, claimed, conditions);
-        let target = with_default.and_then(|(owner, backend)| self.target(owner, backend).ok());
-        value.extend(target.unwrap_or_else(|| answer(404)));
+        let target = with_default.and_then(|(owner, backend)| Some((owner, self.target(owner, backend).ok()?)));
+        value.extend(match target {
+            Some((owner, target)) => self.with_policy(owner, target).unwrap_or_else(|_| closed()),
+            None => answer(404),
+        });
         self.add(claimed, &format!("rest_{host}"), value);
     }
 
@@ -186,7 +216,7 @@ impl RouteWriter<'_, '_> {
     fn default_keys(&mut self, claimed: &Claimed, backend: &IngressBackend) -> Result<Map<String, Value>, String> {
         let mut keys = self.behaviour("", claimed)?;
         keys.extend(self.target(claimed, backend)?);
-        Ok(keys)
+        self.with_policy(claimed, keys)
     }
 
     /// The keys that every route begins with.

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::given::secret_text;
 use super::{Annotation, Given, IngressSettings, NEEDED, OPTIONAL, Reads, Refused, Served, Told, With, annotation};
 
 pub(super) const TABLE: &[Annotation] = &[
@@ -92,7 +91,7 @@ fn satisfy(given: &Given, _: &mut IngressSettings) -> Result<(), String> {
 }
 
 fn client_certificates(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
-    let mut client = json!({ "ca": secret_text(given.secret("auth-tls-secret")?, "ca.crt")? });
+    let mut client = json!({ "ca": given.secret("auth-tls-secret")?.text("ca.crt")? });
     if let Some(depth) = given.number("auth-tls-verify-depth") {
         client["depth"] = Value::from(depth.min(16));
     }

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::given::secret_text;
 use super::{
     Annotation, Differs, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, With, annotation,
 };
@@ -124,10 +123,10 @@ fn basic_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Strin
     let users = match given.text("auth-secret-type") {
         Some("auth-map") => {
             let names = secret.data.keys().chain(secret.string_data.keys());
-            let user = |name: &String| Ok((name.clone(), secret_text(secret, name)?.trim().to_owned()));
+            let user = |name: &String| Ok((name.clone(), secret.text(name)?.trim().to_owned()));
             names.map(user).collect::<Result<Vec<_>, String>>()?
         }
-        _ => users(&secret_text(secret, "auth")?)?,
+        _ => users(&secret.text("auth")?)?,
     };
     if users.is_empty() {
         return Err(format!("the Secret `{}` has no users", secret.metadata.name));

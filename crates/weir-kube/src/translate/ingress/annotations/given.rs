@@ -1,7 +1,5 @@
 //! The annotations that an Ingress has, and how their values are read.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use std::collections::BTreeMap;
 
 use super::PREFIX;
@@ -131,18 +129,6 @@ impl<'a> Given<'a> {
         let found = self.world.config_maps.get(&object).ok_or_else(|| format!("there is no ConfigMap `{object}`"))?;
         Ok(&found.data)
     }
-}
-
-/// A value of a Secret as text.
-pub(in super::super) fn secret_text(secret: &Secret, key: &str) -> Result<String, String> {
-    if let Some(text) = secret.string_data.get(key) {
-        return Ok(text.clone());
-    }
-    let name = &secret.metadata.name;
-    let encoded = secret.data.get(key).ok_or_else(|| format!("the Secret `{name}` has no `{key}`"))?;
-    let bytes = STANDARD.decode(encoded.trim()).ok();
-    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-    text.ok_or_else(|| format!("`{key}` of the Secret `{name}` is not text in Base64"))
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {

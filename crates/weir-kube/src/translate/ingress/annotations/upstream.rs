@@ -2,7 +2,6 @@
 
 use serde_json::json;
 
-use super::given::secret_text;
 use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Served, Told, annotation};
 
 pub(super) const TABLE: &[Annotation] = &[
@@ -112,7 +111,7 @@ fn protocol(given: &Given, settings: &mut IngressSettings) -> Result<(), String>
 fn certificates(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     let secret = given.secret("proxy-ssl-secret")?;
     for (key, name) in [("client_cert", "tls.crt"), ("client_key", "tls.key"), ("ca", "ca.crt")] {
-        match secret_text(secret, name) {
+        match secret.text(name) {
             Ok(text) => settings.upstream_tls(key, json!(text)),
             // A Secret for verification alone has no certificate for clients, and one for clients alone has no `ca.crt`.
             Err(_) if !secret.data.contains_key(name) => {}

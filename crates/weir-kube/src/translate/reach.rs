@@ -1,4 +1,4 @@
-//! What the URLs of annotations may lead to. They are written by users of a namespace, and the node sends the requests: from it, the
+//! What URLs in annotations and policies may lead to. They are written by users of a namespace, and the node sends the requests: from it, the
 //! node's own services and those of its machine would be reached.
 
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 ///
 /// # Errors
 /// The reason.
-pub(super) fn check(url: &str) -> Result<(), String> {
+pub fn check(url: &str) -> Result<(), String> {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = &rest[..rest.find(['/', '?', '#', '$']).unwrap_or(rest.len())];
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -16,15 +16,24 @@ pub(super) fn check(url: &str) -> Result<(), String> {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
+    // An address without a port may be written without brackets.
+    let name = if host.parse::<IpAddr>().is_ok() { host } else { name };
     let lower = name.trim_end_matches('.').to_ascii_lowercase();
     let is_local = match lower.parse::<IpAddr>() {
         Ok(address) => is_near(address.to_canonical()),
-        Err(_) => lower == "localhost" || lower.ends_with(".localhost"),
+        Err(_) => lower == "localhost" || lower.ends_with(".localhost") || lower == "unix" || is_odd_address(&lower),
     };
     match is_local {
         true => Err(format!("`{url}` leads to the node itself or its link, which users of a namespace cannot reach")),
         false => Ok(()),
     }
+}
+
+/// Whether some programs read a name as an address: `127.1`, `0x7f000001`.
+fn is_odd_address(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let is_hexadecimal = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    is_hexadecimal || !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn is_near(address: IpAddr) -> bool {
@@ -52,12 +61,22 @@ mod tests {
             "http://0.0.0.0:9180",
             "http://169.254.169.254/latest/meta-data",
             "http://[fe80::1]/",
+            "::1",
+            "127.0.0.1:6379",
+            "http://127.1/",
+            "http://2130706433/",
+            "http://0x7f000001/",
+            "unix:/run/other.sock",
         ] {
             assert!(check(url).is_err(), "{url}");
         }
-        for url in
-            ["http://auth.example/verify", "http://10.0.0.8:8080", "https://[2001:db8::1]/", "http://localhost.example"]
-        {
+        for url in [
+            "http://auth.example/verify",
+            "http://10.0.0.8:8080",
+            "https://[2001:db8::1]/",
+            "http://localhost.example",
+            "redis",
+        ] {
             assert_eq!(check(url), Ok(()), "{url}");
         }
     }

@@ -1,0 +1,114 @@
+//! WeirPolicies: which plugins they give to which targets.
+
+mod applied;
+mod secrets;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::precedence::precedence;
+use crate::objects::policy::{PolicyTarget, WeirPolicy};
+use crate::objects::{Kind, ObjectRef};
+use crate::translation::PolicyPlugins;
+use crate::world::{ObjectName, World, WorldChanges};
+
+pub(super) use applied::AppliedPolicies;
+use state::PluginPolicyState;
+
+/// The most bytes that the regular expressions of the policies of a namespace take together when they are compiled.
+const MOST_EXPRESSIONS: usize = 16 << 20;
+
+/// What a policy is about: an object, and a part of it.
+pub(super) type PolicyTargetPart = (ObjectRef, Option<String>);
+
+/// All policies, and the one that each target has.
+#[derive(Default)]
+pub(super) struct PluginPolicies {
+    states: BTreeMap<ObjectName, PluginPolicyState>,
+    by_target: BTreeMap<PolicyTargetPart, ObjectName>,
+}
+
+impl PluginPolicies {
+    /// Whether changes concern any of them.
+    pub(super) fn is_stale(changes: &WorldChanges) -> bool {
+        changes.objects.iter().any(|object| matches!(object.kind, Kind::WeirPolicy | Kind::Secret))
+    }
+
+    /// Reads all of them. Of several with one target, the oldest has it.
+    pub(super) fn renew(&mut self, world: &World, plugins: &dyn PolicyPlugins) {
+        let mut sorted: Vec<&Arc<WeirPolicy>> = world.weir_policies.values().collect();
+        sorted.sort_by(|one, other| precedence(&one.metadata, &other.metadata));
+        let mut before = std::mem::take(&mut self.states);
+        self.by_target.clear();
+        let mut spent: BTreeMap<&str, usize> = BTreeMap::new();
+        for policy in sorted {
+            let name = ObjectName::new(&policy.metadata.namespace, &policy.metadata.name);
+            for target in policy.spec.target_refs.iter().filter_map(|target| part_of(policy, target).ok()) {
+                self.by_target.entry(target).or_insert_with(|| name.clone());
+            }
+            let kept = before.remove(&name).filter(|known| known.is_of(policy));
+            let mut state = kept.unwrap_or_else(|| PluginPolicyState::new(world, policy, plugins));
+            let spent = spent.entry(&policy.metadata.namespace).or_default();
+            state.is_beyond_limit = *spent + state.expressions > MOST_EXPRESSIONS;
+            if !state.is_beyond_limit {
+                *spent += state.expressions;
+            }
+            self.states.insert(name, state);
+        }
+    }
+
+    /// The policies of these targets, the most specific last.
+    pub(super) fn of(&self, targets: impl IntoIterator<Item = PolicyTargetPart>) -> AppliedPolicies<'_> {
+        let found = targets.into_iter().filter_map(|target| self.by_target.get(&target));
+        let mut seen = BTreeSet::new();
+        AppliedPolicies(found.filter(|name| seen.insert(*name)).filter_map(|name| self.states.get(name)).collect())
+    }
+
+    /// The policies of a route, or of an Ingress, and of the part of it that has this name.
+    pub(super) fn of_object(&self, object: &ObjectRef, part: Option<&str>) -> AppliedPolicies<'_> {
+        let part = part.map(|part| (object.clone(), Some(part.to_owned())));
+        self.of([(object.clone(), None)].into_iter().chain(part))
+    }
+
+    /// The policy that has a target.
+    pub(super) fn owner(&self, target: &PolicyTargetPart) -> Option<&ObjectName> {
+        self.by_target.get(target)
+    }
+
+    /// Why a policy cannot be followed, whatever its targets are.
+    pub(super) fn fault(&self, policy: &ObjectName) -> Option<String> {
+        self.states.get(policy).and_then(PluginPolicyState::fault)
+    }
+}
+
+/// The names of the Secrets that a policy refers to, in its namespace.
+#[cfg(feature = "client")]
+pub(crate) fn secrets_of_policy(policy: &WeirPolicy) -> Vec<String> {
+    secrets::names(&policy.spec.plugins)
+}
+
+/// The group of the kinds of routes and of Gateways.
+const GATEWAY_API: &str = Kind::Gateway.group();
+
+/// What a reference of a policy names, whether it exists or not.
+///
+/// # Errors
+/// If a policy cannot be about it.
+pub(super) fn part_of(policy: &WeirPolicy, target: &PolicyTarget) -> Result<PolicyTargetPart, String> {
+    let PolicyTarget { group, kind, name, section_name } = target;
+    let kind = match (&**group, &**kind) {
+        (GATEWAY_API, "Gateway") => Kind::Gateway,
+        (GATEWAY_API, "HTTPRoute") => Kind::HTTPRoute,
+        (GATEWAY_API, "GRPCRoute") => Kind::GRPCRoute,
+        ("networking.k8s.io", "Ingress") if section_name.is_none() => Kind::Ingress,
+        ("networking.k8s.io", "Ingress") => return Err("an Ingress has no parts: leave sectionName out".to_owned()),
+        _ => {
+            return Err(format!(
+                "kind {kind} of group `{group}` cannot be a target: use Gateway, HTTPRoute, GRPCRoute or Ingress"
+            ));
+        }
+    };
+    let object = ObjectRef { kind, namespace: policy.metadata.namespace.clone(), name: name.clone() };
+    Ok((object, section_name.clone()))
+}

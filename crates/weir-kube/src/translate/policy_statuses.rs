@@ -1,0 +1,170 @@
+//! The statuses of WeirPolicies: an entry for each target.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::conditions::{Problem, StatusConditions};
+use super::gateway::TranslatedGateways;
+use super::ingress::{self, PolicyTargetState};
+use super::policies::{PluginPolicies, part_of};
+use crate::objects::policy::{PolicyTarget, WeirPolicy};
+use crate::objects::routes::parent_conditions;
+use crate::objects::{Kind, ObjectRef};
+use crate::translation::{KubeOptions, ObjectStatus, TranslationReader};
+use crate::world::{ObjectName, World};
+
+/// The most entries of `status.ancestors` that the API server accepts.
+const MOST_ANCESTORS: usize = 16;
+
+/// The policies that got a status.
+#[derive(Default)]
+pub(super) struct PolicyStatuses(BTreeSet<ObjectRef>);
+
+impl PolicyStatuses {
+    /// Writes all of them. What has become of routes is known by then.
+    pub(super) fn write(
+        &mut self,
+        (world, options, policies): (&World, &KubeOptions, &PluginPolicies),
+        gateways: &TranslatedGateways,
+        reader: &mut dyn TranslationReader,
+    ) {
+        let verdicts = Verdicts { world, options, policies, gateways };
+        let statuses: Vec<ObjectStatus> =
+            world.weir_policies.values().filter_map(|policy| verdicts.status(policy)).collect();
+        let told = statuses.iter().map(|status| status.object.clone()).collect();
+        let before = std::mem::replace(&mut self.0, told);
+        before.difference(&self.0).for_each(|object| reader.no_status(object));
+        statuses.into_iter().for_each(|status| reader.status(status));
+    }
+}
+
+struct Verdicts<'a> {
+    world: &'a World,
+    options: &'a KubeOptions,
+    policies: &'a PluginPolicies,
+    gateways: &'a TranslatedGateways,
+}
+
+impl Verdicts<'_> {
+    /// The entries of other controllers stay as they are, before ours.
+    fn status(&self, policy: &WeirPolicy) -> Option<ObjectStatus> {
+        let controller = &*self.options.controller_name;
+        let before = policy.status["ancestors"].as_array().cloned().unwrap_or_default();
+        let (own, mut entries): (Vec<Value>, Vec<Value>) =
+            before.into_iter().partition(|entry| entry["controllerName"] == controller);
+        let room = MOST_ANCESTORS.saturating_sub(entries.len());
+        let ours = policy.spec.target_refs.iter().filter_map(|target| Some((target, self.verdict(policy, target)?)));
+        let ours: Vec<_> = ours.take(room).collect();
+        if ours.is_empty() && own.is_empty() {
+            return None;
+        }
+        for (target, problem) in ours {
+            let reference = ancestor(policy, target);
+            let known = own.iter().find(|entry| entry["ancestorRef"] == reference);
+            let before = known.map(parent_conditions).unwrap_or_default();
+            let mut conditions = StatusConditions::new(&before, policy.metadata.generation);
+            conditions.set_result("Accepted", problem.as_ref());
+            let conditions = conditions.into_value();
+            entries.push(json!({ "ancestorRef": reference, "controllerName": controller, "conditions": conditions }));
+        }
+        Some(ObjectStatus {
+            object: ObjectRef::of(policy),
+            generation: policy.metadata.generation,
+            status: json!({ "ancestors": entries }),
+        })
+    }
+
+    /// What is wrong with the policy for a target, if anything; `None` if the target is another controller's.
+    fn verdict(&self, policy: &WeirPolicy, target: &PolicyTarget) -> Option<Option<Problem>> {
+        let (object, part) = match part_of(policy, target) {
+            Ok(known) => known,
+            Err(problem) => return Some(Some(Problem::new("Invalid", problem))),
+        };
+        match self.find(&object, part.as_deref()) {
+            FoundTarget::Ours => {}
+            FoundTarget::Theirs => return None,
+            FoundTarget::Wrong(problem) => return Some(Some(problem)),
+        }
+        let name = ObjectName::new(&policy.metadata.namespace, &policy.metadata.name);
+        let winner = self.policies.owner(&(object, part)).filter(|winner| **winner != name);
+        let conflict = winner.map(|winner| {
+            let message = format!(
+                "WeirPolicy {} has the same target and comes first; nothing of this one applies to it",
+                winner.name
+            );
+            Problem::new("Conflicted", message)
+        });
+        Some(conflict.or_else(|| {
+            let fault = self.policies.fault(&name)?;
+            Some(Problem::new("Invalid", format!("{fault}; the requests of its target get an error")))
+        }))
+    }
+
+    fn find(&self, object: &ObjectRef, part: Option<&str>) -> FoundTarget {
+        let name = ObjectName::new(&object.namespace, &object.name);
+        let parts: Option<Vec<&str>> = match object.kind {
+            Kind::Gateway => self
+                .world
+                .gateways
+                .get(&name)
+                .map(|gateway| gateway.spec.listeners.iter().map(|listener| &*listener.name).collect()),
+            Kind::HTTPRoute => self
+                .world
+                .http_routes
+                .get(&name)
+                .map(|route| route.spec.rules.iter().filter_map(|rule| rule.name.as_deref()).collect()),
+            Kind::GRPCRoute => self
+                .world
+                .grpc_routes
+                .get(&name)
+                .map(|route| route.spec.rules.iter().filter_map(|rule| rule.name.as_deref()).collect()),
+            _ => return self.find_ingress(object, &name),
+        };
+        let Some(parts) = parts else { return FoundTarget::missing(object) };
+        match part {
+            _ if !self.gateways.is_own(object) => FoundTarget::Theirs,
+            Some(part) if !parts.contains(&part) => {
+                let noun = if object.kind == Kind::Gateway { "listener" } else { "rule" };
+                FoundTarget::Wrong(Problem::new("TargetNotFound", format!("{object} has no {noun} `{part}`")))
+            }
+            _ => FoundTarget::Ours,
+        }
+    }
+
+    fn find_ingress(&self, object: &ObjectRef, name: &ObjectName) -> FoundTarget {
+        let Some(found) = self.world.ingresses.get(name) else { return FoundTarget::missing(object) };
+        match ingress::as_target(found, self.world, self.options) {
+            PolicyTargetState::Ours => FoundTarget::Ours,
+            PolicyTargetState::Theirs => FoundTarget::Theirs,
+            PolicyTargetState::Canary => {
+                let message =
+                    "it is a canary, whose requests have the plugins of the Ingress that it is a part of; it gets none";
+                FoundTarget::Wrong(Problem::new("Invalid", message))
+            }
+        }
+    }
+}
+
+enum FoundTarget {
+    Ours,
+    /// Another controller's.
+    Theirs,
+    Wrong(Problem),
+}
+
+impl FoundTarget {
+    fn missing(object: &ObjectRef) -> FoundTarget {
+        FoundTarget::Wrong(Problem::new("TargetNotFound", format!("there is no {object}")))
+    }
+}
+
+/// The target as `ancestorRef`.
+fn ancestor(policy: &WeirPolicy, target: &PolicyTarget) -> Value {
+    let PolicyTarget { group, kind, name, section_name } = target;
+    let mut reference = json!({ "group": group, "kind": kind, "namespace": policy.metadata.namespace, "name": name });
+    if let Some(part) = section_name {
+        reference["sectionName"] = part.clone().into();
+    }
+    reference
+}
