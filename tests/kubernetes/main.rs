@@ -13,6 +13,7 @@ mod figures;
 mod following;
 mod load;
 mod objects;
+mod policies;
 mod real;
 mod rollouts;
 mod stand_in;

@@ -141,7 +141,7 @@ impl GatewayNode {
             let _guard = runtime.enter();
             ServiceSignals::take().map_err(no_handlers)?
         };
-        let opened = DocumentLoader::open_telling(&options.file, &|text| say!("{text}"));
+        let opened = DocumentLoader::open_telling(&options.file, PLUGINS, &|text| say!("{text}"));
         // The file determines the number of workers, and whether it can be served at all.
         let workers = opened.as_ref().map_or(1, |(_, loaded)| workers(&loaded.document.settings));
         let names = opened.as_ref().map_or(LIMIT, |(_, loaded)| usize::from(loaded.document.settings.metrics_names));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Group with version, name in URLs, kind and whether in a namespace.
-const KINDS: [(&str, &str, &str, bool); 19] = [
+const KINDS: [(&str, &str, &str, bool); 20] = [
     ("v1", "namespaces", "Namespace", false),
     ("v1", "services", "Service", true),
     ("v1", "secrets", "Secret", true),
@@ -27,6 +27,7 @@ const KINDS: [(&str, &str, &str, bool); 19] = [
     ("gateway.networking.k8s.io/v1alpha2", "udproutes", "UDPRoute", true),
     ("gateway.networking.k8s.io/v1beta1", "referencegrants", "ReferenceGrant", true),
     ("gateway.networking.k8s.io/v1", "backendtlspolicies", "BackendTLSPolicy", true),
+    ("weir.dev/v1alpha1", "weirpolicies", "WeirPolicy", true),
 ];
 
 /// Names an object, or a collection if `name` is `None`.

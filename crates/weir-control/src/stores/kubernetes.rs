@@ -3,6 +3,7 @@
 //! A thread follows the cluster and translates each change (`weir-kube`). The resources last translated stay in memory, and in a
 //! copy on disk that a node starts with while the API server cannot be reached.
 
+mod policy_plugins;
 mod sink;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::interval;
 use weir_kube::cluster::{ApiServer, ClusterAccess, Controller, ControllerSettings, ControllerState, ElectionSettings};
 use weir_kube::{GatewayAddresses, KubeOptions};
+use weir_plugin::Registry;
 
 use super::disk_copy::DiskCopy;
 use super::embedded::EmbeddedStore;
@@ -27,6 +29,7 @@ use super::store::{CommitFailure, ResourceStore, StoreFailure};
 use crate::document::KubernetesSettings;
 use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
+use policy_plugins::NodePlugins;
 use sink::StoreSink;
 
 /// How long a start waits for the API server before it uses the copy.
@@ -64,7 +67,7 @@ impl KubernetesStore {
         settings: &KubernetesSettings,
         node: Option<(String, &Path)>,
         beside: &Path,
-        told: &dyn Fn(&str),
+        (registry, told): (Registry, &dyn Fn(&str)),
     ) -> Result<KubernetesStore, StoreFailure> {
         let (node, directory) = node.unzip();
         let copy = directory.map(|directory| EmbeddedStore::open(&directory.join("kubernetes-copy.redb"), 1));
@@ -76,7 +79,7 @@ impl KubernetesStore {
         let name = format!("kubernetes {}", server.address());
         let (copied, to_copy) = unbounded_channel();
         let sink = StoreSink::new(Arc::clone(&mailbox), server.address(), known.clone(), copied);
-        let settings = controller_settings(settings, &node);
+        let settings = controller_settings(settings, &node, registry);
         let disk_copy = DiskCopy::new("kubernetes", copy.clone(), known.revision);
         let entered = runtime.enter();
         let controller = Controller::start(Arc::new(server), settings, Box::new(sink));
@@ -168,8 +171,8 @@ fn connect(settings: &KubernetesSettings, beside: &Path) -> Result<(tokio::runti
     Ok((runtime, server))
 }
 
-fn controller_settings(settings: &KubernetesSettings, node: &str) -> ControllerSettings {
-    let mut options = KubeOptions::default();
+fn controller_settings(settings: &KubernetesSettings, node: &str, registry: Registry) -> ControllerSettings {
+    let mut options = KubeOptions { plugins: Arc::new(NodePlugins::new(registry)), ..KubeOptions::default() };
     let text = |value: &Option<Box<str>>, default: String| value.as_deref().map_or(default, str::to_owned);
     options.controller_name = text(&settings.gateway_controller, options.controller_name);
     options.adopt_ingress_nginx = settings.adopts_ingress_nginx;

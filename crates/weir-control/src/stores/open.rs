@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use weir_plugin::Registry;
+
 use super::embedded::EmbeddedStore;
 use super::encrypted::EncryptedStore;
 use super::etcd::EtcdStore;
@@ -25,22 +27,28 @@ use crate::text::diagnostic::Diagnostic;
 const NODE_NAME: &str = "node-name";
 
 impl DocumentLoader {
-    /// A loader for a process that serves traffic, with the resources of the configured store, if there is one.
+    /// A loader for a process that serves traffic, with the resources of the configured store, if there is one. Policies of a cluster
+    /// can name no plugins.
     ///
     /// # Errors
     /// If the file cannot be parsed, or the store cannot be used.
     pub fn open(path: &Path) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
-        DocumentLoader::open_telling(path, &|_| ())
+        DocumentLoader::open_telling(path, Registry::new(&[]), &|_| ())
     }
 
-    /// Like [`DocumentLoader::open`]; `told` is called with what the start waits for, if it takes long.
+    /// Like [`DocumentLoader::open`], with the plugins that policies of a cluster may name; `told` is called with what the start waits
+    /// for, if it takes long.
     ///
     /// # Errors
     /// As [`DocumentLoader::open`].
-    pub fn open_telling(path: &Path, told: &dyn Fn(&str)) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
+    pub fn open_telling(
+        path: &Path,
+        registry: Registry,
+        told: &dyn Fn(&str),
+    ) -> Result<(DocumentLoader, LoadedDocument), Vec<Diagnostic>> {
         let mut loader = DocumentLoader::of_file(path);
         let loaded = loader.load_first(told)?;
-        let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded, told)? else {
+        let Some(mut loader) = with_store(path, FileAccess::limited(), &loaded, (registry, told))? else {
             if loaded.document.settings.admin.as_ref().is_some_and(|admin| admin.shows_file) {
                 let accepted = AcceptedSettings::default();
                 let shown = FileResources::new(accepted.clone());
@@ -60,7 +68,7 @@ pub(super) fn with_store(
     path: &Path,
     files: FileAccess,
     loaded: &LoadedDocument,
-    told: &dyn Fn(&str),
+    (registry, told): (Registry, &dyn Fn(&str)),
 ) -> Result<Option<DocumentLoader>, Vec<Diagnostic>> {
     let document = &loaded.document;
     let Some(store) = &document.settings.store else { return Ok(None) };
@@ -72,7 +80,7 @@ pub(super) fn with_store(
         vec![if failure.is_away { fault.away() } else { fault }]
     };
     let beside = path.parent().unwrap_or(Path::new(""));
-    let store = open_store(&document.settings, store, beside, files.serves(), told).map_err(failed)?;
+    let store = open_store(&document.settings, store, beside, files.serves(), (registry, told)).map_err(failed)?;
     let live = Arc::new(LiveResources::of_store(store).map_err(failed)?);
     let accepted = AcceptedSettings::default();
     let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live), accepted.clone());
@@ -84,7 +92,7 @@ fn open_store(
     store: &StoreSettings,
     beside: &Path,
     serves: bool,
-    told: &dyn Fn(&str),
+    (registry, told): (Registry, &dyn Fn(&str)),
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     let encryption = settings.data_encryption.as_ref();
     Ok(match &store.kind {
@@ -98,7 +106,7 @@ fn open_store(
             Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize, store.history_bytes)),
-        StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, told)?,
+        StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, (registry, told))?,
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
             let mut etcd = match serves {
@@ -122,12 +130,12 @@ fn open_cluster(
     cluster: &KubernetesSettings,
     beside: &Path,
     serves: bool,
-    told: &dyn Fn(&str),
+    (registry, told): (Registry, &dyn Fn(&str)),
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     let directory = data_directory(settings, beside);
     // A command is not a node: it has no copy, and writes no statuses.
     let node = serves.then(|| Ok((node_name(&directory)?, directory.as_path()))).transpose()?;
-    Ok(Box::new(KubernetesStore::open(cluster, node, beside, told)?))
+    Ok(Box::new(KubernetesStore::open(cluster, node, beside, (registry, told))?))
 }
 
 #[cfg(not(feature = "kubernetes"))]
@@ -136,7 +144,7 @@ fn open_cluster(
     _cluster: &KubernetesSettings,
     _beside: &Path,
     _serves: bool,
-    _told: &dyn Fn(&str),
+    _: (Registry, &dyn Fn(&str)),
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     Err(StoreFailure::new("this build has no client for Kubernetes", "build with the Cargo feature `kubernetes`"))
 }

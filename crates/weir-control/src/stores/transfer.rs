@@ -146,7 +146,7 @@ fn must_exist(file: &Path, loaded: &LoadedDocument) -> Result<(), Vec<Diagnostic
 }
 
 fn opened(file: &Path, loaded: &LoadedDocument) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {
-    let loader = with_store(file, FileAccess::direct(), loaded, &|_| ())?;
+    let loader = with_store(file, FileAccess::direct(), loaded, (Registry::new(&[]), &|_| ()))?;
     let found = loader.and_then(|loader| loader.live().map(Arc::clone).map(|live| (loader, live)));
     found.ok_or_else(|| {
         let fault = Diagnostic::of_source(&loaded.document.source, "does not configure a store");

@@ -1,0 +1,264 @@
+//! What users of a namespace may configure of plugins by a WeirPolicy. They are not the operators of the node: what a plugin reaches
+//! from the node, and what it shares with others there, is decided by what the plugins declare.
+
+use std::fmt;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use weir_kube::{PolicyPlugins, reach};
+use weir_plugin::options::{Row, rows};
+use weir_plugin::suggest::closest;
+use weir_plugin::{Build, BuildContext, ConfigError, Declaration, Entry, Registry, pattern_budget};
+
+use crate::document::mask_secrets;
+
+/// The sizes that are tried for what the expressions of a plugin take when they are compiled, in bytes. The last one is the most.
+const EXPRESSION_SIZES: [usize; 4] = [0, 64 << 10, 256 << 10, 1 << 20];
+/// The most faults in a message.
+const MOST_FAULTS: usize = 5;
+
+/// The plugins of the node.
+pub(super) struct NodePlugins {
+    registry: Registry,
+}
+
+impl fmt::Debug for NodePlugins {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("NodePlugins").finish_non_exhaustive()
+    }
+}
+
+impl NodePlugins {
+    pub(super) fn new(registry: Registry) -> NodePlugins {
+        NodePlugins { registry }
+    }
+
+    /// What is wrong with a plugin for users of a namespace, apart from what it refuses itself.
+    fn beyond_namespace(&self, entry: &Entry, options: &Value) -> Vec<ConfigError> {
+        let reached = rows(&(entry.schema)()).into_iter().filter(|row| row.reaches.is_some());
+        let mut faults: Vec<ConfigError> = reached.flat_map(|row| unreachable(&row, options)).collect();
+        faults.extend(
+            entry.of_node.map(|reason| {
+                ConfigError::new("", format!("is configured by the operator of the node alone: {reason}"))
+            }),
+        );
+        self.nested(options, "", &mut faults);
+        faults
+    }
+
+    /// Looks for the options of other plugins within options: `[NAME, {…}]` and `NAME: {…}`.
+    fn nested(&self, value: &Value, path: &str, faults: &mut Vec<ConfigError>) {
+        let mut look = |name: &str, options: &Value, path: String| {
+            if let Some(entry) = self.registry.find(name).filter(|_| options.is_object()) {
+                faults.extend(self.beyond_namespace(entry, options).into_iter().map(|fault| fault.below(&path)));
+            } else {
+                self.nested(options, &path, faults);
+            }
+        };
+        match value {
+            Value::Array(items) => {
+                let name = items.first().and_then(Value::as_str).unwrap_or_default();
+                items.iter().enumerate().for_each(|(index, item)| look(name, item, format!("{path}[{index}]")));
+            }
+            Value::Object(members) => {
+                let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+                members.iter().for_each(|(name, member)| look(name, member, below(name)));
+            }
+            _ => {}
+        }
+    }
+
+    /// All that is wrong with the options of a plugin, or how many bytes its expressions may take.
+    fn examine(&self, entry: &Entry, options: &Value) -> Result<usize, Vec<ConfigError>> {
+        let faults = self.beyond_namespace(entry, options);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let shared = Rc::new(BuildContext::default());
+        for size in EXPRESSION_SIZES {
+            let mut build = Build::of(format!("policy/{}", entry.name), &shared);
+            let work = || (entry.build)(options, &mut build).map(drop);
+            let (built, is_spent) = pattern_budget::within_counting_all(size, work);
+            if is_spent && size < EXPRESSION_SIZES[EXPRESSION_SIZES.len() - 1] {
+                continue;
+            }
+            built.map_err(|fault| fault.each().collect::<Vec<_>>())?;
+            return shared_with_others(&shared).map_or(Ok(size), |fault| Err(vec![fault]));
+        }
+        unreachable!("the last size is not tried again")
+    }
+}
+
+impl PolicyPlugins for NodePlugins {
+    fn check(&self, plugin: &str, written: &Value, options: &Value) -> Result<usize, String> {
+        let Some(entry) = self.registry.find(plugin) else {
+            let meant = closest(plugin, self.registry.entries().iter().map(|entry| entry.name));
+            let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+            return Err(format!("there is no such plugin{meant}"));
+        };
+        if is_disabled(written)? {
+            return Ok(0);
+        }
+        let without = |options: &Value| {
+            let mut members = options.as_object().cloned().unwrap_or_default();
+            members.remove("_meta");
+            Value::Object(members)
+        };
+        if !written.is_object() {
+            return Err("the options are not a map: write `{}` for a plugin without options".to_owned());
+        }
+        let (written, options) = (without(written), without(options));
+        only_in_secret_options(entry.name, &written, &options)?;
+        self.examine(entry, &options).map_err(|faults| match written == options {
+            true => joined(faults, |_| true),
+            // What is said of the references alone tells nothing of the values.
+            false => {
+                let of_references = self.examine(entry, &written).err().unwrap_or_default();
+                joined(faults, |fault| of_references.contains(fault))
+            }
+        })
+    }
+
+    fn works_on_streams(&self, plugin: &str) -> bool {
+        self.registry.find(plugin).is_some_and(|entry| entry.on_streams)
+    }
+}
+
+/// Whether `_meta` says that the plugin is not to run.
+fn is_disabled(options: &Value) -> Result<bool, String> {
+    let Some(meta) = options.get("_meta") else { return Ok(false) };
+    let refused = || Err("_meta: a policy can only have `_meta: { disable: true }`".to_owned());
+    let Some(members) = meta.as_object() else { return refused() };
+    match members.iter().map(|(name, value)| (&**name, value)).collect::<Vec<_>>()[..] {
+        [] => Ok(false),
+        [("disable", Value::Bool(disabled))] => Ok(*disabled),
+        _ => refused(),
+    }
+}
+
+/// Why a plugin cannot be used that was built like this.
+fn shared_with_others(shared: &BuildContext) -> Option<ConfigError> {
+    if shared.take_inputs().consumers {
+        let problem = "needs consumers, which a cluster does not have yet: use a plugin with users of its own, such as `basic-auth` \
+                       with `users`, or one that asks a service, such as `openid-connect` or `forward-auth`";
+        return Some(ConfigError::new("", problem));
+    }
+    let agreed = shared.take_declarations().into_iter().find_map(|told| match told {
+        Declaration::Agreed { topic, .. } => Some(topic),
+        Declaration::SecretArgument(_) | Declaration::SecretField(_) => None,
+    });
+    agreed.map(|topic| {
+        ConfigError::new(
+            "",
+            format!("{topic}: is shared by all namespaces: leave it out, the targets of a policy count together"),
+        )
+    })
+}
+
+/// The values of an option that lead where users of a namespace do not reach.
+fn unreachable(row: &Row, options: &Value) -> Vec<ConfigError> {
+    let mut found = Vec::new();
+    at_path(options, &row.path, String::new(), &mut found);
+    let is_file = row.reaches.as_deref() == Some("file");
+    let mut faults = Vec::new();
+    for (path, value) in found.into_iter().filter(|(_, value)| !value.is_null()) {
+        if is_file {
+            faults.push(ConfigError::new(path, "names a file of the node, which users of a namespace cannot write"));
+        } else if row.kind == "any" {
+            let problem = "leads to an upstream, which users of a namespace cannot choose: use backendRefs of a route";
+            faults.push(ConfigError::new(path, problem));
+        } else {
+            let wrong = texts(value).into_iter().filter_map(|text| reached(text).err());
+            faults.extend(wrong.map(|problem| ConfigError::new(path.clone(), problem)));
+        }
+    }
+    faults
+}
+
+/// Whether a request of the node may go there.
+fn reached(text: &str) -> Result<(), String> {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('$') {
+        return Err(format!("`{text}` has a variable in its host: clients would choose what the node reaches"));
+    }
+    reach::check(text)
+}
+
+/// The texts in a value, and the names of its members.
+fn texts(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().flat_map(texts).collect(),
+        Value::Object(members) => {
+            members.iter().flat_map(|(name, member)| std::iter::once(&**name).chain(texts(member))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The values at a path as the list of options has it, such as `rules[].key` or `labels.*`, each with its place.
+fn at_path<'v>(value: &'v Value, path: &str, place: String, found: &mut Vec<(String, &'v Value)>) {
+    if path.is_empty() {
+        found.push((place, value));
+        return;
+    }
+    if let Some(rest) = path.strip_prefix("[]") {
+        for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+            at_path(item, rest.trim_start_matches('.'), format!("{place}[{index}]"), found);
+        }
+        return;
+    }
+    let end = path.find(['.', '[']).unwrap_or(path.len());
+    let (name, rest) = (&path[..end], path[end..].trim_start_matches('.'));
+    let below = |name: &str| if place.is_empty() { name.to_owned() } else { format!("{place}.{name}") };
+    let members = value.as_object().into_iter().flatten();
+    members.filter(|(member, _)| name == "*" || *member == name).for_each(|(member, value)| {
+        at_path(value, rest, below(member), found);
+    });
+}
+
+/// Refuses a value of a Secret at a place that is shown to those who may see resources, and not secrets.
+fn only_in_secret_options(plugin: &str, written: &Value, options: &Value) -> Result<(), String> {
+    if written == options {
+        return Ok(());
+    }
+    let mut masked = json!({ "plugins": { plugin: options } });
+    mask_secrets("routes", &mut masked);
+    shown_secret(written, options, &masked["plugins"][plugin], String::new())
+        .map_or(Ok(()), |place| Err(format!("{place}: is no secret option, so it cannot have a value from a Secret")))
+}
+
+/// The first place with another value than written that is not masked.
+fn shown_secret(written: &Value, options: &Value, masked: &Value, place: String) -> Option<String> {
+    match (written, options) {
+        (Value::Object(before), Value::Object(after)) => after.iter().find_map(|(name, value)| {
+            let place = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+            shown_secret(before.get(name)?, value, &masked[name], place)
+        }),
+        (Value::Array(before), Value::Array(after)) => {
+            let items = before.iter().zip(after).enumerate();
+            items
+                .into_iter()
+                .find_map(|(index, (one, other))| shown_secret(one, other, &masked[index], format!("{place}[{index}]")))
+        }
+        _ => (written != options && options == masked).then_some(place),
+    }
+}
+
+/// Faults as one text. What must not be shown is told by its place alone.
+fn joined(faults: Vec<ConfigError>, is_shown: impl Fn(&ConfigError) -> bool) -> String {
+    let text = |fault: &ConfigError| {
+        let problem = if is_shown(fault) { &*fault.problem } else { "is refused with the value from the Secret" };
+        match &*fault.path {
+            "" => problem.to_owned(),
+            path => format!("{path}: {problem}"),
+        }
+    };
+    let mut texts: Vec<String> = faults.iter().take(MOST_FAULTS).map(text).collect();
+    texts.dedup();
+    texts.join("; ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Plugins by WeirPolicies.
+
+use serde_json::{Value, json};
+use weir_testkit::{DEADLINE, eventually};
+
+use crate::edge::serving;
+use crate::objects::route;
+use crate::stand_in::{ObjectPath, StandIn};
+
+/// A policy in the namespace of the tests.
+pub fn policy(name: &str, (kind, target): (&str, &str), plugins: Value) -> Value {
+    let target = json!({ "group": "gateway.networking.k8s.io", "kind": kind, "name": target });
+    json!({
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "WeirPolicy",
+        "metadata": { "name": name, "namespace": "shop" },
+        "spec": { "targetRefs": [target], "plugins": plugins },
+    })
+}
+
+/// Waits until the condition `Accepted` of the first target has this reason. Returns its message.
+#[track_caller]
+fn wait_reason(cluster: &StandIn, name: &str, reason: &str) -> String {
+    let path = ObjectPath {
+        plural: "weirpolicies".to_owned(),
+        namespace: Some("shop".to_owned()),
+        name: Some(name.to_owned()),
+    };
+    let condition = || {
+        let object = cluster.objects().get(&path).expect("it is there");
+        object["status"]["ancestors"][0]["conditions"][0].clone()
+    };
+    eventually(&format!("{name} is {reason}"), DEADLINE, || condition()["reason"] == reason);
+    condition()["message"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_limit_of_a_route_is_counted_changed_and_removed() {
+    let (cluster, _origin, edge) = serving();
+    let limit = |count: u32| {
+        policy(
+            "limit",
+            ("HTTPRoute", "orders"),
+            json!({ "limit-count": { "count": count, "time_window": 3600, "rejected_code": 429 } }),
+        )
+    };
+    cluster.apply([limit(1)]);
+    wait_reason(&cluster, "limit", "Accepted");
+    edge.wait("/orders", 429);
+    cluster.apply([limit(100_000)]);
+    edge.wait("/orders", 200);
+    cluster.apply([limit(1)]);
+    edge.wait("/orders", 429);
+    cluster.objects().delete("weirpolicies", "shop", "limit");
+    edge.wait("/orders", 200);
+}
+
+#[test]
+fn plugins_of_a_gateway_hold_until_a_route_replaces_them() {
+    let (cluster, _origin, edge) = serving();
+    cluster.apply([route("bills", "/bills")]);
+    let answer = |text: &str| json!({ "mocking": { "response_status": 200, "response_example": text } });
+    cluster.apply([policy("base", ("Gateway", "edge"), answer("of the gateway"))]);
+    eventually("the Gateway answers", DEADLINE, || edge.get("/orders").text() == "of the gateway");
+    cluster.apply([policy("own", ("HTTPRoute", "orders"), answer("of the route"))]);
+    eventually("the route answers", DEADLINE, || edge.get("/orders").text() == "of the route");
+    assert_eq!(edge.get("/bills").status, 500, "a route without backends has its own answer");
+    cluster.apply([policy("own", ("HTTPRoute", "orders"), json!({ "mocking": { "_meta": { "disable": true } } }))]);
+    eventually("the backend answers", DEADLINE, || edge.get("/orders").text() == "orders");
+}
+
+#[test]
+fn a_policy_that_cannot_be_followed_closes_its_route() {
+    let (cluster, _origin, edge) = serving();
+    cluster.apply([policy(
+        "closed",
+        ("HTTPRoute", "orders"),
+        json!({ "ip-restriction": { "whitelst": ["10.0.0.0/8"] } }),
+    )]);
+    let message = wait_reason(&cluster, "closed", "Invalid");
+    assert!(message.starts_with("plugin ip-restriction: whitelst: "), "{message}");
+    edge.wait("/orders", 500);
+    cluster.apply([policy("closed", ("HTTPRoute", "orders"), json!({ "file-logger": { "path": "logs/shop.log" } }))]);
+    let is_told = || wait_reason(&cluster, "closed", "Invalid").contains("path: names a file of the node");
+    eventually("the file is refused", DEADLINE, is_told);
+    cluster.apply([policy("closed", ("HTTPRoute", "orders"), json!({ "cors": {} }))]);
+    wait_reason(&cluster, "closed", "Accepted");
+    edge.wait("/orders", 200);
+}
+
+#[test]
+fn users_of_a_secret_are_admitted_and_changed_with_it() {
+    let (cluster, _origin, edge) = serving();
+    let users = json!({ "users": [{ "username": "jack", "password": "$secret://kubernetes/login/jack" }] });
+    cluster.apply([policy("login", ("HTTPRoute", "orders"), json!({ "basic-auth": users }))]);
+    assert!(wait_reason(&cluster, "login", "Invalid").contains("there is no Secret `login`"));
+    edge.wait("/orders", 500);
+    let secret = |kind: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "type": kind,
+            "metadata": { "name": "login", "namespace": "shop" },
+            "data": { "jack": "aHVudGVyMg==" },
+        })
+    };
+    cluster.apply([secret("Opaque")]);
+    let is_told = || wait_reason(&cluster, "login", "Invalid").contains("is not of the type `weir.dev/plugin`");
+    eventually("the type is told", DEADLINE, is_told);
+    cluster.apply([secret("weir.dev/plugin")]);
+    wait_reason(&cluster, "login", "Accepted");
+    edge.wait("/orders", 401);
+    let with_password = "GET /orders HTTP/1.1\r\nHost: x\r\nAuthorization: Basic amFjazpodW50ZXIy\r\n\r\n";
+    let ask = || weir_testkit::Client::connect(edge.address()).ask(with_password).expect("it is answered").status;
+    eventually("jack is admitted", DEADLINE, || ask() == 200);
+    cluster.objects().delete("secrets", "shop", "login");
+    edge.wait("/orders", 500);
+}
+
+#[test]
+fn of_two_policies_with_one_target_the_first_applies_and_the_other_says_so() {
+    let (cluster, _origin, edge) = serving();
+    let answer = |name: &str| policy(name, ("HTTPRoute", "orders"), json!({ "mocking": { "response_example": name } }));
+    // Of one age, so that the name decides.
+    cluster.apply([answer("second"), answer("first")]);
+    let message = wait_reason(&cluster, "second", "Conflicted");
+    assert!(message.contains("WeirPolicy first has the same target"), "{message}");
+    assert_eq!(edge.get("/orders").text(), "first");
+    cluster.objects().delete("weirpolicies", "shop", "first");
+    wait_reason(&cluster, "second", "Accepted");
+    eventually("the other applies", DEADLINE, || edge.get("/orders").text() == "second");
+}
+
+#[test]
+fn a_target_that_is_missing_is_told_until_it_is_there() {
+    let (cluster, _origin, edge) = serving();
+    cluster.apply([policy("early", ("HTTPRoute", "later"), json!({ "mocking": { "response_example": "later" } }))]);
+    assert_eq!(wait_reason(&cluster, "early", "TargetNotFound"), "there is no HTTPRoute shop/later");
+    let mut later = route("later", "/later");
+    later["spec"]["rules"][0]["backendRefs"][0]["name"] = "orders".into();
+    cluster.apply([later]);
+    wait_reason(&cluster, "early", "Accepted");
+    eventually("the policy applies", DEADLINE, || edge.get("/later").text() == "later");
+}
+
+#[test]
+fn a_kind_of_policies_that_is_removed_takes_its_plugins_along() {
+    let (cluster, _origin, edge) = serving();
+    cluster.apply([policy("own", ("HTTPRoute", "orders"), json!({ "mocking": { "response_example": "own" } }))]);
+    eventually("the policy applies", DEADLINE, || edge.get("/orders").text() == "own");
+    cluster.objects().install("weirpolicies", false);
+    eventually("the backend answers", DEADLINE, || edge.get("/orders").text() == "orders");
+}
