@@ -1,4 +1,5 @@
-//! Pages under docs/reference that follow from the program: they are written from it, and compared with it in CI.
+//! Pages under docs/reference, and the definition of WeirPolicy, follow from the program: they are written from it, and compared with it
+//! in CI.
 
 mod book;
 mod figures;
@@ -19,6 +20,8 @@ use crate::{Problems, binary, cargo, output, schema_page, step};
 pub use book::build as build_site;
 
 const FOLDER: &str = "docs/reference";
+/// The definition of Weir's own kind of object, for the chart.
+const POLICY_DEFINITION: &str = "deploy/helm/weir/files/weirpolicies.weir.dev.yaml";
 /// Below it.
 const RESULTS: &str = "results";
 
@@ -33,6 +36,8 @@ pub fn write() -> Result<(), Problems> {
         let path = Path::new(FOLDER).join(name);
         fs::write(&path, text).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     }
+    fs::write(POLICY_DEFINITION, policy_definition()?)
+        .map_err(|error| vec![format!("{POLICY_DEFINITION}: {error}")])?;
     links::check()?;
     book::check()
 }
@@ -46,6 +51,10 @@ pub fn compare() -> Result<(), Problems> {
     };
     let pages = pages()?;
     let mut problems: Problems = pages.iter().filter_map(stale).collect();
+    let definition = policy_definition()?;
+    if fs::read_to_string(POLICY_DEFINITION).ok().as_ref() != Some(&definition) {
+        problems.push(format!("{POLICY_DEFINITION} is out of date; run `cargo xtask docs`"));
+    }
     let left_over = left_over(&pages)?.into_iter();
     problems.extend(left_over.map(|path| format!("{path} follows from no stored result; run `cargo xtask docs`")));
     problems.extend(statuses::compare().err().into_iter().flatten());
@@ -72,6 +81,10 @@ fn pages() -> Result<Vec<(String, String)>, Problems> {
     .into();
     pages.extend(results()?);
     Ok(pages)
+}
+
+fn policy_definition() -> Result<String, Problems> {
+    output(Command::new(binary()?).args(["schema", "WeirPolicy"]))
 }
 
 /// A page for each stored result of the lab, with its figures, and an index.

@@ -15,6 +15,7 @@ mod doubts;
 pub mod explain;
 pub mod hubs;
 pub mod plugin_schemas;
+pub mod policy_schema;
 pub mod publish;
 mod store_state;
 pub mod stores;
