@@ -1,6 +1,6 @@
 //! The objects that are watched by name, since another object refers to them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::WatchScope;
 use crate::objects::Kind;
@@ -11,6 +11,8 @@ use crate::world::World;
 
 /// The most objects that are watched by name: each is a request that stays open.
 const MOST_REFERENCES: usize = 1_024;
+/// The most of them in one namespace, so that one does not take the room of the others.
+const MOST_OF_NAMESPACE: usize = 128;
 /// Annotations of an Ingress that name a Secret, `NAME` or `NAMESPACE/NAME`.
 const SECRET_ANNOTATIONS: [&str; 3] = ["auth-secret", "auth-tls-secret", "proxy-ssl-secret"];
 /// Those that name a ConfigMap.
@@ -52,7 +54,14 @@ pub(super) fn references(world: &World, namespaces: &[String]) -> BTreeSet<Watch
         namespaces.is_empty() || scope.namespace.as_ref().is_none_or(|namespace| namespaces.contains(namespace))
     };
     let named = |scope: &WatchScope| scope.name.as_ref().is_some_and(|name| !name.is_empty());
-    found.into_iter().filter(|scope| is_watched(scope) && named(scope)).take(MOST_REFERENCES).collect()
+    let mut of_namespace: BTreeMap<Option<String>, usize> = BTreeMap::new();
+    let has_room = |scope: &WatchScope| {
+        let count = of_namespace.entry(scope.namespace.clone()).or_default();
+        *count += 1;
+        *count <= MOST_OF_NAMESPACE
+    };
+    let wanted = found.into_iter().filter(|scope| is_watched(scope) && named(scope));
+    wanted.filter(has_room).take(MOST_REFERENCES).collect()
 }
 
 fn of_reference(reference: &ObjectReference, beside: &str) -> Option<WatchScope> {
@@ -113,5 +122,21 @@ mod tests {
         assert_eq!(all.into_iter().collect::<Vec<_>>(), wanted);
         let limited = references(&world, &["a".to_owned()]);
         assert_eq!(limited.into_iter().collect::<Vec<_>>(), [scope(Kind::ConfigMap, "a", "ca")]);
+    }
+
+    #[test]
+    fn references_of_a_namespace_leave_room_for_others() {
+        let mut world = World::default();
+        for (number, namespace) in (0..100).map(|number| (number, "a")).chain([(0, "b")]) {
+            let keys: Vec<String> = (0..32).map(|key| format!("$secret://kubernetes/s{number}-{key}/k")).collect();
+            let policy = json!({
+                "metadata": { "name": format!("p{number}"), "namespace": namespace },
+                "spec": { "plugins": { "csrf": { "keys": keys } } },
+            });
+            world.put(Kind::WeirPolicy.read(policy).expect("an object"));
+        }
+        let all = references(&world, &[]);
+        let of = |namespace: &str| all.iter().filter(|scope| scope.namespace.as_deref() == Some(namespace)).count();
+        assert_eq!((of("a"), of("b")), (MOST_OF_NAMESPACE, 32));
     }
 }
