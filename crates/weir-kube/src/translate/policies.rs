@@ -47,12 +47,11 @@ impl PluginPolicies {
             for target in policy.spec.target_refs.iter().filter_map(|target| part_of(policy, target).ok()) {
                 self.by_target.entry(target).or_insert_with(|| name.clone());
             }
-            let kept = before.remove(&name).filter(|known| known.is_of(policy));
-            let mut state = kept.unwrap_or_else(|| PluginPolicyState::new(world, policy, plugins));
+            let mut state = PluginPolicyState::new(world, policy, plugins, before.remove(&name));
             let spent = spent.entry(&policy.metadata.namespace).or_default();
-            state.is_beyond_limit = *spent + state.expressions > MOST_EXPRESSIONS;
+            state.is_beyond_limit = *spent + state.expressions() > MOST_EXPRESSIONS;
             if !state.is_beyond_limit {
-                *spent += state.expressions;
+                *spent += state.expressions();
             }
             self.states.insert(name, state);
         }

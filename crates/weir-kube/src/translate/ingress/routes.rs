@@ -156,8 +156,8 @@ impl RouteWriter<'_, '_> {
         let Some(claimed) = rooted.filter(|claimed| !claimed.is_refused) else { return };
         let conditions = PathConditions { uris: vec!["/".to_owned()], vars: Vec::new(), priority: FIRST };
         let mut value = self.beginning(host, claimed, conditions);
-        let redirect = json!({ "redirect": { "uri": claimed.settings.app_root, "ret_code": 302 } });
-        value.insert("plugins".to_owned(), redirect);
+        let redirect = json!({ "uri": claimed.settings.app_root, "ret_code": 302 });
+        value.extend(self.redirect(claimed, redirect));
         self.add(claimed, &format!("root_{host}"), value);
     }
 
@@ -172,8 +172,14 @@ impl RouteWriter<'_, '_> {
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: 0 };
         let mut value = self.beginning(&other, claimed, conditions);
         let uri = format!("$scheme://{host}$request_uri");
-        value.insert("plugins".to_owned(), json!({ "redirect": { "uri": uri, "ret_code": 308 } }));
+        value.extend(self.redirect(claimed, json!({ "uri": uri, "ret_code": 308 })));
         self.add(claimed, &format!("www_{other}"), value);
+    }
+
+    /// A redirect, with the plugins of the policy of its Ingress.
+    fn redirect(&mut self, claimed: &Claimed, options: Value) -> Map<String, Value> {
+        let plugins = Map::from_iter([("plugins".to_owned(), json!({ "redirect": options }))]);
+        self.with_policy(claimed, plugins).unwrap_or_else(|_| closed())
     }
 
     /// With ingress-nginx, a host is served by its own paths alone, not by those of a less specific host.

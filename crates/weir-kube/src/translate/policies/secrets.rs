@@ -40,11 +40,6 @@ pub(super) fn resolve(
     Ok(plugins)
 }
 
-/// Whether there is a reference among the options.
-pub(super) fn has_references(plugins: &Map<String, Value>) -> bool {
-    plugins.values().any(any_reference)
-}
-
 /// The names of the Secrets that the options refer to.
 #[cfg(feature = "client")]
 pub(super) fn names(plugins: &Map<String, Value>) -> Vec<String> {
@@ -61,15 +56,6 @@ fn collect(value: &Value, found: &mut Vec<String>) {
         Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
         Value::Object(members) => members.values().for_each(|member| collect(member, found)),
         _ => {}
-    }
-}
-
-fn any_reference(value: &Value) -> bool {
-    match value {
-        Value::String(text) => is_reference(text),
-        Value::Array(items) => items.iter().any(any_reference),
-        Value::Object(members) => members.values().any(any_reference),
-        _ => false,
     }
 }
 

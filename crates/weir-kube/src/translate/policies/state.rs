@@ -12,43 +12,38 @@ use crate::world::World;
 
 pub(super) struct PluginPolicyState {
     policy: Arc<WeirPolicy>,
-    /// The options of each plugin, with the values of Secrets; or why they cannot be used.
+    /// The options of each plugin, with the values of Secrets; or why there are none.
     plugins: Result<Map<String, Value>, String>,
-    /// Whether values come from Secrets: they may be others after any change.
-    has_secrets: bool,
-    /// The most bytes that its regular expressions take when they are compiled.
-    pub expressions: usize,
+    /// The most bytes that its regular expressions take when they are compiled; or why the options cannot be used.
+    checked: Result<usize, String>,
     /// Those of older policies of the namespace leave no room.
     pub is_beyond_limit: bool,
 }
 
 impl PluginPolicyState {
-    pub(super) fn new(world: &World, policy: &Arc<WeirPolicy>, plugins: &dyn PolicyPlugins) -> PluginPolicyState {
+    /// A check takes long, so it is not made again for the same policy with the same values.
+    pub(super) fn new(
+        world: &World,
+        policy: &Arc<WeirPolicy>,
+        plugins: &dyn PolicyPlugins,
+        before: Option<PluginPolicyState>,
+    ) -> PluginPolicyState {
         let written = &policy.spec.plugins;
-        let read = secrets::resolve(world, &policy.metadata.namespace, written).and_then(|options| {
-            let check = |(plugin, options): (&String, &Value)| {
-                let written = written.get(plugin).unwrap_or(&Value::Null);
-                plugins.check(plugin, written, options).map_err(|problem| format!("plugin {plugin}: {problem}"))
-            };
-            let expressions = options.iter().map(check).sum::<Result<usize, String>>()?;
-            Ok((options, expressions))
-        });
-        let (plugins, expressions) = match read {
-            Ok((options, expressions)) => (Ok(options), expressions),
-            Err(problem) => (Err(problem), 0),
-        };
-        PluginPolicyState {
-            policy: Arc::clone(policy),
-            plugins,
-            has_secrets: secrets::has_references(written),
-            expressions,
-            is_beyond_limit: false,
+        let options = secrets::resolve(world, &policy.metadata.namespace, written);
+        if let Some(same) = before.filter(|known| known.policy.spec.plugins == *written && known.plugins == options) {
+            return PluginPolicyState { policy: Arc::clone(policy), ..same };
         }
+        let check = |(plugin, options): (&String, &Value)| {
+            let written = written.get(plugin).unwrap_or(&Value::Null);
+            plugins.check(plugin, written, options).map_err(|problem| format!("plugin {plugin}: {problem}"))
+        };
+        let checked = options.as_ref().map_or(Ok(0), |options| options.iter().map(check).sum());
+        PluginPolicyState { policy: Arc::clone(policy), plugins: options, checked, is_beyond_limit: false }
     }
 
-    /// Whether it is the state of this policy, whatever else has changed.
-    pub(super) fn is_of(&self, policy: &Arc<WeirPolicy>) -> bool {
-        Arc::ptr_eq(&self.policy, policy) && !self.has_secrets
+    /// The most bytes that its regular expressions take when they are compiled.
+    pub(super) fn expressions(&self) -> usize {
+        self.checked.as_ref().copied().unwrap_or_default()
     }
 
     pub(super) fn object(&self) -> ObjectRef {
@@ -57,18 +52,13 @@ impl PluginPolicyState {
 
     /// The options of each plugin. None of a policy with a fault.
     pub(super) fn plugins(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.plugins.iter().flatten()
+        self.plugins.iter().flatten().filter(|_| self.checked.is_ok())
     }
 
     /// Why it cannot be followed.
     pub(super) fn fault(&self) -> Option<String> {
-        match &self.plugins {
-            Err(problem) => Some(problem.clone()),
-            Ok(_) if self.is_beyond_limit => Some(
-                "the regular expressions of the policies of the namespace take more than 16 MiB together when they are compiled"
-                    .to_owned(),
-            ),
-            Ok(_) => None,
-        }
+        let problem = self.plugins.as_ref().err().or(self.checked.as_ref().err());
+        let beyond = "the regular expressions of the policies of the namespace take more than 16 MiB together when they are compiled";
+        problem.cloned().or(self.is_beyond_limit.then(|| beyond.to_owned()))
     }
 }
