@@ -16,7 +16,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::interval;
 use weir_kube::cluster::{ApiServer, ClusterAccess, Controller, ControllerSettings, ControllerState, ElectionSettings};
 use weir_kube::{GatewayAddresses, KubeOptions};
-use weir_plugin::Registry;
 
 use super::disk_copy::DiskCopy;
 use super::embedded::EmbeddedStore;
@@ -29,7 +28,7 @@ use super::store::{CommitFailure, ResourceStore, StoreFailure};
 use crate::document::KubernetesSettings;
 use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
-use policy_plugins::NodePlugins;
+pub(super) use policy_plugins::NodePlugins;
 use sink::StoreSink;
 
 /// How long a start waits for the API server before it uses the copy.
@@ -67,7 +66,7 @@ impl KubernetesStore {
         settings: &KubernetesSettings,
         node: Option<(String, &Path)>,
         beside: &Path,
-        (registry, told): (Registry, &dyn Fn(&str)),
+        (plugins, told): (NodePlugins, &dyn Fn(&str)),
     ) -> Result<KubernetesStore, StoreFailure> {
         let (node, directory) = node.unzip();
         let copy = directory.map(|directory| EmbeddedStore::open(&directory.join("kubernetes-copy.redb"), 1));
@@ -79,7 +78,7 @@ impl KubernetesStore {
         let name = format!("kubernetes {}", server.address());
         let (copied, to_copy) = unbounded_channel();
         let sink = StoreSink::new(Arc::clone(&mailbox), server.address(), known.clone(), copied);
-        let settings = controller_settings(settings, &node, registry);
+        let settings = controller_settings(settings, &node, plugins);
         let disk_copy = DiskCopy::new("kubernetes", copy.clone(), known.revision);
         let entered = runtime.enter();
         let controller = Controller::start(Arc::new(server), settings, Box::new(sink));
@@ -171,8 +170,8 @@ fn connect(settings: &KubernetesSettings, beside: &Path) -> Result<(tokio::runti
     Ok((runtime, server))
 }
 
-fn controller_settings(settings: &KubernetesSettings, node: &str, registry: Registry) -> ControllerSettings {
-    let mut options = KubeOptions { plugins: Arc::new(NodePlugins::new(registry)), ..KubeOptions::default() };
+fn controller_settings(settings: &KubernetesSettings, node: &str, plugins: NodePlugins) -> ControllerSettings {
+    let mut options = KubeOptions { plugins: Arc::new(plugins), ..KubeOptions::default() };
     let text = |value: &Option<Box<str>>, default: String| value.as_deref().map_or(default, str::to_owned);
     options.controller_name = text(&settings.gateway_controller, options.controller_name);
     options.adopt_ingress_nginx = settings.adopts_ingress_nginx;

@@ -1,5 +1,6 @@
 //! Opens a loader for a configuration file, with the store that it configures.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::file::FileSource;
 use super::file_access::FileAccess;
 use super::file_resources::FileResources;
 #[cfg(feature = "kubernetes")]
-use super::kubernetes::KubernetesStore;
+use super::kubernetes::{KubernetesStore, NodePlugins};
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
@@ -80,11 +81,21 @@ pub(super) fn with_store(
         vec![if failure.is_away { fault.away() } else { fault }]
     };
     let beside = path.parent().unwrap_or(Path::new(""));
-    let store = open_store(&document.settings, store, beside, files.serves(), (registry, told)).map_err(failed)?;
+    let opening = StoreOpening { registry, enabled: document.enabled_plugins.as_ref(), told };
+    let store = open_store(&document.settings, store, beside, files.serves(), &opening).map_err(failed)?;
     let live = Arc::new(LiveResources::of_store(store).map_err(failed)?);
     let accepted = AcceptedSettings::default();
     let source = ResourceSource::new(FileSource::new(path, files.clone()), Arc::clone(&live), accepted.clone());
     Ok(Some(DocumentLoader::new(source, files).with_live(live, accepted)))
+}
+
+/// What opening a store needs besides the settings.
+struct StoreOpening<'a> {
+    /// The plugins that policies of a cluster may name.
+    registry: Registry,
+    /// Those that the file enables, if not all.
+    enabled: Option<&'a HashSet<Box<str>>>,
+    told: &'a dyn Fn(&str),
 }
 
 fn open_store(
@@ -92,8 +103,9 @@ fn open_store(
     store: &StoreSettings,
     beside: &Path,
     serves: bool,
-    (registry, told): (Registry, &dyn Fn(&str)),
+    opening: &StoreOpening,
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    let told = opening.told;
     let encryption = settings.data_encryption.as_ref();
     Ok(match &store.kind {
         StoreKind::Embedded { path } => {
@@ -106,7 +118,7 @@ fn open_store(
             Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize, store.history_bytes)),
-        StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, (registry, told))?,
+        StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, opening)?,
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
             let mut etcd = match serves {
@@ -130,12 +142,13 @@ fn open_cluster(
     cluster: &KubernetesSettings,
     beside: &Path,
     serves: bool,
-    (registry, told): (Registry, &dyn Fn(&str)),
+    opening: &StoreOpening,
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    let plugins = NodePlugins::new(opening.registry, opening.enabled.cloned());
     let directory = data_directory(settings, beside);
     // A command is not a node: it has no copy, and writes no statuses.
     let node = serves.then(|| Ok((node_name(&directory)?, directory.as_path()))).transpose()?;
-    Ok(Box::new(KubernetesStore::open(cluster, node, beside, (registry, told))?))
+    Ok(Box::new(KubernetesStore::open(cluster, node, beside, (plugins, opening.told))?))
 }
 
 #[cfg(not(feature = "kubernetes"))]
@@ -144,7 +157,7 @@ fn open_cluster(
     _cluster: &KubernetesSettings,
     _beside: &Path,
     _serves: bool,
-    _: (Registry, &dyn Fn(&str)),
+    _: &StoreOpening,
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     Err(StoreFailure::new("this build has no client for Kubernetes", "build with the Cargo feature `kubernetes`"))
 }

@@ -1,6 +1,7 @@
 //! What users of a namespace may configure of plugins by a WeirPolicy. They are not the operators of the node: what a plugin reaches
 //! from the node, and what it shares with others there, is decided by what the plugins declare.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
 
@@ -18,8 +19,10 @@ const EXPRESSION_SIZES: [usize; 4] = [0, 64 << 10, 256 << 10, 1 << 20];
 const MOST_FAULTS: usize = 5;
 
 /// The plugins of the node.
-pub(super) struct NodePlugins {
+pub(in crate::stores) struct NodePlugins {
     registry: Registry,
+    /// Those that the node's file enables, if not all: what compiles no resource must not look as if it were in force.
+    enabled: Option<HashSet<Box<str>>>,
 }
 
 impl fmt::Debug for NodePlugins {
@@ -29,8 +32,8 @@ impl fmt::Debug for NodePlugins {
 }
 
 impl NodePlugins {
-    pub(super) fn new(registry: Registry) -> NodePlugins {
-        NodePlugins { registry }
+    pub(in crate::stores) fn new(registry: Registry, enabled: Option<HashSet<Box<str>>>) -> NodePlugins {
+        NodePlugins { registry, enabled }
     }
 
     /// What is wrong with a plugin for users of a namespace, apart from what it refuses itself.
@@ -96,6 +99,9 @@ impl PolicyPlugins for NodePlugins {
             let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
             return Err(format!("there is no such plugin{meant}"));
         };
+        if self.enabled.as_ref().is_some_and(|enabled| !enabled.contains(plugin)) {
+            return Err("is not in the list `plugins` of the node's file, so it is not enabled".to_owned());
+        }
         if is_disabled(written)? {
             return Ok(0);
         }

@@ -6,7 +6,7 @@ use super::NodePlugins;
 use crate::text::yaml::{self, TextLimits};
 
 fn plugins() -> NodePlugins {
-    NodePlugins::new(REGISTRY)
+    NodePlugins::new(REGISTRY, None)
 }
 
 fn refusal(plugin: &str, options: Value) -> String {
@@ -95,6 +95,8 @@ fn faults_say_where_and_what_would_be_right() {
     assert!(refusal("limit-req", json!({ "rate": "x", "burst": 1, "key": "remote_addr" })).contains("rate: "));
     assert!(refusal("cors", json!({ "_meta": { "priority": 1 } })).starts_with("_meta: "));
     assert!(refusal("cors", json!([])).contains("not a map"));
+    let some = NodePlugins::new(REGISTRY, Some(["csrf".into()].into()));
+    assert!(some.check("cors", &json!({}), &json!({})).is_err_and(|problem| problem.contains("not enabled")));
     let off = json!({ "_meta": { "disable": true }, "anything": 1 });
     assert_eq!(plugins().check("key-auth", &off, &off), Ok(0));
 }
