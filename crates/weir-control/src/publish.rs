@@ -277,8 +277,7 @@ impl Publisher {
         let begin = Instant::now();
         let Compiled { mut snapshot, acme, hubs, warnings: of_compiler, parts, presented, http } =
             self.compiled(document)?;
-        let status = self.status();
-        let is_answered = commit.is_some();
+        let (status, is_answered) = (self.status(), commit.is_some());
         let reserved = self.subscriber.reserve(document)?;
         let committed = commit.map_or(Ok(None), |commit| commit())?;
         snapshot.revision = status.revision + 1;

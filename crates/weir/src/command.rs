@@ -3,6 +3,7 @@
 pub mod admin_client;
 pub mod apply;
 pub mod bench;
+mod change_words;
 pub mod check;
 mod compared_files;
 mod compared_requests;

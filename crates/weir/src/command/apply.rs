@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use weir_control::stores::resources::ResourceKey;
 
 use super::admin_client::{AdminClient, AdminOptions, warnings};
+use super::change_words::changes_in_words;
 use super::resources::ended;
 use super::{compared_files, compared_requests, recorded_requests, resource_files};
 use crate::say::{self, say};
@@ -241,26 +242,6 @@ fn show(plan: &ApplyPlan) {
     // A closed pipe is not a failure.
     let _ = io::stdout().write_all(text.as_bytes());
     warnings.iter().for_each(|warning| say!("warning: {warning}"));
-}
-
-/// One line for each change, and below it one for each member of a resource that stays.
-pub fn changes_in_words(changes: &[Value]) -> String {
-    let mut text = String::new();
-    for change in changes {
-        let action = change["action"].as_str().unwrap_or_default();
-        text.push_str(&format!("{action} {}\n", change["key"].as_str().unwrap_or_default()));
-        for member in change["members"].as_array().into_iter().flatten() {
-            let path = member["path"].as_str().unwrap_or_default();
-            if action != "changed" || matches!(path, "update_time" | "create_time") {
-                continue;
-            }
-            text.push_str(&format!("  {path}: {} -> {}\n", member["before"], member["after"]));
-        }
-    }
-    if changes.is_empty() {
-        text.push_str("no changes\n");
-    }
-    text
 }
 
 #[cfg(test)]

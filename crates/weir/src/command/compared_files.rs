@@ -9,7 +9,7 @@ use weir_control::admin::masked_members;
 use weir_control::document::{CompleteDocument, Document, WrittenResource};
 use weir_control::{Diagnostic, DocumentLoader, compile};
 
-use super::apply::changes_in_words;
+use super::change_words::changes_in_words;
 use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
 use crate::say::{self, say};
