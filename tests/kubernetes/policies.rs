@@ -142,10 +142,17 @@ fn a_target_that_is_missing_is_told_until_it_is_there() {
 }
 
 #[test]
-fn a_kind_of_policies_that_is_removed_takes_its_plugins_along() {
+fn policies_stay_in_force_while_their_kind_is_not_served() {
     let (cluster, _origin, edge) = serving();
     cluster.apply([policy("own", ("HTTPRoute", "orders"), json!({ "mocking": { "response_example": "own" } }))]);
     eventually("the policy applies", DEADLINE, || edge.get("/orders").text() == "own");
     cluster.objects().install("weirpolicies", false);
-    eventually("the backend answers", DEADLINE, || edge.get("/orders").text() == "orders");
+    let asked = cluster.requests("weirpolicies");
+    eventually("the kind is looked for", DEADLINE, || cluster.requests("weirpolicies") > asked);
+    // Other changes are followed meanwhile.
+    let mut later = route("later", "/later");
+    later["spec"]["rules"][0]["backendRefs"][0]["name"] = "orders".into();
+    cluster.apply([later]);
+    edge.wait("/later", 200);
+    assert_eq!(edge.get("/orders").text(), "own");
 }

@@ -78,6 +78,16 @@ fn spec(registry: &Registry) -> Value {
                 "items": {
                     "type": "object",
                     "required": ["group", "kind", "name"],
+                    "x-kubernetes-validations": [
+                        {
+                            "rule": "(self.kind == 'Ingress') == (self.group == 'networking.k8s.io')",
+                            "message": "Ingress is of the group networking.k8s.io, the other kinds are of gateway.networking.k8s.io",
+                        },
+                        {
+                            "rule": "self.kind != 'Ingress' || !has(self.sectionName)",
+                            "message": "an Ingress has no parts: leave sectionName out",
+                        },
+                    ],
                     "properties": {
                         "group": { "type": "string", "enum": ["gateway.networking.k8s.io", "networking.k8s.io"] },
                         "kind": { "type": "string", "enum": ["Gateway", "HTTPRoute", "GRPCRoute", "Ingress"] },
@@ -261,7 +271,7 @@ mod tests {
     /// What keeps an API server from taking a schema: <https://kubernetes.io/docs> calls it structural otherwise.
     fn faults(schema: &Value, path: &str, found: &mut Vec<String>) {
         let Value::Object(members) = schema else { return found.push(format!("{path}: is no map")) };
-        const KNOWN: [&str; 17] = [
+        const KNOWN: [&str; 18] = [
             "type",
             "description",
             "properties",
@@ -279,6 +289,7 @@ mod tests {
             "format",
             KEEP_UNKNOWN,
             "x-kubernetes-int-or-string",
+            "x-kubernetes-validations",
         ];
         found.extend(members.keys().filter(|key| !KNOWN.contains(&&***key)).map(|key| format!("{path}: {key}")));
         let is_free = members.contains_key(KEEP_UNKNOWN) || members.contains_key("x-kubernetes-int-or-string");

@@ -112,6 +112,16 @@ impl SeenCluster {
                 state.problem = problem;
                 SeenChange::Nothing
             }
+            Told::NoSuchKind if scope.kind == Kind::WeirPolicy && !state.members.is_empty() => {
+                // A definition goes after its objects: it was replaced, or the server's list is not whole. Without their policies,
+                // routes would be open.
+                let problem = "the cluster does not serve v1alpha1 of WeirPolicy any more; the policies that were read last stay in force";
+                if state.problem.is_none() {
+                    tracing::warn!("{problem}");
+                }
+                state.problem = Some(problem.to_owned());
+                SeenChange::Nothing
+            }
             Told::NoSuchKind => {
                 if !state.is_known {
                     tracing::info!(kind = %scope.kind, "the cluster does not have this kind of object, which is looked for again");
@@ -286,5 +296,21 @@ mod tests {
         assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Meaning);
         assert_eq!(seen.world.names(Kind::Secret), []);
         assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Nothing);
+    }
+
+    #[test]
+    fn policies_stay_when_their_kind_disappears() {
+        let mut seen = SeenCluster::default();
+        let all = WatchScope { kind: Kind::WeirPolicy, ..scope(None) };
+        seen.expect(&all);
+        list(&mut seen, &all, &["one"]);
+        assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Nothing);
+        assert_eq!(seen.world.names(Kind::WeirPolicy).len(), 1);
+        assert!(seen.problem().is_some_and(|problem| problem.contains("stay in force")));
+        // A definition that is deleted takes its objects along, one by one.
+        let gone = ScopeEvent::Gone("a".to_owned(), "one".to_owned());
+        assert_eq!(seen.take(&all, Told::Event("v1alpha1", gone)), SeenChange::Meaning);
+        assert_eq!(seen.take(&all, Told::NoSuchKind), SeenChange::Nothing);
+        assert_eq!(seen.world.names(Kind::WeirPolicy), []);
     }
 }

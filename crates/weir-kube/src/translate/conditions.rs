@@ -63,6 +63,26 @@ impl<'a> StatusConditions<'a> {
     }
 }
 
+/// The entries of a status with ours in place of those that we had, so that two controllers agree on the order: those of others stay
+/// where they are, and new ones come last.
+pub(super) fn with_own(
+    before: Vec<Value>,
+    mut own: Vec<Value>,
+    is_own: impl Fn(&Value) -> bool,
+    reference: &str,
+) -> Vec<Value> {
+    let mut entries = Vec::with_capacity(before.len() + own.len());
+    for entry in before {
+        if !is_own(&entry) {
+            entries.push(entry);
+        } else if let Some(index) = own.iter().position(|new| new[reference] == entry[reference]) {
+            entries.push(own.remove(index));
+        }
+    }
+    entries.extend(own);
+    entries
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

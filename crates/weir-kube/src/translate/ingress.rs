@@ -11,6 +11,8 @@ mod settings;
 mod sites;
 mod targets;
 
+use std::collections::BTreeSet;
+
 use std::collections::BTreeMap;
 
 use serde_json::json;
@@ -131,7 +133,8 @@ fn translate(
     let all = claimed::all(world, options, translation);
     let tls = certificates::add(&all, world, translation);
     let sites = sites::collect(&all, translation);
-    let mut writer = RouteWriter { backends, options, policies, tls: &tls, translation, expressions };
+    let policy_sets = &mut BTreeSet::new();
+    let mut writer = RouteWriter { backends, options, policies, policy_sets, tls: &tls, translation, expressions };
     for (host, site) in &sites {
         writer.site(host, site, &sites);
     }

@@ -44,10 +44,19 @@ impl PluginPolicies {
         let mut spent: BTreeMap<&str, usize> = BTreeMap::new();
         for policy in sorted {
             let name = ObjectName::new(&policy.metadata.namespace, &policy.metadata.name);
-            for target in policy.spec.target_refs.iter().filter_map(|target| part_of(policy, target).ok()) {
-                self.by_target.entry(target).or_insert_with(|| name.clone());
+            let mut wrong_part = None;
+            for target in &policy.spec.target_refs {
+                let target = match part_of(policy, target) {
+                    Ok(target) => Some(target),
+                    // What it was for is not known, so it is closed as a whole.
+                    Err(problem) => whole_ingress(policy, target).inspect(|_| wrong_part = Some(problem)),
+                };
+                if let Some(target) = target {
+                    self.by_target.entry(target).or_insert_with(|| name.clone());
+                }
             }
             let mut state = PluginPolicyState::new(world, policy, plugins, before.remove(&name));
+            state.wrong_part = wrong_part;
             let spent = spent.entry(&policy.metadata.namespace).or_default();
             state.is_beyond_limit = *spent + state.expressions() > MOST_EXPRESSIONS;
             if !state.is_beyond_limit {
@@ -89,6 +98,11 @@ pub(crate) fn secrets_of_policy(policy: &WeirPolicy) -> Vec<String> {
 
 /// The group of the kinds of routes and of Gateways.
 const GATEWAY_API: &str = Kind::Gateway.group();
+
+/// The Ingress of which a reference names a part that it cannot have.
+fn whole_ingress(policy: &WeirPolicy, target: &PolicyTarget) -> Option<PolicyTargetPart> {
+    part_of(policy, &PolicyTarget { section_name: None, ..target.clone() }).ok()
+}
 
 /// What a reference of a policy names, whether it exists or not.
 ///

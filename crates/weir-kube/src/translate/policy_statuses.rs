@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::conditions::{Problem, StatusConditions};
+use super::conditions::{Problem, StatusConditions, with_own};
 use super::gateway::TranslatedGateways;
 use super::ingress::{self, PolicyTargetState};
 use super::policies::{PluginPolicies, part_of};
@@ -47,13 +47,14 @@ struct Verdicts<'a> {
 }
 
 impl Verdicts<'_> {
-    /// The entries of other controllers stay as they are, before ours.
+    /// The entries of other controllers stay as they are.
     fn status(&self, policy: &WeirPolicy) -> Option<ObjectStatus> {
         let controller = &*self.options.controller_name;
         let before = policy.status["ancestors"].as_array().cloned().unwrap_or_default();
-        let (own, mut entries): (Vec<Value>, Vec<Value>) =
-            before.into_iter().partition(|entry| entry["controllerName"] == controller);
-        let room = MOST_ANCESTORS.saturating_sub(entries.len());
+        let is_own = |entry: &Value| entry["controllerName"] == controller;
+        let own: Vec<Value> = before.iter().filter(|entry| is_own(entry)).cloned().collect();
+        let room = MOST_ANCESTORS.saturating_sub(before.len() - own.len());
+        let mut entries = Vec::new();
         let ours = policy.spec.target_refs.iter().filter_map(|target| Some((target, self.verdict(policy, target)?)));
         let ours: Vec<_> = ours.take(room).collect();
         if ours.is_empty() && own.is_empty() {
@@ -71,7 +72,7 @@ impl Verdicts<'_> {
         Some(ObjectStatus {
             object: ObjectRef::of(policy),
             generation: policy.metadata.generation,
-            status: json!({ "ancestors": entries }),
+            status: json!({ "ancestors": with_own(before, entries, is_own, "ancestorRef") }),
         })
     }
 

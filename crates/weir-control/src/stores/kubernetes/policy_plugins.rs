@@ -40,6 +40,11 @@ impl NodePlugins {
     fn beyond_namespace(&self, entry: &Entry, options: &Value) -> Vec<ConfigError> {
         let reached = rows(&(entry.schema)()).into_iter().filter(|row| row.reaches.is_some());
         let mut faults: Vec<ConfigError> = reached.flat_map(|row| unreachable(&row, options)).collect();
+        if options.get("spool").is_some_and(|spool| !spool.is_null() && *spool != json!(false)) {
+            let problem =
+                "keeps records on the disk of the node, which users of a namespace do not reach: leave it out";
+            faults.push(ConfigError::new("spool", problem));
+        }
         faults.extend(
             entry.of_node.map(|reason| {
                 ConfigError::new("", format!("is configured by the operator of the node alone: {reason}"))

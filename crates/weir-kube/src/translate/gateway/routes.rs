@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
-use super::super::conditions::{Problem, StatusConditions};
+use super::super::conditions::{Problem, StatusConditions, with_own};
 use super::super::policies::AppliedPolicies;
 use super::attach::{Attaching, attach};
 use super::attaching_route::{AttachingRoute, RuleParts};
@@ -122,6 +122,9 @@ fn parts<'p>(context: &'p Context, parents: &'p Parents, attached: &[usize]) -> 
     named.collect()
 }
 
+/// How ids begin of what policies make.
+const POLICY_PREFIX: &str = "weirpolicy";
+
 fn write_rules(
     context: &Context,
     route: &AttachingRoute,
@@ -143,6 +146,7 @@ fn write_rules(
         let mut mirrors = Map::new();
         let unresolved = mirrors::write(context, from, rule.filters, backends, &mut mirrors);
         problems.unresolved = problems.unresolved.take().or(unresolved);
+        let mut has_policies = false;
         for (index, found) in rule.matches.iter().enumerate() {
             if let Some(problem) = &found.refused {
                 problems.unsupported.get_or_insert_with(|| Problem::new("UnsupportedValue", problem));
@@ -153,7 +157,10 @@ fn write_rules(
             let is_served = unsupported.is_none();
             problems.unsupported = problems.unsupported.take().or(unsupported);
             if !listeners.is_empty() {
-                resources.extend(policies.resources().filter(|_| is_served));
+                // Once for all matches of the rule: the options can be long.
+                if is_served && !std::mem::replace(&mut has_policies, true) {
+                    resources.extend(policies.resources());
+                }
                 let ObjectMeta { namespace, name, .. } = route.metadata;
                 let prefix = if route.kind == Kind::GRPCRoute { "grpcroute" } else { "httproute" };
                 let (number, index) = (number.to_string(), index.to_string());
@@ -233,26 +240,26 @@ impl RulePolicies<'_> {
 
     /// Refers to their resources.
     fn write(&self, route: &mut Map<String, Value>) {
-        for resource in self.resources() {
-            let key = if resource.kind == ResourceList::Services { "service_id" } else { "plugin_config_id" };
-            route.insert(key.to_owned(), resource.id.into());
-        }
+        let ids = [("service_id", self.inherited.id(POLICY_PREFIX)), ("plugin_config_id", self.own.id(POLICY_PREFIX))];
+        route.extend(ids.into_iter().filter_map(|(key, id)| Some((key.to_owned(), id?.into()))));
     }
 
     /// The plugins of the Gateway as a service, and those of the route as a plugin_config: a route takes each plugin from the latter
     /// first.
     fn resources(&self) -> impl Iterator<Item = DerivedResource> {
-        let of = |policies: &AppliedPolicies, kind| policies.resource(kind, "weirpolicy", policies.plugins());
+        let of = |policies: &AppliedPolicies, kind| policies.resource(kind, POLICY_PREFIX, policies.plugins());
         of(self.inherited, ResourceList::Services).into_iter().chain(of(&self.own, ResourceList::PluginConfigs))
     }
 }
 
-/// The status of a route, if it has one. The entries of other controllers stay as they are, before ours.
+/// The status of a route, if it has one. The entries of other controllers stay as they are.
 pub(super) fn status(context: &Context, route: &AttachingRoute, outcome: &RouteOutcome) -> Option<ObjectStatus> {
     let RouteOutcome { verdicts, problems, .. } = outcome;
     let controller = &*context.options.controller_name;
-    let (own, mut entries): (Vec<Value>, Vec<Value>) =
-        route.before.parents().into_iter().partition(|entry| entry["controllerName"] == controller);
+    let is_own = |entry: &Value| entry["controllerName"] == controller;
+    let before = route.before.parents();
+    let own: Vec<Value> = before.iter().filter(|entry| is_own(entry)).cloned().collect();
+    let mut entries = Vec::new();
     if verdicts.is_empty() && own.is_empty() {
         return None;
     }
@@ -260,9 +267,9 @@ pub(super) fn status(context: &Context, route: &AttachingRoute, outcome: &RouteO
     for (number, refused) in verdicts {
         let parent = &route.parent_refs[*number];
         let reference = json!(parent);
-        let before = own.iter().find(|entry| same_parent(&entry["parentRef"], parent)).map(parent_conditions);
-        let before = before.unwrap_or_default();
-        let mut conditions = StatusConditions::new(&before, route.metadata.generation);
+        let known = own.iter().find(|entry| same_parent(&entry["parentRef"], parent)).map(parent_conditions);
+        let known = known.unwrap_or_default();
+        let mut conditions = StatusConditions::new(&known, route.metadata.generation);
         let whole = problems.unsupported.as_ref().filter(|_| is_whole);
         conditions.set_result("Accepted", refused.as_ref().or(whole));
         match &problems.unresolved {
@@ -275,7 +282,7 @@ pub(super) fn status(context: &Context, route: &AttachingRoute, outcome: &RouteO
         let conditions = conditions.into_value();
         entries.push(json!({ "parentRef": reference, "controllerName": controller, "conditions": conditions }));
     }
-    let status = json!({ "parents": entries });
+    let status = json!({ "parents": with_own(before, entries, is_own, "parentRef") });
     Some(ObjectStatus { object: route.object(), generation: route.metadata.generation, status })
 }
 

@@ -1,5 +1,7 @@
 //! The routes of a host.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
@@ -22,6 +24,8 @@ pub(super) struct RouteWriter<'a, 'w> {
     pub backends: &'a mut ServiceBackends<'w>,
     pub options: &'a KubeOptions,
     pub policies: &'a PluginPolicies,
+    /// The ids of what policies have made so far.
+    pub policy_sets: &'a mut BTreeSet<String>,
     pub tls: &'a TlsHosts,
     pub translation: &'a mut Translation,
     pub expressions: &'a mut Expressions,
@@ -103,9 +107,14 @@ impl RouteWriter<'_, '_> {
                 return Err(format!("annotations, and a WeirPolicy, want the plugin {twice}: only one of them can"));
             }
         }
-        let resource = policies.resource(ResourceList::PluginConfigs, "weirpolicy", policies.plugins());
-        keys.extend(resource.iter().map(|set| ("plugin_config_id".to_owned(), set.id.clone().into())));
-        self.translation.resources.extend(resource);
+        if let Some(id) = policies.id("weirpolicy") {
+            // Once for all paths of all Ingresses with it: the options can be long.
+            if self.policy_sets.insert(id.clone()) {
+                let resource = policies.resource(ResourceList::PluginConfigs, "weirpolicy", policies.plugins());
+                self.translation.resources.extend(resource);
+            }
+            keys.insert("plugin_config_id".to_owned(), id.into());
+        }
         Ok(keys)
     }
 

@@ -44,9 +44,16 @@ impl AppliedPolicies<'_> {
         if plugins.is_empty() {
             return None;
         }
+        let id = self.id(prefix)?;
+        Some(DerivedResource { kind, id, value: json!({ "plugins": plugins }), origin })
+    }
+
+    /// The id of that resource; `None` without plugins.
+    pub(in super::super) fn id(&self, prefix: &str) -> Option<String> {
+        self.plugin_names().next()?;
         let objects = self.names();
         let names = objects.iter().map(|object| &*object.name);
-        let id = resource_id(&[prefix, &origin.namespace].into_iter().chain(names).collect::<Vec<_>>());
-        Some(DerivedResource { kind, id, value: json!({ "plugins": plugins }), origin })
+        let namespace = &*objects.last()?.namespace;
+        Some(resource_id(&[prefix, namespace].into_iter().chain(names).collect::<Vec<_>>()))
     }
 }

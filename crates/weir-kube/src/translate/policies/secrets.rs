@@ -20,9 +20,8 @@ const LONGEST_VALUE: usize = 64 << 10;
 pub(super) fn resolve(
     world: &World,
     namespace: &str,
-    plugins: &Map<String, Value>,
+    mut plugins: Map<String, Value>,
 ) -> Result<Map<String, Value>, String> {
-    let mut plugins = plugins.clone();
     let mut count = 0;
     for (plugin, options) in &mut plugins {
         each_text(options, &mut |text| {

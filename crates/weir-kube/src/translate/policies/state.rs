@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::secrets;
 use crate::objects::ObjectRef;
@@ -18,6 +18,22 @@ pub(super) struct PluginPolicyState {
     checked: Result<usize, String>,
     /// Those of older policies of the namespace leave no room.
     pub is_beyond_limit: bool,
+    /// Why one of its references names nothing that can be a target.
+    pub wrong_part: Option<String>,
+}
+
+/// The most bytes of the options of a policy, as JSON and with the values of Secrets. Each rule and Ingress that it applies to is
+/// translated with them.
+const MOST_BYTES: usize = 64 << 10;
+
+/// A disabled plugin without its options, which nothing reads: they are neither checked nor filled in.
+fn without_disabled(plugins: &Map<String, Value>) -> Map<String, Value> {
+    let is_disabled = |options: &Value| options["_meta"]["disable"] == true;
+    let told = |(name, options): (&String, &Value)| {
+        let options = if is_disabled(options) { json!({ "_meta": { "disable": true } }) } else { options.clone() };
+        (name.clone(), options)
+    };
+    plugins.iter().map(told).collect()
 }
 
 impl PluginPolicyState {
@@ -29,7 +45,13 @@ impl PluginPolicyState {
         before: Option<PluginPolicyState>,
     ) -> PluginPolicyState {
         let written = &policy.spec.plugins;
-        let options = secrets::resolve(world, &policy.metadata.namespace, written);
+        let options = secrets::resolve(world, &policy.metadata.namespace, without_disabled(written));
+        let options = options.and_then(|options| match serde_json::to_string(&options).map_or(0, |text| text.len()) {
+            bytes if bytes > MOST_BYTES => {
+                Err(format!("has options of {bytes} bytes, and at most {MOST_BYTES} are allowed"))
+            }
+            _ => Ok(options),
+        });
         if let Some(same) = before.filter(|known| known.policy.spec.plugins == *written && known.plugins == options) {
             return PluginPolicyState { policy: Arc::clone(policy), ..same };
         }
@@ -38,7 +60,13 @@ impl PluginPolicyState {
             plugins.check(plugin, written, options).map_err(|problem| format!("plugin {plugin}: {problem}"))
         };
         let checked = options.as_ref().map_or(Ok(0), |options| options.iter().map(check).sum());
-        PluginPolicyState { policy: Arc::clone(policy), plugins: options, checked, is_beyond_limit: false }
+        PluginPolicyState {
+            policy: Arc::clone(policy),
+            plugins: options,
+            checked,
+            is_beyond_limit: false,
+            wrong_part: None,
+        }
     }
 
     /// The most bytes that its regular expressions take when they are compiled.
@@ -59,6 +87,7 @@ impl PluginPolicyState {
     pub(super) fn fault(&self) -> Option<String> {
         let problem = self.plugins.as_ref().err().or(self.checked.as_ref().err());
         let beyond = "the regular expressions of the policies of the namespace take more than 16 MiB together when they are compiled";
-        problem.cloned().or(self.is_beyond_limit.then(|| beyond.to_owned()))
+        let wrong_part = self.wrong_part.as_ref();
+        problem.or(wrong_part).cloned().or(self.is_beyond_limit.then(|| beyond.to_owned()))
     }
 }
