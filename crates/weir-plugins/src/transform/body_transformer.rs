@@ -191,9 +191,11 @@ impl Plugin for Transformers {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if self.response.is_some() {
             coding::ask_for_plain(exchange);
-            // The client's validators are not those of the content before it is transformed.
-            for name in [&b"If-None-Match"[..], b"If-Modified-Since"] {
-                exchange.request.head.remove(name);
+            // The validators of a reader are not those of the content before it is transformed. In a PUT they protect what is there.
+            if matches!(exchange.request.client_method(), Method::Get | Method::Head) {
+                for name in [&b"If-None-Match"[..], b"If-Modified-Since"] {
+                    exchange.request.head.remove(name);
+                }
             }
         }
         let Some(own) = self.request.as_ref().filter(|_| !exchange.request.upgrade) else { return Ok(Flow::Continue) };
@@ -401,6 +403,9 @@ mod tests {
             let mut exchange = exchange(&format!("{method} / HTTP/1.1\nHost: h\nIf-None-Match: \"1\""));
             assert!(step.on_request(&mut exchange).is_ok());
             assert_eq!(exchange.request.head.value(b"if-none-match"), None);
+            let mut put = super::tests::exchange("PUT / HTTP/1.1\nHost: h\nIf-None-Match: *");
+            assert!(step.on_request(&mut put).is_ok());
+            assert_eq!(put.request.head.value(b"if-none-match"), Some(&b"*"[..]));
             exchange.response.set_status(status);
             exchange.upstream.status = status;
             exchange.response.head.add(b"Content-Type", b"text/xml").expect("valid");
