@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::super::conditions::StatusConditions;
+use super::super::conditions::{StatusConditions, with_own};
 use super::grants::GROUP;
 use super::parents::Parents;
 use super::tls_policies::{PolicyState, TlsPolicies};
@@ -23,17 +23,17 @@ pub(super) fn write(policies: &TlsPolicies, parents: &Parents, options: &KubeOpt
             state.services().flat_map(|service| parents.gateways_of(&service).collect::<Vec<_>>()).collect();
         let controller = &*options.controller_name;
         let before = state.policy.status["ancestors"].as_array().cloned().unwrap_or_default();
-        let (own, mut entries): (Vec<Value>, Vec<Value>) =
-            before.into_iter().partition(|entry| entry["controllerName"] == controller);
+        let is_own = |entry: &Value| entry["controllerName"] == controller;
+        let own: Vec<Value> = before.iter().filter(|entry| is_own(entry)).cloned().collect();
         if gateways.is_empty() && own.is_empty() {
             continue;
         }
-        let room = MOST_ANCESTORS.saturating_sub(entries.len());
-        entries.extend(gateways.iter().take(room).map(|gateway| entry(state, gateway, &own, controller)));
+        let room = MOST_ANCESTORS.saturating_sub(before.len() - own.len());
+        let entries = gateways.iter().take(room).map(|gateway| entry(state, gateway, &own, controller)).collect();
         translation.statuses.push(ObjectStatus {
             object: ObjectRef::of(state.policy),
             generation: state.policy.metadata.generation,
-            status: json!({ "ancestors": entries }),
+            status: json!({ "ancestors": with_own(before, entries, is_own, "ancestorRef") }),
         });
     }
 }
