@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::redact::redact;
-use crate::document::{AdminRole, MASK};
+use crate::document::{AdminRole, MASK, WrittenResource};
 use crate::stores::resources::{ResourceChange, StoredResource};
 
 /// A change, member by member, without secrets that the reader's role may not see.
@@ -30,22 +30,38 @@ pub(super) fn changed_members(change: &ResourceChange) -> Vec<String> {
     members.iter().filter_map(|member| member["path"].as_str().map(str::to_owned)).collect()
 }
 
-/// The members in which two versions of a resource differ, as `path`, `before` and `after`. Values of secrets are masked.
-pub fn masked_members(list: &str, before: Option<&Value>, after: Option<&Value>) -> Vec<Value> {
-    members(list, before, after, AdminRole::Viewer)
+/// The members in which two resources of files differ, as `path`, `before` and `after`. Values of secrets are masked, and texts with
+/// values of the environment.
+pub fn masked_members(list: &str, before: Option<&WrittenResource>, after: Option<&WrittenResource>) -> Vec<Value> {
+    let shown = |one: &WrittenResource| {
+        let mut value = one.value.clone();
+        redact(list, &mut value, AdminRole::Viewer);
+        for pointer in &one.variables {
+            if let Some(text) = value.pointer_mut(pointer) {
+                *text = MASK.into();
+            }
+        }
+        value
+    };
+    let values = [before, after].map(|one| one.map(|one| &one.value));
+    members_as_shown(values, [before.map(shown), after.map(shown)])
 }
 
-/// Like [`masked_members`], with the secrets that a role may see. A member of which only a hidden secret differs is named, and its
-/// values are masked.
+/// The members in which two versions of a resource differ, with the secrets that a role may see.
 fn members(list: &str, before: Option<&Value>, after: Option<&Value>, role: AdminRole) -> Vec<Value> {
     let shown = |value: Option<&Value>| {
         let mut value = value?.clone();
         redact(list, &mut value, role);
         Some(value)
     };
+    members_as_shown([before, after], [shown(before), shown(after)])
+}
+
+/// The members in which values differ, as they are shown. One of which only what is hidden differs is named, and its values are masked.
+fn members_as_shown([before, after]: [Option<&Value>; 2], shown: [Option<Value>; 2]) -> Vec<Value> {
     let (mut members, mut seen) = (Vec::new(), Vec::new());
     compare("", before, after, &mut members);
-    compare("", shown(before).as_ref(), shown(after).as_ref(), &mut seen);
+    compare("", shown[0].as_ref(), shown[1].as_ref(), &mut seen);
     // What is left out and masked keeps the order of the rest, so `seen` has some of `members`, in the same order.
     let mut seen = seen.into_iter().peekable();
     let masked = |value: &Value| if value.is_null() { Value::Null } else { MASK.into() };
@@ -119,7 +135,7 @@ mod tests {
     #[test]
     fn a_secret_that_differs_is_named_and_masked() {
         let of = |key: &str, name: &str| json!({ "username": name, "plugins": { "key-auth": { "key": key } } });
-        let told = masked_members("consumers", Some(&of("old", "a")), Some(&of("new", "b")));
+        let told = members("consumers", Some(&of("old", "a")), Some(&of("new", "b")), AdminRole::Viewer);
         let expected = json!([
             {"path": "username", "before": "a", "after": "b"},
             {"path": "plugins.key-auth.key", "before": MASK, "after": MASK},

@@ -43,6 +43,7 @@ pub struct ComparisonOptions {
 /// `weir diff weir.yaml new.yaml --requests access.log` shows instead which of the requests would be handled differently. Both exit
 /// with 1 also if one of the files is not valid. Host names are not looked up.
 #[derive(Debug, Args)]
+#[command(override_usage = "weir diff [OPTIONS] --file <FILE>\n       weir diff [OPTIONS] <BEFORE> <AFTER>")]
 pub struct DiffCommand {
     /// Two configuration files: what differs in them, or with `--requests` in how they handle requests.
     #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["files", "prune"])]
