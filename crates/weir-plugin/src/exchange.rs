@@ -373,8 +373,8 @@ pub struct AttemptRecord {
     /// The error number of the operating system for which no connection was opened; 0 if there was none.
     pub os_error: i32,
     pub attempts: u16,
-    /// How long the exchange waited in the gateway for its turn at the endpoint, before the attempt began.
-    pub queue_ns: u64,
+    /// How long the exchange waited in the gateway for its turn at the endpoint, before the attempt began, in microseconds.
+    pub queue_us: u32,
     /// When the last attempt began, was connected, had sent the request, had received the response head, and its end.
     pub started_ns: u64,
     pub connect_ns: u64,

@@ -208,7 +208,7 @@ variables! {
     UpstreamScheme = "upstream_scheme",
     /// The `Host` that was sent to the upstream.
     UpstreamHost = "upstream_host",
-    /// The time that the request waited in the gateway for its turn at the endpoint, because of the upstream's `concurrency`, in seconds with three decimals. It is part of none of the following times. After retries, the times of all attempts in order.
+    /// The time that the request waited in the gateway for its turn at the endpoint, because of the upstream's `concurrency`, in seconds with three decimals. The times of the attempt do not contain it. After retries, the times of all attempts in order.
     UpstreamQueueTime = "upstream_queue_time",
     /// The time from the first byte of the request to the start of the attempt, likewise: the work and the waiting of plugins, earlier attempts, and the queue.
     UpstreamStartTime = "upstream_start_time",

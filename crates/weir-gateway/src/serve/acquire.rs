@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_net::prefetch::MemoryRegion;
 use weir_plugin::{Exchange, Stop};
 
-use super::attempt::{AttemptStart, attempt_record};
+use super::attempt::{AttemptStart, attempt_record, waited_us};
 use crate::context::WorkerContext;
 use crate::endpoint::balance::TriedEndpoints;
 use crate::endpoint::pool::Permit;
@@ -56,7 +56,7 @@ impl PermitRequest<'_> {
                 }
             };
             let waited = until_client_disconnects(waiting, |context| client.poll_leave(context)).await;
-            exchange.upstream.queue_ns = worker.now_ns().saturating_sub(since_ns);
+            exchange.upstream.queue_us = waited_us(since_ns, worker.now_ns());
             if let Some(found) = waited? {
                 return Ok(found);
             }

@@ -26,20 +26,25 @@ pub struct Failure {
 #[derive(Clone, Copy)]
 pub struct AttemptStart {
     pub at_ns: u64,
-    /// How long the exchange waited for the permit.
-    pub queue_ns: u64,
+    /// How long the exchange waited for the permit, in microseconds.
+    pub queue_us: u32,
 }
 
 impl AttemptStart {
     /// That of an exchange that did not have to wait.
     pub fn at(at_ns: u64) -> AttemptStart {
-        AttemptStart { at_ns, queue_ns: 0 }
+        AttemptStart { at_ns, queue_us: 0 }
     }
 
     /// That of an exchange that asked for the permit at `asked_ns`.
     pub fn queued_since(asked_ns: u64, now_ns: u64) -> AttemptStart {
-        AttemptStart { at_ns: now_ns, queue_ns: now_ns.saturating_sub(asked_ns) }
+        AttemptStart { at_ns: now_ns, queue_us: waited_us(asked_ns, now_ns) }
     }
+}
+
+/// A wait in microseconds, rounded up: it ends by the time-out of the queue, long before there are too many for the number.
+pub fn waited_us(since_ns: u64, now_ns: u64) -> u32 {
+    u32::try_from(now_ns.saturating_sub(since_ns).div_ceil(1_000)).unwrap_or(u32::MAX)
 }
 
 /// The endpoint and the settings of an attempt.
@@ -199,6 +204,6 @@ impl<'a> Attempt<'a> {
 /// The record of an attempt when it begins.
 pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, start: AttemptStart) -> weir_plugin::AttemptRecord {
     let (addr, tls) = (Some(endpoint.addr()), endpoint.is_secured());
-    let AttemptStart { at_ns: started_ns, queue_ns } = start;
-    weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, queue_ns, ..Default::default() }
+    let AttemptStart { at_ns: started_ns, queue_us } = start;
+    weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, queue_us, ..Default::default() }
 }

@@ -125,8 +125,8 @@ impl Exchange {
             }),
             Variable::UpstreamQueueTime => self.of_attempts(|attempt| {
                 // An exchange without an upstream has no time there, and one that did not wait has 0.
-                let has_time = attempt.started_ns != 0 || attempt.queue_ns != 0;
-                has_time.then(|| duration(attempt.queue_ns))
+                let has_time = attempt.started_ns != 0 || attempt.queue_us != 0;
+                has_time.then(|| duration(u64::from(attempt.queue_us) * 1000))
             }),
             Variable::UpstreamStartTime => self.of_attempts(|attempt| seconds(self.started_ns, attempt.started_ns)),
             Variable::UpstreamConnectTime => {
@@ -477,7 +477,7 @@ mod tests {
             exchange.retry();
         }
         exchange.upstream = attempt(3, 200, 1_001_000_000, 1_009_000_000);
-        exchange.upstream.queue_ns = 440_000_000;
+        exchange.upstream.queue_us = 440_000;
         exchange.started_ns = 750_000_000;
         for (name, want) in [
             ("upstream_addr", "127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3"),

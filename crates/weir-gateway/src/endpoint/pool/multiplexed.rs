@@ -120,7 +120,9 @@ impl EndpointPool {
     ) -> Result<(Rc<SharedConnection>, bool), Stop> {
         // An attempt after the loss of a connection avoids those that may be as stale, but not those that others have opened
         // since: the exchanges of a lost connection would otherwise open one each.
-        let since_ns = if freshness == Freshness::New { exchange.upstream.started_ns } else { 0 };
+        let queue_ns = u64::from(exchange.upstream.queue_us) * 1_000;
+        let asked_ns = exchange.upstream.started_ns.saturating_sub(queue_ns);
+        let since_ns = if freshness == Freshness::New { asked_ns } else { 0 };
         let tls = self.machine.tls.as_ref();
         let server = tls.map_or(&b""[..], |secured| secured.chosen_by(exchange.request.upstream_host()));
         loop {
