@@ -74,7 +74,7 @@ impl EmbeddedStore {
         if !path.try_exists().map_err(|error| unusable(path, error))? {
             if let Some(copy) = copy::found(path) {
                 let problem = format!("the store {} is missing, and {copy}", path.display());
-                let advice = "rename the copy to the name of the store, or remove it to begin with an empty store";
+                let advice = "rename the copy to the name of the store, or move it away to begin with an empty store or to import an export";
                 return Err(StoreFailure::new(problem, advice));
             }
             make(path, |transaction| StoreRows::default().write(transaction))?;
@@ -487,11 +487,11 @@ fn checked(path: &Path, database: Database) -> Result<Database, StoreFailure> {
 }
 
 fn damaged(path: &Path, why: &str) -> StoreFailure {
-    let copy = match copy::found(path) {
-        Some(copy) => format!("{copy}: move the damaged file away and rename the copy to its name"),
-        None => "replace it with a backup".to_owned(),
+    let (copy, away) = match copy::found(path) {
+        Some(copy) => (format!("{copy}: move the damaged file away and rename the copy to its name"), "both files"),
+        None => ("replace it with a backup".to_owned(), "it"),
     };
-    let advice = "or move it away and import an export with `weir store import`";
+    let advice = format!("or move {away} away and import an export with `weir store import`");
     StoreFailure::new(
         format!("the store {} cannot be read: {why}", path.display()),
         format!("the file was not changed; {copy}, {advice}"),

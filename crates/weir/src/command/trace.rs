@@ -20,12 +20,15 @@ use crate::say::{self, say};
 /// How long to wait for the node's report after the response.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_CONTENT: usize = 1 << 30;
+/// How long the response may take: longer than the time-outs of a node, so that what ends the request is what ends that of a client.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Sends a request to a running node, and shows how it was processed: route, plugins and upstream, each with its time.
 ///
 /// The node recognises the request by a random value in the header field `X-Weir-Trace`, and reports at its status address,
 /// which answers only on the same machine.
 #[derive(Debug, Args)]
+#[command(override_usage = "weir trace [OPTIONS] [METHOD] <URL>")]
 pub struct TraceCommand {
     /// The URL of the request, at an address of the node; before it the method, as for `weir explain`. Without one it is GET
     #[arg(value_names = ["METHOD", "URL"], num_args = 1..=2, required = true)]
@@ -112,7 +115,8 @@ impl TraceCommand {
         let request = request.header(TRACE_FIELD, &name).body(Bytes::from(self.data.clone()));
         let request = request.map_err(|error| format!("the request cannot be built: {error}"))?;
         let verification = if self.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
-        let settings = CallSettings { verification, max_content_bytes: MOST_CONTENT, ..CallSettings::default() };
+        let settings =
+            CallSettings { verification, max_content_bytes: MOST_CONTENT, timeout: LONGEST, ..CallSettings::default() };
         let authorities = authorities(self.ca.as_deref())?;
         let client = HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() });
         let answered = client.call(&url, request, &settings).await;
