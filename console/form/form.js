@@ -93,7 +93,7 @@ function membersControl({ schema, value: given, path, main = [], without = [] },
 function chosen(schema, value, main, root) {
   const known = Object.keys(schema.properties ?? {});
   if (known.length <= FEW && main.length === 0) return new Set(known);
-  // Controls that take much room come after the others, and otherwise the order is that of `main`.
+  // Of each kind, controls that take much room come last, and otherwise the order is that of `main`.
   const place = (name) => (name in value ? 0 : 200) + (WIDE.has(controlFor(schema.properties[name], value[name], root).control) ? 100 : 0)
     + (main.includes(name) ? main.indexOf(name) : main.length);
   const wanted = known.filter((name) => name in value || schema.required?.includes(name) || main.includes(name))

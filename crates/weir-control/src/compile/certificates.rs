@@ -223,15 +223,19 @@ impl Compiler<'_> {
         } else {
             self.presented.valid.borrow_mut().extend(names.iter().map(|name| name.name.to_string()));
         }
-        self.presented.all.borrow_mut().insert(facts.fingerprint.clone());
+        let is_new = self.presented.all.borrow_mut().insert(facts.fingerprint.clone());
         let own: Vec<&str> = match &facts.names[..] {
             [] => vec![&facts.subject],
             own => own.iter().map(String::as_str).collect(),
         };
         let first = own[0].to_owned();
-        let shown: Vec<&str> = if names.is_empty() { own } else { names.iter().map(|name| &*name.name).collect() };
+        let is_for_upstream = names.is_empty();
+        let shown: Vec<&str> = if is_for_upstream { own } else { names.iter().map(|name| &*name.name).collect() };
         let names = shown.into_iter().map(Box::from).collect();
-        self.presented.listed.borrow_mut().push(ListedCertificate { names, until: facts.until });
+        // One that upstreams are shown is listed once, however many use it.
+        if !is_for_upstream || is_new {
+            self.presented.listed.borrow_mut().push(ListedCertificate { names, until: facts.until });
+        }
         let mut ends = self.presented.ends.borrow_mut();
         ends.entry(first).and_modify(|end| *end = facts.until.min(*end)).or_insert(facts.until);
     }
