@@ -20,8 +20,8 @@ use crate::{Problems, binary, cargo, output, schema_page, step};
 pub use book::build as build_site;
 
 const FOLDER: &str = "docs/reference";
-/// The definition of Weir's own kind of object, for the chart.
-const POLICY_DEFINITION: &str = "deploy/helm/weir/files/weirpolicies.weir.dev.yaml";
+/// The definition of Weir's own kind of object. The chart has it by a link.
+const POLICY_DEFINITION: &str = "deploy/kubernetes/weirpolicies.weir.dev.yaml";
 /// Below it.
 const RESULTS: &str = "results";
 
