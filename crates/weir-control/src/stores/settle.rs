@@ -108,11 +108,11 @@ pub(super) fn about_set_aside<'d>(aside: impl Iterator<Item = &'d Diagnostic>) -
 }
 
 /// Those of the warnings that are about resources that a change has put there. They name resources by their keys.
-pub(super) fn receipt_warnings(
+pub(super) fn receipt_warnings<'w>(
     record: &RevisionRecord,
-    warnings: impl IntoIterator<Item = Diagnostic>,
+    warnings: impl IntoIterator<Item = &'w Diagnostic>,
 ) -> Vec<Diagnostic> {
     let changed: BTreeSet<&str> = record.changes.iter().map(|change| change.key.as_str()).collect();
     let key = |path: &str| path.split_once(": ").map_or(path.len(), |(key, _)| key.len());
-    warnings.into_iter().filter(|warning| changed.contains(&warning.path[..key(&warning.path)])).collect()
+    warnings.into_iter().filter(|warning| changed.contains(&warning.path[..key(&warning.path)])).cloned().collect()
 }

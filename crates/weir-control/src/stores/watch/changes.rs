@@ -53,8 +53,8 @@ struct PublishedTrial {
     /// The revision that the store has given it.
     revision: Option<u64>,
     set_aside: BTreeMap<ResourceKey, Diagnostic>,
-    /// What is accepted in the changed resources and probably not intended. The warnings of the publication are not among them.
-    doubts: Vec<Diagnostic>,
+    /// What is accepted in the resources of each change and probably not intended. The warnings of the publication are not among them.
+    doubts: Vec<Vec<Diagnostic>>,
 }
 
 /// Publishes a loaded document. Faulty resources of a store are set aside, each with a warning; in a file, any fault makes the
@@ -222,14 +222,19 @@ impl Watching {
         let forced = staged.iter().any(|staged| staged.write.request.forced);
         let pattern_bytes = staged.iter().map(|staged| staged.write.request.pattern_bytes).max().unwrap_or_default();
         let policy = SettlePolicy::of_change(&trial, forced);
-        let (settled, is_spent) = pattern_budget::within(pattern_bytes, || self.publish_trial(trial, &policy));
+        let (settled, is_spent) = pattern_budget::within(pattern_bytes, || self.publish_trial(trial, &policy, staged));
         settled.map_err(|rejection| if is_spent { Rejection::TooCostly(pattern_bytes) } else { rejection })
     }
 
     /// Publishes and commits a trial. Resources set aside are tried again, since the change may add what they lacked.
-    fn publish_trial(&mut self, mut trial: ChangeTrial, policy: &SettlePolicy) -> Result<PublishedTrial, Rejection> {
+    fn publish_trial(
+        &mut self,
+        mut trial: ChangeTrial,
+        policy: &SettlePolicy,
+        staged: &[StagedChange],
+    ) -> Result<PublishedTrial, Rejection> {
         trial.retry_set_aside();
-        let (mut rejection, mut revision, put) = (None, None, trial.put());
+        let (mut rejection, mut revision) = (None, None);
         let load = |trial: &mut ChangeTrial| self.loader.load_trial(Some(trial));
         let published = settle(&mut trial, policy, load, |trial, loaded, warnings| {
             let set_aside = trial.set_aside().clone();
@@ -253,8 +258,14 @@ impl Watching {
         });
         match (published, rejection) {
             (Ok((loaded, (publication, set_aside))), _) => {
-                let doubts = doubts::about_resources(&loaded.document, put.iter().map(|key| (key.list(), key.id())));
-                let doubts = doubts.into_iter().map(|doubt| loaded.named(doubt)).collect();
+                // Each change by itself: its author may not see the resources of the others.
+                let doubts = staged.iter().map(|staged| {
+                    let put = staged.record.changes.iter().filter(|change| change.after.is_some());
+                    let put = put.map(|change| (change.key.list(), change.key.id()));
+                    let doubts = doubts::about_resources(&loaded.document, put);
+                    doubts.into_iter().map(|doubt| loaded.named(doubt)).collect()
+                });
+                let doubts = doubts.collect();
                 self.accept_trial(loaded);
                 Ok(PublishedTrial { publication, revision, set_aside, doubts })
             }
@@ -281,7 +292,7 @@ impl Watching {
         let edits = gone.into_iter().map(|key| ResourceEdit::Delete { key }).collect();
         let mut trial = live.begin();
         trial.stage(edits, author);
-        match self.publish_trial(trial, &SettlePolicy::Any) {
+        match self.publish_trial(trial, &SettlePolicy::Any, &[]) {
             Ok(_) => self.expiry_failed_at = None,
             Err(rejection) => {
                 // It is tried again, so only the first failure is reported.
@@ -340,11 +351,11 @@ fn panicked() -> WriteOutcome {
 impl PublishedTrial {
     fn answer_all(self, staged: Vec<StagedChange>) {
         let PublishedTrial { publication, set_aside, doubts, .. } = self;
-        for StagedChange { write, record } in staged {
+        for (StagedChange { write, record }, doubts) in staged.into_iter().zip(doubts) {
             let is_changed = |key: &ResourceKey| record.changes.iter().any(|change| change.key == *key);
             let of_change = set_aside.iter().filter(|(key, _)| write.request.forced || is_changed(key));
             let of_change = of_change.map(|(_, fault)| fault.clone()).collect();
-            let warnings = receipt_warnings(&record, publication.warnings.iter().chain(&doubts).cloned());
+            let warnings = receipt_warnings(&record, publication.warnings.iter().chain(&doubts));
             write.answer(WriteOutcome::Applied(WriteReceipt {
                 record,
                 publication: publication.revision,
