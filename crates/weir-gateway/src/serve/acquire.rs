@@ -34,11 +34,11 @@ impl PermitRequest<'_> {
         loop {
             let endpoint = &upstream.state.endpoints[picked];
             let shared_queue = upstream.shared_queue_for(exchange, picked, tried, worker.now_ns());
-            // If the exchange ends while it waits, this is what is logged as its last attempt.
+            // If the exchange ends while it waits, this is what is logged as its last attempt, which has not begun.
             let attempts = exchange.upstream.attempts;
             exchange.upstream = match shared_queue {
                 Some(_) => weir_plugin::AttemptRecord { attempts, ..Default::default() },
-                None => attempt_record(endpoint, attempts, AttemptStart::at(since_ns)),
+                None => attempt_record(endpoint, attempts, AttemptStart::at(0)),
             };
             let head = &exchange.request.head;
             let working_set = [
