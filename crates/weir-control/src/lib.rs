@@ -19,6 +19,7 @@ pub mod policy_schema;
 pub mod publish;
 mod store_state;
 pub mod stores;
+pub mod whole_file;
 
 pub use acme::Acme;
 pub use check::{check_document, check_file, check_standard_input, check_text};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_net::tls::{self, CertificateFacts};
+
+use crate::whole_file::{self, gone};
 
 /// The folder of one authority.
 #[derive(Clone, Debug)]
@@ -66,7 +68,9 @@ impl AcmeStorage {
 
     /// `None` while another process holds the lock.
     pub(super) fn lock(&self) -> io::Result<Option<Lock>> {
-        let file = self.options().create(true).truncate(false).open(self.folder.join(LOCK))?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.folder.join(LOCK))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Lock(file))),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -105,7 +109,7 @@ impl AcmeStorage {
 
     /// Saves key and chain in one file, so that they always match.
     pub(super) fn save_certificate(&self, host: &str, pem: &str) -> io::Result<()> {
-        self.save_at(&self.certificate(host), pem.as_bytes())
+        whole_file::replace(&self.certificate(host), pem.as_bytes())
     }
 
     fn certificate(&self, host: &str) -> PathBuf {
@@ -145,7 +149,7 @@ impl AcmeStorage {
             return Err(io::Error::other("the token of the challenge is not valid"));
         }
         let name = format!("{token}{kind}");
-        self.save_at(&self.challenge(&name), answer.as_bytes())?;
+        whole_file::replace(&self.challenge(&name), answer.as_bytes())?;
         Ok(name.into())
     }
 
@@ -177,32 +181,7 @@ impl AcmeStorage {
     }
 
     fn save(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        self.save_at(&self.folder.join(name), content)
-    }
-
-    /// Replaces a file atomically: it always has either the old or the new content.
-    fn save_at(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        let unfinished = self.folder.join("unfinished");
-        gone(fs::remove_file(&unfinished))?;
-        let mut file = self.options().create_new(true).open(&unfinished)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)?;
-        File::open(&self.folder)?.sync_all()
-    }
-
-    fn options(&self) -> OpenOptions {
-        let mut options = OpenOptions::new();
-        options.write(true).mode(0o600);
-        options
-    }
-}
-
-/// Ignores the error that the file does not exist.
-fn gone(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result,
+        whole_file::replace(&self.folder.join(name), content)
     }
 }
 

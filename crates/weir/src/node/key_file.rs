@@ -1,9 +1,10 @@
 //! Keys that a node makes at its first start, and keeps.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+
+use weir_control::whole_file;
 
 /// Reads the key that this file has, or makes one of `bytes` random bytes in a file that only its owner can read. Returns the key in
 /// hexadecimal digits, and the path.
@@ -18,16 +19,7 @@ pub fn generated(directory: &Path, name: &str, bytes: usize) -> io::Result<(Stri
     let mut random = vec![0; bytes];
     aws_lc_rs::rand::fill(&mut random).map_err(|_| io::Error::other("the random number generator failed"))?;
     let key = hex::encode(random);
-    // Under another name first, so that the file is never there in part.
-    let unfinished = directory.join(format!("{name}.new"));
-    match fs::remove_file(&unfinished) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    writeln!(file, "{key}")?;
-    file.sync_all()?;
-    fs::rename(&unfinished, &path)?;
+    whole_file::replace(&path, format!("{key}\n").as_bytes())?;
     Ok((key, path))
 }
 
