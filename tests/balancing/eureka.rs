@@ -1,7 +1,6 @@
 //! Upstreams whose endpoints come from a real Eureka server.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -26,13 +25,12 @@ impl Eureka {
     fn start(port: u16) -> Option<Eureka> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let jars = root.join(".cache/eureka");
-        let has_java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok_and(|it| it.success());
-        if !has_java || !jars.is_dir() {
+        let mut command = Program::java()?;
+        if !jars.is_dir() {
             skipped("there is no Eureka");
             return None;
         }
-        let mut command = Command::new("java");
-        command.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"]).arg(jars.join("*"));
+        command.args(["-Xmx256m", "-cp"]).arg(jars.join("*"));
         command.arg(root.join("tests/balancing/Eureka.java"));
         command.args(["--server.address=127.0.0.1", &format!("--server.port={port}")]);
         // The server alone, which shows every change at once, and drops instances whose lease has ended.

@@ -28,11 +28,10 @@ fn go() -> Option<Command> {
 
 fn java() -> Option<Command> {
     let jars = file(".cache/java");
-    let has_java = Command::new("javac").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !jars.exists() || !has_java {
+    if !jars.exists() {
         return None;
     }
-    let mut command = Command::new("java");
+    let mut command = Program::java()?;
     command.arg("-cp").arg(jars.join("*")).arg(file("tests/clients/Calls.java"));
     Some(command)
 }

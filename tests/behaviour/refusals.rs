@@ -211,8 +211,6 @@ fn refusals_reach_go() {
 
 #[test]
 fn refusals_reach_java() {
-    if !is_installed("javac", "-version") {
-        return;
-    }
-    Refusing::start().all_reach(Command::new("java").arg(file("tests/clients/Refused.java")));
+    let Some(mut java) = Program::java() else { return };
+    Refusing::start().all_reach(java.arg(file("tests/clients/Refused.java")));
 }

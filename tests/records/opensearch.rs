@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, Client, Gateway, Origin, TempDir, eventually, skipped};
+use weir_testkit::{Answer, Client, Gateway, Origin, Program, TempDir, eventually, skipped};
 
 /// It starts in half a minute on an idle machine.
 const START: Duration = Duration::from_secs(180);
@@ -29,8 +29,8 @@ impl Store {
     fn start() -> Option<Store> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let jars: PathBuf = root.join(".cache/opensearch");
-        let has_java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok_and(|it| it.success());
-        if !has_java || !jars.is_dir() {
+        let mut command = Program::java()?;
+        if !jars.is_dir() {
             skipped("there is no OpenSearch");
             return None;
         }
@@ -39,7 +39,6 @@ impl Store {
         // The runner takes ports from 9200 to 9299 only.
         let base = 9200 + std::process::id() % 90;
         let said = File::create(directory.path().join("said.log")).expect("its own directory");
-        let mut command = Command::new("java");
         command.args(["-Xmx512m", "-cp"]).arg(jars.join("*")).arg(root.join("tests/records/OpenSearch.java"));
         command.arg(directory.path().join("node")).arg(base.to_string());
         command.stdin(Stdio::piped()).stdout(said.try_clone().expect("a file")).stderr(said);

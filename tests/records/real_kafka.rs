@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use weir_testkit::{Authority, TempDir, eventually, free_port, skipped};
+use weir_testkit::{Authority, Program, TempDir, eventually, free_port, skipped};
 
 /// It starts in ten seconds on an idle machine.
 const START: Duration = Duration::from_secs(240);
@@ -74,8 +74,8 @@ pub const CLUSTER: &str = "4L6g3nShT-eMCtK--X86sw";
 /// `None` where there is no Java, or no Kafka.
 pub fn jars() -> Option<PathBuf> {
     let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kafka");
-    let has_java = Command::new("java").arg("-version").stderr(Stdio::null()).status().is_ok_and(|it| it.success());
-    if !has_java || !jars.is_dir() {
+    Program::java()?;
+    if !jars.is_dir() {
         skipped("there is no Kafka");
         return None;
     }
@@ -131,7 +131,7 @@ message.max.bytes=100000
 }
 
 pub fn java(jars: &Path, directory: &TempDir) -> Command {
-    let mut command = Command::new("java");
+    let mut command = Program::java().expect("it was found");
     command.current_dir(directory.path()).args(["-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]);
     command.arg(jars.canonicalize().expect("it is there").join("*")).stdin(Stdio::null());
     let said = File::options().append(true).create(true).open(directory.join("said.log")).expect("its own directory");

@@ -39,6 +39,15 @@ impl Program {
         Some(command)
     }
 
+    /// Java of a JDK, since most of what is run are source files. What a program compiles for its own later speed takes more processor
+    /// time than a test needs.
+    pub fn java() -> Option<Command> {
+        Program::find("javac")?;
+        let mut command = Program::find("java")?;
+        command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+        Some(command)
+    }
+
     /// Starts a command that serves until it is killed. It runs in `directory`, which is removed with it.
     #[track_caller]
     pub fn start(mut command: Command, directory: TempDir) -> Program {
