@@ -175,7 +175,7 @@ fn secrets_that_are_as_in_the_files_are_no_change() {
     let path = path.to_str().expect("a path");
     let applied = done(&["apply", "-f", path, "--yes"], &gateway);
     // The certificate is for another name.
-    let warning = "weir: warning: ssls/named: sni: the certificate is not for `b.example`";
+    let warning = ": ssls/named: sni: the certificate is not for `b.example`";
     assert_eq!(applied.matches(warning).count(), 1, "it is said once: {applied}");
     let same = done(&["diff", "-f", path], &gateway);
     assert!(same.contains("no changes") && !same.contains("warning"), "{same}");
@@ -198,7 +198,11 @@ fn secrets_that_are_as_in_the_files_are_no_change() {
     assert!(!plan.contains(secret) && !plan.contains("ssls/named"), "{plan}");
     place.write("all.json", of("c.example", "t0ken"));
     let plan = refused(&["diff", "-f", path], 1, &gateway);
-    assert!(plan.contains("warning: ssls/inline: sni: the certificate is not for `c.example`"), "{plan}");
+    let warning = format!("warning: {path}:1:");
+    assert!(
+        plan.contains(&warning) && plan.contains("ssls/inline: sni: the certificate is not for `c.example`"),
+        "{plan}"
+    );
 }
 
 #[test]
@@ -228,17 +232,31 @@ fn a_store_is_filled_and_emptied_while_no_node_runs() {
     gateway.signal(Signal::TERM);
     gateway.wait_exit(DEADLINE);
     done(&["store", "import", &node, apisix.to_str().expect("a path")], &gateway);
+    let backup = place.write("backup.json", "an older one");
+    done(&["store", "export", &node, "--output", backup.to_str().expect("a path")], &gateway);
     let exported = done(&["store", "export", &node], &gateway);
+    assert_eq!(std::fs::read_to_string(&backup).expect("a file"), exported);
     assert!(exported.contains("\"uri\": \"/r\"") && exported.contains("\"id\": \"1\""), "{exported}");
     // A file that names another directory has no store, and an export of none is no backup.
     let elsewhere = format!("{}data_dir: {}\n", file(), place.path().join("other").display());
     let elsewhere = place.write("elsewhere.yaml", elsewhere);
     let missing = refused(&["store", "export", elsewhere.to_str().expect("a path")], 5, &gateway);
     assert!(missing.contains("there is no store ") && !place.path().join("other").exists(), "{missing}");
-    let wrong = place.write("wrong.yaml", "routes: [{ id: 1, uri: r, plugins: {} }]\n");
-    assert!(
-        refused(&["store", "import", &node, wrong.to_str().expect("a path")], 5, &gateway).contains("routes/1: uri")
+    // All faults of the resources, at their places.
+    let wrong = place.write(
+        "wrong.yaml",
+        "routes:\n- { id: 1, uri: r, plugins: {} }\n- id: 2\n  uri: /r\n  plugins:\n    limit-count: { count: 1, time_window: x }\n    nope: {}\n",
     );
+    let told = refused(&["store", "import", &node, wrong.to_str().expect("a path")], 1, &gateway);
+    for (place, path) in [
+        ("2:17", "routes/1: uri"),
+        ("6:43", "routes/2: plugins.limit-count.time_window"),
+        ("7:11", "routes/2: plugins.nope"),
+    ] {
+        assert!(told.contains(&format!("{}:{place}: {path}: ", wrong.display())), "{told}");
+    }
+    let still = done(&["store", "export", &node], &gateway);
+    assert_eq!(still, exported, "nothing was imported");
     let path = gateway.directory().join("weir-data/store.redb");
     let again = weir().start(&format!("{}store: {{ path: {} }}\n", file(), path.display()));
     assert_eq!(again.get("/r").text(), "imported");

@@ -78,7 +78,7 @@ pub(super) fn with_store(
     }
     let failed = |failure: StoreFailure| {
         let fault = Diagnostic::of_source(&document.source, failure.problem).advise(failure.advice);
-        vec![if failure.is_away { fault.away() } else { fault }]
+        vec![if failure.is_away { fault.away() } else { fault.outside() }]
     };
     let beside = path.parent().unwrap_or(Path::new(""));
     let opening = StoreOpening { registry, enabled: document.enabled_plugins.as_ref(), told };

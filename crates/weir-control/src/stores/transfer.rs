@@ -140,9 +140,9 @@ fn must_exist(file: &Path, loaded: &LoadedDocument) -> Result<(), Vec<Diagnostic
         return Ok(());
     }
     let fault = Diagnostic::of_source(&loaded.document.source, format!("there is no store {}", path.display()));
-    Err(vec![fault.advise(
-        "set `data_dir` to the directory of the node; systemd gives a service one of its own, such as /var/lib/weir",
-    )])
+    let advice =
+        "set `data_dir` to the directory of the node; systemd gives a service one of its own, such as /var/lib/weir";
+    Err(vec![fault.advise(advice).outside()])
 }
 
 fn opened(file: &Path, loaded: &LoadedDocument) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {
@@ -155,5 +155,5 @@ fn opened(file: &Path, loaded: &LoadedDocument) -> Result<(DocumentLoader, Arc<L
 }
 
 fn told(source: &Arc<str>, failure: StoreFailure) -> Diagnostic {
-    Diagnostic::of_source(source, failure.problem).advise(failure.advice)
+    Diagnostic::of_source(source, failure.problem).advise(failure.advice).outside()
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::say::say;
@@ -18,6 +19,7 @@ use tokio::time::timeout;
 use weir_client::{
     Authorities, CallError, CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl,
 };
+use weir_control::text::tree::TextPosition;
 
 /// The most bytes of a response: a list of all routes of a large node.
 const MOST_ANSWER: usize = 1 << 30;
@@ -65,6 +67,9 @@ pub struct AdminClient {
     settings: CallSettings,
     runtime: tokio::runtime::Runtime,
 }
+
+/// The file and the position of what has a path such as `routes/r: uri`, if it is written in a file.
+pub type PlaceOf<'p> = dyn Fn(&str) -> Option<(Arc<str>, TextPosition)> + 'p;
 
 /// A successful response.
 #[derive(Debug)]
@@ -141,11 +146,26 @@ impl AdminClient {
         fields: &[(&str, Option<&str>)],
         body: Option<&Value>,
     ) -> Result<AdminAnswer, String> {
+        self.ask_about(&|_| None, method, path, fields, body)
+    }
+
+    /// Like [`AdminClient::ask`] with what is written in files, in which faults have places.
+    ///
+    /// # Errors
+    /// Like [`AdminClient::ask`].
+    pub fn ask_about(
+        &self,
+        place_of: &PlaceOf,
+        method: Method,
+        path: &str,
+        fields: &[(&str, Option<&str>)],
+        body: Option<&Value>,
+    ) -> Result<AdminAnswer, String> {
         let (status, body) = self.answer(method, path, fields, body)?;
         if status.is_success() {
             return Ok(AdminAnswer { status, body });
         }
-        Err(refusal(status, &body))
+        Err(refusal(status, &body, place_of))
     }
 
     /// Fetches a path; `None` if it does not exist.
@@ -156,7 +176,7 @@ impl AdminClient {
         match self.answer(Method::GET, path, &[], None)? {
             (status, body) if status.is_success() => Ok(Some(body)),
             (StatusCode::NOT_FOUND, body) if body["message"] == "Key not found" => Ok(None),
-            (status, body) => Err(refusal(status, &body)),
+            (status, body) => Err(refusal(status, &body, &|_| None)),
         }
     }
 
@@ -254,8 +274,9 @@ async fn call_by_socket(
 }
 
 /// The faults in an error response.
-fn refusal(status: StatusCode, body: &Value) -> String {
-    let listed: Vec<String> = body["diagnostics"].as_array().into_iter().flatten().map(diagnostic).collect();
+fn refusal(status: StatusCode, body: &Value, place_of: &PlaceOf) -> String {
+    let faults = body["diagnostics"].as_array().into_iter().flatten();
+    let listed: Vec<String> = faults.map(|fault| diagnostic(fault, place_of)).collect();
     if !listed.is_empty() {
         return listed.join("\n");
     }
@@ -272,7 +293,13 @@ fn refusal(status: StatusCode, body: &Value) -> String {
 
 /// What a change that was made or tried has `warnings` about, one line for each.
 pub fn warnings(body: &Value) -> Vec<String> {
-    let mut lines: Vec<String> = body["warnings"].as_array().into_iter().flatten().map(diagnostic).collect();
+    placed_warnings(body, &|_| None)
+}
+
+/// The same about what is written in files.
+pub fn placed_warnings(body: &Value, place_of: &PlaceOf) -> Vec<String> {
+    let findings = body["warnings"].as_array().into_iter().flatten();
+    let mut lines: Vec<String> = findings.map(|finding| diagnostic(finding, place_of)).collect();
     if let Some(more) = body["warnings_more"].as_u64() {
         lines.push(format!("{more} more"));
     }
@@ -284,10 +311,14 @@ pub fn say_warnings(body: &Value) {
     warnings(body).iter().for_each(|warning| say!("warning: {warning}"));
 }
 
-fn diagnostic(fault: &Value) -> String {
+fn diagnostic(fault: &Value, place_of: &PlaceOf) -> String {
     let text = |name: &str| fault[name].as_str().unwrap_or_default();
+    let place = match place_of(text("path")) {
+        Some((source, TextPosition { line, column })) => format!("{source}:{line}:{column}: "),
+        None => String::new(),
+    };
     match fault["advice"].as_str() {
-        Some(advice) => format!("{}: {}; {advice}", text("path"), text("problem")),
-        None => format!("{}: {}", text("path"), text("problem")),
+        Some(advice) => format!("{place}{}: {}; {advice}", text("path"), text("problem")),
+        None => format!("{place}{}: {}", text("path"), text("problem")),
     }
 }

@@ -11,8 +11,9 @@ use http::Method;
 use serde_json::{Value, json};
 use weir_control::stores::resources::ResourceKey;
 
-use super::admin_client::{AdminClient, AdminOptions, warnings};
+use super::admin_client::{AdminClient, AdminOptions, placed_warnings};
 use super::change_words::changes_in_words;
+use super::resource_files::ResourceFiles;
 use super::resources::ended;
 use super::{compared_files, compared_requests, recorded_requests, resource_files};
 use crate::say::{self, say};
@@ -80,6 +81,7 @@ struct ApplyPlan {
     tried: TriedChanges,
     /// The store revision that the plan is based on.
     revision: u64,
+    files: ResourceFiles,
 }
 
 /// What a dry run has told.
@@ -134,11 +136,15 @@ impl ApplyCommand {
         // The node answers before this command stops waiting for it.
         let wait = MOST_WAIT.min(node.timeout() / 2);
         let path = format!("configs?wait={}ms", wait.as_millis());
-        let answer = node.ask(Method::PATCH, &path, &fields, Some(&body))?;
+        let place = |path: &str| plan.files.place_of(path);
+        let answer = node.ask_about(&place, Method::PATCH, &path, &fields, Some(&body))?;
         say!("applied: revision {}", answer.body["revision"]);
         // The others stand above, with the changes.
         let is_new = |warning: &String| !plan.tried.warnings.contains(warning);
-        warnings(&answer.body).iter().filter(|warning| is_new(warning)).for_each(|warning| say!("warning: {warning}"));
+        placed_warnings(&answer.body, &place)
+            .iter()
+            .filter(|warning| is_new(warning))
+            .for_each(|warning| say!("warning: {warning}"));
         Ok(())
     }
 }
@@ -152,7 +158,7 @@ fn plan(node: &AdminClient, files: &[PathBuf], wanted: &ComparisonOptions) -> Re
     let resources = resource_files::read(files)?;
     let revision = node.find("history?count=1")?.unwrap_or_default()["revision"].as_u64().unwrap_or_default();
     let mut operations = Vec::new();
-    let mut lists: BTreeSet<String> = resources.keys().map(list_of).collect();
+    let mut lists: BTreeSet<String> = resources.iter().map(|(key, _)| list_of(key)).collect();
     if label.is_some() {
         lists.extend(resource_files::lists().map(str::to_owned));
     }
@@ -164,22 +170,29 @@ fn plan(node: &AdminClient, files: &[PathBuf], wanted: &ComparisonOptions) -> Re
             }
         }
         let has_label = |value: &Value| label.is_some_and(|(name, text)| value["labels"][name] == text);
-        let gone = stored.iter().filter(|(key, value)| !resources.contains_key(*key) && has_label(value));
+        let gone = stored.iter().filter(|(key, value)| !resources.contains(key) && has_label(value));
         operations.extend(gone.map(|(key, _)| json!({ "delete": key })));
     }
     let asked = wanted.requests.as_deref().map(recorded_requests::read).transpose()?;
-    let tried = if operations.is_empty() { TriedChanges::default() } else { tried(node, &mut operations, asked)? };
-    Ok(ApplyPlan { operations, tried, revision })
+    let tried =
+        if operations.is_empty() { TriedChanges::default() } else { tried(node, &resources, &mut operations, asked)? };
+    Ok(ApplyPlan { operations, tried, revision, files: resources })
 }
 
 /// Has the node try the operations, and removes those that would change nothing: the node masks secrets in what it shows, so that it
 /// alone knows whether one differs.
-fn tried(node: &AdminClient, operations: &mut Vec<Value>, asked: Option<Vec<Value>>) -> Result<TriedChanges, String> {
+fn tried(
+    node: &AdminClient,
+    files: &ResourceFiles,
+    operations: &mut Vec<Value>,
+    asked: Option<Vec<Value>>,
+) -> Result<TriedChanges, String> {
     let mut body = json!({ "operations": operations });
     if let Some(asked) = asked {
         body["requests"] = asked.into();
     }
-    let mut tried = node.ask(Method::PATCH, "configs?dry_run=true", &[], Some(&body))?.body;
+    let place = |path: &str| files.place_of(path);
+    let mut tried = node.ask_about(&place, Method::PATCH, "configs?dry_run=true", &[], Some(&body))?.body;
     let mut changes = tried["changes"].as_array().cloned().unwrap_or_default();
     changes.retain(has_effect);
     let changed: BTreeSet<&str> = changes.iter().filter_map(|change| change["key"].as_str()).collect();
@@ -188,7 +201,7 @@ fn tried(node: &AdminClient, operations: &mut Vec<Value>, asked: Option<Vec<Valu
     if let Some(listed) = tried["warnings"].as_array_mut() {
         listed.retain(|warning| is_changed(&warning["key"]));
     }
-    let warnings = warnings(&tried);
+    let warnings = placed_warnings(&tried, &place);
     Ok(TriedChanges { changes, warnings, requests: tried.get_mut("requests").map(Value::take) })
 }
 

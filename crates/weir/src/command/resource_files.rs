@@ -9,11 +9,49 @@ use std::sync::Arc;
 use serde_json::Value;
 use weir_control::document::RESOURCE_LISTS;
 use weir_control::stores::resources::ResourceKey;
-use weir_control::text::tree::{MapEntry, NodeKind, TreeNode};
+use weir_control::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 use weir_control::text::yaml::{self, Parsed, TextLimits};
 use weir_control::{Diagnostic, process_environment};
 
 use crate::say::say;
+
+/// The resources of files, by key.
+pub struct ResourceFiles(BTreeMap<ResourceKey, FileResource>);
+
+struct FileResource {
+    value: Value,
+    source: Arc<str>,
+    tree: TreeNode,
+}
+
+impl ResourceFiles {
+    pub fn values(&self) -> BTreeMap<ResourceKey, Value> {
+        self.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&ResourceKey, &Value)> {
+        self.0.iter().map(|(key, resource)| (key, &resource.value))
+    }
+
+    pub fn contains(&self, key: &ResourceKey) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// A finding about a resource, whose path begins with its key as in `routes/r: uri`, with the place in the file.
+    pub fn placed(&self, finding: Diagnostic) -> Diagnostic {
+        match self.place_of(&finding.path) {
+            Some((source, place)) => Diagnostic { source, ..finding }.placed(place),
+            None => finding,
+        }
+    }
+
+    /// The file and the position of a value, by a path such as `routes/r: uri`, or of the deepest part of it that is written.
+    pub fn place_of(&self, path: &str) -> Option<(Arc<str>, TextPosition)> {
+        let (key, rest) = path.split_once(": ").unwrap_or((path, ""));
+        let resource = self.0.get(&ResourceKey::parse(key)?)?;
+        Some((Arc::clone(&resource.source), resource.tree.place_of(rest)))
+    }
+}
 
 /// The lists of resources, which are the only keys allowed in such a file: those that the Admin API answers for.
 pub fn lists() -> impl Iterator<Item = &'static str> {
@@ -24,7 +62,7 @@ pub fn lists() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// The faults of all files, one per line.
-pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
+pub fn read(paths: &[PathBuf]) -> Result<ResourceFiles, String> {
     let mut files = Vec::new();
     for path in paths {
         super::check::add_files(path, &mut files)
@@ -36,11 +74,11 @@ pub fn read(paths: &[PathBuf]) -> Result<BTreeMap<ResourceKey, Value>, String> {
     let (mut resources, mut problems) = (BTreeMap::new(), Vec::new());
     for file in &files {
         match parsed(file) {
-            Ok(parsed) => add_file(file, &parsed.tree, &mut resources, &mut problems),
+            Ok(parsed) => add_file(file, parsed.tree, &mut resources, &mut problems),
             Err(problem) => problems.push(problem),
         }
     }
-    if problems.is_empty() { Ok(resources) } else { Err(problems.join("\n")) }
+    if problems.is_empty() { Ok(ResourceFiles(resources)) } else { Err(problems.join("\n")) }
 }
 
 /// Reads a file that contains a single resource.
@@ -55,22 +93,27 @@ pub fn one(file: &Path) -> Result<Value, String> {
 }
 
 /// Adds the resources of a file, and says what is wrong with it.
-fn add_file(file: &Path, tree: &TreeNode, resources: &mut BTreeMap<ResourceKey, Value>, problems: &mut Vec<String>) {
+fn add_file(
+    file: &Path,
+    tree: TreeNode,
+    resources: &mut BTreeMap<ResourceKey, FileResource>,
+    problems: &mut Vec<String>,
+) {
     let source: Arc<str> = source_of(file).into();
     let mut fault = |place, problem: String, advice: &str| {
         problems.push(Diagnostic::at_place(&source, place, problem).advise(advice).to_string());
     };
-    let NodeKind::Map(lists_of_file) = &tree.kind else { return };
+    let NodeKind::Map(lists_of_file) = tree.kind else { return };
     for MapEntry { key: list, key_place, value, .. } in lists_of_file {
-        if !lists().any(|known| known == &**list) {
+        if !lists().any(|known| known == &*list) {
             fault(
-                *key_place,
+                key_place,
                 format!("`{list}` is not a list of resources"),
                 "write settings of a node in its own file",
             );
             continue;
         }
-        let items = match &value.kind {
+        let items = match value.kind {
             NodeKind::List(items) => items,
             NodeKind::Null => continue,
             _ => {
@@ -78,10 +121,10 @@ fn add_file(file: &Path, tree: &TreeNode, resources: &mut BTreeMap<ResourceKey, 
                 continue;
             }
         };
-        for (index, item) in items.iter().enumerate() {
+        for (index, item) in items.into_iter().enumerate() {
             let value = item.to_json();
-            let Some(key) = key_of(list, &value) else {
-                let member = if &**list == "consumers" { "username" } else { "id" };
+            let Some(key) = key_of(&list, &value) else {
+                let member = if &*list == "consumers" { "username" } else { "id" };
                 let problem = format!("{list}[{index}] has no `{member}`, which identifies the resource");
                 fault(item.place, problem, &format!("add one that stays: `{member}: NAME`"));
                 continue;
@@ -89,7 +132,7 @@ fn add_file(file: &Path, tree: &TreeNode, resources: &mut BTreeMap<ResourceKey, 
             if resources.contains_key(&key) {
                 fault(item.place, format!("`{key}` is defined twice"), "remove or rename one of the two");
             }
-            resources.insert(key, value);
+            resources.insert(key, FileResource { value, source: Arc::clone(&source), tree: item });
         }
     }
 }
@@ -149,7 +192,7 @@ mod tests {
         );
         directory.write("b.json", "{\"secrets\": [{\"id\": \"vault/1\"}], \"upstreams\": null}");
         let found = read(&[directory.path().to_owned()]).expect("good files");
-        let keys: Vec<&str> = found.keys().map(ResourceKey::as_str).collect();
+        let keys: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["consumers/jack", "consumers/jack/credentials/one", "routes/7", "secrets/vault/1"]);
         for (text, expected) in [
             ("listen: [\":80\"]\n", "`listen` is not a list of resources"),
@@ -161,7 +204,7 @@ mod tests {
             ("routes: [\n", "c.yaml:"),
         ] {
             let file = directory.write("c.yaml", text);
-            let problem = read(&[file]).expect_err("it is refused");
+            let problem = read(&[file]).err().expect("it is refused");
             assert!(problem.contains(expected), "{problem}");
         }
     }

@@ -1,16 +1,16 @@
 //! `weir store`: the store of a node that is not running.
 
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use weir_control::stores::{export_store, import_into_store};
+use weir_control::{Diagnostic, whole_file};
 
 use super::resource_files;
-use super::resources::ended;
+use crate::exit::{self, ExitFailure};
 use crate::node::PLUGINS;
-use crate::say::say;
+use crate::say::{self, say};
 
 /// Imports resources into the store of a node, or exports them, while the node is not running.
 #[derive(Debug, Args)]
@@ -29,29 +29,60 @@ enum StoreAction {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Writes all resources to standard output, as a file for `weir run` or `weir store import`. The file contains the secrets.
+    /// Writes all resources as a file for `weir run` or `weir store import`. The file contains the secrets.
     Export {
         /// The configuration file of the node, whose `store` setting names the store.
         node: PathBuf,
+        /// The file to write, which only its owner can read. An older one is replaced once all is written, and stays if the export
+        /// fails. Without this option the resources are written to standard output.
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
     },
 }
 
 impl StoreCommand {
     pub fn execute(self) -> ExitCode {
-        ended(match self.action {
-            StoreAction::Import { node, files } => resource_files::read(&files).and_then(|resources| {
-                let (changed, revision) = import_into_store(&node, resources, &PLUGINS).map_err(lines)?;
-                say!("imported: {changed} resources changed, revision {revision}");
-                Ok(())
-            }),
-            StoreAction::Export { node } => export_store(&node).map_err(lines).map(|all| {
-                // A closed pipe is not a failure.
-                let _ = writeln!(io::stdout(), "{all:#}");
-            }),
-        })
+        match self.action {
+            StoreAction::Import { node, files } => import(&node, &files),
+            StoreAction::Export { node, output } => match export_store(&node) {
+                Ok(all) => write(&format!("{all:#}\n"), output.as_deref()),
+                Err(faults) => refused(&faults),
+            },
+        }
     }
 }
 
-fn lines(faults: Vec<weir_control::Diagnostic>) -> String {
-    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+fn import(node: &Path, files: &[PathBuf]) -> ExitCode {
+    let files = match resource_files::read(files) {
+        Ok(files) => files,
+        Err(problems) => {
+            problems.lines().for_each(|line| say!("{line}"));
+            return ExitFailure::Configuration.into();
+        }
+    };
+    match import_into_store(node, files.values(), &PLUGINS) {
+        Ok((changed, revision)) => {
+            say!("imported: {changed} resources changed, revision {revision}");
+            exit::DONE
+        }
+        Err(faults) => refused(&faults.into_iter().map(|fault| files.placed(fault)).collect::<Vec<_>>()),
+    }
+}
+
+fn write(text: &str, output: Option<&Path>) -> ExitCode {
+    let Some(path) = output else { return say::print(text.as_bytes()) };
+    match whole_file::replace(path, text.as_bytes()) {
+        Ok(()) => exit::DONE,
+        Err(error) => {
+            say!("{}: cannot be written: {error}", path.display());
+            ExitFailure::System.into()
+        }
+    }
+}
+
+/// Says the faults. What is not in any text is a refusal of the store, which may succeed later.
+fn refused(faults: &[Diagnostic]) -> ExitCode {
+    faults.iter().for_each(|fault| say!("{fault}"));
+    let is_of_store = |fault: &Diagnostic| fault.path.is_empty() && fault.cause.is_outside();
+    if faults.iter().any(is_of_store) { ExitFailure::Refused.into() } else { ExitFailure::Configuration.into() }
 }
