@@ -34,10 +34,12 @@ mod running;
 /// The cost of each plugin is shown. By default this is a calibrated number of instructions that a typical configuration of the
 /// plugin adds to a request, measured on 2026-11-22 (docs/reference/prices.md). With `--status` it is the cost measured in a running gateway.
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 pub struct Explain {
     /// The configuration file; or the URL of the Admin API of a running node, or `unix:` and the path of its Unix socket.
     file: PathBuf,
     /// The method of the request; `TCP` for a connection without HTTP, `UDP` for a datagram.
+    #[arg(default_value = "GET")]
     method: String,
     /// The URL of the request. A path alone is one of `http://localhost`; `-H "Host: NAME"` names another host. With `TCP` and `UDP`: the address
     /// and port that the client uses, as `10.0.0.5:5432` or `:5432`.
@@ -126,12 +128,13 @@ impl Explain {
 impl Explain {
     /// Explains a connection without HTTP, or a datagram.
     fn connection(&self, transport: Transport) -> ExitCode {
-        let to = match self.url.strip_prefix(':') {
+        let url = &self.url;
+        let to = match url.strip_prefix(':') {
             Some(port) => port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
-            None => self.url.parse().ok(),
+            None => url.parse().ok(),
         };
         let Some(to) = to else {
-            say!("`{}` is not an address: write it as `10.0.0.5:5432` or `:5432`", self.url);
+            say!("`{url}` is not an address: write it as `10.0.0.5:5432` or `:5432`");
             return ExitFailure::Configuration.into();
         };
         let question = ConnectionDescription { transport, to, from: self.from, server_name: self.sni.clone() };

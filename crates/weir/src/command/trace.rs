@@ -9,7 +9,7 @@ use bytes::Bytes;
 use clap::Args;
 use http::{HeaderName, HeaderValue, Method, Request};
 use serde_json::Value;
-use weir_client::{CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl};
+use weir_client::{CallSettings, HttpClient, HttpClientSettings, ServerVerification, ServiceUrl, UrlError};
 use weir_gateway::tail::TRACE_FIELD;
 
 use crate::command::admin_client::authorities;
@@ -28,14 +28,15 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// The node recognises the request by a random value in the header field `X-Weir-Trace`, and reports at its status address,
 /// which answers only on the same machine.
 #[derive(Debug, Args)]
-#[command(override_usage = "weir trace [OPTIONS] [METHOD] <URL>")]
+#[command(allow_missing_positional = true)]
 pub struct TraceCommand {
-    /// The URL of the request, at an address of the node; before it the method, as for `weir explain`. Without one it is GET
-    #[arg(value_names = ["METHOD", "URL"], num_args = 1..=2, required = true)]
-    request: Vec<String>,
-    /// The method
-    #[arg(short = 'X', long = "request", value_name = "METHOD")]
-    method: Option<Method>,
+    /// The method of the request, as for `weir explain`. Without one it is GET
+    method: Option<String>,
+    /// The URL of the request, at an address of the node
+    url: String,
+    /// The method, as for curl
+    #[arg(short = 'X', long = "request", value_name = "METHOD", conflicts_with = "method")]
+    request: Option<Method>,
     /// A header field of the request, as `Name: value`, also `Host`. Can be given several times
     #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = field)]
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -92,18 +93,21 @@ impl TraceCommand {
 
     /// The request's method, which may stand before its URL or in an option.
     fn method_and_url(&self) -> Result<(Method, &str), String> {
-        match (&self.request[..], &self.method) {
-            ([url], method) => Ok((method.clone().unwrap_or_default(), url)),
-            ([method, url], None) => {
-                let parsed = method.parse().map_err(|_| format!("`{method}` is not a method; write `GET {url}`"))?;
-                Ok((parsed, url))
-            }
-            _ => Err("the method is given twice: leave out `--request` or the one before the URL".to_owned()),
-        }
+        let url = &self.url;
+        let method = match &self.method {
+            Some(method) => method.parse().map_err(|_| format!("`{method}` is not a method; write `GET {url}`"))?,
+            None => self.request.clone().unwrap_or_default(),
+        };
+        Ok((method, url))
     }
 
     async fn trace(&self, method: Method, asked: &str) -> Result<Value, String> {
-        let url = ServiceUrl::parse(asked).map_err(|error| format!("{asked}: {error}"))?;
+        let url = ServiceUrl::parse(asked).map_err(|error| match error {
+            UrlError::Syntax => {
+                format!("`{asked}` is not a URL at an address of the node, such as `http://127.0.0.1:8080/orders`")
+            }
+            error => format!("{asked}: {error}"),
+        })?;
         let mut random = [0; 16];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| "the system gives no random numbers".to_owned())?;
         let name = hex::encode(random);
