@@ -31,7 +31,7 @@ use crate::translation::ObjectEvent;
 pub use api_server::{ApiServer, ClusterAccess};
 pub use controller::{Controller, ControllerSettings, ControllerState, ResourceSink};
 pub use election::ElectionSettings;
-pub use scope::WatchScope;
+pub use scope::{ScopePart, WatchScope};
 
 /// What is asked of an API server.
 pub trait Cluster: Send + Sync + 'static {

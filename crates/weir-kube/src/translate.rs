@@ -15,8 +15,6 @@ mod translator;
 mod upstreams;
 
 pub use self::ingress::{SERVED, annotations as ingress_nginx};
-#[cfg(feature = "client")]
-pub(crate) use self::policies::secrets_of_policy;
 pub use self::translator::Translator;
 use crate::translation::{KubeOptions, ResourceList, Translation};
 use crate::world::{World, WorldChanges};

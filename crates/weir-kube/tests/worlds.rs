@@ -86,7 +86,7 @@ fn route<'a>(translation: &'a Translation, begins: &str) -> &'a serde_json::Valu
 #[test]
 fn policies_read_secrets_of_their_namespace_that_are_meant_for_plugins_alone() {
     for (edits, told) in [
-        (vec![("type: weir.dev/plugin", "type: Opaque")], "is not of the type `weir.dev/plugin`"),
+        (vec![("type: weir.dev/plugin", "type: Opaque")], "there is no Secret `csrf` of the type `weir.dev/plugin`"),
         (
             vec![("metadata: { name: csrf, namespace: shop }", "metadata: { name: csrf, namespace: infra }")],
             "there is no Secret `csrf`",

@@ -117,16 +117,13 @@ impl Cluster for ApiServer {
     fn watch(&self, scope: &WatchScope, version: &'static str) -> BoxStream<'static, Result<ScopeEvent, ClusterError>> {
         let namespace = scope.namespace.as_deref();
         let mut config = watcher::Config::default().timeout(WATCH_S);
-        if let Some(name) = &scope.name {
-            config = config.fields(&format!("metadata.name={name}"));
-        }
         match scope.form() {
             WatchForm::Metadata => {
                 let api: Api<PartialObjectMeta<DynamicObject>> = self.api(scope.kind, version, namespace);
                 watcher::watcher(api, config).map(|event| objects::watched(event, objects::of_metadata)).boxed()
             }
             WatchForm::Whole { fields, labels } => {
-                config.field_selector = config.field_selector.or((!fields.is_empty()).then(|| fields.to_owned()));
+                config.field_selector = Some(fields).filter(|fields| !fields.is_empty());
                 config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
                 let api: Api<DynamicObject> = self.api(scope.kind, version, namespace);
                 watcher::watcher(api, config).map(|event| objects::watched(event, objects::of_object)).boxed()

@@ -10,7 +10,7 @@ use tokio::time::sleep_until;
 
 use super::election::{self, ElectionSettings, Leadership};
 use super::follower::{ScopeFollower, Told};
-use super::references::references;
+use super::references::References;
 use super::seen::{SeenChange, SeenCluster, SeenObject};
 use super::status_writer::{StatusBoard, StatusWriter, WantedChanges, bounded};
 use super::{Cluster, WatchScope};
@@ -30,7 +30,7 @@ const MOST_TOLD: usize = 1_024;
 const MOST_UNSERVED: usize = 4;
 
 /// The kinds of objects that refer to what is watched by name.
-const REFERRING: [Kind; 4] = [Kind::BackendTLSPolicy, Kind::Gateway, Kind::Ingress, Kind::WeirPolicy];
+const REFERRING: [Kind; 3] = [Kind::BackendTLSPolicy, Kind::Gateway, Kind::Ingress];
 
 /// How a cluster is followed.
 #[derive(Clone, Debug)]
@@ -85,6 +85,7 @@ impl Controller {
             seen: SeenCluster::default(),
             by_name: BTreeMap::new(),
             followers: JoinSet::new(),
+            left_out: Vec::new(),
             board: StatusBoard::default(),
             unserved: VecDeque::new(),
             translator,
@@ -112,6 +113,8 @@ struct Following {
     /// The followers of single objects.
     by_name: BTreeMap<WatchScope, tokio::task::AbortHandle>,
     followers: JoinSet<()>,
+    /// What is told about references for which there is no room.
+    left_out: Vec<ObjectEvent>,
     board: StatusBoard,
     /// Translations that are not served yet, with their revisions.
     unserved: VecDeque<(u64, WantedChanges)>,
@@ -162,7 +165,7 @@ impl Following {
         if self.seen.expect(&scope) {
             let follower = ScopeFollower::new(Arc::clone(&self.cluster), scope.clone(), self.told.clone());
             let handle = self.followers.spawn(follower.run());
-            if scope.name.is_some() {
+            if scope.is_by_name() {
                 self.by_name.insert(scope, handle);
             }
         }
@@ -181,8 +184,8 @@ impl Following {
             self.sink.tell(self.problem.as_deref());
         }
         let refers = match self.has_started {
-            true => scope.name.is_none() && REFERRING.contains(&scope.kind),
-            false => scope.name.is_none() && self.seen.is_complete(),
+            true => !scope.is_by_name() && REFERRING.contains(&scope.kind),
+            false => !scope.is_by_name() && self.seen.is_complete(),
         };
         if has_changed && refers {
             self.follow_references();
@@ -204,7 +207,8 @@ impl Following {
 
     /// Follows the objects that are referred to now, and no others by name.
     fn follow_references(&mut self) {
-        let wanted = references(&self.seen.world, &self.settings.namespaces);
+        let References { watched: wanted, left_out } = References::of(&self.seen.world, &self.settings.namespaces);
+        self.left_out = left_out;
         let gone: Vec<WatchScope> = self.by_name.keys().filter(|scope| !wanted.contains(*scope)).cloned().collect();
         for scope in gone {
             if let Some(handle) = self.by_name.remove(&scope) {
@@ -256,8 +260,12 @@ impl Following {
             let reason = "NotServed".to_owned();
             Some((ObjectEvent { object, kind: EventKind::Warning, reason, message }, uid))
         });
+        let left_out = self.left_out.iter().filter_map(|event| {
+            let uid = self.seen.objects.get(&event.object)?.uid.to_string();
+            Some((event.clone(), uid))
+        });
         // They come first: they are not left out for lack of room.
-        wanted.events = bounded(set_aside.chain(wanted.events));
+        wanted.events = bounded(set_aside.chain(left_out).chain(wanted.events));
         self.board.take(wanted);
     }
 }

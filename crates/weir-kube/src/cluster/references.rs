@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::WatchScope;
-use crate::objects::Kind;
+use super::{ScopePart, WatchScope};
 use crate::objects::gateway::FrontendTlsConfig;
 use crate::objects::meta::ObjectReference;
-use crate::translate::secrets_of_policy;
+use crate::objects::{Kind, ObjectRef};
+use crate::translation::{EventKind, ObjectEvent};
 use crate::world::World;
 
 /// The most objects that are watched by name: each is a request that stays open.
 const MOST_REFERENCES: usize = 1_024;
-/// The most of them in one namespace, so that one does not take the room of the others.
+/// The most of them in one namespace.
 const MOST_OF_NAMESPACE: usize = 128;
 /// Annotations of an Ingress that name a Secret, `NAME` or `NAMESPACE/NAME`.
 const SECRET_ANNOTATIONS: [&str; 3] = ["auth-secret", "auth-tls-secret", "proxy-ssl-secret"];
@@ -19,13 +19,68 @@ const SECRET_ANNOTATIONS: [&str; 3] = ["auth-secret", "auth-tls-secret", "proxy-
 const CONFIG_MAP_ANNOTATIONS: [&str; 1] = ["custom-headers"];
 const INGRESS_NGINX: &str = "nginx.ingress.kubernetes.io/";
 
-/// What the objects refer to by name, of the kinds that are not watched as a whole. `namespaces` are those that are watched; empty
-/// stands for all.
-pub(super) fn references(world: &World, namespaces: &[String]) -> BTreeSet<WatchScope> {
-    let mut found = BTreeSet::new();
+/// What objects refer to by name, of the kinds that are not watched as a whole.
+#[derive(Debug, Default)]
+pub(super) struct References {
+    pub(super) watched: BTreeSet<WatchScope>,
+    /// A warning for each object that refers to something for which there is no room.
+    pub(super) left_out: Vec<ObjectEvent>,
+}
+
+impl References {
+    /// The references of all objects. `namespaces` are those that are watched; empty stands for all.
+    pub(super) fn of(world: &World, namespaces: &[String]) -> References {
+        let is_watched = |(scope, _): &(WatchScope, ObjectRef)| {
+            let is_named = matches!(&scope.part, ScopePart::Named(name) if !name.is_empty());
+            let has = |namespace| namespaces.is_empty() || namespaces.contains(namespace);
+            is_named && scope.namespace.as_ref().is_none_or(has)
+        };
+        let mut of_namespaces: BTreeMap<Option<String>, BTreeMap<WatchScope, BTreeSet<ObjectRef>>> = BTreeMap::new();
+        for (scope, referring) in all(world).into_iter().filter(is_watched) {
+            let of_namespace = of_namespaces.entry(scope.namespace.clone()).or_default();
+            of_namespace.entry(scope).or_default().insert(referring);
+        }
+        let share = fair_share(of_namespaces.values().map(BTreeMap::len));
+        let mut references = References::default();
+        for of_namespace in of_namespaces.into_values() {
+            for (number, (scope, referring)) in of_namespace.into_iter().enumerate() {
+                if number < share && references.watched.len() < MOST_REFERENCES {
+                    references.watched.insert(scope);
+                } else {
+                    references.left_out.extend(referring.into_iter().map(|object| no_room(object, &scope)));
+                }
+            }
+        }
+        references
+    }
+}
+
+/// The most references of each namespace, so that all of them together have room: what one does not need is left to the others.
+fn fair_share(counts: impl Iterator<Item = usize> + Clone) -> usize {
+    let fits = |share: &usize| counts.clone().map(|count| count.min(*share)).sum::<usize>() <= MOST_REFERENCES;
+    (1..=MOST_OF_NAMESPACE).rev().find(fits).unwrap_or(1)
+}
+
+fn no_room(object: ObjectRef, scope: &WatchScope) -> ObjectEvent {
+    let WatchScope { kind, namespace, part } = scope;
+    let (namespace, name) = match (namespace, part) {
+        (Some(namespace), ScopePart::Named(name)) => (&**namespace, &**name),
+        _ => ("", ""),
+    };
+    let message = format!(
+        "refers to {kind} {namespace}/{name}, which is not read: of all objects that are referred to by name, at most \
+         {MOST_REFERENCES} are, and at most {MOST_OF_NAMESPACE} of a namespace"
+    );
+    ObjectEvent { object, kind: EventKind::Warning, reason: "NotWatched".to_owned(), message }
+}
+
+/// What is referred to by name, and by which object.
+fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
+    let mut found = Vec::new();
     for (name, policy) in &world.backend_tls_policies {
         let authorities = &policy.spec.validation.ca_certificate_refs;
-        found.extend(authorities.iter().filter_map(|reference| of_reference(reference, &name.namespace)));
+        let scopes = authorities.iter().filter_map(|reference| of_reference(reference, &name.namespace));
+        found.extend(scopes.map(|scope| (scope, ObjectRef::of(&**policy))));
     }
     for (name, gateway) in &world.gateways {
         let Some(frontend) = gateway.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref()) else { continue };
@@ -33,35 +88,21 @@ pub(super) fn references(world: &World, namespaces: &[String]) -> BTreeSet<Watch
         let authorities = |config: &FrontendTlsConfig| {
             config.validation.iter().flat_map(|validation| validation.ca_certificate_refs.clone()).collect::<Vec<_>>()
         };
-        let all = ports.chain([&frontend.default]).flat_map(authorities);
-        found.extend(all.filter_map(|reference| of_reference(&reference, &name.namespace)));
-    }
-    for (name, policy) in &world.weir_policies {
-        let scope =
-            |secret| WatchScope { kind: Kind::Secret, namespace: Some(name.namespace.clone()), name: Some(secret) };
-        found.extend(secrets_of_policy(policy).into_iter().map(scope));
+        let references = ports.chain([&frontend.default]).flat_map(authorities);
+        let scopes = references.filter_map(|reference| of_reference(&reference, &name.namespace));
+        found.extend(scopes.map(|scope| (scope, ObjectRef::of(&**gateway))));
     }
     for (name, ingress) in &world.ingresses {
         let annotations = &ingress.metadata.annotations;
         let mut add = |keys: &[&str], kind| {
             let values = keys.iter().filter_map(|key| annotations.get(&format!("{INGRESS_NGINX}{key}")));
-            found.extend(values.map(|value| of_annotation(value, kind, &name.namespace)));
+            let scopes = values.map(|value| of_annotation(value, kind, &name.namespace));
+            found.extend(scopes.map(|scope| (scope, ObjectRef::of(&**ingress))));
         };
         add(&SECRET_ANNOTATIONS, Kind::Secret);
         add(&CONFIG_MAP_ANNOTATIONS, Kind::ConfigMap);
     }
-    let is_watched = |scope: &WatchScope| {
-        namespaces.is_empty() || scope.namespace.as_ref().is_none_or(|namespace| namespaces.contains(namespace))
-    };
-    let named = |scope: &WatchScope| scope.name.as_ref().is_some_and(|name| !name.is_empty());
-    let mut of_namespace: BTreeMap<Option<String>, usize> = BTreeMap::new();
-    let has_room = |scope: &WatchScope| {
-        let count = of_namespace.entry(scope.namespace.clone()).or_default();
-        *count += 1;
-        *count <= MOST_OF_NAMESPACE
-    };
-    let wanted = found.into_iter().filter(|scope| is_watched(scope) && named(scope));
-    wanted.filter(has_room).take(MOST_REFERENCES).collect()
+    found
 }
 
 fn of_reference(reference: &ObjectReference, beside: &str) -> Option<WatchScope> {
@@ -70,13 +111,12 @@ fn of_reference(reference: &ObjectReference, beside: &str) -> Option<WatchScope>
         Some("Secret") => Kind::Secret,
         _ => return None,
     };
-    let namespace = Some(reference.namespace.clone().unwrap_or_else(|| beside.to_owned()));
-    Some(WatchScope { kind, namespace, name: Some(reference.name.clone()) })
+    Some(WatchScope::of_object(kind, reference.namespace.as_deref().unwrap_or(beside), &*reference.name))
 }
 
 fn of_annotation(value: &str, kind: Kind, beside: &str) -> WatchScope {
     let (namespace, name) = value.split_once('/').unwrap_or((beside, value));
-    WatchScope { kind, namespace: Some(namespace.to_owned()), name: Some(name.to_owned()) }
+    WatchScope::of_object(kind, namespace, name)
 }
 
 #[cfg(test)]
@@ -106,37 +146,61 @@ mod tests {
                 },
             }),
         );
-        let options = json!({ "client_secret": "$secret://kubernetes/login/secret", "scope": "openid $secret://kubernetes/no/no" });
-        put(
-            Kind::WeirPolicy,
-            json!({ "metadata": { "name": "p", "namespace": "d" }, "spec": { "plugins": { "openid-connect": options } } }),
-        );
-        let scope = |kind, namespace: &str, name: &str| WatchScope {
-            kind,
-            namespace: Some(namespace.to_owned()),
-            name: Some(name.to_owned()),
-        };
-        let all = references(&world, &[]);
-        let wanted =
-            [scope(Kind::Secret, "c", "users"), scope(Kind::Secret, "d", "login"), scope(Kind::ConfigMap, "a", "ca")];
-        assert_eq!(all.into_iter().collect::<Vec<_>>(), wanted);
-        let limited = references(&world, &["a".to_owned()]);
-        assert_eq!(limited.into_iter().collect::<Vec<_>>(), [scope(Kind::ConfigMap, "a", "ca")]);
+        let all = References::of(&world, &[]);
+        let scope = WatchScope::of_object;
+        let wanted = [scope(Kind::Secret, "c", "users"), scope(Kind::ConfigMap, "a", "ca")];
+        assert_eq!(all.watched, wanted.into());
+        assert!(all.left_out.is_empty());
+        let limited = References::of(&world, &["a".to_owned()]);
+        assert_eq!(limited.watched, [scope(Kind::ConfigMap, "a", "ca")].into());
+    }
+
+    /// As many Ingresses as are stated for each namespace, each with a Secret of its own.
+    fn referring(counts: &[(&str, usize)]) -> World {
+        let mut world = World::default();
+        for (namespace, count) in counts {
+            for number in 0..*count {
+                let annotations = json!({ "nginx.ingress.kubernetes.io/auth-secret": format!("s{number:04}") });
+                let metadata =
+                    json!({ "name": format!("i{number:04}"), "namespace": namespace, "annotations": annotations });
+                world.put(Kind::Ingress.read(json!({ "metadata": metadata })).expect("an object"));
+            }
+        }
+        world
+    }
+
+    fn watched(references: &References, namespace: &str) -> usize {
+        references.watched.iter().filter(|scope| scope.namespace.as_deref() == Some(namespace)).count()
     }
 
     #[test]
     fn references_of_a_namespace_leave_room_for_others() {
-        let mut world = World::default();
-        for (number, namespace) in (0..100).map(|number| (number, "a")).chain([(0, "b")]) {
-            let keys: Vec<String> = (0..32).map(|key| format!("$secret://kubernetes/s{number}-{key}/k")).collect();
-            let policy = json!({
-                "metadata": { "name": format!("p{number}"), "namespace": namespace },
-                "spec": { "plugins": { "csrf": { "keys": keys } } },
-            });
-            world.put(Kind::WeirPolicy.read(policy).expect("an object"));
-        }
-        let all = references(&world, &[]);
-        let of = |namespace: &str| all.iter().filter(|scope| scope.namespace.as_deref() == Some(namespace)).count();
-        assert_eq!((of("a"), of("b")), (MOST_OF_NAMESPACE, 32));
+        let names: Vec<String> = (0..20).map(|number| format!("n{number:02}")).collect();
+        let mut counts: Vec<(&str, usize)> = names.iter().map(|name| (&**name, 500)).collect();
+        counts.push(("small", 3));
+        let references = References::of(&referring(&counts), &[]);
+        // (1,024 - 3) / 20
+        assert!(names.iter().all(|name| watched(&references, name) == 51));
+        assert_eq!(watched(&references, "small"), 3);
+        let alone = References::of(&referring(&[("a", 500), ("b", 100)]), &[]);
+        assert_eq!((watched(&alone, "a"), watched(&alone, "b")), (MOST_OF_NAMESPACE, 100));
+    }
+
+    #[test]
+    fn references_without_room_are_told_to_the_object_that_has_them() {
+        let references = References::of(&referring(&[("a", MOST_OF_NAMESPACE + 1)]), &[]);
+        let told: Vec<String> =
+            references.left_out.iter().map(|event| format!("{}: {}", event.object, event.message)).collect();
+        assert_eq!(told.len(), 1);
+        assert!(told[0].starts_with("Ingress a/i0128: refers to Secret a/s0128, which is not read"), "{told:?}");
+    }
+
+    #[test]
+    fn references_of_many_namespaces_stay_within_the_limit() {
+        let names: Vec<String> = (0..MOST_REFERENCES + 10).map(|number| format!("n{number:04}")).collect();
+        let counts: Vec<(&str, usize)> = names.iter().map(|name| (&**name, 2)).collect();
+        let references = References::of(&referring(&counts), &[]);
+        assert_eq!(references.watched.len(), MOST_REFERENCES);
+        assert_eq!(references.left_out.len(), names.len() * 2 - MOST_REFERENCES);
     }
 }

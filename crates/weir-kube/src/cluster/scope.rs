@@ -1,6 +1,10 @@
 //! Which objects a watch follows.
 
 use crate::objects::Kind;
+use crate::objects::core::SECRET_OF_PLUGINS;
+
+/// The type of Secrets with a certificate and its key.
+const SECRET_OF_TLS: &str = "kubernetes.io/tls";
 
 /// The objects of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -8,50 +12,70 @@ pub struct WatchScope {
     pub kind: Kind,
     /// Of all namespaces if `None`.
     pub namespace: Option<String>,
-    /// One object alone.
-    pub name: Option<String>,
+    pub part: ScopePart,
+}
+
+/// Which objects of a kind are in a scope.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ScopePart {
+    All,
+    /// The Secrets of a type.
+    OfType(&'static str),
+    /// The object with this name.
+    Named(String),
 }
 
 /// How the objects of a kind are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchForm {
-    /// Those that the selector selects; all of them if it is empty.
-    Whole { fields: &'static str, labels: &'static str },
+    /// Those that the selectors select; all of them if they are empty.
+    Whole { fields: String, labels: &'static str },
     /// Only their metadata: nothing else is read.
     Metadata,
 }
 
 impl WatchScope {
+    /// One object.
+    pub fn of_object(kind: Kind, namespace: impl Into<String>, name: impl Into<String>) -> WatchScope {
+        WatchScope { kind, namespace: Some(namespace.into()), part: ScopePart::Named(name.into()) }
+    }
+
     /// The scopes that are watched all the time. `namespaces` limits kinds that are in namespaces; empty stands for all.
     ///
     /// ConfigMaps, and Secrets of other types, are watched by name when an object refers to them.
     pub fn permanent(namespaces: &[String]) -> Vec<WatchScope> {
         let mut scopes = Vec::new();
         for &kind in Kind::ALL.iter().filter(|kind| **kind != Kind::ConfigMap) {
-            let of = |namespace| WatchScope { kind, namespace, name: None };
-            match kind.is_namespaced() && !namespaces.is_empty() {
-                true => scopes.extend(namespaces.iter().cloned().map(|namespace| of(Some(namespace)))),
-                false => scopes.push(of(None)),
+            let parts = match kind {
+                // Releases of Helm are Secrets too, and large.
+                Kind::Secret => vec![ScopePart::OfType(SECRET_OF_TLS), ScopePart::OfType(SECRET_OF_PLUGINS)],
+                _ => vec![ScopePart::All],
+            };
+            for part in parts {
+                let of = |namespace| WatchScope { kind, namespace, part: part.clone() };
+                match kind.is_namespaced() && !namespaces.is_empty() {
+                    true => scopes.extend(namespaces.iter().cloned().map(|namespace| of(Some(namespace)))),
+                    false => scopes.push(of(None)),
+                }
             }
         }
         scopes
     }
 
-    pub fn form(&self) -> WatchForm {
-        let (fields, labels) = match self.kind {
-            Kind::Namespace => return WatchForm::Metadata,
-            // Releases of Helm are Secrets too, and large.
-            Kind::Secret if self.name.is_none() => ("type=kubernetes.io/tls", ""),
-            Kind::EndpointSlice => ("", "kubernetes.io/service-name"),
-            _ => ("", ""),
-        };
-        WatchForm::Whole { fields, labels }
+    /// Whether it is watched since another object refers to it.
+    pub fn is_by_name(&self) -> bool {
+        matches!(self.part, ScopePart::Named(_))
     }
 
-    /// Whether an object of this kind with this namespace and name can be in the scope.
-    pub fn has(&self, namespace: &str, name: &str) -> bool {
-        self.namespace.as_deref().is_none_or(|own| own == namespace)
-            && self.name.as_deref().is_none_or(|own| own == name)
+    pub fn form(&self) -> WatchForm {
+        let fields = match &self.part {
+            _ if self.kind == Kind::Namespace => return WatchForm::Metadata,
+            ScopePart::All => String::new(),
+            ScopePart::OfType(kind) => format!("type={kind}"),
+            ScopePart::Named(name) => format!("metadata.name={name}"),
+        };
+        let labels = if self.kind == Kind::EndpointSlice { "kubernetes.io/service-name" } else { "" };
+        WatchForm::Whole { fields, labels }
     }
 }
 
@@ -72,11 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_other_types_are_watched_by_name_only() {
-        let all = WatchScope { kind: Kind::Secret, namespace: None, name: None };
-        assert_eq!(all.form(), WatchForm::Whole { fields: "type=kubernetes.io/tls", labels: "" });
-        let one = WatchScope { kind: Kind::Secret, namespace: Some("a".to_owned()), name: Some("users".to_owned()) };
-        assert_eq!(one.form(), WatchForm::Whole { fields: "", labels: "" });
-        assert!(one.has("a", "users") && !one.has("a", "other") && !one.has("b", "users"));
+    fn secrets_are_watched_by_type_and_others_by_name() {
+        let scopes = WatchScope::permanent(&[]);
+        let forms: Vec<WatchForm> =
+            scopes.iter().filter(|scope| scope.kind == Kind::Secret).map(WatchScope::form).collect();
+        let fields = |fields: &str| WatchForm::Whole { fields: fields.to_owned(), labels: "" };
+        assert_eq!(forms, [fields("type=kubernetes.io/tls"), fields("type=weir.dev/plugin")]);
+        assert_eq!(WatchScope::of_object(Kind::Secret, "a", "users").form(), fields("metadata.name=users"));
     }
 }

@@ -214,10 +214,12 @@ fn kept(kind: Kind, status: &Value) -> JsonText {
 mod tests {
     use serde_json::json;
 
+    use super::super::ScopePart;
     use super::*;
 
     fn scope(name: Option<&str>) -> WatchScope {
-        WatchScope { kind: Kind::Secret, namespace: name.map(|_| "a".to_owned()), name: name.map(str::to_owned) }
+        let all = WatchScope { kind: Kind::Secret, namespace: None, part: ScopePart::All };
+        name.map_or(all, |name| WatchScope::of_object(Kind::Secret, "a", name))
     }
 
     fn is(name: &str, version: &str) -> Told {
@@ -271,7 +273,7 @@ mod tests {
     #[test]
     fn a_status_changes_nothing_that_the_object_means() {
         let mut seen = SeenCluster::default();
-        let all = WatchScope { kind: Kind::Gateway, namespace: None, name: None };
+        let all = WatchScope { kind: Kind::Gateway, ..scope(None) };
         seen.expect(&all);
         let is = |version: &str, generation: i64, labels: Value, status: Value| {
             let metadata = json!({

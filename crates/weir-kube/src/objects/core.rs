@@ -106,6 +106,9 @@ impl EndpointSlice {
     }
 }
 
+/// The type of Secrets whose values policies may use: their authors have meant them for plugins.
+pub const SECRET_OF_PLUGINS: &str = "weir.dev/plugin";
+
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Secret {

@@ -90,12 +90,6 @@ impl PluginPolicies {
     }
 }
 
-/// The names of the Secrets that a policy refers to, in its namespace.
-#[cfg(feature = "client")]
-pub(crate) fn secrets_of_policy(policy: &WeirPolicy) -> Vec<String> {
-    secrets::names(&policy.spec.plugins)
-}
-
 /// The group of the kinds of routes and of Gateways.
 const GATEWAY_API: &str = Kind::Gateway.group();
 

@@ -1,12 +1,12 @@
 //! Values from Secrets among the options of plugins: `$secret://kubernetes/NAME/KEY`, of the namespace of the policy.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
-use crate::objects::core::Secret;
+use crate::objects::core::{SECRET_OF_PLUGINS, Secret};
 use crate::world::{ObjectName, World};
 
-/// A Secret whose values may be used has this type: its author has meant it for plugins, and a policy can read no other Secret.
-const TYPE: &str = "weir.dev/plugin";
 const PREFIX: &str = "$secret://kubernetes/";
 /// The most values from Secrets in a policy.
 const MOST_VALUES: usize = 32;
@@ -39,25 +39,6 @@ pub(super) fn resolve(
     Ok(plugins)
 }
 
-/// The names of the Secrets that the options refer to.
-#[cfg(feature = "client")]
-pub(super) fn names(plugins: &Map<String, Value>) -> Vec<String> {
-    let mut found = Vec::new();
-    plugins.values().for_each(|options| collect(options, &mut found));
-    found.truncate(MOST_VALUES);
-    found
-}
-
-#[cfg(feature = "client")]
-fn collect(value: &Value, found: &mut Vec<String>) {
-    match value {
-        Value::String(text) => found.extend(place(text).map(|(name, _)| name.to_owned())),
-        Value::Array(items) => items.iter().for_each(|item| collect(item, found)),
-        Value::Object(members) => members.values().for_each(|member| collect(member, found)),
-        _ => {}
-    }
-}
-
 fn each_text(value: &mut Value, visit: &mut dyn FnMut(&mut String) -> Result<(), String>) -> Result<(), String> {
     match value {
         Value::String(text) => visit(text),
@@ -83,13 +64,11 @@ fn value(world: &World, namespace: &str, text: &str) -> Result<String, String> {
     let Some((name, key)) = place(text) else {
         return Err(format!("users of a namespace refer to Secrets alone: write `{PREFIX}NAME/KEY`"));
     };
-    let secret: &Secret = world
-        .secrets
-        .get(&ObjectName::new(namespace, name))
-        .ok_or_else(|| format!("there is no Secret `{name}` in the namespace"))?;
-    if secret.kind != TYPE {
-        return Err(format!("the Secret `{name}` is not of the type `{TYPE}`"));
-    }
+    // Whether there is a Secret of another type is not told: who writes policies need not be who reads Secrets.
+    let is_of_plugins = |secret: &&Arc<Secret>| secret.kind == SECRET_OF_PLUGINS;
+    let secret = world.secrets.get(&ObjectName::new(namespace, name)).filter(is_of_plugins);
+    let secret = secret
+        .ok_or_else(|| format!("there is no Secret `{name}` of the type `{SECRET_OF_PLUGINS}` in the namespace"))?;
     let value = secret.text(key)?;
     let value = value.strip_suffix('\n').unwrap_or(&value);
     if value.len() > LONGEST_VALUE {
