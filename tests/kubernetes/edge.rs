@@ -24,11 +24,16 @@ pub fn weir() -> Launcher {
 
 /// A cluster with an HTTPRoute from `/orders` to an origin, and a node that serves it.
 pub fn serving() -> (StandIn, Origin, Edge) {
+    serving_with("")
+}
+
+/// The same with further settings of the node.
+pub fn serving_with(settings: &str) -> (StandIn, Origin, Edge) {
     let cluster = StandIn::start();
     let origin = Origin::serving(|_| Answer::ok("orders"));
     cluster.apply([route("orders", "/orders")]);
     cluster.apply(service("orders", origin.addr()));
-    let edge = Edge::start(&cluster);
+    let edge = Edge::start_with(&cluster, settings);
     edge.wait("/orders", 200);
     (cluster, origin, edge)
 }
@@ -37,7 +42,14 @@ impl Edge {
     /// Puts a Gateway into the cluster, starts a node, and waits until it is ready.
     #[track_caller]
     pub fn start(cluster: &StandIn) -> Edge {
+        Edge::start_with(cluster, "")
+    }
+
+    /// The same with further settings of the node.
+    #[track_caller]
+    pub fn start_with(cluster: &StandIn, settings: &str) -> Edge {
         let (data, file, address) = place(cluster);
+        let file = file + settings;
         Edge { node: weir().start(&file), address, file, data }
     }
 
@@ -54,6 +66,13 @@ impl Edge {
         self.node.signal(weir_testkit::Signal::TERM);
         self.node.wait_exit(DEADLINE);
         self.node = weir().start(&self.file);
+    }
+
+    /// Replaces a text in the file of the node, and waits until the node serves by it.
+    #[track_caller]
+    pub fn rewrite(&self, from: &str, to: &str) {
+        assert!(self.file.contains(from), "{from} is in the file");
+        self.node.rewrite(&self.file.replace(from, to));
     }
 
     #[track_caller]

@@ -1,9 +1,9 @@
 //! Plugins by WeirPolicies.
 
 use serde_json::{Value, json};
-use weir_testkit::{DEADLINE, eventually};
+use weir_testkit::{DEADLINE, Origin, eventually};
 
-use crate::edge::serving;
+use crate::edge::{Edge, serving, serving_with};
 use crate::objects::route;
 use crate::stand_in::{ObjectPath, StandIn};
 
@@ -185,4 +185,66 @@ fn policies_stay_in_force_while_their_kind_is_not_served() {
     cluster.apply([later]);
     edge.wait("/later", 200);
     assert_eq!(edge.get("/orders").text(), "own");
+}
+
+/// A node whose file enables `mocking` no more, and which has not been started again since.
+fn serving_without_mocking() -> (StandIn, Origin, Edge) {
+    let (cluster, origin, edge) = serving_with("plugins: [{ name: mocking }, { name: cors }]\n");
+    edge.rewrite("{ name: mocking }, ", "");
+    (cluster, origin, edge)
+}
+
+#[test]
+fn a_policy_whose_plugins_the_node_refuses_closes_its_target_and_says_so() {
+    let (cluster, _origin, edge) = serving_without_mocking();
+    let answer = || policy("strict", ("HTTPRoute", "orders"), json!({ "mocking": { "response_example": "x" } }));
+    cluster.apply([answer()]);
+    let message = wait_reason(&cluster, "strict", "Invalid");
+    let told = "the node cannot serve its plugins: plugins.mocking: is not in the list `plugins`";
+    assert!(message.starts_with(told), "{message}");
+    edge.wait("/orders", 503);
+    cluster.apply([policy("strict", ("HTTPRoute", "orders"), json!({ "cors": {} }))]);
+    wait_reason(&cluster, "strict", "Accepted");
+    edge.wait("/orders", 200);
+    // The last version that could be served does not stay in force.
+    cluster.apply([answer()]);
+    wait_reason(&cluster, "strict", "Invalid");
+    edge.wait("/orders", 503);
+    cluster.objects().delete("weirpolicies", "shop", "strict");
+    edge.wait("/orders", 200);
+}
+
+#[test]
+fn a_policy_of_a_gateway_whose_plugins_the_node_refuses_closes_all_its_routes() {
+    let (cluster, _origin, edge) = serving_without_mocking();
+    let mut other = route("other", "/other");
+    other["spec"]["rules"][0]["backendRefs"][0]["name"] = "orders".into();
+    cluster.apply([other]);
+    edge.wait("/other", 200);
+    cluster.apply([policy("strict", ("Gateway", "edge"), json!({ "mocking": { "response_example": "x" } }))]);
+    wait_reason(&cluster, "strict", "Invalid");
+    edge.wait("/orders", 503);
+    edge.wait("/other", 503);
+}
+
+#[test]
+fn plugins_that_a_node_enables_no_more_close_what_has_them() {
+    let (cluster, _origin, edge) = serving_with("plugins: [{ name: mocking }, { name: cors }]\n");
+    cluster.apply([policy("own", ("HTTPRoute", "orders"), json!({ "mocking": { "response_example": "own" } }))]);
+    eventually("the policy applies", DEADLINE, || edge.get("/orders").text() == "own");
+    edge.rewrite("{ name: mocking }, ", "");
+    assert_eq!(edge.get("/orders").status, 503, "it is closed as soon as the file is served");
+    let message = wait_reason(&cluster, "own", "Invalid");
+    assert!(message.contains("is not in the list `plugins`"), "{message}");
+    edge.rewrite("", "");
+    assert_eq!(edge.get("/orders").text(), "own");
+    wait_reason(&cluster, "own", "Accepted");
+}
+
+#[test]
+fn what_is_closed_needs_no_plugin_of_the_list() {
+    let (cluster, _origin, edge) = serving_with("plugins: [{ name: mocking }]\n");
+    cluster.apply([policy("wrong", ("HTTPRoute", "orders"), json!({ "mocking": { "delai": 1 } }))]);
+    wait_reason(&cluster, "wrong", "Invalid");
+    edge.wait("/orders", 503);
 }

@@ -13,7 +13,7 @@ mod translate;
 mod translation;
 mod world;
 
-pub use translate::{SERVED, Translator, ingress_nginx, reach, translate};
+pub use translate::{SERVED, SubstituteResource, Translator, ingress_nginx, reach, substitute, translate};
 pub use translation::{
     DerivedResource, EventKind, GatewayAddresses, KubeOptions, ObjectEvent, ObjectStatus, OwnedObject, PolicyPlugins,
     ResourceList, Translation, TranslationReader,

@@ -1,6 +1,7 @@
 //! From objects to resources and statuses.
 
 mod backends;
+mod closed;
 mod conditions;
 mod endpoints;
 mod expressions;
@@ -14,6 +15,7 @@ mod shared;
 mod translator;
 mod upstreams;
 
+pub use self::closed::{SubstituteResource, substitute};
 pub use self::ingress::{SERVED, annotations as ingress_nginx};
 pub use self::translator::Translator;
 use crate::translation::{KubeOptions, ResourceList, Translation};

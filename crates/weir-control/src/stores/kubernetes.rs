@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::interval;
 use weir_kube::cluster::{ApiServer, ClusterAccess, Controller, ControllerSettings, ControllerState, ElectionSettings};
-use weir_kube::{GatewayAddresses, KubeOptions};
+use weir_kube::{GatewayAddresses, KubeOptions, ResourceList, SubstituteResource, substitute};
 
 use super::disk_copy::DiskCopy;
 use super::embedded::EmbeddedStore;
@@ -24,7 +24,7 @@ use super::mailbox::Mailbox;
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore};
 use super::source::Wake;
-use super::store::{CommitFailure, ResourceStore, StoreFailure};
+use super::store::{CommitFailure, ResourceStore, StoreFailure, Substitute};
 use crate::document::KubernetesSettings;
 use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
@@ -233,6 +233,15 @@ impl ResourceStore for KubernetesStore {
         Ok(Vec::new())
     }
 
+    fn substitute(&self, key: &ResourceKey, json: &str) -> Substitute {
+        let value = serde_json::from_str(json).unwrap_or_default();
+        match ResourceList::find(key.list()).map(|list| substitute(list, key.id(), &value)) {
+            None | Some(SubstituteResource::Last) => Substitute::Last,
+            Some(SubstituteResource::Nothing) => Substitute::Nothing,
+            Some(SubstituteResource::Other(value)) => Substitute::Text(value.to_string().into()),
+        }
+    }
+
     fn lend(&self, lent: bool) -> Result<(), StoreFailure> {
         self.copy.as_ref().map_or(Ok(()), |copy| copy.lend(lent))
     }
@@ -262,7 +271,14 @@ impl SharedStore for KubernetesStore {
 
     fn serves(&self, served: ServedContent, set_aside: &BTreeMap<ResourceKey, Diagnostic>) {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).served = served;
-        let told = |(key, fault): (&ResourceKey, &Diagnostic)| (key.as_str().to_owned(), fault.problem.clone());
+        let told = |(key, fault): (&ResourceKey, &Diagnostic)| {
+            // The path begins with the key of the resource.
+            let problem = match fault.path.split_once(": ") {
+                Some((_, place)) => format!("{place}: {}", fault.problem),
+                None => fault.problem.clone(),
+            };
+            (key.as_str().to_owned(), problem)
+        };
         if let Some(controller) = &self.controller {
             let set_aside = set_aside.iter().map(told).collect();
             controller.served(ControllerState { revision: served.revision, set_aside });

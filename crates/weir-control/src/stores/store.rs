@@ -13,6 +13,15 @@ pub const MOST_READ: u64 = 8 << 20;
 /// Returns the new text of a resource; `None` leaves it as it is.
 pub type RenewedText<'a> = dyn Fn(&ResourceKey, &Arc<str>) -> Option<Arc<str>> + 'a;
 
+/// What is served in place of a resource that cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Substitute {
+    /// The text that was served last, if there is one and it is without faults.
+    Last,
+    Nothing,
+    Text(Arc<str>),
+}
+
 /// Keeps resources and their history. Revisions increase; in a store of one node they are numbered from 1 without gaps. Any
 /// thread may read; this process has one writer.
 pub trait ResourceStore: Send + Sync {
@@ -57,6 +66,12 @@ pub trait ResourceStore: Send + Sync {
     fn rewrite(&self, renew: &RenewedText) -> Result<(), StoreFailure> {
         let _ = renew;
         Ok(())
+    }
+
+    /// What is served in place of a resource with this text, which cannot be served.
+    fn substitute(&self, key: &ResourceKey, json: &str) -> Substitute {
+        let _ = (key, json);
+        Substitute::Last
     }
 
     /// The resources whose stored form differs from how they would be written now.

@@ -11,7 +11,7 @@ use super::resources::{
     Author, PendingResources, ResourceChange, ResourceKey, ResourceSet, ResourceView, RevisionRecord, StoredResource,
 };
 use super::served_form::ServedForm;
-use super::store::CommitFailure;
+use super::store::{CommitFailure, Substitute};
 use crate::document::RESOURCE_LISTS;
 use crate::document::lists::LongLists;
 use crate::document::resource_access::ResourceAccess;
@@ -168,17 +168,23 @@ impl ChangeTrial {
         }
     }
 
-    /// Sets these resources aside: the texts last served are used instead, or nothing if these are faulty as well.
+    /// Sets these resources aside: the texts last served are used instead, or what the store says; nothing if that is faulty as well.
     pub(super) fn leave_out(&mut self, faulty: BTreeMap<ResourceKey, Diagnostic>) {
         for (key, fault) in faulty {
+            let text = self.view().get(&key).map(|resource| Arc::clone(&resource.json));
             let ServedForm { set_aside, instead, unread, last_good, .. } = &mut self.form;
             unread.insert(key.clone());
             if set_aside.contains_key(&key) {
                 instead.remove(&key);
                 continue;
             }
-            if let Some(good) = last_good.get(&key).filter(|_| self.set.all.contains_key(&key)) {
-                instead.insert(key.clone(), Arc::clone(good));
+            let substitute = match self.live.store().substitute(&key, text.as_deref().unwrap_or_default()) {
+                Substitute::Last => last_good.get(&key).filter(|_| self.set.all.contains_key(&key)).cloned(),
+                Substitute::Nothing => None,
+                Substitute::Text(text) => Some(text),
+            };
+            if let Some(substitute) = substitute {
+                instead.insert(key.clone(), substitute);
             }
             set_aside.insert(key, fault);
         }

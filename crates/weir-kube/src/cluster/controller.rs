@@ -242,7 +242,14 @@ impl Following {
 
     fn take_served(&mut self, state: ControllerState) {
         self.state = state;
-        self.write_served();
+        let policies = self.translator.set_refused(&self.state.set_aside);
+        match self.has_started && !policies.is_empty() {
+            true => {
+                self.seen.changes.statuses.extend(policies);
+                self.translate();
+            }
+            false => self.write_served(),
+        }
     }
 
     /// Hands the statuses of the translations that are served to the writer.
@@ -254,7 +261,8 @@ impl Following {
         });
         let Some(mut wanted) = joined else { return };
         let set_aside = self.state.set_aside.iter().filter_map(|(resource, problem)| {
-            let object = self.translator.origin(resource)?;
+            // A policy says it in its status.
+            let object = self.translator.origin(resource).filter(|object| object.kind != Kind::WeirPolicy)?;
             let uid = self.seen.objects.get(&object)?.uid.to_string();
             let message = format!("is not served as it is: {problem}");
             let reason = "NotServed".to_owned();

@@ -27,6 +27,8 @@ pub(super) type PolicyTargetPart = (ObjectRef, Option<String>);
 pub(super) struct PluginPolicies {
     states: BTreeMap<ObjectName, PluginPolicyState>,
     by_target: BTreeMap<PolicyTargetPart, ObjectName>,
+    /// Why the node does not serve the resources of policies.
+    refused: BTreeMap<ObjectName, String>,
 }
 
 impl PluginPolicies {
@@ -86,7 +88,21 @@ impl PluginPolicies {
 
     /// Why a policy cannot be followed, whatever its targets are.
     pub(super) fn fault(&self, policy: &ObjectName) -> Option<String> {
-        self.states.get(policy).and_then(PluginPolicyState::fault)
+        let state = self.states.get(policy)?;
+        let refused = || {
+            let problem = self.refused.get(policy)?;
+            // It may quote a value.
+            let told = if state.has_secrets() { "see the log of the node" } else { problem };
+            Some(format!("the node cannot serve its plugins: {told}"))
+        };
+        state.fault().or_else(refused)
+    }
+
+    /// Takes the policies whose resources the node does not serve, with the reasons. Returns those whose statuses may be others.
+    pub(super) fn set_refused(&mut self, refused: BTreeMap<ObjectName, String>) -> BTreeSet<ObjectName> {
+        let before = std::mem::replace(&mut self.refused, refused);
+        let names = before.keys().chain(self.refused.keys());
+        names.filter(|name| before.get(*name) != self.refused.get(*name)).cloned().collect()
     }
 }
 

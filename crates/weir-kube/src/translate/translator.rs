@@ -1,13 +1,15 @@
 //! A translation that goes on: after a change of the world, only what the change concerns is translated again.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::gateway::{StaleRoutes, TranslatedGateways};
 use super::ingress::TranslatedIngresses;
 use super::policies::PluginPolicies;
 use super::policy_statuses::PolicyStatuses;
 use super::shared::SharedResources;
-use crate::objects::ObjectRef;
+use crate::objects::{Kind, ObjectRef};
 use crate::translation::{KubeOptions, ObjectEvent, OwnedObject, ResourceList, TranslationReader};
-use crate::world::{World, WorldChanges};
+use crate::world::{ObjectName, World, WorldChanges};
 
 /// Translates a world, and then its changes.
 pub struct Translator {
@@ -66,6 +68,21 @@ impl Translator {
     /// What is made in the cluster.
     pub fn owned(&self) -> &[OwnedObject] {
         &self.gateways.owned
+    }
+
+    /// Takes the resources that the node does not serve as they are, by `LIST/ID`, with the problems. Returns the policies that they are
+    /// of: to be translated again as if their statuses had changed, since those say it.
+    pub fn set_refused(&mut self, resources: &BTreeMap<String, String>) -> BTreeSet<ObjectRef> {
+        let mut refused = BTreeMap::new();
+        for (resource, problem) in resources {
+            if let Some(policy) = self.origin(resource).filter(|object| object.kind == Kind::WeirPolicy) {
+                refused.entry(ObjectName::new(policy.namespace, policy.name)).or_insert_with(|| problem.clone());
+            }
+        }
+        let changed = self.policies.set_refused(refused).into_iter();
+        let of =
+            |policy: ObjectName| ObjectRef { kind: Kind::WeirPolicy, namespace: policy.namespace, name: policy.name };
+        changed.map(of).collect()
     }
 
     /// The object that a resource comes from, by `LIST/ID`; of several, the one that a user would change.

@@ -183,7 +183,8 @@ impl Watching {
             for (resource, fault) in trial.set_aside().iter().filter(|(key, _)| !before.contains_key(*key)) {
                 tracing::warn!(
                     %resource, problem = %fault.problem,
-                    "a resource that another writer has changed cannot be served, its last good version stays in use, if there is one"
+                    "a resource that another writer has changed cannot be served as it is, its last good version stays in use, if there is one; a \
+                     route of a cluster is closed"
                 );
             }
             // There is nothing to write to the store, so this cannot fail.

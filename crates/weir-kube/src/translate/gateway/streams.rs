@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::super::backends::ServiceBackends;
+use super::super::closed::prefix;
 use super::super::conditions::Problem;
 use super::attaching_route::{AttachingRoute, RuleParts};
 use super::backend_refs::{self, RuleDestination, UpstreamVariant};
@@ -108,8 +109,7 @@ fn server_names(state: &ListenerState, hostnames: &[String]) -> Vec<Option<Strin
 
 fn id(route: &AttachingRoute, state: &ListenerState) -> String {
     let ObjectMeta { namespace, name, .. } = route.metadata;
-    let prefix = route.kind.name().to_ascii_lowercase();
-    resource_id(&[&prefix, namespace, name, &state.id])
+    resource_id(&[&prefix(route.kind), namespace, name, &state.id])
 }
 
 fn value(

@@ -74,6 +74,11 @@ impl PluginPolicyState {
         self.checked.as_ref().copied().unwrap_or_default()
     }
 
+    /// Whether some of its options are values of Secrets.
+    pub(super) fn has_secrets(&self) -> bool {
+        self.plugins.as_ref().is_ok_and(|plugins| *plugins != without_disabled(&self.policy.spec.plugins))
+    }
+
     pub(super) fn object(&self) -> ObjectRef {
         ObjectRef::of(&*self.policy)
     }

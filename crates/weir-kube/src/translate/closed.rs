@@ -1,0 +1,79 @@
+//! What is served in place of a resource that the node refuses.
+
+use serde_json::{Value, json};
+
+use crate::objects::Kind;
+use crate::translation::ResourceList;
+
+/// What a route does, unlike which requests it is for.
+const ACTIONS: [&str; 6] = ["upstream_id", "upstream", "service_id", "plugin_config_id", "plugins", "timeout"];
+
+/// What is served in place of a resource.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SubstituteResource {
+    /// What was served last under its id.
+    Last,
+    /// Nothing: what refers to it cannot be served either.
+    Nothing,
+    Other(Value),
+}
+
+/// What is served in place of a resource that the node cannot serve. A route answers with 503, and a stream route resets connections:
+/// their requests must not go to a wider route, nor to where they went before a policy was added or changed.
+pub fn substitute(kind: ResourceList, id: &str, value: &Value) -> SubstituteResource {
+    let nowhere = match kind {
+        ResourceList::Routes => ("plugins", json!({})),
+        ResourceList::StreamRoutes => {
+            let scheme = if id.starts_with(&prefix(Kind::UDPRoute)) { "udp" } else { "tcp" };
+            ("upstream", json!({ "scheme": scheme, "nodes": [] }))
+        }
+        // The plugins of policies.
+        ResourceList::PluginConfigs | ResourceList::Services => return SubstituteResource::Nothing,
+        ResourceList::Listeners | ResourceList::Ssls | ResourceList::Consumers | ResourceList::Upstreams => {
+            return SubstituteResource::Last;
+        }
+    };
+    let mut closed = value.clone();
+    if let Some(members) = closed.as_object_mut() {
+        members.retain(|name, _| !ACTIONS.contains(&&**name));
+        members.insert(nowhere.0.to_owned(), nowhere.1);
+    }
+    SubstituteResource::Other(closed)
+}
+
+/// How the ids of the resources of routes of a kind begin.
+pub(super) fn prefix(kind: Kind) -> String {
+    kind.name().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_closed_and_take_the_same_requests() {
+        let written = json!({
+            "name": "HTTPRoute shop/orders", "uri": "/orders/*", "hosts": ["shop.example"], "priority": 3, "listeners": ["l"],
+            "upstream_id": "u", "plugin_config_id": "p", "service_id": "s", "plugins": { "cors": {} }, "timeout": { "read": 5 },
+        });
+        let closed = json!({
+            "name": "HTTPRoute shop/orders", "uri": "/orders/*", "hosts": ["shop.example"], "priority": 3, "listeners": ["l"],
+            "plugins": {},
+        });
+        assert_eq!(
+            substitute(ResourceList::Routes, "httproute_shop_orders_0_0", &written),
+            SubstituteResource::Other(closed)
+        );
+    }
+
+    #[test]
+    fn stream_routes_lead_nowhere() {
+        for (id, scheme) in
+            [("udproute_shop_dns_l", "udp"), ("tlsroute_shop_db_l", "tcp"), ("tcproute_shop_db_l", "tcp")]
+        {
+            let closed = substitute(ResourceList::StreamRoutes, id, &json!({ "server_port": 53, "upstream_id": "u" }));
+            let wanted = json!({ "server_port": 53, "upstream": { "scheme": scheme, "nodes": [] } });
+            assert_eq!(closed, SubstituteResource::Other(wanted));
+        }
+    }
+}
