@@ -1,5 +1,7 @@
 //! Plugins by WeirPolicies.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use weir_testkit::{DEADLINE, Origin, eventually};
 
@@ -247,4 +249,41 @@ fn what_is_closed_needs_no_plugin_of_the_list() {
     cluster.apply([policy("wrong", ("HTTPRoute", "orders"), json!({ "mocking": { "delai": 1 } }))]);
     wait_reason(&cluster, "wrong", "Invalid");
     edge.wait("/orders", 503);
+}
+
+#[test]
+fn explain_names_the_policy_of_each_plugin() {
+    const KEY: &str = "a-key-of-the-administrator-of-tests";
+    let admin = format!("admin: {{ listen: \"127.0.0.1:0\", keys: [{{ name: ops, key: {KEY}, role: viewer }}] }}\n");
+    let (cluster, _origin, edge) = serving_with(&admin);
+    let base = json!({ "cors": {}, "mocking": { "response_example": "base" } });
+    cluster.apply([policy("base", ("Gateway", "edge"), base)]);
+    let own = json!({ "mocking": { "response_example": "own" }, "ip-restriction": { "whitelist": ["127.0.0.1"] } });
+    cluster.apply([policy("own", ("HTTPRoute", "orders"), own)]);
+    eventually("both apply", DEADLINE, || edge.get("/orders").text() == "own");
+    let explained = explain(&edge, KEY, "/orders");
+    for told in [
+        "cors from service/weirpolicy_shop_base",
+        "mocking from plugin_config/weirpolicy_shop_own",
+        "ip-restriction from plugin_config/weirpolicy_shop_own",
+    ] {
+        assert!(explained.contains(told), "{told}: {explained}");
+    }
+    assert!(!explained.contains("mocking from service"), "{explained}");
+    cluster.objects().delete("weirpolicies", "shop", "own");
+    eventually("the Gateway's applies", DEADLINE, || edge.get("/orders").text() == "base");
+    let explained = explain(&edge, KEY, "/orders");
+    assert!(explained.contains("mocking from service/weirpolicy_shop_base"), "{explained}");
+}
+
+/// What `weir explain` says about a request for a path of the Gateway, in words with single spaces.
+#[track_caller]
+fn explain(edge: &Edge, key: &str, path: &str) -> String {
+    let line = edge.node.wait_stderr("its admin address", |line| line.starts_with("weir: admin on "));
+    let admin = line.replacen("weir: admin on ", "http://", 1);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["explain", &admin, "GET", &format!("http://{}{path}", edge.address())]).env("WEIR_ADMIN_KEY", key);
+    let output = command.output().expect("weir runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
 }
