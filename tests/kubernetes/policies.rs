@@ -3,10 +3,10 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use weir_testkit::{DEADLINE, Origin, eventually};
+use weir_testkit::{Answer, Client, DEADLINE, Origin, eventually, free_port};
 
-use crate::edge::{Edge, serving, serving_with};
-use crate::objects::route;
+use crate::edge::{Edge, serving, serving_with, weir};
+use crate::objects::{gateway, route, service, stream_route};
 use crate::stand_in::{ObjectPath, StandIn};
 
 /// A policy in the namespace of the tests.
@@ -135,9 +135,7 @@ fn secrets_of_policies_are_read_however_many_there_are() {
             })
         };
         cluster.apply((0..32).map(secret));
-        let user = |user: usize| {
-            json!({ "username": user.to_string(), "password": format!("$secret://kubernetes/{name}-{user}/key") })
-        };
+        let user = |user: usize| json!({ "username": user.to_string(), "password": format!("$secret://kubernetes/{name}-{user}/key") });
         let users: Vec<Value> = (0..32).map(user).collect();
         cluster.apply([route(name, &format!("/{name}"))]);
         cluster.apply([policy(name, ("HTTPRoute", name), json!({ "basic-auth": { "users": users } }))]);
@@ -227,6 +225,29 @@ fn a_policy_of_a_gateway_whose_plugins_the_node_refuses_closes_all_its_routes() 
     wait_reason(&cluster, "strict", "Invalid");
     edge.wait("/orders", 503);
     edge.wait("/other", 503);
+}
+
+#[test]
+fn a_policy_whose_plugins_the_node_refuses_resets_connections_of_streams() {
+    let cluster = StandIn::start();
+    let origin = Origin::serving(|_| Answer::ok("bytes"));
+    let port = free_port();
+    let [class, mut edge] = gateway(port);
+    edge["spec"]["listeners"] = json!([{ "name": "bytes", "port": port, "protocol": "TCP" }]);
+    cluster.apply([class, edge, stream_route("TCPRoute", "bytes")]);
+    cluster.apply(service("bytes", origin.addr()));
+    let file = format!("{}resource_listeners: [\":{port}\"]\n", cluster.node(""));
+    let node = weir().start(&(file.clone() + "plugins: [{ name: ip-restriction }]\n"));
+    let get = || Client::try_connect(([127, 0, 0, 1], port).into()).ok()?.get("/").ok().map(|answer| answer.text());
+    eventually("bytes are carried", DEADLINE, || get().is_some_and(|text| text == "bytes"));
+    let restriction =
+        policy("strict", ("Gateway", "edge"), json!({ "ip-restriction": { "whitelist": ["127.0.0.1"] } }));
+    cluster.apply([restriction]);
+    wait_reason(&cluster, "strict", "Accepted");
+    assert_eq!(get().as_deref(), Some("bytes"));
+    node.rewrite(&(file + "plugins: [{ name: cors }]\n"));
+    assert_eq!(get(), None, "connections are reset as soon as the file is served");
+    wait_reason(&cluster, "strict", "Invalid");
 }
 
 #[test]
