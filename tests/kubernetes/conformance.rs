@@ -34,6 +34,7 @@ impl Bed {
     fn start() -> Option<Bed> {
         let plane = ControlPlane::start()?;
         plane.define_gateway_api();
+        plane.grant_services();
         plane.create(
             "/apis/gateway.networking.k8s.io/v1/gatewayclasses",
             &json!({

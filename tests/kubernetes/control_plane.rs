@@ -6,11 +6,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use weir_kube::objects::Kind;
 use weir_testkit::{Authority, DEADLINE, NetworkSide, Program, SplitNetwork, TempDir, eventually, skipped};
 
-/// The token of the administrator, and that of the node.
+/// The token of the administrator.
 const ADMIN: &str = "an-administrator";
-const NODE: &str = "a-node";
+/// The namespace of the node's service account and of its Lease.
+const NAMESPACE: &str = "weir-system";
+/// The kinds of objects of the manifests that are installed.
+const INSTALLED: [&str; 7] = [
+    "Namespace",
+    "CustomResourceDefinition",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+];
 /// How long the API server may take to start on a busy machine.
 const START: std::time::Duration = std::time::Duration::from_secs(120);
 
@@ -37,7 +49,7 @@ impl ControlPlane {
         let etcd = network.within(NetworkSide::Right, || start_etcd(etcd));
         let mut plane = ControlPlane { network, server: None, _etcd: etcd, directory };
         plane.resume();
-        plane.grant();
+        plane.install();
         Some(plane)
     }
 
@@ -124,8 +136,13 @@ impl ControlPlane {
             &format!("Content-Type: {kind}"),
         ]);
         command.arg("--cacert").arg(self.directory.join("ca.crt"));
-        if let Some(body) = body {
-            command.arg("--data-binary").arg(body);
+        // The operating system limits arguments to 128 KiB.
+        match body {
+            Some(file) if file.starts_with('@') => drop(command.arg("--data-binary").arg(file)),
+            Some(text) => {
+                command.arg("--data-binary").arg(format!("@{}", self.directory.write("body", text).display()));
+            }
+            None => {}
         }
         let output = self.beside(|| command.arg(url).output().expect("curl runs"));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -138,6 +155,15 @@ impl ControlPlane {
     pub fn create(&self, collection: &str, object: &Value) {
         let (status, answer) = self.ask("POST", collection, Some(object));
         assert_eq!(status, 201, "{answer}");
+    }
+
+    /// Creates an object, or changes it, by server-side apply.
+    #[track_caller]
+    pub fn apply(&self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().expect("objects have names");
+        let path = format!("{}/{name}?fieldManager=tests&fieldValidation=Strict", collection(object));
+        let (status, answer) = self.send("PATCH", &path, "application/apply-patch+yaml", Some(&object.to_string()));
+        assert!(matches!(status, 200 | 201), "{path}: {status}: {answer}");
     }
 
     /// Changes fields of an object.
@@ -160,7 +186,7 @@ impl ControlPlane {
         serde_json::from_str(&answer).expect("the API server answers with JSON")
     }
 
-    /// The file of a node with the rights that the guide names, and no others.
+    /// The file of a node with the rights that the chart gives, and no others.
     pub fn node(&self) -> String {
         self.node_with(&format!("publish_addresses: [\"{}\"]", SplitNetwork::address(NetworkSide::Left)))
     }
@@ -203,43 +229,61 @@ impl ControlPlane {
         Some(self.beside(|| Program::start(command, directory)))
     }
 
-    /// Gives the node its rights.
-    fn grant(&self) {
-        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({ "apiGroups": groups, "resources": resources, "verbs": verbs });
-        let read = ["get", "list", "watch"];
-        let gateway = ["gatewayclasses", "gateways", "listenersets", "backendtlspolicies"];
-        let routes = ["httproutes", "grpcroutes", "tcproutes", "tlsroutes", "udproutes"];
-        let gateway = [&gateway[..], &routes].concat();
-        let status: Vec<String> = gateway.iter().map(|resource| format!("{resource}/status")).collect();
-        let status: Vec<&str> = status.iter().map(String::as_str).collect();
-        let role = json!({
+    /// Installs what the chart does beside its workload: the definition of WeirPolicy, and the service account of the node with its
+    /// rights.
+    fn install(&self) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
+        for file in ["namespace.yaml", "weirpolicies.weir.dev.yaml", "install.yaml"] {
+            let text = fs::read_to_string(folder.join(file)).expect("the manifests are there");
+            let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("manifests are YAML");
+            for object in objects.iter().filter(|object| INSTALLED.iter().any(|kind| object["kind"] == *kind)) {
+                self.apply(object);
+            }
+        }
+        let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/weir/token");
+        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let (status, answer) = self.ask("POST", &account, Some(&request));
+        assert_eq!(status, 201, "{answer}");
+        let answer: Value = serde_json::from_str(&answer).expect("the API server answers with JSON");
+        write_kubeconfig(&self.directory, "kubeconfig", answer["status"]["token"].as_str().expect("a token"));
+    }
+
+    /// Adds the rights for `gateway_services`, which the chart gives only with that setting.
+    pub fn grant_services(&self) {
+        let rule = |group: &str, resource: &str| json!({ "apiGroups": [group], "resources": [resource], "verbs": ["create", "patch"] });
+        self.apply(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRole",
-            "metadata": { "name": "weir" },
-            "rules": [
-                rule(&[""], &["namespaces", "services", "secrets", "configmaps"], &read),
-                rule(&["discovery.k8s.io"], &["endpointslices"], &read),
-                rule(&["networking.k8s.io"], &["ingresses", "ingressclasses"], &read),
-                rule(&["gateway.networking.k8s.io"], &[&gateway[..], &["referencegrants"]].concat(), &read),
-                rule(&["gateway.networking.k8s.io"], &status, &["patch"]),
-                rule(&["networking.k8s.io"], &["ingresses/status"], &["patch"]),
-                rule(&[""], &["events"], &["create"]),
-                // For `gateway_services`.
-                rule(&[""], &["services"], &["create", "patch"]),
-                rule(&["discovery.k8s.io"], &["endpointslices"], &["create", "patch"]),
-                rule(&["coordination.k8s.io"], &["leases"], &["get", "create", "update"]),
-            ],
-        });
-        let binding = json!({
+            "metadata": { "name": "weir-services" },
+            "rules": [rule("", "services"), rule("discovery.k8s.io", "endpointslices")],
+        }));
+        self.apply(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": { "name": "weir" },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "weir" },
-            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "weir" }],
-        });
-        self.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role);
-        self.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+            "metadata": { "name": "weir-services" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "weir-services" },
+            "subjects": [{ "kind": "ServiceAccount", "name": "weir", "namespace": NAMESPACE }],
+        }));
     }
+}
+
+/// Where the API server has the objects of an object's kind and namespace.
+pub fn collection(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
+    let namespace = match text(&object["metadata"]["namespace"]) {
+        none if none.is_empty() => none,
+        namespace => format!("/namespaces/{namespace}"),
+    };
+    let plural = match Kind::find(&version, &kind) {
+        Some(kind) => kind.plural().to_owned(),
+        None => match kind.to_ascii_lowercase().strip_suffix("cy") {
+            Some(begin) => format!("{begin}cies"),
+            None => format!("{}s", kind.to_ascii_lowercase()),
+        },
+    };
+    format!("{root}{namespace}/{plural}")
 }
 
 fn start_etcd(mut command: Command) -> Program {
@@ -251,7 +295,7 @@ fn start_etcd(mut command: Command) -> Program {
     Program::start(command, data)
 }
 
-/// Certificate and key of the API server, the tokens that it accepts, and the kubeconfig of the node.
+/// Certificate and key of the API server, and the token and the kubeconfig of the administrator.
 fn write_credentials(directory: &TempDir) {
     let authority = Authority::of_tests();
     let address = SplitNetwork::address(NetworkSide::Right);
@@ -259,21 +303,22 @@ fn write_credentials(directory: &TempDir) {
     directory.write("ca.crt", &authority.certificate);
     directory.write("server.crt", &identity.certificate);
     directory.write("server.key", &identity.key);
-    directory.write("tokens.csv", format!("{ADMIN},admin,1,\"system:masters\"\n{NODE},weir,2\n"));
+    directory.write("tokens.csv", format!("{ADMIN},admin,1,\"system:masters\"\n"));
+    write_kubeconfig(directory, "admin.kubeconfig", ADMIN);
+}
+
+fn write_kubeconfig(directory: &TempDir, file: &str, token: &str) {
     let cluster = json!({
-        "server": format!("https://{address}:6443"),
+        "server": format!("https://{}:6443", SplitNetwork::address(NetworkSide::Right)),
         "certificate-authority": directory.join("ca.crt").display().to_string(),
     });
-    for (file, token) in [("kubeconfig", NODE), ("admin.kubeconfig", ADMIN)] {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test", "namespace": "default" } }],
-            "clusters": [{ "name": "test", "cluster": cluster }],
-            "users": [{ "name": "test", "user": { "token": token } }],
-        });
-        directory.write(file, config.to_string());
-    }
-    eventually("it is written", DEADLINE, || directory.join("kubeconfig").exists());
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test", "namespace": NAMESPACE } }],
+        "clusters": [{ "name": "test", "cluster": cluster }],
+        "users": [{ "name": "test", "user": { "token": token } }],
+    });
+    directory.write(file, config.to_string());
 }

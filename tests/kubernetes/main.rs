@@ -1,12 +1,13 @@
 //! A node whose resources are the objects of a Kubernetes cluster.
 //!
 //! The cluster of most tests is a stand-in (`stand_in`): objects, lists, watches, statuses, Leases and Events over HTTP, and faults on
-//! request. It neither validates objects nor runs pods. `real` has a real API server (`control_plane`), which `scripts/kubernetes`
-//! builds, and `conformance` and `rollouts` have pods too.
+//! request. It neither validates objects nor runs pods. `real` and `definition` have a real API server (`control_plane`), which
+//! `scripts/kubernetes` builds, and `conformance` and `rollouts` have pods too.
 
 mod chart;
 mod conformance;
 mod control_plane;
+mod definition;
 mod edge;
 mod faults;
 mod figures;

@@ -3,19 +3,22 @@
 use std::net::TcpListener;
 
 use serde_json::{Value, json};
-use weir_testkit::{Client, DEADLINE, TempDir, eventually};
+use weir_testkit::{Client, DEADLINE, Gateway, TempDir, eventually};
 
 use crate::control_plane::ControlPlane;
 use crate::edge::weir;
 use crate::objects::{gateway, route, service};
+use crate::policies::policy;
 
 const CLASSES: &str = "/apis/gateway.networking.k8s.io/v1/gatewayclasses";
 const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
 const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
+const SERVICES: &str = "/api/v1/namespaces/shop/services";
+const POLICIES: &str = "/apis/weir.dev/v1alpha1/namespaces/shop/weirpolicies";
+const SECRETS: &str = "/api/v1/namespaces/shop/secrets";
 /// Of the Gateway; the network is the test's own.
 const PORT: u16 = 8080;
-const SERVICES: &str = "/api/v1/namespaces/shop/services";
 
 /// Answers each connection with a name, on the side of the node. It ends with the test's process.
 fn endpoint(plane: &ControlPlane, name: &'static str) -> u16 {
@@ -48,10 +51,15 @@ fn wait(plane: &ControlPlane, path: &str, wanted: (u16, &str)) {
     });
 }
 
-#[test]
-fn a_route_of_a_real_cluster_is_served_through_all_its_changes() {
-    let Some(mut plane) = ControlPlane::start() else { return };
-    let first = endpoint(&plane, "first");
+/// A node that serves a cluster. It ends with this value.
+struct RealEdge {
+    node: Gateway,
+    _data: TempDir,
+}
+
+/// Puts a Gateway into the cluster, with an HTTPRoute from `/orders` to an endpoint that answers with `first`, and starts a node.
+fn serving(plane: &ControlPlane) -> RealEdge {
+    let first = endpoint(plane, "first");
     plane.create("/api/v1/namespaces", &json!({ "metadata": { "name": "shop" } }));
     plane.define_gateway_api();
     let [class, edge] = gateway(PORT);
@@ -64,8 +72,15 @@ fn a_route_of_a_real_cluster_is_served_through_all_its_changes() {
     plane.create(SLICES, &slice);
     let data = TempDir::new();
     let file = format!("{}data_dir: {}\nresource_listeners: [\":{PORT}\"]\n", plane.node(), data.path().display());
-    let _node = plane.beside(|| weir().start(&file));
-    wait(&plane, "/orders", (200, "first"));
+    let node = plane.beside(|| weir().start(&file));
+    wait(plane, "/orders", (200, "first"));
+    RealEdge { node, _data: data }
+}
+
+#[test]
+fn a_route_of_a_real_cluster_is_served_through_all_its_changes() {
+    let Some(mut plane) = ControlPlane::start() else { return };
+    let _edge = serving(&plane);
 
     // The status, by the rights of the node.
     let path = format!("{ROUTES}/orders");
@@ -92,4 +107,36 @@ fn a_route_of_a_real_cluster_is_served_through_all_its_changes() {
     wait(&plane, "/orders", (404, ""));
     plane.create(ROUTES, &route("orders", "/sales"));
     wait(&plane, "/sales", (200, "second"));
+}
+
+#[test]
+fn a_policy_of_a_real_cluster_applies_with_its_secret_and_says_so() {
+    let Some(plane) = ControlPlane::start() else { return };
+    let edge = serving(&plane);
+    let users = json!({ "users": [{ "username": "jack", "password": "$secret://kubernetes/login/jack" }] });
+    plane.create(POLICIES, &policy("login", ("HTTPRoute", "orders"), json!({ "basic-auth": users })));
+    wait(&plane, "/orders", (500, ""));
+    wait_reason(&plane, "login", "Invalid");
+    let secret = json!({
+        "metadata": { "name": "login" }, "type": "weir.dev/plugin", "stringData": { "jack": "hunter2" },
+    });
+    plane.create(SECRETS, &secret);
+    wait(&plane, "/orders", (401, ""));
+    wait_reason(&plane, "login", "Accepted");
+    plane.delete(&format!("{SECRETS}/login"));
+    wait(&plane, "/orders", (500, ""));
+    wait_reason(&plane, "login", "Invalid");
+    plane.delete(&format!("{POLICIES}/login"));
+    wait(&plane, "/orders", (200, "first"));
+    let told = edge.node.stderr();
+    assert!(!told.contains("forbidden"), "the chart gives all rights that the node needs: {told}");
+}
+
+/// Waits until the condition `Accepted` of the policy's target has this reason.
+#[track_caller]
+fn wait_reason(plane: &ControlPlane, policy: &str, reason: &str) {
+    eventually(&format!("{policy} is {reason}"), DEADLINE * 3, || {
+        let found = plane.get(&format!("{POLICIES}/{policy}"));
+        found["status"]["ancestors"][0]["conditions"][0]["reason"] == reason
+    });
 }

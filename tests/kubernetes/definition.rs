@@ -1,0 +1,113 @@
+//! The definition of WeirPolicy, as a real API server takes it.
+
+use serde_json::{Value, json};
+use weir_plugins::REGISTRY;
+use weir_testkit::{DEADLINE, eventually};
+
+use crate::control_plane::{ControlPlane, collection};
+use crate::policies::policy;
+
+const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/weirpolicies.weir.dev";
+
+/// A control plane that serves WeirPolicies, with the namespace of the policies.
+fn serving_policies() -> Option<ControlPlane> {
+    let plane = ControlPlane::start()?;
+    plane.create("/api/v1/namespaces", &json!({ "metadata": { "name": "shop" } }));
+    let policies = collection(&limit());
+    eventually("WeirPolicies are served", DEADLINE * 3, || plane.ask("GET", &policies, None).0 == 200);
+    Some(plane)
+}
+
+/// What the API server answers when it is asked whether it would create an object.
+fn dry_run(plane: &ControlPlane, object: &Value) -> (u16, String) {
+    plane.ask("POST", &format!("{}?dryRun=All&fieldValidation=Strict", collection(object)), Some(object))
+}
+
+fn limit() -> Value {
+    policy("limit", ("HTTPRoute", "orders"), json!({ "limit-count": { "count": 1, "time_window": 60 } }))
+}
+
+#[test]
+fn the_definition_is_structural_and_described() {
+    let Some(plane) = serving_policies() else { return };
+    let conditions = plane.get(DEFINITION)["status"]["conditions"].clone();
+    let of =
+        |name: &str| conditions.as_array().into_iter().flatten().find(|condition| condition["type"] == name).cloned();
+    assert_eq!(of("Established").expect("it has this condition")["status"], "True", "{conditions}");
+    // The API server adds this one if a schema is not.
+    assert_eq!(of("NonStructuralSchema"), None, "{conditions}");
+    eventually("`kubectl explain` has the options", DEADLINE * 3, || {
+        let (status, schema) = plane.ask("GET", "/openapi/v3/apis/weir.dev/v1alpha1", None);
+        status == 200 && schema.contains("rejected_code")
+    });
+}
+
+#[test]
+fn the_definition_accepts_the_example_of_each_plugin() {
+    let Some(plane) = serving_policies() else { return };
+    let mut refused = Vec::new();
+    for entry in REGISTRY.entries() {
+        let mut plugins: Value = serde_saphyr::from_str(entry.example).expect("examples are YAML");
+        if plugins[entry.name].is_null() {
+            plugins[entry.name] = json!({});
+        }
+        let (status, answer) = dry_run(&plane, &policy("example", ("HTTPRoute", "orders"), plugins));
+        if status != 201 {
+            refused.push(format!("{}: {answer}", entry.name));
+        }
+    }
+    assert_eq!(refused, [""; 0]);
+    let reference = json!({ "csrf": { "key": "$secret://kubernetes/csrf/key" } });
+    assert_eq!(dry_run(&plane, &policy("secret", ("Gateway", "edge"), reference)).0, 201);
+    let disabled = json!({ "csrf": { "_meta": { "disable": true } } });
+    assert_eq!(dry_run(&plane, &policy("disabled", ("Gateway", "edge"), disabled)).0, 201);
+    let mut ingress = limit();
+    ingress["spec"]["targetRefs"] = json!([{ "group": "networking.k8s.io", "kind": "Ingress", "name": "shop" }]);
+    assert_eq!(dry_run(&plane, &ingress).0, 201);
+}
+
+#[test]
+fn the_definition_refuses_what_no_policy_can_be() {
+    let Some(plane) = serving_policies() else { return };
+    assert_eq!(dry_run(&plane, &limit()).0, 201, "without a fault it is accepted");
+    let ingress = |section: Value| json!([{ "group": "networking.k8s.io", "kind": "Ingress", "name": "a", "sectionName": section }]);
+    let route = |name: &str| json!({ "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name });
+    for (path, value, told) in [
+        ("/spec/targetRefs/0/group", json!("networking.k8s.io"), "Ingress is of the group networking.k8s.io"),
+        ("/spec/targetRefs/0/kind", json!("Ingress"), "Ingress is of the group networking.k8s.io"),
+        ("/spec/targetRefs", ingress(json!("rule")), "an Ingress has no parts"),
+        ("/spec/targetRefs/0/group", json!(""), "Unsupported value"),
+        ("/spec/targetRefs/0/kind", json!("Service"), "Unsupported value"),
+        ("/spec/targetRefs/0/name", json!(""), "spec.targetRefs[0].name"),
+        ("/spec/targetRefs/0/name", json!("a".repeat(254)), "spec.targetRefs[0].name"),
+        ("/spec/targetRefs/0/sectionName", json!(""), "spec.targetRefs[0].sectionName"),
+        ("/spec/targetRefs", json!([]), "spec.targetRefs"),
+        (
+            "/spec/targetRefs",
+            Value::Array((0..17).map(|number| route(&number.to_string())).collect()),
+            "spec.targetRefs",
+        ),
+        ("/spec/targetRefs", Value::Null, "spec.targetRefs"),
+        ("/spec/plugins", json!({}), "spec.plugins"),
+        ("/spec/plugins", Value::Null, "spec.plugins"),
+        ("/spec/plugins/limit-count", json!("x"), "must be of type object"),
+        ("/spec/plugins/limit-count/time_window", json!(true), "spec.plugins.limit-count.time_window"),
+        ("/spec/plugins/limit-count/rejected_code", json!(99), "spec.plugins.limit-count.rejected_code"),
+        ("/spec", Value::Null, "spec"),
+        ("/specification", json!({}), "unknown field"),
+        ("/spec/targetRefs/0/namespace", json!("other"), "unknown field"),
+    ] {
+        let mut wrong = limit();
+        put(&mut wrong, path, value);
+        let (status, answer) = dry_run(&plane, &wrong);
+        assert!(matches!(status, 400 | 422) && answer.contains(told), "{path}: {status}: {answer}");
+    }
+}
+
+/// Puts a member at a path of JSON Pointer, which leads to it.
+fn put(object: &mut Value, path: &str, value: Value) {
+    let (above, member) = path.rsplit_once('/').expect("a path has a member");
+    let above =
+        if above.is_empty() { object } else { object.pointer_mut(above).expect("what has the member is there") };
+    above[member] = value;
+}
