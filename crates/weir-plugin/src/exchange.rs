@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use weir_proto::field::Name;
-use weir_proto::{Known, RequestHead, ResponseHead};
+use weir_proto::{Known, RequestHead, ResponseHead, Trailers};
 
 use crate::claims::CallerClaims;
 use crate::client_gateway::ClientGateway;
@@ -100,6 +100,9 @@ struct RareParts {
     /// `Some` in a traced exchange.
     turns: Option<Vec<PluginTurn>>,
     carrier: Option<Rc<Exchange>>,
+    time_limit: Option<Duration>,
+    /// Those of a response that plugins receive as a whole, while they do.
+    response_trailers: Trailers,
 }
 
 impl RareParts {
@@ -125,10 +128,12 @@ impl RareParts {
             refused_by,
             turns,
             carrier,
+            time_limit,
+            response_trailers,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
         (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
-        *carrier = None;
+        (*carrier, *time_limit, *response_trailers) = (None, None, Trailers::default());
         body_masks.clear();
         publish_quotas.clear();
         delivery_quotas.clear();
@@ -683,6 +688,21 @@ impl Exchange {
 
     pub fn set_carrier(&mut self, carrier: Rc<Exchange>) {
         self.rare.get_or_insert_default().carrier = Some(carrier);
+    }
+
+    /// The most time that the exchange may take from its beginning, if a plugin has set one.
+    pub fn time_limit(&self) -> Option<Duration> {
+        self.rare.as_ref()?.time_limit
+    }
+
+    /// Limits the time of the exchange, as `request_timeout` of a route does; the shorter one counts.
+    pub fn limit_time(&mut self, most: Duration) {
+        self.rare.get_or_insert_default().time_limit = Some(most);
+    }
+
+    /// The trailers of the response, of which [`crate::Plugin::on_response_body`] receives the whole content. It may take them.
+    pub fn response_trailers(&mut self) -> &mut Trailers {
+        &mut self.rare.get_or_insert_default().response_trailers
     }
 
     /// Starts recording the duration of each plugin's turn.

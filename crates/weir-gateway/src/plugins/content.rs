@@ -419,11 +419,17 @@ fn seen(
     mut body: Vec<u8>,
     trailers: &mut Trailers,
 ) -> Result<Vec<u8>, Stop> {
+    if !trailers.is_empty() {
+        *exchange.response_trailers() = std::mem::take(trailers);
+    }
     for link in &whole.links {
         let end =
             plugins.pricing.on_content(link, exchange, |exchange| link.step.on_response_body(exchange, &mut body));
         // It can be larger once it is decoded.
         end.map_err(|stop| if stop == Stop::ResponseTooLarge { whole.too_large(exchange) } else { stop })?;
+    }
+    if !whole.links.is_empty() {
+        *trailers = std::mem::take(exchange.response_trailers());
     }
     exchange.response.framing = Framing::Sized(body.len() as u64);
     let mut filters = filters_of_response(plugins, exchange)?;

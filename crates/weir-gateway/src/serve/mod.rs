@@ -137,7 +137,8 @@ async fn answer(
     }
     match target {
         Target::Upstream(number) => {
-            let mut timer = route.request_timeout.map(|most| timer(worker, exchange, most));
+            let most = route.request_timeout.into_iter().chain(exchange.time_limit()).min();
+            let mut timer = most.map(|most| timer(worker, exchange, most));
             let end = {
                 let mut served = pin!(proxy(worker, current, route, *number, client, exchange));
                 // Polled at one place, so that an exchange without a timer pays a branch and no call. At the end of its time it is

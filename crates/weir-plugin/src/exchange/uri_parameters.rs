@@ -72,6 +72,11 @@ impl UriParameters {
         Some(taken)
     }
 
+    /// Names and values, in order.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.found.iter().map(|(name, value)| (&**name, &self.values[value.clone()]))
+    }
+
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.found.iter().find(|(known, _)| **known == *name).map(|(_, value)| &self.values[value.clone()])
     }
