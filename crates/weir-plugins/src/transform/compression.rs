@@ -207,6 +207,8 @@ impl CompressionConditions {
         request.version >= self.oldest.0
             && is_plain
             && may_change
+            // Messages of gRPC are compressed one by one, if at all.
+            && !response.is_grpc()
             && match response.head.value(b"content-type") {
                 Some(value) => response.status == 416 || self.types.contain(value),
                 // A 304 does not tell the type of what it confirms, which may have been compressed, and neither does a 416.
