@@ -21,6 +21,7 @@ pub mod options;
 pub mod pattern;
 pub mod pattern_budget;
 pub mod plugin;
+pub mod protos;
 pub mod publishing;
 mod reply_head;
 pub mod responder;
@@ -59,6 +60,7 @@ pub use messages::{
     PingTerms, ReadMessages, StreamClose,
 };
 pub use plugin::{Flow, Phases, Plugin, Waiting};
+pub use protos::{ProtoDefinitions, ProtoFault};
 pub use publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 pub use reply_head::{ReplyField, ReplyHead};
 pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
