@@ -34,6 +34,7 @@ mod own_files;
 mod persistence;
 mod plugin_set;
 mod plugins;
+mod proto;
 mod reading;
 mod reference_text;
 mod references;
@@ -89,6 +90,7 @@ pub use otlp_metrics::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
 pub use persistence::PersistenceSpec;
 pub use plugin_set::PluginSet;
 pub use plugins::{ErrorResponse, PluginSpec, PluginSpecs};
+pub use proto::ProtoSpec;
 pub use resolved_texts::ResolvedText;
 pub use resource::{Reference, ResourceOrigin, is_path_step, is_position_id, position_id};
 pub use resource_access::{NameRule, ResourceRights};
@@ -137,6 +139,8 @@ pub struct Document {
     pub plugin_metadata: Vec<PluginSpec>,
     /// The managers of the secrets that options of plugins refer to.
     managers: Vec<SecretManager>,
+    /// The definitions that options of plugins refer to.
+    pub protos: Vec<ProtoSpec>,
     /// APISIX's list `plugins`: if present, no other plugin may be used.
     pub enabled_plugins: Option<HashSet<Box<str>>>,
     /// The store of the resources; `None` if they come from the file.

@@ -18,6 +18,7 @@ use crate::config_error::ConfigError;
 use crate::consumer::{Consumers, Credential};
 use crate::option_error::{self, Quoting};
 use crate::plugin::Plugin;
+use crate::protos::ProtoDefinitions;
 use crate::schema;
 use crate::state::{self, PerWorker};
 use crate::template::Template;
@@ -68,6 +69,7 @@ pub struct Build {
     is_part: bool,
     identity: String,
     upstreams: Vec<(Box<str>, u32)>,
+    proto: Option<Arc<ProtoDefinitions>>,
     shared: Rc<BuildContext>,
 }
 
@@ -104,6 +106,7 @@ pub struct BuildInputs {
     pub http: bool,
     pub https_port: bool,
     pub log_folders: bool,
+    pub protos: bool,
 }
 
 /// A fact a plugin declared while it was built, which affects other parts. It is declared again if the plugin is kept for the
@@ -270,6 +273,17 @@ impl Build {
     /// named there; an unknown name has been reported already.
     pub fn upstream(&self, place: &str) -> Option<u32> {
         self.upstreams.iter().find(|(named_at, _)| **named_at == *place).map(|(_, number)| *number)
+    }
+
+    /// Adds the resource of `protos` that the options name.
+    pub fn with_proto(self, proto: Option<Arc<ProtoDefinitions>>) -> Build {
+        Build { proto, ..self }
+    }
+
+    /// The resource of `protos` that the options name. `None` if they name none, or one that is not known.
+    pub fn proto(&self) -> Option<&Arc<ProtoDefinitions>> {
+        self.note(|inputs| inputs.protos = true);
+        self.proto.as_ref()
     }
 
     /// Compiles a text with variables at a place of the options. Warns of variables that can never have a value.

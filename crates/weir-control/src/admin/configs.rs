@@ -15,7 +15,6 @@ use super::context::{AdminContext, StandaloneResources, StandaloneState, WantedC
 use super::difference::difference;
 use super::dry_run;
 use super::host::take_room;
-use super::kinds;
 use super::plans::now_seconds;
 use super::redact::{redact, unmask};
 use super::request::AdminRequest;
@@ -241,10 +240,8 @@ type WantedResources = BTreeMap<ResourceKey, Value>;
 fn resources_of(lists: &BTreeMap<&'static str, Value>) -> Refused<WantedResources> {
     let mut wanted = BTreeMap::new();
     for (list, items) in lists {
-        match *list {
-            "protos" if items.as_array().is_some_and(|items| !items.is_empty()) => return refuse(kinds::NO_PROTOS),
-            PLUGINS => return refuse("the list `plugins` belongs in the configuration file of the node; leave it out"),
-            _ => {}
+        if *list == PLUGINS {
+            return refuse("the list `plugins` belongs in the configuration file of the node; leave it out");
         }
         for (index, item) in items.as_array().into_iter().flatten().enumerate() {
             let key = key_of(list, index, item);

@@ -7,10 +7,6 @@ pub(super) use crate::document::kinds::{CREDENTIAL, IdRule, ResourceKind};
 use crate::document::kinds::{self, KINDS};
 use crate::keys::schema;
 
-/// The refusal of protos. Those that a shared etcd already has can be read and deleted.
-pub(super) const NO_PROTOS: &str =
-    "this version does not support protos (`grpc-transcode`), so they would have no effect";
-
 /// The kind of the resources of a list that stores hold.
 pub(super) fn find(list: &str) -> Option<&'static ResourceKind> {
     kinds::find(list).filter(|kind| kind.is_stored)

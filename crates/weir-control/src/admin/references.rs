@@ -33,11 +33,12 @@ pub(super) fn refuse_if_used(view: &ResourceView, key: &ResourceKey) -> Result<(
         let problem = format!("can not delete this {name}{directly}, {user} [{id}] is still using it now");
         return Err(PlanRefusal::Wrong(problem));
     }
-    if key.list() == "upstreams"
-        && let Some((user, id)) = split_with(view, key.id())
+    let by_plugin = PLUGINS.iter().find(|plugin| plugin.list == key.list());
+    if let Some(plugin) = by_plugin
+        && let Some((user, id)) = plugin.user(view, key.id())
     {
-        let problem =
-            format!("can not delete this upstream, plugin in {} [{id}] is still using it now", user.schema_name());
+        let (name, whose, user) = (kind.name, plugin.whose, user.schema_name());
+        let problem = format!("can not delete this {name}, {whose}{user} [{id}] is still using it now");
         return Err(PlanRefusal::Wrong(problem));
     }
     Ok(())
@@ -59,24 +60,41 @@ fn user(view: &ResourceView, key: &ResourceKey) -> Option<(&'static ResourceKind
     None
 }
 
-/// The first resource whose `traffic-split` refers to the upstream.
-fn split_with(view: &ResourceView, id: &str) -> Option<(&'static ResourceKind, String)> {
-    for kind in KINDS.iter().filter(|kind| kind.has_plugins()) {
-        for (key, resource) in view.list(kind.list) {
-            if resource.json.contains("traffic-split") && names(&resource.value()["plugins"]["traffic-split"], id) {
-                return Some((kind, key.id().to_owned()));
-            }
-        }
-    }
-    None
+/// A plugin whose options refer to resources of a list.
+struct ReferringPlugin {
+    name: &'static str,
+    option: &'static str,
+    list: &'static str,
+    /// What stands before its resource in APISIX's message.
+    whose: &'static str,
 }
 
-fn names(options: &Value, id: &str) -> bool {
-    match options {
-        Value::Object(members) => members
-            .iter()
-            .any(|(name, value)| name == "upstream_id" && id_text(value).as_deref() == Some(id) || names(value, id)),
-        Value::Array(items) => items.iter().any(|item| names(item, id)),
-        _ => false,
+const PLUGINS: [ReferringPlugin; 2] = [
+    ReferringPlugin { name: "traffic-split", option: "upstream_id", list: "upstreams", whose: "plugin in " },
+    ReferringPlugin { name: "grpc-transcode", option: "proto_id", list: "protos", whose: "" },
+];
+
+impl ReferringPlugin {
+    /// The first resource whose plugin refers to the one with this id.
+    fn user(&self, view: &ResourceView, id: &str) -> Option<(&'static ResourceKind, String)> {
+        for kind in KINDS.iter().filter(|kind| kind.has_plugins()) {
+            for (key, resource) in view.list(kind.list) {
+                if resource.json.contains(self.name) && self.names(&resource.value()["plugins"][self.name], id) {
+                    return Some((kind, key.id().to_owned()));
+                }
+            }
+        }
+        None
+    }
+
+    fn names(&self, options: &Value, id: &str) -> bool {
+        let is_it = |(name, value): (&String, &Value)| {
+            name == self.option && id_text(value).as_deref() == Some(id) || self.names(value, id)
+        };
+        match options {
+            Value::Object(members) => members.iter().any(is_it),
+            Value::Array(items) => items.iter().any(|item| self.names(item, id)),
+            _ => false,
+        }
     }
 }

@@ -134,9 +134,6 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest) -> Ad
 }
 
 async fn resource(context: &AdminContext, request: &AdminRequest, target: ResourceTarget) -> Refused<AdminResponse> {
-    if target.kind.list == "protos" && !matches!(request.method, Method::GET | Method::DELETE) {
-        return refuse(kinds::NO_PROTOS);
-    }
     let body = request.json()?;
     let expires_ms = request.expires_ms()?;
     let condition = Precondition::of(&request.headers);

@@ -124,13 +124,10 @@ fn put_kind(key: &ResourceKey) -> Result<&'static ResourceKind, String> {
     let kind = kinds::find(key.list()).ok_or_else(|| format!("`{key}` is not the key of a resource"))?;
     let kind = if key.consumer_of_credential().is_some() { &CREDENTIAL } else { kind };
     let is_deep = key.id().contains('/') && kind.id != IdRule::Manager && key.consumer_of_credential().is_none();
-    match kind.list {
-        "protos" => Err(kinds::NO_PROTOS.to_owned()),
-        _ if is_deep || !key.id().split('/').all(is_id) => {
-            Err(format!("`{key}` is not the key of a resource: use letters, digits, `-`, `_` and `.` in ids"))
-        }
-        _ => Ok(kind),
+    if is_deep || !key.id().split('/').all(is_id) {
+        return Err(format!("`{key}` is not the key of a resource: use letters, digits, `-`, `_` and `.` in ids"));
     }
+    Ok(kind)
 }
 
 /// The length of a value as text.
@@ -176,9 +173,6 @@ fn operation(item: &Value, request: &AdminRequest) -> Result<Operation, String> 
     let is_deep = key.id().contains('/') && kind.id != IdRule::Manager && key.consumer_of_credential().is_none();
     if is_deep {
         return Err(format!("`{key}` is not the key of a resource of this node"));
-    }
-    if kind.list == "protos" && action != "delete" {
-        return Err(kinds::NO_PROTOS.to_owned());
     }
     if matches!(action, "put") && !key.id().split('/').all(is_id) {
         return Err(format!("`{key}` is not the key of a resource: use letters, digits, `-`, `_` and `.` in ids"));

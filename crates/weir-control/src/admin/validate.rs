@@ -31,9 +31,6 @@ pub(super) fn one(list: &str, registry: Registry, request: &AdminRequest) -> Ref
     if let (IdRule::Manager, Value::Object(members)) = (kind.id, &mut value) {
         members.entry("id").or_insert_with(|| "vault/1".into());
     }
-    if kind.list == "protos" {
-        return refuse(kinds::NO_PROTOS);
-    }
     let found = || faults_of(kind, value, &registry);
     let (faults, is_spent) = pattern_budget::within(request.pattern_bytes(), found);
     Ok(match &faults[..] {

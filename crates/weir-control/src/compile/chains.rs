@@ -8,16 +8,17 @@ use std::sync::Arc;
 
 use serde_json::json;
 use weir_gateway::snapshot::{Chain, ChainReach, ConsumerPlugins, Link, Rank};
-use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, Registry};
+use weir_plugin::{Build, BuildContext, BuildInputs, Declaration, ProtoDefinitions, Registry};
 
 use super::built::{BuiltPlugin, BuiltSet, Sets, nearest};
 use super::consumers::{KnownConsumers, OverlayLayers};
 use super::dependencies::Dependencies;
 use super::plugin_findings::{inside, path_of, report_unknown, split_credential};
-use super::{Compiler, meta};
+use super::{Compiler, by_id, meta};
 use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, StreamRouteSpec, TrafficShare};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{join, listed};
+use crate::text::tree::TreePath;
 
 /// Findings from building a route's own plugins.
 pub(super) struct OwnPlugins {
@@ -146,6 +147,7 @@ impl<'a> Chains<'a> {
             filter: None,
             error_response: None,
             shares: Vec::new(),
+            proto: None,
         };
         Some(PluginSet { id: "http3".into(), origin, content, plugins: vec![plugin] })
     }
@@ -376,7 +378,11 @@ impl<'a> Chains<'a> {
         }
         let number = |share: &TrafficShare| Some((share.path.clone(), *self.upstreams.get(&*share.origin.path)?));
         let upstreams = plugin.shares.iter().filter_map(number).collect();
-        let mut build = Build::of(owner.to_owned(), &self.shared).with_upstreams(upstreams);
+        let proto = match &plugin.proto {
+            Some(_) => Some(self.proto(origin, plugin)?),
+            None => None,
+        };
+        let mut build = Build::of(owner.to_owned(), &self.shared).with_upstreams(upstreams).with_proto(proto);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
             Err(error) => {
@@ -407,6 +413,14 @@ impl<'a> Chains<'a> {
             name: entry.name,
             identifies: entry.identifies,
         })
+    }
+
+    /// The definitions that a plugin refers to; `None` if a fault has been reported.
+    fn proto(&self, origin: &ResourceOrigin, plugin: &PluginSpec) -> Option<Arc<ProtoDefinitions>> {
+        let protos = by_id(self.compiler.document.protos.iter(), |proto| &proto.id);
+        let key = format!("plugins{}.proto_id", TreePath::suffix(&plugin.name));
+        let found = self.compiler.referred(origin, &key, &plugin.proto, &protos, "protos");
+        found.map(|proto| Arc::clone(&proto.definitions))
     }
 
     fn report(&self, origin: &ResourceOrigin, plugin: &PluginSpec, problem: String, advice: Option<String>) {

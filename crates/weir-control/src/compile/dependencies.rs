@@ -11,7 +11,7 @@ use crate::text::fingerprint::Fingerprint;
 
 /// A set of inputs that are outside of a resource; as a result, those that have not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dependencies(u8);
+pub(super) struct Dependencies(u16);
 
 impl Dependencies {
     pub(super) const CONSUMERS: Dependencies = Dependencies(1);
@@ -26,6 +26,8 @@ impl Dependencies {
     pub(super) const TLS: Dependencies = Dependencies(1 << 6);
     /// The directories in which plugins may write files.
     pub(super) const LOG_FOLDERS: Dependencies = Dependencies(1 << 7);
+    /// The resources of `protos`.
+    pub(super) const PROTOS: Dependencies = Dependencies(1 << 8);
 
     pub(super) fn and(self, other: Dependencies) -> Dependencies {
         Dependencies(self.0 | other.0)
@@ -63,6 +65,7 @@ impl From<BuildInputs> for Dependencies {
             | Dependencies::HTTP.only_if(inputs.http)
             | Dependencies::HTTPS_PORT.only_if(inputs.https_port)
             | Dependencies::LOG_FOLDERS.only_if(inputs.log_folders)
+            | Dependencies::PROTOS.only_if(inputs.protos)
     }
 }
 
@@ -76,6 +79,7 @@ pub(super) struct Surroundings {
     http: Fingerprint,
     https_port: Fingerprint,
     log_folders: Fingerprint,
+    protos: Fingerprint,
     names: Fingerprint,
     pub(super) tls: Fingerprint,
 }
@@ -101,6 +105,7 @@ impl Surroundings {
             )),
             https_port: sections(&["listen", "listeners"]),
             log_folders: Fingerprint::of(document.access().map(|access| &*access.writable)),
+            protos: sections(&["protos"]),
             names: names(document),
             tls: Fingerprint::of((sections(&["ssls", "ssl_trusted_certificate", "upstream_tls_verify"]), files)),
         }
@@ -113,19 +118,21 @@ impl Surroundings {
             | Dependencies::HTTP.only_if(self.http == before.http)
             | Dependencies::HTTPS_PORT.only_if(self.https_port == before.https_port)
             | Dependencies::LOG_FOLDERS.only_if(self.log_folders == before.log_folders)
+            | Dependencies::PROTOS.only_if(self.protos == before.protos)
             | Dependencies::NAMES.only_if(self.names == before.names)
             | Dependencies::TLS.only_if(self.tls == before.tls)
     }
 
     /// The current fingerprint of these inputs of plugins.
     pub(super) fn of_inputs(&self, inputs: BuildInputs) -> Fingerprint {
-        let BuildInputs { consumers, metadata, http, https_port, log_folders } = inputs;
+        let BuildInputs { consumers, metadata, http, https_port, log_folders, protos } = inputs;
         Fingerprint::of([
             consumers.then_some(self.consumers),
             metadata.then_some(self.metadata),
             http.then_some(self.http),
             https_port.then_some(self.https_port),
             log_folders.then_some(self.log_folders),
+            protos.then_some(self.protos),
         ])
     }
 }

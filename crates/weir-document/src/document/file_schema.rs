@@ -21,8 +21,7 @@ pub fn file_schema() -> Value {
 fn list(kind: &ResourceKind, definitions: &mut Definitions) -> Value {
     let list = match kind.table() {
         Some(table) => json!({ "type": "array", "items": { "$ref": definitions.reference(table) } }),
-        None if kind.is_served => json!({ "type": "array", "items": { "type": "object" } }),
-        None => json!({ "type": "array", "maxItems": 0, "description": "This version does not support them." }),
+        None => json!({ "type": "array", "items": { "type": "object" } }),
     };
     // A key without a value counts as absent.
     json!({ "oneOf": [list, { "type": "null" }] })

@@ -7,6 +7,7 @@ use super::consumer::CONSUMER;
 use super::hub::HUB;
 use super::listener::LISTENER;
 use super::plugin_set::{GLOBAL_RULE, PLUGIN_SET};
+use super::proto::PROTO;
 use super::route::{ROUTE, SERVICE};
 use super::secrets::SECRET_MANAGER;
 use super::stream_route::STREAM_ROUTE;
@@ -45,8 +46,6 @@ pub struct ResourceKind {
     pub is_stored: bool,
     /// Whether only admins may change it: it decides what the node is to other machines, or what a name means.
     pub only_admins: bool,
-    /// Whether this version serves it. The list of one that it does not serve must be empty.
-    pub is_served: bool,
     /// Its keys. `None`: any, which are not known here.
     keys: Option<&'static dyn MapKeys>,
 }
@@ -61,7 +60,6 @@ const fn kind(list: &'static str, name: &'static str, id: IdRule, keys: Option<&
         is_long: false,
         is_stored: true,
         only_admins: false,
-        is_served: true,
         keys,
     }
 }
@@ -83,10 +81,6 @@ impl ResourceKind {
 
     const fn only_admins(self) -> ResourceKind {
         ResourceKind { only_admins: true, ..self }
-    }
-
-    const fn not_served(self) -> ResourceKind {
-        ResourceKind { is_served: false, ..self }
     }
 
     /// The keys that one may have; `None` if that is not known here.
@@ -126,7 +120,7 @@ const ALL: &[ResourceKind] = &[
     kind("ssls", "ssl", IdRule::Any, Some(&SSL)).patch(),
     kind("secrets", "secret", IdRule::Manager, Some(&SECRET_MANAGER)).patch().only_admins(),
     kind("listeners", "listener", IdRule::Any, Some(&LISTENER)).patch().only_admins(),
-    kind("protos", "proto", IdRule::Any, None).not_served(),
+    kind("protos", "proto", IdRule::Any, Some(&PROTO)),
     kind("stream_routes", "stream route", IdRule::Any, Some(&STREAM_ROUTE)),
     ResourceKind { is_stored: false, ..kind("hubs", "hub", IdRule::Any, Some(&HUB)) },
 ];

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use weir_plugin::{ExchangePhase, Expression};
 
 use super::condition;
+use super::resource::{Reference, read_id};
 use super::shares::{self, TrafficShare};
 use crate::keys::kinds::{Custom, custom};
 use crate::keys::schema::Definitions;
@@ -30,6 +31,8 @@ pub struct PluginSpec {
     pub error_response: Option<ErrorResponse>,
     /// The upstreams in its options.
     pub shares: Vec<TrafficShare>,
+    /// The resource of `protos` in its options.
+    pub proto: Option<Reference>,
 }
 
 /// The body that replaces that of the plugin's responses with a status of 400 or more.
@@ -61,6 +64,7 @@ fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
         filter: None,
         error_response: None,
         shares: Vec::new(),
+        proto: None,
     };
     // `key-auth:` without a value is the plugin with its default options.
     let entries = if at.is_null() { &[] } else { at.entries()? };
@@ -68,10 +72,20 @@ fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
     meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
     if !plugin.disabled && !at.is_null() {
         plugin.shares = shares::read(&plugin.name, at);
+        plugin.proto = read_proto(&plugin.name, at);
     }
     let options = options.iter().map(|option| (option.key.to_string(), option.value.to_json()));
     plugin.options = Value::Object(options.collect());
     Some(plugin)
+}
+
+/// The plugin whose options name definitions, and its option.
+const WITH_PROTO: (&str, &str) = ("grpc-transcode", "proto_id");
+
+fn read_proto(plugin: &str, options: &NodeReader) -> Option<Reference> {
+    let entry = options.node().entry(WITH_PROTO.1).filter(|_| plugin == WITH_PROTO.0)?;
+    let at = options.below(entry);
+    read_id(&at).map(|id| Reference { id, place: at.place() })
 }
 
 /// An item of `plugin_metadata`, whose id is the name of a plugin; all other members are options.
@@ -96,6 +110,7 @@ pub(super) fn read_metadata(at: &NodeReader, _: usize) -> Option<PluginSpec> {
         filter: None,
         error_response: None,
         shares: Vec::new(),
+        proto: None,
     })
 }
 

@@ -10,7 +10,7 @@ use super::resolved_texts::ResolvedTexts;
 use super::settings::NodeSettings;
 use super::text_positions::TextPositions;
 use super::{
-    Document, StoreOrigin, certificate, consumer, hub, kinds, listener, plugin_set, plugins, resource, secrets,
+    Document, StoreOrigin, certificate, consumer, hub, kinds, listener, plugin_set, plugins, proto, resource, secrets,
     settings, stream_route,
 };
 use crate::text::diagnostic::Faults;
@@ -41,7 +41,6 @@ impl Document {
             document.put_lists(lists.unwrap_or_else(|| LongLists::of_nodes(nodes, &faults)), &faults);
             document.read_resources(&fields);
             document.enabled_plugins = settings::enabled_plugins(&fields);
-            refuse_what_is_not_served(&fields);
         }
         document.faults = faults.into_diagnostics();
         document
@@ -68,6 +67,7 @@ impl Document {
             consumer_groups: Vec::new(),
             plugin_metadata: Vec::new(),
             managers: Vec::new(),
+            protos: Vec::new(),
             enabled_plugins: None,
             store: None,
             read_at: SystemTime::now(),
@@ -124,22 +124,6 @@ impl Document {
         self.listeners = resource::list(fields, "listeners", listener::read_resource, |one| (&*one.id).into());
         self.stream_routes = resource::list(fields, "stream_routes", stream_route::read, |route| (&*route.id).into());
         self.managers = resource::list(fields, "secrets", secrets::read, |one| (&*one.id).into());
-    }
-}
-
-fn refuse_what_is_not_served(fields: &MapReader) {
-    let not_served = kinds::KINDS.iter().filter(|kind| !kind.is_served);
-    for list in not_served.filter_map(|kind| fields.get(kind.list)) {
-        if !list.is_list() {
-            list.report_advising("expected a list", "write `[]` or leave it out");
-            continue;
-        }
-        // Each item, so that a store sets all of them aside at once.
-        for item in list.items() {
-            item.report_advising(
-                "this kind of resource is not supported yet by this version",
-                "leave the list out; its entries would have no effect",
-            );
-        }
+        self.protos = resource::list(fields, "protos", proto::read, |one| (&*one.id).into());
     }
 }
