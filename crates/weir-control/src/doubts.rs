@@ -5,6 +5,7 @@ mod bodies;
 mod consumers;
 mod routes;
 mod streams;
+mod transcoding;
 mod uris;
 mod variables;
 
@@ -93,6 +94,7 @@ impl<'a> Doubts<'a> {
         streams::held_as_a_whole(self);
         variables::taken_literally(self);
         bodies::limited_by_the_node(self);
+        transcoding::without_http2(self);
     }
 
     fn enabled_routes(&self) -> impl Iterator<Item = &'a RouteSpec> {

@@ -33,7 +33,7 @@ pub(super) fn held_as_a_whole(doubts: &Doubts) {
 }
 
 /// The plugins of a route that are on, with the resources that they are in.
-fn plugins_of<'a>(doubts: &Doubts<'a>, route: &'a RouteSpec) -> Vec<(&'a ResourceOrigin, &'a PluginSpec)> {
+pub(super) fn plugins_of<'a>(doubts: &Doubts<'a>, route: &'a RouteSpec) -> Vec<(&'a ResourceOrigin, &'a PluginSpec)> {
     let of_service = doubts.resources.service_of(route).map(|service| (&service.origin, &service.plugins));
     let of_set = doubts.resources.plugin_config_of(route).map(|set| (&set.origin, &set.plugins));
     let all = [Some((&route.origin, &route.plugins)), of_service, of_set];
