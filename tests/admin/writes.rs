@@ -179,17 +179,17 @@ fn invalid_requests_are_refused_and_leave_no_revision() {
     // (method, path, additional field, body, status, part of the message)
     let table = [
         ("PATCH", "configs", "", r#"{"operations": []}"#, 400, "`operations` is empty"),
-        ("PUT", "protos/p", "", r#"{"content": "x"}"#, 400, "does not support protos"),
-        ("POST", "protos", "", r#"{"content": "x"}"#, 400, "does not support protos"),
+        ("PUT", "protos/p", "", r#"{"content": "message A"}"#, 400, "invalid content: line 1 column"),
+        ("POST", "protos", "", r#"{"content": "message A"}"#, 400, "invalid content: line 1 column"),
         (
             "PATCH",
             "configs",
             "",
             r#"{"operations": [{"put": "protos/p", "value": {"content": "x"}}]}"#,
             400,
-            "operations[0]: this version does not support protos",
+            "invalid content: is neither",
         ),
-        ("POST", "schema/validate/protos", "", r#"{"content": "x"}"#, 400, "does not support protos"),
+        ("POST", "schema/validate/protos", "", r#"{"content": "message A"}"#, 400, "invalid content: line 1 column"),
         ("POST", "configs/validate", "", r#"{"protos": [{"id": "p", "content": "x"}]}"#, 400, "validation failed"),
         ("PUT", "consumers/p", "If-None-Match: *\r\n", r#"{"username": "p"}"#, 412, "the resource exists"),
         (
@@ -552,4 +552,35 @@ fn resources_name_no_files_unless_the_node_allows_it() {
         let answer = api.ask("PUT", "upstreams/there", "", &listed("nodes/there.yaml"));
         assert_eq!(answer.status, if allows { 201 } else { 400 }, "{}", answer.text());
     }
+}
+
+#[test]
+fn protos_are_served_and_stay_while_a_plugin_uses_them() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    let proto = |method: &str| {
+        let text = format!("service S {{ rpc {method} (A) returns (A); }} message A {{}}");
+        json!({ "content": text }).to_string()
+    };
+    let route = json!({
+        "uri": "/a",
+        "plugins": { "grpc-transcode": { "proto_id": "p", "service": "S", "method": "One" } },
+        "upstream": { "scheme": "grpc", "nodes": { "127.0.0.1:1": 1 } },
+    });
+    let missing = api.ask("PUT", "routes/r", "", &route.to_string());
+    assert!(missing.status == 400 && missing.text().contains("`protos` has no `p`"), "{}", missing.text());
+    api.put("protos/p", &proto("One"));
+    api.put("routes/r", &route.to_string());
+    assert_eq!(gateway.get("/a").status, 502, "there is no service");
+    let deleted = api.ask("DELETE", "protos/p", "", "");
+    assert_eq!(deleted.status, 400);
+    let told = "can not delete this proto, route [r] is still using it now";
+    assert!(deleted.text().contains(told), "{}", deleted.text());
+    // A change of the definitions concerns the plugins that use them.
+    let changed = api.ask("PUT", "protos/p", "", &proto("Other"));
+    assert!(changed.status == 400 && changed.text().contains("`S` has no method `One`"), "{}", changed.text());
+    api.put("protos/p", &proto("One").replace("message A", "message B {} message A"));
+    assert_eq!(api.ask("PATCH", "protos/p", "", "{}").status, 405);
+    assert_eq!(api.ask("DELETE", "routes/r", "", "").status, 200);
+    assert_eq!(api.ask("DELETE", "protos/p", "", "").status, 200);
 }

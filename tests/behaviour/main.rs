@@ -4,6 +4,7 @@
 mod checks;
 mod grpc;
 mod grpc_libraries;
+mod grpc_transcode;
 mod grpc_web;
 mod grpcurl;
 mod http1;

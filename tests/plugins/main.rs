@@ -13,6 +13,7 @@ mod exact_limits;
 mod ext_authz;
 mod forward_auth;
 mod graphql;
+mod grpc_transcode;
 mod jwe;
 mod ldap;
 mod limits;

@@ -73,6 +73,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         "{ uri: 'no', signin_url: 'no', signin_redirect_param: '!', upstream_headers: ['a b', 'c d'] }",
         &["signin_url", "uri", "signin_redirect_param", "upstream_headers[0]", "upstream_headers[1]"],
     ),
+    (
+        "grpc-transcode",
+        "{ proto: 'message A {} service S {}', service: A, method: a, pb_option: [enum_as_name, enum_as_value], status_detail_type: B }",
+        &["pb_option[1]", "status_detail_type", "service"],
+    ),
     ("hmac-auth", "{ signed_headers: ['a b', 'c d'] }", &["signed_headers[0]", "signed_headers[1]"]),
     ("http-logger", "{ uri: 'no', auth_header: \"a\\nb\" }", &["uri", "auth_header"]),
     ("ip-restriction", "{ whitelist: [a, b] }", &["whitelist[0]", "whitelist[1]"]),

@@ -68,6 +68,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<log::file_logger::FileLogger>().on_streams(),
     Entry::of::<auth::forward_auth::ForwardAuth>(),
     Entry::of::<security::graphql_threat_protection::GraphqlThreatProtection>(),
+    Entry::of::<transform::grpc_transcode::GrpcTranscode>(),
     Entry::of::<transform::grpc_web::GrpcWeb>(),
     Entry::of::<transform::gzip::Gzip>(),
     Entry::authenticating::<auth::hmac_auth::HmacAuth>(),

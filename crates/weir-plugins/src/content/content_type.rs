@@ -80,6 +80,14 @@ pub fn is(value: &[u8], media_type: &str) -> bool {
     name(value).eq_ignore_ascii_case(media_type.as_bytes())
 }
 
+/// Whether a request names the type in `Accept`, with any weight.
+pub fn is_accepted(head: &Head, media_type: &[u8]) -> bool {
+    head.values(b"accept").any(|value| {
+        let types = value.split(|byte| *byte == b',').map(|kind| kind.split(|byte| *byte == b';').next());
+        types.flatten().any(|kind| kind.trim_ascii().eq_ignore_ascii_case(media_type))
+    })
+}
+
 /// Whether the content is a form as browsers send it by default.
 pub fn is_form(value: &[u8]) -> bool {
     is(value, "application/x-www-form-urlencoded")

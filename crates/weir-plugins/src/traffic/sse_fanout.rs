@@ -21,6 +21,7 @@ mod streams;
 mod totals;
 mod window;
 
+use crate::content::content_type;
 use feed::{FeedClient, FeedItem, FeedStage, FeedWake, Feeds, JoinRequest, NewStream, OtherAnswer, WorkerFeeds};
 use source::{FeedSource, RESERVED_BYTES, SourceTimes, shared_fields};
 pub use streams::StreamLimit;
@@ -275,10 +276,7 @@ impl Plugin for FanoutPlugin {
 }
 
 fn wants_events(request: &RequestHead) -> bool {
-    let accepts = request.head.values(b"accept").any(|value| {
-        let types = value.split(|byte| *byte == b',').map(|kind| kind.split(|byte| *byte == b';').next());
-        types.flatten().any(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
-    });
+    let accepts = content_type::is_accepted(&request.head, b"text/event-stream");
     request.method == Method::Get && request.client_method() == Method::Get && !request.upgrade && accepts
 }
 

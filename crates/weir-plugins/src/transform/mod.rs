@@ -6,6 +6,7 @@ pub mod brotli;
 pub mod compression;
 pub mod degraphql;
 pub mod error_page;
+pub mod grpc_transcode;
 pub mod grpc_web;
 pub mod gzip;
 pub mod proxy_rewrite;

@@ -1,0 +1,759 @@
+mod arguments;
+mod frames;
+#[doc(hidden)]
+pub mod fuzzing;
+mod json;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use weir_plugin::proto::h2::ErrorCode;
+use weir_plugin::proto::{Method, Trailers};
+use weir_plugin::suggest::closest;
+use weir_plugin::{
+    Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, ProtoDefinitions, Stage, Stop,
+    UriParameters, form,
+};
+
+use self::arguments::ArgumentFault;
+use self::frames::{FrameFault, MessageFrames};
+use self::json::{JsonFault, JsonForm};
+use self::status::{CallStatus, DetailForm};
+use crate::answer::RefusalResponse;
+use crate::content::{DIGESTS, coding, content_type, forget_response_content};
+use crate::grpc_call::{PREFIX, framed};
+
+/// Turns requests of a REST API into calls of a gRPC service, for an upstream whose `scheme` is `grpc` or `grpcs`.
+///
+/// The message of the call is made of the body, which is JSON or a form, or of the query string if there is no body. The parameters in
+/// the `uri` of the route (`/users/:id`) set the fields of the same names in either case. JSON is read by the JSON mapping of protobuf: a
+/// field that the message does not have is refused with 400, and the answer names the place of each fault. In a query string and in a form
+/// `user.name=a` names the field of a message, `texts.en=a` the value in a map, and an argument that is repeated a list. Arguments of
+/// the query and parameters of the `uri` that name no field are ignored, since others may be for another plugin; those of a form are not.
+///
+/// The answer is the JSON of the message, with the names of fields as in the `.proto`. Integers of 64 bits are numbers, as in APISIX;
+/// many clients, JavaScript among them, cannot read those beyond 2^53 exactly: `int64_as_string` is for these. The stream of a server is a
+/// line of JSON for each message (`application/x-ndjson`) or, for a client that accepts `text/event-stream`, an event for each. A method
+/// that takes a stream of messages cannot be called.
+///
+/// A call that fails has the HTTP status for its status: 1 is 499, 3, 9 and 11 are 400, 4 is 504, 5 is 404, 6 and 10 are 409, 7 is 403, 8 is
+/// 429, 12 is 501, 14 is 503, 16 is 401, any other 500. `grpc-status` and `grpc-message` are fields of the response. A stream that fails
+/// after the service has begun to answer ends with the line `{"error":{"code":…,"message":…}}`, or with the event `error` that contains it; a stream of
+/// events that does not fail ends with the event `end`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrpcTranscode {
+    /// The id of the definitions of the service in `protos`.
+    proto_id: Option<Value>,
+    /// The definitions themselves, in place of `proto_id`: as `content` of a resource in `protos`.
+    proto: Option<String>,
+    /// The full name of the service: `shop.Orders`.
+    #[schemars(length(min = 1))]
+    service: String,
+    /// The name of the method: `Place`.
+    #[schemars(length(min = 1))]
+    method: String,
+    /// The time that the call may take from the arrival of the request, which the service is told in `grpc-timeout`; 0 is no limit.
+    #[serde(default)]
+    #[schemars(range(max = 99_999_999))]
+    #[schemars(extend("x-weir-unit" = "ms"))]
+    deadline: u32,
+    /// How messages are written as JSON, at most one of each group: `enum_as_name` (default) or `enum_as_value`; `int64_as_number`
+    /// (default), `int64_as_string` or `int64_as_hexstring`; `auto_default_values` (default) or `use_default_values`, which write fields
+    /// with the default value of their type, or `no_default_values` or `use_default_metatable`, which do not. `disable_hooks` and
+    /// `enable_hooks` have no effect.
+    #[serde(default)]
+    #[schemars(length(min = 1))]
+    pb_option: Option<Vec<PbOption>>,
+    /// The response of a call that fails contains the status as JSON: `{"error":{"code":5,"message":"…","details":[…]}}`.
+    #[serde(default)]
+    show_status_in_body: bool,
+    /// The full name of the message that the details of a status are decoded as. Those of other types have their bytes in base64.
+    status_detail_type: Option<String>,
+    /// The maximum size of a request body. A larger one is refused with 413.
+    #[serde(default = "default_max_req_body_size")]
+    #[schemars(range(min = 1, max = 268_435_456))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
+    max_req_body_size: u32,
+    /// The maximum size of a message that the service sends. One that is larger is answered with 502, or ends a stream. 4 MiB is the limit
+    /// of most clients of gRPC.
+    #[serde(default = "default_max_message_size")]
+    #[schemars(range(min = 1, max = 268_435_456))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
+    max_message_size: u32,
+    /// The maximum size of the JSON of such a message, which can be a multiple of its size.
+    #[serde(default = "default_max_resp_body_size")]
+    #[schemars(range(min = 1, max = 1_073_741_824))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
+    max_resp_body_size: u32,
+}
+
+fn default_max_req_body_size() -> u32 {
+    1 << 20
+}
+
+fn default_max_message_size() -> u32 {
+    4 << 20
+}
+
+fn default_max_resp_body_size() -> u32 {
+    64 << 20
+}
+
+/// How messages are written as JSON, with the names of lua-protobuf, which APISIX uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum PbOption {
+    EnumAsName,
+    EnumAsValue,
+    Int64AsNumber,
+    Int64AsString,
+    Int64AsHexstring,
+    AutoDefaultValues,
+    NoDefaultValues,
+    UseDefaultValues,
+    UseDefaultMetatable,
+    EnableHooks,
+    DisableHooks,
+}
+
+impl PbOption {
+    /// Of each group only one can be in force.
+    fn group(self) -> usize {
+        match self {
+            PbOption::EnumAsName | PbOption::EnumAsValue => 0,
+            PbOption::Int64AsNumber | PbOption::Int64AsString | PbOption::Int64AsHexstring => 1,
+            PbOption::AutoDefaultValues
+            | PbOption::NoDefaultValues
+            | PbOption::UseDefaultValues
+            | PbOption::UseDefaultMetatable => 2,
+            PbOption::EnableHooks | PbOption::DisableHooks => 3,
+        }
+    }
+}
+
+impl Definition for GrpcTranscode {
+    const NAME: &'static str = "grpc-transcode";
+    const PRIORITY: i32 = 506;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"grpc-transcode:
+  proto: |
+    syntax = "proto3";
+    package greet;
+    service Greeter { rpc Hello (Request) returns (Reply); }
+    message Request { string name = 1; }
+    message Reply { string text = 1; }
+  service: greet.Greeter
+  method: Hello
+  deadline: 2000"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        self.check_pb_options(build);
+        let definitions = self.definitions(build)?;
+        let pool = definitions.pool();
+        let detail = match &self.status_detail_type {
+            Some(name) => match pool.get_message_by_name(name) {
+                Some(message) => Some(message),
+                None => {
+                    let advice =
+                        meant(name, pool.all_messages().map(|message| message.full_name().to_owned()).collect());
+                    build.fault("status_detail_type", format!("the proto has no message `{name}`{advice}"));
+                    None
+                }
+            },
+            None => None,
+        };
+        let method = self.method(pool)?;
+        if method.is_client_streaming() {
+            let problem =
+                format!("`{}` takes a stream of messages, which a request cannot contain", method.full_name());
+            return Err(ConfigError::new("method", problem));
+        }
+        Ok(Arc::new(Transcoder(Arc::new(Call {
+            path: format!("/{}/{}", self.service, self.method).into_bytes(),
+            takes: method.input(),
+            gives: method.output(),
+            is_stream: method.is_server_streaming(),
+            deadline: (self.deadline > 0).then(|| Duration::from_millis(self.deadline.into())),
+            json: self.json_form(),
+            shows_status: self.show_status_in_body,
+            detail,
+            most_received: self.max_req_body_size.into(),
+            most_message: self.max_message_size as usize,
+            note: NoteKey::unique(),
+        }))))
+    }
+}
+
+/// The known name that is most like one.
+fn meant(name: &str, known: Vec<String>) -> String {
+    closest(name, known.iter().map(|known| &**known))
+        .map(|known| format!("; did you mean `{known}`?"))
+        .unwrap_or_default()
+}
+
+impl GrpcTranscode {
+    fn has(&self, option: PbOption) -> bool {
+        self.pb_option.iter().flatten().any(|written| *written == option)
+    }
+
+    fn check_pb_options(&self, build: &mut Build) {
+        let written = self.pb_option.as_deref().unwrap_or_default();
+        for (index, option) in written.iter().enumerate() {
+            if written[..index].iter().any(|before| before.group() == option.group()) {
+                build.fault(
+                    format!("pb_option[{index}]"),
+                    "contradicts or repeats an option before it; keep one of them",
+                );
+            }
+        }
+        if let Some(index) = written.iter().position(|option| *option == PbOption::EnableHooks) {
+            let problem = "has no effect: hooks are Lua code, which Weir does not run";
+            build.warnings.push(ConfigError::new(format!("pb_option[{index}]"), problem));
+        }
+    }
+
+    fn definitions(&self, build: &Build) -> Result<Arc<ProtoDefinitions>, ConfigError> {
+        match (&self.proto_id, &self.proto) {
+            (Some(_), None) => build.proto().cloned().ok_or_else(|| {
+                ConfigError::new(
+                    "proto_id",
+                    "names a resource that is not known here; write the definitions as `proto`",
+                )
+            }),
+            (None, Some(content)) => {
+                ProtoDefinitions::parse(content).map_err(|fault| ConfigError::new("proto", fault.to_string()))
+            }
+            (by_id, itself) => Err(ConfigError::one_of(&[("proto_id", by_id.is_some()), ("proto", itself.is_some())])),
+        }
+    }
+
+    fn method(&self, pool: &DescriptorPool) -> Result<MethodDescriptor, ConfigError> {
+        let name = &self.service;
+        let service = pool.get_service_by_name(name).ok_or_else(|| {
+            let advice = meant(name, pool.services().map(|service| service.full_name().to_owned()).collect());
+            ConfigError::new("service", format!("the proto has no service `{name}`{advice}"))
+        })?;
+        let name = &self.method;
+        let method = service.methods().find(|method| method.name() == name);
+        method.ok_or_else(|| {
+            let advice = meant(name, service.methods().map(|method| method.name().to_owned()).collect());
+            ConfigError::new("method", format!("`{}` has no method `{name}`{advice}", self.service))
+        })
+    }
+
+    fn json_form(&self) -> JsonForm {
+        JsonForm {
+            options: SerializeOptions::new()
+                .use_proto_field_name(true)
+                .use_enum_numbers(self.has(PbOption::EnumAsValue))
+                .stringify_64_bit_integers(self.has(PbOption::Int64AsString))
+                .skip_default_fields(self.has(PbOption::NoDefaultValues) || self.has(PbOption::UseDefaultMetatable)),
+            hexadecimal: self.has(PbOption::Int64AsHexstring),
+            most: self.max_resp_body_size as usize,
+        }
+    }
+}
+
+/// What is called, and how.
+struct Call {
+    /// `/package.Service/Method`.
+    path: Vec<u8>,
+    takes: MessageDescriptor,
+    gives: MessageDescriptor,
+    is_stream: bool,
+    deadline: Option<Duration>,
+    json: JsonForm,
+    shows_status: bool,
+    detail: Option<MessageDescriptor>,
+    most_received: u64,
+    most_message: usize,
+    /// Of a request that is sent as a call: the state of its answer, and whether the client takes events.
+    note: NoteKey,
+}
+
+/// The first number of a note: the answer is that of the call, or was made of it.
+const ASKED: u64 = 1;
+const ANSWERED: u64 = 2;
+
+/// A server that has kept the deadline may be heard a little before it.
+const TOLERANCE: Duration = Duration::from_millis(250);
+
+const NDJSON: &[u8] = b"application/x-ndjson";
+const EVENTS: &[u8] = b"text/event-stream";
+const JSON: &[u8] = b"application/json";
+
+struct Transcoder(Arc<Call>);
+
+fn refused(exchange: &mut Exchange, status: u16, problem: &str) -> Stop {
+    RefusalResponse::error(status, Some(problem)).send(exchange)
+}
+
+/// How a request brings the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyKind {
+    Json,
+    Form,
+}
+
+/// The kind of a request's body. Content without a type is JSON.
+fn body_kind(exchange: &mut Exchange) -> Result<BodyKind, Stop> {
+    let value = content_type::of_request(exchange)?.unwrap_or(JSON);
+    if content_type::is_json(value) {
+        Ok(BodyKind::Json)
+    } else if content_type::is_form(value) {
+        Ok(BodyKind::Form)
+    } else {
+        let problem = "the content type must be application/json or application/x-www-form-urlencoded";
+        Err(refused(exchange, 415, problem))
+    }
+}
+
+impl Call {
+    /// The message of a query string or a form. `strict`: an argument that names no field is a fault.
+    fn of_arguments(&self, text: &[u8], strict: bool) -> Result<DynamicMessage, String> {
+        let mut form = Map::new();
+        for (name, value) in form::pairs(text) {
+            match arguments::add(&self.takes, &mut form, &name, &value) {
+                Err(ArgumentFault::Unknown) if !strict => {}
+                Err(fault) => return Err(format!("{}: {fault}", arguments::quoted(&name))),
+                Ok(()) => {}
+            }
+        }
+        json::read_form(&self.takes, form)
+    }
+
+    /// The fields that parameters of the `uri` set, encoded.
+    fn of_parameters(&self, parameters: &UriParameters) -> Result<Vec<u8>, String> {
+        let mut form = Map::new();
+        for (name, value) in parameters.all() {
+            let value = percent_encoding::percent_decode(value).collect::<Vec<u8>>();
+            match arguments::add(&self.takes, &mut form, name.as_bytes(), &value) {
+                Ok(()) | Err(ArgumentFault::Unknown) => {}
+                Err(fault) => return Err(format!("{name}: {fault}")),
+            }
+        }
+        Ok(json::read_form(&self.takes, form)?.encode_to_vec())
+    }
+
+    /// The content of the call: the message in its frame.
+    fn content(&self, exchange: &mut Exchange, message: Result<DynamicMessage, String>) -> Result<Vec<u8>, Stop> {
+        let parameters = exchange.uri_parameters.as_deref();
+        let message = message.and_then(|mut message| {
+            if let Some(parameters) = parameters {
+                let set = self.of_parameters(parameters)?;
+                message.merge(&*set).map_err(|error| error.to_string())?;
+            }
+            Ok(message)
+        });
+        match message {
+            Ok(message) => Ok(framed(&message.encode_to_vec())),
+            Err(problem) => Err(refused(exchange, 400, &problem)),
+        }
+    }
+
+    /// Makes the head of the call of that of the request.
+    fn rewrite(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let takes_events = self.is_stream && content_type::is_accepted(&exchange.request.head, EVENTS);
+        let request = &mut exchange.request;
+        request.set_method(b"POST");
+        request.upgrade = false;
+        // Whether or not the client supports trailers: they become a part of its response.
+        request.takes_trailers = true;
+        request.sends_te = true;
+        request.set_path(&self.path, Some(b"")).map_err(|_| Stop::Internal)?;
+        let coding = [&b"Content-Encoding"[..], b"grpc-encoding", b"grpc-accept-encoding", b"grpc-timeout"];
+        for name in coding.into_iter().chain(DIGESTS) {
+            request.head.remove(name);
+        }
+        request.head.set(b"Content-Type", b"application/grpc").map_err(|_| Stop::Internal)?;
+        if let Some(deadline) = self.deadline {
+            let value = format!("{}m", deadline.as_millis());
+            request.head.set(b"grpc-timeout", value.as_bytes()).map_err(|_| Stop::Internal)?;
+            exchange.limit_time(deadline);
+        }
+        exchange.notes.write(self.note, [ASKED, takes_events.into(), 0]);
+        Ok(())
+    }
+
+    /// Whether the exchange is a call of which the answer has not been made, and whether its client takes events.
+    fn asked(&self, exchange: &Exchange) -> Option<bool> {
+        let [state, takes_events, _] = exchange.notes.read(self.note)?;
+        (state == ASKED).then_some(takes_events != 0)
+    }
+
+    fn has_answered(&self, exchange: &mut Exchange) {
+        exchange.notes.write(self.note, [ANSWERED, 0, 0]);
+    }
+
+    fn detail_form(&self) -> DetailForm<'_> {
+        DetailForm { message: self.detail.as_ref(), json: &self.json }
+    }
+
+    /// The response to a call that failed, or that has ended without a message, which is a failure unless it is a stream.
+    fn ended(&self, exchange: &mut Exchange, status: &CallStatus) -> Stop {
+        let takes_events = self.asked(exchange).unwrap_or(false);
+        self.has_answered(exchange);
+        let no_message = CallStatus::not_transcoded("the answer has no message");
+        let status = if status.code == CallStatus::OK && !self.is_stream { &no_message } else { status };
+        if status.code == CallStatus::OK {
+            let (kind, content): (_, &[u8]) = if takes_events { (EVENTS, END_EVENT) } else { (NDJSON, b"") };
+            return exchange.respond(200, str::from_utf8(kind).unwrap_or_default(), content);
+        }
+        let body = self.failure_body(status);
+        let stop = exchange.respond(status.http_status(), "application/json", &body);
+        if self.fail_head(exchange, status).is_err() { Stop::Internal } else { stop }
+    }
+
+    fn failure_body(&self, status: &CallStatus) -> Vec<u8> {
+        if self.shows_status { status.to_json(&self.detail_form()) } else { Vec::new() }
+    }
+
+    /// The fields of the response to a call that failed.
+    fn fail_head(&self, exchange: &mut Exchange, status: &CallStatus) -> Result<(), Stop> {
+        let head = &mut exchange.response.head;
+        head.set(status::CODE, status.code.to_string().as_bytes()).map_err(|_| Stop::Internal)?;
+        if !status.message.is_empty() {
+            head.set(status::MESSAGE, &status.message).map_err(|_| Stop::Internal)?;
+        }
+        if !self.shows_status {
+            head.remove(b"Content-Type");
+        }
+        Ok(())
+    }
+
+    /// The status of a call that the server has reset at its deadline is that of the deadline.
+    fn at_deadline(&self, exchange: &Exchange, mut status: CallStatus) -> CallStatus {
+        let taken = Duration::from_nanos(exchange.upstream.ended_ns.saturating_sub(exchange.started_ns));
+        let is_over = self.deadline.is_some_and(|deadline| taken + TOLERANCE >= deadline);
+        let is_reset = exchange.stop() == Some(Stop::UpstreamReset(ErrorCode::CANCEL));
+        if is_over && is_reset {
+            status.code = CallStatus::DEADLINE_EXCEEDED;
+        }
+        status
+    }
+
+    /// The JSON of the answer's only message.
+    fn only_message(&self, body: &[u8]) -> Result<Vec<u8>, CallStatus> {
+        let mut frames = MessageFrames::new(self.most_message);
+        frames.push(body);
+        let mut out = Vec::new();
+        let message = frames.next().map_err(told_fault)?;
+        let message = message.ok_or_else(|| CallStatus::not_transcoded("the answer has no message"))?;
+        self.json.write(&self.gives, message, &mut out).map_err(told_json)?;
+        match frames.is_empty() {
+            true => Ok(out),
+            false => Err(CallStatus::not_transcoded("the answer has more than one message")),
+        }
+    }
+}
+
+/// Why a message of an answer is not given to the client.
+fn told_fault(fault: FrameFault) -> CallStatus {
+    CallStatus::not_transcoded(match fault {
+        FrameFault::Compressed => "the message is compressed, which was not asked for",
+        FrameFault::TooLarge => "the message is too large",
+    })
+}
+
+fn told_json(fault: JsonFault) -> CallStatus {
+    match fault {
+        JsonFault::NotAMessage => CallStatus::not_transcoded("the message is not of the type in the proto"),
+        JsonFault::TooLarge => CallStatus::not_transcoded("the message is too large or too deep as JSON"),
+        JsonFault::NoForm(problem) => CallStatus::not_transcoded(&problem),
+    }
+}
+
+impl Plugin for Transcoder {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::RESPONSE_BODY)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        let call = &self.0;
+        let method = exchange.request.client_method();
+        if !matches!(method, Method::Get | Method::Post | Method::Put | Method::Patch | Method::Delete) {
+            let stop = refused(exchange, 405, "only GET, POST, PUT, PATCH and DELETE are allowed");
+            exchange.response.head.add(b"Allow", b"GET, POST, PUT, PATCH, DELETE").expect("constant and valid");
+            return Err(stop);
+        }
+        if exchange.request.framing.has_body() {
+            body_kind(exchange)?;
+            return Ok(Flow::Continue);
+        }
+        let message = call.of_arguments(exchange.request.query().unwrap_or_default(), false);
+        let content = call.content(exchange, message)?;
+        exchange.set_request_body(content);
+        call.rewrite(exchange)?;
+        Ok(Flow::Continue)
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        Ok(exchange.notes.read(self.0.note).is_none().then_some(self.0.most_received))
+    }
+
+    fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
+        let call = &self.0;
+        let kind = body_kind(exchange)?;
+        let plain = coding::plain(&exchange.request.head, body, call.most_received);
+        let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
+        let message = match kind {
+            BodyKind::Json => json::read(&call.takes, &plain),
+            BodyKind::Form => call.of_arguments(&plain, true),
+        };
+        let content = call.content(exchange, message)?;
+        *body = content;
+        call.rewrite(exchange)?;
+        Ok(Flow::Continue)
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let call = &self.0;
+        if call.asked(exchange).is_none() {
+            return Ok(());
+        }
+        let in_head = CallStatus::of(exchange.response.head.fields());
+        if !exchange.response.is_grpc() {
+            call.has_answered(exchange);
+            if exchange.is_answered_here() {
+                return Ok(());
+            }
+            let status = if exchange.response.status >= 400 { exchange.response.status } else { 502 };
+            return Err(refused(exchange, status, "the upstream has not answered with gRPC"));
+        }
+        match in_head {
+            // The gateway itself answers a call that was reset with a status of gRPC.
+            Some(status) if exchange.is_answered_here() => {
+                let status = call.at_deadline(exchange, status);
+                Err(call.ended(exchange, &status))
+            }
+            _ if exchange.response.framing.has_body() => Ok(()),
+            in_head => Err(call.ended(exchange, &in_head.unwrap_or_else(CallStatus::missing))),
+        }
+    }
+
+    fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let is_wanted = !self.0.is_stream && self.0.asked(exchange).is_some();
+        Ok(is_wanted.then_some((self.0.most_message + PREFIX) as u64))
+    }
+
+    fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let call = &self.0;
+        if call.asked(exchange).is_none() {
+            return Ok(());
+        }
+        let trailers = std::mem::take(exchange.response_trailers());
+        let status = CallStatus::of(trailers.fields()).or_else(|| CallStatus::of(exchange.response.head.fields()));
+        let made = match status.unwrap_or_else(CallStatus::missing) {
+            status if status.code == CallStatus::OK => call.only_message(body),
+            status => Err(status),
+        };
+        call.has_answered(exchange);
+        forget_grpc(exchange);
+        exchange.response.head.set(b"Content-Type", JSON).map_err(|_| Stop::Internal)?;
+        match made {
+            Ok(json) => *body = json,
+            Err(status) => {
+                *body = call.failure_body(&status);
+                exchange.response.set_status(status.http_status());
+                call.fail_head(exchange, &status)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        let call = &self.0;
+        let Some(takes_events) = call.asked(exchange).filter(|_| call.is_stream) else { return Ok(None) };
+        forget_grpc(exchange);
+        let kind = if takes_events { EVENTS } else { NDJSON };
+        exchange.response.head.set(b"Content-Type", kind).map_err(|_| Stop::Internal)?;
+        Ok(Some(Box::new(StreamWriter {
+            frames: MessageFrames::new(call.most_message),
+            call: Arc::clone(call),
+            takes_events,
+            is_over: false,
+            status: None,
+        })))
+    }
+}
+
+/// Removes the fields that describe the content of a call.
+fn forget_grpc(exchange: &mut Exchange) {
+    forget_response_content(exchange);
+    for name in [&b"grpc-encoding"[..], b"grpc-accept-encoding", b"Trailer", status::CODE, status::MESSAGE] {
+        exchange.response.head.remove(name);
+    }
+}
+
+const END_EVENT: &[u8] = b"event: end\ndata: {}\n\n";
+
+/// Writes the messages of a stream as lines or as events, and its status if it is not OK.
+struct StreamWriter {
+    frames: MessageFrames,
+    call: Arc<Call>,
+    takes_events: bool,
+    is_over: bool,
+    status: Option<CallStatus>,
+}
+
+impl StreamWriter {
+    /// Writes the messages that are complete.
+    fn write(&mut self, out: &mut Vec<u8>) -> Result<(), CallStatus> {
+        while let Some(message) = self.frames.next().map_err(told_fault)? {
+            let before = out.len();
+            if self.takes_events {
+                out.extend_from_slice(b"data: ");
+            }
+            if let Err(fault) = self.call.json.write(&self.call.gives, message, out) {
+                out.truncate(before);
+                return Err(told_json(fault));
+            }
+            out.extend_from_slice(if self.takes_events { b"\n\n" } else { b"\n" });
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, status: &CallStatus, out: &mut Vec<u8>) {
+        self.is_over = true;
+        let error = status.to_json(&self.call.detail_form());
+        let (before, after): (&[u8], &[u8]) =
+            if self.takes_events { (b"event: error\ndata: ", b"\n\n") } else { (b"", b"\n") };
+        [before, &error, after].iter().for_each(|part| out.extend_from_slice(part));
+    }
+}
+
+impl Filter for StreamWriter {
+    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.frames.push(piece);
+        if let Err(status) = self.write(out) {
+            self.fail(&status, out);
+        }
+        Ok(())
+    }
+
+    fn trailers(&mut self, trailers: &mut Trailers) {
+        self.status = CallStatus::of(std::mem::take(trailers).fields());
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
+        if self.is_over {
+            return Ok(());
+        }
+        match self.status.take().unwrap_or_else(CallStatus::missing) {
+            status if status.code != CallStatus::OK => self.fail(&status, out),
+            _ if !self.frames.is_empty() => self.fail(&CallStatus::cut(), out),
+            _ if self.takes_events => out.extend_from_slice(END_EVENT),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use weir_plugin::UriTemplate;
+
+    use super::*;
+    use crate::testing::{build, exchange, get, on_request, on_request_body, refused as refusal};
+
+    const PROTO: &str =
+        "syntax = \"proto3\"; package t; service S { rpc One (A) returns (A); rpc Send (stream A) returns (A); }
+        message A { string name = 1; A inner = 2; repeated int32 numbers = 3; }";
+
+    fn step(more: Value) -> Arc<dyn Plugin> {
+        let mut options = json!({"proto": PROTO, "service": "t.S", "method": "One"});
+        let members = options.as_object_mut().expect("a map");
+        members.extend(more.as_object().expect("a map").clone());
+        build::<GrpcTranscode>(options)
+    }
+
+    #[test]
+    fn a_query_becomes_the_message_of_a_call() {
+        let mut exchange = get("/a?name=b&inner.numbers=7&other=1");
+        on_request(&step(json!({"deadline": 1500})), &mut exchange).expect("let through");
+        assert_eq!(exchange.request_body(), Some(&framed(b"\x0a\x01b\x12\x03\x1a\x01\x07")[..]));
+        let request = &exchange.request;
+        assert_eq!((request.method_name(), request.path(), request.query()), (&b"POST"[..], &b"/t.S/One"[..], None));
+        let field =
+            |name: &[u8]| request.head.value(name).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        assert_eq!(
+            (field(b"content-type"), field(b"grpc-timeout")),
+            ("application/grpc".to_owned(), "1500m".to_owned())
+        );
+        assert!(request.sends_te && request.takes_trailers);
+        assert_eq!(exchange.time_limit(), Some(Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn a_body_and_parameters_of_the_uri_become_one_message() {
+        let step = step(json!({}));
+        let mut exchange =
+            exchange("PUT /users/b%20c HTTP/1.1\nHost: h\nContent-Type: application/json\nContent-Length: 2");
+        let templates = [UriTemplate::parse("/users/:name").expect("it has one")];
+        exchange.uri_parameters = UriParameters::of(&templates, b"/users/b%20c").map(Box::new);
+        on_request(&step, &mut exchange).expect("let through");
+        assert_eq!(step.whole_request(&mut exchange), Ok(Some(1 << 20)));
+        let mut body = br#"{"name": "a", "numbers": [1]}"#.to_vec();
+        assert!(step.on_request_body(&mut exchange, &mut body).is_ok());
+        assert_eq!(body, framed(b"\x0a\x03b c\x1a\x01\x01"));
+    }
+
+    #[test]
+    fn requests_that_are_no_message_are_refused() {
+        let step = step(json!({}));
+        let post = |kind: &str| exchange(&format!("POST / HTTP/1.1\nHost: h\nContent-Type: {kind}\nContent-Length: 2"));
+        for (kind, body, told) in [
+            ("application/json", r#"{"inner": {"numbers": [1, "x"]}}"#, "inner.numbers[1]: "),
+            ("application/json", "{", "EOF"),
+            ("application/x-www-form-urlencoded", "other=1", "other: the message has no such field"),
+        ] {
+            let mut exchange = post(kind);
+            assert_eq!(on_request_body(&step, &mut exchange, body), Err(Stop::Answered), "{body}");
+            let answer: Value = serde_json::from_slice(&exchange.body).expect("JSON");
+            let text = answer["error_msg"].as_str().expect("text");
+            assert!(exchange.response.status == 400 && text.starts_with(told), "{body}: {text}");
+        }
+        let mut text = post("text/plain");
+        assert_eq!((on_request(&step, &mut text), text.response.status), (Err(Stop::Answered), 415));
+        let mut options = exchange("OPTIONS / HTTP/1.1\nHost: h");
+        assert_eq!((on_request(&step, &mut options), options.response.status), (Err(Stop::Answered), 405));
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (more, want) in [
+            (json!({"service": "t.T"}), "service: the proto has no service `t.T`; did you mean `t.S`?"),
+            (json!({"method": "one"}), "method: `t.S` has no method `one`; did you mean `One`?"),
+            (json!({"method": "Send"}), "method: `t.S.Send` takes a stream of messages"),
+            (json!({"proto": "message {"}), "proto: line 1 column 9: "),
+            (json!({"proto_id": "a"}), "has `proto_id` and `proto`; keep one of them"),
+            (json!({"pb_option": ["enum_as_name", "enum_as_value"]}), "pb_option[1]: contradicts"),
+            (json!({"pb_option": []}), "pb_option: "),
+            (
+                json!({"status_detail_type": "t.B"}),
+                "status_detail_type: the proto has no message `t.B`; did you mean `t.A`?",
+            ),
+        ] {
+            let mut options = json!({"proto": PROTO, "service": "t.S", "method": "One"});
+            options.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+            let error = refusal::<GrpcTranscode>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}

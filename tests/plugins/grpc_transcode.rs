@@ -1,0 +1,366 @@
+//! REST clients call a gRPC service: one in Python, with messages of every kind, and origins that misbehave.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+use weir_testkit::{Client, Gateway, Response, skipped};
+
+use crate::refused;
+
+struct Service {
+    child: Child,
+    orders: ChildStdin,
+    said: Lines<BufReader<ChildStdout>>,
+    port: String,
+    /// The descriptors of its messages.
+    set: String,
+}
+
+impl Service {
+    /// `None` where there is no Python with `grpcio`.
+    fn start() -> Option<Service> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let python = root.join(".cache/python/bin/python");
+        let imports = Command::new(&python).args(["-c", "import grpc, google.protobuf"]).stderr(Stdio::null()).status();
+        if !imports.is_ok_and(|status| status.success()) {
+            skipped("there is no Python with `grpcio`");
+            return None;
+        }
+        let mut command = Command::new(python);
+        let command =
+            command.arg(root.join("tests/plugins/grpc_server.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("Python starts");
+        let orders = child.stdin.take().expect("it is a pipe");
+        let mut said = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
+        let mut line = || said.next().expect("it goes on").expect("it says text");
+        let port = line().strip_prefix("port ").expect("it says its port").to_owned();
+        let set = line();
+        Some(Service { child, orders, said, port, set })
+    }
+
+    /// A gateway with a route for each method, and one with further options below `/other`.
+    fn gateway(&self, options: &str) -> Gateway {
+        let mut file = format!("protos:\n  - {{ id: kinds, content: {:?} }}\nroutes:\n", self.set);
+        for (uri, method, options) in [
+            ("/say", "Say", ""),
+            ("/say/:text", "Say", ""),
+            ("/users/:user_name/:unknown", "Say", ""),
+            ("/list", "List", ""),
+            ("/other/say", "Say", options),
+            ("/other/list", "List", options),
+        ] {
+            writeln!(
+                file,
+                "  - uri: {uri}
+    plugins: {{ grpc-transcode: {{ proto_id: kinds, service: kinds.Kinds, method: {method}, {options} }} }}
+    upstream: {{ scheme: grpc, retries: 0, nodes: {{ \"127.0.0.1:{}\": 1 }} }}",
+                self.port
+            )
+            .expect("a text grows");
+        }
+        Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file)
+    }
+
+    fn go_on(&mut self) {
+        writeln!(self.orders).expect("it listens");
+        self.said.next().expect("it answers").expect("it says text");
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn post(path: &str, content_type: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: {content_type}\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+fn json_of(answer: &Response) -> Value {
+    serde_json::from_slice(&answer.body).unwrap_or_else(|_| panic!("{} {}", answer.status, answer.text()))
+}
+
+fn said(client: &mut Client, path: &str, body: &Value) -> Value {
+    let answer = client.ask(post(path, "application/json", &body.to_string())).expect("an answer");
+    assert_eq!(
+        (answer.status, answer.headers.get("content-type")),
+        (200, Some("application/json")),
+        "{}",
+        answer.text()
+    );
+    json_of(&answer)
+}
+
+/// The members of a message that are not added by the service.
+fn without_seen(mut message: Value) -> (Value, Value) {
+    let members = message.as_object_mut().expect("a map");
+    let seen = members.remove("seen").expect("it says what it has seen");
+    members.remove("metadata");
+    let seen = serde_json::from_str(seen.as_str().expect("text")).expect("JSON");
+    (message, seen)
+}
+
+#[test]
+fn grpc_messages_of_every_kind_keep_their_values_in_both_directions() {
+    let Some(service) = Service::start() else { return };
+    let gateway = service.gateway("pb_option: [no_default_values, int64_as_string]");
+    let mut client = gateway.client();
+    for message in [
+        json!({"a_double": 1.5, "a_float": 0.25, "a_int64": "-9007199254740993", "a_uint64": "18446744073709551615", "a_int32": -7,
+               "a_fixed64": "7", "a_fixed32": 8, "a_bool": true, "a_string": "ü\"\n", "a_bytes": "AP8=", "a_uint32": 4_294_967_295_u32,
+               "a_sfixed32": -1, "a_sfixed64": "-2", "a_sint32": -3, "a_sint64": "-4"}),
+        json!({"inner": {"inner": {"text": "deep"}}, "list": [{"number": 1}, {}], "numbers": ["1", "-2"], "colour": "BLUE",
+               "colours": ["RED", "COLOUR_NONE"], "other": 0, "texts": {"a": "b", "": ""}}),
+        json!({"at": "2026-01-02T03:04:05.006Z", "lasts": "1.500s", "tree": {"a": [1.0, null, {"b": true}]}, "maybe": "0",
+               "any": {"@type": "type.googleapis.com/kinds.Detail", "reason": "r"}}),
+        json!({}),
+    ] {
+        let (answer, seen) = without_seen(said(&mut client, "/other/say", &message));
+        assert_eq!(answer, message);
+        // What the service has seen, written by its own library.
+        assert_eq!(seen, message);
+    }
+    // Other forms of the same values.
+    let (answer, _) = without_seen(said(
+        &mut client,
+        "/other/say",
+        &json!({"userName": "camel", "colour": 2, "a_int32": "12", "a_double": "NaN", "text": null}),
+    ));
+    assert_eq!(answer, json!({"user_name": "camel", "colour": "BLUE", "a_int32": 12, "a_double": "NaN"}));
+}
+
+#[test]
+fn grpc_messages_have_their_defaults_and_integers_as_configured() {
+    let Some(service) = Service::start() else { return };
+    let gateway = service.gateway("pb_option: [enum_as_value, int64_as_hexstring, use_default_values]");
+    let mut client = gateway.client();
+    let message = json!({"a_int64": "255", "colour": "BLUE"});
+    let plain = said(&mut client, "/say", &message);
+    assert_eq!((&plain["a_int64"], &plain["colour"], &plain["a_int32"]), (&json!(255), &json!("BLUE"), &json!(0)));
+    assert_eq!(
+        (&plain["list"], &plain["texts"], plain.get("inner"), plain.get("one")),
+        (&json!([]), &json!({}), None, None)
+    );
+    let other = said(&mut client, "/other/say", &message);
+    assert_eq!((&other["a_int64"], &other["colour"], &other["a_uint64"]), (&json!("0xff"), &json!(2), &json!("0x0")));
+}
+
+#[test]
+fn grpc_messages_are_made_of_queries_forms_and_parameters() {
+    let Some(service) = Service::start() else { return };
+    let gateway = service.gateway("");
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        let mut asked = |request: &str| {
+            let answer = client.ask(request).expect("an answer");
+            if answer.status == 200 {
+                Ok(without_seen(json_of(&answer)).1)
+            } else {
+                Err((answer.status, answer.text()))
+            }
+        };
+        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(
+            asked(&get("/say?text=a%20b&inner.user_name=c&numbers=1&numbers=2&a_bool=true&utm=x&texts.k=v")),
+            Ok(json!({
+                "text": "a b", "inner": {"user_name": "c"}, "numbers": ["1", "2"], "a_bool": true, "texts": {"k": "v"}
+            }))
+        );
+        assert_eq!(
+            asked(&get("/users/an%20n/x?text=t&user_name=other")),
+            Ok(json!({"user_name": "an n", "text": "t"}))
+        );
+        let form = "application/x-www-form-urlencoded";
+        assert_eq!(
+            asked(&post("/say?text=ignored", form, "number=7&colours=RED&colours=2")),
+            Ok(json!({
+                "number": 7, "colours": ["RED", "BLUE"]
+            }))
+        );
+        assert_eq!(
+            asked(&post("/say/path", "application/json", r#"{"text": "body", "number": 1}"#)),
+            Ok(json!({"text": "path", "number": 1}))
+        );
+        assert_eq!(asked("POST /say HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"), Ok(json!({})));
+        for (request, status, part) in [
+            (get("/say?number=x"), 400, "number: "),
+            (get("/say?inner=x"), 400, "inner: is no field with a single value"),
+            (get("/say?one=a&other=1"), 400, "choice"),
+            (post("/say", form, "unknown=1"), 400, "unknown: the message has no such field"),
+            (post("/say", form, r#"{"text": "sent as a form"}"#), 400, "the message has no such field"),
+            (
+                post("/say", "application/json", r#"{"inner": {"list": [{}, {"number": "x"}]}}"#),
+                400,
+                "inner.list[1].number: ",
+            ),
+            (post("/say", "application/json", r#"{"unknown": 1}"#), 400, "unknown"),
+            (post("/say", "application/json", "{"), 400, "EOF"),
+            (post("/say", "text/plain", "{}"), 415, "content type"),
+            (post("/say", "application/grpc", "{}"), 415, "content type"),
+            ("OPTIONS /say HTTP/1.1\r\nHost: t\r\n\r\n".to_owned(), 405, "only GET"),
+            (post("/say", "application/json", &format!(r#"{{"text": "{}"}}"#, "x".repeat(1 << 20))), 413, ""),
+        ] {
+            let (answered, text) = asked(&request).expect_err("it is refused");
+            assert_eq!(answered, status, "{text}");
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}
+
+#[test]
+fn grpc_calls_have_the_head_of_a_call() {
+    let Some(service) = Service::start() else { return };
+    let gateway = service.gateway("deadline: 30000");
+    let request = "GET /other/say?text=a HTTP/1.1\r\nHost: t\r\nX-Own: well\r\ngrpc-timeout: 1n\r\ngrpc-accept-encoding: gzip\r\n\r\n";
+    for path in ["/other/say", "/say"] {
+        let answer = gateway.client().ask(request.replace("/other/say", path)).expect("an answer");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let metadata: Value = serde_json::from_str(json_of(&answer)["metadata"].as_str().expect("text")).expect("JSON");
+        assert_eq!((&metadata["x-own"], metadata.get("content-type")), (&json!("well"), None), "{metadata}");
+        let remaining = metadata["remaining"].as_f64().unwrap_or(f64::INFINITY);
+        assert_eq!(remaining < 31.0, path == "/other/say", "{remaining}");
+        for absent in ["grpc-status", "grpc-encoding", "grpc-accept-encoding", "trailer"] {
+            assert_eq!(answer.headers.get(absent), None, "{absent}");
+        }
+    }
+}
+
+#[test]
+fn failed_grpc_calls_have_the_status_for_theirs() {
+    let Some(service) = Service::start() else { return };
+    let gateway = service.gateway("show_status_in_body: true, status_detail_type: kinds.Detail, deadline: 300");
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        let plain = client.get("/say?text=refuse").expect("an answer");
+        assert_eq!((plain.status, &*plain.body, plain.headers.get("content-type")), (404, &b""[..], None));
+        let fields = (plain.headers.get("grpc-status"), plain.headers.get("grpc-message"));
+        assert_eq!(fields, (Some("5"), Some("no such \"thing\" %C3%BC")));
+        let shown = client.get("/other/say?text=refuse").expect("an answer");
+        assert_eq!(
+            (shown.status, json_of(&shown)),
+            (
+                404,
+                json!({"error": {"code": 5, "message": "no such \"thing\" ü", "details": [
+                    {"reason": "gone"}, {"type_url": "type.googleapis.com/google.protobuf.Duration", "value": "CAE="}
+                ]}})
+            )
+        );
+        let late = client.get("/other/say?text=wait").expect("an answer");
+        assert_eq!(late.status, 504, "{}", late.text());
+        // The connection goes on.
+        assert_eq!(client.get("/say").expect("an answer").status, 200);
+    }
+}
+
+#[test]
+fn grpc_streams_are_lines_or_events() {
+    let Some(mut service) = Service::start() else { return };
+    let gateway = service.gateway("pb_option: [no_default_values]");
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        let lines = client.get("/other/list?number=3").expect("an answer");
+        assert_eq!((lines.status, lines.headers.get("content-type")), (200, Some("application/x-ndjson")));
+        assert_eq!(lines.text(), "{}\n{\"number\":1}\n{\"number\":2}\n");
+        assert_eq!(client.get("/other/list").expect("an answer").text(), "");
+        let failed = client.get("/other/list?number=1&text=fail").expect("an answer");
+        assert_eq!(failed.status, 200);
+        let (first, last) =
+            failed.text().split_once('\n').map(|(one, other)| (one.to_owned(), other.to_owned())).expect("lines");
+        let last: Value = serde_json::from_str(&last).expect("JSON");
+        assert_eq!((&*first, &last["error"]["code"], &last["error"]["message"]), ("{}", &json!(8), &json!("enough")));
+        // Nothing was sent, so the status can still be told.
+        assert_eq!(client.get("/other/list?text=fail").expect("an answer").status, 429);
+        let events = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: t\r\nAccept: text/event-stream\r\n\r\n");
+        let answer = client.ask(events("/other/list?number=2")).expect("an answer");
+        assert_eq!((answer.status, answer.headers.get("content-type")), (200, Some("text/event-stream")));
+        assert_eq!(answer.text(), "data: {}\n\ndata: {\"number\":1}\n\nevent: end\ndata: {}\n\n");
+        let failed = client.ask(events("/other/list?number=1&text=fail")).expect("an answer").text();
+        assert!(failed.starts_with("data: {}\n\nevent: error\ndata: {\"error\":{\"code\":8,"), "{failed}");
+    }
+    // A message is sent on at once.
+    let mut client = gateway.client();
+    client.send("GET /other/list?number=2&text=hold HTTP/1.1\r\nHost: t\r\n\r\n");
+    service.go_on();
+    assert_eq!(client.response_head("GET").expect("a head").status, 200);
+    assert_eq!(client.chunk().expect("a chunk"), b"{}\n");
+    service.go_on();
+    assert_eq!(client.chunk().expect("a chunk"), b"{\"number\":1}\n");
+    assert_eq!(client.chunk().expect("the last chunk"), b"");
+}
+
+#[test]
+fn large_grpc_answers_are_bounded() {
+    let Some(service) = Service::start() else { return };
+    let gateway = service.gateway("pb_option: [no_default_values], max_message_size: 2000, max_resp_body_size: 1500");
+    let mut client = gateway.client();
+    let mut status = |path: &str| {
+        let answer = client.get(path).expect("an answer");
+        (answer.status, answer.body.len())
+    };
+    let frame = "{\"text\":\"\"}".len();
+    assert_eq!(status("/other/say?text=large&number=1000"), (200, 1000 + frame));
+    assert_eq!(status("/other/say?text=large&number=1490"), (200, 1490 + frame));
+    assert_eq!(status("/other/say?text=large&number=1491").0, 500);
+    assert_eq!(status("/other/say?text=large&number=3000").0, 502);
+    assert_eq!(status("/say?text=large&number=4000000"), (200, status("/say?text=large&number=0").1 + 4_000_000));
+    assert_eq!(status("/say?text=large&number=4194304").0, 502);
+    assert_eq!(status("/say?text=compress").0, 200, "none was asked for, so there is none");
+    // What is beyond the bound ends a stream.
+    let name = "n".repeat(1600);
+    let stream = client.get(&format!("/other/list?number=2&user_name={name}")).expect("an answer");
+    assert_eq!(
+        (stream.status, stream.text().starts_with("{\"error\":{\"code\":13,")),
+        (200, true),
+        "{}",
+        stream.text()
+    );
+    assert_eq!(stream.text().lines().count(), 1);
+}
+
+#[test]
+fn a_grpc_service_that_dies_is_no_answer_that_looks_complete() {
+    for (path, is_whole) in [("/say?text=die", true), ("/list?number=3&text=die", false)] {
+        for by_http2 in [false, true] {
+            let Some(service) = Service::start() else { return };
+            let gateway = service.gateway("");
+            let client = gateway.client();
+            let mut client = if by_http2 { client.by_http2() } else { client };
+            let answer = client.get(path);
+            match answer {
+                Ok(answer) if is_whole => assert_eq!(answer.status, 502),
+                Ok(answer) => assert!(answer.status == 502 || answer.text().contains("error"), "{}", answer.text()),
+                Err(_) => assert!(!is_whole, "the head was not sent"),
+            }
+        }
+    }
+}
+
+#[test]
+fn options_of_grpc_transcode_are_checked() {
+    const PROTO: &str = "service S { rpc One (A) returns (A); rpc Many (stream A) returns (A); } message A {}";
+    for (options, want) in [
+        ("proto_id: x, service: S, method: One".to_owned(), "`protos` has no `x`"),
+        (
+            format!("proto: '{PROTO}', service: T, method: One"),
+            "service: the proto has no service `T`; did you mean `S`?",
+        ),
+        (
+            format!("proto: '{PROTO}', service: S, method: Ones"),
+            "method: `S` has no method `Ones`; did you mean `One`?",
+        ),
+        (format!("proto: '{PROTO}', service: S, method: Many"), "takes a stream of messages"),
+        (format!("proto: '{PROTO}', service: S, method: One, pb_option: [int64_as_text]"), "pb_option[0]"),
+        (
+            "proto: 'message A { strin a = 1; }', service: S, method: One".to_owned(),
+            "proto: line 1 column 13: name 'strin' is not defined",
+        ),
+        ("service: S, method: One".to_owned(), "needs one of `proto_id` and `proto`"),
+    ] {
+        let said = refused(&format!("{{ grpc-transcode: {{ {options} }} }}"));
+        assert!(said.contains(want), "{want} in {said}");
+    }
+}
