@@ -5,17 +5,19 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use weir_journal::simulation::Simulated;
 use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_kafka::stored_messages;
 use weir_net::proxy_protocol;
 use weir_plugin::template::TemplateStyle;
-use weir_plugin::{Expression, Filter, Registry, Template, Variable, Variables};
+use weir_plugin::{Expression, Filter, ProtoDefinitions, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
-    BodyTemplate, GrpcWebDecoder, InputFormat, Scene, bulk_outcomes, graphql as graphql_text, grpc_retry_delay,
-    json as json_text, otlp_outcomes, otlp_rejected, read_cached_response, xml as xml_text,
+    BodyTemplate, GrpcWebDecoder, InputFormat, Scene, TranscodedCall, bulk_outcomes, graphql as graphql_text,
+    grpc_retry_delay, json as json_text, otlp_outcomes, otlp_rejected, read_cached_response, xml as xml_text,
 };
 use weir_proto::event_stream::{EventPart, EventReader};
 use weir_proto::h1::chunked::{ChunkedDecoder, Step};
@@ -55,6 +57,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("body_template", body_template),
     ("graphql", graphql),
     ("grpc_web", grpc_web),
+    ("proto_text", proto_text),
+    ("transcoding", transcoding),
     ("bulk_answer", bulk_answer),
     ("otlp_answer", otlp_answer),
     ("journal", journal),
@@ -622,6 +626,37 @@ pub fn grpc_web(data: &[u8]) {
     for piece in [1, 2, 3, 4, 7] {
         assert_eq!(decode(piece), whole, "cut in pieces of {piece}");
     }
+}
+
+/// Definitions of protobuf, as text or as descriptors in base64: both are read or refused, and what was read can be written and read again.
+pub fn proto_text(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for content in [text.into_owned(), STANDARD.encode(data)] {
+        match ProtoDefinitions::parse(&content) {
+            Ok(definitions) => {
+                let set = STANDARD.encode(definitions.pool().encode_to_vec());
+                assert!(ProtoDefinitions::parse(&set).is_ok(), "descriptors of what was read");
+            }
+            Err(fault) => assert!(!fault.to_string().is_empty(), "a fault says what is wrong"),
+        }
+    }
+}
+
+/// A request, or an answer, of a gRPC call with messages of every kind: what comes of JSON, of arguments and of a message is a message.
+pub fn transcoding(data: &[u8]) {
+    thread_local!(static CALL: TranscodedCall = TranscodedCall::of_every_kind());
+    CALL.with(|call| {
+        for message in [call.of_json(data), call.of_arguments(data)].into_iter().flatten() {
+            assert!(call.to_json(&message).is_none_or(|json| call.of_json(&json).is_some()), "JSON of a message");
+        }
+        if let Some(json) = call.to_json(data) {
+            assert!(serde_json::from_slice::<serde_json::Value>(&json).is_ok(), "JSON");
+        }
+        let whole = call.messages(data, data.len().max(1));
+        for piece in [1, 2, 3, 7] {
+            assert_eq!(call.messages(data, piece), whole, "cut in pieces of {piece}");
+        }
+    });
 }
 
 /// Whatever a store answers, each record of a batch fares somehow, or all fare alike.

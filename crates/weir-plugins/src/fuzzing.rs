@@ -13,6 +13,7 @@ pub use crate::observe::trace::{b3, w3c};
 pub use crate::traffic::proxy_cache::{CacheReading, read_response as read_cached_response};
 pub use crate::transform::body_transformer::decoding::InputFormat;
 pub use crate::transform::body_transformer::{BodyTemplate, Scene};
+pub use crate::transform::grpc_transcode::fuzzing::TranscodedCall;
 pub use crate::transform::grpc_web::Base64Decoder as GrpcWebDecoder;
 
 /// For how many records the answer to a bulk request has an outcome; `None` if it has one outcome for all of them.
