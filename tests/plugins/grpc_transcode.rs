@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
-use weir_testkit::{Client, Gateway, Response, skipped};
+use weir_testkit::{Client, Gateway, Response, TempDir, skipped};
 
 use crate::refused;
 
@@ -362,5 +362,28 @@ fn options_of_grpc_transcode_are_checked() {
     ] {
         let said = refused(&format!("{{ grpc-transcode: {{ {options} }} }}"));
         assert!(said.contains(want), "{want} in {said}");
+    }
+}
+
+#[test]
+fn an_upstream_that_does_not_speak_grpc_is_told() {
+    let place = TempDir::new();
+    let checked = |upstream: &str| {
+        let plugin = "{ proto: 'service S { rpc One (A) returns (A); } message A {}', service: S, method: One }";
+        let nodes = "nodes: { '127.0.0.1:1': 1 }";
+        let text = format!(
+            "upstreams: [{{ id: u, {upstream} {nodes} }}]
+routes: [{{ uri: /a, upstream_id: u, plugins: {{ grpc-transcode: {plugin} }} }}]
+"
+        );
+        let file = place.write("weir.yaml", &text);
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("it was built");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let told = checked("");
+    assert!(told.contains("routes[0].plugins.grpc-transcode: the upstream of routes[0] does not speak gRPC"), "{told}");
+    for upstream in ["scheme: grpc,", "scheme: grpcs,", "scheme: https, http2: true,"] {
+        let told = checked(upstream);
+        assert!(!told.contains("speak gRPC"), "{upstream} {told}");
     }
 }
