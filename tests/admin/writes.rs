@@ -179,8 +179,8 @@ fn invalid_requests_are_refused_and_leave_no_revision() {
     // (method, path, additional field, body, status, part of the message)
     let table = [
         ("PATCH", "configs", "", r#"{"operations": []}"#, 400, "`operations` is empty"),
-        ("PUT", "protos/p", "", r#"{"content": "message A"}"#, 400, "invalid content: line 1 column"),
-        ("POST", "protos", "", r#"{"content": "message A"}"#, 400, "invalid content: line 1 column"),
+        ("PUT", "protos/p", "", r#"{"content": "message {"}"#, 400, "invalid content: line 1 column"),
+        ("POST", "protos", "", r#"{"content": "message {"}"#, 400, "invalid content: line 1 column"),
         (
             "PATCH",
             "configs",
@@ -189,7 +189,7 @@ fn invalid_requests_are_refused_and_leave_no_revision() {
             400,
             "invalid content: is neither",
         ),
-        ("POST", "schema/validate/protos", "", r#"{"content": "message A"}"#, 400, "invalid content: line 1 column"),
+        ("POST", "schema/validate/protos", "", r#"{"content": "message {"}"#, 400, "invalid content: line 1 column"),
         ("POST", "configs/validate", "", r#"{"protos": [{"id": "p", "content": "x"}]}"#, 400, "validation failed"),
         ("PUT", "consumers/p", "If-None-Match: *\r\n", r#"{"username": "p"}"#, 412, "the resource exists"),
         (

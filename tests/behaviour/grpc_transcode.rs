@@ -27,6 +27,7 @@ fn gateway<C: ClientSide>(port: &str) -> Gateway {
 }
 
 fn answers_are_translated<C: ClientSide>() {
+    // Long, since it is a table of what a service does and of what comes of it.
     let gate = Gate::new();
     let held = gate.clone();
     let origin = Http2::<Plain>::origin(move |exchange| {

@@ -22,8 +22,8 @@ use weir_plugin::{
 };
 
 use self::arguments::ArgumentFault;
-use self::frames::{FrameFault, MessageFrames};
-use self::json::{JsonFault, JsonForm};
+use self::frames::{MessageFault, MessageFrames};
+use self::json::{JsonForm, JsonFormFault};
 use self::status::{CallStatus, DetailForm};
 use crate::answer::RefusalResponse;
 use crate::content::{DIGESTS, coding, content_type, forget_response_content};
@@ -456,18 +456,18 @@ impl Call {
 }
 
 /// Why a message of an answer is not given to the client.
-fn told_fault(fault: FrameFault) -> CallStatus {
+fn told_fault(fault: MessageFault) -> CallStatus {
     CallStatus::not_transcoded(match fault {
-        FrameFault::Compressed => "the message is compressed, which was not asked for",
-        FrameFault::TooLarge => "the message is too large",
+        MessageFault::Compressed => "the message is compressed, which was not asked for",
+        MessageFault::TooLarge => "the message is too large",
     })
 }
 
-fn told_json(fault: JsonFault) -> CallStatus {
+fn told_json(fault: JsonFormFault) -> CallStatus {
     match fault {
-        JsonFault::NotAMessage => CallStatus::not_transcoded("the message is not of the type in the proto"),
-        JsonFault::TooLarge => CallStatus::not_transcoded("the message is too large or too deep as JSON"),
-        JsonFault::NoForm(problem) => CallStatus::not_transcoded(&problem),
+        JsonFormFault::NotAMessage => CallStatus::not_transcoded("the message is not of the type in the proto"),
+        JsonFormFault::TooLarge => CallStatus::not_transcoded("the message is too large or too deep as JSON"),
+        JsonFormFault::NoForm(problem) => CallStatus::not_transcoded(&problem),
     }
 }
 

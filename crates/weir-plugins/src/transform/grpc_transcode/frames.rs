@@ -4,7 +4,7 @@ use crate::grpc_call::PREFIX;
 
 /// Why no further message can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameFault {
+pub enum MessageFault {
     /// No compression was offered.
     Compressed,
     TooLarge,
@@ -31,15 +31,15 @@ impl MessageFrames {
     }
 
     /// The next message; `None` if it is not complete.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, FrameFault> {
+    pub fn next(&mut self) -> Result<Option<&[u8]>, MessageFault> {
         let Some((prefix, rest)) = self.unread[self.taken..].split_first_chunk::<PREFIX>() else { return Ok(None) };
         let [flag, length @ ..] = *prefix;
         let length = u32::from_be_bytes(length) as usize;
         if flag != 0 {
-            return Err(FrameFault::Compressed);
+            return Err(MessageFault::Compressed);
         }
         if length > self.most {
-            return Err(FrameFault::TooLarge);
+            return Err(MessageFault::TooLarge);
         }
         if rest.len() < length {
             return Ok(None);
@@ -81,10 +81,10 @@ mod tests {
     fn large_and_compressed_messages_are_faults_before_they_are_complete() {
         let mut frames = MessageFrames::new(2);
         frames.push(&framed(b"abc")[..PREFIX]);
-        assert_eq!(frames.next(), Err(FrameFault::TooLarge));
+        assert_eq!(frames.next(), Err(MessageFault::TooLarge));
         let mut frames = MessageFrames::new(2);
         frames.push(&[1, 0, 0, 0, 1]);
-        assert_eq!(frames.next(), Err(FrameFault::Compressed));
+        assert_eq!(frames.next(), Err(MessageFault::Compressed));
         let mut frames = MessageFrames::new(2);
         frames.push(&framed(b"ab")[..PREFIX + 1]);
         assert_eq!(frames.next(), Ok(None));

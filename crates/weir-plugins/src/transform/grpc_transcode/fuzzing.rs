@@ -6,7 +6,7 @@ use serde_json::Map;
 use weir_plugin::{ProtoDefinitions, form};
 
 use super::arguments;
-use super::frames::{FrameFault, MessageFrames};
+use super::frames::{MessageFault, MessageFrames};
 use super::json::{self, JsonForm};
 
 /// A call whose messages have fields of every kind.
@@ -54,7 +54,7 @@ impl TranscodedCall {
     }
 
     /// The messages in the content of an answer that comes in pieces of this size, and how it ends.
-    pub fn messages(&self, content: &[u8], piece: usize) -> (Vec<Vec<u8>>, Result<bool, FrameFault>) {
+    pub fn messages(&self, content: &[u8], piece: usize) -> (Vec<Vec<u8>>, Result<bool, MessageFault>) {
         let (mut frames, mut found) = (MessageFrames::new(100), Vec::new());
         for piece in content.chunks(piece) {
             frames.push(piece);

@@ -49,7 +49,7 @@ fn read_from<'de>(
 
 /// Why a message has no JSON form.
 #[derive(Debug, PartialEq, Eq)]
-pub enum JsonFault {
+pub enum JsonFormFault {
     /// It is not a message of this type.
     NotAMessage,
     TooLarge,
@@ -69,15 +69,15 @@ pub struct JsonForm {
 
 impl JsonForm {
     /// Appends the JSON of an encoded message.
-    pub fn write(&self, message: &MessageDescriptor, encoded: &[u8], out: &mut Vec<u8>) -> Result<(), JsonFault> {
-        let message = DynamicMessage::decode(message.clone(), encoded).map_err(|_| JsonFault::NotAMessage)?;
+    pub fn write(&self, message: &MessageDescriptor, encoded: &[u8], out: &mut Vec<u8>) -> Result<(), JsonFormFault> {
+        let message = DynamicMessage::decode(message.clone(), encoded).map_err(|_| JsonFormFault::NotAMessage)?;
         let room = self.most;
         let writer = BoundedWriter { out, room };
         let formatter = BoundedFormatter { hexadecimal: self.hexadecimal, ..BoundedFormatter::default() };
         let mut serializer = serde_json::Serializer::with_formatter(writer, formatter);
         message.serialize_with_options(&mut serializer, &self.options).map_err(|error| match error.io_error_kind() {
-            Some(_) => JsonFault::TooLarge,
-            None => JsonFault::NoForm(error.to_string().chars().take(TOLD).collect()),
+            Some(_) => JsonFormFault::TooLarge,
+            None => JsonFormFault::NoForm(error.to_string().chars().take(TOLD).collect()),
         })
     }
 }
@@ -290,7 +290,7 @@ mod tests {
         let deep = |depth: usize| (0..depth).fold(Vec::new(), |inner, _| wrapped(inner));
         let mut out = Vec::new();
         assert_eq!(form().write(&message, &deep(90), &mut out), Ok(()));
-        assert_eq!(form().write(&message, &deep(2_000), &mut out), Err(JsonFault::NotAMessage));
+        assert_eq!(form().write(&message, &deep(2_000), &mut out), Err(JsonFormFault::NotAMessage));
     }
 
     #[test]
@@ -302,11 +302,11 @@ mod tests {
         let deep = |depth: usize| (0..depth).fold(Vec::new(), |inner, _| any(inner).encode_to_vec());
         let message = message().parent_pool().get_message_by_name("google.protobuf.Any").expect("it is imported");
         for depth in [MOST_ANY + 2, 2_000] {
-            assert_eq!(form().write(&message, &deep(depth), &mut Vec::new()), Err(JsonFault::TooLarge), "{depth}");
+            assert_eq!(form().write(&message, &deep(depth), &mut Vec::new()), Err(JsonFormFault::TooLarge), "{depth}");
         }
         let unknown = prost_reflect::prost_types::Any { type_url: "a/no.Such".to_owned(), value: Vec::new() };
         let fault = form().write(&message, &unknown.encode_to_vec(), &mut Vec::new());
-        assert_eq!(fault, Err(JsonFault::NoForm("message 'no.Such' not found".to_owned())));
+        assert_eq!(fault, Err(JsonFormFault::NoForm("message 'no.Such' not found".to_owned())));
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
         let many = [0xba, 1, 0].repeat(1_000);
         let all = JsonForm { options: form().options.skip_default_fields(false), most: 10_000, ..form() };
         let mut out = Vec::new();
-        assert_eq!(all.write(&message(), &many, &mut out), Err(JsonFault::TooLarge));
+        assert_eq!(all.write(&message(), &many, &mut out), Err(JsonFormFault::TooLarge));
         assert!(out.len() <= 10_000);
     }
 }

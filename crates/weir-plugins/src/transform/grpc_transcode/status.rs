@@ -34,7 +34,7 @@ pub struct CallStatus {
 
 /// `google.rpc.Status`.
 #[derive(Clone, PartialEq, Message)]
-struct RpcStatus {
+struct StatusDetails {
     #[prost(message, repeated, tag = "3")]
     details: Vec<Any>,
 }
@@ -110,7 +110,7 @@ impl CallStatus {
     /// `{"error":{"code":5,"message":"…","details":[…]}}`; without details if there are none.
     pub fn to_json(&self, form: &DetailForm<'_>) -> Vec<u8> {
         let message = Value::from(percent_decode(&self.message).decode_utf8_lossy());
-        let details = RpcStatus::decode(&*self.details).unwrap_or_default().details;
+        let details = StatusDetails::decode(&*self.details).unwrap_or_default().details;
         let mut out = format!("{{\"error\":{{\"code\":{},\"message\":{message}", self.code).into_bytes();
         for (index, detail) in details.iter().enumerate() {
             out.extend_from_slice(if index == 0 { b",\"details\":[" } else { b"," });
@@ -171,7 +171,7 @@ mod tests {
         let detail =
             |name: &str, value: &[u8]| Any { type_url: format!("type.googleapis.com/{name}"), value: value.to_vec() };
         let details = vec![detail("t.Detail", &[8, 7]), detail("t.Other", &[1]), detail("t.Detail", &[255])];
-        let encoded = RpcStatus { details }.encode_to_vec();
+        let encoded = StatusDetails { details }.encode_to_vec();
         let coded = BIN.encode(encoded);
         let told = |coded: &str, message: Option<&MessageDescriptor>| {
             let fields = [("grpc-status", "5"), ("grpc-message", "no%20%22a%22"), ("grpc-status-details-bin", coded)];
