@@ -29,7 +29,14 @@ impl Dependencies {
     /// The resources of `protos`.
     pub(super) const PROTOS: Dependencies = Dependencies(1 << 8);
 
-    pub(super) fn and(self, other: Dependencies) -> Dependencies {
+    /// What a route's own plugins may be built from.
+    pub(super) const OF_PLUGINS: Dependencies = Dependencies::CONSUMERS
+        .and(Dependencies::METADATA)
+        .and(Dependencies::HTTP)
+        .and(Dependencies::HTTPS_PORT)
+        .and(Dependencies::PROTOS);
+
+    pub(super) const fn and(self, other: Dependencies) -> Dependencies {
         Dependencies(self.0 | other.0)
     }
 

@@ -185,13 +185,8 @@ impl<'a> RouteCompiler<'a> {
             self.added.push(rule(written, service, number, order));
             self.sources.push(Some(written));
         }
-        let built_from = Dependencies::CONSUMERS
-            | Dependencies::METADATA
-            | Dependencies::HTTP
-            | Dependencies::HTTPS_PORT
-            | Dependencies::PROTOS;
         let is_same = |known: &&CompiledRoute| {
-            let unchanged = self.unchanged.dependencies | !built_from;
+            let unchanged = self.unchanged.dependencies | !Dependencies::OF_PLUGINS;
             key.is_some() && known.key == key && known.depends_on.are_among(unchanged)
         };
         if let Some(known) = known.filter(is_same) {
