@@ -42,7 +42,8 @@ fn read_from<'de>(
     let options = DeserializeOptions::new().deny_unknown_fields(true);
     DynamicMessage::deserialize_with_options(message.clone(), tracked, &options).map_err(|error| {
         let place = track.path().to_string();
-        let told = if place == "." { error.to_string() } else { format!("{place}: {error}") };
+        // The end of the text, or the whole, is at no place.
+        let told = if matches!(&*place, "." | "?") { error.to_string() } else { format!("{place}: {error}") };
         told.chars().take(TOLD).collect()
     })
 }
@@ -254,7 +255,7 @@ mod tests {
             (r#"{"p": {"a": "x"}}"#, "p.a: "),
             (r#"{"w": [{}, {"a": 1.5}]}"#, "w[1].a: "),
             (r#"{"l": {"x": {"other": 1}}}"#, "l.x"),
-            (r#"{"n": "a", "o": 1}"#, "o"),
+            (r#"{"n": "a", "o": 1}"#, "multiple fields provided for oneof 'm'"),
             (r#"{"a": 2147483648}"#, "a: "),
             (r#"{"i": "?"}"#, "i: "),
             (r#"{"j": "GREEN"}"#, "j: "),
