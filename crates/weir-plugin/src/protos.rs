@@ -26,11 +26,11 @@ const MOST_NESTED: usize = 64;
 const OWN_NAME: &str = "content.proto";
 
 /// What a definition defines, with everything that it imports.
-pub struct ProtoDefinitions(DescriptorPool);
+pub struct ProtoDefinitions(Result<DescriptorPool, ProtoFault>);
 
 impl fmt::Debug for ProtoDefinitions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ProtoDefinitions").field(&self.0.all_messages().len()).finish()
+        f.debug_tuple("ProtoDefinitions").field(&self.pool().all_messages().len()).finish()
     }
 }
 
@@ -69,15 +69,14 @@ impl ProtoDefinitions {
         }
         let made = state::shared("protos", content, || {
             // The parser is given what an editor of the configuration has written.
-            catch_unwind(AssertUnwindSafe(|| read(content)))
-                .unwrap_or_else(|_| Err(ProtoFault::new("is not a `.proto` that can be read")))
-                .map(|pool| Arc::new(ProtoDefinitions(pool)))
+            let pool = catch_unwind(AssertUnwindSafe(|| read(content)));
+            ProtoDefinitions(pool.unwrap_or_else(|_| Err(ProtoFault::new("is not a `.proto` that can be read"))))
         });
-        (*made).clone()
+        if let Err(fault) = &made.0 { Err(fault.clone()) } else { Ok(made) }
     }
 
     pub fn pool(&self) -> &DescriptorPool {
-        &self.0
+        self.0.as_ref().expect("`parse` returns no others")
     }
 }
 
