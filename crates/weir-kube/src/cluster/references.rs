@@ -35,9 +35,10 @@ impl References {
             let has = |namespace| namespaces.is_empty() || namespaces.contains(namespace);
             is_named && scope.namespace.as_ref().is_none_or(has)
         };
-        let mut of_namespaces: BTreeMap<Option<String>, BTreeMap<WatchScope, BTreeSet<ObjectRef>>> = BTreeMap::new();
+        // By the namespaces of the objects that refer: what they refer to may be in any other.
+        let mut of_namespaces: BTreeMap<String, BTreeMap<WatchScope, BTreeSet<ObjectRef>>> = BTreeMap::new();
         for (scope, referring) in all(world).into_iter().filter(is_watched) {
-            let of_namespace = of_namespaces.entry(scope.namespace.clone()).or_default();
+            let of_namespace = of_namespaces.entry(referring.namespace.clone()).or_default();
             of_namespace.entry(scope).or_default().insert(referring);
         }
         let share = fair_share(of_namespaces.values().map(BTreeMap::len));
@@ -96,7 +97,7 @@ fn all(world: &World) -> Vec<(WatchScope, ObjectRef)> {
         let annotations = &ingress.metadata.annotations;
         let mut add = |keys: &[&str], kind| {
             let values = keys.iter().filter_map(|key| annotations.get(&format!("{INGRESS_NGINX}{key}")));
-            let scopes = values.map(|value| of_annotation(value, kind, &name.namespace));
+            let scopes = values.filter_map(|value| of_annotation(value, kind, &name.namespace));
             found.extend(scopes.map(|scope| (scope, ObjectRef::of(&**ingress))));
         };
         add(&SECRET_ANNOTATIONS, Kind::Secret);
@@ -114,9 +115,10 @@ fn of_reference(reference: &ObjectReference, beside: &str) -> Option<WatchScope>
     Some(WatchScope::of_object(kind, reference.namespace.as_deref().unwrap_or(beside), &*reference.name))
 }
 
-fn of_annotation(value: &str, kind: Kind, beside: &str) -> WatchScope {
+/// `None` if it is in another namespace than the Ingress, which is refused.
+fn of_annotation(value: &str, kind: Kind, beside: &str) -> Option<WatchScope> {
     let (namespace, name) = value.split_once('/').unwrap_or((beside, value));
-    WatchScope::of_object(kind, namespace, name)
+    (namespace == beside).then(|| WatchScope::of_object(kind, namespace, name))
 }
 
 #[cfg(test)]
@@ -142,13 +144,17 @@ mod tests {
                 "metadata": {
                     "name": "i",
                     "namespace": "b",
-                    "annotations": { "nginx.ingress.kubernetes.io/auth-secret": "c/users" },
+                    "annotations": {
+                        "nginx.ingress.kubernetes.io/auth-secret": "b/users",
+                        // Of another namespace: it is refused, and takes no room there.
+                        "nginx.ingress.kubernetes.io/proxy-ssl-secret": "c/users",
+                    },
                 },
             }),
         );
         let all = References::of(&world, &[]);
         let scope = WatchScope::of_object;
-        let wanted = [scope(Kind::Secret, "c", "users"), scope(Kind::ConfigMap, "a", "ca")];
+        let wanted = [scope(Kind::Secret, "b", "users"), scope(Kind::ConfigMap, "a", "ca")];
         assert_eq!(all.watched, wanted.into());
         assert!(all.left_out.is_empty());
         let limited = References::of(&world, &["a".to_owned()]);
@@ -184,6 +190,24 @@ mod tests {
         assert_eq!(watched(&references, "small"), 3);
         let alone = References::of(&referring(&[("a", 500), ("b", 100)]), &[]);
         assert_eq!((watched(&alone, "a"), watched(&alone, "b")), (MOST_OF_NAMESPACE, 100));
+    }
+
+    #[test]
+    fn references_to_other_namespaces_take_the_room_of_the_own() {
+        let mut world = referring(&[("shop", 3)]);
+        for number in 0..MOST_REFERENCES {
+            let authority = json!({ "kind": "ConfigMap", "name": "ca", "namespace": format!("a{number:04}") });
+            let validation = json!({ "validation": { "caCertificateRefs": [authority] } });
+            let gateway = json!({
+                "metadata": { "name": format!("g{number:04}"), "namespace": "evil" },
+                "spec": { "gatewayClassName": "weir", "listeners": [], "tls": { "frontend": { "default": validation } } },
+            });
+            world.put(Kind::Gateway.read(gateway).expect("an object"));
+        }
+        let references = References::of(&world, &[]);
+        assert_eq!(watched(&references, "shop"), 3);
+        assert_eq!(references.watched.len(), 3 + MOST_OF_NAMESPACE);
+        assert!(references.left_out.iter().all(|event| event.object.namespace == "evil"));
     }
 
     #[test]
