@@ -89,17 +89,19 @@ impl PluginPolicies {
     /// Why a policy cannot be followed, whatever its targets are.
     pub(super) fn fault(&self, policy: &ObjectName) -> Option<String> {
         let state = self.states.get(policy)?;
-        let refused = || {
-            let problem = self.refused.get(policy)?;
-            // It may quote a value.
-            let told = if state.has_secrets() { "see the log of the node" } else { problem };
-            Some(format!("the node cannot serve its plugins: {told}"))
-        };
+        let refused = || Some(format!("the node cannot serve its plugins: {}", self.refused.get(policy)?));
         state.fault().or_else(refused)
     }
 
     /// Takes the policies whose resources the node does not serve, with the reasons. Returns those whose statuses may be others.
-    pub(super) fn set_refused(&mut self, refused: BTreeMap<ObjectName, String>) -> BTreeSet<ObjectName> {
+    pub(super) fn set_refused(&mut self, mut refused: BTreeMap<ObjectName, String>) -> BTreeSet<ObjectName> {
+        for (policy, problem) in &mut refused {
+            // It may quote a value, also of a policy whose plugins apply together with those of this one.
+            let beside = self.states.iter().filter(|(other, _)| other.namespace == policy.namespace);
+            if beside.clone().any(|(_, state)| state.has_secrets()) {
+                *problem = "see the log of the node".to_owned();
+            }
+        }
         let before = std::mem::replace(&mut self.refused, refused);
         let names = before.keys().chain(self.refused.keys());
         names.filter(|name| before.get(*name) != self.refused.get(*name)).cloned().collect()
