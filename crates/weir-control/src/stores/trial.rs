@@ -174,12 +174,19 @@ impl ChangeTrial {
             let text = self.view().get(&key).map(|resource| Arc::clone(&resource.json));
             let ServedForm { set_aside, instead, unread, last_good, .. } = &mut self.form;
             unread.insert(key.clone());
+            let store = self.live.store();
+            let good = last_good.get(&key).filter(|_| self.set.all.contains_key(&key));
             if set_aside.contains_key(&key) {
-                instead.remove(&key);
+                // What is served instead is faulty, too: the store may know something to serve in place of the last good text.
+                let last = good.map(|good| store.substitute(&key, good));
+                match (last, instead.remove(&key)) {
+                    (Some(Substitute::Text(last)), Some(faulty)) if last != faulty => instead.insert(key, last),
+                    _ => None,
+                };
                 continue;
             }
-            let substitute = match self.live.store().substitute(&key, text.as_deref().unwrap_or_default()) {
-                Substitute::Last => last_good.get(&key).filter(|_| self.set.all.contains_key(&key)).cloned(),
+            let substitute = match store.substitute(&key, text.as_deref().unwrap_or_default()) {
+                Substitute::Last => good.cloned(),
                 Substitute::Nothing => None,
                 Substitute::Text(text) => Some(text),
             };

@@ -149,3 +149,52 @@ fn a_trial_shows_what_is_committed_and_staged_and_leaves_nothing_when_it_is_drop
         keeps_what_is_committed(Box::new(EncryptedStore::new(embedded, cipher)), seed);
     }
 }
+
+/// A store that closes what cannot be served.
+struct ClosingStore(MemoryStore);
+
+impl ResourceStore for ClosingStore {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn load(&self) -> Result<ResourceSet, StoreFailure> {
+        self.0.load()
+    }
+
+    fn commit(&self, revisions: &[RevisionRecord]) -> Result<u64, CommitFailure> {
+        self.0.commit(revisions)
+    }
+
+    fn history(&self, before: u64, count: usize) -> Result<Vec<RevisionRecord>, StoreFailure> {
+        self.0.history(before, count)
+    }
+
+    fn substitute(&self, _: &ResourceKey, json: &str) -> Substitute {
+        let mut value: Value = serde_json::from_str(json).expect("JSON");
+        value["closed"] = true.into();
+        Substitute::Text(value.to_string().into())
+    }
+}
+
+#[test]
+fn what_is_served_in_place_of_a_faulty_resource_is_closed_and_last_the_version_before() {
+    let store = ClosingStore(MemoryStore::new(100, u64::MAX));
+    let live = Arc::new(LiveResources::of_store(Box::new(store)).expect("it loads"));
+    let (key, source) = (ResourceKey::new("routes", "r"), Arc::from("store"));
+    let edit = |uri: &str| ResourceEdit::Put { key: key.clone(), value: json!({ "uri": uri }), expires_ms: None };
+    let mut trial = live.begin();
+    trial.stage(vec![edit("/before")], Author::default());
+    trial.lists(&source, &Arc::default());
+    trial.commit().expect("it is in memory");
+
+    let mut trial = live.begin();
+    trial.stage(vec![edit("/new")], Author::default());
+    let mut round = || {
+        let fault = Diagnostic::of_source(&source, "a fault");
+        trial.leave_out([(key.clone(), fault)].into());
+        trial.form.instead.get(&key).map(|text| serde_json::from_str::<Value>(text).expect("JSON"))
+    };
+    let closed = |uri: &str| Some(json!({ "uri": uri, "closed": true }));
+    assert_eq!([round(), round(), round()], [closed("/new"), closed("/before"), None]);
+}
