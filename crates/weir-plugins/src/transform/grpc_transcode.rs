@@ -4,6 +4,7 @@ mod frames;
 pub mod fuzzing;
 mod json;
 mod status;
+mod stream;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, MethodDes
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use weir_plugin::proto::Method;
 use weir_plugin::proto::h2::ErrorCode;
-use weir_plugin::proto::{Method, Trailers};
 use weir_plugin::suggest::closest;
 use weir_plugin::{
     Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, ProtoDefinitions, Stage, Stop,
@@ -25,6 +26,7 @@ use self::arguments::ArgumentFault;
 use self::frames::{MessageFault, MessageFrames};
 use self::json::{JsonForm, JsonFormFault};
 use self::status::{CallStatus, DetailForm};
+use self::stream::{END_EVENT, StreamWriter};
 use crate::answer::RefusalResponse;
 use crate::content::{DIGESTS, coding, content_type, forget_response_content};
 use crate::grpc_call::{PREFIX, framed};
@@ -82,7 +84,7 @@ pub struct GrpcTranscode {
     #[schemars(extend("x-weir-unit" = "bytes"))]
     max_req_body_size: u32,
     /// The maximum size of a message that the service sends. One that is larger is answered with 502, or ends a stream. 4 MiB is the limit
-    /// of most clients of gRPC.
+    /// of most clients of gRPC. While it is turned into JSON, a message of small numbers takes up to 60 times its size in memory.
     #[serde(default = "default_max_message_size")]
     #[schemars(range(min = 1, max = 268_435_456))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
@@ -575,13 +577,7 @@ impl Plugin for Transcoder {
         forget_grpc(exchange);
         let kind = if takes_events { EVENTS } else { NDJSON };
         exchange.response.head.set(b"Content-Type", kind).map_err(|_| Stop::Internal)?;
-        Ok(Some(Box::new(StreamWriter {
-            frames: MessageFrames::new(call.most_message),
-            call: Arc::clone(call),
-            takes_events,
-            is_over: false,
-            status: None,
-        })))
+        Ok(Some(Box::new(StreamWriter::new(Arc::clone(call), takes_events))))
     }
 }
 
@@ -590,77 +586,6 @@ fn forget_grpc(exchange: &mut Exchange) {
     forget_response_content(exchange);
     for name in [&b"grpc-encoding"[..], b"grpc-accept-encoding", b"Trailer", status::CODE, status::MESSAGE] {
         exchange.response.head.remove(name);
-    }
-}
-
-const END_EVENT: &[u8] = b"event: end\ndata: {}\n\n";
-
-/// Writes the messages of a stream as lines or as events, and its status if it is not OK.
-struct StreamWriter {
-    frames: MessageFrames,
-    call: Arc<Call>,
-    takes_events: bool,
-    is_over: bool,
-    status: Option<CallStatus>,
-}
-
-impl StreamWriter {
-    /// Writes the messages that are complete.
-    fn write(&mut self, out: &mut Vec<u8>) -> Result<(), CallStatus> {
-        while let Some(message) = self.frames.next().map_err(told_fault)? {
-            let before = out.len();
-            if self.takes_events {
-                out.extend_from_slice(b"data: ");
-            }
-            if let Err(fault) = self.call.json.write(&self.call.gives, message, out) {
-                out.truncate(before);
-                return Err(told_json(fault));
-            }
-            out.extend_from_slice(if self.takes_events { b"\n\n" } else { b"\n" });
-        }
-        Ok(())
-    }
-
-    fn fail(&mut self, status: &CallStatus, out: &mut Vec<u8>) {
-        self.is_over = true;
-        let error = status.to_json(&self.call.detail_form());
-        let (before, after): (&[u8], &[u8]) =
-            if self.takes_events { (b"event: error\ndata: ", b"\n\n") } else { (b"", b"\n") };
-        [before, &error, after].iter().for_each(|part| out.extend_from_slice(part));
-    }
-}
-
-impl Filter for StreamWriter {
-    fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
-        if self.is_over {
-            return Ok(());
-        }
-        self.frames.push(piece);
-        if let Err(status) = self.write(out) {
-            self.fail(&status, out);
-        }
-        Ok(())
-    }
-
-    fn trailers(&mut self, trailers: &mut Trailers) {
-        self.status = CallStatus::of(std::mem::take(trailers).fields());
-    }
-
-    fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
-        if self.is_over {
-            return Ok(());
-        }
-        match self.status.take().unwrap_or_else(CallStatus::missing) {
-            status if status.code != CallStatus::OK => self.fail(&status, out),
-            _ if !self.frames.is_empty() => self.fail(&CallStatus::cut(), out),
-            _ if self.takes_events => out.extend_from_slice(END_EVENT),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over
     }
 }
 
