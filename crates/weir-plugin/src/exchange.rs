@@ -695,9 +695,10 @@ impl Exchange {
         self.rare.as_ref()?.time_limit
     }
 
-    /// Limits the time of the exchange, as `request_timeout` of a route does; the shorter one counts.
+    /// Limits the time of the exchange, as `request_timeout` of a route does; the shortest limit counts.
     pub fn limit_time(&mut self, most: Duration) {
-        self.rare.get_or_insert_default().time_limit = Some(most);
+        let limit = &mut self.rare.get_or_insert_default().time_limit;
+        *limit = Some(limit.map_or(most, |known| known.min(most)));
     }
 
     /// The trailers of the response, of which [`crate::Plugin::on_response_body`] receives the whole content. It may take them.

@@ -419,7 +419,8 @@ fn seen(
     mut body: Vec<u8>,
     trailers: &mut Trailers,
 ) -> Result<Vec<u8>, Stop> {
-    if !trailers.is_empty() {
+    let has_trailers = !trailers.is_empty();
+    if has_trailers {
         *exchange.response_trailers() = std::mem::take(trailers);
     }
     for link in &whole.links {
@@ -428,7 +429,7 @@ fn seen(
         // It can be larger once it is decoded.
         end.map_err(|stop| if stop == Stop::ResponseTooLarge { whole.too_large(exchange) } else { stop })?;
     }
-    if !whole.links.is_empty() {
+    if has_trailers {
         *trailers = std::mem::take(exchange.response_trailers());
     }
     exchange.response.framing = Framing::Sized(body.len() as u64);

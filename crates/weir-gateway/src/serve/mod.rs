@@ -137,7 +137,10 @@ async fn answer(
     }
     match target {
         Target::Upstream(number) => {
-            let most = route.request_timeout.into_iter().chain(exchange.time_limit()).min();
+            let most = match exchange.time_limit() {
+                None => route.request_timeout,
+                Some(most) => Some(route.request_timeout.map_or(most, |of_route| of_route.min(most))),
+            };
             let mut timer = most.map(|most| timer(worker, exchange, most));
             let end = {
                 let mut served = pin!(proxy(worker, current, route, *number, client, exchange));
