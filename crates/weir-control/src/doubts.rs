@@ -13,7 +13,9 @@ use std::collections::{HashMap, HashSet};
 
 use weir_plugin::Registry;
 
-use crate::document::{Document, PluginSet, PluginSpec, PluginSpecs, ResourceOrigin, RouteSpec, ServiceSpec};
+use crate::document::{
+    Document, PluginSet, PluginSpec, PluginSpecs, ResourceOrigin, RouteSpec, ServiceSpec, UpstreamSpec,
+};
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
 use crate::text::tree::TextPosition;
@@ -145,6 +147,7 @@ enum ReferredResources<'a> {
     Listed {
         services: HashMap<&'a str, &'a ServiceSpec>,
         plugin_configs: HashMap<&'a str, &'a PluginSet>,
+        upstreams: HashMap<&'a str, &'a UpstreamSpec>,
     },
     /// The lists of a store are sorted by id.
     InStore(&'a Document),
@@ -155,6 +158,7 @@ impl<'a> ReferredResources<'a> {
         ReferredResources::Listed {
             services: document.services.iter().map(|service| (&*service.id, service)).collect(),
             plugin_configs: document.plugin_configs.iter().map(|set| (&*set.id, set)).collect(),
+            upstreams: document.upstreams.iter().map(|upstream| (&*upstream.id, upstream)).collect(),
         }
     }
 
@@ -172,5 +176,21 @@ impl<'a> ReferredResources<'a> {
             ReferredResources::Listed { plugin_configs, .. } => plugin_configs.get(id).copied(),
             ReferredResources::InStore(document) => document.plugin_configs.find(id),
         }
+    }
+
+    /// The upstream of a route, if it has one by itself or by its service.
+    fn upstream_of(&self, route: &'a RouteSpec) -> Option<&'a UpstreamSpec> {
+        let named = |id: &str| match self {
+            ReferredResources::Listed { upstreams, .. } => upstreams.get(id).copied(),
+            ReferredResources::InStore(document) => document.upstreams.find(id),
+        };
+        if let Some(upstream) = route.upstream.as_deref() {
+            return Some(upstream);
+        }
+        if let Some(reference) = &route.upstream_id {
+            return named(&reference.id);
+        }
+        let service = self.service_of(route)?;
+        service.upstream.as_ref().or_else(|| named(&service.upstream_id.as_ref()?.id))
     }
 }

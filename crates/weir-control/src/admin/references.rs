@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::kinds::{self, ResourceKind};
 use crate::document::kinds::KINDS;
+use crate::document::{ReferringPlugin, SPLITTING, TRANSCODING};
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
 
@@ -60,26 +61,26 @@ fn user(view: &ResourceView, key: &ResourceKey) -> Option<(&'static ResourceKind
     None
 }
 
-/// A plugin whose options refer to resources of a list.
-struct ReferringPlugin {
-    name: &'static str,
-    option: &'static str,
+/// How references of a plugin to resources of a list are told.
+struct PluginReferences {
+    of: ReferringPlugin,
     list: &'static str,
-    /// What stands before its resource in APISIX's message.
+    /// What stands before the resource of the plugin in APISIX's message.
     whose: &'static str,
 }
 
-const PLUGINS: [ReferringPlugin; 2] = [
-    ReferringPlugin { name: "traffic-split", option: "upstream_id", list: "upstreams", whose: "plugin in " },
-    ReferringPlugin { name: "grpc-transcode", option: "proto_id", list: "protos", whose: "" },
+const PLUGINS: [PluginReferences; 2] = [
+    PluginReferences { of: SPLITTING, list: "upstreams", whose: "plugin in " },
+    PluginReferences { of: TRANSCODING, list: "protos", whose: "" },
 ];
 
-impl ReferringPlugin {
+impl PluginReferences {
     /// The first resource whose plugin refers to the one with this id.
     fn user(&self, view: &ResourceView, id: &str) -> Option<(&'static ResourceKind, String)> {
         for kind in KINDS.iter().filter(|kind| kind.has_plugins()) {
             for (key, resource) in view.list(kind.list) {
-                if resource.json.contains(self.name) && self.names(&resource.value()["plugins"][self.name], id) {
+                let plugin = self.of.plugin;
+                if resource.json.contains(plugin) && self.names(&resource.value()["plugins"][plugin], id) {
                     return Some((kind, key.id().to_owned()));
                 }
             }
@@ -89,7 +90,7 @@ impl ReferringPlugin {
 
     fn names(&self, options: &Value, id: &str) -> bool {
         let is_it = |(name, value): (&String, &Value)| {
-            name == self.option && id_text(value).as_deref() == Some(id) || self.names(value, id)
+            name == self.of.option && id_text(value).as_deref() == Some(id) || self.names(value, id)
         };
         match options {
             Value::Object(members) => members.iter().any(is_it),

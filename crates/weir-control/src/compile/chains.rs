@@ -15,7 +15,9 @@ use super::consumers::{KnownConsumers, OverlayLayers};
 use super::dependencies::Dependencies;
 use super::plugin_findings::{inside, path_of, report_unknown, split_credential};
 use super::{Compiler, by_id, meta};
-use crate::document::{self, PluginSet, PluginSpec, ResourceOrigin, ServiceSpec, StreamRouteSpec, TrafficShare};
+use crate::document::{
+    self, PluginSet, PluginSpec, ProtoSpec, ResourceOrigin, ServiceSpec, StreamRouteSpec, TrafficShare,
+};
 use crate::text::fingerprint::Fingerprint;
 use crate::text::read::{join, listed};
 use crate::text::tree::TreePath;
@@ -51,6 +53,7 @@ pub(super) struct Chains<'a> {
     unchanged: Dependencies,
     disagrees: Cell<bool>,
     groups: HashMap<&'a str, usize>,
+    protos: HashMap<&'a str, &'a ProtoSpec>,
     overlays: Vec<OverlayLayers<'a>>,
     /// The numbers of the upstreams in options, by the path of the option.
     upstreams: HashMap<&'a str, u32>,
@@ -79,6 +82,7 @@ impl<'a> Chains<'a> {
             unchanged,
             disagrees: Cell::new(false),
             groups: HashMap::new(),
+            protos: by_id(document.protos.iter(), |proto| &proto.id),
             overlays: known.overlays,
             upstreams,
             shared: Rc::new(known.shared),
@@ -417,9 +421,8 @@ impl<'a> Chains<'a> {
 
     /// The definitions that a plugin refers to; `None` if a fault has been reported.
     fn proto(&self, origin: &ResourceOrigin, plugin: &PluginSpec) -> Option<Arc<ProtoDefinitions>> {
-        let protos = by_id(self.compiler.document.protos.iter(), |proto| &proto.id);
         let key = format!("plugins{}.proto_id", TreePath::suffix(&plugin.name));
-        let found = self.compiler.referred(origin, &key, &plugin.proto, &protos, "protos");
+        let found = self.compiler.referred(origin, &key, &plugin.proto, &self.protos, "protos");
         found.map(|proto| Arc::clone(&proto.definitions))
     }
 

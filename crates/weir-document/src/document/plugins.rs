@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use weir_plugin::{ExchangePhase, Expression};
 
 use super::condition;
+use super::proto::TRANSCODING;
 use super::resource::{Reference, read_id};
 use super::shares::{self, TrafficShare};
 use crate::keys::kinds::{Custom, custom};
@@ -79,11 +80,8 @@ fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
     Some(plugin)
 }
 
-/// The plugin whose options name definitions, and its option.
-const WITH_PROTO: (&str, &str) = ("grpc-transcode", "proto_id");
-
 fn read_proto(plugin: &str, options: &NodeReader) -> Option<Reference> {
-    let entry = options.node().entry(WITH_PROTO.1).filter(|_| plugin == WITH_PROTO.0)?;
+    let entry = options.node().entry(TRANSCODING.option).filter(|_| plugin == TRANSCODING.plugin)?;
     let at = options.below(entry);
     read_id(&at).map(|id| Reference { id, place: at.place() })
 }

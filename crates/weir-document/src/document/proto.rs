@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use weir_plugin::{ProtoDefinitions, protos};
 
-use super::resource::{self, COMMON};
+use super::resource::{self, COMMON, ReferringPlugin};
 use crate::keys;
 use crate::keys::kinds::{ParsedText, text};
 use crate::text::read::NodeReader;
+
+/// The plugin that refers to definitions.
+pub const TRANSCODING: ReferringPlugin = ReferringPlugin { plugin: "grpc-transcode", option: "proto_id" };
 
 /// APISIX `proto`.
 #[derive(Clone, Debug)]

@@ -27,6 +27,14 @@ impl ResourceOrigin {
     }
 }
 
+/// A plugin whose options refer to a resource.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferringPlugin {
+    pub plugin: &'static str,
+    /// The option that has the id.
+    pub option: &'static str,
+}
+
 /// A reference to another resource by its id.
 #[derive(Clone, Debug)]
 pub struct Reference {

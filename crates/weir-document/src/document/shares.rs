@@ -1,11 +1,11 @@
 //! Upstreams in the options of a plugin: the shares of APISIX `traffic-split`.
 
-use super::resource::{self, Reference, ResourceOrigin};
+use super::resource::{self, Reference, ReferringPlugin, ResourceOrigin};
 use super::upstream::{self, UpstreamSpec};
 use crate::text::read::NodeReader;
 
-/// The plugin whose options name upstreams.
-const PLUGIN: &str = "traffic-split";
+/// The plugin whose options refer to upstreams.
+pub const SPLITTING: ReferringPlugin = ReferringPlugin { plugin: "traffic-split", option: "upstream_id" };
 
 /// An item of `weighted_upstreams` that has an upstream, inline or by id.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct TrafficShare {
 /// The shares in the options of a plugin. Options of a wrong type are skipped; the plugin reports them.
 pub(super) fn read(plugin: &str, options: &NodeReader) -> Vec<TrafficShare> {
     let mut shares = Vec::new();
-    if plugin != PLUGIN {
+    if plugin != SPLITTING.plugin {
         return shares;
     }
     let Some(rules) = options.node().entry("rules") else { return shares };
@@ -48,7 +48,7 @@ fn share(item: &NodeReader, path: String) -> Option<TrafficShare> {
     let fields = item.map("")?;
     fields.at_most_one("upstream", "upstream_id");
     let upstream = fields.get("upstream").and_then(|at| upstream::read_inline(&at));
-    let upstream_id = resource::reference(&fields, "upstream_id");
+    let upstream_id = resource::reference(&fields, SPLITTING.option);
     let names_one = upstream.is_some() || upstream_id.is_some();
     names_one.then(|| TrafficShare { origin: ResourceOrigin::of(item), path: path.into(), upstream, upstream_id })
 }
