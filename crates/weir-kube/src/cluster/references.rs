@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// The most objects that are watched by name: each is a request that stays open.
 const MOST_REFERENCES: usize = 1_024;
-/// The most of them in one namespace.
+/// The most that the objects of one namespace refer to.
 const MOST_OF_NAMESPACE: usize = 128;
 /// Annotations of an Ingress that name a Secret, `NAME` or `NAMESPACE/NAME`.
 const SECRET_ANNOTATIONS: [&str; 3] = ["auth-secret", "auth-tls-secret", "proxy-ssl-secret"];
@@ -69,8 +69,8 @@ fn no_room(object: ObjectRef, scope: &WatchScope) -> ObjectEvent {
         _ => ("", ""),
     };
     let message = format!(
-        "refers to {kind} {namespace}/{name}, which is not read: of all objects that are referred to by name, at most \
-         {MOST_REFERENCES} are, and at most {MOST_OF_NAMESPACE} of a namespace"
+        "refers to {kind} {namespace}/{name}, which is not read: the objects of a namespace can refer to at most \
+         {MOST_OF_NAMESPACE} objects that are watched by name, and those of all namespaces to {MOST_REFERENCES}"
     );
     ObjectEvent { object, kind: EventKind::Warning, reason: "NotWatched".to_owned(), message }
 }
