@@ -128,13 +128,12 @@ impl Explain {
 impl Explain {
     /// Explains a connection without HTTP, or a datagram.
     fn connection(&self, transport: Transport) -> ExitCode {
-        let url = &self.url;
-        let to = match url.strip_prefix(':') {
+        let to = match self.url.strip_prefix(':') {
             Some(port) => port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
-            None => url.parse().ok(),
+            None => self.url.parse().ok(),
         };
         let Some(to) = to else {
-            say!("`{url}` is not an address: write it as `10.0.0.5:5432` or `:5432`");
+            say!("`{}` is not an address: write it as `10.0.0.5:5432` or `:5432`", self.url);
             return ExitFailure::Configuration.into();
         };
         let question = ConnectionDescription { transport, to, from: self.from, server_name: self.sni.clone() };

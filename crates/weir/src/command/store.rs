@@ -34,7 +34,7 @@ enum StoreAction {
         /// The configuration file of the node, whose `store` setting names the store.
         node: PathBuf,
         /// The file to write, which only its owner can read. An older one is replaced once all is written, and stays if the export
-        /// fails. Without this option the resources are written to standard output.
+        /// fails. Without this option, or with `-`, the resources are written to standard output.
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -70,7 +70,7 @@ fn import(node: &Path, files: &[PathBuf]) -> ExitCode {
 }
 
 fn write(text: &str, output: Option<&Path>) -> ExitCode {
-    let Some(path) = output else { return say::print(text.as_bytes()) };
+    let Some(path) = output.filter(|path| *path != Path::new("-")) else { return say::print(text.as_bytes()) };
     match whole_file::replace(path, text.as_bytes()) {
         Ok(()) => exit::DONE,
         Err(error) => {
