@@ -558,3 +558,43 @@ fn request_refused_by_nginx_for_an_unconverted_reason_is_refused() {
     }
     assert!(one.requests().is_empty(), "a request reached the upstream");
 }
+
+/// Runs the command in a directory; returns its exit status and what it said.
+fn converted(arguments: &[&str], directory: &TempDir) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let output = command.arg("convert").args(arguments).current_dir(directory.path()).output().expect("it runs");
+    (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn a_file_without_its_format_names_the_command_that_is_right() {
+    let directory = TempDir::new();
+    directory.write("gateway", "");
+    for (file, right) in [
+        ("nginx.conf", "`weir convert nginx nginx.conf`"),
+        ("/etc/caddy/Caddyfile", "`weir convert caddy /etc/caddy/Caddyfile`"),
+        ("gateway", "`weir convert FORMAT gateway`"),
+    ] {
+        let (status, said) = converted(&[file], &directory);
+        assert_eq!(status, Some(2), "{said}");
+        assert!(said.contains(right), "{said}");
+    }
+    assert!(converted(&["ngnix", "gateway"], &directory).1.contains("a similar value exists: 'nginx'"));
+}
+
+#[test]
+fn the_converted_file_is_written_where_the_option_says_and_a_fault_leaves_the_old_one() {
+    let directory = TempDir::new();
+    directory.write("good.conf", "http { server { listen 8080; location / { return 204; } } }");
+    directory.write("bad.conf", "http {");
+    let (status, said) = converted(&["nginx", "good.conf", "-o", "weir.yaml"], &directory);
+    assert_eq!(status, Some(0), "{said}");
+    let file = directory.path().join("weir.yaml");
+    let written = std::fs::read_to_string(&file).expect("the file");
+    assert!(written.contains("routes:"), "{written}");
+    assert_eq!(converted(&["nginx", "bad.conf", "-o", "weir.yaml"], &directory).0, Some(1));
+    assert_eq!(std::fs::read_to_string(&file).expect("the file"), written);
+    let (status, said) = converted(&["nginx", "good.conf", "-o", "nowhere/weir.yaml"], &directory);
+    assert_eq!(status, Some(4), "{said}");
+    assert!(said.contains("nowhere/weir.yaml: cannot be written"), "{said}");
+}

@@ -1,9 +1,12 @@
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
 
-use clap::{Args, ValueEnum};
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, ValueEnum};
 use weir_convert::{Converted, FindingKind, SyntaxError};
 
 use crate::exit::{self, ExitFailure};
@@ -11,17 +14,20 @@ use crate::say::say;
 
 /// Converts the configuration of another gateway to a configuration of Weir.
 ///
-/// The converted file goes to standard output. Settings that were not converted or behave differently are listed in comments at
+/// The converted file goes to standard output, or to a file. Settings that were not converted or behave differently are listed in comments at
 /// its beginning and on standard error, each with its file and line. Use `weir check` and `weir explain` to examine the result.
 #[derive(Debug, Args)]
 pub struct ConvertCommand {
     /// The format of the file.
-    #[arg(value_enum)]
+    #[arg(value_parser = DialectParser)]
     from: Dialect,
     /// The file to convert, or `-` for standard input. Included files are searched for relative to its directory. For `ingress`
     /// there may be several.
     #[arg(required = true)]
     files: Vec<PathBuf>,
+    /// Writes to this file instead of standard output. A file that is there stays unchanged if nothing can be converted.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Exits with 1 if a setting was not converted.
     #[arg(long)]
     deny_losses: bool,
@@ -46,6 +52,33 @@ enum Dialect {
     AsyncApi,
     /// Ingresses of Kubernetes, with the annotations of ingress-nginx: manifests, as YAML or JSON.
     Ingress,
+}
+
+/// Reads the format. Whoever names the file alone is told how to name its format, too.
+#[derive(Clone)]
+struct DialectParser;
+
+impl TypedValueParser for DialectParser {
+    type Value = Dialect;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<Dialect, clap::Error> {
+        let formats = EnumValueParser::<Dialect>::new();
+        formats.parse_ref(command, argument, value).map_err(|error| {
+            let name = value.to_string_lossy();
+            if !name.contains(['.', '/']) && !Path::new(value).exists() {
+                return error;
+            }
+            let (lower, names) = (name.to_lowercase(), formats.possible_values().into_iter().flatten());
+            let likely = names.map(|format| format.get_name().to_owned()).find(|format| lower.contains(&**format));
+            let format = likely.as_deref().unwrap_or("FORMAT");
+            let problem = format!("the format stands before the file: `weir convert {format} {name}`\n");
+            clap::Error::raw(ErrorKind::InvalidValue, problem).with_cmd(command)
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Dialect::value_variants().iter().filter_map(ValueEnum::to_possible_value)))
+    }
 }
 
 impl ConvertCommand {
@@ -74,12 +107,23 @@ impl ConvertCommand {
         for finding in &converted.findings {
             say!("{finding}");
         }
-        if let Err(error) = io::stdout().write_all(converted.yaml().as_bytes()) {
-            say!("cannot write to standard output: {error}");
+        if let Err(problem) = self.write(&converted.yaml()) {
+            say!("{problem}");
             return ExitFailure::System.into();
         }
         let is_lossy = converted.findings.iter().any(|finding| finding.kind == FindingKind::Lost);
         if self.deny_losses && is_lossy { ExitFailure::Configuration.into() } else { exit::DONE }
+    }
+
+    fn write(&self, text: &str) -> Result<(), String> {
+        match &self.output {
+            Some(file) => {
+                fs::write(file, text).map_err(|error| format!("{}: cannot be written: {error}", file.display()))
+            }
+            None => io::stdout()
+                .write_all(text.as_bytes())
+                .map_err(|error| format!("cannot write to standard output: {error}")),
+        }
     }
 
     fn convert(&self, texts: &[(String, String)]) -> Result<Converted, SyntaxError> {
