@@ -48,7 +48,7 @@ fn a_running_node_is_changed_from_a_shell() {
     assert!(history.contains("created routes/r") && history.contains("\"by hand\""), "{history}");
     done(&["delete", "routes/r"], &gateway);
     assert_eq!(gateway.get("/r").status, 404);
-    let unasked = refused(&["rollback", "1"], 5, &gateway);
+    let unasked = refused(&["rollback", "1"], 1, &gateway);
     assert!(unasked.contains("created") && unasked.contains("use `--yes`"), "{unasked}");
     assert_eq!(gateway.get("/r").status, 404);
     done(&["rollback", "1", "--yes"], &gateway);
@@ -133,7 +133,21 @@ fn files_are_compared_and_applied() {
     let plan = refused(&["diff", "-f", path], 1, &gateway);
     assert!(plan.contains("created routes/r") && plan.contains("created upstreams/u"), "{plan}");
     assert_eq!(gateway.get("/r").status, 404, "a plan changes nothing");
-    assert!(refused(&["apply", "-f", path], 5, &gateway).contains("use `--yes`"));
+    assert!(refused(&["apply", "-f", path], 1, &gateway).contains("use `--yes`"));
+    let wrong = place.write("wrong.yaml", "routes: [{ uri: /a }]\n");
+    let wrong = wrong.to_str().expect("a path");
+    for arguments in [
+        &["apply", "--yes", "-f", wrong][..],
+        &["diff", "-f", wrong],
+        &["put", "routes/r", "-f", "/nowhere.yaml"],
+        &["diff", "-f", path, "--requests", "/nowhere.log"],
+        &["get", "routes", "--ca", "/nowhere.pem"],
+        &["get", "routes", "--key-file", "/nowhere.key"],
+    ] {
+        // To try again is of no use, as it may be with a node that refuses.
+        let told = refused(arguments, 1, &gateway);
+        assert!(told.contains("wrong.yaml:1:10") || told.contains("/nowhere"), "{arguments:?}: {told}");
+    }
     done(&["apply", "-f", path, "--yes"], &gateway);
     assert_eq!(gateway.get("/r").text(), "one");
     assert!(done(&["diff", "-f", path], &gateway).contains("no changes"));

@@ -58,6 +58,7 @@ fn a_command_without_a_key_says_how_to_give_one() {
     }
     let mut unset = Command::new(env!("CARGO_BIN_EXE_weir"));
     let output = unset.args(["get", "routes"]).env("WEIR_ADMIN_KEY", "").output().expect("the binary starts");
+    assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("no Admin API key: set WEIR_ADMIN_KEY"), "{said}");
 }

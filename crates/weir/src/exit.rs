@@ -33,6 +33,28 @@ impl ExitFailure {
     }
 }
 
+/// Why a command that asks a node fails: in words, and for scripts.
+#[derive(Debug)]
+pub struct ExitCause {
+    pub code: ExitFailure,
+    /// Several lines, if there are several faults.
+    pub problem: String,
+}
+
+impl ExitCause {
+    /// Of this machine: a file that is not valid or cannot be read, or a change that was not confirmed. To try again is of no use.
+    pub fn local(problem: impl Into<String>) -> ExitCause {
+        ExitCause { code: ExitFailure::Configuration, problem: problem.into() }
+    }
+}
+
+/// What a node, or the way to it, has said.
+impl From<String> for ExitCause {
+    fn from(problem: String) -> Self {
+        ExitCause { code: ExitFailure::Refused, problem }
+    }
+}
+
 impl From<ExitFailure> for ExitCode {
     fn from(failure: ExitFailure) -> Self {
         ExitCode::from(failure as u8)
@@ -43,8 +65,8 @@ impl From<ExitFailure> for ExitCode {
 pub const HELP: &str = "\
 Exit codes:
   0  success; for `run`: the process stopped on request
-  1  the configuration is not valid, or cannot be read; `diff`: there are differences; `load`, `bench`:
-     the result is not valid
+  1  the configuration, a file or the key for the node is not valid, or cannot be read; `diff`: there are
+     differences; `load`, `bench`: the result is not valid; `apply`, `rollback`: not confirmed
   2  wrong usage
   3  a listen address cannot be opened
   4  the system refused another resource, such as a thread or a log file

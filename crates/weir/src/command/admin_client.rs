@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::exit::ExitCause;
 use crate::say::say;
 use bytes::Bytes;
 use clap::Args;
@@ -98,7 +99,7 @@ pub fn authorities(file: Option<&Path>) -> Result<Authorities, String> {
 impl AdminClient {
     /// # Errors
     /// What is wrong with the options.
-    pub fn new(options: &AdminOptions) -> Result<AdminClient, String> {
+    pub fn new(options: &AdminOptions) -> Result<AdminClient, ExitCause> {
         AdminClient::at(&options.server, &options.access)
     }
 
@@ -106,18 +107,17 @@ impl AdminClient {
     ///
     /// # Errors
     /// What is wrong with the options.
-    pub fn at(server: &str, options: &AdminAccess) -> Result<AdminClient, String> {
+    pub fn at(server: &str, options: &AdminAccess) -> Result<AdminClient, ExitCause> {
         let key = match &options.key_file {
-            Some(path) => {
-                std::fs::read_to_string(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?
-            }
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| ExitCause::local(format!("{} cannot be read: {error}", path.display())))?,
             None => std::env::var("WEIR_ADMIN_KEY").unwrap_or_default(),
         };
         // Whether a node asks for a key on its Unix socket is known to the node.
         if key.trim().is_empty() && !server.starts_with(UNIX) {
-            return Err(format!("no Admin API key: {KEY_ADVICE}"));
+            return Err(ExitCause::local(format!("no Admin API key: {KEY_ADVICE}")));
         }
-        let authorities = authorities(options.ca.as_deref())?;
+        let authorities = authorities(options.ca.as_deref()).map_err(ExitCause::local)?;
         let verification = if options.insecure { ServerVerification::Skip } else { ServerVerification::Verify };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let patience = Duration::from_secs(options.timeout);

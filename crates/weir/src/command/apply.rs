@@ -16,6 +16,7 @@ use super::change_words::changes_in_words;
 use super::resource_files::ResourceFiles;
 use super::resources::ended;
 use super::{compared_files, compared_requests, recorded_requests, resource_files};
+use crate::exit::ExitCause;
 use crate::say::{self, say};
 
 /// How long a node may wait until all workers, or all nodes, serve the change.
@@ -101,7 +102,8 @@ impl DiffCommand {
                 None => compared_files::compare_files([before, after]),
             };
         }
-        match AdminClient::new(&self.wanted.node).and_then(|node| plan(&node, &self.files, &self.wanted)) {
+        let planned = AdminClient::new(&self.wanted.node).and_then(|node| plan(&node, &self.files, &self.wanted));
+        match planned {
             Ok(plan) if plan.operations.is_empty() => {
                 show(&plan);
                 crate::exit::DONE
@@ -120,15 +122,15 @@ impl ApplyCommand {
         ended(self.apply())
     }
 
-    fn apply(&self) -> Result<(), String> {
+    fn apply(&self) -> Result<(), ExitCause> {
         let node = AdminClient::new(&self.wanted.node)?;
         let plan = plan(&node, &self.files, &self.wanted)?;
         show(&plan);
         if plan.operations.is_empty() {
             return Ok(());
         }
-        if !self.yes && !say::confirmed("Apply this?")? {
-            return Err("nothing was changed".to_owned());
+        if !self.yes && !say::confirmed("Apply this?").map_err(ExitCause::local)? {
+            return Err(ExitCause::local("nothing was changed"));
         }
         // `if_revision` prevents that concurrent changes are overwritten unseen.
         let body = json!({ "if_revision": plan.revision, "operations": plan.operations });
@@ -150,12 +152,15 @@ impl ApplyCommand {
 }
 
 /// Compares the files with the node, and has the node compute the changes in a dry run.
-fn plan(node: &AdminClient, files: &[PathBuf], wanted: &ComparisonOptions) -> Result<ApplyPlan, String> {
+fn plan(node: &AdminClient, files: &[PathBuf], wanted: &ComparisonOptions) -> Result<ApplyPlan, ExitCause> {
     let label = match &wanted.prune {
         None => None,
-        Some(text) => Some(text.split_once('=').ok_or("--prune needs a label and its value, such as `team=a`")?),
+        Some(text) => Some(
+            text.split_once('=')
+                .ok_or_else(|| ExitCause::local("--prune needs a label and its value, such as `team=a`"))?,
+        ),
     };
-    let resources = resource_files::read(files)?;
+    let resources = resource_files::read(files).map_err(ExitCause::local)?;
     let revision = node.find("history?count=1")?.unwrap_or_default()["revision"].as_u64().unwrap_or_default();
     let mut operations = Vec::new();
     let mut lists: BTreeSet<String> = resources.iter().map(|(key, _)| list_of(key)).collect();
@@ -173,7 +178,7 @@ fn plan(node: &AdminClient, files: &[PathBuf], wanted: &ComparisonOptions) -> Re
         let gone = stored.iter().filter(|(key, value)| !resources.contains(key) && has_label(value));
         operations.extend(gone.map(|(key, _)| json!({ "delete": key })));
     }
-    let asked = wanted.requests.as_deref().map(recorded_requests::read).transpose()?;
+    let asked = wanted.requests.as_deref().map(recorded_requests::read).transpose().map_err(ExitCause::local)?;
     let tried =
         if operations.is_empty() { TriedChanges::default() } else { tried(node, &resources, &mut operations, asked)? };
     Ok(ApplyPlan { operations, tried, revision, files: resources })

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::admin_client::{AdminClient, AdminOptions, say_warnings};
 use super::resources::{ended, print};
+use crate::exit::ExitCause;
 use crate::say::{self, say};
 
 /// Lists the latest changes of a running node's resources, or shows one change.
@@ -35,21 +36,24 @@ pub struct NodesCommand {
 
 impl NodesCommand {
     pub fn execute(self) -> ExitCode {
-        ended(AdminClient::new(&self.node).and_then(|node| {
-            let nodes = node.list("nodes")?.items;
-            let mut lines = format!("{:<40} {:<10} {:>12} {:<8} SET ASIDE\n", "NODE", "VERSION", "REVISION", "IN STEP");
-            for one in &nodes {
-                let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-                let in_step = if one["in_step"] == true { "yes" } else { "no" };
-                // A JSON value ignores the width of its column.
-                let (id, version, revision) = (text("id"), text("version"), one["revision"].to_string());
-                let aside = &one["set_aside"];
-                lines += &format!("{id:<40} {version:<10} {revision:>12} {in_step:<8} {aside}\n");
-            }
-            // A closed pipe is not a failure.
-            let _ = io::stdout().write_all(lines.as_bytes());
-            Ok(())
-        }))
+        ended(self.list())
+    }
+
+    fn list(&self) -> Result<(), ExitCause> {
+        let node = AdminClient::new(&self.node)?;
+        let nodes = node.list("nodes")?.items;
+        let mut lines = format!("{:<40} {:<10} {:>12} {:<8} SET ASIDE\n", "NODE", "VERSION", "REVISION", "IN STEP");
+        for one in &nodes {
+            let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+            let in_step = if one["in_step"] == true { "yes" } else { "no" };
+            // A JSON value ignores the width of its column.
+            let (id, version, revision) = (text("id"), text("version"), one["revision"].to_string());
+            let aside = &one["set_aside"];
+            lines += &format!("{id:<40} {version:<10} {revision:>12} {in_step:<8} {aside}\n");
+        }
+        // A closed pipe is not a failure.
+        let _ = io::stdout().write_all(lines.as_bytes());
+        Ok(())
     }
 }
 
@@ -75,10 +79,11 @@ pub struct RollbackCommand {
 
 impl HistoryCommand {
     pub fn execute(self) -> ExitCode {
-        ended(AdminClient::new(&self.node).and_then(|node| self.show(&node)))
+        ended(self.show())
     }
 
-    fn show(&self, node: &AdminClient) -> Result<(), String> {
+    fn show(&self) -> Result<(), ExitCause> {
+        let node = AdminClient::new(&self.node)?;
         if let Some(revision) = self.revision {
             let found = node.find(&format!("history/{revision}"))?;
             print(&found.ok_or_else(|| format!("revision {revision} is not in the history"))?);
@@ -95,24 +100,25 @@ impl HistoryCommand {
 
 impl RollbackCommand {
     pub fn execute(self) -> ExitCode {
-        ended(AdminClient::new(&self.node).and_then(|node| self.roll_back(&node)))
+        ended(self.roll_back())
     }
 
-    fn roll_back(&self, node: &AdminClient) -> Result<(), String> {
+    fn roll_back(&self) -> Result<(), ExitCause> {
+        let node = AdminClient::new(&self.node)?;
         let mut wait = "?wait=10s".to_owned();
         if !self.yes {
             let seen = node.find("history?count=1")?.unwrap_or_default()["revision"].as_u64().unwrap_or_default();
-            print(&self.ask(node, "?dry_run=true")?["changes"]);
+            print(&self.ask(&node, "?dry_run=true")?["changes"]);
             if self.dry_run {
                 return Ok(());
             }
-            if !say::confirmed(&format!("Roll back to revision {}?", self.revision))? {
-                return Err("nothing was changed".to_owned());
+            if !say::confirmed(&format!("Roll back to revision {}?", self.revision)).map_err(ExitCause::local)? {
+                return Err(ExitCause::local("nothing was changed"));
             }
             // Changes that came since are not undone unseen.
             wait.push_str(&format!("&if_revision={seen}"));
         }
-        let made = self.ask(node, &wait)?;
+        let made = self.ask(&node, &wait)?;
         say!("rolled back to revision {}; the new revision is {}", self.revision, made["revision"]);
         say_warnings(&made);
         Ok(())

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::{AdminClient, AdminList, AdminOptions};
 use super::resources::{ended, print};
+use crate::exit::ExitCause;
 use crate::say::{self, say};
 
 /// Shows subscriptions and dead letters of a hub of a running node, and delivers dead letters once more.
@@ -124,13 +125,13 @@ fn place(hub: &str) -> String {
     format!("/weir/v1/hubs/{}", utf8_percent_encode(hub, NON_ALPHANUMERIC))
 }
 
-fn show(node: &AdminOptions, hub: &str, id: u64) -> Result<(), String> {
+fn show(node: &AdminOptions, hub: &str, id: u64) -> Result<(), ExitCause> {
     let found = AdminClient::new(node)?.find(&format!("{}/subscriptions/{id}", place(hub)))?;
     print(&found.ok_or_else(|| format!("hub `{hub}` has no subscription {id}"))?);
     Ok(())
 }
 
-fn list(node: &AdminOptions, path: &str, header: &str, line: fn(&Value) -> String) -> Result<(), String> {
+fn list(node: &AdminOptions, path: &str, header: &str, line: fn(&Value) -> String) -> Result<(), ExitCause> {
     let AdminList { items, answer } = AdminClient::new(node)?.list(path)?;
     let lines: String = items.iter().map(line).collect();
     say::print(format!("{header}{lines}").as_bytes());
@@ -141,7 +142,7 @@ fn list(node: &AdminOptions, path: &str, header: &str, line: fn(&Value) -> Strin
     Ok(())
 }
 
-fn replay(node: &AdminOptions, hub: &str, selected: &SelectOptions, all: bool) -> Result<(), String> {
+fn replay(node: &AdminOptions, hub: &str, selected: &SelectOptions, all: bool) -> Result<(), ExitCause> {
     let mut body = json!({});
     let SelectOptions { topic, subscription, event } = selected;
     let members = [

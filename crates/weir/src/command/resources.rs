@@ -9,7 +9,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminClient, AdminOptions, say_warnings};
-use crate::exit::{self, ExitFailure};
+use crate::exit::{self, ExitCause};
 use crate::say::{self, say};
 
 /// Shows a resource of a running node, or a list of resources.
@@ -76,7 +76,7 @@ impl GetCommand {
         ended(self.get())
     }
 
-    fn get(&self) -> Result<(), String> {
+    fn get(&self) -> Result<(), ExitCause> {
         let node = AdminClient::new(&self.node)?;
         let found = node.find(&self.key)?.ok_or_else(|| format!("`{}` does not exist", self.key))?;
         if self.output == ResourceFormat::Json {
@@ -115,9 +115,9 @@ impl PutCommand {
         ended(self.put())
     }
 
-    fn put(&self) -> Result<(), String> {
+    fn put(&self) -> Result<(), ExitCause> {
         let node = AdminClient::new(&self.node)?;
-        let value = super::resource_files::one(&self.file)?;
+        let value = super::resource_files::one(&self.file).map_err(ExitCause::local)?;
         let tag = self.if_revision.map(|revision| format!("\"{revision}\""));
         let fields = [("If-Match", tag.as_deref()), ("X-Weir-Message", self.message.as_deref())];
         let answer = node.ask(Method::PUT, &self.key, &fields, Some(&value))?;
@@ -130,23 +130,26 @@ impl PutCommand {
 
 impl DeleteCommand {
     pub fn execute(self) -> ExitCode {
-        ended(AdminClient::new(&self.node).and_then(|node| {
-            let force = if self.force { "?force=true" } else { "" };
-            let fields = [("X-Weir-Message", self.message.as_deref())];
-            node.ask(Method::DELETE, &format!("{}{force}", self.key), &fields, None)?;
-            say!("{}: deleted", self.key);
-            Ok(())
-        }))
+        ended(self.delete())
+    }
+
+    fn delete(&self) -> Result<(), ExitCause> {
+        let node = AdminClient::new(&self.node)?;
+        let force = if self.force { "?force=true" } else { "" };
+        let fields = [("X-Weir-Message", self.message.as_deref())];
+        node.ask(Method::DELETE, &format!("{}{force}", self.key), &fields, None)?;
+        say!("{}: deleted", self.key);
+        Ok(())
     }
 }
 
 /// Prints the error, if there is one, and returns the exit code.
-pub fn ended(outcome: Result<(), String>) -> ExitCode {
+pub fn ended(outcome: Result<(), ExitCause>) -> ExitCode {
     match outcome {
         Ok(()) => exit::DONE,
-        Err(problem) => {
+        Err(ExitCause { code, problem }) => {
             problem.lines().for_each(|line| say!("{line}"));
-            ExitFailure::Refused.into()
+            code.into()
         }
     }
 }

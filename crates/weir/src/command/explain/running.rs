@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use weir_control::explain::{Explanation, RequestDescription};
 
 use crate::command::admin_client::{AdminAccess, AdminClient, UNIX};
+use crate::exit::ExitCause;
 
 /// The address of an Admin API, if it is written in place of a file.
 pub fn server(file: &Path) -> Option<&str> {
@@ -22,12 +23,12 @@ pub fn explanation(
     access: &AdminAccess,
     question: &RequestDescription,
     headers: Map<String, Value>,
-) -> Result<Explanation, String> {
+) -> Result<Explanation, ExitCause> {
     let node = AdminClient::at(server, access)?;
     let RequestDescription { method, url, from, .. } = question;
     let body = json!({ "method": method, "url": url, "headers": headers, "from": from });
     let answer = node.ask(Method::POST, "/weir/v1/explain", &[], Some(&body))?.body;
-    Explanation::deserialize(answer).map_err(|_| node.is_foreign())
+    Explanation::deserialize(answer).map_err(|_| node.is_foreign().into())
 }
 
 /// Fields as the Admin API takes them: several of one name are one, with all values (RFC 9110 5.3).
