@@ -177,7 +177,7 @@ impl MessageReader {
         let mut from = 0;
         loop {
             if let Some(at) = self.held[from..].iter().position(|&byte| byte == b'\n') {
-                return Ok(self.held.drain(..=from + at).collect());
+                return Ok(self.take(from + at + 1));
             }
             from = self.held.len();
             if from > LINE_LIMIT {
@@ -193,7 +193,14 @@ impl MessageReader {
         while self.held.len() < count {
             self.need()?;
         }
-        Ok(self.held.drain(..count).collect())
+        Ok(self.take(count))
+    }
+
+    /// The first bytes of those that are held. They are copied as a whole: bytes that are collected one by one took a tenth of the
+    /// time of tests that transfer much.
+    fn take(&mut self, count: usize) -> Vec<u8> {
+        let rest = self.held.split_off(count);
+        std::mem::replace(&mut self.held, rest)
     }
 
     /// The bytes that are available, at least one; empty at the end of the stream.
@@ -210,7 +217,7 @@ impl MessageReader {
             self.fill()?;
         }
         let count = usize::try_from(limit).unwrap_or(usize::MAX).min(self.held.len());
-        Ok(self.held.drain(..count).collect())
+        Ok(self.take(count))
     }
 
     /// All bytes up to the end of the stream.
