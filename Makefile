@@ -5,18 +5,17 @@
 SETUP_TESTS := $(if $(filter no,$(SETUP)),true,scripts/setup)
 # The tests are built meanwhile, since much of the setup waits for the network. What does not build is told by scripts/test.
 SET_UP_AND_BUILD = $(SETUP_TESTS) & setup=$$!; cargo test --workspace --no-run; wait $$setup
-# `make run` builds with a profile that is quick to build. The tests run it with what they have built anyway.
-PROFILE ?= demo
-BUILD ?= cargo build --profile $(PROFILE) --package weir --package xtask
+# The tests run `make run` with what they have built anyway.
+BUILD ?= cargo build --package weir --package xtask
 .PHONY: help run test test-full check fmt docs setup fuzz compare results pictures release dist package reproduce
 
 help: ## Lists these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 run: ## Builds weir, starts it before a demo backend, and sends a first request through it (ONCE=yes: and stops)
-	@echo 'Building weir: some 350 crates, about 5 minutes of processor time at the first run, seconds later.'
+	@echo 'Building weir: some 350 crates, about 6 minutes of processor time at the first run, seconds later.'
 	@$(BUILD)
-	@$${CARGO_TARGET_DIR:-target}/$(PROFILE:dev=debug)/xtask demo $(if $(ONCE),--once)
+	@$${CARGO_TARGET_DIR:-target}/debug/xtask demo $(if $(ONCE),--once)
 
 test: ## Installs what the tests need (SETUP=no: does not), checks the sources, and runs all tests
 	@$(SET_UP_AND_BUILD)
