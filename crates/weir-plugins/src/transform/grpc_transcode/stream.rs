@@ -5,9 +5,9 @@ use std::sync::Arc;
 use weir_plugin::proto::Trailers;
 use weir_plugin::{Filter, Stop};
 
+use super::call::{Call, told_fault, told_json};
 use super::frames::MessageFrames;
 use super::status::CallStatus;
-use super::{Call, told_fault, told_json};
 
 /// Ends a stream of events that has not failed.
 pub const END_EVENT: &[u8] = b"event: end\ndata: {}\n\n";
