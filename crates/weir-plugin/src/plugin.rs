@@ -25,6 +25,8 @@ pub struct Phases {
     pub mask: bool,
     /// Is called once its configuration is active: see [`Plugin::start`].
     pub start: bool,
+    /// Sees responses before all other plugins, those of global rules included: it makes of them what the others look at.
+    pub first_in_responses: bool,
 }
 
 impl Phases {
@@ -37,6 +39,7 @@ impl Phases {
         log: false,
         mask: false,
         start: false,
+        first_in_responses: false,
     };
     pub const REQUEST: Phases = Phases { request: true, ..Phases::NONE };
     pub const REQUEST_BODY: Phases = Phases { request_body: true, ..Phases::NONE };
@@ -46,6 +49,9 @@ impl Phases {
     pub const LOG: Phases = Phases { log: true, ..Phases::NONE };
     pub const MASK: Phases = Phases { mask: true, ..Phases::NONE };
     pub const START: Phases = Phases { start: true, ..Phases::NONE };
+    /// All of the response, before other plugins.
+    pub const RESPONSE_FIRST: Phases =
+        Phases { response: true, response_body: true, first_in_responses: true, ..Phases::NONE };
 
     pub const fn and(self, other: Phases) -> Phases {
         Phases {
@@ -57,6 +63,7 @@ impl Phases {
             log: self.log || other.log,
             mask: self.mask || other.mask,
             start: self.start || other.start,
+            first_in_responses: self.first_in_responses || other.first_in_responses,
         }
     }
 }

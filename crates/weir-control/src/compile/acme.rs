@@ -132,7 +132,12 @@ impl Compiler<'_> {
         };
         let link = Link {
             step: Arc::new(ChallengeAnswer(Arc::clone(challenges))),
-            rank: Rank { stage: Stage::Access, reach: ChainReach::Own, priority: std::cmp::Reverse(0) },
+            rank: Rank {
+                stage: Stage::Access,
+                reach: ChainReach::Own,
+                priority: std::cmp::Reverse(0),
+                first_in_responses: false,
+            },
             // It is not a plugin that can be configured, so it has no plugin number and its cost is not measured.
             plugin: u16::MAX,
             name: "acme",

@@ -410,9 +410,10 @@ impl<'a> Chains<'a> {
         }
         let step = meta::wrapped(step, plugin.filter.clone(), plugin.error_response.clone());
         let priority = Reverse(plugin.priority.unwrap_or(entry.priority));
+        let first_in_responses = step.phases().first_in_responses;
         Some(Link {
             step,
-            rank: Rank { stage: entry.stage, reach: ChainReach::Own, priority },
+            rank: Rank { stage: entry.stage, reach: ChainReach::Own, priority, first_in_responses },
             plugin: self.registry.number(entry.name).expect("it was found there"),
             name: entry.name,
             identifies: entry.identifies,

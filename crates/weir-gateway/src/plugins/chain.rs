@@ -238,7 +238,7 @@ impl Order {
     fn is_earlier(self, one: &Link, other: &Link) -> bool {
         match self {
             Order::ByStage => one.rank < other.rank,
-            Order::ByPriority => (one.rank.reach, one.rank.priority) < (other.rank.reach, other.rank.priority),
+            Order::ByPriority => one.rank.in_responses() < other.rank.in_responses(),
         }
     }
 }
@@ -342,7 +342,8 @@ mod tests {
     }
 
     fn link(step: Arc<dyn Plugin>, plugin: u16, stage: Stage, reach: ChainReach, priority: i32) -> Link {
-        let rank = Rank { stage, reach, priority: Reverse(priority) };
+        let first_in_responses = step.phases().first_in_responses;
+        let rank = Rank { stage, reach, priority: Reverse(priority), first_in_responses };
         Link { step, rank, plugin, name: "test", identifies: false }
     }
 

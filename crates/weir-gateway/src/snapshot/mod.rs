@@ -267,12 +267,21 @@ pub struct Link {
 }
 
 /// The running order of a plugin. Requests pass all plugins of a stage before the next stage; within a stage, global rules
-/// come first, then the order is by priority. Responses and log records have no stages.
+/// come first, then the order is by priority. Responses and log records have no stages, and a few plugins come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     pub stage: Stage,
     pub reach: ChainReach,
     pub priority: Reverse<i32>,
+    /// See [`Phases::first_in_responses`](weir_plugin::Phases::first_in_responses).
+    pub first_in_responses: bool,
+}
+
+impl Rank {
+    /// The order in responses and log records.
+    pub fn in_responses(self) -> impl Ord {
+        (!self.first_in_responses, self.reach, self.priority)
+    }
 }
 
 /// Which requests a plugin applies to.
@@ -293,7 +302,7 @@ impl Chain {
         chain.request_body.extend(links.iter().filter(|link| link.step.phases().request_body).cloned());
         chain.messages.extend(links.iter().filter(|link| link.step.phases().messages).cloned());
         chain.anonymous = chain.request.iter().rposition(|link| link.identifies).map_or(0, |last| last + 1);
-        links.sort_by_key(|link| (link.rank.reach, link.rank.priority));
+        links.sort_by_key(|link| link.rank.in_responses());
         chain.response.extend(links.iter().filter(|link| link.step.phases().response).cloned());
         chain.response_body.extend(links.iter().filter(|link| link.step.phases().response_body).cloned());
         chain.log.extend(links.iter().filter(|link| link.step.phases().log).cloned());
