@@ -32,6 +32,12 @@ pub trait Responder: Send + Sync {
     /// the request is complete. It is complete when the future is.
     fn respond(self: Arc<Self>, request: ResponderRequest, content: Content, reply: Reply) -> Responding;
 
+    /// Whether it can answer a request whose content a plugin has made. Otherwise such a request goes to the upstream, as it would
+    /// without the responder.
+    fn takes_made_content(&self) -> bool {
+        true
+    }
+
     /// Whether it needs [`ResponderRequest::gateway`].
     fn asks_gateway(&self) -> bool {
         false

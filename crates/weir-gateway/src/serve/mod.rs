@@ -128,7 +128,9 @@ async fn answer(
     }
     let diverted = exchange.diverted_to().map(|number| Target::Upstream(number as usize));
     let target = diverted.as_ref().unwrap_or(&route.target);
-    if let Some(responder) = exchange.responder().map(Arc::clone) {
+    let has_made_content = |exchange: &ServedExchange| exchange.request_body().is_some();
+    let responder = exchange.responder().filter(|it| it.takes_made_content() || !has_made_content(exchange));
+    if let Some(responder) = responder.map(Arc::clone) {
         let means = ResponderMeans {
             upstream: subrequest::upstream(worker, current, exchange, target),
             gateway: responder.asks_gateway().then(|| inner::gateway(worker, exchange)).flatten(),

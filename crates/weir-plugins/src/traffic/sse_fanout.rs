@@ -303,6 +303,10 @@ impl Responder for FanoutResponder {
             }
         })
     }
+
+    fn takes_made_content(&self) -> bool {
+        false
+    }
 }
 
 /// A request for an event stream.

@@ -45,6 +45,10 @@ impl Responder for CacheResponder {
             CachedRequest { cache: &self, scope, head, client: request.client, wanted, upstream, reply }.answer().await
         })
     }
+
+    fn takes_made_content(&self) -> bool {
+        false
+    }
 }
 
 impl CacheResponder {
