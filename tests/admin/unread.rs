@@ -76,7 +76,7 @@ fn u05_a_change_that_was_made_is_answered_as_made_whatever_its_client_reads() {
         let read = own.ask(request("GET", "routes/l1", ADMIN, "")).expect("an answer");
         assert_eq!(json(&read)["value"]["uri"], format!("/{id}"));
     }
-    eventually("its own slow answers have given way", DEADLINE, || {
+    eventually("its own slow answers have given way", 3 * DEADLINE, || {
         site.gateway.metrics().sum("weir_server_connections_closed_total", &["why=\"slow\"", "server=\"admin\""]) >= 1.0
     });
 }
