@@ -656,6 +656,9 @@ pub fn transcoding(data: &[u8]) {
         for piece in [1, 2, 3, 7] {
             assert_eq!(call.messages(data, piece), whole, "cut in pieces of {piece}");
         }
+        let mut lines = data.splitn(2, |byte| *byte == b'\n');
+        let (template, path) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let _ = TranscodedCall::bound(&String::from_utf8_lossy(template), path);
     });
 }
 

@@ -47,7 +47,10 @@ fn answers_are_translated<C: ClientSide>() {
                 let _ = exchange.send(&content);
                 exchange.finish(&[("grpc-status", "0")]);
             }
-            "head" => exchange.respond(200, &[GRPC, ("grpc-status", "7"), ("grpc-message", "no%20way")], Length::None),
+            "head" => {
+                let status = [("grpc-status", "7"), ("grpc-message", "no%20way"), ("www-authenticate", "Bearer")];
+                exchange.respond(200, &[&[GRPC][..], &status].concat(), Length::None);
+            }
             "empty" => exchange.respond(200, &[GRPC, ("grpc-status", "0")], Length::None),
             "trailers" => {
                 exchange.respond(200, &[GRPC], Length::Unknown);
@@ -143,6 +146,8 @@ fn answers_are_translated<C: ClientSide>() {
         assert_eq!((answer.status, &*answer.body), (status, body), "{target} {way}");
         let failed = status >= 400 && !answer.body.contains("error_msg");
         assert_eq!(answer.fields.get("grpc-status").is_some(), failed, "{target} {way}: {:?}", answer.fields);
+        // Fields of the service that do not tell of the content.
+        assert_eq!(answer.fields.get("www-authenticate").is_some(), way == "head", "{target} {way}");
     }
     // One that breaks off: nothing was sent of a message that is held, and a stream has no end.
     gate.open_once();
@@ -154,10 +159,13 @@ fn answers_are_translated<C: ClientSide>() {
     gate.open_once();
     assert!(client.part().is_err(), "the stream is cut");
     // The deadline is kept by the gateway, too.
-    assert_eq!(ask("/late", "abort").expect("an answer").status, 504);
+    let late = ask("/late", "abort").expect("an answer");
+    assert_eq!((late.status, late.fields.get("grpc-status")), (504, Some("4")));
     gate.open();
     drop(origin);
-    assert_eq!(ask("/one", "echo").expect("an answer").status, 502);
+    let away = ask("/one", "echo").expect("an answer");
+    let told = r#"{"error":{"code":14,"message":"the service could not be reached"}}"#;
+    assert_eq!((away.status, &*away.body, away.fields.get("grpc-status")), (502, told, Some("14")));
 }
 
 #[test]

@@ -48,6 +48,8 @@ impl Service {
             ("/say", "Say", ""),
             ("/say/:text", "Say", ""),
             ("/users/:user_name/:unknown", "Say", ""),
+            ("/numbers/:number", "Say", ""),
+            ("/flags/:a_bool", "Say", ""),
             ("/list", "List", ""),
             ("/other/say", "Say", options),
             ("/other/list", "List", options),
@@ -188,6 +190,20 @@ fn grpc_messages_are_made_of_queries_forms_and_parameters() {
             Ok(json!({"text": "path", "number": 1}))
         );
         assert_eq!(asked("POST /say HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n"), Ok(json!({})));
+        let empty = "POST /say?text=a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        assert_eq!(asked(empty), Ok(json!({"text": "a"})), "an empty body is none");
+        // What the path says counts, also if it is the default of its field.
+        assert_eq!(asked(&post("/numbers/0", "application/json", r#"{"number": 7}"#)), Ok(json!({})));
+        assert_eq!(asked(&get("/numbers/0?number=7")), Ok(json!({})));
+        assert_eq!(
+            asked(&post("/flags/false", "application/json", r#"{"a_bool": true, "number": 1}"#)),
+            Ok(json!({"number": 1}))
+        );
+        assert_eq!(
+            asked(&get("/say?inner.utm=1&text=a")),
+            Ok(json!({"text": "a"})),
+            "an ignored argument changes nothing"
+        );
         for (request, status, part) in [
             (get("/say?number=x"), 400, "number: "),
             (get("/say?inner=x"), 400, "inner: is no field with a single value"),
@@ -251,7 +267,8 @@ fn failed_grpc_calls_have_the_status_for_theirs() {
             )
         );
         let late = client.get("/other/say?text=wait").expect("an answer");
-        assert_eq!(late.status, 504, "{}", late.text());
+        assert_eq!((late.status, late.headers.get("grpc-status")), (504, Some("4")), "{}", late.text());
+        assert_eq!(json_of(&late)["error"]["code"], 4);
         // The connection goes on.
         assert_eq!(client.get("/say").expect("an answer").status, 200);
     }
@@ -386,4 +403,120 @@ routes: [{{ uri: /a, upstream_id: u, plugins: {{ grpc-transcode: {plugin} }} }}]
         let told = checked(upstream);
         assert!(!told.contains("speak gRPC"), "{upstream} {told}");
     }
+}
+
+/// Definitions with rules, for messages of the service.
+const RULES: &str = r#"syntax = "proto3"; package kinds; import "google/api/annotations.proto";
+  service Kinds {
+    rpc Say (All) returns (All) { option (google.api.http) = {
+      get: "/v1/{text=texts/*}/numbers/{number}"
+      additional_bindings { put: "/v1/users/{user_name}" body: "inner" }
+      additional_bindings { post: "/v1/users/{user_name}:say" body: "*" response_body: "inner" }
+      additional_bindings { delete: "/v1/users/{user_name}" response_body: "number" } }; }
+    rpc List (All) returns (stream All) { option (google.api.http) = { get: "/v1/list/{number}" }; }
+    rpc Take (stream All) returns (All);
+  }
+  message All { string text = 1; int32 number = 2; All inner = 3; repeated All list = 4; string seen = 15; string metadata = 16;
+    string user_name = 18; }"#;
+
+#[test]
+fn requests_choose_their_grpc_method_by_the_rules_of_the_proto() {
+    let Some(service) = Service::start() else { return };
+    let proto = json!(RULES);
+    let file = format!(
+        "routes:
+  - uri: /v1/*
+    plugins: {{ grpc-transcode: {{ proto: {proto}, pb_option: [no_default_values] }} }}
+    upstream: {{ scheme: grpc, retries: 0, nodes: {{ \"127.0.0.1:{}\": 1 }} }}\n",
+        service.port
+    );
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        let mut asked = |method: &str, path: &str, body: &str| {
+            let fields = format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+            let fields = if body.is_empty() { String::new() } else { fields };
+            let answer =
+                client.ask(format!("{method} {path} HTTP/1.1\r\nHost: t\r\n{fields}\r\n{body}")).expect("an answer");
+            (answer.status, answer.text(), answer.headers.get("allow").map(str::to_owned))
+        };
+        let seen = |(status, text, _): (u16, String, Option<String>)| {
+            assert_eq!(status, 200, "{text}");
+            without_seen(serde_json::from_str(&text).expect("JSON")).1
+        };
+        assert_eq!(
+            seen(asked("GET", "/v1/texts/a%20b/numbers/7?inner.text=c&number=8&utm=x", "")),
+            json!({"text": "texts/a b", "number": 7, "inner": {"text": "c"}})
+        );
+        assert_eq!(
+            seen(asked("PUT", "/v1/users/ann?inner.text=no&number=3", r#"{"text": "a"}"#)),
+            json!({"user_name": "ann", "number": 3, "inner": {"text": "a"}})
+        );
+        let (status, text, _) =
+            asked("POST", "/v1/users/ann:say?number=9", r#"{"inner": {"number": 1}, "user_name": "b"}"#);
+        assert_eq!((status, &*text), (200, r#"{"number":1}"#), "the response is the field");
+        assert_eq!(asked("POST", "/v1/users/ann:say", r#"{"number": 1}"#).1, "null", "and that is not there");
+        assert_eq!(asked("DELETE", "/v1/users/ann?number=12", "").1, "12");
+        assert_eq!(asked("GET", "/v1/list/2", "").1, "{}\n{\"number\":1}\n");
+        for (method, path, body, status, told) in [
+            ("GET", "/v1/none", "", 404, "no method of the service has this path"),
+            ("PATCH", "/v1/users/ann", "", 405, "only PUT, DELETE are allowed"),
+            ("HEAD", "/v1/list/2", "", 405, ""),
+            ("GET", "/v1/list/two", "", 400, "number: "),
+            ("PUT", "/v1/users/ann", r#"{"number": "x"}"#, 400, "inner.number: "),
+            ("PUT", "/v1/users/ann", r#"{}, "number": {}"#, 400, "trailing characters"),
+            ("DELETE", "/v1/users/ann", r#"{"number": 1}"#, 400, "the method takes no body"),
+        ] {
+            let (answered, text, allow) = asked(method, path, body);
+            assert_eq!((answered, allow.is_some()), (status, status == 405), "{method} {path}: {text}");
+            assert!(text.contains(told), "{method} {path}: {text}");
+        }
+    }
+}
+
+#[test]
+fn plugins_that_look_at_responses_are_given_the_json_of_a_grpc_answer() {
+    let Some(service) = Service::start() else { return };
+    let proto = json!(RULES);
+    let mut file = "routes:\n".to_owned();
+    for (uri, plugin) in [
+        (
+            "/masked",
+            "content-filter: { rules: [{ on: response, in: body, path: $.text, pattern: secret, action: mask }] }",
+        ),
+        (
+            "/filtered",
+            "response-rewrite: { filters: [{ regex: secret, scope: global, replace: much longer than before }] }",
+        ),
+        ("/replaced", "response-rewrite: { body: replaced }"),
+        ("/cached", "proxy-cache: { cache_ttl: 60 }"),
+        ("/zipped", "gzip: { min_length: 1, types: [application/json] }"),
+    ] {
+        writeln!(
+            file,
+            "  - uri: {uri}
+    plugins:
+      grpc-transcode: {{ proto: {proto}, service: kinds.Kinds, method: Say, pb_option: [no_default_values] }}
+      {plugin}
+    upstream: {{ scheme: grpc, retries: 0, nodes: {{ \"127.0.0.1:{}\": 1 }} }}",
+            service.port
+        )
+        .expect("a text grows");
+    }
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file);
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        let mut text = |path: &str| {
+            let answer = client.get(&format!("{path}?text=secret")).expect("an answer");
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            if path == "/replaced" { json!(answer.text()) } else { json_of(&answer)["text"].clone() }
+        };
+        assert_eq!(text("/masked"), "***");
+        assert_eq!(text("/filtered"), "much longer than before");
+        assert_eq!(text("/replaced"), "replaced");
+        assert_eq!((text("/cached"), text("/cached")), (json!("secret"), json!("secret")));
+    }
+    let zipped = gateway
+        .client()
+        .ask("GET /zipped?text=a HTTP/1.1\r\nHost: t\r\nAccept-Encoding: gzip\r\n\r\n")
+        .expect("an answer");
+    assert_eq!((zipped.status, zipped.headers.get("content-encoding")), (200, Some("gzip")));
 }

@@ -1,16 +1,19 @@
 mod arguments;
 mod call;
+mod encoding;
 mod frames;
 #[doc(hidden)]
 pub mod fuzzing;
+mod http_rules;
 mod json;
+mod path_template;
 mod status;
 mod stream;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use prost_reflect::{DescriptorPool, MethodDescriptor, SerializeOptions};
+use prost_reflect::{DescriptorPool, MethodDescriptor, SerializeOptions, ServiceDescriptor};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,7 +23,8 @@ use weir_plugin::{
     Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, ProtoDefinitions, Stage, Stop,
 };
 
-use self::call::{BodyKind, Call, EVENTS, JSON, NDJSON, body_kind, forget_grpc, refused};
+use self::call::{BodyKind, Call, CallSettings, EVENTS, JSON, NDJSON, NamedValue, body_kind, forget_grpc, refused};
+use self::http_rules::{HttpRules, RuleMatch};
 use self::json::JsonForm;
 use self::status::CallStatus;
 use self::stream::StreamWriter;
@@ -35,15 +39,21 @@ use crate::grpc_call::PREFIX;
 /// `user.name=a` names the field of a message, `texts.en=a` the value in a map, and an argument that is repeated a list. Arguments of
 /// the query and parameters of the `uri` that name no field are ignored, since others may be for another plugin; those of a form are not.
 ///
+/// Without `method`, the rules of the option `google.api.http` in the proto choose the method by the path and the method of the request, as
+/// other plugins have left them: `get: "/v1/{name=shelves/*}"`, with `body`, `response_body` and `additional_bindings`. Of several that
+/// fit, the one with the longest fixed beginning is taken. A request that no rule fits is refused with 404, or with 405 if one
+/// fits for another method. `google.api.HttpBody` is a message like others. At most 1,024 rules are allowed.
+///
 /// The answer is the JSON of the message, with the names of fields as in the `.proto`. Integers of 64 bits are numbers, as in APISIX;
 /// many clients, JavaScript among them, cannot read those beyond 2^53 exactly: `int64_as_string` is for these. The stream of a server is a
 /// line of JSON for each message (`application/x-ndjson`) or, for a client that accepts `text/event-stream`, an event for each. A method
-/// that takes a stream of messages cannot be called.
+/// that takes a stream of messages cannot be called. Other plugins that look at responses are given the JSON, whatever their priority.
 ///
 /// A call that fails has the HTTP status for its status: 1 is 499, 3, 9 and 11 are 400, 4 is 504, 5 is 404, 6 and 10 are 409, 7 is 403, 8 is
-/// 429, 12 is 501, 14 is 503, 16 is 401, any other 500. `grpc-status` and `grpc-message` are fields of the response. A stream that fails
-/// after the service has begun to answer ends with the line `{"error":{"code":…,"message":…}}`, or with the event `error` that contains it; a stream of
-/// events that does not fail ends with the event `end`.
+/// 429, 12 is 501, 14 is 503, 16 is 401, any other 500. `grpc-status` and `grpc-message` are fields of the response. A service that cannot
+/// be reached or does not answer in time (502 to 504) has the status 14 or 4. A stream that fails after the service has begun to answer
+/// ends with the line `{"error":{"code":…,"message":…}}`, or with the event `error` that contains it; one that breaks off, or that the gateway
+/// ends at its `deadline`, has no end. A stream of events that does not fail ends with the event `end`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrpcTranscode {
@@ -51,12 +61,12 @@ pub struct GrpcTranscode {
     proto_id: Option<Value>,
     /// The definitions themselves, in place of `proto_id`: as `content` of a resource in `protos`.
     proto: Option<String>,
-    /// The full name of the service: `shop.Orders`.
+    /// The full name of the service: `shop.Orders`. Without it, the rules of all services are used.
     #[schemars(length(min = 1))]
-    service: String,
-    /// The name of the method: `Place`.
+    service: Option<String>,
+    /// The name of the method: `Place`. Without it, the rules `google.api.http` choose the method.
     #[schemars(length(min = 1))]
-    method: String,
+    method: Option<String>,
     /// The time that the call may take from the arrival of the request, which the service is told in `grpc-timeout`; 0 is no limit.
     #[serde(default)]
     #[schemars(range(max = 99_999_999))]
@@ -80,7 +90,8 @@ pub struct GrpcTranscode {
     #[schemars(extend("x-weir-unit" = "bytes"))]
     max_req_body_size: u32,
     /// The maximum size of a message that the service sends. One that is larger is answered with 502, or ends a stream. 4 MiB is the limit
-    /// of most clients of gRPC. While it is turned into JSON, a message of small numbers takes up to 60 times its size in memory.
+    /// of most clients of gRPC. While it is turned into JSON, a message of small numbers takes up to 60 times its size in memory, and
+    /// one of many empty messages in each other up to 300 times.
     #[serde(default = "default_max_message_size")]
     #[schemars(range(min = 1, max = 268_435_456))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
@@ -168,17 +179,8 @@ impl Definition for GrpcTranscode {
             },
             None => None,
         };
-        let method = self.method(pool)?;
-        if method.is_client_streaming() {
-            let problem =
-                format!("`{}` takes a stream of messages, which a request cannot contain", method.full_name());
-            return Err(ConfigError::new("method", problem));
-        }
-        Ok(Arc::new(Transcoder(Arc::new(Call {
-            path: format!("/{}/{}", self.service, self.method).into_bytes(),
-            takes: method.input(),
-            gives: method.output(),
-            is_stream: method.is_server_streaming(),
+        let services = self.services(pool)?;
+        let settings = Arc::new(CallSettings {
             deadline: (self.deadline > 0).then(|| Duration::from_millis(self.deadline.into())),
             json: self.json_form(),
             shows_status: self.show_status_in_body,
@@ -186,7 +188,16 @@ impl Definition for GrpcTranscode {
             most_received: self.max_req_body_size.into(),
             most_message: self.max_message_size as usize,
             note: NoteKey::unique(),
-        }))))
+        });
+        let Some(name) = &self.method else {
+            let rules = HttpRules::of(pool, services.into_iter());
+            let rules = rules.map_err(|problem| ConfigError::new(self.place_of_rules(), problem))?;
+            let calls = rules.0.iter().enumerate();
+            let calls = calls.map(|(number, rule)| Arc::new(Call::of_rule(number, rule, &settings))).collect();
+            return Ok(Arc::new(Transcoder { settings, calls, rules: Some(rules) }));
+        };
+        let call = Call::of(&self.method(&services, name)?, &settings);
+        Ok(Arc::new(Transcoder { settings, calls: vec![Arc::new(call)], rules: None }))
     }
 }
 
@@ -233,18 +244,46 @@ impl GrpcTranscode {
         }
     }
 
-    fn method(&self, pool: &DescriptorPool) -> Result<MethodDescriptor, ConfigError> {
-        let name = &self.service;
+    /// The services whose methods are called.
+    fn services(&self, pool: &DescriptorPool) -> Result<Vec<ServiceDescriptor>, ConfigError> {
+        let Some(name) = &self.service else {
+            return match self.method {
+                Some(_) => Err(ConfigError::new("service", "is needed beside `method`")),
+                None => Ok(pool.services().collect()),
+            };
+        };
         let service = pool.get_service_by_name(name).ok_or_else(|| {
             let advice = meant(name, pool.services().map(|service| service.full_name().to_owned()).collect());
             ConfigError::new("service", format!("the proto has no service `{name}`{advice}"))
         })?;
-        let name = &self.method;
-        let method = service.methods().find(|method| method.name() == name);
-        method.ok_or_else(|| {
-            let advice = meant(name, service.methods().map(|method| method.name().to_owned()).collect());
-            ConfigError::new("method", format!("`{}` has no method `{name}`{advice}", self.service))
-        })
+        Ok(vec![service])
+    }
+
+    fn method(&self, services: &[ServiceDescriptor], name: &str) -> Result<MethodDescriptor, ConfigError> {
+        let mut methods = services.iter().flat_map(|service| service.methods().collect::<Vec<_>>());
+        let method = methods.find(|method| method.name() == name).ok_or_else(|| {
+            let known = services.iter().flat_map(|service| service.methods().collect::<Vec<_>>());
+            let advice = meant(name, known.map(|method| method.name().to_owned()).collect());
+            let service = self.service.as_deref().unwrap_or_default();
+            ConfigError::new("method", format!("`{service}` has no method `{name}`{advice}"))
+        })?;
+        if method.is_client_streaming() {
+            let problem =
+                format!("`{}` takes a stream of messages, which a request cannot contain", method.full_name());
+            return Err(ConfigError::new("method", problem));
+        }
+        Ok(method)
+    }
+
+    /// The option that the rules come from.
+    fn place_of_rules(&self) -> &'static str {
+        if self.service.is_some() {
+            "service"
+        } else if self.proto_id.is_some() {
+            "proto_id"
+        } else {
+            "proto"
+        }
     }
 
     fn json_form(&self) -> JsonForm {
@@ -260,64 +299,106 @@ impl GrpcTranscode {
     }
 }
 
-struct Transcoder(Arc<Call>);
+struct Transcoder {
+    settings: Arc<CallSettings>,
+    /// One for each rule, or the only one.
+    calls: Vec<Arc<Call>>,
+    rules: Option<HttpRules>,
+}
 
-impl Plugin for Transcoder {
-    fn phases(&self) -> Phases {
-        Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::RESPONSE).and(Phases::RESPONSE_BODY)
+/// The call that a request makes, and the parts of its message that the path names.
+struct ChosenCall<'t> {
+    call: &'t Call,
+    named: Vec<NamedValue<'t>>,
+}
+
+impl Transcoder {
+    /// The call of an exchange whose answer has not been made, and whether its client takes events.
+    fn asked(&self, exchange: &Exchange) -> Option<(&Arc<Call>, bool)> {
+        let (takes_events, number) = self.settings.asked(exchange)?;
+        Some((self.calls.get(number)?, takes_events))
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        let call = &self.0;
+    /// The call that a request makes.
+    fn chosen(&self, exchange: &mut Exchange) -> Result<ChosenCall<'_>, Stop> {
+        let Some(rules) = &self.rules else { return self.only_call(exchange) };
+        match rules.find(exchange.request.method_name(), exchange.request.path()) {
+            RuleMatch::Rule(number, named) => Ok(ChosenCall { call: &self.calls[number], named }),
+            RuleMatch::None => Err(refused(exchange, 404, "no method of the service has this path")),
+            RuleMatch::OtherMethods(methods) => {
+                let allowed = methods.join(", ");
+                let stop = refused(exchange, 405, &format!("only {allowed} are allowed"));
+                exchange.response.head.add(b"Allow", allowed.as_bytes()).map_err(|_| Stop::Internal)?;
+                Err(stop)
+            }
+        }
+    }
+
+    /// The call of a plugin without rules. The parameters in the `uri` of the route name parts of its message.
+    fn only_call(&self, exchange: &mut Exchange) -> Result<ChosenCall<'_>, Stop> {
         let method = exchange.request.client_method();
         if !matches!(method, Method::Get | Method::Post | Method::Put | Method::Patch | Method::Delete) {
             let stop = refused(exchange, 405, "only GET, POST, PUT, PATCH and DELETE are allowed");
             exchange.response.head.add(b"Allow", b"GET, POST, PUT, PATCH, DELETE").expect("constant and valid");
             return Err(stop);
         }
+        Ok(ChosenCall { call: &self.calls[0], named: Vec::new() })
+    }
+
+    /// Makes the call of a request with its content, and the content of the call.
+    fn call(&self, exchange: &mut Exchange, kind: BodyKind, body: &[u8]) -> Result<Vec<u8>, Stop> {
+        let ChosenCall { call, mut named } = self.chosen(exchange)?;
+        let parameters = exchange.uri_parameters.take().filter(|_| self.rules.is_none());
+        if let Some(parameters) = &parameters {
+            let decoded = |value| percent_encoding::percent_decode(value).collect();
+            named = parameters.all().map(|(name, value)| (name, decoded(value))).collect();
+        }
+        let message = call.of_body(kind, body, exchange.request.query().unwrap_or_default());
+        let content = call.content(exchange, message, &named);
+        drop(named);
+        if parameters.is_some() {
+            exchange.uri_parameters = parameters;
+        }
+        let content = content?;
+        call.rewrite(exchange)?;
+        Ok(content)
+    }
+}
+
+impl Plugin for Transcoder {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::REQUEST_BODY).and(Phases::RESPONSE_FIRST)
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        self.chosen(exchange)?;
         if exchange.request.framing.has_body() {
             body_kind(exchange)?;
             return Ok(Flow::Continue);
         }
-        let message = call.of_arguments(exchange.request.query().unwrap_or_default(), false);
-        let content = call.content(exchange, message)?;
+        let content = self.call(exchange, BodyKind::Json, b"")?;
         exchange.set_request_body(content);
-        call.rewrite(exchange)?;
         Ok(Flow::Continue)
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        Ok(exchange.notes.read(self.0.note).is_none().then_some(self.0.most_received))
+        Ok(exchange.notes.read(self.settings.note).is_none().then_some(self.settings.most_received))
     }
 
     fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
-        let call = &self.0;
         let kind = body_kind(exchange)?;
-        let plain = coding::plain(&exchange.request.head, body, call.most_received);
+        let plain = coding::plain(&exchange.request.head, body, self.settings.most_received);
         let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-        let message = match kind {
-            BodyKind::Json => json::read(&call.takes, &plain),
-            BodyKind::Form => call.of_arguments(&plain, true),
-        };
-        let content = call.content(exchange, message)?;
+        let content = self.call(exchange, kind, &plain)?;
         *body = content;
-        call.rewrite(exchange)?;
         Ok(Flow::Continue)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let call = &self.0;
-        if call.asked(exchange).is_none() {
-            return Ok(());
-        }
+        let Some((call, takes_events)) = self.asked(exchange) else { return Ok(()) };
         let in_head = CallStatus::of(exchange.response.head.fields());
         if !exchange.response.is_grpc() {
-            call.has_answered(exchange);
-            if exchange.is_answered_here() {
-                return Ok(());
-            }
-            let status = if exchange.response.status >= 400 { exchange.response.status } else { 502 };
-            return Err(refused(exchange, status, "the upstream has not answered with gRPC"));
+            return no_call_answered(call, exchange);
         }
         match in_head {
             // The gateway itself answers a call that was reset with a status of gRPC.
@@ -325,21 +406,26 @@ impl Plugin for Transcoder {
                 let status = call.at_deadline(exchange, status);
                 Err(call.ended(exchange, &status))
             }
-            _ if exchange.response.framing.has_body() => Ok(()),
+            // Plugins that look at the response after this one find the type of what they are given.
+            _ if exchange.response.framing.has_body() => {
+                let kind = match (call.is_stream, takes_events) {
+                    (false, _) => JSON,
+                    (true, false) => NDJSON,
+                    (true, true) => EVENTS,
+                };
+                exchange.response.head.set(b"Content-Type", kind).map_err(|_| Stop::Internal)
+            }
             in_head => Err(call.ended(exchange, &in_head.unwrap_or_else(CallStatus::missing))),
         }
     }
 
     fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        let is_wanted = !self.0.is_stream && self.0.asked(exchange).is_some();
-        Ok(is_wanted.then_some((self.0.most_message + PREFIX) as u64))
+        let is_wanted = self.asked(exchange).is_some_and(|(call, _)| !call.is_stream) && !exchange.is_answered_here();
+        Ok(is_wanted.then_some((self.settings.most_message + PREFIX) as u64))
     }
 
     fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
-        let call = &self.0;
-        if call.asked(exchange).is_none() {
-            return Ok(());
-        }
+        let Some((call, _)) = self.asked(exchange) else { return Ok(()) };
         let trailers = std::mem::take(exchange.response_trailers());
         let status = CallStatus::of(trailers.fields()).or_else(|| CallStatus::of(exchange.response.head.fields()));
         let made = match status.unwrap_or_else(CallStatus::missing) {
@@ -352,7 +438,7 @@ impl Plugin for Transcoder {
         match made {
             Ok(json) => *body = json,
             Err(status) => {
-                *body = call.failure_body(&status);
+                *body = self.settings.failure_body(&status);
                 exchange.response.set_status(status.http_status());
                 call.fail_head(exchange, &status)?;
             }
@@ -361,12 +447,32 @@ impl Plugin for Transcoder {
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        let call = &self.0;
-        let Some(takes_events) = call.asked(exchange).filter(|_| call.is_stream) else { return Ok(None) };
+        let asked = self.asked(exchange).filter(|(call, _)| call.is_stream);
+        let Some((call, takes_events)) = asked.filter(|_| !exchange.is_answered_here()) else { return Ok(None) };
+        let call = Arc::clone(call);
         forget_grpc(exchange);
         let kind = if takes_events { EVENTS } else { NDJSON };
         exchange.response.head.set(b"Content-Type", kind).map_err(|_| Stop::Internal)?;
-        Ok(Some(Box::new(StreamWriter::new(Arc::clone(call), takes_events))))
+        Ok(Some(Box::new(StreamWriter::new(call, takes_events))))
+    }
+}
+
+/// The response to a call that was not answered with gRPC.
+fn no_call_answered(call: &Call, exchange: &mut Exchange) -> Result<(), Stop> {
+    let status = exchange.response.status;
+    if !exchange.is_answered_here() {
+        call.has_answered(exchange);
+        let status = if status >= 400 { status } else { 502 };
+        return Err(refused(exchange, status, "the upstream has not answered with gRPC"));
+    }
+    // What a plugin has answered stays as it is.
+    let is_of_plugin = matches!(exchange.stop(), None | Some(Stop::Answered | Stop::Respond(_)));
+    match CallStatus::of_gateway(status).filter(|_| !is_of_plugin) {
+        Some(of_call) => Err(call.ended_here(exchange, &of_call)),
+        None => {
+            call.has_answered(exchange);
+            Ok(())
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value as ReflectValue};
 use serde_json::{Map, Value};
 
 /// How many names an argument may have, with points between them.
@@ -30,6 +30,105 @@ impl fmt::Display for ArgumentFault {
     }
 }
 
+/// A part of a message that an argument names.
+enum Step {
+    /// A field, by the name in its `.proto`.
+    Field(FieldDescriptor),
+    /// A key of the map that the step before is.
+    Key(String),
+}
+
+/// The part of a message that an argument names.
+pub struct ArgumentPlace {
+    steps: Vec<Step>,
+    kind: Kind,
+}
+
+impl ArgumentPlace {
+    /// Finds the whole name, so that one that names no field changes nothing.
+    pub fn find(message: &MessageDescriptor, name: &[u8]) -> Result<ArgumentPlace, ArgumentFault> {
+        let name = str::from_utf8(name).map_err(|_| ArgumentFault::Unknown)?;
+        let mut names = name.split('.');
+        let (mut message, mut steps) = (message.clone(), Vec::new());
+        loop {
+            if steps.len() >= MOST_NAMES {
+                return Err(ArgumentFault::NotAValue);
+            }
+            let name = names.next().ok_or(ArgumentFault::NotAValue)?;
+            let field = message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name));
+            let field = field.ok_or(ArgumentFault::Unknown)?;
+            let (is_map, is_list, mut kind) = (field.is_map(), field.is_list(), field.kind());
+            if is_map {
+                kind = value_of_map(&field);
+            }
+            steps.push(Step::Field(field));
+            if is_map {
+                steps.push(Step::Key(names.next().ok_or(ArgumentFault::NotAValue)?.to_owned()));
+            }
+            let is_last = names.clone().next().is_none();
+            match kind {
+                Kind::Message(inner) if !is_last && !is_list && has_own_form(&inner) => {
+                    return Err(ArgumentFault::NotAValue);
+                }
+                Kind::Message(inner) if !is_last && !is_list => message = inner,
+                _ if !is_last => return Err(ArgumentFault::Unknown),
+                Kind::Message(inner) if !has_single_value(&inner) => return Err(ArgumentFault::NotAValue),
+                kind => return Ok(ArgumentPlace { steps, kind }),
+            }
+        }
+    }
+
+    /// Adds a value to the JSON form of the message.
+    pub fn add(&self, form: &mut Map<String, Value>, value: &[u8]) -> Result<(), ArgumentFault> {
+        let value = str::from_utf8(value).map_err(|_| ArgumentFault::NotUtf8)?;
+        let value = single_value(&self.kind, value);
+        let key = |step: &Step| match step {
+            Step::Field(field) => field.name().to_owned(),
+            Step::Key(key) => key.clone(),
+        };
+        let Some((last, before)) = self.steps.split_last() else { return Err(ArgumentFault::NotAValue) };
+        let mut form = form;
+        for step in before {
+            let below = form.entry(key(step)).or_insert_with(|| Map::new().into());
+            form = below.as_object_mut().ok_or(ArgumentFault::NotAValue)?;
+        }
+        if matches!(last, Step::Field(field) if field.is_list()) {
+            let list = form.entry(key(last)).or_insert_with(|| Value::Array(Vec::new()));
+            list.as_array_mut().ok_or(ArgumentFault::NotAValue)?.push(value);
+        } else {
+            // The last one counts, as in messages themselves.
+            form.insert(key(last), value);
+        }
+        Ok(())
+    }
+
+    /// Sets the part in a message to what it is in another one.
+    pub fn copy(&self, from: &DynamicMessage, to: &mut DynamicMessage) {
+        let Some((Step::Field(field), rest)) = self.steps.split_first() else { return };
+        copy(field, rest, from, to);
+    }
+}
+
+fn copy(field: &FieldDescriptor, rest: &[Step], from: &DynamicMessage, to: &mut DynamicMessage) {
+    let value = from.get_field(field);
+    match (rest, &*value) {
+        ([Step::Field(inner), rest @ ..], ReflectValue::Message(below)) => {
+            if !to.has_field(field) {
+                to.set_field(field, ReflectValue::Message(DynamicMessage::new(below.descriptor())));
+            }
+            if let ReflectValue::Message(target) = to.get_field_mut(field) {
+                copy(inner, rest, below, target);
+            }
+        }
+        ([Step::Key(_), ..], ReflectValue::Map(entries)) => {
+            if let ReflectValue::Map(target) = to.get_field_mut(field) {
+                target.extend(entries.clone());
+            }
+        }
+        _ => to.set_field(field, value.into_owned()),
+    }
+}
+
 /// Adds an argument to the JSON form of a message.
 pub fn add(
     message: &MessageDescriptor,
@@ -37,45 +136,7 @@ pub fn add(
     name: &[u8],
     value: &[u8],
 ) -> Result<(), ArgumentFault> {
-    let name = str::from_utf8(name).map_err(|_| ArgumentFault::NotUtf8)?;
-    let value = str::from_utf8(value).map_err(|_| ArgumentFault::NotUtf8);
-    let mut names = name.split('.').take(MOST_NAMES + 1);
-    let (mut message, mut form, mut count) = (message.clone(), form, 0);
-    loop {
-        count += 1;
-        let name = names.next().filter(|_| count <= MOST_NAMES).ok_or(ArgumentFault::NotAValue)?;
-        let field = message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name));
-        let field = field.ok_or(ArgumentFault::Unknown)?;
-        let key = field.name().to_owned();
-        let (kind, inner) = if field.is_map() {
-            let name = names.next().ok_or(ArgumentFault::NotAValue)?;
-            let entries = form.entry(key).or_insert_with(|| Map::new().into());
-            (value_of_map(&field), (entries.as_object_mut().ok_or(ArgumentFault::NotAValue)?, name.to_owned()))
-        } else {
-            (field.kind(), (form, key))
-        };
-        let (holder, key) = inner;
-        let is_last = names.clone().next().is_none();
-        match kind {
-            Kind::Message(inner) if !is_last && !field.is_list() => {
-                let below = holder.entry(key).or_insert_with(|| Map::new().into());
-                (message, form) = (inner, below.as_object_mut().ok_or(ArgumentFault::NotAValue)?);
-            }
-            _ if !is_last => return Err(ArgumentFault::Unknown),
-            Kind::Message(inner) if !has_single_value(&inner) => return Err(ArgumentFault::NotAValue),
-            kind => {
-                let value = single_value(&kind, value?);
-                if field.is_list() {
-                    let list = holder.entry(key).or_insert_with(|| Value::Array(Vec::new()));
-                    list.as_array_mut().ok_or(ArgumentFault::NotAValue)?.push(value);
-                } else {
-                    // The last one counts, as in messages themselves.
-                    holder.insert(key, value);
-                }
-                return Ok(());
-            }
-        }
-    }
+    ArgumentPlace::find(message, name)?.add(form, value)
 }
 
 /// The name for an error.
@@ -108,6 +169,12 @@ fn has_single_value(message: &MessageDescriptor) -> bool {
             | "google.protobuf.UInt32Value"
             | "google.protobuf.UInt64Value"
     )
+}
+
+/// Whether the JSON form of a message is another than an object with its fields.
+fn has_own_form(message: &MessageDescriptor) -> bool {
+    has_single_value(message)
+        || matches!(message.full_name(), "google.protobuf.Any" | "google.protobuf.Struct" | "google.protobuf.ListValue")
 }
 
 /// The JSON form of a text for a field of this kind. A text that does not fit stays one, and is refused where the message is made;
@@ -185,7 +252,9 @@ mod tests {
             ("any=1", ArgumentFault::NotAValue),
             ("by_number.7=1", ArgumentFault::NotAValue),
             ("inner.user_name=%ff", ArgumentFault::NotUtf8),
-            ("%ff=1", ArgumentFault::NotUtf8),
+            ("%ff=1", ArgumentFault::Unknown),
+            ("any.fields.a=1", ArgumentFault::NotAValue),
+            ("at.seconds=1", ArgumentFault::NotAValue),
         ] {
             assert_eq!(form_of(query), Err(want), "{query}");
         }

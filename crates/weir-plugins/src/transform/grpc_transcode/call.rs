@@ -1,45 +1,76 @@
 //! One method of a service: its call is made of a request, and the response of its answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use prost::Message;
-use prost_reflect::{DynamicMessage, MessageDescriptor};
+use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, MethodDescriptor};
 use serde_json::Map;
 use weir_plugin::proto::h2::ErrorCode;
-use weir_plugin::{Exchange, NoteKey, Stop, UriParameters, form};
+use weir_plugin::{Exchange, NoteKey, Stop, form};
 
-use super::arguments::{self, ArgumentFault};
+use super::arguments::{self, ArgumentFault, ArgumentPlace};
+use super::encoding;
 use super::frames::{MessageFault, MessageFrames};
+use super::http_rules::{self, BodyOf, HttpRule};
 use super::json::{self, JsonForm, JsonFormFault};
 use super::status::{self, CallStatus, DetailForm};
 use super::stream::END_EVENT;
 use crate::answer::RefusalResponse;
-use crate::content::{DIGESTS, content_type, forget_response_content};
+use crate::content::{DIGESTS, content_type, forget_response_content, replace_response_content};
 use crate::grpc_call::framed;
 
-/// What is called, and how.
+/// What is called.
 pub struct Call {
     /// `/package.Service/Method`.
-    pub path: Vec<u8>,
-    pub takes: MessageDescriptor,
-    pub gives: MessageDescriptor,
+    path: Vec<u8>,
+    takes: MessageDescriptor,
+    gives: MessageDescriptor,
     pub is_stream: bool,
+    pub body: BodyOf,
+    /// The field that is the content of the response.
+    response: Option<FieldDescriptor>,
+    /// Its number among the calls of the plugin.
+    number: u64,
+    pub settings: Arc<CallSettings>,
+}
+
+/// How the calls of a plugin are made.
+pub struct CallSettings {
     pub deadline: Option<Duration>,
     pub json: JsonForm,
     pub shows_status: bool,
     pub detail: Option<MessageDescriptor>,
     pub most_received: u64,
     pub most_message: usize,
-    /// Of a request that is sent as a call: the state of its answer, and whether the client takes events.
+    /// Of a request that is sent as a call: the state of its answer, whether the client takes events, and the number of the call.
     pub note: NoteKey,
 }
+
+impl CallSettings {
+    /// Of an exchange that is a call of which the answer has not been made: whether its client takes events, and the call's number.
+    pub fn asked(&self, exchange: &Exchange) -> Option<(bool, usize)> {
+        let [state, takes_events, number] = exchange.notes.read(self.note)?;
+        (state == ASKED).then_some((takes_events != 0, usize::try_from(number).ok()?))
+    }
+
+    pub fn detail_form(&self) -> DetailForm<'_> {
+        DetailForm { message: self.detail.as_ref(), json: &self.json }
+    }
+
+    pub fn failure_body(&self, status: &CallStatus) -> Vec<u8> {
+        if self.shows_status { status.to_json(&self.detail_form()) } else { Vec::new() }
+    }
+}
+
+/// A value for a part of the message, by the name of the part.
+pub type NamedValue<'a> = (&'a str, Vec<u8>);
 
 /// The first number of a note: the answer is that of the call, or was made of it.
 const ASKED: u64 = 1;
 const ANSWERED: u64 = 2;
 
 /// A server that has kept the deadline may be heard a little before it.
-const TOLERANCE: Duration = Duration::from_millis(250);
+const TOLERANCE: Duration = Duration::from_millis(5);
 
 pub const NDJSON: &[u8] = b"application/x-ndjson";
 pub const EVENTS: &[u8] = b"text/event-stream";
@@ -70,10 +101,30 @@ pub fn body_kind(exchange: &mut Exchange) -> Result<BodyKind, Stop> {
 }
 
 impl Call {
+    /// The call of a method, as no rule tells.
+    pub fn of(method: &MethodDescriptor, settings: &Arc<CallSettings>) -> Call {
+        Call {
+            path: format!("/{}/{}", method.parent_service().full_name(), method.name()).into_bytes(),
+            takes: method.input(),
+            gives: method.output(),
+            is_stream: method.is_server_streaming(),
+            body: BodyOf::MessageOrQuery,
+            response: None,
+            number: 0,
+            settings: Arc::clone(settings),
+        }
+    }
+
+    /// The call of a rule, with its number among all of them.
+    pub fn of_rule(number: usize, rule: &HttpRule, settings: &Arc<CallSettings>) -> Call {
+        let (body, response) = (rule.body.clone(), rule.response.clone());
+        Call { body, response, number: number as u64, ..Call::of(&rule.calls, settings) }
+    }
+
     /// The message of a query string or a form. `strict`: an argument that names no field is a fault.
     pub fn of_arguments(&self, text: &[u8], strict: bool) -> Result<DynamicMessage, String> {
         let mut form = Map::new();
-        for (name, value) in form::pairs(text) {
+        for (name, value) in form::pairs(text).filter(|(name, _)| strict || self.body.is_of_query(name)) {
             match arguments::add(&self.takes, &mut form, &name, &value) {
                 Err(ArgumentFault::Unknown) if !strict => {}
                 Err(fault) => return Err(format!("{}: {fault}", arguments::quoted(&name))),
@@ -83,31 +134,67 @@ impl Call {
         json::read_form(&self.takes, form)
     }
 
-    /// The fields that parameters of the `uri` set, encoded.
-    fn of_parameters(&self, parameters: &UriParameters) -> Result<Vec<u8>, String> {
-        let mut form = Map::new();
-        for (name, value) in parameters.all() {
-            let value = percent_encoding::percent_decode(value).collect::<Vec<u8>>();
-            match arguments::add(&self.takes, &mut form, name.as_bytes(), &value) {
-                Ok(()) | Err(ArgumentFault::Unknown) => {}
-                Err(fault) => return Err(format!("{name}: {fault}")),
+    /// The message of a body and of the query.
+    pub fn of_body(&self, kind: BodyKind, body: &[u8], query: &[u8]) -> Result<DynamicMessage, String> {
+        match &self.body {
+            BodyOf::MessageOrQuery if body.is_empty() => self.of_arguments(query, false),
+            BodyOf::Message if body.is_empty() => Ok(DynamicMessage::new(self.takes.clone())),
+            BodyOf::Nothing if !body.is_empty() => Err("the method takes no body".to_owned()),
+            BodyOf::Nothing => self.of_arguments(query, false),
+            BodyOf::Field(_) if body.is_empty() => self.of_arguments(query, false),
+            BodyOf::Field(_) if kind == BodyKind::Form => Err("the body must be JSON".to_owned()),
+            BodyOf::Field(field) => {
+                let mut message = self.of_arguments(query, false)?;
+                let mut read = json::read_member(&self.takes, field.name(), body)?;
+                message.set_field(field, read.get_field_mut(field).clone());
+                Ok(message)
+            }
+            BodyOf::MessageOrQuery | BodyOf::Message => match kind {
+                BodyKind::Json => json::read(&self.takes, body),
+                BodyKind::Form => self.of_arguments(body, true),
+            },
+        }
+    }
+
+    /// Sets the parts of a message that the path names, whatever the body and the query say of them. A name that is no field is
+    /// ignored.
+    fn set_named(&self, message: &mut DynamicMessage, values: &[NamedValue<'_>]) -> Result<(), String> {
+        let (mut form, mut places) = (Map::new(), Vec::new());
+        for (name, value) in values {
+            let told = |fault| format!("{name}: {fault}");
+            match ArgumentPlace::find(&self.takes, name.as_bytes()) {
+                Err(ArgumentFault::Unknown) => {}
+                Err(fault) => return Err(told(fault)),
+                Ok(place) => {
+                    place.add(&mut form, value).map_err(told)?;
+                    places.push(place);
+                }
             }
         }
-        Ok(json::read_form(&self.takes, form)?.encode_to_vec())
+        let read = json::read_form(&self.takes, form)?;
+        places.iter().for_each(|place| place.copy(&read, message));
+        Ok(())
     }
 
     /// The content of the call: the message in its frame.
-    pub fn content(&self, exchange: &mut Exchange, message: Result<DynamicMessage, String>) -> Result<Vec<u8>, Stop> {
-        let parameters = exchange.uri_parameters.as_deref();
+    pub fn content(
+        &self,
+        exchange: &mut Exchange,
+        message: Result<DynamicMessage, String>,
+        named: &[NamedValue<'_>],
+    ) -> Result<Vec<u8>, Stop> {
         let message = message.and_then(|mut message| {
-            if let Some(parameters) = parameters {
-                let set = self.of_parameters(parameters)?;
-                message.merge(&*set).map_err(|error| error.to_string())?;
+            if !named.is_empty() {
+                self.set_named(&mut message, named)?;
             }
             Ok(message)
         });
         match message {
-            Ok(message) => Ok(framed(&message.encode_to_vec())),
+            Ok(mut message) => {
+                let mut encoded = Vec::new();
+                encoding::encode(&mut message, &mut encoded);
+                Ok(framed(&encoded))
+            }
             Err(problem) => Err(refused(exchange, 400, &problem)),
         }
     }
@@ -127,46 +214,39 @@ impl Call {
             request.head.remove(name);
         }
         request.head.set(b"Content-Type", b"application/grpc").map_err(|_| Stop::Internal)?;
-        if let Some(deadline) = self.deadline {
+        if let Some(deadline) = self.settings.deadline {
             let value = format!("{}m", deadline.as_millis());
             request.head.set(b"grpc-timeout", value.as_bytes()).map_err(|_| Stop::Internal)?;
             exchange.limit_time(deadline);
         }
-        exchange.notes.write(self.note, [ASKED, takes_events.into(), 0]);
+        exchange.notes.write(self.settings.note, [ASKED, takes_events.into(), self.number]);
         Ok(())
     }
 
-    /// Whether the exchange is a call of which the answer has not been made, and whether its client takes events.
-    pub fn asked(&self, exchange: &Exchange) -> Option<bool> {
-        let [state, takes_events, _] = exchange.notes.read(self.note)?;
-        (state == ASKED).then_some(takes_events != 0)
-    }
-
     pub fn has_answered(&self, exchange: &mut Exchange) {
-        exchange.notes.write(self.note, [ANSWERED, 0, 0]);
-    }
-
-    pub fn detail_form(&self) -> DetailForm<'_> {
-        DetailForm { message: self.detail.as_ref(), json: &self.json }
+        exchange.notes.write(self.settings.note, [ANSWERED, 0, 0]);
     }
 
     /// The response to a call that failed, or that has ended without a message, which is a failure unless it is a stream.
     pub fn ended(&self, exchange: &mut Exchange, status: &CallStatus) -> Stop {
-        let takes_events = self.asked(exchange).unwrap_or(false);
+        let takes_events = self.settings.asked(exchange).is_some_and(|(takes_events, _)| takes_events);
         self.has_answered(exchange);
         let no_message = CallStatus::not_transcoded("the answer has no message");
         let status = if status.code == CallStatus::OK && !self.is_stream { &no_message } else { status };
         if status.code == CallStatus::OK {
             let (kind, content): (_, &[u8]) = if takes_events { (EVENTS, END_EVENT) } else { (NDJSON, b"") };
-            return exchange.respond(200, str::from_utf8(kind).unwrap_or_default(), content);
+            return replaced(exchange, 200, kind, content);
         }
-        let body = self.failure_body(status);
-        let stop = exchange.respond(status.http_status(), "application/json", &body);
+        let stop = replaced(exchange, status.http_status(), JSON, &self.settings.failure_body(status));
         if self.fail_head(exchange, status).is_err() { Stop::Internal } else { stop }
     }
 
-    pub fn failure_body(&self, status: &CallStatus) -> Vec<u8> {
-        if self.shows_status { status.to_json(&self.detail_form()) } else { Vec::new() }
+    /// The response to a call that the gateway has ended, with the status of the gateway's own answer.
+    pub fn ended_here(&self, exchange: &mut Exchange, status: &CallStatus) -> Stop {
+        let http_status = exchange.response.status;
+        let stop = self.ended(exchange, status);
+        exchange.response.set_status(http_status);
+        stop
     }
 
     /// The fields of the response to a call that failed.
@@ -176,7 +256,7 @@ impl Call {
         if !status.message.is_empty() {
             head.set(status::MESSAGE, &status.message).map_err(|_| Stop::Internal)?;
         }
-        if !self.shows_status {
+        if !self.settings.shows_status {
             head.remove(b"Content-Type");
         }
         Ok(())
@@ -185,7 +265,7 @@ impl Call {
     /// The status of a call that the server has reset at its deadline is that of the deadline.
     pub fn at_deadline(&self, exchange: &Exchange, mut status: CallStatus) -> CallStatus {
         let taken = Duration::from_nanos(exchange.upstream.ended_ns.saturating_sub(exchange.started_ns));
-        let is_over = self.deadline.is_some_and(|deadline| taken + TOLERANCE >= deadline);
+        let is_over = self.settings.deadline.is_some_and(|deadline| taken + TOLERANCE >= deadline);
         let is_reset = exchange.stop() == Some(Stop::UpstreamReset(ErrorCode::CANCEL));
         if is_over && is_reset {
             status.code = CallStatus::DEADLINE_EXCEEDED;
@@ -193,19 +273,44 @@ impl Call {
         status
     }
 
+    /// Appends the JSON of a message of the answer, or of the field that the rule names.
+    pub fn write_json(&self, message: &[u8], out: &mut Vec<u8>) -> Result<(), CallStatus> {
+        let start = out.len();
+        self.settings.json.write(&self.gives, message, out).map_err(told_json)?;
+        if let Some(field) = &self.response {
+            let content = http_rules::member(&out[start..], field.name()).unwrap_or(b"null").to_vec();
+            out.truncate(start);
+            out.extend_from_slice(&content);
+        }
+        Ok(())
+    }
+
     /// The JSON of the answer's only message.
     pub fn only_message(&self, body: &[u8]) -> Result<Vec<u8>, CallStatus> {
-        let mut frames = MessageFrames::new(self.most_message);
+        let mut frames = MessageFrames::new(self.settings.most_message);
         frames.push(body);
         let mut out = Vec::new();
         let message = frames.next().map_err(told_fault)?;
         let message = message.ok_or_else(|| CallStatus::not_transcoded("the answer has no message"))?;
-        self.json.write(&self.gives, message, &mut out).map_err(told_json)?;
+        self.write_json(message, &mut out)?;
         match frames.is_empty() {
             true => Ok(out),
             false => Err(CallStatus::not_transcoded("the answer has more than one message")),
         }
     }
+}
+
+/// Replaces the answer by one with other content. Its fields that do not tell of the content are kept, such as `WWW-Authenticate`.
+fn replaced(exchange: &mut Exchange, status: u16, content_type: &[u8], content: &[u8]) -> Stop {
+    if exchange.is_answered_here() {
+        exchange.response.clear();
+    }
+    forget_grpc(exchange);
+    let stop = replace_response_content(exchange, content);
+    exchange.replace_response();
+    exchange.response.set_status(status);
+    let set = exchange.response.head.set(b"Content-Type", content_type);
+    if set.is_err() { Stop::Internal } else { stop }
 }
 
 /// Why a message of an answer is not given to the client.

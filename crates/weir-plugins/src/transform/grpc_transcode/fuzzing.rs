@@ -1,13 +1,15 @@
 //! What is made of bytes from clients and from services.
 
 use prost::Message;
-use prost_reflect::{MessageDescriptor, SerializeOptions};
+use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions};
 use serde_json::Map;
 use weir_plugin::{ProtoDefinitions, form};
 
 use super::arguments;
+use super::encoding;
 use super::frames::{MessageFault, MessageFrames};
 use super::json::{self, JsonForm};
+use super::path_template::PathTemplate;
 
 /// A call whose messages have fields of every kind.
 pub struct TranscodedCall {
@@ -33,9 +35,24 @@ impl TranscodedCall {
         TranscodedCall { message, form: JsonForm { options, hexadecimal: false, most: 1 << 20 } }
     }
 
-    /// The message of JSON, encoded.
+    /// The message of JSON, encoded as for a call. It is the message that `prost` encodes.
     pub fn of_json(&self, json: &[u8]) -> Option<Vec<u8>> {
-        Some(json::read(&self.message, json).ok()?.encode_to_vec())
+        let mut message = json::read(&self.message, json).ok()?;
+        let whole = message.clone();
+        let mut encoded = Vec::new();
+        encoding::encode(&mut message, &mut encoded);
+        assert_eq!(encoded.len(), whole.encoded_len());
+        let decoded = DynamicMessage::decode(self.message.clone(), &*encoded).expect("it is a message");
+        assert_eq!(decoded.encoded_len(), whole.encoded_len());
+        Some(encoded)
+    }
+
+    /// How many values a path has by a template.
+    pub fn bound(template: &str, path: &[u8]) -> Option<usize> {
+        let template = PathTemplate::parse(template).ok()?;
+        let bound = template.bind(path)?;
+        assert_eq!(bound.len(), template.fields().count());
+        Some(bound.len())
     }
 
     /// The message of a query string.

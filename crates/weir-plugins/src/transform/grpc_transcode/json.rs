@@ -33,6 +33,16 @@ pub fn read_form(message: &MessageDescriptor, form: Map<String, Value>) -> Resul
     read_from(message, Value::from(form))
 }
 
+/// Reads a message that has one field, from the JSON of its value.
+///
+/// # Errors
+/// What is wrong, with the place in the message.
+pub fn read_member(message: &MessageDescriptor, name: &str, json: &[u8]) -> Result<DynamicMessage, String> {
+    // One value, so that what follows it cannot be a member of the message.
+    serde_json::from_slice::<serde::de::IgnoredAny>(json).map_err(|error| error.to_string())?;
+    read(message, &[b"{\"", name.as_bytes(), b"\":", json, b"}"].concat())
+}
+
 fn read_from<'de>(
     message: &MessageDescriptor,
     deserializer: impl Deserializer<'de, Error = serde_json::Error>,

@@ -70,6 +70,15 @@ impl CallStatus {
         code.map(|code| CallStatus { code, ..status })
     }
 
+    /// Of a call that has had no answer, by the status that the gateway gives for it.
+    pub fn of_gateway(http_status: u16) -> Option<CallStatus> {
+        match http_status {
+            504 => Some(CallStatus::here(CallStatus::DEADLINE_EXCEEDED, "the service did not answer in time")),
+            502 | 503 => Some(CallStatus::here(CallStatus::UNAVAILABLE, "the service could not be reached")),
+            _ => None,
+        }
+    }
+
     fn here(code: u16, message: &str) -> CallStatus {
         CallStatus { code, message: message.as_bytes().to_vec(), details: Vec::new() }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_plugin::proto::Trailers;
 use weir_plugin::{Filter, Stop};
 
-use super::call::{Call, told_fault, told_json};
+use super::call::{Call, told_fault};
 use super::frames::MessageFrames;
 use super::status::CallStatus;
 
@@ -23,7 +23,13 @@ pub struct StreamWriter {
 
 impl StreamWriter {
     pub fn new(call: Arc<Call>, takes_events: bool) -> StreamWriter {
-        StreamWriter { frames: MessageFrames::new(call.most_message), call, takes_events, is_over: false, status: None }
+        StreamWriter {
+            frames: MessageFrames::new(call.settings.most_message),
+            call,
+            takes_events,
+            is_over: false,
+            status: None,
+        }
     }
 
     /// Writes the messages that are complete.
@@ -33,9 +39,9 @@ impl StreamWriter {
             if self.takes_events {
                 out.extend_from_slice(b"data: ");
             }
-            if let Err(fault) = self.call.json.write(&self.call.gives, message, out) {
+            if let Err(status) = self.call.write_json(message, out) {
                 out.truncate(before);
-                return Err(told_json(fault));
+                return Err(status);
             }
             out.extend_from_slice(if self.takes_events { b"\n\n" } else { b"\n" });
         }
@@ -44,7 +50,7 @@ impl StreamWriter {
 
     fn fail(&mut self, status: &CallStatus, out: &mut Vec<u8>) {
         self.is_over = true;
-        let error = status.to_json(&self.call.detail_form());
+        let error = status.to_json(&self.call.settings.detail_form());
         let (before, after): (&[u8], &[u8]) =
             if self.takes_events { (b"event: error\ndata: ", b"\n\n") } else { (b"", b"\n") };
         [before, &error, after].iter().for_each(|part| out.extend_from_slice(part));
