@@ -21,6 +21,7 @@ mod list;
 mod loggers;
 mod masking;
 mod neighbours;
+mod oas_validator;
 mod oidc;
 mod opa;
 mod openmetrics;

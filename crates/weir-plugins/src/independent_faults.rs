@@ -118,6 +118,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         "{ auth_plugins: [{ cors: {} }, { key-auth: { header: 'a b' } }] }",
         &["auth_plugins[0].cors", "auth_plugins[1].key-auth.header"],
     ),
+    (
+        "oas-validator",
+        "{ spec: '{openapi: 3.1.0, paths: {\"/a{\": {}, /b: {get: {parameters: [{in: query}]}}}}', spec_url: 'http://h.example' }",
+        &["spec_url", "spec", "spec"],
+    ),
     ("opa", "{ host: 'no', policy: p, send_headers_upstream: ['a b'] }", &["host", "send_headers_upstream[0]"]),
     (
         "openid-connect",

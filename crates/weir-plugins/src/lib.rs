@@ -88,6 +88,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::message_size::MessageSize>(),
     Entry::of::<traffic::mocking::Mocking>(),
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
+    Entry::of::<security::oas_validator::OasValidator>(),
     Entry::of::<auth::opa::Opa>(),
     Entry::of::<auth::openid_connect::OpenidConnect>(),
     Entry::described::<observe::opentelemetry::Opentelemetry>()
@@ -256,6 +257,8 @@ mod tests {
         ("openid-connect", "session.cookie_path"),
         ("openid-connect", "token_endpoint_auth_method"),
         ("opentelemetry", "collector"),
+        ("oas-validator", "spec_url"),
+        ("oas-validator", "spec_url_request_headers"),
         ("otlp-logger", "protocol"),
         ("opa", "send_headers_upstream"),
         ("proxy-mirror", "path"),

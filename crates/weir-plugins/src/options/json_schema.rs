@@ -27,9 +27,25 @@ pub fn compile(schema: Map<String, Value>, path: &str) -> Result<Arc<Validator>,
     })
 }
 
+/// Compiles schemas of an OpenAPI definition, which is one document of draft 2020-12. Formats are validated, and nothing is fetched.
+///
+/// # Errors
+/// The place, as a JSON pointer, and the problem.
+pub fn of_definition(schemas: &Value) -> Result<Validator, (String, String)> {
+    if !pattern_budget::spend(pattern_bytes(schemas)) {
+        return Err((String::new(), "has too many regular expressions".to_owned()));
+    }
+    let options = jsonschema::options().with_pattern_options(bounded_patterns());
+    let options = options.with_draft(Draft::Draft202012).should_validate_formats(true);
+    options.build(schemas).map_err(|error| (error.instance_path().to_string(), error.to_string()))
+}
+
+fn bounded_patterns() -> PatternOptions<jsonschema::Regex> {
+    PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN)
+}
+
 fn validator(schema: &Value, path: &str) -> Result<Validator, ConfigError> {
-    let mut options = jsonschema::options()
-        .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN));
+    let mut options = jsonschema::options().with_pattern_options(bounded_patterns());
     if schema.get("$schema").is_none() {
         options = options.with_draft(Draft::Draft7);
     }

@@ -8,6 +8,7 @@ pub mod graphql_threat_protection;
 pub mod ip_restriction;
 pub mod json_threat_protection;
 pub mod message_size;
+pub mod oas_validator;
 pub mod referer_restriction;
 pub mod request_validation;
 pub mod sse_policy;

@@ -78,7 +78,7 @@ fn default_rejected_code() -> u16 {
 }
 
 /// Larger bodies are validated on another thread.
-const MOST_AT_ONCE: usize = 16 << 10;
+pub(super) const MOST_AT_ONCE: usize = 16 << 10;
 /// The memory for one value of a parsed body, in bytes: an upper bound of the average.
 const VALUE_BYTES: u64 = 128;
 /// The most bytes of a request that are quoted in a refusal, and the most bytes of a refusal.
@@ -113,7 +113,8 @@ impl Definition for RequestValidation {
         let (headers, body) =
             (compiled(self.header_schema, "header_schema"), compiled(self.body_schema, "body_schema")).all_of()?;
         let (max_bytes, max_values, max_depth) = (self.max_req_body_size, self.max_values, self.max_depth);
-        let rules = |validator| Arc::new(BodyRules { validator, max_bytes, max_values, max_depth });
+        let bounds = BodyBounds { max_bytes, max_values, max_depth };
+        let rules = |validator| Arc::new(BodyRules { validator, bounds });
         let body = body.map(rules);
         let fields = FieldValidation { headers, names, status: self.rejected_code, message: self.rejected_msg };
         Ok(match body {
@@ -184,8 +185,8 @@ impl BodyValidation {
                 Err(Stop::Respond(self.fields.status))
             }
             Framing::None | Framing::Sized(0) => Err(self.fields.refuse(exchange, "")),
-            Framing::Sized(length) if length > self.body.max_bytes => {
-                Err(self.fields.refuse(exchange, &self.body.too_large()))
+            Framing::Sized(length) if length > self.body.bounds.max_bytes => {
+                Err(self.fields.refuse(exchange, &self.body.bounds.too_large()))
             }
             _ => Ok(()),
         }
@@ -214,7 +215,10 @@ impl BodyValidation {
 
 /// Runs `work` on another thread, once it has a turn. The turn belongs to the work, which continues even if its
 /// request has been cancelled.
-async fn elsewhere<T: Send + 'static>(client: IpAddr, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Stop> {
+pub(super) async fn elsewhere<T: Send + 'static>(
+    client: IpAddr,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Stop> {
     let turn = JUDGED_AT_A_TIME.take(client).await.ok_or(Stop::Respond(503))?;
     let run = move || {
         let done = work();
@@ -234,11 +238,11 @@ impl Plugin for BodyValidation {
     }
 
     fn whole_request(&self, _: &mut Exchange) -> Result<Option<u64>, Stop> {
-        Ok(Some(self.body.max_bytes))
+        Ok(Some(self.body.bounds.max_bytes))
     }
 
     fn too_much_content(&self, exchange: &mut Exchange) -> Stop {
-        self.fields.refuse(exchange, &self.body.too_large())
+        self.fields.refuse(exchange, &self.body.bounds.too_large())
     }
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
@@ -253,7 +257,7 @@ impl Plugin for BodyValidation {
 }
 
 /// Why a body is refused.
-enum Fault {
+pub(super) enum Fault {
     Problem(String),
     Stop(Stop),
 }
@@ -267,23 +271,24 @@ impl From<JsonError> for Fault {
     }
 }
 
-/// The rules for bodies, or for messages of a WebSocket.
-pub(super) struct BodyRules {
-    validator: Arc<Validator>,
-    max_bytes: u64,
+/// What a body is held to before it is parsed.
+pub(super) struct BodyBounds {
+    /// Both as received and after decoding.
+    pub max_bytes: u64,
     max_values: usize,
     max_depth: usize,
 }
 
-impl BodyRules {
-    fn too_large(&self) -> String {
-        format!("the body has more than {} bytes", self.max_bytes)
-    }
+/// The rules for bodies, or for messages of a WebSocket.
+pub(super) struct BodyRules {
+    validator: Arc<Validator>,
+    bounds: BodyBounds,
+}
 
+impl BodyRules {
     /// The rules for JSON messages; `path` is the path of the schema in the options.
     pub(super) fn of_messages(schema: Map<String, Value>, path: &str) -> Result<BodyRules, ConfigError> {
-        let (max_values, max_depth) = (default_max_values(), default_max_depth());
-        Ok(BodyRules { validator: json_schema::compile(schema, path)?, max_bytes: u64::MAX, max_values, max_depth })
+        Ok(BodyRules { validator: json_schema::compile(schema, path)?, bounds: BodyBounds::of_bytes(u64::MAX) })
     }
 
     /// Whether a message of this client is valid.
@@ -292,29 +297,59 @@ impl BodyRules {
     }
 
     fn judge(&self, head: &Head, content: &[u8], is_form: bool, client: IpAddr) -> Result<(), Fault> {
-        let plain = coding::plain(head, content, self.max_bytes).map_err(|opaque| match opaque {
-            Opaque::TooLarge => Fault::Problem(self.too_large()),
-            _ => Fault::Stop(Stop::Respond(opaque.status())),
-        })?;
-        self.judge_plain(&plain, is_form, client)
+        self.judge_plain(&self.bounds.plain(head, content)?, is_form, client)
     }
 
     fn judge_plain(&self, plain: &[u8], is_form: bool, client: IpAddr) -> Result<(), Fault> {
-        let mut held = Held::of(client);
-        let values = if is_form { form::pairs(plain).take(self.max_values + 1).count() } else { self.count(plain)? };
+        let (value, _held) = if is_form {
+            let held = self.bounds.hold_form(plain, client)?;
+            (read_form(plain), held)
+        } else {
+            self.bounds.read_json(plain, client)?
+        };
+        self.validator.validate(&value).map_err(|error| Fault::Problem(said(&error)))
+    }
+}
+
+impl BodyBounds {
+    /// This size, and as many values and levels as by default.
+    pub(super) fn of_bytes(max_bytes: u64) -> BodyBounds {
+        BodyBounds { max_bytes, max_values: default_max_values(), max_depth: default_max_depth() }
+    }
+
+    pub(super) fn too_large(&self) -> String {
+        format!("the body has more than {} bytes", self.max_bytes)
+    }
+
+    /// The content without its coding.
+    pub(super) fn plain<'a>(&self, head: &Head, content: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
+        coding::plain(head, content, self.max_bytes).map_err(|opaque| match opaque {
+            Opaque::TooLarge => Fault::Problem(self.too_large()),
+            _ => Fault::Stop(Stop::Respond(opaque.status())),
+        })
+    }
+
+    /// Takes the memory for a form with so many values.
+    pub(super) fn hold_form(&self, plain: &[u8], client: IpAddr) -> Result<Held, Fault> {
+        self.hold(plain, form::pairs(plain).take(self.max_values + 1).count(), client)
+    }
+
+    /// The value of a JSON text, and the memory that it takes.
+    pub(super) fn read_json(&self, plain: &[u8], client: IpAddr) -> Result<(Value, Held), Fault> {
+        let held = self.hold(plain, self.count(plain)?, client)?;
+        let beyond = |_| Fault::Problem("the body has a number or a string that cannot be represented".to_owned());
+        Ok((serde_json::from_slice(plain).map_err(beyond)?, held))
+    }
+
+    fn hold(&self, plain: &[u8], values: usize, client: IpAddr) -> Result<Held, Fault> {
         if values > self.max_values {
             return Err(Fault::Problem(format!("the body has more than {} values", self.max_values)));
         }
+        let mut held = Held::of(client);
         // The parsed tree needs more memory than its text.
         let bytes = plain.len() as u64 + values as u64 * VALUE_BYTES;
         held.set(bytes).map_err(|exhausted| Fault::Stop(exhausted.into()))?;
-        let value = if is_form {
-            read_form(plain)
-        } else {
-            let beyond = |_| Fault::Problem("the body has a number or a string that cannot be represented".to_owned());
-            serde_json::from_slice(plain).map_err(beyond)?
-        };
-        self.validator.validate(&value).map_err(|error| Fault::Problem(said(&error)))
+        Ok(held)
     }
 
     /// The number of values in a JSON text, counted before it is parsed into a tree; stops when there are too many.

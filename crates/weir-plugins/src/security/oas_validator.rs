@@ -1,0 +1,387 @@
+mod body;
+mod definition;
+mod document;
+mod faults;
+mod parameter;
+mod schemas;
+mod shape;
+mod style;
+mod template;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use weir_plugin::proto::{Framing, Head};
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Interner, Phases, Plugin, Stage, Stop, form};
+
+use self::definition::{ApiDefinition, NoOperation, OasOperation};
+use self::faults::RequestFaults;
+use self::parameter::{ParameterPlace, ParameterTexts};
+use self::style::TextPairs;
+use super::request_validation::{BodyBounds, Fault, MOST_AT_ONCE, elsewhere};
+use crate::answer::RefusalResponse;
+use crate::content::content_type;
+use crate::rate_limited_log::RateLimitedLog;
+
+/// Requires that a request is an operation of an OpenAPI definition, with the parameters and the body that this takes.
+///
+/// Definitions are of OpenAPI 3.0 or 3.1. The path of the client's request is looked for below the paths of `servers`; of several
+/// paths that fit, the most specific one with an operation for the method counts. `HEAD` is judged as `GET` if it has no operation of
+/// its own. A value is read by the type in its schema: `5` as a number where the schema has one. Arguments, header fields and cookies
+/// that the definition does not name are let through. A parameter that takes one value, and occurs twice, is refused.
+///
+/// Bodies in JSON, forms and `text/*` are validated, of others only that their type is one of the operation. A property that is
+/// `readOnly` is refused in a request, and never required. Formats are validated, of those that JSON Schema defines, with `int32` and
+/// `int64`. Regular expressions are those of `request-validation`. `$ref` leads to places in the definition alone. Bodies of more than
+/// 16 KiB are validated on another thread.
+///
+/// A definition has at most 5,000 operations, 100,000 schemas and 100 levels.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OasValidator {
+    /// The definition, as a text in JSON or YAML. APISIX takes JSON alone.
+    #[schemars(length(min = 1, max = MAX_SPEC))]
+    spec: Option<String>,
+    /// Is refused: a definition is not fetched, since a request would depend on what another server has at the moment. Write it as
+    /// `spec`.
+    spec_url: Option<Value>,
+    /// Has no effect, as it is for `spec_url`.
+    #[serde(default, rename = "spec_url_request_headers")]
+    #[schemars(extend("deprecated" = true))]
+    _spec_url_request_headers: Option<Value>,
+    /// Has no effect, as it is for `spec_url`.
+    #[serde(default, rename = "ssl_verify")]
+    #[schemars(extend("deprecated" = true))]
+    _ssl_verify: Option<bool>,
+    /// Has no effect, as it is for `spec_url`.
+    #[serde(default, rename = "timeout")]
+    #[schemars(extend("deprecated" = true))]
+    _timeout: Option<u32>,
+    /// A refusal names the faults of the request, each with its place: `query.limit: …`. Those of the head are told before the body is
+    /// read.
+    #[serde(default)]
+    verbose_errors: bool,
+    /// Bodies are not validated, and not held.
+    #[serde(default)]
+    skip_request_body_validation: bool,
+    /// Header fields and cookies are not validated.
+    #[serde(default)]
+    skip_request_header_validation: bool,
+    /// Arguments of the query are not validated.
+    #[serde(default)]
+    skip_query_param_validation: bool,
+    /// Parameters in the path are not validated.
+    #[serde(default)]
+    skip_path_params_validation: bool,
+    /// `false`: a request that does not fit is not refused; its faults are written to the error log, at most once in ten seconds.
+    /// Bodies larger than `max_req_body_size` are refused if their size is not known in advance.
+    #[serde(default = "default_reject_if_not_match")]
+    reject_if_not_match: bool,
+    /// The status of a refusal, 400 to 599.
+    #[serde(default = "default_rejection_status_code")]
+    #[schemars(range(min = 400, max = 599))]
+    rejection_status_code: u16,
+    /// The largest body, in bytes, both as received and after decoding. A larger body is refused. APISIX's default is 64 MiB.
+    #[serde(default = "default_max_req_body_size")]
+    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
+    max_req_body_size: u64,
+}
+
+/// The largest definition, in characters.
+const MAX_SPEC: usize = 4 << 20;
+
+fn default_reject_if_not_match() -> bool {
+    true
+}
+
+fn default_rejection_status_code() -> u16 {
+    400
+}
+
+fn default_max_req_body_size() -> u64 {
+    1 << 20
+}
+
+/// The definitions in use, by their texts.
+static DEFINITIONS: Interner<String, ApiDefinition> = Interner::new();
+
+impl Definition for OasValidator {
+    const NAME: &'static str = "oas-validator";
+    const PRIORITY: i32 = 512;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = r#"oas-validator:
+  verbose_errors: true
+  spec: |
+    openapi: 3.1.0
+    info: { title: Pets, version: "1" }
+    paths:
+      /pets/{id}:
+        get:
+          parameters:
+            - { name: id, in: path, required: true, schema: { type: integer, minimum: 1 } }
+          responses: { "200": { description: A pet } }"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let Some(spec) = self.spec else {
+            return Err(match self.spec_url {
+                Some(_) => not_fetched(),
+                None => ConfigError::new("spec", "is missing: the OpenAPI definition as a text in YAML or JSON"),
+            });
+        };
+        if self.spec_url.is_some() {
+            build.fault("spec_url", not_fetched().problem);
+        }
+        let definition = match DEFINITIONS.get_or_build(spec, |text| ApiDefinition::compile(text)) {
+            Ok(definition) => definition,
+            Err(mut told) => {
+                let last = told.pop().unwrap_or_default();
+                told.into_iter().for_each(|problem| build.fault("spec", problem));
+                return Err(ConfigError::new("spec", last));
+            }
+        };
+        Ok(Arc::new(DefinedRequests(Arc::new(RequestRules {
+            definition,
+            bounds: BodyBounds::of_bytes(self.max_req_body_size),
+            skipped: SkippedParts {
+                path: self.skip_path_params_validation,
+                query: self.skip_query_param_validation,
+                header: self.skip_request_header_validation,
+                body: self.skip_request_body_validation,
+            },
+            refuses: self.reject_if_not_match,
+            tells: self.verbose_errors,
+            status: self.rejection_status_code,
+            log: RateLimitedLog::default(),
+        }))))
+    }
+}
+
+fn not_fetched() -> ConfigError {
+    ConfigError::new("spec_url", "is not possible: definitions are not fetched; write the definition as `spec`")
+}
+
+/// The parts of requests that are not validated.
+#[derive(Clone, Copy, Debug)]
+struct SkippedParts {
+    path: bool,
+    query: bool,
+    header: bool,
+    body: bool,
+}
+
+/// What requests are held to.
+struct RequestRules {
+    definition: Arc<ApiDefinition>,
+    bounds: BodyBounds,
+    skipped: SkippedParts,
+    refuses: bool,
+    /// Refusals name the faults.
+    tells: bool,
+    status: u16,
+    log: RateLimitedLog,
+}
+
+struct DefinedRequests(Arc<RequestRules>);
+
+impl RequestRules {
+    fn faults(&self) -> RequestFaults {
+        RequestFaults::new(self.tells)
+    }
+
+    /// The operation of a request; `None` if it is none.
+    fn operation(&self, exchange: &Exchange) -> Result<&Arc<OasOperation>, NoOperation> {
+        let head = &exchange.request;
+        Ok(self.definition.find(head.client_method_name(), head.client_path())?.operation)
+    }
+
+    fn check_head(&self, exchange: &Exchange, faults: &mut RequestFaults) {
+        let request = &exchange.request;
+        let found = match self.definition.find(request.client_method_name(), request.client_path()) {
+            Ok(found) => found,
+            Err(NoOperation::Path) => return faults.add("path", "is none of the definition"),
+            Err(NoOperation::Method) => return faults.add("method", "the path has no operation for it"),
+        };
+        let query = if self.skipped.query { None } else { request.client_query() };
+        let operation = found.operation;
+        let texts = ParameterTexts {
+            path: &found.values,
+            query: query.map(text_pairs).unwrap_or_default(),
+            cookies: if self.skipped.header { TextPairs::new() } else { cookies(&request.head) },
+            header: &|name| header(&request.head, name),
+            declared: &operation.arguments,
+        };
+        for parameter in &operation.parameters {
+            let is_skipped = match parameter.at {
+                ParameterPlace::Path => self.skipped.path,
+                ParameterPlace::Query => self.skipped.query,
+                ParameterPlace::Header | ParameterPlace::Cookie => self.skipped.header,
+            };
+            if !is_skipped && !faults.are_enough() {
+                parameter.check(&texts, &self.definition.schemas, faults);
+            }
+        }
+        if !self.skipped.body {
+            self.check_framing(request.framing, operation, media_type(&request.head), faults);
+        }
+    }
+
+    fn check_framing(
+        &self,
+        framing: Framing,
+        operation: &OasOperation,
+        media_type: Option<&str>,
+        faults: &mut RequestFaults,
+    ) {
+        let Some(body) = &operation.body else { return };
+        match framing {
+            Framing::None | Framing::Sized(0) if body.required => faults.add("body", "is required"),
+            Framing::None | Framing::Sized(0) => {}
+            Framing::Sized(length) if length > self.bounds.max_bytes => faults.add("body", self.bounds.too_large()),
+            _ => body.check_type(media_type, faults),
+        }
+    }
+
+    fn check_body(&self, target: &BodyTarget, content: &[u8]) -> Result<RequestFaults, Stop> {
+        let mut faults = self.faults();
+        let Some(body) = &target.operation.body else { return Ok(faults) };
+        if content.is_empty() {
+            if body.required {
+                faults.add("body", "is required");
+            }
+            return Ok(faults);
+        }
+        let plain = match self.bounds.plain(&target.head, content) {
+            Ok(plain) => plain,
+            Err(Fault::Stop(stop)) => return Err(stop),
+            Err(Fault::Problem(problem)) => {
+                faults.add("body", problem);
+                return Ok(faults);
+            }
+        };
+        let reading = (&self.bounds, target.client);
+        let media_type = media_type(&target.head).unwrap_or_default();
+        body.check(media_type, &plain, &self.definition.schemas, reading, &mut faults)?;
+        Ok(faults)
+    }
+
+    /// Lets a request pass, or refuses it.
+    fn answer(&self, exchange: &mut Exchange, faults: &RequestFaults) -> Result<(), Stop> {
+        if faults.told.is_empty() {
+            return Ok(());
+        }
+        let told = faults.told.join("; ");
+        if !self.refuses {
+            let method = String::from_utf8_lossy(exchange.request.client_method_name());
+            let path = String::from_utf8_lossy(exchange.request.client_path());
+            self.log.error(format_args!("oas-validator: {method} {:?} does not fit the definition: {told:?}", &*path));
+            return Ok(());
+        }
+        let text = if self.tells { format!("failed to validate request. {told}") } else { SHORT.to_owned() };
+        Err(RefusalResponse::new(self.status, "message", &text).send(exchange))
+    }
+}
+
+const SHORT: &str = "failed to validate request.";
+
+/// What a body is judged by.
+struct BodyTarget {
+    operation: Arc<OasOperation>,
+    head: Head,
+    client: std::net::IpAddr,
+}
+
+impl DefinedRequests {
+    async fn check_elsewhere(
+        &self,
+        exchange: &mut Exchange,
+        body: &mut Vec<u8>,
+        target: BodyTarget,
+    ) -> Result<(), Stop> {
+        let (rules, client, content) = (Arc::clone(&self.0), exchange.client.addr, std::mem::take(body));
+        let judge = move || {
+            let faults = rules.check_body(&target, &content);
+            (content, faults)
+        };
+        let (content, faults) = elsewhere(client, judge).await?;
+        *body = content;
+        self.0.answer(exchange, &faults?)
+    }
+}
+
+impl Plugin for DefinedRequests {
+    fn phases(&self) -> Phases {
+        match self.0.skipped.body {
+            true => Phases::REQUEST,
+            false => Phases::REQUEST.and(Phases::REQUEST_BODY),
+        }
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        // Ends the exchange if recipients could read the type in different ways.
+        content_type::of_request(exchange)?;
+        let mut faults = self.0.faults();
+        self.0.check_head(exchange, &mut faults);
+        Ok(self.0.answer(exchange, &faults)?.into())
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let bounds = &self.0.bounds;
+        // Only where it is not refused is it still here.
+        let is_larger = matches!(exchange.request.framing, Framing::Sized(length) if length > bounds.max_bytes);
+        let Some(body) = self.0.operation(exchange).ok().and_then(|operation| operation.body.as_ref()) else {
+            return Ok(None);
+        };
+        // That a body of an unknown length is not empty shows when it is read.
+        let is_read = body.required || media_type(&exchange.request.head).is_some_and(|kind| body.is_read(kind));
+        Ok((is_read && !is_larger).then_some(bounds.max_bytes))
+    }
+
+    fn too_much_content(&self, exchange: &mut Exchange) -> Stop {
+        let mut faults = self.0.faults();
+        faults.add("body", self.0.bounds.too_large());
+        self.0.answer(exchange, &faults).err().unwrap_or(Stop::BodyTooLarge)
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        let Ok(operation) = self.0.operation(exchange).map(Arc::clone) else { return Ok(Flow::Continue) };
+        let target = BodyTarget { operation, head: exchange.request.head.clone(), client: exchange.client.addr };
+        // The decoded size is not known in advance.
+        if body.len() > MOST_AT_ONCE || target.head.value(b"content-encoding").is_some() {
+            return Ok(Flow::wait(self.check_elsewhere(exchange, body, target)));
+        }
+        let faults = self.0.check_body(&target, body)?;
+        Ok(self.0.answer(exchange, &faults)?.into())
+    }
+}
+
+fn media_type(head: &Head) -> Option<&str> {
+    content_type::of(head).ok().flatten().and_then(|value| std::str::from_utf8(value).ok())
+}
+
+fn text_pairs(query: &[u8]) -> TextPairs {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    form::pairs(query).map(|(name, value)| (text(&name), text(&value))).collect()
+}
+
+/// The cookies of a request (RFC 6265 §4.2.1), which HTTP/2 may send in several fields.
+fn cookies(head: &Head) -> TextPairs {
+    let pairs = head.values(b"cookie").flat_map(|value| value.split(|byte| *byte == b';'));
+    pairs
+        .map(|pair| {
+            let (name, value) = form::halves(pair.trim_ascii());
+            let text = |bytes: &[u8]| percent_encoding::percent_decode(bytes).decode_utf8_lossy().into_owned();
+            (text(name), text(value))
+        })
+        .collect()
+}
+
+/// The values of a field, joined as in a list (RFC 9110 §5.3).
+fn header(head: &Head, name: &str) -> Option<String> {
+    let values: Vec<_> = head.values(name.as_bytes()).map(String::from_utf8_lossy).collect();
+    (!values.is_empty()).then(|| values.join(", "))
+}

@@ -1,0 +1,214 @@
+//! A definition, compiled: which operation a request is, and what that takes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::body::DeclaredBody;
+use super::document::{OasDocument, SpecFaults, below};
+use super::parameter::{DeclaredParameter, ParameterPlace};
+use super::schemas::{OasSchemas, SchemaCollection};
+use super::template::{PathTemplate, segments};
+
+/// The most operations of a definition, at all its servers.
+const MOST_OPERATIONS: usize = 5_000;
+/// The most base paths of one operation.
+const MOST_SERVERS: usize = 20;
+/// The methods that a path has operations for (OpenAPI "Path Item Object").
+const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+
+/// An operation of a definition.
+#[derive(Debug)]
+pub struct OasOperation {
+    pub parameters: Vec<DeclaredParameter>,
+    /// The names of its parameters in the query.
+    pub arguments: Vec<String>,
+    pub body: Option<DeclaredBody>,
+}
+
+/// A path with its operations, at one server.
+#[derive(Debug)]
+struct DefinedPath {
+    template: PathTemplate,
+    operations: Vec<(&'static str, Arc<OasOperation>)>,
+}
+
+/// A compiled definition.
+#[derive(Debug)]
+pub struct ApiDefinition {
+    pub schemas: OasSchemas,
+    /// By the number of their segments, the most specific first.
+    paths: HashMap<usize, Vec<DefinedPath>>,
+}
+
+/// The operation that a request is, with the values in its path.
+pub struct FoundOperation<'a> {
+    pub operation: &'a Arc<OasOperation>,
+    pub values: Vec<(&'a str, String)>,
+}
+
+/// Why a request is no operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoOperation {
+    Path,
+    Method,
+}
+
+impl ApiDefinition {
+    /// Compiles a definition in JSON or YAML.
+    ///
+    /// # Errors
+    /// All faults, up to a bound.
+    pub fn compile(text: &str) -> Result<ApiDefinition, Vec<String>> {
+        let document = OasDocument::read(text).map_err(|problem| vec![problem])?;
+        let mut reading = DefinitionReading {
+            document: &document,
+            schemas: SchemaCollection::of(&document),
+            faults: SpecFaults::default(),
+            paths: BTreeMap::new(),
+            count: 0,
+        };
+        reading.read_paths();
+        let DefinitionReading { schemas, mut faults, paths, .. } = reading;
+        let schemas = if faults.0.is_empty() { schemas.compile(&mut faults) } else { None };
+        let Some(schemas) = schemas else { return Err(faults.0) };
+        let mut sorted: HashMap<usize, Vec<DefinedPath>> = HashMap::new();
+        for path in paths.into_values() {
+            sorted.entry(path.template.segment_count()).or_default().push(path);
+        }
+        sorted.values_mut().for_each(|paths| paths.sort_by_cached_key(|path| path.template.rank()));
+        Ok(ApiDefinition { schemas, paths: sorted })
+    }
+
+    /// The operation of a request. HEAD is judged as GET if it has no operation of its own (RFC 9110 §9.3.2).
+    ///
+    /// # Errors
+    /// If no path fits, or those that do have no operation for the method.
+    pub fn find(&self, method: &[u8], path: &[u8]) -> Result<FoundOperation<'_>, NoOperation> {
+        let path = segments(path);
+        let mut missing = NoOperation::Path;
+        for defined in self.paths.get(&path.len()).into_iter().flatten() {
+            let Some(values) = defined.template.fit(&path) else { continue };
+            let of = |method: &[u8]| {
+                let mut operations = defined.operations.iter();
+                operations.find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(method)).map(|(_, found)| found)
+            };
+            let found = of(method).or_else(|| (method == b"HEAD").then(|| of(b"GET")).flatten());
+            if let Some(operation) = found {
+                return Ok(FoundOperation { operation, values });
+            }
+            missing = NoOperation::Method;
+        }
+        Err(missing)
+    }
+}
+
+/// A definition while it is read.
+struct DefinitionReading<'a> {
+    document: &'a OasDocument,
+    schemas: SchemaCollection<'a>,
+    faults: SpecFaults,
+    /// By their templates as they are written, with the server.
+    paths: BTreeMap<String, DefinedPath>,
+    count: usize,
+}
+
+impl DefinitionReading<'_> {
+    fn read_paths(&mut self) {
+        let document = self.document;
+        let servers = bases(&document.root()["servers"]);
+        for template in document.root()["paths"].as_object().into_iter().flat_map(|paths| paths.keys()) {
+            if template.starts_with("x-") {
+                continue;
+            }
+            let at = below("/paths", template);
+            if let Err(problem) = PathTemplate::parse(template) {
+                self.faults.add(&at, problem);
+                continue;
+            }
+            let Some((item, at)) = document.resolve(&at, &mut self.faults) else { continue };
+            let servers = item.get("servers").map_or_else(|| servers.clone(), bases);
+            for method in METHODS {
+                let Some(operation) = item.get(method) else { continue };
+                let servers = operation.get("servers").map_or_else(|| servers.clone(), bases);
+                self.count += servers.len();
+                if self.count > MOST_OPERATIONS {
+                    return self.faults.add("/paths", format!("has more than {MOST_OPERATIONS} operations"));
+                }
+                let operation = Arc::new(self.read_operation(item, operation, &at, method));
+                self.place(template, &servers, method, &operation);
+            }
+        }
+    }
+
+    fn place(&mut self, template: &str, servers: &[String], method: &'static str, operation: &Arc<OasOperation>) {
+        for server in servers {
+            let full = format!("{server}{template}");
+            match PathTemplate::parse(&full) {
+                Ok(template) => {
+                    let path = self.paths.entry(full).or_insert(DefinedPath { template, operations: Vec::new() });
+                    path.operations.push((method, Arc::clone(operation)));
+                }
+                Err(problem) => self.faults.add(&below("/paths", template), problem),
+            }
+        }
+    }
+
+    fn read_operation(&mut self, item: &Value, operation: &Value, at: &str, method: &str) -> OasOperation {
+        let at_operation = below(at, method);
+        let mut parameters: Vec<DeclaredParameter> = Vec::new();
+        // Those of the operation replace those of its path.
+        for (owner, at) in [(operation, at_operation.as_str()), (item, at)] {
+            for index in 0..owner["parameters"].as_array().map_or(0, Vec::len) {
+                let at = below(&below(at, "parameters"), index);
+                let read = DeclaredParameter::read(self.document, &at, &mut self.schemas, &mut self.faults);
+                let Some(parameter) = read else { continue };
+                let is_same = |known: &DeclaredParameter| known.at == parameter.at && known.name == parameter.name;
+                if !parameters.iter().any(is_same) {
+                    parameters.push(parameter);
+                }
+            }
+        }
+        let at_body = below(&at_operation, "requestBody");
+        let body = operation
+            .get("requestBody")
+            .and_then(|_| DeclaredBody::read(self.document, &at_body, &mut self.schemas, &mut self.faults));
+        let arguments = parameters.iter().filter(|parameter| parameter.at == ParameterPlace::Query);
+        let arguments = arguments.map(|parameter| parameter.name.clone()).collect();
+        OasOperation { parameters, arguments, body }
+    }
+}
+
+/// The paths of servers, without a slash at the end. Variables have their default values, and all others that are listed.
+fn bases(servers: &Value) -> Vec<String> {
+    let mut bases: Vec<String> = Vec::new();
+    for server in servers.as_array().into_iter().flatten() {
+        for url in urls(server) {
+            let after = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+            let base = after.find('/').map_or("", |at| &after[at..]);
+            let base = base.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+            if !bases.iter().any(|known| known == base) && bases.len() < MOST_SERVERS {
+                bases.push(base.to_owned());
+            }
+        }
+    }
+    if bases.is_empty() { vec![String::new()] } else { bases }
+}
+
+fn urls(server: &Value) -> Vec<String> {
+    let mut urls = vec![server["url"].as_str().unwrap_or("/").to_owned()];
+    for (name, variable) in server["variables"].as_object().into_iter().flatten() {
+        let listed = variable["enum"].as_array().into_iter().flatten();
+        let mut values: Vec<&str> = listed.chain(variable.get("default")).filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        values.dedup();
+        let name = format!("{{{name}}}");
+        let filled = urls.iter().flat_map(|url| {
+            let values: &[&str] = if url.contains(&name) { &values } else { &[""] };
+            values.iter().map(|value| url.replace(&name, value)).collect::<Vec<_>>()
+        });
+        urls = filled.take(MOST_SERVERS).collect();
+    }
+    urls
+}

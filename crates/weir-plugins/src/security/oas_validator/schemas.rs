@@ -1,0 +1,242 @@
+//! The schemas of a definition as JSON Schemas, compiled together.
+
+use std::collections::HashMap;
+
+use jsonschema::Validator;
+use serde_json::{Map, Value, json};
+
+use super::document::{OasDocument, SpecFaults, below};
+use super::faults::{READ_ONLY, RequestFaults, told};
+use crate::options::json_schema;
+
+/// The most schemas of a definition, with those within others.
+const MOST_SCHEMAS: usize = 100_000;
+/// The validator looks at as many names as there are in one group.
+const GROUP: usize = 64;
+
+/// A schema of the set, by its number.
+pub type SchemaNumber = usize;
+
+/// The schemas that a definition uses, while it is read.
+pub struct SchemaCollection<'a> {
+    document: &'a OasDocument,
+    /// Each as JSON Schema 2020-12, `Null` until it is converted, and where it stands.
+    pub converted: Vec<Value>,
+    places: Vec<String>,
+    numbers: HashMap<String, SchemaNumber>,
+    count: usize,
+}
+
+impl<'a> SchemaCollection<'a> {
+    pub fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
+        let (converted, places, numbers) = (Vec::new(), Vec::new(), HashMap::new());
+        SchemaCollection { document, converted, places, numbers, count: 0 }
+    }
+
+    /// Adds the schema at a place, and all that it refers to.
+    pub fn add(&mut self, place: &str, faults: &mut SpecFaults) -> SchemaNumber {
+        let number = self.number(place.to_owned());
+        // A schema that is converted can add others.
+        while let Some(place) = self.places.get(self.converted.len()).cloned() {
+            let schema = self.document.at(&place).unwrap_or(&Value::Null);
+            let schema = self.convert(schema, &place, faults);
+            self.converted.push(schema);
+        }
+        number
+    }
+
+    fn number(&mut self, place: String) -> SchemaNumber {
+        if let Some(number) = self.numbers.get(&place) {
+            return *number;
+        }
+        self.places.push(place.clone());
+        self.numbers.insert(place, self.places.len() - 1);
+        self.places.len() - 1
+    }
+
+    fn convert(&mut self, schema: &Value, place: &str, faults: &mut SpecFaults) -> Value {
+        self.count += 1;
+        if self.count > MOST_SCHEMAS {
+            faults.add("", format!("has more than {MOST_SCHEMAS} schemas"));
+            return Value::Bool(true);
+        }
+        let Value::Object(members) = schema else {
+            if !schema.is_boolean() {
+                faults.add(place, "is not a schema");
+            }
+            return schema.clone();
+        };
+        let mut out = Map::new();
+        if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
+            match self.document.target(reference) {
+                Ok(pointer) => _ = out.insert("$ref".to_owned(), json!(format!("#/$defs/{}", self.number(pointer)))),
+                Err(problem) => faults.add(place, problem),
+            }
+            // In OpenAPI 3.0, what stands beside a reference is ignored.
+            if self.document.is_3_0 {
+                return Value::Object(out);
+            }
+        }
+        for (keyword, value) in members {
+            if let Some(value) = self.convert_keyword(keyword, value, place, faults) {
+                out.insert(keyword.clone(), value);
+            }
+        }
+        self.without_read_only(members, &mut out);
+        if self.document.is_3_0 {
+            of_3_0(members, &mut out);
+        }
+        bound_integer(members, &mut out);
+        Value::Object(out)
+    }
+
+    /// The value of a keyword; `None` if it has no effect on validation.
+    fn convert_keyword(&mut self, keyword: &str, value: &Value, place: &str, faults: &mut SpecFaults) -> Option<Value> {
+        let inner = below(place, keyword);
+        match keyword {
+            "additionalProperties"
+            | "contains"
+            | "else"
+            | "if"
+            | "items"
+            | "not"
+            | "propertyNames"
+            | "then"
+            | "unevaluatedItems"
+            | "unevaluatedProperties" => Some(self.convert(value, &inner, faults)),
+            "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
+                let Value::Array(schemas) = value else { return Some(value.clone()) };
+                let schemas = schemas.iter().enumerate();
+                Some(schemas.map(|(index, schema)| self.convert(schema, &below(&inner, index), faults)).collect())
+            }
+            "dependentSchemas" | "patternProperties" | "properties" => {
+                let Value::Object(schemas) = value else { return Some(value.clone()) };
+                let schemas = schemas.iter();
+                let converted = schemas
+                    .map(|(name, schema)| (name.clone(), self.convert(schema, &below(&inner, name), faults)))
+                    .collect();
+                Some(Value::Object(converted))
+            }
+            "$anchor" | "$dynamicAnchor" | "$dynamicRef" | "$id" | "$recursiveRef" => {
+                faults.add(place, format!("has `{keyword}`; only `$ref` to a place in the document is possible"));
+                None
+            }
+            "const" | "dependentRequired" | "enum" | "exclusiveMaximum" | "exclusiveMinimum" | "format"
+            | "maxContains" | "maxItems" | "maxLength" | "maxProperties" | "maximum" | "minContains" | "minItems"
+            | "minLength" | "minProperties" | "minimum" | "multipleOf" | "pattern" | "required" | "type"
+            | "uniqueItems" => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    /// A request has no read-only property, so it does not require one either.
+    fn without_read_only(&self, members: &Map<String, Value>, out: &mut Map<String, Value>) {
+        let Some(Value::Object(properties)) = members.get("properties") else { return };
+        for (name, property) in properties {
+            if !self.is_read_only(property) {
+                continue;
+            }
+            out["properties"][name] = json!({ "not": { "title": READ_ONLY } });
+            if let Some(Value::Array(required)) = out.get_mut("required") {
+                required.retain(|required| required != name);
+            }
+        }
+    }
+
+    fn is_read_only(&self, property: &Value) -> bool {
+        let flag = |schema: &Value| schema["readOnly"] == true;
+        let Some(reference) = property.get("$ref").and_then(Value::as_str) else { return flag(property) };
+        let target = self.document.target(reference).ok();
+        (!self.document.is_3_0 && flag(property)) || target.and_then(|at| self.document.at(&at)).is_some_and(flag)
+    }
+
+    /// Compiles the schemas.
+    pub fn compile(self, faults: &mut SpecFaults) -> Option<OasSchemas> {
+        let count = self.converted.len();
+        let groups = (0..count.div_ceil(GROUP)).map(|group| {
+            let numbers = group * GROUP..count.min((group + 1) * GROUP);
+            let roots = numbers.map(|number| (number.to_string(), json!({ "$ref": format!("#/$defs/{number}") })));
+            (group.to_string(), json!({ "properties": roots.collect::<Map<_, _>>() }))
+        });
+        let groups: Map<String, Value> = groups.collect();
+        let definitions = self.converted.into_iter().enumerate();
+        let definitions: Map<String, Value> =
+            definitions.map(|(number, schema)| (number.to_string(), schema)).collect();
+        let root = json!({ "properties": groups, "$defs": definitions });
+        match json_schema::of_definition(&root) {
+            Ok(validator) => Some(OasSchemas { validator }),
+            Err((path, problem)) => {
+                let (number, rest) = path.strip_prefix("/$defs/")?.split_once('/').unwrap_or_default();
+                let place = number.parse().ok().and_then(|number: usize| self.places.get(number));
+                faults.add(&format!("{}/{rest}", place.map_or("", String::as_str)), problem);
+                None
+            }
+        }
+    }
+}
+
+/// What OpenAPI 3.0 writes differently from JSON Schema.
+fn of_3_0(members: &Map<String, Value>, out: &mut Map<String, Value>) {
+    if members.get("nullable") == Some(&Value::Bool(true))
+        && let Some(kind) = out.get("type").filter(|kind| kind.is_string()).cloned()
+    {
+        out.insert("type".to_owned(), json!([kind, "null"]));
+    }
+    for (exclusive, bound) in [("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")] {
+        match members.get(exclusive) {
+            Some(Value::Bool(true)) => match out.remove(bound) {
+                Some(limit) => _ = out.insert(exclusive.to_owned(), limit),
+                None => _ = out.remove(exclusive),
+            },
+            Some(Value::Bool(false)) => _ = out.remove(exclusive),
+            _ => {}
+        }
+    }
+}
+
+/// The formats of integers bound them.
+fn bound_integer(members: &Map<String, Value>, out: &mut Map<String, Value>) {
+    let bounds = match members.get("format").and_then(Value::as_str) {
+        Some("int32") => json!({ "minimum": i32::MIN, "maximum": i32::MAX }),
+        Some("int64") => json!({ "minimum": i64::MIN, "maximum": i64::MAX }),
+        _ => return,
+    };
+    match out.get_mut("allOf") {
+        Some(Value::Array(all)) => all.push(bounds),
+        _ => _ = out.insert("allOf".to_owned(), json!([bounds])),
+    }
+}
+
+/// The compiled schemas of a definition.
+///
+/// They are one validator, whose schemas are the properties of objects in an object: so what several of them refer to is compiled once,
+/// and the size of all is linear in that of the definition.
+#[derive(Debug)]
+pub struct OasSchemas {
+    validator: Validator,
+}
+
+/// The steps to a value in what is validated.
+const STEPS: usize = 2;
+
+impl OasSchemas {
+    fn wrapped(number: SchemaNumber, value: Value) -> Value {
+        let inner = Map::from_iter([(number.to_string(), value)]);
+        Value::Object(Map::from_iter([((number / GROUP).to_string(), Value::Object(inner))]))
+    }
+
+    pub fn allow(&self, number: SchemaNumber, value: Value) -> bool {
+        self.validator.is_valid(&OasSchemas::wrapped(number, value))
+    }
+
+    /// Adds the faults of a value, which is at `place` of the request.
+    pub fn check(&self, number: SchemaNumber, value: Value, place: &str, faults: &mut RequestFaults) {
+        for error in self.validator.iter_errors(&OasSchemas::wrapped(number, value)) {
+            let (place, problem) = told(&error, place, STEPS);
+            faults.add(&place, problem);
+            if faults.are_enough() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `oas-validator` over real sockets: requests that fit a definition, and those that do not.
+
+use weir_testkit::{Answer, Client, Gateway, Origin, TempDir};
+
+/// The definitions stand as blocks of text in the file.
+fn gateway(origin: &Origin, options: &str, definition: &str) -> Gateway {
+    let definition = definition.lines().map(|line| format!("          {line}\n")).collect::<String>();
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - uri: /*
+    plugins:
+      oas-validator:
+        verbose_errors: true
+{options}
+        spec: |
+{definition}
+    upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }}
+",
+        origin.addr()
+    ))
+}
+
+fn origin() -> Origin {
+    Origin::serving(|request| Answer::ok(format!("{} {}", request.target, request.body.len())))
+}
+
+/// The answer to a request: `None` if the upstream has answered.
+fn refusal(client: &mut Client, line: &str, fields: &str, body: &str) -> Option<String> {
+    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    let request = format!("{line} HTTP/1.1\r\nHost: t\r\n{fields}{length}\r\n{body}");
+    let answer = client.ask(request).expect("an answer");
+    if answer.status == 200 {
+        return None;
+    }
+    let told = answer.text();
+    let told =
+        told.strip_prefix("{\"message\":\"failed to validate request.").and_then(|told| told.strip_suffix("\"}\n"));
+    Some(format!("{}{}", answer.status, told.expect("a refusal of the plugin")))
+}
+
+/// Asks over HTTP/1.1 and HTTP/2: each line of a case is a request line and, after `|`, what is told; none if it passes.
+fn compare(gateway: &Gateway, cases: &[(&str, &str, &str, Option<&str>)]) {
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        for (line, fields, body, want) in cases {
+            let told = refusal(&mut client, line, fields, body);
+            assert_eq!(told.as_deref(), *want, "{line} {fields:?} {body}");
+        }
+    }
+}
+
+const STYLES: &str = r##"openapi: 3.0.3
+info: { title: styles, version: "1" }
+servers: [{ url: "https://api.example/v1" }]
+components:
+  schemas:
+    Ids: { type: array, items: { type: integer }, maxItems: 3 }
+    Point: { type: object, properties: { x: { type: integer }, y: { type: integer } }, required: [x], additionalProperties: false }
+  parameters:
+    Trace: { name: X-Trace, in: header, schema: { type: string, format: uuid } }
+paths:
+  /simple/{a}: { get: { parameters: [{ name: a, in: path, required: true, schema: { $ref: "#/components/schemas/Ids" } }] } }
+  /point/{a}: { get: { parameters: [{ name: a, in: path, required: true, explode: true, schema: { $ref: "#/components/schemas/Point" } }] } }
+  /label/{a}: { get: { parameters: [{ name: a, in: path, required: true, style: label, explode: true, schema: { $ref: "#/components/schemas/Ids" } }] } }
+  /matrix/{a}: { get: { parameters: [{ name: a, in: path, required: true, style: matrix, schema: { $ref: "#/components/schemas/Point" } }] } }
+  /query:
+    get:
+      parameters:
+        - { name: limit, in: query, schema: { type: integer, minimum: 0, exclusiveMinimum: true, nullable: true } }
+        - { name: form, in: query, schema: { $ref: "#/components/schemas/Ids" } }
+        - { name: comma, in: query, explode: false, schema: { $ref: "#/components/schemas/Ids" } }
+        - { name: space, in: query, style: spaceDelimited, explode: false, schema: { $ref: "#/components/schemas/Ids" } }
+        - { name: pipe, in: query, style: pipeDelimited, explode: false, schema: { $ref: "#/components/schemas/Ids" } }
+        - { name: deep, in: query, style: deepObject, schema: { $ref: "#/components/schemas/Point" } }
+        - { name: json, in: query, content: { application/json: { schema: { $ref: "#/components/schemas/Point" } } } }
+        - { name: on, in: query, schema: { type: boolean } }
+        - { name: seen, in: cookie, schema: { type: integer } }
+        - { $ref: "#/components/parameters/Trace" }
+  /spread:
+    get: { parameters: [{ name: point, in: query, required: true, schema: { $ref: "#/components/schemas/Point" } }] }
+"##;
+
+#[test]
+fn oas_validator_reads_parameters_of_every_style() {
+    let origin = origin();
+    let gateway = gateway(&origin, "", STYLES);
+    let types = |place: &str| format!("400 {place}: is not of the type integer");
+    let (second, x) = (types("path.a[1]"), types("path.a.x"));
+    let of = |name: &str| types(&format!("query.{name}"));
+    let (form, comma, space) = (of("form[1]"), of("comma[0]"), of("space[1]"));
+    let (pipe, deep, json) = (of("pipe[1]"), of("deep.x"), of("json.x"));
+    let cookie = types("cookie.seen");
+    compare(
+        &gateway,
+        &[
+            ("GET /v1/simple/1,2", "", "", None),
+            ("GET /v1/simple/1,b", "", "", Some(&second)),
+            ("GET /v1/simple/1,2,3,4", "", "", Some("400 path.a: the value has more than 3 items")),
+            ("GET /simple/1,2", "", "", Some("400 path: is none of the definition")),
+            ("GET /v1/point/x=1,y=2", "", "", None),
+            ("GET /v1/point/x=a", "", "", Some(&x)),
+            ("GET /v1/label/.1.2", "", "", None),
+            ("GET /v1/label/.1.b", "", "", Some(&second)),
+            ("GET /v1/label/1", "", "", Some("400 path.a: does not begin with `.` (style label)")),
+            ("GET /v1/matrix/;a=x,1,y,2", "", "", None),
+            ("GET /v1/matrix/;a=y,2", "", "", Some(r#"400 path.a: \"x\" is required"#)),
+            ("GET /v1/query?limit=5&on=true", "", "", None),
+            ("GET /v1/query?limit=null", "", "", None),
+            (
+                "GET /v1/query?limit=0",
+                "",
+                "",
+                Some("400 query.limit: the value is less than or equal to the minimum of 0"),
+            ),
+            (
+                "GET /v1/query?limit=a",
+                "",
+                "",
+                Some("400 query.limit: the value is not of types \\\"null\\\", \\\"integer\\\""),
+            ),
+            ("GET /v1/query?limit=5&limit=6", "", "", Some("400 query.limit: is there 2 times, and takes one value")),
+            ("GET /v1/query?on=1", "", "", Some("400 query.on: is not of the type boolean")),
+            ("GET /v1/query?form=1&form=2", "", "", None),
+            ("GET /v1/query?form=1&form=b", "", "", Some(&form)),
+            ("GET /v1/query?comma=1,2", "", "", None),
+            ("GET /v1/query?comma=a", "", "", Some(&comma)),
+            ("GET /v1/query?space=1%202", "", "", None),
+            ("GET /v1/query?space=1%20b", "", "", Some(&space)),
+            ("GET /v1/query?pipe=1|2", "", "", None),
+            ("GET /v1/query?pipe=1%7Cb", "", "", Some(&pipe)),
+            ("GET /v1/query?deep[x]=1&deep[y]=2", "", "", None),
+            ("GET /v1/query?deep%5Bx%5D=a", "", "", Some(&deep)),
+            (
+                "GET /v1/query?deep[z]=1&deep[x]=1",
+                "",
+                "",
+                Some("400 query.deep: has properties that are not defined: z"),
+            ),
+            ("GET /v1/query?json=%7B%22x%22:1%7D", "", "", None),
+            ("GET /v1/query?json=%7B%22x%22:%22a%22%7D", "", "", Some(&json)),
+            ("GET /v1/spread?x=1&y=2", "", "", None),
+            ("GET /v1/spread?z=1", "", "", Some("400 query.point: is required")),
+            ("GET /v1/query", "Cookie: a=b; seen=5\r\n", "", None),
+            ("GET /v1/query", "Cookie: seen=b\r\n", "", Some(&cookie)),
+            ("GET /v1/query", "X-Trace: 7d444840-9dc0-11d1-b245-5ffdce74fad2\r\n", "", None),
+            ("GET /v1/query", "X-Trace: 7\r\n", "", Some("400 header.X-Trace: is no uuid")),
+        ],
+    );
+}
+
+const BODIES: &str = r##"openapi: 3.1.0
+info: { title: bodies, version: "1" }
+components:
+  schemas:
+    Node:
+      type: object
+      required: [id, name]
+      properties:
+        id: { type: integer, readOnly: true }
+        name: { type: [string, "null"], minLength: 1 }
+        secret: { type: string, writeOnly: true }
+        children: { type: array, items: { $ref: "#/components/schemas/Node" } }
+      unevaluatedProperties: false
+  requestBodies:
+    Node:
+      required: true
+      content:
+        application/json: { schema: { $ref: "#/components/schemas/Node" } }
+        application/x-www-form-urlencoded:
+          schema: { type: object, properties: { age: { type: integer }, tags: { type: array, items: { type: string }, minItems: 2 } }, required: [age] }
+        text/plain: { schema: { type: string, maxLength: 5 } }
+        image/*: {}
+paths:
+  /nodes:
+    post: { requestBody: { $ref: "#/components/requestBodies/Node" } }
+    put: { requestBody: { content: { application/json: { schema: { type: array, prefixItems: [{ const: 1 }] } } } } }
+    options: {}
+"##;
+
+#[test]
+fn oas_validator_judges_bodies_by_their_media_types() {
+    let origin = origin();
+    let gateway = gateway(&origin, "", BODIES);
+    let (json, form) = ("Content-Type: application/json\r\n", "Content-Type: application/x-www-form-urlencoded\r\n");
+    let merge = "Content-Type: application/merge-patch+json\r\n";
+    let possible = "possible are application/json, application/x-www-form-urlencoded, text/plain, image/*";
+    let (none, xml) = (format!("400 body: has no Content-Type; {possible}"), format!("400 body: is a/xml; {possible}"));
+    compare(
+        &gateway,
+        &[
+            ("POST /nodes", json, r#"{"name":"a","children":[{"name":null,"secret":"s"}]}"#, None),
+            ("POST /nodes", json, r#"{"name":""}"#, Some("400 body.name: the value is shorter than 1 character")),
+            (
+                "POST /nodes",
+                json,
+                r#"{"name":"a","id":1}"#,
+                Some("400 body.id: is read-only, and not part of a request"),
+            ),
+            ("POST /nodes", json, r#"{"name":"a","b":1}"#, Some("400 body: has properties that are not defined: b")),
+            (
+                "POST /nodes",
+                json,
+                r#"{"name":"a","children":[{"name":"b"},{"name":5},{}]}"#,
+                Some(
+                    r#"400 body.children[1].name: the value is not of types \"null\", \"string\"; body.children[2]: \"name\" is required"#,
+                ),
+            ),
+            (
+                "POST /nodes",
+                json,
+                r#"{"name":"a","name":"b"}"#,
+                Some(r#"400 body: the body has the name \"name\" twice in one object"#),
+            ),
+            ("POST /nodes", json, "{", Some("400 body: the body is not valid JSON at byte 2")),
+            ("POST /nodes", json, "", Some("400 body: is required")),
+            ("POST /nodes", "", "{}", Some(&none)),
+            ("POST /nodes", "Content-Type: a/xml\r\n", "{}", Some(&xml)),
+            ("POST /nodes", form, "age=5&tags=a&tags=b", None),
+            ("POST /nodes", form, "age=a&tags=a&tags=b", Some("400 body.age: is not of the type integer")),
+            ("POST /nodes", form, "age=5&tags=a", Some("400 body.tags: the value has less than 2 items")),
+            ("POST /nodes", "Content-Type: text/plain; charset=utf-8\r\n", "12345", None),
+            (
+                "POST /nodes",
+                "Content-Type: text/plain\r\n",
+                "123456",
+                Some("400 body: the value is longer than 5 characters"),
+            ),
+            ("POST /nodes", "Content-Type: image/png\r\n", "anything", None),
+            ("PUT /nodes", json, "[1,2]", None),
+            ("PUT /nodes", json, "[2]", Some("400 body[0]: 1 was expected")),
+            ("PUT /nodes", "", "", None),
+            (
+                "PUT /nodes",
+                merge,
+                "[1]",
+                Some("400 body: is application/merge-patch+json; possible are application/json"),
+            ),
+            ("OPTIONS /nodes", "", "", None),
+            ("DELETE /nodes", "", "", Some("400 method: the path has no operation for it")),
+        ],
+    );
+}
+
+#[test]
+fn oas_validator_says_nothing_or_lets_pass_as_its_options_say() {
+    let origin = origin();
+    let options = "        rejection_status_code: 422\n        max_req_body_size: 20";
+    let strict = gateway(&origin, options, BODIES);
+    let mut client = strict.client();
+    let json = "Content-Type: application/json\r\n";
+    let long = format!("{{\"name\":\"{}\"}}", "a".repeat(20));
+    let told = refusal(&mut client, "POST /nodes", json, &long);
+    assert_eq!(told.as_deref(), Some("422 body: the body has more than 20 bytes"));
+    let chunked =
+        "POST /nodes HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let answer = client.ask(format!("{chunked}{:x}\r\n{long}\r\n0\r\n\r\n", long.len())).expect("an answer");
+    assert_eq!(answer.status, 422);
+    let mut client = strict.client();
+    let answer = client.ask(format!("{chunked}0\r\n\r\n")).expect("an answer");
+    assert!(answer.text().contains("body: is required"), "{}", answer.text());
+    let before = origin.requests().len();
+    let lenient = gateway(&origin, "        reject_if_not_match: false", BODIES);
+    for (line, body) in [("DELETE /nodes", ""), ("POST /nodes", "{\"id\":1}"), ("GET /nowhere", "")] {
+        assert_eq!(refusal(&mut lenient.client(), line, json, body), None, "{line}");
+    }
+    assert_eq!(origin.requests().len(), before + 3);
+    let skipping = gateway(&origin, "        skip_request_body_validation: true", BODIES);
+    assert_eq!(refusal(&mut skipping.client(), "POST /nodes", json, "{\"id\":1}"), None);
+}
+
+#[test]
+fn oas_validator_refuses_definitions_with_the_places_of_their_faults() {
+    let place = TempDir::new();
+    let file = place.write(
+        "weir.yaml",
+        "routes:
+  - uri: /*
+    upstream: { nodes: { '127.0.0.1:1': 1 } }
+    plugins:
+      oas-validator:
+        spec: '{openapi: 3.1.0, paths: {/a: {get: {parameters: [{$ref: \"other.yaml#/A\"}, {$ref: \"#/b\"}]}}}}'
+",
+    );
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("built");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for part in
+        ["#/paths/~1a/get/parameters/0", "leads out of the document, to `other.yaml#/A`", "`#/b`, which is not there"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
