@@ -1,6 +1,10 @@
 //! `oas-validator` over real sockets: requests that fit a definition, and those that do not.
 
-use weir_testkit::{Answer, Client, Gateway, Origin, TempDir};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use weir_testkit::{Answer, Client, Gateway, Origin, TempDir, skipped};
 
 /// The definitions stand as blocks of text in the file.
 fn gateway(origin: &Origin, options: &str, definition: &str) -> Gateway {
@@ -280,7 +284,7 @@ fn oas_validator_refuses_definitions_with_the_places_of_their_faults() {
         spec: '{openapi: 3.1.0, paths: {/a: {get: {parameters: [{$ref: \"other.yaml#/A\"}, {$ref: \"#/b\"}]}}}}'
 ",
     );
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("built");
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("built");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     for part in
@@ -288,4 +292,66 @@ fn oas_validator_refuses_definitions_with_the_places_of_their_faults() {
     {
         assert!(said.contains(part), "{part}: {said}");
     }
+}
+
+/// Requests of which openapi-core and the plugin think differently: a part of its fault, or of the plugin's, and why.
+const DIFFERENCES: &[(&str, &str)] = &[(
+    "Invalid query parameter: fields InvalidSchemaValue(value=['']",
+    "`fields=` is an empty list, to it one empty text",
+)];
+
+/// The definitions and requests of `defined_requests.py`, with the verdicts of openapi-core.
+fn judged_elsewhere() -> Option<Vec<Value>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut program = Command::new(root.join(".cache/python/bin/python"));
+    program.env("PYTHONPATH", root.join(".cache/openapi-core"));
+    let output = program.arg(root.join("tests/plugins/defined_requests.py")).output();
+    let imported =
+        |output: &Output| !String::from_utf8_lossy(&output.stderr).contains("No module named 'openapi_core'");
+    let Some(output) = output.ok().filter(imported) else {
+        skipped("there is no Python with `openapi-core`");
+        return None;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).expect("text");
+    Some(lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
+}
+
+fn ask_as_described(client: &mut Client, request: &Value) -> Option<String> {
+    let text = |key: &str| request[key].as_str().expect("text").to_owned();
+    let mut fields = String::new();
+    for (name, value) in request["headers"].as_object().expect("fields") {
+        fields += &format!("{name}: {}\r\n", value.as_str().expect("text"));
+    }
+    for (name, value) in request["cookies"].as_object().expect("cookies") {
+        fields += &format!("Cookie: {name}={}\r\n", value.as_str().expect("text").replace(' ', "%20"));
+    }
+    if !text("content_type").is_empty() {
+        fields += &format!("Content-Type: {}\r\n", text("content_type"));
+    }
+    refusal(client, &format!("{} {}", text("method"), text("target")), &fields, &text("body"))
+}
+
+#[test]
+fn oas_validator_judges_five_hundred_requests_as_openapi_core_does() {
+    let Some(definitions) = judged_elsewhere() else { return };
+    assert_eq!(definitions.len(), 5);
+    let (origin, mut wrong, mut refusals, mut count) = (origin(), Vec::new(), 0, 0);
+    for definition in &definitions {
+        assert!(definition["operations"].as_u64() >= Some(20), "{}", definition["name"]);
+        let gateway = gateway(&origin, "", &definition["spec"].to_string());
+        let mut client = gateway.client();
+        for request in definition["requests"].as_array().expect("requests") {
+            let ours = ask_as_described(&mut client, request);
+            let theirs = request["fault"].as_str();
+            (count, refusals) = (count + 1, refusals + usize::from(ours.is_some()));
+            let told = format!("{} {}", ours.as_deref().unwrap_or_default(), theirs.unwrap_or_default());
+            let is_known = DIFFERENCES.iter().any(|(part, _)| told.contains(part));
+            if ours.is_some() != theirs.is_some() && !is_known {
+                wrong.push(format!("{}: {request}\n  here: {ours:?}", definition["name"]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {count} differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(count == 500 && refusals > 150 && refusals < 350, "{refusals} of {count}");
 }

@@ -76,3 +76,155 @@ fn a_definition_is_refused_with_the_places_of_its_faults() {
         assert!(told.starts_with(want), "{told}");
     }
 }
+
+/// Numbers that look random, and are the same each time (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % most
+    }
+
+    fn one_of<'a>(&mut self, texts: &[&'a str]) -> &'a str {
+        texts[self.below(texts.len())]
+    }
+
+    /// A value that a definition might have somewhere, rightly or wrongly.
+    fn part(&mut self, depth: usize) -> Value {
+        const NAMES: [&str; 30] = [
+            "$ref",
+            "additionalProperties",
+            "allOf",
+            "anyOf",
+            "const",
+            "content",
+            "enum",
+            "exclusiveMinimum",
+            "explode",
+            "format",
+            "get",
+            "in",
+            "items",
+            "minimum",
+            "name",
+            "nullable",
+            "oneOf",
+            "parameters",
+            "pattern",
+            "properties",
+            "readOnly",
+            "requestBody",
+            "required",
+            "schema",
+            "servers",
+            "style",
+            "type",
+            "url",
+            "variables",
+            "application/json",
+        ];
+        const TEXTS: [&str; 24] = [
+            "",
+            "#",
+            "#/components/schemas/A",
+            "#/components/schemas/B/items",
+            "#/paths/~1{a}",
+            "/v{x}",
+            "[a-z]+",
+            "a",
+            "array",
+            "cookie",
+            "deepObject",
+            "form",
+            "header",
+            "int32",
+            "integer",
+            "label",
+            "matrix",
+            "object",
+            "path",
+            "query",
+            "simple",
+            "string",
+            "{",
+            "é",
+        ];
+        match self.below(if depth == 0 { 4 } else { 9 }) {
+            0 => Value::Bool(self.below(2) == 0),
+            1 => json!(self.below(5)),
+            2 | 3 => json!(self.one_of(&TEXTS)),
+            4 => (0..self.below(3)).map(|_| self.part(depth - 1)).collect(),
+            _ => {
+                let members = (0..self.below(5)).map(|_| (self.one_of(&NAMES).to_owned(), self.part(depth - 1)));
+                Value::Object(members.collect())
+            }
+        }
+    }
+
+    /// A schema that is right more often than not.
+    fn schema(&mut self, depth: usize) -> Value {
+        match self.below(if depth == 0 { 4 } else { 10 }) {
+            0 if self.below(6) == 0 => self.part(2),
+            0 | 1 => json!({ "type": "integer", "nullable": true, "minimum": 1, "exclusiveMinimum": true }),
+            2 => {
+                json!({ "type": self.one_of(&["string", "number", "boolean", "null"]), "readOnly": self.below(2) == 0 })
+            }
+            3 => json!({ "$ref": self.one_of(&["#/components/schemas/A", "#/components/schemas/B"]) }),
+            4 | 5 => json!({ "type": "array", "items": self.schema(depth - 1) }),
+            6 => json!({ self.one_of(&["allOf", "anyOf", "oneOf"]): [self.schema(depth - 1), self.schema(depth - 1)] }),
+            _ => json!({ "type": "object", "required": ["a"],
+                "properties": { "a": self.schema(depth - 1), "b": self.schema(depth - 1) } }),
+        }
+    }
+
+    fn definition(&mut self) -> Value {
+        let style = self.one_of(&["simple", "label", "matrix", "form", "deepObject", "pipeDelimited", "x"]);
+        let place = self.one_of(&["path", "query", "header", "cookie"]);
+        let mut parameter =
+            json!({ "name": "a", "in": place, "explode": self.below(2) == 0, "schema": self.schema(3) });
+        if self.below(4) == 0 {
+            parameter["style"] = json!(style);
+        }
+        let kind = self.one_of(&["application/json", "application/x-www-form-urlencoded", "text/plain", "*/*"]);
+        let operation = json!({ "parameters": [parameter, self.part(2)],
+            "requestBody": { "content": { kind: { "schema": self.schema(3), "encoding": self.part(3) } } } });
+        let template = self.one_of(&["/{a}", "/{a}", "/b{a}c", "/{a}.{b}", "/{a", "/", "/b/{a}"]);
+        let mut item = json!({ "post": operation });
+        if self.below(4) > 0 {
+            item["post"]["parameters"].as_array_mut().expect("a list").pop();
+        }
+        json!({ "openapi": self.one_of(&["3.0.1", "3.1.0"]), "servers": [{ "url": self.one_of(&["/", "/", "/b", "x"]) }],
+            "paths": { template: item }, "components": { "schemas": { "A": self.schema(3), "B": self.schema(3) } } })
+    }
+}
+
+#[test]
+fn u01_no_definition_and_no_request_ends_in_a_panic() {
+    let (mut numbers, mut built, mut refusals, mut passes) = (Numbers(88_172_645_463_325_252), 0, 0, 0);
+    for _ in 0..3_000 {
+        let definition = numbers.definition().to_string();
+        let mut build = weir_plugin::Build::default();
+        let entry = crate::REGISTRY.find(OasValidator::NAME).expect("it is listed");
+        let Ok(step) = (entry.build)(&json!({ "spec": definition, "verbose_errors": true }), &mut build) else {
+            continue;
+        };
+        built += 1;
+        for _ in 0..5 {
+            let path = numbers.one_of(&["/1", "/1", "/b1c", "/x.y", "/;a=1", "/.1.2", "/b/1,2", "/b/b1c", "/%C3%A9", "/"]);
+            let query =
+                numbers.one_of(&["", "", "?a=1", "?a=x&a=2", "?a[a]=1&a[b]=%FF", "?a[a][b]=1", "?a=a|b,c%20d", "?&=&a"]);
+            let fields = numbers.one_of(&["", "\na: 1,2", "\nCookie: a=1; b", "\na: a=1\na: b"]);
+            let kind = numbers.one_of(&["application/json", "application/x-www-form-urlencoded", "text/plain"]);
+            let content = numbers.one_of(&["{\"a\":1}", "[[1],{}]", "a=1&a=2&b=%7B%7D", "null", "1e999", "\u{e9}"]);
+            let head = format!("POST {path}{query}\nContent-Type: {kind}{fields}");
+            match faults(&step, &head, content) {
+                Some(told) => refusals += usize::from(!told.is_empty()),
+                None => passes += 1,
+            }
+        }
+    }
+    assert!(built > 500 && refusals > 500 && passes > 10, "{built} built, {refusals} refused, {passes} passed");
+}
