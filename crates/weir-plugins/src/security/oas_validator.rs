@@ -1,5 +1,6 @@
 mod body;
 mod definition;
+mod depth;
 mod document;
 mod faults;
 mod parameter;
@@ -39,7 +40,7 @@ use crate::rate_limited_log::RateLimitedLog;
 /// `int64`. Regular expressions are those of `request-validation`. `$ref` leads to places in the definition alone. Bodies of more than
 /// 16 KiB are validated on another thread.
 ///
-/// A definition has at most 5,000 operations, 100,000 schemas and 100 levels.
+/// A definition has at most 5,000 operations, 100,000 schemas and 100 levels, and 1,000 levels of schemas that lead into each other.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OasValidator {
@@ -241,7 +242,11 @@ impl RequestRules {
         match framing {
             Framing::None | Framing::Sized(0) if body.required => faults.add("body", "is required"),
             Framing::None | Framing::Sized(0) => {}
-            Framing::Sized(length) if length > self.bounds.max_bytes => faults.add("body", self.bounds.too_large()),
+            Framing::Sized(length)
+                if length > self.bounds.max_bytes && media_type.is_some_and(|kind| body.is_read(kind)) =>
+            {
+                faults.add("body", self.bounds.too_large());
+            }
             _ => body.check_type(media_type, faults),
         }
     }
@@ -336,8 +341,7 @@ impl Plugin for DefinedRequests {
         let Some(body) = self.0.operation(exchange).ok().and_then(|operation| operation.body.as_ref()) else {
             return Ok(None);
         };
-        // That a body of an unknown length is not empty shows when it is read.
-        let is_read = body.required || media_type(&exchange.request.head).is_some_and(|kind| body.is_read(kind));
+        let is_read = media_type(&exchange.request.head).is_some_and(|kind| body.is_read(kind));
         Ok((is_read && !is_larger).then_some(bounds.max_bytes))
     }
 

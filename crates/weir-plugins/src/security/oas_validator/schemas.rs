@@ -5,12 +5,15 @@ use std::collections::HashMap;
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
+use super::depth::deepest_way;
 use super::document::{OasDocument, SpecFaults, below};
 use super::faults::{READ_ONLY, RequestFaults, told};
 use crate::options::json_schema;
 
 /// The most schemas of a definition, with those within others.
 const MOST_SCHEMAS: usize = 100_000;
+/// The most levels of schemas that refer to each other, one after the other.
+const MOST_LEVELS: usize = 1_000;
 /// The validator looks at as many names as there are in one group.
 const GROUP: usize = 64;
 
@@ -24,13 +27,15 @@ pub struct SchemaCollection<'a> {
     pub converted: Vec<Value>,
     places: Vec<String>,
     numbers: HashMap<String, SchemaNumber>,
+    /// The schemas that each refers to.
+    references: Vec<Vec<SchemaNumber>>,
     count: usize,
 }
 
 impl<'a> SchemaCollection<'a> {
     pub fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
         let (converted, places, numbers) = (Vec::new(), Vec::new(), HashMap::new());
-        SchemaCollection { document, converted, places, numbers, count: 0 }
+        SchemaCollection { document, converted, places, numbers, references: Vec::new(), count: 0 }
     }
 
     /// Adds the schema at a place, and all that it refers to.
@@ -39,6 +44,7 @@ impl<'a> SchemaCollection<'a> {
         // A schema that is converted can add others.
         while let Some(place) = self.places.get(self.converted.len()).cloned() {
             let schema = self.document.at(&place).unwrap_or(&Value::Null);
+            self.references.push(Vec::new());
             let schema = self.convert(schema, &place, faults);
             self.converted.push(schema);
         }
@@ -69,7 +75,11 @@ impl<'a> SchemaCollection<'a> {
         let mut out = Map::new();
         if let Some(reference) = members.get("$ref").and_then(Value::as_str) {
             match self.document.target(reference) {
-                Ok(pointer) => _ = out.insert("$ref".to_owned(), json!(format!("#/$defs/{}", self.number(pointer)))),
+                Ok(pointer) => {
+                    let number = self.number(pointer);
+                    self.references.last_mut().expect("one for the schema that is converted").push(number);
+                    out.insert("$ref".to_owned(), json!(format!("#/$defs/{number}")));
+                }
                 Err(problem) => faults.add(place, problem),
             }
             // In OpenAPI 3.0, what stands beside a reference is ignored.
@@ -152,6 +162,10 @@ impl<'a> SchemaCollection<'a> {
 
     /// Compiles the schemas.
     pub fn compile(self, faults: &mut SpecFaults) -> Option<OasSchemas> {
+        if deepest_way(&self.converted, &self.references) > MOST_LEVELS {
+            faults.add("", format!("has schemas that lead into each other by more than {MOST_LEVELS} levels"));
+            return None;
+        }
         let count = self.converted.len();
         let groups = (0..count.div_ceil(GROUP)).map(|group| {
             let numbers = group * GROUP..count.min((group + 1) * GROUP);

@@ -1,4 +1,4 @@
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::testing::{body, build, exchange, on_request, on_request_body, refused};
@@ -213,9 +213,18 @@ fn u01_no_definition_and_no_request_ends_in_a_panic() {
         };
         built += 1;
         for _ in 0..5 {
-            let path = numbers.one_of(&["/1", "/1", "/b1c", "/x.y", "/;a=1", "/.1.2", "/b/1,2", "/b/b1c", "/%C3%A9", "/"]);
-            let query =
-                numbers.one_of(&["", "", "?a=1", "?a=x&a=2", "?a[a]=1&a[b]=%FF", "?a[a][b]=1", "?a=a|b,c%20d", "?&=&a"]);
+            let path =
+                numbers.one_of(&["/1", "/1", "/b1c", "/x.y", "/;a=1", "/.1.2", "/b/1,2", "/b/b1c", "/%C3%A9", "/"]);
+            let query = numbers.one_of(&[
+                "",
+                "",
+                "?a=1",
+                "?a=x&a=2",
+                "?a[a]=1&a[b]=%FF",
+                "?a[a][b]=1",
+                "?a=a|b,c%20d",
+                "?&=&a",
+            ]);
             let fields = numbers.one_of(&["", "\na: 1,2", "\nCookie: a=1; b", "\na: a=1\na: b"]);
             let kind = numbers.one_of(&["application/json", "application/x-www-form-urlencoded", "text/plain"]);
             let content = numbers.one_of(&["{\"a\":1}", "[[1],{}]", "a=1&a=2&b=%7B%7D", "null", "1e999", "\u{e9}"]);
@@ -227,4 +236,24 @@ fn u01_no_definition_and_no_request_ends_in_a_panic() {
         }
     }
     assert!(built > 500 && refusals > 500 && passes > 10, "{built} built, {refusals} refused, {passes} passed");
+}
+
+#[test]
+fn u01_schemas_that_lead_into_each_other_are_bounded_in_depth() {
+    let chain = |count: usize, last: Value| {
+        let next = |index: usize| json!({ "allOf": [{ "$ref": format!("#/components/schemas/S{}", index + 1) }] });
+        let mut schemas: Map<String, Value> = (0..count).map(|index| (format!("S{index}"), next(index))).collect();
+        schemas.insert(format!("S{count}"), last);
+        let parameter = json!({ "name": "a", "in": "query", "schema": { "$ref": "#/components/schemas/S0" } });
+        json!({ "spec": json!({ "openapi": "3.1.0", "paths": { "/": { "get": { "parameters": [parameter] } } },
+            "components": { "schemas": schemas } }).to_string(), "verbose_errors": true })
+    };
+    let integer = json!({ "type": "integer" });
+    let step = build::<OasValidator>(chain(330, integer.clone()));
+    assert_eq!(faults(&step, "GET /?a=x", "").as_deref(), Some("query.a: is not of the type integer"));
+    let back = json!({ "properties": { "a": { "$ref": "#/components/schemas/S0" } } });
+    for last in [integer, back] {
+        let told = refused::<OasValidator>(chain(20_000, last));
+        assert!(told.contains("lead into each other by more than 1000 levels"), "{told}");
+    }
 }
