@@ -5,6 +5,7 @@
 
 mod policy_plugins;
 mod sink;
+mod told_faults;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -240,6 +241,10 @@ impl ResourceStore for KubernetesStore {
             Some(SubstituteResource::Nothing) => Substitute::Nothing,
             Some(SubstituteResource::Other(value)) => Substitute::Text(value.to_string().into()),
         }
+    }
+
+    fn told(&self, key: &ResourceKey, json: &str, fault: Diagnostic) -> Diagnostic {
+        told_faults::without_secrets(key, json, fault)
     }
 
     fn lend(&self, lent: bool) -> Result<(), StoreFailure> {

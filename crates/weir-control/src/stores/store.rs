@@ -6,6 +6,7 @@ use std::sync::Arc;
 pub use super::failure::{CommitFailure, StoreFailure};
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord};
 use super::shared::SharedStore;
+use crate::text::diagnostic::Diagnostic;
 
 /// The most bytes of revisions that are read at once; a larger one is read alone.
 pub const MOST_READ: u64 = 8 << 20;
@@ -72,6 +73,12 @@ pub trait ResourceStore: Send + Sync {
     fn substitute(&self, key: &ResourceKey, json: &str) -> Substitute {
         let _ = (key, json);
         Substitute::Last
+    }
+
+    /// What is told of a fault of a resource with this text: in logs, statuses and answers.
+    fn told(&self, key: &ResourceKey, json: &str, fault: Diagnostic) -> Diagnostic {
+        let _ = (key, json);
+        fault
     }
 
     /// The resources whose stored form differs from how they would be written now.

@@ -185,6 +185,7 @@ impl ChangeTrial {
                 };
                 continue;
             }
+            let fault = store.told(&key, text.as_deref().unwrap_or_default(), fault);
             let substitute = match store.substitute(&key, text.as_deref().unwrap_or_default()) {
                 Substitute::Last => good.cloned(),
                 Substitute::Nothing => None,
