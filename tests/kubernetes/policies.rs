@@ -308,3 +308,24 @@ fn explain(edge: &Edge, key: &str, path: &str) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ")
 }
+
+#[test]
+fn of_policies_whose_plugins_the_node_refuses_together_each_says_so() {
+    let (cluster, _origin, edge) = serving_without_mocking();
+    let mut rule = policy("rule", ("HTTPRoute", "orders"), json!({ "mocking": { "response_example": "x" } }));
+    rule["spec"]["targetRefs"][0]["sectionName"] = "first".into();
+    let mut named = route("orders", "/orders");
+    named["spec"]["rules"][0]["name"] = "first".into();
+    cluster.apply([named, policy("whole", ("HTTPRoute", "orders"), json!({ "cors": {} })), rule]);
+    for (name, other) in [("rule", "whole"), ("whole", "rule")] {
+        let message = wait_reason(&cluster, name, "Invalid");
+        let told = format!(
+            "the node cannot serve its plugins together with those of WeirPolicy {other}: plugins.mocking: is not"
+        );
+        assert!(message.starts_with(&told), "{message}");
+    }
+    edge.wait("/orders", 503);
+    cluster.objects().delete("weirpolicies", "shop", "rule");
+    wait_reason(&cluster, "whole", "Accepted");
+    edge.wait("/orders", 200);
+}

@@ -136,6 +136,8 @@ pub struct DerivedResource {
     pub value: Value,
     /// The object that it comes from; of several, the one that a user would change.
     pub origin: ObjectRef,
+    /// The others.
+    pub beside: Vec<ObjectRef>,
 }
 
 /// The lists of resources that a translation fills.

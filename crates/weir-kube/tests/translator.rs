@@ -70,7 +70,7 @@ struct Reader {
 
 impl TranslationReader for Reader {
     fn put(&mut self, resource: DerivedResource) {
-        let DerivedResource { kind, id, value, origin } = resource;
+        let DerivedResource { kind, id, value, origin, .. } = resource;
         self.resources.insert((kind, id), (value, origin));
     }
 

@@ -27,8 +27,32 @@ pub(super) type PolicyTargetPart = (ObjectRef, Option<String>);
 pub(super) struct PluginPolicies {
     states: BTreeMap<ObjectName, PluginPolicyState>,
     by_target: BTreeMap<PolicyTargetPart, ObjectName>,
-    /// Why the node does not serve the resources of policies.
-    refused: BTreeMap<ObjectName, String>,
+    refused: RefusedPolicies,
+}
+
+/// The policies whose plugins the node does not serve.
+pub(super) type RefusedPolicies = BTreeMap<ObjectName, PolicyRefusal>;
+
+/// Why the node does not serve the plugins of a policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PolicyRefusal {
+    /// The names of the policies, of the same namespace, whose plugins it was to serve together with them.
+    pub together: Vec<String>,
+    pub problem: String,
+}
+
+impl PolicyRefusal {
+    fn text(&self) -> String {
+        let PolicyRefusal { together, problem } = self;
+        match &together[..] {
+            [] => format!("the node cannot serve its plugins: {problem}; the requests of its target get an error"),
+            names => format!(
+                "the node cannot serve its plugins together with those of WeirPolicy {}: {problem}; the requests that all of them are for \
+                 get an error",
+                names.join(", ")
+            ),
+        }
+    }
 }
 
 impl PluginPolicies {
@@ -86,16 +110,16 @@ impl PluginPolicies {
         self.by_target.get(target)
     }
 
-    /// Why a policy cannot be followed, whatever its targets are.
+    /// Why a policy cannot be followed, whatever its targets are, and what becomes of requests.
     pub(super) fn fault(&self, policy: &ObjectName) -> Option<String> {
         let state = self.states.get(policy)?;
-        let refused = || Some(format!("the node cannot serve its plugins: {}", self.refused.get(policy)?));
-        state.fault().or_else(refused)
+        let own = state.fault().map(|fault| format!("{fault}; the requests of its target get an error"));
+        own.or_else(|| self.refused.get(policy).map(PolicyRefusal::text))
     }
 
     /// Takes the policies whose resources the node does not serve, with the reasons. Returns those whose statuses may be others.
-    pub(super) fn set_refused(&mut self, mut refused: BTreeMap<ObjectName, String>) -> BTreeSet<ObjectName> {
-        for (policy, problem) in &mut refused {
+    pub(super) fn set_refused(&mut self, mut refused: RefusedPolicies) -> BTreeSet<ObjectName> {
+        for (policy, PolicyRefusal { problem, .. }) in &mut refused {
             // It may quote a value, also of a policy whose plugins apply together with those of this one.
             let beside = self.states.iter().filter(|(other, _)| other.namespace == policy.namespace);
             if beside.clone().any(|(_, state)| state.has_secrets()) {

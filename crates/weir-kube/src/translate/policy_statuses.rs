@@ -98,7 +98,7 @@ impl Verdicts<'_> {
         });
         Some(conflict.or_else(|| {
             let fault = self.policies.fault(&name)?;
-            Some(Problem::new("Invalid", format!("{fault}; the requests of its target get an error")))
+            Some(Problem::new("Invalid", fault))
         }))
     }
 

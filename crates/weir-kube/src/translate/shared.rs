@@ -75,6 +75,16 @@ impl TranslatedPlugins {
         key
     }
 
+    /// All the objects that one of them comes from, the one that a user would change first.
+    pub(super) fn origins(&self, kind: ResourceList, id: &str) -> Vec<ObjectRef> {
+        let known = self.known.get(&(kind, id.to_owned())).map(|known| &known.resource);
+        known
+            .into_iter()
+            .flat_map(|resource| std::iter::once(&resource.origin).chain(&resource.beside))
+            .cloned()
+            .collect()
+    }
+
     /// A part does not refer to it any more.
     pub(super) fn release(&mut self, key: &SharedKey) {
         if let Some(known) = self.known.get_mut(key) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::gateway::{StaleRoutes, TranslatedGateways};
 use super::ingress::TranslatedIngresses;
-use super::policies::PluginPolicies;
+use super::policies::{PluginPolicies, PolicyRefusal, RefusedPolicies};
 use super::policy_statuses::PolicyStatuses;
 use super::shared::SharedResources;
 use crate::objects::{Kind, ObjectRef};
@@ -73,16 +73,30 @@ impl Translator {
     /// Takes the resources that the node does not serve as they are, by `LIST/ID`, with the problems. Returns the policies that they are
     /// of: to be translated again as if their statuses had changed, since those say it.
     pub fn set_refused(&mut self, resources: &BTreeMap<String, String>) -> BTreeSet<ObjectRef> {
-        let mut refused = BTreeMap::new();
+        let mut refused = RefusedPolicies::new();
         for (resource, problem) in resources {
-            if let Some(policy) = self.origin(resource).filter(|object| object.kind == Kind::WeirPolicy) {
-                refused.entry(ObjectName::new(policy.namespace, policy.name)).or_insert_with(|| problem.clone());
+            let mut policies = self.policies_of(resource);
+            policies.retain(|object| object.kind == Kind::WeirPolicy);
+            for policy in &policies {
+                let others = policies.iter().filter(|other| *other != policy).map(|other| other.name.clone());
+                let refusal = PolicyRefusal { together: others.collect(), problem: problem.clone() };
+                let name = ObjectName::new(&policy.namespace, &policy.name);
+                let known = refused.entry(name).or_insert_with(|| refusal.clone());
+                // What is wrong with a policy alone is wrong wherever it applies.
+                if refusal.together.len() < known.together.len() {
+                    *known = refusal;
+                }
             }
         }
         let changed = self.policies.set_refused(refused).into_iter();
         let of =
             |policy: ObjectName| ObjectRef { kind: Kind::WeirPolicy, namespace: policy.namespace, name: policy.name };
         changed.map(of).collect()
+    }
+
+    fn policies_of(&self, resource: &str) -> Vec<ObjectRef> {
+        let place = resource.split_once('/').and_then(|(list, id)| Some((ResourceList::find(list)?, id)));
+        place.map(|(kind, id)| self.shared.plugins.origins(kind, id)).unwrap_or_default()
     }
 
     /// The object that a resource comes from, by `LIST/ID`; of several, the one that a user would change.

@@ -76,6 +76,7 @@ impl TranslatedUpstreams {
                     id: key.1.clone(),
                     value: Value::Object(value),
                     origin: origin(&key),
+                    beside: Vec::new(),
                 }),
                 None => reader.remove(ResourceList::Upstreams, &key.1),
             }

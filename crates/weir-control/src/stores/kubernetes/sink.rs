@@ -104,7 +104,7 @@ mod tests {
 
     fn put(sink: &mut StoreSink, id: &str, value: Value) {
         let origin = ObjectRef { kind: Kind::HTTPRoute, namespace: "a".to_owned(), name: id.to_owned() };
-        sink.put(DerivedResource { kind: ResourceList::Routes, id: id.to_owned(), value, origin });
+        sink.put(DerivedResource { kind: ResourceList::Routes, id: id.to_owned(), value, origin, beside: Vec::new() });
     }
 
     /// The keys of the last change with the revisions that created and changed them.

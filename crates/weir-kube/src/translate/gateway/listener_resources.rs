@@ -58,5 +58,5 @@ fn listener(parents: &Parents, state: &ListenerState, host: &str) -> Value {
 }
 
 fn push(kind: ResourceList, id: String, value: Value, state: &ListenerState, translation: &mut Translation) {
-    translation.resources.push(DerivedResource { kind, id, value, origin: state.owner.clone() });
+    translation.resources.push(DerivedResource { kind, id, value, origin: state.owner.clone(), beside: Vec::new() });
 }

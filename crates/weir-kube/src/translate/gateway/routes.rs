@@ -167,7 +167,13 @@ fn write_rules(
                 let suffix = part.suffix.iter().map(String::as_str);
                 let names = [prefix, namespace, name, &number, &index].into_iter().chain(suffix);
                 let id = resource_id(&names.collect::<Vec<_>>());
-                resources.push(DerivedResource { kind: ResourceList::Routes, id, value, origin: route.object() });
+                resources.push(DerivedResource {
+                    kind: ResourceList::Routes,
+                    id,
+                    value,
+                    origin: route.object(),
+                    beside: Vec::new(),
+                });
             }
         }
     }

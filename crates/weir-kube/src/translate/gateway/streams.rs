@@ -65,6 +65,7 @@ pub(super) fn write(
             id: id(route, state),
             value: value(route, rule, state, (&addresses.host, &names), (scheme, &destination, &policies)),
             origin: route.object(),
+            beside: Vec::new(),
         });
         resources.extend(policies.unwrap_or_default());
     }

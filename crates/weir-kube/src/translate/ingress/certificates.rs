@@ -76,5 +76,5 @@ fn certificate(claimed: &Claimed, tls: &IngressTls, world: &World) -> Result<(St
         }
     };
     let origin = ObjectRef::of(&**secret);
-    Ok((id.clone(), DerivedResource { kind: ResourceList::Ssls, id, value, origin }))
+    Ok((id.clone(), DerivedResource { kind: ResourceList::Ssls, id, value, origin, beside: Vec::new() }))
 }

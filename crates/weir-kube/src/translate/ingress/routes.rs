@@ -258,7 +258,8 @@ impl RouteWriter<'_, '_> {
         let metadata = &claimed.ingress.metadata;
         let id = resource_id(&["ingress", &metadata.namespace, &metadata.name, part]);
         let origin = claimed.object();
-        let resource = DerivedResource { kind: ResourceList::Routes, id, value: Value::Object(value), origin };
+        let resource =
+            DerivedResource { kind: ResourceList::Routes, id, value: Value::Object(value), origin, beside: Vec::new() };
         self.translation.resources.push(resource);
     }
 }

@@ -40,12 +40,13 @@ impl AppliedPolicies<'_> {
         prefix: &str,
         plugins: Map<String, Value>,
     ) -> Option<DerivedResource> {
-        let origin = self.0.last()?.object();
+        let mut beside = self.names();
+        let origin = beside.pop()?;
         if plugins.is_empty() {
             return None;
         }
         let id = self.id(prefix)?;
-        Some(DerivedResource { kind, id, value: json!({ "plugins": plugins }), origin })
+        Some(DerivedResource { kind, id, value: json!({ "plugins": plugins }), origin, beside })
     }
 
     /// The id of that resource; `None` without plugins.
