@@ -10,6 +10,8 @@ use serde_json::Value;
 pub struct ObjectMeta {
     pub name: String,
     pub namespace: String,
+    /// Tells the object from others that had its name. Those who cannot read the object cannot guess it.
+    pub uid: Box<str>,
     /// Counts the changes of the specification.
     pub generation: i64,
     /// RFC 3339 in UTC, in whole seconds: as text it sorts by time.

@@ -11,6 +11,7 @@ mod others;
 mod redirects;
 mod routing;
 mod upstream;
+mod variables;
 
 use super::settings::IngressSettings;
 use given::{Given, Reads};

@@ -12,7 +12,13 @@ pub(super) const TABLE: &[Annotation] = &[
         NEEDED,
         "`ip-restriction.whitelist`. Behind a load balancer, set `trusted_addresses`.",
     ),
-    annotation("allowlist-source-range", Reads::Networks, Served(allowed), NEEDED, "The same."),
+    annotation(
+        "allowlist-source-range",
+        Reads::Networks,
+        Served(allowed),
+        NEEDED,
+        "The same. It takes the place of `whitelist-source-range`.",
+    ),
     annotation(
         "denylist-source-range",
         Reads::Networks,
@@ -66,8 +72,10 @@ pub(super) const TABLE: &[Annotation] = &[
 ];
 
 fn allowed(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
-    let lists = ["whitelist-source-range", "allowlist-source-range"].map(|name| given.list(name));
-    settings.plugin("ip-restriction", "whitelist", json!(lists.concat()));
+    // The older name counts only where the other one is not there: both together would allow more than either.
+    let mut lists = ["allowlist-source-range", "whitelist-source-range"].into_iter().map(|name| given.list(name));
+    let list = lists.find(|list| !list.is_empty()).unwrap_or_default();
+    settings.plugin("ip-restriction", "whitelist", json!(list));
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Annotation, Differs, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, With, annotation,
+    variables,
 };
 
 pub(super) const TABLE: &[Annotation] = &[
@@ -95,7 +96,8 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::OneOf(&["basic", "digest"]),
         Served(basic_auth),
         NEEDED,
-        "`basic-auth.users`. `digest` is refused: it needs passwords that are hashed by MD5 alone.",
+        "`basic-auth.users`. Passwords are not passed on to the service. `digest` is refused: it needs passwords that are hashed by MD5 \
+         alone.",
     ),
     annotation(
         "auth-secret",
@@ -133,7 +135,7 @@ fn basic_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Strin
     }
     let users: Vec<Value> =
         users.into_iter().map(|(name, password)| json!({ "username": name, "password": password })).collect();
-    let mut options = json!({ "users": users, "hide_credentials": false });
+    let mut options = json!({ "users": users, "hide_credentials": true });
     if let Some(realm) = given.text("auth-realm") {
         options["realm"] = realm.into();
     }
@@ -172,7 +174,7 @@ fn forward_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Str
     options.insert("client_headers".to_owned(), json!(["WWW-Authenticate", "Location", "Set-Cookie"]));
     options.insert("client_headers_on_success".to_owned(), json!(["Set-Cookie"]));
     if let Some(page) = given.text("auth-signin") {
-        options.insert("signin_url".to_owned(), page.into());
+        options.insert("signin_url".to_owned(), variables::renamed(page).into());
         if let Some(argument) = given.text("auth-signin-redirect-param") {
             options.insert("signin_redirect_param".to_owned(), argument.into());
         }
@@ -189,11 +191,11 @@ fn extra_headers(given: &Given) -> Result<Value, String> {
     let mut fields = json!({
         "X-Original-URL": "$scheme://$http_host$request_uri",
         "X-Original-Method": "$request_method",
-        "X-Auth-Request-Redirect": given.text("auth-request-redirect").unwrap_or("$request_uri"),
+        "X-Auth-Request-Redirect": variables::renamed(given.text("auth-request-redirect").unwrap_or("$request_uri")),
     });
     if given.text("auth-proxy-set-headers").is_some() {
         for (name, value) in given.config_map("auth-proxy-set-headers")? {
-            fields[name] = value.as_str().into();
+            fields[name] = variables::renamed(value).into();
         }
     }
     Ok(fields)

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Annotation, Differs, Given, IngressSettings, Nothing, OPTIONAL, Reads, Served, Told, With, annotation};
+use super::{
+    Annotation, Differs, Given, IngressSettings, Nothing, OPTIONAL, Reads, Served, Told, With, annotation, variables,
+};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
@@ -33,9 +35,21 @@ pub(super) const TABLE: &[Annotation] = &[
         OPTIONAL,
         "`persistence.name`, `INGRESSCOOKIE` without it.",
     ),
-    annotation("session-cookie-path", Reads::Text, With("affinity"), OPTIONAL, "`persistence.path`."),
+    annotation(
+        "session-cookie-path",
+        Reads::Text,
+        With("affinity"),
+        OPTIONAL,
+        "`persistence.path`. Without it, the path of the rule, unless it is a regular expression.",
+    ),
     annotation("session-cookie-domain", Reads::Text, With("affinity"), OPTIONAL, "`persistence.domain`."),
-    annotation("session-cookie-secure", Reads::Flag, With("affinity"), OPTIONAL, "`persistence.secure`."),
+    annotation(
+        "session-cookie-secure",
+        Reads::Flag,
+        With("affinity"),
+        OPTIONAL,
+        "`persistence.secure`. Without it, `true` where HTTP is redirected to HTTPS.",
+    ),
     annotation(
         "session-cookie-samesite",
         Reads::OneOf(&["None", "Lax", "Strict"]),
@@ -103,8 +117,15 @@ fn affinity(given: &Given, settings: &mut IngressSettings) -> Result<(), String>
             cookie.insert(key.to_owned(), text.into());
         }
     }
-    if given.flag("session-cookie-secure", false) || given.text("session-cookie-samesite") == Some("None") {
-        cookie.insert("secure".to_owned(), true.into());
+    // Without the annotation, it is secure where requests come over TLS.
+    let stated = given.text("session-cookie-secure").map(|_| given.flag("session-cookie-secure", false));
+    let is_secure = if given.text("session-cookie-samesite") == Some("None") { Some(true) } else { stated };
+    if let Some(is_secure) = is_secure {
+        cookie.insert("secure".to_owned(), is_secure.into());
+    }
+    // All nodes, and those that start again, know one another's cookies.
+    if let Some(uid) = given.uid() {
+        cookie.insert("secret".to_owned(), uid.into());
     }
     if let Some(age) = given.number("session-cookie-max-age").or(given.number("session-cookie-expires")) {
         cookie.insert("max_age".to_owned(), json!(age));
@@ -121,10 +142,7 @@ fn load_balance(given: &Given, settings: &mut IngressSettings) -> Result<(), Str
 }
 
 fn hash_by(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
-    let key = given.text("upstream-hash-by").unwrap_or_default();
-    if !key.contains('$') {
-        return Err(format!("`{key}` has no variable"));
-    }
+    let key = variables::known(given.text("upstream-hash-by").unwrap_or_default())?;
     settings.upstream.insert("type".to_owned(), "chash".into());
     settings.upstream.insert("hash_on".to_owned(), "vars_combinations".into());
     settings.upstream.insert("key".to_owned(), key.into());

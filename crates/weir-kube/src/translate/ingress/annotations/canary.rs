@@ -13,7 +13,13 @@ pub(super) const TABLE: &[Annotation] = &[
          annotations, those of the upstream count.",
     ),
     annotation("canary-weight", Reads::Number, With("canary"), NEEDED, "The weight of the canary's upstream."),
-    annotation("canary-weight-total", Reads::Number, With("canary"), NEEDED, "The sum of the weights, 100 without it."),
+    annotation(
+        "canary-weight-total",
+        Reads::Number,
+        With("canary"),
+        NEEDED,
+        "The sum of the weights, 100 without it or if it is less.",
+    ),
     annotation(
         "canary-by-header",
         Reads::Text,
@@ -46,7 +52,7 @@ fn canary(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
         return Ok(());
     }
     let text = |name: &str| given.text(name).filter(|text| !text.is_empty()).map(str::to_owned);
-    let total = given.number("canary-weight-total").filter(|total| *total > 0).unwrap_or(100);
+    let total = given.number("canary-weight-total").unwrap_or_default().max(100);
     let header_pattern = text("canary-by-header-pattern");
     if let Some(pattern) = &header_pattern
         && regex::RegexBuilder::new(pattern).size_limit(MOST_OF_PATTERN).build().is_err()

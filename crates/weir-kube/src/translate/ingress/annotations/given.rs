@@ -19,6 +19,8 @@ pub(super) enum Reads {
     /// Anything.
     Text,
     OneOf(&'static [&'static str]),
+    /// The same, in capital or small letters; here in capitals.
+    Word(&'static [&'static str]),
     /// Addresses and networks, separated by commas.
     Networks,
     /// A list, separated by commas.
@@ -37,7 +39,7 @@ impl Reads {
             Reads::Seconds => "seconds".to_owned(),
             Reads::Size => "size, as `8m`".to_owned(),
             Reads::Text => "text".to_owned(),
-            Reads::OneOf(values) => {
+            Reads::OneOf(values) | Reads::Word(values) => {
                 let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
                 values.join(", ")
             }
@@ -51,11 +53,12 @@ impl Reads {
     /// Whether a value is written so.
     pub(super) fn check(&self, text: &str) -> Result<(), String> {
         let is_right = match self {
-            Reads::Flag => ["true", "false"].contains(&text),
+            Reads::Flag => flag(text).is_some(),
             Reads::Number => text.parse::<u32>().is_ok(),
             Reads::Seconds => seconds(text).is_some(),
             Reads::Size => size(text).is_some(),
             Reads::OneOf(values) => values.contains(&text),
+            Reads::Word(values) => values.contains(&&*text.to_ascii_uppercase()),
             Reads::Networks => list(text).all(is_network) && list(text).next().is_some(),
             Reads::Url => ["http://", "https://", "$scheme://"].iter().any(|start| text.starts_with(start)),
             Reads::Object => !text.is_empty() && text.split('/').count() <= 2,
@@ -68,6 +71,7 @@ impl Reads {
 /// The annotations of an Ingress, with the objects that they may name.
 pub(in super::super) struct Given<'a> {
     namespace: &'a str,
+    uid: &'a str,
     annotations: &'a BTreeMap<String, String>,
     world: &'a World,
 }
@@ -75,7 +79,7 @@ pub(in super::super) struct Given<'a> {
 impl<'a> Given<'a> {
     pub(in super::super) fn new(ingress: &'a Ingress, world: &'a World) -> Given<'a> {
         let metadata = &ingress.metadata;
-        Given { namespace: &metadata.namespace, annotations: &metadata.annotations, world }
+        Given { namespace: &metadata.namespace, uid: &metadata.uid, annotations: &metadata.annotations, world }
     }
 
     /// The names of those of ingress-nginx.
@@ -83,12 +87,17 @@ impl<'a> Given<'a> {
         self.annotations.keys().filter_map(|name| name.strip_prefix(PREFIX))
     }
 
+    /// What tells the Ingress from all others; manifests have none.
+    pub(super) fn uid(&self) -> Option<&'a str> {
+        Some(self.uid).filter(|uid| !uid.is_empty())
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<&'a str> {
         self.annotations.get(&format!("{PREFIX}{name}")).map(|text| text.trim())
     }
 
     pub(super) fn flag(&self, name: &str, default: bool) -> bool {
-        self.text(name).map_or(default, |text| text == "true")
+        self.text(name).and_then(flag).unwrap_or(default)
     }
 
     pub(super) fn number(&self, name: &str) -> Option<u64> {
@@ -128,6 +137,15 @@ impl<'a> Given<'a> {
         let object = self.own(self.text(name).unwrap_or_default())?;
         let found = self.world.config_maps.get(&object).ok_or_else(|| format!("there is no ConfigMap `{object}`"))?;
         Ok(&found.data)
+    }
+}
+
+/// As ingress-nginx reads them, by `strconv.ParseBool` of Go.
+fn flag(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 

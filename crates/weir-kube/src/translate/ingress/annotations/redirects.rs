@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::super::settings::ToHttps;
-use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Served, Told, With, annotation};
+use super::{
+    Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Served, With, annotation, variables,
+};
 
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
@@ -54,9 +56,9 @@ pub(super) const TABLE: &[Annotation] = &[
     annotation(
         "proxy-redirect-from",
         Reads::Text,
-        Told,
+        Served(location),
         OPTIONAL,
-        "`Location` of responses is not rewritten; let the application send the public URL.",
+        "Only `off`, which is the default: `Location` of responses is not rewritten; let the application send the public URL.",
     ),
     annotation("proxy-redirect-to", Reads::Text, With("proxy-redirect-from"), OPTIONAL, "As `proxy-redirect-from`."),
 ];
@@ -68,6 +70,13 @@ fn to_https(given: &Given, settings: &mut IngressSettings) -> Result<(), String>
         (false, false) => ToHttps::None,
     };
     Ok(())
+}
+
+fn location(given: &Given, _: &mut IngressSettings) -> Result<(), String> {
+    match given.text("proxy-redirect-from") {
+        Some("off") => Ok(()),
+        _ => Err("`Location` of responses is not rewritten; let the application send the public URL".to_owned()),
+    }
 }
 
 fn permanent(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
@@ -85,7 +94,7 @@ fn redirect(given: &Given, settings: &mut IngressSettings, name: &str, code: u64
     }
     let stated = given.number(&format!("{name}-code"));
     let code = stated.filter(|code| (300..=308).contains(code)).unwrap_or(code);
-    settings.plugins.insert("redirect".to_owned(), json!({ "uri": uri, "ret_code": code }));
+    settings.plugins.insert("redirect".to_owned(), json!({ "uri": variables::renamed(uri), "ret_code": code }));
     Ok(())
 }
 

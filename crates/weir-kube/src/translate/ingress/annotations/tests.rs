@@ -96,3 +96,32 @@ fn a_mirror_gets_the_path_that_its_target_states() {
     assert_eq!(options("http://a.example:81/copy$request_uri"), below);
     assert_eq!(treated(&[("mirror-target", "http://a.example/$arg_x")]).1[0].treatment, Treatment::Left);
 }
+
+#[test]
+fn the_weights_of_a_canary_are_of_at_least_a_hundred() {
+    let total = |total| {
+        let (settings, _) = treated(&[("canary", "true"), ("canary-weight", "10"), ("canary-weight-total", total)]);
+        settings.canary.map(|canary| (canary.weight, canary.weight_total))
+    };
+    assert_eq!((total("50"), total("1000")), (Some((10, 100)), Some((10, 1000))));
+}
+
+#[test]
+fn locations_that_are_not_to_be_rewritten_are_no_loss() {
+    let treatment = |value| treated(&[("proxy-redirect-from", value)]).1[0].treatment;
+    assert_eq!((treatment("off"), treatment("default")), (Treatment::Served, Treatment::Left));
+}
+
+#[test]
+fn variables_have_the_names_that_they_have_here() {
+    let key = |text| {
+        let (settings, remarks) = treated(&[("upstream-hash-by", text)]);
+        settings.upstream.get("key").cloned().ok_or_else(|| remarks[0].text.clone())
+    };
+    assert_eq!(key("$binary_remote_addr"), Ok("$remote_addr".into()));
+    assert_eq!(key("${request_uri}-$http_x_user"), Ok("${request_uri}-$http_x_user".into()));
+    assert_eq!(key("$request_uri$namespace"), Err("`$namespace` is not a variable here".to_owned()));
+    assert_eq!(key("fixed"), Err("`fixed` has no variable".to_owned()));
+    let (settings, _) = treated(&[("permanent-redirect", "https://$best_http_host/new")]);
+    assert_eq!(settings.plugins["redirect"]["uri"], "https://$http_host/new");
+}

@@ -7,7 +7,7 @@ use super::{Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads
 pub(super) const TABLE: &[Annotation] = &[
     annotation(
         "backend-protocol",
-        Reads::OneOf(&["HTTP", "HTTPS", "GRPC", "GRPCS", "AUTO_HTTP", "FCGI"]),
+        Reads::Word(&["HTTP", "HTTPS", "GRPC", "GRPCS", "AUTO_HTTP", "FCGI"]),
         Served(protocol),
         NEEDED,
         "`scheme` of the upstream. `HTTPS` and `GRPCS` without verification of certificates, as in ingress-nginx, unless \
@@ -94,11 +94,11 @@ pub(super) const TABLE: &[Annotation] = &[
 ];
 
 fn protocol(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
-    let scheme = match given.text("backend-protocol") {
-        Some("HTTPS") => "https",
-        Some("GRPC") => "grpc",
-        Some("GRPCS") => "grpcs",
-        Some(other @ ("AUTO_HTTP" | "FCGI")) => return Err(format!("endpoints that speak {other} are not served")),
+    let scheme = match &*given.text("backend-protocol").unwrap_or_default().to_ascii_uppercase() {
+        "HTTPS" => "https",
+        "GRPC" => "grpc",
+        "GRPCS" => "grpcs",
+        other @ ("AUTO_HTTP" | "FCGI") => return Err(format!("endpoints that speak {other} are not served")),
         _ => return Ok(()),
     };
     settings.upstream.insert("scheme".to_owned(), scheme.into());
