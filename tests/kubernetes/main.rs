@@ -12,6 +12,7 @@ mod edge;
 mod faults;
 mod figures;
 mod following;
+mod ingresses;
 mod load;
 mod objects;
 mod policies;

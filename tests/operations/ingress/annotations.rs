@@ -68,6 +68,15 @@ fn paths_and_hosts() {
             &[("server-alias", "b.example, c.example")],
             &[(get("/", "c.example"), "one GET"), (get("/", "d.example"), "404")],
         ),
+        IngressCase {
+            name: "server-alias that is the host of another Ingress",
+            manifests: [
+                ingress("a", &[("server-alias", "other")], &["h / Prefix one"]),
+                ingress("b", &[], &["other /own Prefix two"]),
+            ]
+            .concat(),
+            asked: &[(get("/own", "other"), "two GET"), (get("/x", "other"), "404"), (get("/x", "h"), "one GET")],
+        },
         one_rule(&[("app-root", "/app")], &[(get("/", "h"), "302 location=/app"), (get("/x", "h"), "one GET /x")]),
         one_rule(&[("upstream-vhost", "inner.example")], &[(get("/", "h"), "host=inner.example")]),
         one_rule(&[("x-forwarded-prefix", "/shop")], &[(get("/", "h"), "x-forwarded-prefix=/shop")]),
@@ -78,6 +87,10 @@ fn paths_and_hosts() {
 fn redirects() {
     let with_tls =
         format!("{}  tls: [{{ hosts: [h], secretName: missing }}]\n", ingress("a", &[], &["h / Prefix one"]));
+    let challenge = format!(
+        "{}  tls: [{{ hosts: [h], secretName: missing }}]\n",
+        ingress("a", &[], &["h /.well-known/acme-challenge/token Exact two", "h / Prefix one"])
+    );
     let not_redirected = with_tls.replace(
         "  namespace: shop\n",
         "  namespace: shop\n  annotations: { nginx.ingress.kubernetes.io/ssl-redirect: 'false' }\n",
@@ -91,8 +104,19 @@ fn redirects() {
                 (("POST", "/", "h", "Content-Length: 1\r\n"), "308 location=https://h/"),
             ],
         },
+        IngressCase {
+            name: "challenges of ACME come without TLS",
+            manifests: challenge,
+            asked: &[
+                (get("/.well-known/acme-challenge/token", "h"), "two GET"),
+                (get("/.well-known/acme-challenge/other", "h"), "308 location=https://h/"),
+            ],
+        },
         IngressCase { name: "ssl-redirect=false", manifests: not_redirected, asked: &[(get("/a", "h"), "one GET /a")] },
         one_rule(&[("force-ssl-redirect", "true")], &[(get("/a", "h"), "308 location=https://h/a")]),
+        one_rule(&[("force-ssl-redirect", "True")], &[(get("/a", "h"), "308 location=https://h/a")]),
+        one_rule(&[("force-ssl-redirect", "F")], &[(get("/a", "h"), "one GET")]),
+        one_rule(&[("backend-protocol", "http")], &[(get("/a", "h"), "one GET")]),
         one_rule(
             &[("permanent-redirect", "https://new.example")],
             &[(get("/a", "h"), "301 location=https://new.example")],
@@ -136,6 +160,10 @@ fn limits_and_access() {
         one_rule(&[("proxy-body-size", "0")], &[(("POST", "/", "h", "Content-Length: 1048577\r\n"), "one POST")]),
         one_rule(&[("whitelist-source-range", "127.0.0.0/8, ::1")], &[(get("/", "h"), "one GET")]),
         one_rule(&[("allowlist-source-range", "10.0.0.0/8")], &[(get("/", "h"), "403")]),
+        one_rule(
+            &[("allowlist-source-range", "10.0.0.0/8"), ("whitelist-source-range", "127.0.0.0/8")],
+            &[(get("/", "h"), "403")],
+        ),
         one_rule(&[("denylist-source-range", "127.0.0.1")], &[(get("/", "h"), "403")]),
         one_rule(
             &[("whitelist-source-range", "127.0.0.0/8"), ("denylist-source-range", "127.0.0.1")],
@@ -160,6 +188,12 @@ fn limits_and_access() {
             ],
         ),
         one_rule(&[("affinity", "cookie"), ("session-cookie-name", "route")], &[(get("/", "h"), "set-cookie=route=")]),
+        one_rule(&[("upstream-hash-by", "$binary_remote_addr")], &[(get("/", "h"), "one GET")]),
+        IngressCase {
+            name: "the cookie of a path is not sent to others",
+            manifests: ingress("a", &[("affinity", "cookie")], &["h /cart Prefix one", "h /cart/pay Exact one"]),
+            asked: &[(get("/cart/x", "h"), "; Path=/cart;"), (get("/cart/pay", "h"), "; Path=/cart/pay;")],
+        },
     ]);
 }
 
@@ -273,6 +307,20 @@ fn users_of_a_secret() {
             ],
         },
     ]);
+}
+
+#[test]
+fn passwords_do_not_reach_the_service() {
+    let annotations = [("auth-type", "basic"), ("auth-secret", "users")];
+    let cluster = Cluster::new();
+    let ask = |manifests: &str| {
+        let (gateway, _) = cluster.serve(manifests);
+        Cluster::ask(&gateway, with("/", "Authorization: Basic amFjazpteVBhc3N3b3Jk\r\n"))
+    };
+    let guarded = ask(&(ingress("a", &annotations, &["h / Prefix one"]) + USERS));
+    assert!(guarded.contains("one GET") && !guarded.contains("authorization"), "{guarded}");
+    let open = ask(&ingress("a", &[], &["h / Prefix one"]));
+    assert!(open.contains("authorization=Basic"), "{open}");
 }
 
 /// Annotations with which an Ingress must not be served, and a part of what is said.

@@ -105,7 +105,7 @@ endpoints: [{{ addresses: [127.0.0.1] }}]
 /// A service that tells what it was asked.
 fn echo(name: &'static str) -> Origin {
     Origin::reading(Reading::Strict, move |request: &Request| {
-        let fields = ["x-forwarded-prefix", "x-user", "cookie"];
+        let fields = ["x-forwarded-prefix", "x-user", "cookie", "authorization"];
         let told = fields.iter().filter_map(|field| Some(format!("{field}={}", request.headers.get(field)?)));
         let host = request.headers.get("host").unwrap_or_default();
         let told: Vec<String> = told.collect();

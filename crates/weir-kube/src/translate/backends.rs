@@ -129,6 +129,12 @@ impl<'a> ServiceBackends<'a> {
         found.map(|port| Backend { service, port, transport }).ok_or(NoBackend::NoPort)
     }
 
+    /// The first port of a Service that receives TCP.
+    pub(super) fn first_port(&self, service: &ObjectName) -> Option<u16> {
+        self.lookups.borrow_mut().services.insert(service.clone());
+        ports(self.world.services.get(service)?, PortTransport::Tcp).next().map(|port| port.port)
+    }
+
     /// The addresses of a backend, for other resources than its upstreams.
     pub(super) fn addresses(&self, backend: Backend) -> Vec<PodAddress> {
         self.lookups.borrow_mut().addresses.insert(backend.name().service);

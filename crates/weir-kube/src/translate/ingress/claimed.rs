@@ -64,6 +64,14 @@ fn claim<'a>(
         }
         IngressDialect::Standard => annotations::unread(&given),
     };
+    if options.offline && claimed.settings.default_backend.take().is_some() {
+        let named = remarks.iter_mut().filter(|remark| remark.name == "default-backend");
+        named.for_each(|remark| {
+            remark.treatment = Treatment::Left;
+            remark.text =
+                "a file names Services by their DNS names, and does not know whether they have endpoints".to_owned();
+        });
+    }
     if claimed.settings.client_certificates.is_some() {
         // A request without TLS would not be asked for a certificate.
         claimed.settings.to_https = ToHttps::All;

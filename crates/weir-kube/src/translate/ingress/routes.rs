@@ -15,9 +15,10 @@ use super::class::IngressDialect;
 use super::matcher::{IngressPathMatch, PathConditions, one_label};
 use super::settings::{IngressSettings, ToHttps};
 use super::sites::{IngressSite, IngressSites, SitePath};
-use super::targets::{BackendTarget, target};
-use crate::objects::ingress::IngressBackend;
+use super::targets::{BackendTarget, CookieScope, target};
+use crate::objects::ingress::{IngressBackend, IngressService, IngressServicePort};
 use crate::translation::{DerivedResource, EventKind, KubeOptions, ResourceList, Translation, resource_id};
+use crate::world::ObjectName;
 
 /// Writes routes.
 pub(super) struct RouteWriter<'a, 'w> {
@@ -43,14 +44,14 @@ impl RouteWriter<'_, '_> {
         let ranks = site.ranks();
         for path in &site.paths {
             let rank = ranks.get(path.matches.text()).copied().unwrap_or_default();
-            self.path(host, path, rank);
+            self.path(host, site, (path, rank));
         }
         self.root(host, site);
         self.www(host, site, sites);
         self.rest(host, site, sites);
     }
 
-    fn path(&mut self, host: &str, path: &SitePath, rank: i64) {
+    fn path(&mut self, host: &str, site: &IngressSite, (path, rank): (&SitePath, i64)) {
         let SitePath { claimed, number, matches, .. } = path;
         let checked = match matches {
             IngressPathMatch::Expression(pattern) => {
@@ -59,7 +60,7 @@ impl RouteWriter<'_, '_> {
             _ => Ok(()),
         };
         let mut value = self.beginning(host, claimed, matches.conditions(rank, checked.is_ok()));
-        let keys = if claimed.is_refused { Ok(closed()) } else { checked.and_then(|()| self.keys(host, path)) };
+        let keys = if claimed.is_refused { Ok(closed()) } else { checked.and_then(|()| self.keys(host, site, path)) };
         value.extend(keys.unwrap_or_else(|problem| {
             let message = format!("`{}` of `{host}`: {problem}; it is answered with 503", path.path.path);
             self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
@@ -69,27 +70,91 @@ impl RouteWriter<'_, '_> {
     }
 
     /// What the route of a path does.
-    fn keys(&mut self, host: &str, path: &SitePath) -> Result<Map<String, Value>, String> {
+    fn keys(&mut self, host: &str, site: &IngressSite, path: &SitePath) -> Result<Map<String, Value>, String> {
         let SitePath { claimed, matches, .. } = path;
-        let mut keys = self.behaviour(host, claimed)?;
+        let redirects = self.redirects(host, claimed) && !is_challenge(path);
+        let mut keys = self.behaviour(host, claimed, redirects)?;
+        if site.verifies_clients() {
+            tell_client(&mut keys);
+        }
         if let (IngressPathMatch::Expression(pattern), Some(rewritten)) = (matches, &claimed.settings.rewrite_target) {
             // The whole path is replaced, with the groups of the expression.
             plugin(&mut keys, "proxy-rewrite")["regex_uri"] = json!([format!("(?i)^(?:{pattern}).*$"), rewritten]);
         }
+        let is_expression = matches!(matches, IngressPathMatch::Expression(_));
+        let cookie_path = Some(&*path.path.path).filter(|path| path.starts_with('/') && !is_expression);
+        let scope = CookieScope { path: cookie_path, is_secure: redirects };
         if let Some((other, backend)) = path.canary
             && let Some(canary) = &other.settings.canary
             && !other.is_refused
             // Its requests would not have the plugins of its policy.
             && self.policies.owner(&(other.object(), None)).is_none()
         {
-            let target = self.target(other, backend)?;
-            plugin(&mut keys, "traffic-split")["rules"] = canaries::split(canary, target)["rules"].take();
+            match self.target(other, backend, scope) {
+                Ok(target) => {
+                    plugin(&mut keys, "traffic-split")["rules"] = canaries::split(canary, target)["rules"].take()
+                }
+                Err(problem) => {
+                    let message =
+                        format!("`canary`: {problem}; all requests of `{host}` stay with {}", claimed.object());
+                    self.translation.events.push(other.event(EventKind::Warning, "BackendNotFound", message));
+                }
+            }
         }
         // A redirect needs no backend.
         if !claimed.settings.plugins.contains_key("redirect") {
-            keys.extend(self.target(claimed, &path.path.backend)?);
+            self.lead(host, path, scope, &mut keys)?;
         }
         self.with_policy(claimed, keys)
+    }
+
+    /// Adds where the requests of a path go: to its Service, or to the default backend of the Ingress in place of it.
+    fn lead(
+        &mut self,
+        host: &str,
+        path: &SitePath,
+        scope: CookieScope,
+        keys: &mut Map<String, Value>,
+    ) -> Result<(), String> {
+        let SitePath { claimed, path, .. } = path;
+        let problem = match self.target(claimed, &path.backend, scope) {
+            Ok(target) => {
+                keys.extend(target);
+                return Ok(());
+            }
+            Err(problem) => problem,
+        };
+        let Some(name) = &claimed.settings.default_backend else { return Err(problem) };
+        let in_place = self.default_target(claimed, name, scope);
+        keys.extend(in_place.map_err(|other| format!("{problem}, and of `default-backend`: {other}"))?);
+        let metadata = &claimed.ingress.metadata;
+        let service = path.backend.service.as_ref();
+        let port = service.map(|service| match &*service.port.name {
+            "" => service.port.number.to_string(),
+            name => name.to_owned(),
+        });
+        let told = json!({
+            "X-Code": "503",
+            "X-Format": "$http_accept",
+            "X-Namespace": metadata.namespace,
+            "X-Ingress-Name": metadata.name,
+            "X-Service-Name": service.map(|service| &*service.name).unwrap_or_default(),
+            "X-Service-Port": port.unwrap_or_default(),
+        });
+        set_fields(keys, told);
+        let message = format!("`{}` of `{host}`: {problem}; `default-backend` answers", path.path);
+        self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
+        Ok(())
+    }
+
+    /// The first port of a Service of the Ingress's namespace.
+    fn default_target(&mut self, claimed: &Claimed, name: &str, scope: CookieScope) -> Result<BackendTarget, String> {
+        let object = ObjectName::new(&claimed.ingress.metadata.namespace, name);
+        let number =
+            self.backends.first_port(&object).ok_or_else(|| format!("there is no Service `{object}` with a port"))?;
+        let port = IngressServicePort { name: String::new(), number };
+        let backend = IngressBackend { service: Some(IngressService { name: name.to_owned(), port }), resource: None };
+        self.target(claimed, &backend, scope)
     }
 
     /// Adds the plugins of the policy of an Ingress.
@@ -118,21 +183,30 @@ impl RouteWriter<'_, '_> {
         Ok(keys)
     }
 
-    fn target(&mut self, claimed: &Claimed, backend: &IngressBackend) -> Result<BackendTarget, String> {
-        target(claimed, backend, self.backends, self.options)
+    fn target(
+        &mut self,
+        claimed: &Claimed,
+        backend: &IngressBackend,
+        scope: CookieScope,
+    ) -> Result<BackendTarget, String> {
+        target(claimed, (backend, scope), self.backends, self.options)
     }
 
-    /// The plugins and time-outs of an Ingress at a host.
-    fn behaviour(&self, host: &str, claimed: &Claimed) -> Result<Map<String, Value>, String> {
-        let settings = &claimed.settings;
-        let mut plugins = settings.plugins.clone();
-        let redirects = match settings.to_https {
+    /// Whether requests of an Ingress at a host are redirected to HTTPS. A policy with a redirect of its own decides by itself.
+    fn redirects(&self, host: &str, claimed: &Claimed) -> bool {
+        let is_asked = match claimed.settings.to_https {
             ToHttps::None => false,
             ToHttps::WithCertificate => self.tls.cover(host),
             ToHttps::All => true,
         };
         let policies = self.policies.of_object(&claimed.object(), None);
-        let redirects = redirects && policies.plugin_names().all(|name| name != "redirect");
+        is_asked && policies.plugin_names().all(|name| name != "redirect")
+    }
+
+    /// The plugins and time-outs of an Ingress at a host.
+    fn behaviour(&self, host: &str, claimed: &Claimed, redirects: bool) -> Result<Map<String, Value>, String> {
+        let settings = &claimed.settings;
+        let mut plugins = settings.plugins.clone();
         if redirects && !plugins.contains_key("redirect") {
             let to_https = json!({ "http_to_https": true, "http_to_https_code": 308, "https_port": 443 });
             plugins.insert("redirect".to_owned(), to_https);
@@ -207,9 +281,15 @@ impl RouteWriter<'_, '_> {
             .find_map(|claimed| claimed.ingress.spec.default_backend.as_ref().map(|backend| (claimed, backend)));
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: REST };
         let mut value = self.beginning(host, claimed, conditions);
-        let target = with_default.and_then(|(owner, backend)| Some((owner, self.target(owner, backend).ok()?)));
+        let target = with_default
+            .and_then(|(owner, backend)| Some((owner, self.target(owner, backend, CookieScope::default()).ok()?)));
         value.extend(match target {
-            Some((owner, target)) => self.with_policy(owner, target).unwrap_or_else(|_| closed()),
+            Some((owner, mut target)) => {
+                if site.verifies_clients() {
+                    tell_client(&mut target);
+                }
+                self.with_policy(owner, target).unwrap_or_else(|_| closed())
+            }
             None => answer(404),
         });
         self.add(claimed, &format!("rest_{host}"), value);
@@ -229,8 +309,8 @@ impl RouteWriter<'_, '_> {
     }
 
     fn default_keys(&mut self, claimed: &Claimed, backend: &IngressBackend) -> Result<Map<String, Value>, String> {
-        let mut keys = self.behaviour("", claimed)?;
-        keys.extend(self.target(claimed, backend)?);
+        let mut keys = self.behaviour("", claimed, self.redirects("", claimed))?;
+        keys.extend(self.target(claimed, backend, CookieScope::default())?);
         self.with_policy(claimed, keys)
     }
 
@@ -261,6 +341,32 @@ impl RouteWriter<'_, '_> {
         let resource =
             DerivedResource { kind: ResourceList::Routes, id, value: Value::Object(value), origin, beside: Vec::new() };
         self.translation.resources.push(resource);
+    }
+}
+
+/// Where ingress-nginx does not redirect to HTTPS: an authority that is asked for the first certificate of a host comes without TLS.
+const CHALLENGES: &str = "/.well-known/acme-challenge";
+
+/// Whether a path is for such challenges alone. Where clients are asked for certificates, none is.
+fn is_challenge(path: &SitePath) -> bool {
+    path.path.path.starts_with(CHALLENGES) && path.claimed.settings.client_certificates.is_none()
+}
+
+/// What ingress-nginx tells services of the certificate of a client. Whatever the client says of it itself is replaced.
+fn tell_client(keys: &mut Map<String, Value>) {
+    let fields = json!({
+        "ssl-client-verify": "$ssl_client_verify",
+        "ssl-client-subject-dn": "$ssl_client_s_dn",
+        "ssl-client-issuer-dn": "$ssl_client_i_dn",
+    });
+    set_fields(keys, fields);
+}
+
+/// Sets header fields of requests.
+fn set_fields(keys: &mut Map<String, Value>, fields: Value) {
+    let set = &mut plugin(keys, "proxy-rewrite")["headers"]["set"];
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        set[name] = value.clone();
     }
 }
 

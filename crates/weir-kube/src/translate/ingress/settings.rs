@@ -27,6 +27,8 @@ pub(super) struct IngressSettings {
     pub canary: Option<Canary>,
     /// Requests go to the cluster IP of the Service, not to its endpoints.
     pub to_cluster_ip: bool,
+    /// The Service that answers where the one of a path has no endpoint.
+    pub default_backend: Option<String>,
     /// How certificates of clients are verified: `client` of `ssls`.
     pub client_certificates: Option<Value>,
 }

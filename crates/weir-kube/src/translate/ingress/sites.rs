@@ -1,6 +1,6 @@
 //! The paths of all Ingresses by host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::claimed::Claimed;
 use super::matcher::IngressPathMatch;
@@ -31,11 +31,15 @@ pub(super) struct SitePath<'a> {
 pub(super) fn collect<'a>(all: &'a [Claimed<'a>], translation: &mut Translation) -> IngressSites<'a> {
     let mut sites = IngressSites::new();
     let mut found = Vec::new();
+    let rules = all.iter().flat_map(|claimed| &claimed.ingress.spec.rules);
+    let hosts: BTreeSet<String> = rules.map(|rule| rule.host.to_ascii_lowercase()).collect();
     for claimed in all {
+        tell_taken_aliases(claimed, &hosts, translation);
         let mut number = 0;
         for rule in &claimed.ingress.spec.rules {
             let host = rule.host.to_ascii_lowercase();
-            let aliases = claimed.settings.aliases.iter().cloned();
+            // An alias is no claim to a host that has rules of its own.
+            let aliases = claimed.settings.aliases.iter().filter(|alias| !hosts.contains(*alias)).cloned();
             for host in std::iter::once(host).chain(aliases) {
                 sites.entry(host.clone()).or_default().is_regex |= claimed.settings.is_regex;
                 for path in rule.http.iter().flat_map(|http| &http.paths) {
@@ -68,7 +72,20 @@ pub(super) fn collect<'a>(all: &'a [Claimed<'a>], translation: &mut Translation)
     sites
 }
 
+fn tell_taken_aliases(claimed: &Claimed, hosts: &BTreeSet<String>, translation: &mut Translation) {
+    let is_own = |alias: &str| claimed.ingress.spec.rules.iter().any(|rule| rule.host.eq_ignore_ascii_case(alias));
+    for alias in claimed.settings.aliases.iter().filter(|alias| hosts.contains(*alias) && !is_own(alias)) {
+        let message = format!("`server-alias`: `{alias}` is the host of rules, which have it alone");
+        translation.events.push(claimed.event(EventKind::Warning, "HostTaken", message));
+    }
+}
+
 impl IngressSite<'_> {
+    /// Whether clients of the host are asked for certificates.
+    pub(super) fn verifies_clients(&self) -> bool {
+        self.paths.iter().any(|path| path.claimed.settings.client_certificates.is_some())
+    }
+
     /// The places of expressions, by which they are tried: the longest first.
     pub(super) fn ranks(&self) -> BTreeMap<&str, i64> {
         let mut texts: Vec<&str> = self.paths.iter().map(|path| path.matches.text()).collect();

@@ -12,13 +12,39 @@ use crate::world::ObjectName;
 /// The keys of a route, or of an entry of `traffic-split`, that name an upstream.
 pub(super) type BackendTarget = Map<String, Value>;
 
+/// Which requests carry the session cookie of an upstream, as far as annotations do not say it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct CookieScope<'a> {
+    /// Those below this path: with another one of the same name, paths would replace each other's cookies.
+    pub path: Option<&'a str>,
+    /// Those over TLS.
+    pub is_secure: bool,
+}
+
+impl CookieScope<'_> {
+    /// Completes the settings of an upstream. Returns what tells it from those with another scope.
+    fn apply(self, settings: &mut Map<String, Value>) -> String {
+        let Some(Value::Object(cookie)) = settings.get_mut("persistence") else { return String::new() };
+        let mut variant = String::new();
+        if let (Some(path), false) = (self.path, cookie.contains_key("path")) {
+            cookie.insert("path".to_owned(), path.into());
+            variant = format!("_{path}");
+        }
+        if self.is_secure && !cookie.contains_key("secure") {
+            cookie.insert("secure".to_owned(), true.into());
+            variant.push_str("_secure");
+        }
+        variant
+    }
+}
+
 /// The upstream of a backend, with the settings of this Ingress.
 ///
 /// # Errors
 /// Why there is none.
 pub(super) fn target(
     claimed: &Claimed,
-    backend: &IngressBackend,
+    (backend, scope): (&IngressBackend, CookieScope),
     backends: &mut ServiceBackends,
     options: &KubeOptions,
 ) -> Result<BackendTarget, String> {
@@ -29,6 +55,7 @@ pub(super) fn target(
         name => NumberOrName::Name(name.to_owned()),
     };
     let mut settings = claimed.settings.upstream.clone();
+    let scope = scope.apply(&mut settings);
     let found = match backends.find(&name, &port, PortTransport::Tcp) {
         Ok(found) => found,
         Err(NoBackend::NoService) if options.offline => return by_name(&name, &service.port.number, settings),
@@ -47,7 +74,7 @@ pub(super) fn target(
         return Err(format!("the Service `{name}` has no endpoint"));
     }
     // With a prefix, since variants of the Gateway API have names of their own, such as `grpc`.
-    let variant = has_own.then(|| format!("ingress_{}", claimed.ingress.metadata.name));
+    let variant = has_own.then(|| format!("ingress_{}{scope}", claimed.ingress.metadata.name));
     let id = backends.upstream(found, variant.as_deref(), settings);
     Ok(Map::from_iter([("upstream_id".to_owned(), id.into())]))
 }

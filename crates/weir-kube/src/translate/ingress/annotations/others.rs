@@ -3,11 +3,18 @@
 use serde_json::json;
 
 use super::{
-    Annotation, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, Told, With, annotation,
+    Annotation, Differs, Given, IngressSettings, NEEDED, Nothing, OPTIONAL, Reads, Refused, Served, Told, With,
+    annotation,
 };
 
 pub(super) const TABLE: &[Annotation] = &[
-    annotation("mirror-target", Reads::Url, Served(mirror), OPTIONAL, "`proxy-mirror`."),
+    annotation(
+        "mirror-target",
+        Reads::Url,
+        Differs(mirror),
+        OPTIONAL,
+        "`proxy-mirror`. Copies have the `Host` of the request, not that of the target.",
+    ),
     annotation(
         "mirror-request-body",
         Reads::OneOf(&["on", "off"]),
@@ -30,7 +37,15 @@ pub(super) const TABLE: &[Annotation] = &[
         OPTIONAL,
         "Errors of the upstream are passed on; a page of another Service is not fetched.",
     ),
-    annotation("default-backend", Reads::Text, Told, OPTIONAL, "A Service without endpoints is answered with 503."),
+    annotation(
+        "default-backend",
+        Reads::Text,
+        Served(default_backend),
+        OPTIONAL,
+        "In a cluster: where the Service of a path has no endpoint, the first port of this one gets the requests, with `X-Code: 503` \
+         and the other fields by which ingress-nginx tells it what was asked. A file of `weir convert ingress` names Services by \
+         their DNS names, and has no such rule.",
+    ),
     annotation("disable-proxy-intercept-errors", Reads::Flag, Nothing, OPTIONAL, "Errors are passed on in any case."),
     annotation(
         "enable-access-log",
@@ -122,6 +137,15 @@ fn mirror(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
 fn custom_headers(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     let fields = given.config_map("custom-headers")?;
     settings.plugin("response-rewrite", "headers", json!({ "set": fields }));
+    Ok(())
+}
+
+fn default_backend(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let name = given.text("default-backend").unwrap_or_default();
+    if name.is_empty() || name.contains('/') {
+        return Err(format!("`{name}` is not the name of a Service of the namespace"));
+    }
+    settings.default_backend = Some(name.to_owned());
     Ok(())
 }
 

@@ -1,0 +1,156 @@
+//! Ingresses with annotations of ingress-nginx, in a cluster: what depends on endpoints, and on what only a cluster knows.
+
+use serde_json::{Value, json};
+use weir_kube::{KubeOptions, Translation, World, translate};
+
+/// A Service with a port 80, and with an endpoint if it has an address.
+fn service(name: &str, address: Option<&str>) -> String {
+    let endpoints = address.map(|address| format!("{{ addresses: [{address}] }}")).unwrap_or_default();
+    format!(
+        "---
+apiVersion: v1
+kind: Service
+metadata: {{ name: {name}, namespace: shop }}
+spec: {{ ports: [{{ name: web, port: 80 }}] }}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{ name: {name}-1, namespace: shop, labels: {{ kubernetes.io/service-name: {name} }} }}
+addressType: IPv4
+ports: [{{ name: web, port: 8080 }}]
+endpoints: [{endpoints}]
+"
+    )
+}
+
+/// An Ingress for the host `h`, with these annotations and paths, each with its Service.
+fn ingress(name: &str, annotations: &[(&str, &str)], paths: &[(&str, &str)]) -> String {
+    let annotations: serde_json::Map<String, Value> =
+        annotations.iter().map(|(name, value)| (format!("nginx.ingress.kubernetes.io/{name}"), json!(value))).collect();
+    let path = |&(path, service): &(&str, &str)| {
+        let backend = json!({ "service": { "name": service, "port": { "number": 80 } } });
+        json!({ "path": path, "pathType": "Prefix", "backend": backend })
+    };
+    let paths: Vec<Value> = paths.iter().map(path).collect();
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": { "name": name, "namespace": "shop", "uid": format!("uid-of-{name}-0123456789"), "annotations": annotations },
+        "spec": { "ingressClassName": "nginx", "rules": [{ "host": "h", "http": { "paths": paths } }] },
+    });
+    format!("---\n{object}\n")
+}
+
+const CLASS: &str = "
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: { name: nginx }
+spec: { controller: k8s.io/ingress-nginx }
+";
+
+fn translated(manifests: &[String]) -> Translation {
+    let world = World::from_manifests(&format!("{CLASS}{}", manifests.concat())).expect("correct").world;
+    translate(&world, &KubeOptions { adopt_ingress_nginx: true, ..KubeOptions::default() })
+}
+
+/// The resource with this id.
+fn resource<'t>(translation: &'t Translation, id: &str) -> &'t Value {
+    let ids: Vec<&str> = translation.resources.iter().map(|resource| &*resource.id).collect();
+    let found = translation.resources.iter().find(|resource| resource.id == id);
+    &found.unwrap_or_else(|| panic!("{id} is one of {ids:?}")).value
+}
+
+fn messages(translation: &Translation) -> Vec<&str> {
+    translation.events.iter().map(|event| &*event.message).collect()
+}
+
+const WITH_DEFAULT: &[(&str, &str)] = &[("default-backend", "sorry"), ("load-balance", "ewma")];
+
+#[test]
+fn default_backend_answers_while_the_service_of_a_path_has_no_endpoint() {
+    let of = |web: Option<&str>, sorry: Option<&str>| {
+        translated(&[ingress("a", WITH_DEFAULT, &[("/", "web")]), service("web", web), service("sorry", sorry)])
+    };
+    let usual = of(Some("10.0.0.1"), Some("10.0.0.2"));
+    let route = resource(&usual, "ingress_shop_a_0");
+    assert_eq!(route["upstream_id"], "shop_web_80_ingress_a");
+    assert_eq!(route["plugins"]["proxy-rewrite"], Value::Null);
+    assert_eq!(messages(&usual), Vec::<&str>::new());
+
+    let in_place = of(None, Some("10.0.0.2"));
+    let route = resource(&in_place, "ingress_shop_a_0");
+    assert_eq!(route["upstream_id"], "shop_sorry_80_ingress_a");
+    assert_eq!(resource(&in_place, "shop_sorry_80_ingress_a")["type"], "ewma", "it has the settings of the Ingress");
+    let told = json!({
+        "X-Code": "503", "X-Format": "$http_accept", "X-Namespace": "shop", "X-Ingress-Name": "a", "X-Service-Name": "web",
+        "X-Service-Port": "80",
+    });
+    assert_eq!(route["plugins"]["proxy-rewrite"]["headers"]["set"], told);
+    let said = "`/` of `h`: the Service `shop/web` has no endpoint; `default-backend` answers";
+    assert_eq!(messages(&in_place), [said]);
+
+    let neither = of(None, None);
+    let closed = json!({ "fault-injection": { "abort": { "http_status": 503 } } });
+    assert_eq!(resource(&neither, "ingress_shop_a_0")["plugins"], closed);
+}
+
+#[test]
+fn a_canary_without_endpoints_leaves_all_requests_to_the_main_ingress() {
+    let canary = ingress("b", &[("canary", "true"), ("canary-weight", "50")], &[("/", "next")]);
+    let of = |next| {
+        translated(&[
+            ingress("a", &[], &[("/", "web")]),
+            canary.clone(),
+            service("web", Some("10.0.0.1")),
+            service("next", next),
+        ])
+    };
+    let split = of(Some("10.0.0.2"));
+    assert!(resource(&split, "ingress_shop_a_0")["plugins"]["traffic-split"].is_object());
+    let alone = of(None);
+    let route = resource(&alone, "ingress_shop_a_0");
+    assert_eq!((&route["upstream_id"], &route["plugins"]["traffic-split"]), (&json!("shop_web_80"), &Value::Null));
+    let said =
+        "`canary`: the Service `shop/next` has no endpoint; all requests of `h` stay with Ingress shop/a".to_owned();
+    assert_eq!(messages(&alone), [said]);
+}
+
+#[test]
+fn session_cookies_are_known_to_all_nodes_and_bound_to_the_path_and_to_https() {
+    let affinity = ("affinity", "cookie");
+    let cookie = |annotations: &[(&str, &str)]| {
+        let found = translated(&[ingress("a", annotations, &[("/cart", "web")]), service("web", Some("10.0.0.1"))]);
+        let id = resource(&found, "ingress_shop_a_0")["upstream_id"].as_str().expect("text").to_owned();
+        resource(&found, &id)["persistence"].clone()
+    };
+    let usual = json!({ "type": "cookie", "name": "INGRESSCOOKIE", "secret": "uid-of-a-0123456789", "path": "/cart" });
+    assert_eq!(cookie(&[affinity]), usual);
+    assert_eq!(cookie(&[affinity, ("force-ssl-redirect", "true")])["secure"], true);
+    let stated = cookie(&[affinity, ("force-ssl-redirect", "true"), ("session-cookie-secure", "false")]);
+    assert_eq!(stated["secure"], false);
+    assert_eq!(cookie(&[affinity, ("session-cookie-path", "/")])["path"], "/");
+    assert_eq!(cookie(&[affinity, ("use-regex", "true")])["path"], Value::Null, "an expression is no path");
+}
+
+const AUTHORITY: &str = "---
+apiVersion: v1
+kind: Secret
+metadata: { name: ca, namespace: shop }
+stringData: { ca.crt: certificate }
+";
+
+#[test]
+fn certificates_of_clients_are_told_to_all_services_of_the_host_in_place_of_what_the_client_says() {
+    let guarded = ingress("a", &[("auth-tls-secret", "shop/ca")], &[("/", "web")]);
+    let guarded = guarded.replace("\"rules\":", "\"tls\":[{\"hosts\":[\"h\"],\"secretName\":\"tls\"}],\"rules\":");
+    let beside = ingress("b", &[], &[("/b", "web")]);
+    let found = translated(&[guarded, beside.clone(), AUTHORITY.to_owned(), service("web", Some("10.0.0.1"))]);
+    let told = json!({
+        "ssl-client-verify": "$ssl_client_verify", "ssl-client-subject-dn": "$ssl_client_s_dn", "ssl-client-issuer-dn": "$ssl_client_i_dn",
+    });
+    for id in ["ingress_shop_a_0", "ingress_shop_b_0"] {
+        assert_eq!(resource(&found, id)["plugins"]["proxy-rewrite"]["headers"]["set"], told, "{id}");
+    }
+    let alone = translated(&[beside, service("web", Some("10.0.0.1"))]);
+    assert_eq!(resource(&alone, "ingress_shop_b_0")["plugins"]["proxy-rewrite"], Value::Null);
+}

@@ -1,0 +1,58 @@
+//! Ingresses with annotations of ingress-nginx.
+
+use serde_json::{Value, json};
+use weir_testkit::{Answer, Client, DEADLINE, Origin, Request, eventually, free_port};
+
+use crate::edge::weir;
+use crate::objects::service;
+use crate::stand_in::StandIn;
+
+/// An Ingress of the class of ingress-nginx for the Service `web`, with its class.
+fn ingress(annotations: Value) -> [Value; 2] {
+    let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+    let path = json!({ "path": "/", "pathType": "Prefix", "backend": backend });
+    [
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "IngressClass",
+            "metadata": { "name": "nginx" },
+            "spec": { "controller": "k8s.io/ingress-nginx" },
+        }),
+        json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "Ingress",
+            "metadata": { "name": "web", "namespace": "shop", "annotations": annotations },
+            "spec": { "ingressClassName": "nginx", "rules": [{ "http": { "paths": [path] } }] },
+        }),
+    ]
+}
+
+#[test]
+fn a_default_backend_answers_from_the_last_endpoint_of_a_service_to_its_next() {
+    let cluster = StandIn::start();
+    let web = Origin::serving(|_| Answer::ok("web"));
+    let sorry = Origin::serving(|request: &Request| {
+        let told = ["x-code", "x-format", "x-namespace", "x-ingress-name", "x-service-name", "x-service-port"];
+        let told = told.map(|name| request.headers.get(name).unwrap_or_default().to_owned());
+        Answer::ok(format!("sorry {} {}", request.target, told.join(" ")))
+    });
+    cluster.apply(ingress(json!({ "nginx.ingress.kubernetes.io/default-backend": "sorry" })));
+    cluster.apply(service("web", web.addr()));
+    cluster.apply(service("sorry", sorry.addr()));
+    let port = free_port();
+    let file = format!("{}listen: [\"127.0.0.1:{port}\"]\n", cluster.node(", adopt_ingress_nginx: true"));
+    let _node = weir().start(&file);
+    let ask = || {
+        let request = "GET /cart?a=1 HTTP/1.1\r\nHost: h\r\nAccept: text/html\r\n\r\n".to_owned();
+        let mut client = Client::try_connect(([127, 0, 0, 1], port).into()).ok()?;
+        client.ask(request).ok().map(|answer| answer.text())
+    };
+    let wait = |what: &str, text: &str| eventually(what, DEADLINE, || ask().as_deref() == Some(text));
+    wait("the Service answers", "web");
+    let [object, mut slice] = service("web", web.addr());
+    slice["endpoints"] = json!([]);
+    cluster.apply([object, slice]);
+    wait("the default backend answers", "sorry /cart?a=1 503 text/html shop web web 80");
+    cluster.apply(service("web", web.addr()));
+    wait("the Service answers again", "web");
+}
