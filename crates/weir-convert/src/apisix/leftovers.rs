@@ -14,7 +14,6 @@ const ADVICE: &[(&str, &str)] = &[
     ("apisix.ssl.ssl_session_tickets", "sessions are always resumed with tickets"),
     ("apisix.delete_uri_tail_slash", "write routes for both paths"),
     ("apisix.enable_server_tokens", ""),
-    ("apisix.enable_ipv6", ""),
     ("apisix.lru", ""),
     ("apisix.events", ""),
     ("apisix.extra_lua", "Lua is not run"),

@@ -10,11 +10,14 @@ struct AddressKind {
     tls: bool,
     http3: bool,
     proxy_protocol: bool,
+    /// Where no address is named, it is all of IPv4 in place of all of both.
+    ipv4_alone: bool,
 }
 
 pub fn carry_over(settings: &mut NodeConversion) {
     let mut all = Vec::new();
-    let plain = AddressKind { tls: false, http3: false, proxy_protocol: false };
+    let ipv4_alone = settings.text("apisix.enable_ipv6") == Some("false");
+    let plain = AddressKind { tls: false, http3: false, proxy_protocol: false, ipv4_alone };
     let tls = AddressKind { tls: true, ..plain };
     match settings.take("apisix.node_listen") {
         Some(listen) => addresses(settings, listen, plain, "9080", &mut all),
@@ -66,7 +69,7 @@ fn addresses(settings: &mut NodeConversion, at: &DocumentValue, kind: AddressKin
 }
 
 fn address(ip: Option<&str>, port: &str, kind: AddressKind) -> Yaml {
-    let ip = ip.filter(|ip| !["0.0.0.0", "*"].contains(ip)).unwrap_or_default();
+    let ip = ip.filter(|ip| !["0.0.0.0", "*"].contains(ip)).unwrap_or(if kind.ipv4_alone { "0.0.0.0" } else { "" });
     let text = Yaml::text(if ip.contains(':') && !ip.starts_with('[') {
         format!("[{ip}]:{port}")
     } else {

@@ -205,3 +205,14 @@ fn another_file_is_refused_with_the_right_thing_to_do() {
         assert!(error.starts_with(want), "{error}");
     }
 }
+
+#[test]
+fn without_ipv6_the_addresses_are_those_of_ipv4() {
+    let text = "apisix:\n  enable_ipv6: false\n  node_listen: [80, { ip: 10.0.0.1, port: 81 }]\n  ssl: { listen: [{ port: 443 }] }\n";
+    let yaml = converted(text).yaml();
+    for address in ["0.0.0.0:80", "10.0.0.1:81", "0.0.0.0:443"] {
+        assert!(yaml.contains(address), "{yaml}");
+    }
+    let both = converted(&text.replace("false", "true")).yaml();
+    assert!(both.contains(":80") && !both.contains("0.0.0.0"), "{both}");
+}
