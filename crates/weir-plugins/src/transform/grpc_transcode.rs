@@ -23,7 +23,9 @@ use weir_plugin::{
     Build, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, ProtoDefinitions, Stage, Stop,
 };
 
-use self::call::{BodyKind, Call, CallSettings, EVENTS, JSON, NDJSON, NamedValue, body_kind, forget_grpc, refused};
+use self::call::{
+    BodyKind, Call, EVENTS, JSON, NDJSON, NamedValue, TranscodingSettings, body_kind, forget_grpc, refused,
+};
 use self::http_rules::{HttpRules, RuleMatch};
 use self::json::JsonForm;
 use self::status::CallStatus;
@@ -180,7 +182,7 @@ impl Definition for GrpcTranscode {
             None => None,
         };
         let services = self.services(pool)?;
-        let settings = Arc::new(CallSettings {
+        let settings = Arc::new(TranscodingSettings {
             deadline: (self.deadline > 0).then(|| Duration::from_millis(self.deadline.into())),
             json: self.json_form(),
             shows_status: self.show_status_in_body,
@@ -300,7 +302,7 @@ impl GrpcTranscode {
 }
 
 struct Transcoder {
-    settings: Arc<CallSettings>,
+    settings: Arc<TranscodingSettings>,
     /// One for each rule, or the only one.
     calls: Vec<Arc<Call>>,
     rules: Option<HttpRules>,

@@ -31,7 +31,7 @@ impl fmt::Display for ArgumentFault {
 }
 
 /// A part of a message that an argument names.
-enum Step {
+enum PlaceStep {
     /// A field, by the name in its `.proto`.
     Field(FieldDescriptor),
     /// A key of the map that the step before is.
@@ -40,7 +40,7 @@ enum Step {
 
 /// The part of a message that an argument names.
 pub struct ArgumentPlace {
-    steps: Vec<Step>,
+    steps: Vec<PlaceStep>,
     kind: Kind,
 }
 
@@ -61,9 +61,9 @@ impl ArgumentPlace {
             if is_map {
                 kind = value_of_map(&field);
             }
-            steps.push(Step::Field(field));
+            steps.push(PlaceStep::Field(field));
             if is_map {
-                steps.push(Step::Key(names.next().ok_or(ArgumentFault::NotAValue)?.to_owned()));
+                steps.push(PlaceStep::Key(names.next().ok_or(ArgumentFault::NotAValue)?.to_owned()));
             }
             let is_last = names.clone().next().is_none();
             match kind {
@@ -82,9 +82,9 @@ impl ArgumentPlace {
     pub fn add(&self, form: &mut Map<String, Value>, value: &[u8]) -> Result<(), ArgumentFault> {
         let value = str::from_utf8(value).map_err(|_| ArgumentFault::NotUtf8)?;
         let value = single_value(&self.kind, value);
-        let key = |step: &Step| match step {
-            Step::Field(field) => field.name().to_owned(),
-            Step::Key(key) => key.clone(),
+        let key = |step: &PlaceStep| match step {
+            PlaceStep::Field(field) => field.name().to_owned(),
+            PlaceStep::Key(key) => key.clone(),
         };
         let Some((last, before)) = self.steps.split_last() else { return Err(ArgumentFault::NotAValue) };
         let mut form = form;
@@ -92,7 +92,7 @@ impl ArgumentPlace {
             let below = form.entry(key(step)).or_insert_with(|| Map::new().into());
             form = below.as_object_mut().ok_or(ArgumentFault::NotAValue)?;
         }
-        if matches!(last, Step::Field(field) if field.is_list()) {
+        if matches!(last, PlaceStep::Field(field) if field.is_list()) {
             let list = form.entry(key(last)).or_insert_with(|| Value::Array(Vec::new()));
             list.as_array_mut().ok_or(ArgumentFault::NotAValue)?.push(value);
         } else {
@@ -104,15 +104,15 @@ impl ArgumentPlace {
 
     /// Sets the part in a message to what it is in another one.
     pub fn copy(&self, from: &DynamicMessage, to: &mut DynamicMessage) {
-        let Some((Step::Field(field), rest)) = self.steps.split_first() else { return };
+        let Some((PlaceStep::Field(field), rest)) = self.steps.split_first() else { return };
         copy(field, rest, from, to);
     }
 }
 
-fn copy(field: &FieldDescriptor, rest: &[Step], from: &DynamicMessage, to: &mut DynamicMessage) {
+fn copy(field: &FieldDescriptor, rest: &[PlaceStep], from: &DynamicMessage, to: &mut DynamicMessage) {
     let value = from.get_field(field);
     match (rest, &*value) {
-        ([Step::Field(inner), rest @ ..], ReflectValue::Message(below)) => {
+        ([PlaceStep::Field(inner), rest @ ..], ReflectValue::Message(below)) => {
             if !to.has_field(field) {
                 to.set_field(field, ReflectValue::Message(DynamicMessage::new(below.descriptor())));
             }
@@ -120,7 +120,7 @@ fn copy(field: &FieldDescriptor, rest: &[Step], from: &DynamicMessage, to: &mut 
                 copy(inner, rest, below, target);
             }
         }
-        ([Step::Key(_), ..], ReflectValue::Map(entries)) => {
+        ([PlaceStep::Key(_), ..], ReflectValue::Map(entries)) => {
             if let ReflectValue::Map(target) = to.get_field_mut(field) {
                 target.extend(entries.clone());
             }

@@ -11,10 +11,9 @@ use weir_plugin::{Exchange, NoteKey, Stop, form};
 use super::arguments::{self, ArgumentFault, ArgumentPlace};
 use super::encoding;
 use super::frames::{MessageFault, MessageFrames};
-use super::http_rules::{self, BodyOf, HttpRule};
+use super::http_rules::{self, BodyOf, TranscodingRule};
 use super::json::{self, JsonForm, JsonFormFault};
 use super::status::{self, CallStatus, DetailForm};
-use super::stream::END_EVENT;
 use crate::answer::RefusalResponse;
 use crate::content::{DIGESTS, content_type, forget_response_content, replace_response_content};
 use crate::grpc_call::framed;
@@ -31,11 +30,11 @@ pub struct Call {
     response: Option<FieldDescriptor>,
     /// Its number among the calls of the plugin.
     number: u64,
-    pub settings: Arc<CallSettings>,
+    pub settings: Arc<TranscodingSettings>,
 }
 
 /// How the calls of a plugin are made.
-pub struct CallSettings {
+pub struct TranscodingSettings {
     pub deadline: Option<Duration>,
     pub json: JsonForm,
     pub shows_status: bool,
@@ -46,7 +45,7 @@ pub struct CallSettings {
     pub note: NoteKey,
 }
 
-impl CallSettings {
+impl TranscodingSettings {
     /// Of an exchange that is a call of which the answer has not been made: whether its client takes events, and the call's number.
     pub fn asked(&self, exchange: &Exchange) -> Option<(bool, usize)> {
         let [state, takes_events, number] = exchange.notes.read(self.note)?;
@@ -71,6 +70,9 @@ const ANSWERED: u64 = 2;
 
 /// A server that has kept the deadline may be heard a little before it.
 const TOLERANCE: Duration = Duration::from_millis(5);
+
+/// Ends a stream of events that has not failed.
+pub const END_EVENT: &[u8] = b"event: end\ndata: {}\n\n";
 
 pub const NDJSON: &[u8] = b"application/x-ndjson";
 pub const EVENTS: &[u8] = b"text/event-stream";
@@ -102,7 +104,7 @@ pub fn body_kind(exchange: &mut Exchange) -> Result<BodyKind, Stop> {
 
 impl Call {
     /// The call of a method, as no rule tells.
-    pub fn of(method: &MethodDescriptor, settings: &Arc<CallSettings>) -> Call {
+    pub fn of(method: &MethodDescriptor, settings: &Arc<TranscodingSettings>) -> Call {
         Call {
             path: format!("/{}/{}", method.parent_service().full_name(), method.name()).into_bytes(),
             takes: method.input(),
@@ -116,7 +118,7 @@ impl Call {
     }
 
     /// The call of a rule, with its number among all of them.
-    pub fn of_rule(number: usize, rule: &HttpRule, settings: &Arc<CallSettings>) -> Call {
+    pub fn of_rule(number: usize, rule: &TranscodingRule, settings: &Arc<TranscodingSettings>) -> Call {
         let (body, response) = (rule.body.clone(), rule.response.clone());
         Call { body, response, number: number as u64, ..Call::of(&rule.calls, settings) }
     }

@@ -9,7 +9,7 @@ use super::arguments;
 use super::encoding;
 use super::frames::{MessageFault, MessageFrames};
 use super::json::{self, JsonForm};
-use super::path_template::PathTemplate;
+use super::path_template::RulePath;
 
 /// A call whose messages have fields of every kind.
 pub struct TranscodedCall {
@@ -49,7 +49,7 @@ impl TranscodedCall {
 
     /// How many values a path has by a template.
     pub fn bound(template: &str, path: &[u8]) -> Option<usize> {
-        let template = PathTemplate::parse(template).ok()?;
+        let template = RulePath::parse(template).ok()?;
         let bound = template.bind(path)?;
         assert_eq!(bound.len(), template.fields().count());
         Some(bound.len())

@@ -4,7 +4,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, MethodDescr
 use serde_json::Map;
 
 use super::arguments;
-use super::path_template::{BoundField, PathTemplate};
+use super::path_template::{BoundField, RulePath};
 
 /// The most rules of a plugin: each request is compared with them, one after the other.
 pub const MOST_RULES: usize = 1_024;
@@ -37,11 +37,11 @@ impl BodyOf {
 
 /// One rule, or one of its further bindings.
 #[derive(Debug)]
-pub struct HttpRule {
+pub struct TranscodingRule {
     pub calls: MethodDescriptor,
     /// The method of the request; `*` is any.
     method: String,
-    template: PathTemplate,
+    template: RulePath,
     pub body: BodyOf,
     /// The field that is the content of the response.
     pub response: Option<FieldDescriptor>,
@@ -58,7 +58,7 @@ pub enum RuleMatch<'r> {
 
 /// Rules in the order in which they are compared with a request.
 #[derive(Debug)]
-pub struct HttpRules(pub Vec<HttpRule>);
+pub struct HttpRules(pub Vec<TranscodingRule>);
 
 impl HttpRules {
     /// The rules of these services.
@@ -125,13 +125,18 @@ fn pattern(rule: &DynamicMessage) -> Option<(String, String)> {
 }
 
 /// Adds a rule and its further bindings.
-fn add(calls: &MethodDescriptor, rule: &DynamicMessage, below: usize, rules: &mut Vec<HttpRule>) -> Result<(), String> {
+fn add(
+    calls: &MethodDescriptor,
+    rule: &DynamicMessage,
+    below: usize,
+    rules: &mut Vec<TranscodingRule>,
+) -> Result<(), String> {
     let (method, written) = pattern(rule).ok_or("has no path")?;
     if calls.is_client_streaming() {
         return Err("is of a method that takes a stream of messages, which a request cannot contain".to_owned());
     }
     let takes = calls.input();
-    let template = PathTemplate::parse(&written).map_err(|fault| format!("has the path `{written}`, which {fault}"))?;
+    let template = RulePath::parse(&written).map_err(|fault| format!("has the path `{written}`, which {fault}"))?;
     for field in template.fields() {
         arguments::add(&takes, &mut Map::new(), field.as_bytes(), b"")
             .map_err(|fault| format!("has the path `{written}`, and `{field}` in it: {fault}"))?;
@@ -146,7 +151,7 @@ fn add(calls: &MethodDescriptor, rule: &DynamicMessage, below: usize, rules: &mu
     };
     let response = Some(text(rule, "response_body")).filter(|name| !name.is_empty());
     let response = response.map(|name| field(&name, calls.output())).transpose()?;
-    rules.push(HttpRule { calls: calls.clone(), method, template, body, response });
+    rules.push(TranscodingRule { calls: calls.clone(), method, template, body, response });
     if rules.len() > MOST_RULES {
         return Err(format!("is one of more than {MOST_RULES}; name one `service`"));
     }

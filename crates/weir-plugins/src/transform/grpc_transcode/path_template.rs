@@ -7,15 +7,15 @@ const MOST_SEGMENTS: usize = 64;
 
 /// A template that paths are compared with.
 #[derive(Debug, PartialEq, Eq)]
-pub struct PathTemplate {
-    segments: Vec<Segment>,
+pub struct RulePath {
+    segments: Vec<TemplateSegment>,
     /// What follows the last colon.
     verb: Option<Box<[u8]>>,
     variables: Vec<PathVariable>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Segment {
+enum TemplateSegment {
     Literal(Box<[u8]>),
     /// `*`: one segment that is not empty.
     One,
@@ -52,14 +52,14 @@ impl fmt::Display for TemplateFault {
     }
 }
 
-impl PathTemplate {
-    pub fn parse(text: &str) -> Result<PathTemplate, TemplateFault> {
+impl RulePath {
+    pub fn parse(text: &str) -> Result<RulePath, TemplateFault> {
         let rest = text.strip_prefix('/').ok_or(TemplateFault("does not begin with `/`"))?;
         let after_variables = rest.rfind('}').map_or(0, |end| end + 1);
         let last_segment = rest.rfind('/').map_or(0, |slash| slash + 1).max(after_variables);
         let verb = rest[last_segment..].find(':').map(|colon| last_segment + colon);
         let (rest, verb) = verb.map_or((rest, None), |colon| (&rest[..colon], Some(&rest[colon + 1..])));
-        let mut template = PathTemplate { segments: Vec::new(), verb: None, variables: Vec::new() };
+        let mut template = RulePath { segments: Vec::new(), verb: None, variables: Vec::new() };
         if let Some(verb) = verb {
             check_literal(verb)?;
             template.verb = Some(verb.as_bytes().into());
@@ -87,18 +87,18 @@ impl PathTemplate {
     }
 
     fn push(&mut self, segment: &str) -> Result<(), TemplateFault> {
-        if self.segments.last() == Some(&Segment::Rest) {
+        if self.segments.last() == Some(&TemplateSegment::Rest) {
             return Err(TemplateFault("has a `**` that is not at its end"));
         }
         if self.segments.len() == MOST_SEGMENTS {
             return Err(TemplateFault("has more than 64 segments"));
         }
         self.segments.push(match segment {
-            "*" => Segment::One,
-            "**" => Segment::Rest,
+            "*" => TemplateSegment::One,
+            "**" => TemplateSegment::Rest,
             literal => {
                 check_literal(literal)?;
-                Segment::Literal(literal.as_bytes().into())
+                TemplateSegment::Literal(literal.as_bytes().into())
             }
         });
         Ok(())
@@ -111,7 +111,7 @@ impl PathTemplate {
         }
         let from = self.segments.len();
         segments.split('/').try_for_each(|segment| self.push(segment))?;
-        let is_open = self.segments.last() == Some(&Segment::Rest);
+        let is_open = self.segments.last() == Some(&TemplateSegment::Rest);
         let to = if is_open { usize::MAX } else { self.segments.len() };
         self.variables.push(PathVariable { field: field.into(), from, to });
         Ok(())
@@ -134,7 +134,7 @@ impl PathTemplate {
             None => path,
             Some(verb) => path.strip_suffix(&**verb)?.strip_suffix(b":")?,
         };
-        let is_open = self.segments.last() == Some(&Segment::Rest);
+        let is_open = self.segments.last() == Some(&TemplateSegment::Rest);
         let fixed = self.segments.len() - usize::from(is_open);
         let mut rest = Some(path);
         let mut starts = Vec::with_capacity(fixed + 1);
@@ -144,8 +144,8 @@ impl PathTemplate {
             let end = memchr::memchr(b'/', text);
             let found = &text[..end.unwrap_or(text.len())];
             let fits = match segment {
-                Segment::Literal(literal) => **literal == *found,
-                Segment::One | Segment::Rest => !found.is_empty(),
+                TemplateSegment::Literal(literal) => **literal == *found,
+                TemplateSegment::One | TemplateSegment::Rest => !found.is_empty(),
             };
             if !fits {
                 return None;
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     fn bound(template: &str, path: &str) -> Option<Vec<(String, String)>> {
-        let template = PathTemplate::parse(template).expect("a template");
+        let template = RulePath::parse(template).expect("a template");
         let found = template.bind(path.as_bytes())?;
         Some(found.into_iter().map(|(field, value)| (field.into(), String::from_utf8_lossy(&value).into())).collect())
     }
@@ -263,21 +263,21 @@ mod tests {
             ("/v1/{=*}", "a variable without a name"),
             ("/v1/a:", "has an empty segment"),
         ] {
-            let told = PathTemplate::parse(text).expect_err(text).to_string();
+            let told = RulePath::parse(text).expect_err(text).to_string();
             assert!(told.contains(fault), "{text}: {told}");
         }
     }
 
     #[test]
     fn the_template_that_says_more_comes_first() {
-        let mut templates: Vec<PathTemplate> =
+        let mut templates: Vec<RulePath> =
             ["/v1/**", "/v1/{id}", "/v1/users", "/v1/{id}:go", "/v1/users/*", "/v1/users/**"]
-                .map(|text| PathTemplate::parse(text).expect("a template"))
+                .map(|text| RulePath::parse(text).expect("a template"))
                 .into();
         templates.sort_by(|a, b| a.precedence().cmp(&b.precedence()));
         let first = |path: &str| templates.iter().position(|template| template.bind(path.as_bytes()).is_some());
         let text = |path: &str| format!("{:?}", templates[first(path).expect("one fits")]);
-        let of = |text: &str| format!("{:?}", PathTemplate::parse(text).expect("a template"));
+        let of = |text: &str| format!("{:?}", RulePath::parse(text).expect("a template"));
         assert_eq!(text("/v1/users"), of("/v1/users"));
         assert_eq!(text("/v1/users/a"), of("/v1/users/*"));
         assert_eq!(text("/v1/users/a/b"), of("/v1/users/**"));
@@ -297,7 +297,7 @@ mod tests {
         for _ in 0..20_000 {
             let mut text = |most: usize| (0..next(most)).map(|_| parts[next(parts.len())]).collect::<String>();
             let (template, path) = (text(8), text(8));
-            if let Ok(template) = PathTemplate::parse(&template) {
+            if let Ok(template) = RulePath::parse(&template) {
                 let _ = template.bind(path.as_bytes());
             }
         }

@@ -5,12 +5,9 @@ use std::sync::Arc;
 use weir_plugin::proto::Trailers;
 use weir_plugin::{Filter, Stop};
 
-use super::call::{Call, told_fault};
+use super::call::{Call, END_EVENT, told_fault};
 use super::frames::MessageFrames;
 use super::status::CallStatus;
-
-/// Ends a stream of events that has not failed.
-pub const END_EVENT: &[u8] = b"event: end\ndata: {}\n\n";
 
 /// Writes the messages of a stream as lines or as events, and its status if it is not OK.
 pub struct StreamWriter {
