@@ -163,7 +163,7 @@ fn files_are_compared_and_applied() {
     let requests = place.write("access.log", format!("{log}\n{log}\nGET http://shop/none\n"));
     let requests = requests.to_str().expect("a path");
     let plan = refused(&["diff", "-f", path, "--prune", "team=a", "--requests", requests], 1, &gateway);
-    let told = "2 requests compared, 1 handled differently\n  GET http://shop/r?a: route r -> none; \
+    let told = "2 different requests compared, 1 handled differently\n  GET http://shop/r?a: route r -> none; \
                 plugins [mocking from route/r] -> none; upstream upstreams/u -> none\n";
     assert!(plan.contains(told), "{plan}");
     done(&["apply", "-f", path, "--yes", "--prune", "team=a"], &gateway);

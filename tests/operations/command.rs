@@ -166,13 +166,13 @@ fn diff_of_two_files_names_the_requests_that_are_handled_differently() {
     };
     assert_eq!(
         diff(&before, &after, 1),
-        "6 requests compared, 4 handled differently\n  \
+        "6 different requests compared, 4 handled differently\n  \
          GET http://t/a: upstream routes/a has other settings\n  \
          GET http://t/t: route t has other settings\n  \
          GET http://t/w: route w has other settings\n  \
          GET http://t/new: route none -> arr_1; plugins none -> [mocking from route/arr_1]\n"
     );
-    assert_eq!(diff(&after, &after, 0), "6 requests compared, 0 handled differently\n");
+    assert_eq!(diff(&after, &after, 0), "6 different requests compared, 0 handled differently\n");
     let bad = path("bad.yaml", "lisen: []\n");
     ends(&["diff", &before, &bad, "--requests", &requests], 1, "bad.yaml:1:1: lisen:");
     let bare = |before: &str, after: &str, code: i32| {

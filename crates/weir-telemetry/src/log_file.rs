@@ -69,6 +69,7 @@ pub struct LogWriter {
     counters: Arc<LogCounters>,
     /// Disconnected once the thread has ended.
     ended: Receiver<()>,
+    path: Box<Path>,
 }
 
 impl LogWriter {
@@ -91,7 +92,12 @@ impl LogWriter {
             let _alive = alive;
             thread.run(&messages);
         })?;
-        Ok(Self { queue, urgent, counters, ended })
+        Ok(Self { queue, urgent, counters, ended, path: path.into() })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// A sink for one worker.

@@ -499,7 +499,8 @@ fn damaged(path: &Path, why: &str) -> StoreFailure {
 }
 
 fn unusable(path: &Path, error: impl std::fmt::Display) -> StoreFailure {
-    let advice = "check the disk and the permissions of the file";
+    let directory = path.parent().unwrap_or(path).display();
+    let advice = format!("check the disk, and that the user of the process may write to {directory} and to the file");
     StoreFailure::new(format!("the store {} cannot be used: {error}", path.display()), advice)
 }
 

@@ -54,7 +54,8 @@ fn compared(files: [&PathBuf; 2], requests: &[RequestDescription]) -> Result<Val
 pub fn in_words(requests: &Value) -> String {
     let list = |name: &str| requests[name].as_array().cloned().unwrap_or_default();
     let (changed, malformed) = (list("changed"), list("malformed"));
-    let mut text = format!("{} requests compared, {} handled differently\n", requests["compared"], changed.len());
+    let mut text =
+        format!("{} different requests compared, {} handled differently\n", requests["compared"], changed.len());
     for one in &changed {
         let part = |name: &Value| {
             let name = name.as_str().unwrap_or_default();
@@ -102,7 +103,7 @@ mod tests {
             ],
             "malformed": [{"request": "G T http://a/", "problem": "400"}],
         }));
-        let expected = "3 requests compared, 2 handled differently\n  \
+        let expected = "3 different requests compared, 2 handled differently\n  \
              GET http://a/: route r -> s; upstream upstreams/u has other settings\n  \
              GET http://b/: route none -> s; plugins none -> [cors from route/s]\n  \
              G T http://a/: is rejected with and without the change: 400\n";

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -47,14 +47,16 @@ enum HubAction {
         #[command(flatten)]
         node: AdminOptions,
     },
-    /// Delivers dead letters once more. An event that fails again is a dead letter again.
+    /// Delivers dead letters once more: those of `--subscription`, `--topic` or `--event`, or `--all`. An event that fails again is
+    /// a dead letter again.
+    #[command(group(ArgGroup::new("selection").args(["subscription", "topic", "event", "all"]).required(true).multiple(true)))]
     Replay {
         /// The id of the hub.
         hub: String,
         #[command(flatten)]
         selected: SelectOptions,
         /// Replays all dead letters of the hub.
-        #[arg(long, conflicts_with_all = ["topic", "subscription", "event"], required_unless_present_any = ["topic", "subscription", "event"])]
+        #[arg(long, conflicts_with_all = ["topic", "subscription", "event"])]
         all: bool,
         #[command(flatten)]
         node: AdminOptions,

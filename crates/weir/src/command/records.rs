@@ -10,7 +10,8 @@ use crate::say::say;
 
 /// Shows how many log records of a node's plugins were delivered, are pending or were lost, from its `data_dir`.
 ///
-/// This also works while the node is down. For a running node, `/records` at its status address shows more. After a crash,
+/// These are the records of loggers with `spool`: the account of a logger without it ends with the process, and only the running node
+/// shows it. This also works while the node is down. For a running node, `/records` at its status address shows more. After a crash,
 /// records that were in memory are shown as pending in memory, until the next start of the node counts them as lost.
 #[derive(Debug, Args)]
 pub struct RecordsCommand {

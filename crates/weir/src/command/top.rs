@@ -22,7 +22,9 @@ use table::View;
 
 /// Shows requests, errors, latencies, endpoints, plugins and log destinations of a running node, and how they change.
 ///
-/// The figures come from the node's status address. Rates and latencies are those of the last interval. Lines that begin with
+/// The figures come from the node's status address. Rates and latencies are those of the last interval. Those of
+/// single routes are interpolated between 0.5, 2, 8, 34, 134 and 537 ms, 2.1 and 8.6 s, and can be off by a factor of two; those of the
+/// first line are finer. Lines that begin with
 /// `!` name problems: rejected configurations, names that cannot be resolved, certificates that expire within 7 days, logs
 /// that lose lines, plugins that fail, and endpoints out of rotation.
 ///

@@ -31,9 +31,10 @@ pub fn open(
 
 /// Reopens a log after its file was renamed.
 pub fn reopen(name: &'static str, log: &LogWriter) {
+    let path = log.path().display().to_string();
     log.reopen(move |reopened| match reopened {
         Ok(()) => say!("the {name} was reopened"),
-        Err(error) => say_error!("the {name} cannot be reopened, the old file stays in use: {error}"),
+        Err(error) => say_error!("the {name} {path} cannot be reopened, the old file stays in use: {error}"),
     });
 }
 
