@@ -40,6 +40,32 @@ pub fn of_definition(schemas: &Value) -> Result<Validator, (String, String)> {
     options.build(schemas).map_err(|error| (error.instance_path().to_string(), error.to_string()))
 }
 
+/// Whether what is wrong with a value may be too much to be told. The validator tells of a value that fits no alternative what is wrong
+/// with it in each: where schemas lead back to themselves, these are exponentially many faults by the depth of the value.
+pub fn has_costly_faults(schema: &Map<String, Value>) -> bool {
+    let members = schema.iter();
+    let is_in =
+        |names: &[&str]| members.clone().any(|(name, value)| names.contains(&&**name) || has_keyword(value, names));
+    is_in(&["$ref", "$dynamicRef", "$recursiveRef"]) && is_in(&ALTERNATIVES)
+}
+
+/// Whether a schema has alternatives.
+pub fn has_alternatives(schema: &Value) -> bool {
+    has_keyword(schema, &ALTERNATIVES)
+}
+
+const ALTERNATIVES: [&str; 2] = ["anyOf", "oneOf"];
+
+fn has_keyword(schema: &Value, names: &[&str]) -> bool {
+    match schema {
+        Value::Object(members) => {
+            members.iter().any(|(name, value)| names.contains(&&**name) || has_keyword(value, names))
+        }
+        Value::Array(items) => items.iter().any(|item| has_keyword(item, names)),
+        _ => false,
+    }
+}
+
 fn bounded_patterns() -> PatternOptions<jsonschema::Regex> {
     PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN)
 }

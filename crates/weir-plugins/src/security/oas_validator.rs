@@ -40,7 +40,8 @@ use crate::rate_limited_log::RateLimitedLog;
 /// `int64`. Regular expressions are those of `request-validation`. `$ref` leads to places in the definition alone. Bodies of more than
 /// 16 KiB are validated on another thread.
 ///
-/// A definition has at most 5,000 operations, 100,000 schemas and 100 levels, and 1,000 levels of schemas that lead into each other.
+/// A definition has at most 5,000 operations, 100,000 schemas and 100 levels, and 1,000 levels of schemas that lead into each other, counted once
+/// for each level of a value where they lead back to themselves. Where such schemas have alternatives (`oneOf`, `anyOf`), a fault is told without its place.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OasValidator {

@@ -107,6 +107,7 @@ impl Definition for RequestValidation {
             return Err(ConfigError::new("", "has neither `header_schema` nor `body_schema`"));
         }
         let names = self.header_schema.as_ref().map(names).unwrap_or_default();
+        let is_costly = self.body_schema.as_ref().is_some_and(json_schema::has_costly_faults);
         let compiled = |schema: Option<Map<String, Value>>, path| {
             schema.map(|schema| json_schema::compile(schema, path)).transpose()
         };
@@ -114,7 +115,7 @@ impl Definition for RequestValidation {
             (compiled(self.header_schema, "header_schema"), compiled(self.body_schema, "body_schema")).all_of()?;
         let (max_bytes, max_values, max_depth) = (self.max_req_body_size, self.max_values, self.max_depth);
         let bounds = BodyBounds { max_bytes, max_values, max_depth };
-        let rules = |validator| Arc::new(BodyRules { validator, bounds });
+        let rules = |validator| Arc::new(BodyRules { validator, is_costly, bounds });
         let body = body.map(rules);
         let fields = FieldValidation { headers, names, status: self.rejected_code, message: self.rejected_msg };
         Ok(match body {
@@ -282,13 +283,17 @@ pub(super) struct BodyBounds {
 /// The rules for bodies, or for messages of a WebSocket.
 pub(super) struct BodyRules {
     validator: Arc<Validator>,
+    /// See [`json_schema::has_costly_faults`].
+    is_costly: bool,
     bounds: BodyBounds,
 }
 
 impl BodyRules {
     /// The rules for JSON messages; `path` is the path of the schema in the options.
     pub(super) fn of_messages(schema: Map<String, Value>, path: &str) -> Result<BodyRules, ConfigError> {
-        Ok(BodyRules { validator: json_schema::compile(schema, path)?, bounds: BodyBounds::of_bytes(u64::MAX) })
+        let is_costly = json_schema::has_costly_faults(&schema);
+        let validator = json_schema::compile(schema, path)?;
+        Ok(BodyRules { validator, is_costly, bounds: BodyBounds::of_bytes(u64::MAX) })
     }
 
     /// Whether a message of this client is valid.
@@ -307,6 +312,12 @@ impl BodyRules {
         } else {
             self.bounds.read_json(plain, client)?
         };
+        if self.is_costly {
+            return match self.validator.is_valid(&value) {
+                true => Ok(()),
+                false => Err(Fault::Problem("the body does not match its schema".to_owned())),
+            };
+        }
         self.validator.validate(&value).map_err(|error| Fault::Problem(said(&error)))
     }
 }

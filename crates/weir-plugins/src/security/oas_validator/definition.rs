@@ -13,6 +13,9 @@ use super::template::{PathTemplate, segments};
 
 /// The most operations of a definition, at all its servers.
 const MOST_OPERATIONS: usize = 5_000;
+/// The most bytes of the URL of a server, and of the value of a variable in it.
+const MOST_URL: usize = 2_048;
+const MOST_VALUE: usize = 256;
 /// The most base paths of one operation.
 const MOST_SERVERS: usize = 20;
 /// The methods that a path has operations for (OpenAPI "Path Item Object").
@@ -197,10 +200,13 @@ fn bases(servers: &Value) -> Vec<String> {
 }
 
 fn urls(server: &Value) -> Vec<String> {
+    let is_short = |url: &String| url.len() <= MOST_URL;
     let mut urls = vec![server["url"].as_str().unwrap_or("/").to_owned()];
+    urls.retain(is_short);
     for (name, variable) in server["variables"].as_object().into_iter().flatten() {
         let listed = variable["enum"].as_array().into_iter().flatten();
         let mut values: Vec<&str> = listed.chain(variable.get("default")).filter_map(Value::as_str).collect();
+        values.retain(|value| value.len() <= MOST_VALUE);
         values.sort_unstable();
         values.dedup();
         let name = format!("{{{name}}}");
@@ -208,7 +214,8 @@ fn urls(server: &Value) -> Vec<String> {
             let values: &[&str] = if url.contains(&name) { &values } else { &[""] };
             values.iter().map(|value| url.replace(&name, value)).collect::<Vec<_>>()
         });
-        urls = filled.take(MOST_SERVERS).collect();
+        // A value can name a variable that comes later, and so grow again and again.
+        urls = filled.filter(is_short).take(MOST_SERVERS).collect();
     }
     urls
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The levels of a value.
-fn levels(value: &Value) -> usize {
+pub fn levels(value: &Value) -> usize {
     match value {
         Value::Object(members) => 1 + members.values().map(levels).max().unwrap_or(0),
         Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or(0),
@@ -31,6 +31,18 @@ pub fn deepest_way(schemas: &[Value], references: &[Vec<usize>]) -> usize {
         deepest[from] = deepest[from].max(own[from] + deepest[to]);
     }
     deepest.into_iter().max().unwrap_or(0)
+}
+
+/// The levels of the schemas that lead back to themselves, of those with the most; 0 if none does. They can be passed once for each level of
+/// a value.
+pub fn deepest_cycle(schemas: &[Value], references: &[Vec<usize>]) -> usize {
+    let components = components(references);
+    let mut own = vec![(0, false); components.iter().max().map_or(0, |most| most + 1)];
+    for (from, component) in components.iter().enumerate() {
+        own[*component].0 += schemas.get(from).map_or(0, levels);
+        own[*component].1 |= references[from].iter().any(|to| components[*to] == *component);
+    }
+    own.into_iter().filter(|(_, is_cycle)| *is_cycle).map(|(levels, _)| levels).max().unwrap_or(0)
 }
 
 /// The number of the strongly connected component of each node, in topological order (Kosaraju's algorithm, without recursion).

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-use super::depth::deepest_way;
+use super::depth::{deepest_cycle, deepest_way, levels};
 use super::document::{OasDocument, SpecFaults, below};
 use super::faults::{READ_ONLY, RequestFaults, told};
 use crate::options::json_schema;
@@ -166,6 +166,8 @@ impl<'a> SchemaCollection<'a> {
             faults.add("", format!("has schemas that lead into each other by more than {MOST_LEVELS} levels"));
             return None;
         }
+        let cycle = deepest_cycle(&self.converted, &self.references);
+        let max_depth = MOST_LEVELS.checked_div(cycle).map_or(usize::MAX, |depth| depth.max(1));
         let count = self.converted.len();
         let groups = (0..count.div_ceil(GROUP)).map(|group| {
             let numbers = group * GROUP..count.min((group + 1) * GROUP);
@@ -177,8 +179,9 @@ impl<'a> SchemaCollection<'a> {
         let definitions: Map<String, Value> =
             definitions.map(|(number, schema)| (number.to_string(), schema)).collect();
         let root = json!({ "properties": groups, "$defs": definitions });
+        let is_costly = cycle > 0 && json_schema::has_alternatives(&root);
         match json_schema::of_definition(&root) {
-            Ok(validator) => Some(OasSchemas { validator }),
+            Ok(validator) => Some(OasSchemas { validator, max_depth, is_costly }),
             Err((path, problem)) => {
                 let (number, rest) = path.strip_prefix("/$defs/")?.split_once('/').unwrap_or_default();
                 let place = number.parse().ok().and_then(|number: usize| self.places.get(number));
@@ -228,6 +231,10 @@ fn bound_integer(members: &Map<String, Value>, out: &mut Map<String, Value>) {
 #[derive(Debug)]
 pub struct OasSchemas {
     validator: Validator,
+    /// The most levels of a value: each can lead through all schemas of a cycle, on the stack.
+    max_depth: usize,
+    /// Schemas that lead back to themselves have alternatives. The faults of a value in all of them would be exponentially many.
+    is_costly: bool,
 }
 
 /// The steps to a value in what is validated.
@@ -240,12 +247,22 @@ impl OasSchemas {
     }
 
     pub fn allow(&self, number: SchemaNumber, value: Value) -> bool {
-        self.validator.is_valid(&OasSchemas::wrapped(number, value))
+        levels(&value) <= self.max_depth && self.validator.is_valid(&OasSchemas::wrapped(number, value))
     }
 
     /// Adds the faults of a value, which is at `place` of the request.
     pub fn check(&self, number: SchemaNumber, value: Value, place: &str, faults: &mut RequestFaults) {
-        for error in self.validator.iter_errors(&OasSchemas::wrapped(number, value)) {
+        if levels(&value) > self.max_depth {
+            return faults.add(place, format!("has more than {} levels", self.max_depth));
+        }
+        let value = OasSchemas::wrapped(number, value);
+        if self.validator.is_valid(&value) {
+            return;
+        }
+        if self.is_costly {
+            return faults.add(place, "does not match its schema");
+        }
+        for error in self.validator.iter_errors(&value) {
             let (place, problem) = told(&error, place, STEPS);
             faults.add(&place, problem);
             if faults.are_enough() {

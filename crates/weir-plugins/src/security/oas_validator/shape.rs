@@ -122,6 +122,9 @@ impl<'a> ShapeFinder<'a> {
             shape.items = Some(Box::new(self.below(items, depth)));
         }
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            if self.left == 0 {
+                break;
+            }
             if !shape.properties.iter().any(|(known, _)| known == name) {
                 let inner = self.below(property, depth);
                 shape.properties.push((name.clone(), inner));

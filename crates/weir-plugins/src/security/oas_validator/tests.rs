@@ -239,6 +239,51 @@ fn u01_no_definition_and_no_request_ends_in_a_panic() {
 }
 
 #[test]
+fn u01_alternatives_that_lead_back_to_themselves_cost_no_more_than_the_value() {
+    let filter = |name: &str| {
+        json!({ "type": "object", "required": ["op", "f"], "properties": {
+            "op": { "enum": [name] }, "f": { "type": "array", "items": { "$ref": "#/components/schemas/Filter" } } } })
+    };
+    let filters = json!({ "oneOf": [{ "$ref": "#/components/schemas/And" }, { "$ref": "#/components/schemas/Or" }] });
+    let content = json!({ "application/json": { "schema": { "$ref": "#/components/schemas/Filter" } } });
+    let definition = json!({ "openapi": "3.1.0", "paths": { "/": { "post": { "requestBody": { "content": content } } } },
+        "components": { "schemas": { "Filter": filters, "And": filter("and"), "Or": filter("or") } } });
+    let step = build::<OasValidator>(json!({ "spec": definition.to_string(), "verbose_errors": true }));
+    let body = |last: &str| format!("{}{last}{}", "{\"op\":\"and\",\"f\":[".repeat(30), "]}".repeat(30));
+    let head = "POST /\nContent-Type: application/json";
+    assert_eq!(faults(&step, head, &body("")), None);
+    // Without the bound, two to the power of thirty faults are made.
+    assert_eq!(faults(&step, head, &body("0")).as_deref(), Some("body: does not match its schema"));
+}
+
+#[test]
+fn u01_a_value_that_leads_through_many_schemas_at_each_level_is_bounded() {
+    let next = |index: usize| json!({ "allOf": [{ "$ref": format!("#/components/schemas/S{}", index + 1) }] });
+    let mut schemas: Map<String, Value> = (0..60).map(|index| (format!("S{index}"), next(index))).collect();
+    schemas.insert("S60".to_owned(), json!({ "properties": { "a": { "$ref": "#/components/schemas/S0" } } }));
+    let content = json!({ "application/json": { "schema": { "$ref": "#/components/schemas/S0" } } });
+    let definition = json!({ "openapi": "3.1.0", "paths": { "/": { "post": { "requestBody": { "content": content } } } },
+        "components": { "schemas": schemas } });
+    let step = build::<OasValidator>(json!({ "spec": definition.to_string(), "verbose_errors": true }));
+    let body = |levels: usize| format!("{}1{}", "{\"a\":".repeat(levels), "}".repeat(levels));
+    let head = "POST /\nContent-Type: application/json";
+    assert_eq!(faults(&step, head, &body(2)), None);
+    let told = faults(&step, head, &body(90)).expect("it is refused");
+    assert!(told.contains("levels"), "{told}");
+}
+
+#[test]
+fn u01_values_of_servers_that_name_each_other_do_not_grow() {
+    let many = |name: &str| name.repeat(300);
+    let variables =
+        json!({ "a": { "default": many("{b}") }, "b": { "default": many("{c}") }, "c": { "default": many("x") } });
+    let definition = json!({ "openapi": "3.1.0", "servers": [{ "url": format!("/{}", many("{a}")), "variables": variables }],
+        "paths": { "/": { "get": {} } } });
+    // Whatever is served, it is told in time.
+    let _ = faults(&build::<OasValidator>(json!({ "spec": definition.to_string() })), "GET /", "");
+}
+
+#[test]
 fn u01_schemas_that_lead_into_each_other_are_bounded_in_depth() {
     let chain = |count: usize, last: Value| {
         let next = |index: usize| json!({ "allOf": [{ "$ref": format!("#/components/schemas/S{}", index + 1) }] });
