@@ -154,3 +154,41 @@ fn certificates_of_clients_are_told_to_all_services_of_the_host_in_place_of_what
     let alone = translated(&[beside, service("web", Some("10.0.0.1"))]);
     assert_eq!(resource(&alone, "ingress_shop_b_0")["plugins"]["proxy-rewrite"], Value::Null);
 }
+
+#[test]
+fn the_default_backend_of_an_ingress_has_the_protection_of_its_paths() {
+    let backend = r#""defaultBackend":{"service":{"name":"web","port":{"number":80}}},"rules""#;
+    let of = |annotations: &[(&str, &str)]| {
+        let own = ingress("a", annotations, &[("/api", "web")]).replace("\"rules\"", backend);
+        let wider = ingress("b", &[], &[("/", "web")]).replace("\"host\":\"h\"", "\"host\":\"\"");
+        translated(&[own, wider, service("web", Some("10.0.0.1"))])
+    };
+    let restricted = of(&[("whitelist-source-range", "10.0.0.0/8")]);
+    let [path, rest] = ["ingress_shop_a_0", "ingress_shop_a_rest_h"].map(|id| resource(&restricted, id));
+    assert!(path["plugins"]["ip-restriction"].is_object(), "{path:#}");
+    assert_eq!(rest["plugins"]["ip-restriction"], path["plugins"]["ip-restriction"], "{rest:#}");
+    assert_eq!(rest["upstream_id"], path["upstream_id"]);
+    let refused = of(&[("server-snippet", "return 200;")]);
+    let rest = resource(&refused, "ingress_shop_a_rest_h");
+    assert_eq!(rest["plugins"]["fault-injection"]["abort"]["http_status"], 503, "{rest:#}");
+}
+
+#[test]
+fn a_decision_of_an_auth_service_is_kept_for_no_key_that_is_not_known() {
+    let of = |key: &str| {
+        let annotations = [("auth-url", "http://auth.example/"), ("auth-cache-key", key)];
+        translated(&[ingress("a", &annotations, &[("/", "web")]), service("web", Some("10.0.0.1"))])
+    };
+    let known = of("$host$binary_remote_addr");
+    let auth = &resource(&known, "ingress_shop_a_0")["plugins"]["forward-auth"];
+    assert_eq!(auth["cache_key"], "$host$remote_addr", "{auth:#}");
+    let unknown = of("$host$no_such_variable");
+    let route = resource(&unknown, "ingress_shop_a_0");
+    assert!(route["plugins"]["forward-auth"].is_null(), "{route:#}");
+    assert_eq!(route["plugins"]["fault-injection"]["abort"]["http_status"], 503, "{route:#}");
+    assert!(
+        messages(&unknown).iter().any(|message| message.contains("`$no_such_variable`")),
+        "{:?}",
+        messages(&unknown)
+    );
+}

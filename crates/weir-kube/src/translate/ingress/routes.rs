@@ -74,9 +74,7 @@ impl RouteWriter<'_, '_> {
         let SitePath { claimed, matches, .. } = path;
         let redirects = self.redirects(host, claimed) && !is_challenge(path);
         let mut keys = self.behaviour(host, claimed, redirects)?;
-        if site.verifies_clients() {
-            tell_client(&mut keys);
-        }
+        self.tell_client(host, site, claimed, &mut keys);
         if let (IngressPathMatch::Expression(pattern), Some(rewritten)) = (matches, &claimed.settings.rewrite_target) {
             // The whole path is replaced, with the groups of the expression.
             plugin(&mut keys, "proxy-rewrite")["regex_uri"] = json!([format!("(?i)^(?:{pattern}).*$"), rewritten]);
@@ -106,6 +104,24 @@ impl RouteWriter<'_, '_> {
             self.lead(host, path, scope, &mut keys)?;
         }
         self.with_policy(claimed, keys)
+    }
+
+    /// Has the services of a host with client certificates told of them. Where the policy of another Ingress has the fields of requests to
+    /// itself, this says so in an Event: the Ingress with certificates must not close that one's paths.
+    fn tell_client(&mut self, host: &str, site: &IngressSite, claimed: &Claimed, keys: &mut Map<String, Value>) {
+        if !site.verifies_clients() {
+            return;
+        }
+        let policies = self.policies.of_object(&claimed.object(), None);
+        let is_taken = policies.plugin_names().any(|name| name == "proxy-rewrite");
+        if is_taken && claimed.settings.client_certificates.is_none() {
+            let message = format!(
+                "clients of `{host}` may say themselves what `ssl-client-verify` and the other fields say, since a WeirPolicy has `proxy-rewrite`"
+            );
+            self.translation.events.push(claimed.event(EventKind::Warning, "FieldsNotSet", message));
+            return;
+        }
+        tell_client(keys);
     }
 
     /// Adds where the requests of a path go: to its Service, or to the default backend of the Ingress in place of it.
@@ -281,15 +297,16 @@ impl RouteWriter<'_, '_> {
             .find_map(|claimed| claimed.ingress.spec.default_backend.as_ref().map(|backend| (claimed, backend)));
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: REST };
         let mut value = self.beginning(host, claimed, conditions);
-        let target = with_default
-            .and_then(|(owner, backend)| Some((owner, self.target(owner, backend, CookieScope::default()).ok()?)));
-        value.extend(match target {
-            Some((owner, mut target)) => {
-                if site.verifies_clients() {
-                    tell_client(&mut target);
+        value.extend(match with_default {
+            Some((owner, _)) if owner.is_refused => closed(),
+            // With all that the annotations of its Ingress ask for, such as authentication.
+            Some((owner, backend)) => match self.default_keys(host, owner, backend) {
+                Ok(mut keys) => {
+                    self.tell_client(host, site, owner, &mut keys);
+                    self.with_policy(owner, keys).unwrap_or_else(|_| closed())
                 }
-                self.with_policy(owner, target).unwrap_or_else(|_| closed())
-            }
+                Err(_) => answer(404),
+            },
             None => answer(404),
         });
         self.add(claimed, &format!("rest_{host}"), value);
@@ -299,7 +316,10 @@ impl RouteWriter<'_, '_> {
     pub(super) fn default_backend(&mut self, claimed: &Claimed, backend: &IngressBackend) {
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: DEFAULT };
         let mut value = self.beginning("", claimed, conditions);
-        let keys = if claimed.is_refused { Ok(closed()) } else { self.default_keys(claimed, backend) };
+        let keys = match claimed.is_refused {
+            true => Ok(closed()),
+            false => self.default_keys("", claimed, backend).and_then(|keys| self.with_policy(claimed, keys)),
+        };
         value.extend(keys.unwrap_or_else(|problem| {
             let message = format!("`defaultBackend`: {problem}; it is answered with 503");
             self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
@@ -308,10 +328,16 @@ impl RouteWriter<'_, '_> {
         self.add(claimed, "default", value);
     }
 
-    fn default_keys(&mut self, claimed: &Claimed, backend: &IngressBackend) -> Result<Map<String, Value>, String> {
-        let mut keys = self.behaviour("", claimed, self.redirects("", claimed))?;
+    /// What the default backend of an Ingress does at a host, without its policy.
+    fn default_keys(
+        &mut self,
+        host: &str,
+        claimed: &Claimed,
+        backend: &IngressBackend,
+    ) -> Result<Map<String, Value>, String> {
+        let mut keys = self.behaviour(host, claimed, self.redirects(host, claimed))?;
         keys.extend(self.target(claimed, backend, CookieScope::default())?);
-        self.with_policy(claimed, keys)
+        Ok(keys)
     }
 
     /// The keys that every route begins with.

@@ -26,16 +26,22 @@ impl CookieScope<'_> {
     fn apply(self, settings: &mut Map<String, Value>) -> String {
         let Some(Value::Object(cookie)) = settings.get_mut("persistence") else { return String::new() };
         let mut variant = String::new();
-        if let (Some(path), false) = (self.path, cookie.contains_key("path")) {
-            cookie.insert("path".to_owned(), path.into());
-            variant = format!("_{path}");
-        }
         if self.is_secure && !cookie.contains_key("secure") {
             cookie.insert("secure".to_owned(), true.into());
             variant.push_str("_secure");
         }
+        // Last, since it can end as the other part does.
+        if let (Some(path), false) = (self.path.filter(|path| is_cookie_path(path)), cookie.contains_key("path")) {
+            cookie.insert("path".to_owned(), path.into());
+            variant.push_str(&format!("_{path}"));
+        }
         variant
     }
+}
+
+/// Whether a cookie can have this path; without one, it is of all paths.
+fn is_cookie_path(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';')
 }
 
 /// The upstream of a backend, with the settings of this Ingress.

@@ -135,7 +135,9 @@ fn basic_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Strin
     }
     let users: Vec<Value> =
         users.into_iter().map(|(name, password)| json!({ "username": name, "password": password })).collect();
-    let mut options = json!({ "users": users, "hide_credentials": true });
+    // The service of `auth-url`, which is asked after this, may decide by them as well.
+    let hides = given.text("auth-url").is_none();
+    let mut options = json!({ "users": users, "hide_credentials": hides });
     if let Some(realm) = given.text("auth-realm") {
         options["realm"] = realm.into();
     }
@@ -180,7 +182,9 @@ fn forward_auth(given: &Given, settings: &mut IngressSettings) -> Result<(), Str
         }
     }
     if let Some(key) = given.text("auth-cache-key") {
-        options.insert("cache_key".to_owned(), key.into());
+        // Requests that a variable tells apart would be one if it is not known, and one decision would count for all.
+        let known = variables::known(key).map_err(|problem| format!("`auth-cache-key`: {problem}"))?;
+        options.insert("cache_key".to_owned(), known.into());
         options.insert("cache_ttl".to_owned(), json!(cache_ttl(given)));
     }
     settings.plugins.insert("forward-auth".to_owned(), Value::Object(options));
