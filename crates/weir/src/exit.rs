@@ -33,7 +33,7 @@ impl ExitFailure {
     }
 }
 
-/// Why a command that asks a node fails: in words, and for scripts.
+/// Why a command that sends requests to a node failed: the exit code and the message.
 #[derive(Debug)]
 pub struct ExitCause {
     pub code: ExitFailure,
@@ -42,13 +42,13 @@ pub struct ExitCause {
 }
 
 impl ExitCause {
-    /// Of this machine: a file that is not valid or cannot be read, or a change that was not confirmed. To try again is of no use.
+    /// A failure on this machine: a file is not valid or cannot be read, or the user has not confirmed the change. A retry fails again.
     pub fn local(problem: impl Into<String>) -> ExitCause {
         ExitCause { code: ExitFailure::Configuration, problem: problem.into() }
     }
 }
 
-/// What a node, or the way to it, has said.
+/// An error that the node returned, or an error of the connection to the node.
 impl From<String> for ExitCause {
     fn from(problem: String) -> Self {
         ExitCause { code: ExitFailure::Refused, problem }

@@ -54,7 +54,7 @@ enum Dialect {
     Ingress,
 }
 
-/// Reads the format. Whoever names the file alone is told how to name its format, too.
+/// Parses the format. If a file name stands in its place, the error shows the command with a format before the file name.
 #[derive(Clone)]
 struct DialectParser;
 
