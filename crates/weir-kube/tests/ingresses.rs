@@ -137,7 +137,91 @@ apiVersion: v1
 kind: Secret
 metadata: { name: ca, namespace: shop }
 stringData: { ca.crt: certificate }
+---
+apiVersion: v1
+kind: Secret
+metadata: { name: tls, namespace: shop }
+type: kubernetes.io/tls
+stringData: { tls.crt: certificate, tls.key: key }
 ";
+
+/// An Ingress with `spec.tls` for this name.
+fn with_tls(ingress: &str, name: &str) -> String {
+    ingress.replace("\"rules\":", &format!("\"tls\":[{{\"hosts\":[\"{name}\"],\"secretName\":\"tls\"}}],\"rules\":"))
+}
+
+const CLOSED: &str = r#"{"fault-injection":{"abort":{"http_status":503}}}"#;
+
+#[test]
+fn clients_are_asked_for_certificates_whichever_ingress_has_the_certificate_of_the_host() {
+    let guarded = ingress("b", &[("auth-tls-secret", "shop/ca")], &[("/admin", "web")]);
+    let of = |older: String, guarded: String| {
+        translated(&[older, guarded, AUTHORITY.to_owned(), service("web", Some("10.0.0.1"))])
+    };
+    let older = ingress("a", &[], &[("/", "web")]);
+    let found = of(with_tls(&older, "h"), with_tls(&guarded, "h"));
+    let entry = resource(&found, "ingress_shop_tls_b");
+    assert_eq!((&entry["snis"], &entry["client"]["ca"]), (&json!(["h"]), &json!("certificate")), "{entry:#}");
+    // That of a wildcard asks nobody, so the host has an entry of its own.
+    let host = |text: &str| text.replace("\"host\":\"h\"", "\"host\":\"h.example\"");
+    let found = of(with_tls(&host(&older), "*.example"), with_tls(&host(&guarded), "*.example"));
+    assert_eq!(resource(&found, "ingress_shop_tls")["snis"], json!(["*.example"]));
+    assert_eq!(resource(&found, "ingress_shop_tls_b")["snis"], json!(["h.example"]));
+    // Without a certificate of the host nobody could be asked.
+    let found = of(older, with_tls(&guarded, "other"));
+    for id in ["ingress_shop_a_0", "ingress_shop_b_0"] {
+        assert_eq!(resource(&found, id)["plugins"].to_string(), CLOSED, "{id}");
+    }
+    let said = "`auth-tls-secret`: `h` has no certificate in `spec.tls`; it is answered with 503";
+    assert!(messages(&found).contains(&said), "{:?}", messages(&found));
+}
+
+#[test]
+fn an_ingress_without_rules_for_a_host_takes_neither_its_certificate_nor_its_clients() {
+    let foreign = ingress("a", &[], &[("/", "web")]).replace("\"host\":\"h\"", "\"host\":\"other\"");
+    let guarded = ingress("b", &[("auth-tls-secret", "shop/ca")], &[("/", "web")]);
+    let own = AUTHORITY.replace("name: tls,", "name: own,").replace("name: ca,", "name: ca2,");
+    let found = translated(&[
+        with_tls(&foreign, "h"),
+        with_tls(&guarded, "h").replace("\"secretName\":\"tls\"", "\"secretName\":\"own\""),
+        AUTHORITY.to_owned(),
+        own,
+        service("web", Some("10.0.0.1")),
+    ]);
+    assert_eq!(resource(&found, "ingress_shop_own_b")["snis"], json!(["h"]));
+    assert!(found.resources.iter().all(|resource| resource.id != "ingress_shop_tls"));
+}
+
+#[test]
+fn an_alias_serves_all_paths_of_its_host_with_their_protection() {
+    let found = translated(&[
+        ingress("a", &[("server-alias", "alt")], &[("/", "web")]),
+        ingress("b", &[("whitelist-source-range", "10.0.0.0/8")], &[("/admin", "web")]),
+        service("web", Some("10.0.0.1")),
+    ]);
+    let [own, alias] = ["ingress_shop_b_0", "ingress_shop_b_0_alt"].map(|id| resource(&found, id));
+    assert_eq!((&own["host"], &alias["host"]), (&json!("h"), &json!("alt")));
+    assert_eq!((&own["uris"], &own["plugins"]), (&alias["uris"], &alias["plugins"]));
+    assert!(alias["plugins"]["ip-restriction"].is_object());
+    assert_eq!(resource(&found, "ingress_shop_a_0_alt")["host"], "alt");
+}
+
+#[test]
+fn a_host_does_not_fall_to_the_default_backend_of_another_ingress() {
+    let backend = json!({ "service": { "name": "web", "port": { "number": 80 } } });
+    let default = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "d", "namespace": "shop" },
+        "spec": { "ingressClassName": "nginx", "defaultBackend": backend },
+    });
+    let found = translated(&[
+        ingress("a", &[], &[("/api", "web")]),
+        format!("---\n{default}\n"),
+        service("web", Some("10.0.0.1")),
+    ]);
+    assert_eq!(resource(&found, "ingress_shop_d_default")["upstream_id"], "shop_web_80");
+    let rest = resource(&found, "ingress_shop_a_rest_h");
+    assert_eq!(rest["plugins"]["fault-injection"]["abort"]["http_status"], 404, "{rest:#}");
+}
 
 #[test]
 fn certificates_of_clients_are_told_to_all_services_of_the_host_in_place_of_what_the_client_says() {

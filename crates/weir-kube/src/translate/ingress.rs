@@ -131,17 +131,18 @@ fn translate(
     translation: &mut Translation,
 ) {
     let all = claimed::all(world, options, translation);
-    let tls = certificates::add(&all, world, translation);
     let sites = sites::collect(&all, translation);
+    let tls = certificates::add(&all, &sites, world, translation);
     let policy_sets = &mut BTreeSet::new();
-    let mut writer = RouteWriter { backends, options, policies, policy_sets, tls: &tls, translation, expressions };
+    let default = all.iter().filter(|claimed| has_default(claimed));
+    let default = default.filter_map(|claimed| Some((claimed, claimed.ingress.spec.default_backend.as_ref()?))).next();
+    let has_default = default.is_some();
+    let mut writer =
+        RouteWriter { backends, options, policies, policy_sets, tls: &tls, has_default, translation, expressions };
     for (host, site) in &sites {
         writer.site(host, site, &sites);
     }
-    let default = all.iter().filter(|claimed| has_default(claimed));
-    if let Some((claimed, backend)) =
-        default.filter_map(|claimed| Some((claimed, claimed.ingress.spec.default_backend.as_ref()?))).next()
-    {
+    if let Some((claimed, backend)) = default {
         writer.default_backend(claimed, backend);
     }
     translation.statuses.extend(all.iter().map(|claimed| status(claimed, options)));

@@ -28,6 +28,8 @@ pub(super) struct RouteWriter<'a, 'w> {
     /// The ids of what policies have made so far.
     pub policy_sets: &'a mut BTreeSet<String>,
     pub tls: &'a TlsHosts,
+    /// Requests that no rule takes have a backend.
+    pub has_default: bool,
     pub translation: &'a mut Translation,
     pub expressions: &'a mut Expressions,
 }
@@ -52,7 +54,7 @@ impl RouteWriter<'_, '_> {
     }
 
     fn path(&mut self, host: &str, site: &IngressSite, (path, rank): (&SitePath, i64)) {
-        let SitePath { claimed, number, matches, .. } = path;
+        let SitePath { claimed, part, matches, .. } = path;
         let checked = match matches {
             IngressPathMatch::Expression(pattern) => {
                 self.expressions.check(&claimed.ingress.metadata.namespace, pattern)
@@ -60,13 +62,14 @@ impl RouteWriter<'_, '_> {
             _ => Ok(()),
         };
         let mut value = self.beginning(host, claimed, matches.conditions(rank, checked.is_ok()));
-        let keys = if claimed.is_refused { Ok(closed()) } else { checked.and_then(|()| self.keys(host, site, path)) };
+        let is_closed = claimed.is_refused || self.tls.is_unproved(host);
+        let keys = if is_closed { Ok(closed()) } else { checked.and_then(|()| self.keys(host, site, path)) };
         value.extend(keys.unwrap_or_else(|problem| {
             let message = format!("`{}` of `{host}`: {problem}; it is answered with 503", path.path.path);
             self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
             closed()
         }));
-        self.add(claimed, &number.to_string(), value);
+        self.add(claimed, part, value);
     }
 
     /// What the route of a path does.
@@ -109,7 +112,7 @@ impl RouteWriter<'_, '_> {
     /// Has the services of a host with client certificates told of them. Where the policy of another Ingress has the fields of requests to
     /// itself, this says so in an Event: the Ingress with certificates must not close that one's paths.
     fn tell_client(&mut self, host: &str, site: &IngressSite, claimed: &Claimed, keys: &mut Map<String, Value>) {
-        if !site.verifies_clients() {
+        if site.client_owner().is_none() {
             return;
         }
         let policies = self.policies.of_object(&claimed.object(), None);
@@ -287,18 +290,18 @@ impl RouteWriter<'_, '_> {
         let nginx =
             site.paths.iter().map(|path| path.claimed).find(|claimed| claimed.dialect == IngressDialect::IngressNginx);
         let Some(claimed) = nginx else { return };
-        if host.is_empty() || !has_wider || site.paths.iter().any(|path| path.matches.takes_all()) {
+        if host.is_empty() || site.paths.iter().any(|path| path.matches.takes_all()) {
             return;
         }
-        let with_default = site
-            .paths
-            .iter()
-            .map(|path| path.claimed)
-            .find_map(|claimed| claimed.ingress.spec.default_backend.as_ref().map(|backend| (claimed, backend)));
+        let mut backends = site.owners.iter().map(|owner| (*owner, owner.ingress.spec.default_backend.as_ref()));
+        let with_default = backends.find_map(|(owner, backend)| Some((owner, backend?)));
+        if !has_wider && !self.has_default && with_default.is_none() {
+            return;
+        }
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: REST };
         let mut value = self.beginning(host, claimed, conditions);
         value.extend(match with_default {
-            Some((owner, _)) if owner.is_refused => closed(),
+            Some((owner, _)) if owner.is_refused || self.tls.is_unproved(host) => closed(),
             // With all that the annotations of its Ingress ask for, such as authentication.
             Some((owner, backend)) => match self.default_keys(host, owner, backend) {
                 Ok(mut keys) => {
@@ -316,7 +319,7 @@ impl RouteWriter<'_, '_> {
     pub(super) fn default_backend(&mut self, claimed: &Claimed, backend: &IngressBackend) {
         let conditions = PathConditions { uris: vec!["/*".to_owned()], vars: Vec::new(), priority: DEFAULT };
         let mut value = self.beginning("", claimed, conditions);
-        let keys = match claimed.is_refused {
+        let keys = match claimed.is_refused || self.tls.is_unproved("") {
             true => Ok(closed()),
             false => self.default_keys("", claimed, backend).and_then(|keys| self.with_policy(claimed, keys)),
         };

@@ -1,6 +1,6 @@
 //! The paths of all Ingresses by host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::claimed::Claimed;
 use super::matcher::IngressPathMatch;
@@ -10,18 +10,21 @@ use crate::translation::{EventKind, Translation};
 /// The hosts, and what is served there; the empty one stands for all others.
 pub(super) type IngressSites<'a> = BTreeMap<String, IngressSite<'a>>;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct IngressSite<'a> {
+    /// The Ingresses with rules for the host, the oldest first. Canaries are no owners.
+    pub owners: Vec<&'a Claimed<'a>>,
     pub paths: Vec<SitePath<'a>>,
     /// Paths of ingress-nginx are regular expressions.
     pub is_regex: bool,
 }
 
 /// A path at a host.
+#[derive(Clone)]
 pub(super) struct SitePath<'a> {
     pub claimed: &'a Claimed<'a>,
-    /// Counts the paths of the Ingress.
-    pub number: usize,
+    /// Tells it from the other paths of the Ingress.
+    pub part: String,
     pub path: &'a IngressPath,
     pub matches: IngressPathMatch,
     /// Takes a part of the requests.
@@ -31,21 +34,18 @@ pub(super) struct SitePath<'a> {
 pub(super) fn collect<'a>(all: &'a [Claimed<'a>], translation: &mut Translation) -> IngressSites<'a> {
     let mut sites = IngressSites::new();
     let mut found = Vec::new();
-    let rules = all.iter().flat_map(|claimed| &claimed.ingress.spec.rules);
-    let hosts: BTreeSet<String> = rules.map(|rule| rule.host.to_ascii_lowercase()).collect();
     for claimed in all {
-        tell_taken_aliases(claimed, &hosts, translation);
         let mut number = 0;
         for rule in &claimed.ingress.spec.rules {
             let host = rule.host.to_ascii_lowercase();
-            // An alias is no claim to a host that has rules of its own.
-            let aliases = claimed.settings.aliases.iter().filter(|alias| !hosts.contains(*alias)).cloned();
-            for host in std::iter::once(host).chain(aliases) {
-                sites.entry(host.clone()).or_default().is_regex |= claimed.settings.is_regex;
-                for path in rule.http.iter().flat_map(|http| &http.paths) {
-                    found.push((host.clone(), claimed, number, path));
-                    number += 1;
-                }
+            let site = sites.entry(host.clone()).or_default();
+            site.is_regex |= claimed.settings.is_regex;
+            if claimed.settings.canary.is_none() && !site.is_owner(claimed) {
+                site.owners.push(claimed);
+            }
+            for path in rule.http.iter().flat_map(|http| &http.paths) {
+                found.push((host.clone(), claimed, number, path));
+                number += 1;
             }
         }
     }
@@ -66,24 +66,50 @@ pub(super) fn collect<'a>(all: &'a [Claimed<'a>], translation: &mut Translation)
                 let message = format!("`canary`: no other Ingress has `{}` of `{host}`", path.path);
                 translation.events.push(claimed.event(EventKind::Warning, "NothingToSplit", message));
             }
-            (None, false) => site.paths.push(SitePath { claimed, number, path, matches, canary: None }),
+            (None, false) => {
+                site.paths.push(SitePath { claimed, part: number.to_string(), path, matches, canary: None });
+            }
         }
     }
+    add_aliases(&mut sites, translation);
     sites
 }
 
-fn tell_taken_aliases(claimed: &Claimed, hosts: &BTreeSet<String>, translation: &mut Translation) {
-    let is_own = |alias: &str| claimed.ingress.spec.rules.iter().any(|rule| rule.host.eq_ignore_ascii_case(alias));
-    for alias in claimed.settings.aliases.iter().filter(|alias| hosts.contains(*alias) && !is_own(alias)) {
-        let message = format!("`server-alias`: `{alias}` is the host of rules, which have it alone");
-        translation.events.push(claimed.event(EventKind::Warning, "HostTaken", message));
+/// Adds the further names of hosts. All that a host serves is served by such a name as well, whichever Ingress it comes from: a part of it
+/// would be without the protection that another part has.
+fn add_aliases(sites: &mut IngressSites, translation: &mut Translation) {
+    let mut added = IngressSites::new();
+    for (host, site) in sites.iter() {
+        let mut with_aliases = site.owners.iter().filter(|owner| !owner.settings.aliases.is_empty());
+        let Some(first) = with_aliases.next() else { continue };
+        for alias in first.settings.aliases.iter().filter(|alias| *alias != host) {
+            if sites.contains_key(alias) || added.contains_key(alias) {
+                let message = format!("`server-alias`: `{alias}` is the host of rules, or the alias of another host");
+                translation.events.push(first.event(EventKind::Warning, "HostTaken", message));
+                continue;
+            }
+            let mut named = site.clone();
+            named.paths.iter_mut().for_each(|path| path.part = format!("{}_{alias}", path.part));
+            added.insert(alias.clone(), named);
+        }
+        for other in with_aliases.filter(|other| other.settings.aliases != first.settings.aliases) {
+            let message =
+                format!("`server-alias`: the aliases of `{host}` are those of {}, which is older", first.object());
+            translation.events.push(other.event(EventKind::Warning, "HostTaken", message));
+        }
     }
+    sites.extend(added);
 }
 
 impl IngressSite<'_> {
-    /// Whether clients of the host are asked for certificates.
-    pub(super) fn verifies_clients(&self) -> bool {
-        self.paths.iter().any(|path| path.claimed.settings.client_certificates.is_some())
+    /// The Ingress by which clients of the host are asked for certificates.
+    pub(super) fn client_owner(&self) -> Option<&Claimed<'_>> {
+        self.owners.iter().copied().find(|owner| owner.settings.client_certificates.is_some())
+    }
+
+    /// Whether an Ingress has a rule for the host.
+    pub(super) fn is_owner(&self, claimed: &Claimed) -> bool {
+        self.owners.iter().any(|owner| std::ptr::eq(owner.ingress, claimed.ingress))
     }
 
     /// The places of expressions, by which they are tried: the longest first.

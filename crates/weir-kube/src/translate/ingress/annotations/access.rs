@@ -38,7 +38,7 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::Object,
         Served(client_certificates),
         NEEDED,
-        "`ssls[].client` with `ca.crt` of the Secret, for the hosts of the Ingress.",
+        "`ssls[].client` with `ca.crt` of the Secret, for all paths of the hosts of the Ingress. A host without a certificate in `spec.tls` is answered with 503.",
     ),
     annotation(
         "auth-tls-verify-client",

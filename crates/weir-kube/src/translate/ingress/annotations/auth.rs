@@ -96,7 +96,7 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::OneOf(&["basic", "digest"]),
         Served(basic_auth),
         NEEDED,
-        "`basic-auth.users`. Passwords are not passed on to the service. `digest` is refused: it needs passwords that are hashed by MD5 \
+        "`basic-auth.users`. Without `auth-url`, passwords are not passed on to the service. `digest` is refused: it needs passwords that are hashed by MD5 \
          alone.",
     ),
     annotation(

@@ -19,7 +19,13 @@ pub(super) const TABLE: &[Annotation] = &[
         "`proxy-rewrite.regex_uri` with the path of the rule as the expression. The whole path is replaced. All paths of the host \
          become regular expressions, as with `use-regex`.",
     ),
-    annotation("server-alias", Reads::List, Served(server_alias), OPTIONAL, "Further `hosts`."),
+    annotation(
+        "server-alias",
+        Reads::List,
+        Served(server_alias),
+        OPTIONAL,
+        "Further `hosts`, with all paths of the host. Those of the oldest Ingress of the host that has any are used.",
+    ),
     annotation("app-root", Reads::Text, Served(app_root), OPTIONAL, "A route for `/` with `redirect`, 302."),
     annotation(
         "ssl-passthrough",
