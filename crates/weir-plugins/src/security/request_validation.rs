@@ -25,7 +25,8 @@ use crate::options::json_schema;
 /// object are refused, because parsers disagree about which of the values they use. Schemas follow draft 7, unless
 /// their `$schema` names another draft. Patterns in schemas are regular expressions without look-around and
 /// back-references. Bodies of more than 16 KiB are validated on another thread, so that they do not block other
-/// requests of the worker.
+/// requests of the worker. Where a `body_schema` has references and alternatives (`oneOf`, `anyOf`), the message does not say what is
+/// wrong: it would take exponentially long to find by the depth of the body.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RequestValidation {

@@ -7,7 +7,7 @@ use weir_plugin::{Stop, form};
 
 use super::document::{OasDocument, SpecFaults, below};
 use super::faults::{RequestFaults, quoted};
-use super::parameter::check_read;
+use super::parameter::{JsonReader, check_read};
 use super::schemas::{OasSchemas, SchemaCollection, SchemaNumber};
 use super::shape::{OBJECT, ShapeFinder, ValueShape};
 use super::style::{Notation, ParameterStyle, TextPairs};
@@ -57,9 +57,12 @@ impl DeclaredBody {
         let read = |(kind, declared): (&String, &Value)| {
             let schema_at = below(&below(&at_content, kind), "schema");
             let schema = document.at(&schema_at).map(|_| schemas.add(&schema_at, faults));
-            let shape = schema.map(|number| ShapeFinder::of(&schemas.converted).find(number)).unwrap_or_default();
+            let media_type = essence(kind);
+            // JSON says itself what its texts are.
+            let shape = schema.filter(|_| !is_json(&media_type));
+            let shape = shape.map(|number| ShapeFinder::of(&schemas.converted).find(number)).unwrap_or_default();
             let fields = fields(&shape, &declared["encoding"]);
-            DeclaredContent { media_type: essence(kind), schema, shape, fields }
+            DeclaredContent { media_type, schema, shape, fields }
         };
         Some(DeclaredBody { required: declared["required"] == true, content: kinds.iter().map(read).collect() })
     }
@@ -115,7 +118,9 @@ impl DeclaredBody {
             }
         } else if is_form(&media_type) {
             match bounds.hold_form(content, client) {
-                Ok(_held) => schemas.check(number, declared.read_form(content), "body", faults),
+                Ok(_held) => {
+                    schemas.check(number, declared.read_form(content, JsonReader { bounds, client }), "body", faults)
+                }
                 Err(Fault::Problem(problem)) => faults.add("body", problem),
                 Err(Fault::Stop(stop)) => return Err(stop),
             }
@@ -151,7 +156,7 @@ fn fields(shape: &ValueShape, encoding: &Value) -> Vec<(String, Notation)> {
 
 impl DeclaredContent {
     /// The value of a form: its fields by the shapes of the properties, others as texts.
-    fn read_form(&self, content: &[u8]) -> Value {
+    fn read_form(&self, content: &[u8], json: JsonReader<'_>) -> Value {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let pairs: TextPairs = form::pairs(content).map(|(name, value)| (text(&name), text(&value))).collect();
         let mut object = Map::new();
@@ -170,18 +175,18 @@ impl DeclaredContent {
             })
         };
         for (name, value) in pairs.iter().filter(|(name, _)| !is_styled(name)) {
-            self.add_field(&mut object, name, value);
+            self.add_field(&mut object, (name, value), json);
         }
         Value::Object(object)
     }
 
-    fn add_field(&self, object: &mut Map<String, Value>, name: &str, text: &str) {
+    fn add_field(&self, object: &mut Map<String, Value>, (name, text): (&str, &str), json: JsonReader<'_>) {
         let any = ValueShape::default();
         let shape = self.shape.of_property(name).unwrap_or(&any);
         let is_list = shape.is_only(super::shape::ARRAY);
         let shape = if is_list { shape.of_item() } else { shape };
-        let value = match shape.is_only(OBJECT).then(|| serde_json::from_str(text)) {
-            // Objects in a form are JSON by default.
+        let value = match shape.is_only(OBJECT).then(|| json.read(text)) {
+            // Objects in a form are JSON by default. What is none stays a text, which does not fit.
             Some(Ok(value)) => value,
             _ => shape.read(text),
         };

@@ -7,12 +7,16 @@ use serde_json::Value;
 
 use super::body::DeclaredBody;
 use super::document::{OasDocument, SpecFaults, below};
+use super::faults::quoted;
 use super::parameter::{DeclaredParameter, ParameterPlace};
 use super::schemas::{OasSchemas, SchemaCollection};
 use super::template::{PathTemplate, segments};
 
 /// The most operations of a definition, at all its servers.
 const MOST_OPERATIONS: usize = 5_000;
+/// The most parameters of an operation, with those of its path, and of all operations.
+const MOST_PARAMETERS: usize = 256;
+const MOST_PARAMETERS_IN_ALL: usize = 50_000;
 /// The most bytes of the URL of a server, and of the value of a variable in it.
 const MOST_URL: usize = 2_048;
 const MOST_VALUE: usize = 256;
@@ -71,6 +75,7 @@ impl ApiDefinition {
             faults: SpecFaults::default(),
             paths: BTreeMap::new(),
             count: 0,
+            parameters: 0,
         };
         reading.read_paths();
         let DefinitionReading { schemas, mut faults, paths, .. } = reading;
@@ -115,12 +120,13 @@ struct DefinitionReading<'a> {
     /// By their templates as they are written, with the server.
     paths: BTreeMap<String, DefinedPath>,
     count: usize,
+    parameters: usize,
 }
 
 impl DefinitionReading<'_> {
     fn read_paths(&mut self) {
         let document = self.document;
-        let servers = bases(&document.root()["servers"]);
+        let servers = self.bases(&document.root()["servers"], "/servers");
         for template in document.root()["paths"].as_object().into_iter().flat_map(|paths| paths.keys()) {
             if template.starts_with("x-") {
                 continue;
@@ -131,16 +137,19 @@ impl DefinitionReading<'_> {
                 continue;
             }
             let Some((item, at)) = document.resolve(&at, &mut self.faults) else { continue };
-            let servers = item.get("servers").map_or_else(|| servers.clone(), bases);
+            let own = item.get("servers").map(|servers| self.bases(servers, &below(&at, "servers")));
+            let servers = own.as_ref().unwrap_or(&servers);
             for method in METHODS {
                 let Some(operation) = item.get(method) else { continue };
-                let servers = operation.get("servers").map_or_else(|| servers.clone(), bases);
+                let at_servers = below(&below(&at, method), "servers");
+                let own = operation.get("servers").map(|servers| self.bases(servers, &at_servers));
+                let servers = own.as_ref().unwrap_or(servers);
                 self.count += servers.len();
                 if self.count > MOST_OPERATIONS {
                     return self.faults.add("/paths", format!("has more than {MOST_OPERATIONS} operations"));
                 }
                 let operation = Arc::new(self.read_operation(item, operation, &at, method));
-                self.place(template, &servers, method, &operation);
+                self.place(template, servers, method, &operation);
             }
         }
     }
@@ -158,9 +167,27 @@ impl DefinitionReading<'_> {
         }
     }
 
+    /// The base paths of servers; none, and a fault, if they are not possible.
+    fn bases(&mut self, servers: &Value, at: &str) -> Vec<String> {
+        bases(servers).unwrap_or_else(|problem| {
+            self.faults.add(at, problem);
+            Vec::new()
+        })
+    }
+
     fn read_operation(&mut self, item: &Value, operation: &Value, at: &str, method: &str) -> OasOperation {
         let at_operation = below(at, method);
         let mut parameters: Vec<DeclaredParameter> = Vec::new();
+        let count = |owner: &Value| owner["parameters"].as_array().map_or(0, Vec::len);
+        let all = count(operation) + count(item);
+        self.parameters += all;
+        if all > MOST_PARAMETERS || self.parameters > MOST_PARAMETERS_IN_ALL {
+            let problem = format!(
+                "has more than {MOST_PARAMETERS} parameters, or all operations more than {MOST_PARAMETERS_IN_ALL}"
+            );
+            self.faults.add(&at_operation, problem);
+            return OasOperation { parameters, arguments: Vec::new(), body: None };
+        }
         // Those of the operation replace those of its path.
         for (owner, at) in [(operation, at_operation.as_str()), (item, at)] {
             for index in 0..owner["parameters"].as_array().map_or(0, Vec::len) {
@@ -184,38 +211,65 @@ impl DefinitionReading<'_> {
 }
 
 /// The paths of servers, without a slash at the end. Variables have their default values, and all others that are listed.
-fn bases(servers: &Value) -> Vec<String> {
+///
+/// # Errors
+/// If there are too many, or one is too long.
+fn bases(servers: &Value) -> Result<Vec<String>, String> {
     let mut bases: Vec<String> = Vec::new();
     for server in servers.as_array().into_iter().flatten() {
-        for url in urls(server) {
-            let after = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-            let base = after.find('/').map_or("", |at| &after[at..]);
-            let base = base.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
-            if !bases.iter().any(|known| known == base) && bases.len() < MOST_SERVERS {
-                bases.push(base.to_owned());
+        for url in urls(server)? {
+            let base = path_of(&url).split(['?', '#']).next().unwrap_or_default().trim_end_matches('/').to_owned();
+            if !bases.contains(&base) {
+                bases.push(base);
             }
         }
     }
-    if bases.is_empty() { vec![String::new()] } else { bases }
+    match bases.len() {
+        0 => Ok(vec![String::new()]),
+        count if count > MOST_SERVERS => Err(too_many_bases()),
+        _ => Ok(bases),
+    }
 }
 
-fn urls(server: &Value) -> Vec<String> {
-    let is_short = |url: &String| url.len() <= MOST_URL;
-    let mut urls = vec![server["url"].as_str().unwrap_or("/").to_owned()];
-    urls.retain(is_short);
+fn too_many_bases() -> String {
+    format!("the variables of servers make more than {MOST_SERVERS} base paths")
+}
+
+/// A URL without scheme and host.
+fn path_of(url: &str) -> &str {
+    let after = url.split_once("://").map_or(url, |(_, rest)| rest);
+    after.find('/').map_or("", |at| &after[at..])
+}
+
+/// The URLs of a server with the values of variables. Those of the host alone are left out: they make no other base path.
+fn urls(server: &Value) -> Result<Vec<String>, String> {
+    let written = server["url"].as_str().unwrap_or("/");
+    let mut urls = vec![if written.contains("://") { path_of(written) } else { written }.to_owned()];
     for (name, variable) in server["variables"].as_object().into_iter().flatten() {
         let listed = variable["enum"].as_array().into_iter().flatten();
         let mut values: Vec<&str> = listed.chain(variable.get("default")).filter_map(Value::as_str).collect();
-        values.retain(|value| value.len() <= MOST_VALUE);
         values.sort_unstable();
         values.dedup();
+        values.truncate(MOST_SERVERS + 1);
         let name = format!("{{{name}}}");
+        if !urls.iter().any(|url| url.contains(&name)) {
+            continue;
+        }
+        if values.iter().any(|value| value.len() > MOST_VALUE) {
+            return Err(format!("a value of the variable `{}` has more than {MOST_VALUE} bytes", quoted(&name)));
+        }
         let filled = urls.iter().flat_map(|url| {
             let values: &[&str] = if url.contains(&name) { &values } else { &[""] };
             values.iter().map(|value| url.replace(&name, value)).collect::<Vec<_>>()
         });
+        urls = filled.take(MOST_SERVERS + 1).collect();
         // A value can name a variable that comes later, and so grow again and again.
-        urls = filled.filter(is_short).take(MOST_SERVERS).collect();
+        if urls.iter().any(|url| url.len() > MOST_URL) {
+            return Err(format!("the URL of a server has more than {MOST_URL} bytes"));
+        }
+        if urls.len() > MOST_SERVERS {
+            return Err(too_many_bases());
+        }
     }
-    urls
+    Ok(urls)
 }

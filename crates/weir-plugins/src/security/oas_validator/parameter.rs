@@ -1,5 +1,7 @@
 //! Parameters of operations: how they are declared, and whether those of a request fit.
 
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use super::document::{OasDocument, SpecFaults, below};
@@ -8,6 +10,7 @@ use super::schemas::{OasSchemas, SchemaCollection, SchemaNumber};
 use super::shape::{STRING, ShapeFinder, ValueShape};
 use super::style::{Notation, ParameterStyle, TextPairs};
 use crate::content::content_type;
+use crate::security::request_validation::{BodyBounds, Fault};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterPlace {
@@ -76,6 +79,26 @@ pub struct ParameterTexts<'a> {
     pub header: &'a dyn Fn(&str) -> Option<String>,
     /// The names of all arguments that are declared.
     pub declared: &'a [String],
+    pub json: JsonReader<'a>,
+}
+
+/// Reads JSON that is a part of a request, with the bounds of bodies.
+#[derive(Clone, Copy)]
+pub struct JsonReader<'a> {
+    pub bounds: &'a BodyBounds,
+    pub client: IpAddr,
+}
+
+impl JsonReader<'_> {
+    /// # Errors
+    /// If it is not JSON, has a name twice in an object, or is too much for the node.
+    pub fn read(self, text: &str) -> Result<Value, String> {
+        match self.bounds.read_json(text.as_bytes(), self.client) {
+            Ok((value, _held)) => Ok(value),
+            Err(Fault::Problem(problem)) => Err(problem.replacen("the body ", "", 1)),
+            Err(Fault::Stop(_)) => Err("takes more memory than is left".to_owned()),
+        }
+    }
 }
 
 impl DeclaredParameter {
@@ -132,28 +155,38 @@ impl DeclaredParameter {
 
     /// The value in a request, or why it has none that could be checked.
     fn value(&self, texts: &ParameterTexts<'_>) -> Option<Result<Value, String>> {
-        if self.is_json {
-            let text = self.text(texts)?;
-            return Some(serde_json::from_str(&text).map_err(|_| "is not JSON".to_owned()));
+        if self.at == ParameterPlace::Query && !self.is_json {
+            return self.notation.of_pairs(&self.name, &texts.query, texts.declared);
         }
-        match self.at {
-            ParameterPlace::Path => self.text(texts).map(|text| self.notation.of_segment(&self.name, &text)),
-            ParameterPlace::Query => self.notation.of_pairs(&self.name, &texts.query, texts.declared),
-            ParameterPlace::Header | ParameterPlace::Cookie => {
-                self.text(texts).map(|text| self.notation.of_text(&text))
+        Some(self.text(texts)?.and_then(|text| {
+            if self.is_json {
+                return texts.json.read(&text);
             }
-        }
+            match self.at {
+                ParameterPlace::Path => self.notation.of_segment(&self.name, &text),
+                _ => self.notation.of_text(&text),
+            }
+        }))
     }
 
-    fn text(&self, texts: &ParameterTexts<'_>) -> Option<String> {
-        let of_pairs = |pairs: &TextPairs| pairs.iter().find(|(name, _)| *name == self.name).map(|(_, v)| v.clone());
+    /// The only text that has this name.
+    fn text(&self, texts: &ParameterTexts<'_>) -> Option<Result<String, String>> {
+        let of_pairs = |pairs: &TextPairs| {
+            let mut values = pairs.iter().filter(|(name, _)| *name == self.name).map(|(_, value)| value);
+            let first = values.next()?;
+            Some(match values.count() {
+                0 => Ok(first.clone()),
+                // Recipients take one or another of them.
+                more => Err(format!("is there {} times, and takes one value", more + 1)),
+            })
+        };
         match self.at {
             ParameterPlace::Path => {
-                texts.path.iter().find(|(name, _)| *name == self.name).map(|(_, value)| value.clone())
+                texts.path.iter().find(|(name, _)| *name == self.name).map(|(_, value)| Ok(value.clone()))
             }
             ParameterPlace::Query => of_pairs(&texts.query),
             ParameterPlace::Cookie => of_pairs(&texts.cookies),
-            ParameterPlace::Header => (texts.header)(&self.name),
+            ParameterPlace::Header => (texts.header)(&self.name).map(Ok),
         }
     }
 

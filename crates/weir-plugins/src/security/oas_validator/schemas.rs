@@ -1,6 +1,6 @@
 //! The schemas of a definition as JSON Schemas, compiled together.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
@@ -14,6 +14,8 @@ use crate::options::json_schema;
 const MOST_SCHEMAS: usize = 100_000;
 /// The most levels of schemas that refer to each other, one after the other.
 const MOST_LEVELS: usize = 1_000;
+/// The most schemas that a value is composed of, of which the read-only properties count together.
+const MOST_COMPOSED: usize = 64;
 /// The validator looks at as many names as there are in one group.
 const GROUP: usize = 64;
 
@@ -32,6 +34,8 @@ pub struct SchemaCollection<'a> {
     count: usize,
 }
 
+type ReadOnlyNames = BTreeSet<String>;
+
 impl<'a> SchemaCollection<'a> {
     pub fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
         let (converted, places, numbers) = (Vec::new(), Vec::new(), HashMap::new());
@@ -45,7 +49,7 @@ impl<'a> SchemaCollection<'a> {
         while let Some(place) = self.places.get(self.converted.len()).cloned() {
             let schema = self.document.at(&place).unwrap_or(&Value::Null);
             self.references.push(Vec::new());
-            let schema = self.convert(schema, &place, faults);
+            let schema = self.convert(schema, &place, faults, &ReadOnlyNames::new());
             self.converted.push(schema);
         }
         number
@@ -60,7 +64,8 @@ impl<'a> SchemaCollection<'a> {
         self.places.len() - 1
     }
 
-    fn convert(&mut self, schema: &Value, place: &str, faults: &mut SpecFaults) -> Value {
+    /// `above`: the read-only properties that schemas around it name of the same value.
+    fn convert(&mut self, schema: &Value, place: &str, faults: &mut SpecFaults, above: &ReadOnlyNames) -> Value {
         self.count += 1;
         if self.count > MOST_SCHEMAS {
             faults.add("", format!("has more than {MOST_SCHEMAS} schemas"));
@@ -87,12 +92,18 @@ impl<'a> SchemaCollection<'a> {
                 return Value::Object(out);
             }
         }
+        let (mut read_only, mut left) = (above.clone(), MOST_COMPOSED);
+        self.add_read_only(schema, &mut read_only, &mut left);
         for (keyword, value) in members {
-            if let Some(value) = self.convert_keyword(keyword, value, place, faults) {
+            let above = match keyword.as_str() {
+                "allOf" | "anyOf" | "oneOf" => &read_only,
+                _ => &ReadOnlyNames::new(),
+            };
+            if let Some(value) = self.convert_keyword(keyword, value, (place, above), faults) {
                 out.insert(keyword.clone(), value);
             }
         }
-        self.without_read_only(members, &mut out);
+        self.without_read_only(members, &read_only, &mut out);
         if self.document.is_3_0 {
             of_3_0(members, &mut out);
         }
@@ -101,7 +112,13 @@ impl<'a> SchemaCollection<'a> {
     }
 
     /// The value of a keyword; `None` if it has no effect on validation.
-    fn convert_keyword(&mut self, keyword: &str, value: &Value, place: &str, faults: &mut SpecFaults) -> Option<Value> {
+    fn convert_keyword(
+        &mut self,
+        keyword: &str,
+        value: &Value,
+        (place, above): (&str, &ReadOnlyNames),
+        faults: &mut SpecFaults,
+    ) -> Option<Value> {
         let inner = below(place, keyword);
         match keyword {
             "additionalProperties"
@@ -113,17 +130,19 @@ impl<'a> SchemaCollection<'a> {
             | "propertyNames"
             | "then"
             | "unevaluatedItems"
-            | "unevaluatedProperties" => Some(self.convert(value, &inner, faults)),
+            | "unevaluatedProperties" => Some(self.convert(value, &inner, faults, above)),
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
                 let Value::Array(schemas) = value else { return Some(value.clone()) };
                 let schemas = schemas.iter().enumerate();
-                Some(schemas.map(|(index, schema)| self.convert(schema, &below(&inner, index), faults)).collect())
+                Some(
+                    schemas.map(|(index, schema)| self.convert(schema, &below(&inner, index), faults, above)).collect(),
+                )
             }
             "dependentSchemas" | "patternProperties" | "properties" => {
                 let Value::Object(schemas) = value else { return Some(value.clone()) };
                 let schemas = schemas.iter();
                 let converted = schemas
-                    .map(|(name, schema)| (name.clone(), self.convert(schema, &below(&inner, name), faults)))
+                    .map(|(name, schema)| (name.clone(), self.convert(schema, &below(&inner, name), faults, above)))
                     .collect();
                 Some(Value::Object(converted))
             }
@@ -140,15 +159,34 @@ impl<'a> SchemaCollection<'a> {
     }
 
     /// A request has no read-only property, so it does not require one either.
-    fn without_read_only(&self, members: &Map<String, Value>, out: &mut Map<String, Value>) {
-        let Some(Value::Object(properties)) = members.get("properties") else { return };
-        for (name, property) in properties {
-            if !self.is_read_only(property) {
-                continue;
+    fn without_read_only(&self, members: &Map<String, Value>, read_only: &ReadOnlyNames, out: &mut Map<String, Value>) {
+        if let Some(Value::Array(required)) = out.get_mut("required") {
+            required.retain(|name| name.as_str().is_none_or(|name| !read_only.contains(name)));
+        }
+        for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            if self.is_read_only(property) {
+                out["properties"][name] = json!({ "not": { "title": READ_ONLY } });
             }
-            out["properties"][name] = json!({ "not": { "title": READ_ONLY } });
-            if let Some(Value::Array(required)) = out.get_mut("required") {
-                required.retain(|required| required != name);
+        }
+    }
+
+    /// Adds the read-only properties that a schema and those that it is composed of name of one value. `left`: how many schemas may
+    /// still be looked at.
+    fn add_read_only(&self, schema: &Value, names: &mut ReadOnlyNames, left: &mut usize) {
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
+        let reference = schema["$ref"].as_str().and_then(|reference| self.document.target(reference).ok());
+        if let Some(target) = reference.and_then(|at| self.document.at(&at)) {
+            self.add_read_only(target, names, left);
+        }
+        for part in schema["allOf"].as_array().into_iter().flatten() {
+            self.add_read_only(part, names, left);
+        }
+        for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+            if self.is_read_only(property) {
+                names.insert(name.clone());
             }
         }
     }

@@ -4,6 +4,8 @@ use serde_json::{Map, Value};
 
 /// The deepest shape, and the most shapes of one schema: deeper values are read as texts.
 const MOST_DEPTH: usize = 6;
+/// The most schemas, one within the other or by reference, that say something about the same value.
+const MOST_HOPS: usize = 64;
 const MOST_SHAPES: usize = 2_000;
 
 /// Types of JSON, as bits.
@@ -69,12 +71,17 @@ impl ValueShape {
         texts.into_iter().map(|text| self.of_item().read(text)).collect()
     }
 
-    pub fn read_object<'a>(&self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
-        let read = |(name, text): (&str, &str)| {
+    /// # Errors
+    /// If a name is there twice: recipients take one or the other.
+    pub fn read_object<'a>(&self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Value, String> {
+        let mut object = Map::new();
+        for (name, text) in pairs {
             let value = self.of_property(name).map_or_else(|| Value::from(text), |shape| shape.read(text));
-            (name.to_owned(), value)
-        };
-        Value::Object(pairs.into_iter().map(read).collect::<Map<_, _>>())
+            if object.insert(name.to_owned(), value).is_some() {
+                return Err(format!("has `{}` twice", super::faults::quoted(name)));
+            }
+        }
+        Ok(Value::Object(object))
     }
 }
 
@@ -107,7 +114,7 @@ impl<'a> ShapeFinder<'a> {
 
     /// Adds what a schema says; `hops` are the schemas that say it about the same value.
     fn add(&mut self, schema: &Value, shape: &mut ValueShape, depth: usize, hops: usize) {
-        if self.left == 0 || hops > MOST_DEPTH {
+        if self.left == 0 || hops > MOST_HOPS {
             return;
         }
         self.left -= 1;

@@ -76,7 +76,7 @@ impl Notation {
         let items: Vec<&str> = if text.is_empty() { Vec::new() } else { text.split(delimiter).collect() };
         if self.is_object() {
             let pairs = if explode { named(items.into_iter())? } else { alternating(&items)? };
-            Ok(self.shape.read_object(pairs))
+            self.shape.read_object(pairs)
         } else if self.is_list() || (self.shape.has(ARRAY) && items.len() > 1) {
             Ok(self.shape.read_list(items))
         } else {
@@ -103,7 +103,7 @@ impl Notation {
         let wrong = || format!("is not written as `;{name}=VALUE` (style matrix)");
         let rest = text.strip_prefix(';').ok_or_else(wrong)?;
         if self.explode && self.is_object() {
-            return Ok(self.shape.read_object(named(rest.split(';'))?));
+            return self.shape.read_object(named(rest.split(';'))?);
         }
         let value_of = |part: &'_ str| -> Option<usize> {
             let after = part.strip_prefix(name)?;
@@ -165,7 +165,7 @@ impl Notation {
         };
         let its: Vec<_> = pairs.iter().filter(|(name, _)| is_its(name)).collect();
         let value = self.shape.read_object(its.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-        (!its.is_empty()).then_some(Ok(value))
+        (!its.is_empty()).then_some(value)
     }
 
     /// `id[role]=admin&id[tags]=a&id[tags]=b`

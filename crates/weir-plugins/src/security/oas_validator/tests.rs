@@ -238,6 +238,101 @@ fn u01_no_definition_and_no_request_ends_in_a_panic() {
     assert!(built > 500 && refusals > 500 && passes > 10, "{built} built, {refusals} refused, {passes} passed");
 }
 
+/// A step for one operation of `/`.
+fn of_operation(method: &str, operation: &Value, schemas: &Value) -> Arc<dyn Plugin> {
+    let definition =
+        json!({ "openapi": "3.1.0", "paths": { "/": { method: operation } }, "components": { "schemas": schemas } });
+    build::<OasValidator>(json!({ "spec": definition.to_string(), "verbose_errors": true }))
+}
+
+#[test]
+fn what_is_there_twice_and_takes_one_value_is_refused() {
+    let role = json!({ "type": "object", "properties": { "role": { "enum": ["user"] } } });
+    let json_content = json!({ "application/json": { "schema": role } });
+    let parameters = json!([
+        { "name": "filter", "in": "query", "content": json_content },
+        { "name": "spread", "in": "query", "schema": role },
+        { "name": "flat", "in": "query", "explode": false, "schema": role },
+        { "name": "level", "in": "cookie", "schema": { "type": "integer" } },
+    ]);
+    let step = of_operation("get", &json!({ "parameters": parameters }), &json!({}));
+    for (head, told) in [
+        ("GET /?filter=%7B%22role%22%3A%22user%22%7D", None),
+        (
+            "GET /?filter=%7B%22role%22%3A%22user%22%7D&filter=%7B%22role%22%3A%22x%22%7D",
+            Some("query.filter: is there 2 times"),
+        ),
+        ("GET /?filter=%7B%22role%22%3A%22x%22%2C%22role%22%3A%22user%22%7D", Some("twice in one object")),
+        ("GET /?role=user", None),
+        ("GET /?role=x&role=user", Some("query.spread: has `role` twice")),
+        ("GET /?flat=role,x,role,user", Some("query.flat: has `role` twice")),
+        ("GET /\nCookie: level=1", None),
+        ("GET /\nCookie: level=1; level=x", Some("cookie.level: is there 2 times")),
+    ] {
+        let found = faults(&step, head, "");
+        assert_eq!(found.is_some(), told.is_some(), "{head}: {found:?}");
+        assert!(found.unwrap_or_default().contains(told.unwrap_or_default()), "{head}");
+    }
+    let form = json!({ "application/x-www-form-urlencoded": { "schema": { "type": "object", "properties": { "meta": role } } } });
+    let step = of_operation("post", &json!({ "requestBody": { "content": form } }), &json!({}));
+    let head = "POST /\nContent-Type: application/x-www-form-urlencoded";
+    assert_eq!(faults(&step, head, "meta=%7B%22role%22%3A%22user%22%7D"), None);
+    assert!(faults(&step, head, "meta=%7B%22role%22%3A%22x%22%2C%22role%22%3A%22user%22%7D").is_some());
+}
+
+#[test]
+fn read_only_properties_of_a_composed_value_are_not_required() {
+    let schemas = json!({
+        "Base": { "type": "object", "properties": { "id": { "type": "integer", "readOnly": true } } },
+        "Pet": { "allOf": [{ "$ref": "#/components/schemas/Base" }, { "type": "object", "required": ["id", "name"] }] },
+    });
+    let content = json!({ "application/json": { "schema": { "$ref": "#/components/schemas/Pet" } } });
+    let step = of_operation("post", &json!({ "requestBody": { "content": content } }), &schemas);
+    let head = "POST /\nContent-Type: application/json";
+    assert_eq!(faults(&step, head, r#"{"name": "x"}"#), None);
+    assert!(faults(&step, head, r#"{"id": 1, "name": "x"}"#).is_some_and(|told| told.contains("read-only")));
+    assert!(faults(&step, head, "{}").is_some_and(|told| told.contains("name")));
+}
+
+#[test]
+fn types_are_found_through_many_levels_of_composition() {
+    let mut schemas = Map::new();
+    schemas.insert("S0".to_owned(), json!({ "type": "object", "properties": { "age": { "type": "integer" } } }));
+    for index in 1..10 {
+        let reference = format!("#/components/schemas/S{}", index - 1);
+        schemas.insert(format!("S{index}"), json!({ "allOf": [{ "$ref": reference }] }));
+    }
+    let content = json!({ "application/x-www-form-urlencoded": { "schema": { "$ref": "#/components/schemas/S9" } } });
+    let step = of_operation("post", &json!({ "requestBody": { "content": content } }), &Value::Object(schemas));
+    let head = "POST /\nContent-Type: application/x-www-form-urlencoded";
+    assert_eq!(faults(&step, head, "age=5"), None);
+    assert!(faults(&step, head, "age=x").is_some());
+}
+
+#[test]
+fn servers_have_all_their_base_paths_or_are_refused() {
+    let regions: Vec<String> = (0..25).map(|index| format!("r{index}")).collect();
+    let of = |url: &str| {
+        json!({ "spec": json!({ "openapi": "3.1.0", "paths": { "/a": { "get": {} } }, "servers": [{ "url": url, "variables": {
+            "api": { "default": "v1", "enum": ["v1", "v2"] }, "region": { "default": "r1", "enum": regions } } }] })
+        .to_string(), "verbose_errors": true })
+    };
+    let step = build::<OasValidator>(of("https://{region}.example.com/{api}"));
+    for (head, fits) in [("GET /v1/a", true), ("GET /v2/a", true), ("GET /v3/a", false)] {
+        assert_eq!(faults(&step, head, "").is_none(), fits, "{head}");
+    }
+    let told = refused::<OasValidator>(of("/{region}/{api}"));
+    assert!(told.contains("more than 20 base paths"), "{told}");
+}
+
+#[test]
+fn the_parameters_of_an_operation_are_bounded() {
+    let many: Vec<Value> = (0..300).map(|index| json!({ "name": format!("p{index}"), "in": "query" })).collect();
+    let definition = json!({ "openapi": "3.1.0", "paths": { "/": { "parameters": many, "get": {} } } });
+    let told = refused::<OasValidator>(json!({ "spec": definition.to_string() }));
+    assert!(told.contains("more than 256 parameters"), "{told}");
+}
+
 #[test]
 fn u01_alternatives_that_lead_back_to_themselves_cost_no_more_than_the_value() {
     let filter = |name: &str| {
@@ -279,8 +374,8 @@ fn u01_values_of_servers_that_name_each_other_do_not_grow() {
         json!({ "a": { "default": many("{b}") }, "b": { "default": many("{c}") }, "c": { "default": many("x") } });
     let definition = json!({ "openapi": "3.1.0", "servers": [{ "url": format!("/{}", many("{a}")), "variables": variables }],
         "paths": { "/": { "get": {} } } });
-    // Whatever is served, it is told in time.
-    let _ = faults(&build::<OasValidator>(json!({ "spec": definition.to_string() })), "GET /", "");
+    let told = refused::<OasValidator>(json!({ "spec": definition.to_string() }));
+    assert!(told.contains("has more than 256 bytes"), "{told}");
 }
 
 #[test]
