@@ -3,15 +3,18 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use weir_testkit::TempDir;
+use weir_testkit::{TempDir, scaled};
 
 use crate::api::{Api, file};
 use crate::etcd::Etcd;
 use crate::weir;
 
 const MIB: u64 = 1 << 20;
-/// The changes of one resource, each with more than a megabyte before and after it.
-const CHANGES: u64 = 64;
+/// The changes of one resource, each with more than a megabyte before and after it: together more than `READING`.
+fn changes() -> u64 {
+    scaled(40, 64) as u64
+}
+
 /// What reading all of them may add to the node's memory: two parts of 8 MiB, each as text and read, and an answer.
 const READING: u64 = 64 * MIB;
 
@@ -40,13 +43,14 @@ fn large_revisions_are_read_in_parts() {
     let store = format!("store: {{ path: {}, history_bytes: 1GiB }}\n", directory.join("store.redb").display());
     let gateway = weir().start(&format!("worker_processes: 1\n{}{store}", file()));
     let mut api = Api::of(&gateway);
-    for id in 0..CHANGES {
+    let changes = changes();
+    for id in 0..changes {
         api.put("routes/large", &route(id, 1_300_000));
     }
-    assert_eq!(api.get("history?count=1&brief=true")["list"][0]["revision"], CHANGES);
+    assert_eq!(api.get("history?count=1&brief=true")["list"][0]["revision"], changes);
     let before = gateway.rss();
-    let brief = api.get(&format!("history?count={CHANGES}&brief=true"));
-    assert_eq!(brief["list"].as_array().map(Vec::len), Some(64));
+    let brief = api.get(&format!("history?count={changes}&brief=true"));
+    assert_eq!(brief["list"].as_array().map(|list| list.len() as u64), Some(changes));
     let of_another = api.get("history?count=1000&key=routes/another");
     assert_eq!(of_another["list"], json!([]), "all revisions are read for it");
     let table = api.get("/weir/v1/table/routes?since=1");
@@ -60,23 +64,24 @@ fn large_revisions_are_read_in_parts() {
 fn the_history_takes_no_more_bytes_than_it_may() {
     let directory = TempDir::new();
     let path = directory.join("store.redb");
-    let store = format!("store: {{ path: {}, history_bytes: 8MiB }}\n", path.display());
+    let store = format!("store: {{ path: {}, history_bytes: 2MiB }}\n", path.display());
     let gateway = weir().start(&format!("worker_processes: 1\n{}{store}", file()));
     let mut api = Api::of(&gateway);
-    for id in 0..CHANGES {
-        api.put("routes/large", &route(id, 1_300_000));
+    let changes = 64;
+    for id in 0..changes {
+        api.put("routes/large", &route(id, 325_000));
     }
-    assert_eq!(kept(&mut api), 3, "a revision takes 2.6 MB");
+    assert_eq!(kept(&mut api), 3, "a revision takes 650 kB");
     let bytes = fs::metadata(&path).expect("a store").len();
     println!("the file has {} MiB", bytes / MIB);
-    // 64 revisions would take 166 MB. Pages of deleted revisions are used again.
-    assert!(bytes <= 64 * MIB, "{} MiB", bytes / MIB);
+    // 64 revisions would take 41 MB. Pages of deleted revisions are used again.
+    assert!(bytes <= 16 * MIB, "{} MiB", bytes / MIB);
     let refused = api.ask("POST", "history/10/rollback", "", "");
     assert_eq!(refused.status, 400);
     assert!(refused.text().contains("`store.history_bytes` limit what is kept"), "{}", refused.text());
-    let rolled = api.ask("POST", &format!("history/{}/rollback", CHANGES - 1), "", "");
+    let rolled = api.ask("POST", &format!("history/{}/rollback", changes - 1), "", "");
     assert_eq!(rolled.status, 200, "{}", rolled.text());
-    assert_eq!(api.get("routes/large")["value"]["uri"], format!("/{}", CHANGES - 2));
+    assert_eq!(api.get("routes/large")["value"]["uri"], format!("/{}", changes - 2));
 }
 
 #[test]
