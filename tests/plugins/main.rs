@@ -11,6 +11,7 @@ mod consumers;
 mod error_pages;
 mod exact_limits;
 mod ext_authz;
+mod fetched_pages;
 mod forward_auth;
 mod graphql;
 mod grpc_transcode;

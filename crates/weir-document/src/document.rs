@@ -102,7 +102,7 @@ pub use secret_fields::{
 pub use secret_reference::{SecretReference, UnreadSecret};
 pub use secrets::SecretManager;
 pub use settings::{LogLevel, NodeSettings};
-pub use shares::{SPLITTING, TrafficShare};
+pub use shares::{PAGING, SPLITTING, TrafficShare};
 pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use stream_route::StreamRouteSpec;
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};

@@ -17,6 +17,7 @@ use crate::client_gateway::ClientGateway;
 use crate::consumer::{Consumer, Credential};
 use crate::content_buffer::ContentBuffer;
 use crate::held::Held;
+use crate::page::PageRequest;
 use crate::publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 use crate::responder::{Responder, ResponderRequest};
 use crate::route_upstream::RouteUpstream;
@@ -103,6 +104,7 @@ struct RareParts {
     time_limit: Option<Duration>,
     /// Those of a response that plugins receive as a whole, while they do.
     response_trailers: Trailers,
+    page: Option<Box<PageRequest>>,
 }
 
 impl RareParts {
@@ -130,10 +132,11 @@ impl RareParts {
             carrier,
             time_limit,
             response_trailers,
+            page,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
         (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
-        (*carrier, *time_limit, *response_trailers) = (None, None, Trailers::default());
+        (*carrier, *time_limit, *response_trailers, *page) = (None, None, Trailers::default(), None);
         body_masks.clear();
         publish_quotas.clear();
         delivery_quotas.clear();
@@ -593,6 +596,17 @@ impl Exchange {
     /// The responder that answers the exchange, if a plugin has set one.
     pub fn responder(&self) -> Option<&Arc<dyn Responder>> {
         self.rare.as_ref()?.responder.as_ref()
+    }
+
+    /// Has the page of an upstream take the place of the answer, for a plugin that replaces the response. If there is no page, the
+    /// answer stays, with the gateway's own page if it has none.
+    pub fn ask_for_page(&mut self, request: PageRequest) {
+        self.rare.get_or_insert_default().page = Some(Box::new(request));
+    }
+
+    /// The page that is to take the place of the answer.
+    pub fn take_page_request(&mut self) -> Option<Box<PageRequest>> {
+        self.rare.as_mut()?.page.take()
     }
 
     /// The attempts before the one in `upstream`, in order.

@@ -18,6 +18,7 @@ mod interner;
 pub mod messages;
 mod option_error;
 pub mod options;
+mod page;
 pub mod pattern;
 pub mod pattern_budget;
 pub mod plugin;
@@ -59,6 +60,7 @@ pub use messages::{
     MessageFilter, MessageHead, MessageKind, MessageLoss, MessageProtocol, MessageSource, MessageTerms, MessageVerdict,
     PingTerms, ReadMessages, StreamClose,
 };
+pub use page::PageRequest;
 pub use plugin::{Flow, Phases, Plugin, Waiting};
 pub use protos::{ProtoDefinitions, ProtoFault};
 pub use publishing::{DeliveryQuota, PublishQuota, PublishRefusal};

@@ -462,6 +462,11 @@ impl RequestHead {
         true
     }
 
+    /// Makes this a request of the gateway itself, without what the client has sent in place of the method.
+    pub fn forget_client_method(&mut self) {
+        self.client_method = None;
+    }
+
     /// Writes the request line, `Host`, and the present fields for which `keep` returns `true`. If the request line and `Host`
     /// are unchanged, they are copied in one piece with the verbatim fields that follow.
     #[inline]

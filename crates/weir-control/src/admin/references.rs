@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::kinds::{self, ResourceKind};
 use crate::document::kinds::KINDS;
-use crate::document::{ReferringPlugin, SPLITTING, TRANSCODING};
+use crate::document::{PAGING, ReferringPlugin, SPLITTING, TRANSCODING};
 use crate::stores::resources::{ResourceKey, ResourceView};
 use crate::stores::writes::PlanRefusal;
 
@@ -69,8 +69,9 @@ struct PluginReferences {
     whose: &'static str,
 }
 
-const PLUGINS: [PluginReferences; 2] = [
+const PLUGINS: [PluginReferences; 3] = [
     PluginReferences { of: SPLITTING, list: "upstreams", whose: "plugin in " },
+    PluginReferences { of: PAGING, list: "upstreams", whose: "plugin in " },
     PluginReferences { of: TRANSCODING, list: "protos", whose: "" },
 ];
 

@@ -1,17 +1,18 @@
-//! Upstreams in the options of a plugin: the shares of APISIX `traffic-split`.
+//! Upstreams in the options of plugins: the shares of APISIX `traffic-split`, and where `error-page` fetches pages.
 
 use super::resource::{self, Reference, ReferringPlugin, ResourceOrigin};
 use super::upstream::{self, UpstreamSpec};
 use crate::text::read::NodeReader;
 
-/// The plugin whose options refer to upstreams.
+/// The plugins whose options refer to upstreams.
 pub const SPLITTING: ReferringPlugin = ReferringPlugin { plugin: "traffic-split", option: "upstream_id" };
+pub const PAGING: ReferringPlugin = ReferringPlugin { plugin: "error-page", option: SPLITTING.option };
 
-/// An item of `weighted_upstreams` that has an upstream, inline or by id.
+/// Options that have an upstream, inline or by id.
 #[derive(Clone, Debug)]
 pub struct TrafficShare {
     pub origin: ResourceOrigin,
-    /// Its path in the options: `rules[0].weighted_upstreams[1]`.
+    /// Their path: `rules[0].weighted_upstreams[1]`.
     pub path: Box<str>,
     pub upstream: Option<UpstreamSpec>,
     pub upstream_id: Option<Reference>,
@@ -20,6 +21,10 @@ pub struct TrafficShare {
 /// The shares in the options of a plugin. Options of a wrong type are skipped; the plugin reports them.
 pub(super) fn read(plugin: &str, options: &NodeReader) -> Vec<TrafficShare> {
     let mut shares = Vec::new();
+    if plugin == PAGING.plugin {
+        let fetch = options.node().entry("fetch").map(|entry| options.below(entry)).filter(NodeReader::is_map);
+        shares.extend(fetch.and_then(|fetch| share(&fetch, "fetch".to_owned())));
+    }
     if plugin != SPLITTING.plugin {
         return shares;
     }

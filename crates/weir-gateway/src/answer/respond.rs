@@ -5,12 +5,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use weir_plugin::{EndedBy, Exchange, Stop};
+use weir_plugin::{EndedBy, Exchange, Held, PageRequest, Stop};
 use weir_proto::h2::ErrorCode;
 use weir_proto::head::reason;
 use weir_proto::{Framing, Known, Method, Trailers, Version};
 use weir_telemetry::exemplar::SampledTrace;
 
+use super::page::{self, PageUpstreams};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
@@ -34,11 +35,12 @@ pub async fn finish(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
     end: Result<AfterExchange, Stop>,
+    pages: &impl PageUpstreams,
 ) -> AfterExchange {
     let plugins = Plugins::of(worker, current, exchange);
     let after = match end {
         Ok(after) => after,
-        Err(stop) => Box::pin(refuse(worker, current, plugins, client, exchange, stop)).await,
+        Err(stop) => Box::pin(refuse(worker, current, plugins, client, exchange, (stop, pages))).await,
     };
     record(worker, current, plugins, exchange);
     after
@@ -51,7 +53,7 @@ async fn refuse(
     plugins: Plugins<'_>,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
-    stop: Stop,
+    (stop, pages): (Stop, &impl PageUpstreams),
 ) -> AfterExchange {
     let ending = stop.ending();
     if ending.blame != EndedBy::Policy {
@@ -67,26 +69,15 @@ async fn refuse(
         return if coding == HopFraming::UntilClose { AfterExchange::Reset } else { AfterExchange::Abort };
     }
     if matches!(stop, Stop::ClientGone | Stop::ClientStalled) {
-        exchange.response.clear();
-        exchange.response.status = ending.status;
-        return AfterExchange::Abort;
+        return leave_unanswered(exchange, stop);
     }
-    if stop != Stop::Answered {
-        write_answer(exchange, ending.status, stop);
-    }
-    if !exchange.response_replaced {
-        match plugins.on_response(exchange) {
-            Ok(()) | Err(Stop::Answered) => {}
-            Err(stop) => replace_answer(exchange, stop),
+    let _page = match make_answer(plugins, client, exchange, (stop, pages)).await {
+        Ok(page) => page,
+        Err(stop) => {
+            exchange.end_by(stop);
+            return leave_unanswered(exchange, stop);
         }
-    }
-    if plugins.see_response_bodies(exchange) {
-        match content::answer(plugins, exchange) {
-            Ok(()) | Err(Stop::Answered) => {}
-            Err(stop) => replace_answer(exchange, stop),
-        }
-    }
-    deny_success_of_connect(exchange);
+    };
     let drainable = remaining_body_to_drain(exchange);
     let keep_alive = exchange.request.keep_alive
         && !ending.close
@@ -100,6 +91,60 @@ async fn refuse(
         Some(rest) if keep_alive && drain(worker, client, rest).await => AfterExchange::KeepAlive,
         _ => AfterExchange::Close,
     }
+}
+
+fn leave_unanswered(exchange: &mut ServedExchange, stop: Stop) -> AfterExchange {
+    exchange.response.clear();
+    exchange.response.status = stop.ending().status;
+    AfterExchange::Abort
+}
+
+/// Makes the answer, which plugins see and change. What is returned counts a page of another upstream until it has been sent.
+///
+/// # Errors
+/// The client has left.
+async fn make_answer(
+    plugins: Plugins<'_>,
+    client: &mut impl ClientSide,
+    exchange: &mut ServedExchange,
+    (stop, pages): (Stop, &impl PageUpstreams),
+) -> Result<Option<Held>, Stop> {
+    if stop != Stop::Answered {
+        write_answer(exchange, stop.ending().status, stop);
+    }
+    if !exchange.response_replaced {
+        match plugins.on_response(exchange) {
+            Ok(()) | Err(Stop::Answered) => {}
+            Err(stop) => replace_answer(exchange, stop),
+        }
+    }
+    let page = match exchange.take_page_request() {
+        Some(request) => insert_page(client, exchange, (*request, pages)).await?,
+        None => None,
+    };
+    if plugins.see_response_bodies(exchange) {
+        match content::answer(plugins, exchange) {
+            Ok(()) | Err(Stop::Answered) => {}
+            Err(stop) => replace_answer(exchange, stop),
+        }
+    }
+    deny_success_of_connect(exchange);
+    Ok(page)
+}
+
+/// Puts the page of another upstream in the place of the answer, or the gateway's own if there is neither.
+async fn insert_page(
+    client: &mut impl ClientSide,
+    exchange: &mut ServedExchange,
+    (request, pages): (PageRequest, &impl PageUpstreams),
+) -> Result<Option<Held>, Stop> {
+    let page = page::insert(pages, client, exchange, request).await?;
+    if page.is_none() && exchange.body.is_empty() {
+        let (content_type, body) = own_page(exchange, exchange.response.status);
+        exchange.body.extend_from_slice(body.as_bytes());
+        exchange.response.head.set(b"Content-Type", content_type.as_bytes()).expect("constant and valid");
+    }
+    Ok(page)
 }
 
 /// A plugin cannot let the gateway's own answer pass.
@@ -181,15 +226,12 @@ fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
         }
         return;
     }
-    let accept = exchange.request.head.value(b"accept").unwrap_or_default();
-    let wants_json = accept.windows(4).any(|window| window.eq_ignore_ascii_case(b"json"));
-    let title = title(status);
     let _ = match stop {
         Stop::NoRoute => exchange.respond(status, "application/json", b"{\"error_msg\":\"404 Route Not Found\"}\n"),
-        _ if wants_json => {
-            exchange.respond(status, "application/json", format!("{{\"error_msg\":\"{status} {title}\"}}\n").as_bytes())
+        _ => {
+            let (content_type, body) = own_page(exchange, status);
+            exchange.respond(status, content_type, body.as_bytes())
         }
-        _ => exchange.respond(status, "text/html", page(status, title).as_bytes()),
     };
     // A type without content misleads clients that parse whatever is said to be JSON.
     if exchange.request.client_method() == Method::Head {
@@ -203,6 +245,16 @@ fn write_answer(exchange: &mut ServedExchange, status: u16, stop: Stop) {
     }
 }
 
+/// The gateway's own page, as JSON or HTML as the client prefers: its type and itself.
+fn own_page(exchange: &Exchange, status: u16) -> (&'static str, String) {
+    let accept = exchange.request.head.value(b"accept").unwrap_or_default();
+    let title = title(status);
+    match accept.windows(4).any(|window| window.eq_ignore_ascii_case(b"json")) {
+        true => ("application/json", format!("{{\"error_msg\":\"{status} {title}\"}}\n")),
+        false => ("text/html", html(status, title)),
+    }
+}
+
 /// The reason phrase that a page shows: for two statuses nginx's own.
 fn title(status: u16) -> &'static str {
     match status {
@@ -213,7 +265,7 @@ fn title(status: u16) -> &'static str {
 }
 
 /// An error page like nginx's, for browsers.
-fn page(status: u16, title: &str) -> String {
+fn html(status: u16, title: &str) -> String {
     format!(
         "<html>\n<head><title>{status} {title}</title></head>\n<body>\n<center><h1>{status} {title}</h1></center>\n</body>\n</html>\n"
     )

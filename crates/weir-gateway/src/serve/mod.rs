@@ -31,7 +31,7 @@ use crate::message::sides::ClientSide;
 use crate::plugins::chain::Plugins;
 use crate::plugins::{content, messages};
 use crate::route::Lookup;
-use crate::snapshot::{Route, Target};
+use crate::snapshot::{Route, Target, Timeouts};
 use crate::tail;
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
@@ -39,6 +39,7 @@ use acquire::PermitRequest;
 use admission::admit;
 use attempt::{Attempt, AttemptStart};
 use retry::Attempts;
+use subrequest::Pages;
 
 pub async fn serve(
     worker: &Rc<Worker>,
@@ -53,7 +54,8 @@ pub async fn serve(
         return Box::pin(observed(worker, &current, client, exchange)).await;
     }
     let end = answer(worker, &current, client, &mut exchange).await;
-    let after = respond::finish(worker, &current, client, &mut exchange, end).await; // where a Stop becomes a status
+    let pages = Pages { worker, current: &current };
+    let after = respond::finish(worker, &current, client, &mut exchange, end, &pages).await; // where a Stop becomes a status
     worker.buffers.recycle_exchange(exchange);
     after
 }
@@ -71,7 +73,8 @@ async fn observed(
     }
     let (meter, mut cpu_ns) = (&worker.meter, 0);
     let end = meter.over(&mut cpu_ns, answer(worker, current, client, &mut exchange)).await;
-    let finish = respond::finish(worker, current, client, &mut exchange, end);
+    let pages = Pages { worker, current };
+    let finish = respond::finish(worker, current, client, &mut exchange, end, &pages);
     let after = meter.over(&mut cpu_ns, finish).await;
     // Only exchanges picked at random count: a mean over traced requests, which a user chose, would not be representative.
     if exchange.measured {
@@ -145,7 +148,7 @@ async fn answer(
             };
             let mut timer = most.map(|most| timer(worker, exchange, most));
             let end = {
-                let mut served = pin!(proxy(worker, current, route, *number, client, exchange));
+                let mut served = pin!(proxy(worker, current, route.timeouts.as_ref(), *number, client, exchange));
                 // Polled at one place, so that an exchange without a timer pays a branch and no call. At the end of its time it is
                 // dropped: that closes its connection to the endpoint, or resets its stream.
                 poll_fn(|context| match (served.as_mut().poll(context), &mut timer) {
@@ -221,7 +224,7 @@ const NO_TIME_NS: u64 = 10_000;
 async fn proxy(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
-    route: &Route,
+    timeouts: Option<&Timeouts>,
     upstream: usize,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
@@ -232,7 +235,7 @@ async fn proxy(
     let picked = upstream.pick(exchange, attempts.tried, attempts.first_ns);
     let mut picked = picked.ok_or(Stop::NoEndpoint)?;
     loop {
-        let timeouts = route.timeouts.as_ref().unwrap_or(&upstream.settings.timeouts);
+        let timeouts = timeouts.unwrap_or(&upstream.settings.timeouts);
         let asked_ns = worker.now_ns();
         let (endpoint, permit, start) = match upstream.state.endpoints[picked].try_permit(worker) {
             Some(permit) => (picked, permit, AttemptStart::at(asked_ns)),

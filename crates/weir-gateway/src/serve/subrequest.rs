@@ -13,6 +13,7 @@ use weir_plugin::{
 use weir_proto::{Framing, RequestHead, Trailers, Version};
 
 use super::proxy;
+use crate::answer::page::PageUpstreams;
 use crate::answer::responder::{ForwardedAttempt, ResponderUpstream};
 use crate::context::WorkerContext;
 use crate::context::lifecycle::ServicePhase;
@@ -34,7 +35,7 @@ pub fn upstream(
     target: &Target,
 ) -> Option<ResponderUpstream> {
     let Target::Upstream(upstream) = *target else { return None };
-    let route = exchange.route.as_ref().map(MatchedRoute::number)?;
+    let route = Some(exchange.route.as_ref().map(MatchedRoute::number)?);
     let (worker, current, client) = (Rc::clone(worker), Rc::clone(current), exchange.client);
     let forwarded = ForwardedAttempt::default();
     let noted = Rc::clone(&forwarded);
@@ -45,8 +46,8 @@ pub fn upstream(
 struct SubrequestTarget {
     worker: Rc<Worker>,
     current: Rc<WorkerSnapshot>,
-    /// The route's number in the snapshot.
-    route: usize,
+    /// The route's number in the snapshot; `None` if the upstream is not that of a route.
+    route: Option<usize>,
     /// The upstream's number in the snapshot.
     upstream: usize,
     /// The client of the exchange that the responder answers.
@@ -73,6 +74,20 @@ impl RouteUpstream for SubrequestTarget {
     }
 }
 
+/// Sends requests for pages: to an upstream with its own time-outs, whatever route the exchange has.
+pub struct Pages<'a> {
+    pub worker: &'a Rc<Worker>,
+    pub current: &'a Rc<WorkerSnapshot>,
+}
+
+impl PageUpstreams for Pages<'_> {
+    fn send(&self, upstream: u32, request: RequestHead, client: ClientFacts) -> UpstreamAnswer {
+        let (worker, current) = (Rc::clone(self.worker), Rc::clone(self.current));
+        let (upstream, forwarded) = (upstream as usize, ForwardedAttempt::default());
+        SubrequestTarget { worker, current, route: None, upstream, client, forwarded }.begin(request, client, None)
+    }
+}
+
 impl SubrequestTarget {
     fn begin(&self, request: RequestHead, client: ClientFacts, forwarded: Option<ForwardedAttempt>) -> UpstreamAnswer {
         let (writer, answer) = AnswerWriter::new();
@@ -91,8 +106,8 @@ impl SubrequestTarget {
             let mut client = SubrequestClient::new(worker.context(), writer, Vec::new());
             client.forwarded = forwarded;
             client.watch().await;
-            let route = &current.snapshot.routes[route];
-            let end = proxy(&worker, &current, route, upstream, &mut client, &mut exchange).await;
+            let timeouts = route.and_then(|route| current.snapshot.routes[route].timeouts.as_ref());
+            let end = proxy(&worker, &current, timeouts, upstream, &mut client, &mut exchange).await;
             client.note(&exchange);
             client.end(end.map(drop));
             worker.buffers.recycle_exchange(exchange);

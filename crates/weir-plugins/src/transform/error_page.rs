@@ -9,18 +9,30 @@ use weir_plugin::{
 
 use crate::content::replace_response_content;
 
+mod fetched;
+
+use fetched::{FetchOptions, FetchedPages};
+
 /// Gives error responses of the gateway a body: no route matches, a plugin refuses the request, no endpoint answers.
 ///
 /// The status and the other header fields stay. Responses of upstreams are not changed, unless `upstream_errors` is set. The pages are
 /// those of the options and, if `enable` is set there, those of the plugin's metadata. The page of the options comes before that of the
 /// metadata, and within each the page for one status before that for a class. As a global rule, the plugin also serves requests
 /// that match no route. It runs after `response-rewrite`.
+///
+/// With `fetch`, another upstream makes the pages. It gets a `GET` request for each such error, with `X-Code` (the status), `X-Format` (the
+/// `Accept` of the client) and `X-Original-URI`; of the fields of the client's request only `Host`, `Accept`, `Accept-Encoding`,
+/// `Accept-Language`, `User-Agent`, `X-Request-ID`, `traceparent` and `tracestate`, so neither credentials nor content. The fields of its
+/// response take the place of those of the same name, whatever its status is. A page may have 1 MiB and take 10 seconds; if there is none,
+/// the client gets a page of the options or the gateway's own. Errors of gRPC calls have no pages.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorPage {
     /// Error responses of upstreams get the pages, too.
     #[serde(default)]
     upstream_errors: bool,
+    /// Errors whose pages another upstream makes.
+    fetch: Option<FetchOptions>,
     #[serde(flatten)]
     pages: ErrorPageOptions,
 }
@@ -92,14 +104,15 @@ impl Definition for ErrorPage {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let metadata = build.metadata::<ErrorPage>();
+        let has_fetch = self.fetch.is_some();
+        let fetched = self.fetch.map(|fetch| fetch.compile(build)).transpose()?.flatten();
         let own = self.pages.compile()?;
         let common = if metadata.enable { metadata.pages.compile()? } else { ErrorPages::default() };
-        if own.0.is_empty() && common.0.is_empty() {
-            let problem =
-                "has no page; give one, such as `error_404`, or set `enable` and pages in the plugin's metadata";
+        if own.0.is_empty() && common.0.is_empty() && !has_fetch {
+            let problem = "has no page; give one, such as `error_404`, `fetch`, or set `enable` and pages in the plugin's metadata";
             build.warnings.push(ConfigError::new("", problem));
         }
-        Ok(Arc::new(ErrorPageSender { upstream_errors: self.upstream_errors, own, common }))
+        Ok(Arc::new(ErrorPageSender { upstream_errors: self.upstream_errors, fetched, own, common }))
     }
 }
 
@@ -172,6 +185,7 @@ impl ErrorPages {
 
 struct ErrorPageSender {
     upstream_errors: bool,
+    fetched: Option<FetchedPages>,
     own: ErrorPages,
     /// Those of the metadata.
     common: ErrorPages,
@@ -187,10 +201,21 @@ impl Plugin for ErrorPageSender {
         if status < 400 || !(self.upstream_errors || exchange.is_answered_here()) {
             return Ok(());
         }
-        let Some(page) = self.own.find(status).or_else(|| self.common.find(status)) else { return Ok(()) };
-        let end = replace_response_content(exchange, &page.body);
-        exchange.response.head.set(b"Content-Type", &page.content_type).map_err(|_| Stop::Internal)?;
-        Err(end)
+        let request = self.fetched.as_ref().and_then(|fetched| fetched.request(exchange));
+        let is_fetched = request.is_some();
+        if let Some(request) = request {
+            exchange.ask_for_page(request);
+        }
+        match self.own.find(status).or_else(|| self.common.find(status)) {
+            Some(page) => {
+                let end = replace_response_content(exchange, &page.body);
+                exchange.response.head.set(b"Content-Type", &page.content_type).map_err(|_| Stop::Internal)?;
+                Err(end)
+            }
+            // What the gateway has written stays until the page has come; what an upstream sends is not waited for.
+            None if is_fetched && !exchange.is_answered_here() => Err(replace_response_content(exchange, b"")),
+            None => Ok(()),
+        }
     }
 }
 
