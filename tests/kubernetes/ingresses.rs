@@ -56,3 +56,40 @@ fn a_default_backend_answers_from_the_last_endpoint_of_a_service_to_its_next() {
     cluster.apply(service("web", web.addr()));
     wait("the Service answers again", "web");
 }
+
+#[test]
+fn a_default_backend_makes_the_pages_of_errors() {
+    let cluster = StandIn::start();
+    let web = Origin::serving(|request| {
+        let status = if request.target == "/gone" { 404 } else { 200 };
+        Answer::with(status, "Content-Type: text/plain\r\n", "web")
+    });
+    let sorry = Origin::serving(|request: &Request| {
+        let told =
+            ["x-code", "x-format", "x-original-uri", "x-namespace", "x-ingress-name", "x-service-name", "cookie"];
+        let told = told.map(|name| request.headers.get(name).unwrap_or("-").to_owned());
+        Answer::with(410, "", format!("{} {} {}", request.method, request.target, told.join(" ")))
+    });
+    let annotations =
+        ["default-backend", "custom-http-errors"].map(|name| format!("nginx.ingress.kubernetes.io/{name}"));
+    let [backend, errors] = annotations;
+    cluster.apply(ingress(json!({ backend: "sorry", errors: "404,502" })));
+    cluster.apply(service("web", web.addr()));
+    cluster.apply(service("sorry", sorry.addr()));
+    let port = free_port();
+    let file = format!("{}listen: [\"127.0.0.1:{port}\"]\n", cluster.node(", adopt_ingress_nginx: true"));
+    let _node = weir().start(&file);
+    let ask = |path: &str| {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: h\r\nAccept: text/html\r\nCookie: a=b\r\nContent-Length: 2\r\n\r\nok"
+        );
+        let mut client = Client::try_connect(([127, 0, 0, 1], port).into()).ok()?;
+        client.ask(request).ok().map(|answer| (answer.status, answer.text()))
+    };
+    eventually("the Service answers", DEADLINE, || {
+        ask("/").is_some_and(|(status, text)| status == 200 && text == "web")
+    });
+    assert_eq!(ask("/gone"), Some((410, "GET / 404 text/html /gone shop web web -".to_owned())));
+    drop(web);
+    assert_eq!(ask("/a"), Some((410, "GET / 502 text/html /a shop web web -".to_owned())));
+}

@@ -95,6 +95,33 @@ fn default_backend_answers_while_the_service_of_a_path_has_no_endpoint() {
 }
 
 #[test]
+fn pages_of_errors_come_from_the_default_backend() {
+    let of = |more: &[(&str, &str)], sorry: Option<&str>| {
+        let annotations = [&[("custom-http-errors", "404, 503")], more].concat();
+        let paths = &[("/", "web")];
+        translated(&[ingress("a", &annotations, paths), service("web", Some("10.0.0.1")), service("sorry", sorry)])
+    };
+    let options = |found: &Translation| resource(found, "ingress_shop_a_0")["plugins"]["error-page"].clone();
+    let found = of(&[("default-backend", "sorry")], Some("10.0.0.2"));
+    let asked =
+        json!({ "X-Namespace": "shop", "X-Ingress-Name": "a", "X-Service-Name": "web", "X-Service-Port": "80" });
+    let fetch = json!({
+        "statuses": [404, 503], "upstream_id": "shop_sorry_80", "headers": asked, "keep_status": false,
+    });
+    assert_eq!(options(&found), json!({ "upstream_errors": true, "fetch": fetch }));
+    let passed = of(&[("default-backend", "sorry"), ("disable-proxy-intercept-errors", "true")], Some("10.0.0.2"));
+    assert_eq!(options(&passed)["upstream_errors"], false);
+    for (more, sorry, said) in [
+        (&[("default-backend", "sorry")][..], None, "`shop/sorry` has no endpoint; errors are passed on"),
+        (&[], None, "needs `default-backend`"),
+    ] {
+        let found = of(more, sorry);
+        assert_eq!(options(&found), Value::Null);
+        assert!(messages(&found).iter().any(|message| message.contains(said)), "{:?}", messages(&found));
+    }
+}
+
+#[test]
 fn a_canary_without_endpoints_leaves_all_requests_to_the_main_ingress() {
     let canary = ingress("b", &[("canary", "true"), ("canary-weight", "50")], &[("/", "next")]);
     let of = |next| {

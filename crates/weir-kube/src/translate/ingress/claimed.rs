@@ -65,7 +65,9 @@ fn claim<'a>(
         IngressDialect::Standard => annotations::unread(&given),
     };
     if options.offline && claimed.settings.default_backend.take().is_some() {
-        let named = remarks.iter_mut().filter(|remark| remark.name == "default-backend");
+        claimed.settings.custom_errors.clear();
+        let named =
+            remarks.iter_mut().filter(|remark| ["default-backend", "custom-http-errors"].contains(&&*remark.name));
         named.for_each(|remark| {
             remark.treatment = Treatment::Left;
             remark.text =

@@ -135,10 +135,12 @@ impl RouteWriter<'_, '_> {
         scope: CookieScope,
         keys: &mut Map<String, Value>,
     ) -> Result<(), String> {
+        let site_path = path;
         let SitePath { claimed, path, .. } = path;
         let problem = match self.target(claimed, &path.backend, scope) {
             Ok(target) => {
                 keys.extend(target);
+                self.fetch_error_pages(host, site_path, scope, keys);
                 return Ok(());
             }
             Err(problem) => problem,
@@ -146,24 +148,33 @@ impl RouteWriter<'_, '_> {
         let Some(name) = &claimed.settings.default_backend else { return Err(problem) };
         let in_place = self.default_target(claimed, name, scope);
         keys.extend(in_place.map_err(|other| format!("{problem}, and of `default-backend`: {other}"))?);
-        let metadata = &claimed.ingress.metadata;
-        let service = path.backend.service.as_ref();
-        let port = service.map(|service| match &*service.port.name {
-            "" => service.port.number.to_string(),
-            name => name.to_owned(),
-        });
-        let told = json!({
-            "X-Code": "503",
-            "X-Format": "$http_accept",
-            "X-Namespace": metadata.namespace,
-            "X-Ingress-Name": metadata.name,
-            "X-Service-Name": service.map(|service| &*service.name).unwrap_or_default(),
-            "X-Service-Port": port.unwrap_or_default(),
-        });
+        let mut told = asked_of(site_path);
+        told["X-Code"] = "503".into();
+        told["X-Format"] = "$http_accept".into();
         set_fields(keys, told);
         let message = format!("`{}` of `{host}`: {problem}; `default-backend` answers", path.path);
         self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
         Ok(())
+    }
+
+    /// Has the default backend of the Ingress make the pages of the errors that `custom-http-errors` lists.
+    fn fetch_error_pages(&mut self, host: &str, path: &SitePath, scope: CookieScope, keys: &mut Map<String, Value>) {
+        let SitePath { claimed, path: rule, .. } = path;
+        let settings = &claimed.settings;
+        let (false, Some(name)) = (settings.custom_errors.is_empty(), &settings.default_backend) else { return };
+        match self.default_target(claimed, name, scope) {
+            Ok(mut fetch) => {
+                fetch.insert("statuses".to_owned(), json!(settings.custom_errors));
+                fetch.insert("headers".to_owned(), asked_of(path));
+                fetch.insert("keep_status".to_owned(), false.into());
+                *plugin(keys, "error-page") = json!({ "upstream_errors": !settings.passes_errors, "fetch": fetch });
+            }
+            Err(problem) => {
+                let message =
+                    format!("`custom-http-errors` of `{}` of `{host}`: {problem}; errors are passed on", rule.path);
+                self.translation.events.push(claimed.event(EventKind::Warning, "BackendNotFound", message));
+            }
+        }
     }
 
     /// The first port of a Service of the Ingress's namespace.
@@ -403,6 +414,21 @@ fn set_fields(keys: &mut Map<String, Value>, fields: Value) {
 fn plugin<'a>(keys: &'a mut Map<String, Value>, name: &str) -> &'a mut Value {
     let plugins = keys.entry("plugins").or_insert_with(|| json!({}));
     &mut plugins[name]
+}
+
+/// The fields by which ingress-nginx tells a default backend for which Ingress and Service it answers.
+fn asked_of(path: &SitePath) -> Value {
+    let (metadata, service) = (&path.claimed.ingress.metadata, path.path.backend.service.as_ref());
+    let port = service.map(|service| match &*service.port.name {
+        "" => service.port.number.to_string(),
+        name => name.to_owned(),
+    });
+    json!({
+        "X-Namespace": metadata.namespace,
+        "X-Ingress-Name": metadata.name,
+        "X-Service-Name": service.map(|service| &*service.name).unwrap_or_default(),
+        "X-Service-Port": port.unwrap_or_default(),
+    })
 }
 
 /// A route that answers every request with this status.

@@ -29,6 +29,10 @@ pub(super) struct IngressSettings {
     pub to_cluster_ip: bool,
     /// The Service that answers where the one of a path has no endpoint.
     pub default_backend: Option<String>,
+    /// The errors whose pages that Service makes.
+    pub custom_errors: Vec<u16>,
+    /// Those that come from the upstream are passed on.
+    pub passes_errors: bool,
     /// How certificates of clients are verified: `client` of `ssls`.
     pub client_certificates: Option<Value>,
 }

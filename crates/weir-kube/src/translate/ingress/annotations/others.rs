@@ -33,9 +33,11 @@ pub(super) const TABLE: &[Annotation] = &[
     annotation(
         "custom-http-errors",
         Reads::List,
-        Told,
+        Differs(custom_http_errors),
         OPTIONAL,
-        "Errors of the upstream are passed on; a page of another Service is not fetched.",
+        "In a cluster, with `default-backend`: `error-page.fetch` from the first port of that Service, whose status and fields the client \
+         gets, up to 1 MiB. The request for a page has the fields by which ingress-nginx tells what was asked, but neither content nor \
+         credentials.",
     ),
     annotation(
         "default-backend",
@@ -46,7 +48,13 @@ pub(super) const TABLE: &[Annotation] = &[
          and the other fields by which ingress-nginx tells it what was asked. A file of `weir convert ingress` names Services by \
          their DNS names, and has no such rule.",
     ),
-    annotation("disable-proxy-intercept-errors", Reads::Flag, Nothing, OPTIONAL, "Errors are passed on in any case."),
+    annotation(
+        "disable-proxy-intercept-errors",
+        Reads::Flag,
+        Served(pass_errors),
+        OPTIONAL,
+        "`true`: errors of the upstream are passed on; `custom-http-errors` is for those of the gateway.",
+    ),
     annotation(
         "enable-access-log",
         Reads::Flag,
@@ -131,6 +139,24 @@ fn mirror(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
         },
     }
     settings.plugins.insert("proxy-mirror".to_owned(), options);
+    Ok(())
+}
+
+fn custom_http_errors(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    let status = |text: &str| {
+        let status = text.parse().ok().filter(|status| (400..600).contains(status));
+        status.ok_or_else(|| format!("`{text}` is not the status of an error, 400 to 599"))
+    };
+    let statuses = given.list("custom-http-errors").into_iter().map(status).collect::<Result<Vec<u16>, String>>()?;
+    if given.text("default-backend").is_none() {
+        return Err("needs `default-backend`, the Service that makes the pages; errors are passed on".to_owned());
+    }
+    settings.custom_errors = statuses;
+    Ok(())
+}
+
+fn pass_errors(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
+    settings.passes_errors = given.flag("disable-proxy-intercept-errors", false);
     Ok(())
 }
 
