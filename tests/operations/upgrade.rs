@@ -180,6 +180,23 @@ fn f15_streams_stay_with_the_old_process_and_it_waits_for_them() {
 }
 
 #[test]
+fn a_process_that_drains_follows_no_change_of_the_file() {
+    let origin = origin();
+    let mut gateway = weir().start(&routes(&origin));
+    let mut events = Events::open(gateway.addr());
+    events.next().expect("an event");
+    upgrade(&gateway);
+    gateway.rewrite(&format!("worker_shutdown_timeout: 60\n{}", routes(&origin)));
+    gateway.signal(Signal::HUP); // the one that drains is asked, too
+    events.next().expect("another event");
+    drop(events);
+    assert!(gateway.wait_exit(DEADLINE).success());
+    let said = gateway.stderr();
+    let applied = said.lines().filter(|line| line.contains("configuration applied")).count();
+    assert_eq!((applied, said.contains("has not adopted")), (1, false), "{said}");
+}
+
+#[test]
 fn f15_a_stream_that_does_not_end_is_cut_off_when_the_time_is_up() {
     let origin = origin();
     let mut gateway = weir().start(&format!("worker_shutdown_timeout: 1\n{}", routes(&origin)));

@@ -88,10 +88,17 @@ impl ConfigWatch {
     }
 }
 
-impl Drop for ConfigWatch {
-    fn drop(&mut self) {
+impl ConfigWatch {
+    /// Ends the watch: what changes from now on is not published. A file system that does not respond is waited for only for a second.
+    pub fn end(&self) {
         let _ = self.commands.send(WatchCommand::End);
         let _ = self.ended.recv_timeout(END_LIMIT);
+    }
+}
+
+impl Drop for ConfigWatch {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

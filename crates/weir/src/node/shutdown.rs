@@ -36,6 +36,8 @@ impl Control {
         if end == End::Drain {
             say!("draining, for {} s at most", self.drain_patience().as_secs_f32());
         }
+        // A change would begin anew what ends here, and no worker would take it over.
+        self.watch.end();
         // After a hand-over, the new process waits for the release of these.
         self.acme.end();
         if end == End::HandOver {
