@@ -121,12 +121,15 @@ fn transport(result: &LoadResult) -> [ReportLine; 3] {
 fn generator(result: &LoadResult) -> ReportLine {
     let total = &result.total;
     let cpu = result.generator.cpu();
+    let busy_ns = cpu.busy_ns() as f64 / total.completed.max(1) as f64;
+    // The time in which it polls for work, which does not count, is of both kinds.
+    let user = cpu.user_ns as f64 / (cpu.user_ns + cpu.system_ns).max(1) as f64;
     let line = format!(
         "{:.0} % busy, {} of processor time per answer ({} user, {} system); late by {} (99.9 %: {})",
         (result.generator_busy() * 100.0).min(100.0),
-        time(cpu.busy_ns() as f64 / total.completed.max(1) as f64),
-        time(cpu.user_ns.saturating_sub(cpu.spin_ns) as f64 / total.completed.max(1) as f64),
-        time(cpu.system_ns as f64 / total.completed.max(1) as f64),
+        time(busy_ns),
+        time(busy_ns * user),
+        time(busy_ns * (1.0 - user)),
         time(total.lag.quantile(0.5) as f64),
         time(total.lag.quantile(0.999) as f64)
     );
