@@ -78,7 +78,7 @@ pub fn explain(
 ) -> Result<Explanation, Unexplained> {
     let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
     let candidates = Candidates::of(&snapshot, &document.settings, question).map_err(Unexplained::Request)?;
-    let Candidates { tried, chosen, near } = candidates;
+    let Candidates { tried, chosen, near, has_listener } = candidates;
     let resources = ResourceIndex::new(document);
     let plugins = rows(&resources, registry, chosen.as_deref());
     let upstream = chosen.as_deref().and_then(|id| outcome::target(&resources, resources.routes.find(id)?));
@@ -95,6 +95,7 @@ pub fn explain(
     Ok(Explanation {
         route: chosen,
         near,
+        has_listener,
         candidates: candidates.collect(),
         upstream: upstream.map(|(key, _)| key.into()),
         plugins: plugins.collect(),
@@ -130,6 +131,8 @@ pub(crate) struct Candidates {
     pub(crate) chosen: Option<Box<str>>,
     /// If it takes none of them.
     pub(crate) near: Option<NearPath>,
+    /// Whether the host is one that is served on the port: otherwise no route is tried.
+    pub(crate) has_listener: bool,
 }
 
 impl Candidates {
@@ -141,13 +144,15 @@ impl Candidates {
         question: &RequestDescription,
     ) -> Result<Candidates, String> {
         let exchange = exchange(settings, question)?;
-        let found = lookup(snapshot, &exchange).map(|lookup| snapshot.table.explain(&lookup)).unwrap_or_default();
+        let lookup = lookup(snapshot, &exchange);
+        let has_listener = lookup.is_some();
+        let found = lookup.map(|lookup| snapshot.table.explain(&lookup)).unwrap_or_default();
         let id_of = |candidate: &Candidate| snapshot.routes[candidate.route as usize].facts.route_id.clone();
         let tried: Vec<_> = found.into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
         let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
         let chosen = tried.iter().find(is_chosen).map(|(id, _)| id.clone());
         let near = if chosen.is_none() { near_path(snapshot, settings, question) } else { None };
-        Ok(Candidates { tried, chosen, near })
+        Ok(Candidates { tried, chosen, near, has_listener })
     }
 }
 

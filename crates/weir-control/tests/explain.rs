@@ -108,6 +108,7 @@ routes: [{ id: of-a, uri: /*, listeners: [a], plugins: {} }, { id: of-b, uri: /*
         assert_eq!(found.as_deref(), Some(route), "{text}");
         assert!(text.contains("no match: the request belongs to no listener of `listeners`"), "{text}");
     }
-    assert_eq!(explained("http://c.example/"), (None, "No route matches; the answer is 404.\n".to_owned()));
+    let told = "No listener of `listeners` has this host on this port, so no route is tried; the answer is 404.\n";
+    assert_eq!(explained("http://c.example/"), (None, told.to_owned()));
     assert_eq!(explained("http://a.example:81/").0, None);
 }

@@ -24,8 +24,9 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         let problem = json!({ "error_msg": "no configuration is served yet" });
         return Err(Box::new(answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &problem)));
     };
-    let Candidates { tried, chosen, near } = Candidates::of(&running.snapshot, &running.settings, &question)
-        .or_else(|problem| refuse(format!("invalid request: {problem}")))?;
+    let Candidates { tried, chosen, near, has_listener } =
+        Candidates::of(&running.snapshot, &running.settings, &question)
+            .or_else(|problem| refuse(format!("invalid request: {problem}")))?;
     let set = context.live.committed();
     let chosen = chosen.as_deref();
     let mut plugins = plugins(&set, context.registry, chosen);
@@ -37,6 +38,7 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         "route": chosen,
         "status": if chosen.is_none() { json!(404) } else { Value::Null },
         "near": near,
+        "has_listener": has_listener,
         "upstream": chosen.and_then(|id| target(&set, id)),
         "candidates": tried.iter().map(|(id, candidate)| told(id, candidate)).collect::<Vec<_>>(),
         "knows_consumers": plugins.iter().any(|plugin| plugin.entry.identifies && !plugin.is_off),

@@ -12,6 +12,9 @@ pub struct Explanation {
     /// If no route matches: a path that one takes, and that differs by its last slash alone.
     #[serde(default)]
     pub(super) near: Option<NearPath>,
+    /// Whether the host is one that is served on the port.
+    #[serde(default = "has_listener")]
+    pub(super) has_listener: bool,
     /// Routes in the order in which they are tried.
     pub(super) candidates: Vec<ExplainedCandidate>,
     /// The key of the resource that has the upstream, such as `upstreams/u1`, or of the hub: `hubs/h1`.
@@ -21,6 +24,11 @@ pub struct Explanation {
     pub(super) plugins: Vec<ExplainedRow>,
     /// Whether a plugin identifies the consumer, whose plugins then run as well.
     pub(super) knows_consumers: bool,
+}
+
+/// Of a node that does not say it.
+fn has_listener() -> bool {
+    true
 }
 
 /// A path, and the route that takes it.
@@ -63,9 +71,16 @@ impl Explanation {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { route, near, candidates, upstream, plugins, knows_consumers } = self;
-        if route.is_none() {
-            writeln!(f, "No route matches; the answer is 404.")?;
+        let Explanation { route, near, has_listener, candidates, upstream, plugins, knows_consumers } = self;
+        match route {
+            None if !has_listener => {
+                writeln!(
+                    f,
+                    "No listener of `listeners` has this host on this port, so no route is tried; the answer is 404."
+                )?;
+            }
+            None => writeln!(f, "No route matches; the answer is 404.")?,
+            Some(_) => {}
         }
         if let Some(NearPath { path, route }) = near {
             writeln!(f, "The path `{path}`, which differs by its last slash, is that of route/{route}.")?;
