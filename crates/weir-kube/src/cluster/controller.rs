@@ -69,7 +69,11 @@ pub struct ControllerState {
 
 /// A controller that runs. It ends when this value is dropped and its runtime ends.
 #[derive(Clone)]
-pub struct Controller(UnboundedSender<ControllerState>);
+pub struct Controller {
+    served: UnboundedSender<ControllerState>,
+    /// `None`: it takes part in no election.
+    leadership: Option<Leadership>,
+}
 
 impl Controller {
     /// Starts the controller on the current runtime.
@@ -77,6 +81,7 @@ impl Controller {
         let (served, from_node) = unbounded_channel();
         let (told, inbox) = channel(MOST_TOLD);
         let translator = Translator::new(settings.options.clone());
+        let leadership = settings.election.as_ref().map(|_| Leadership::default());
         let following = Following {
             cluster,
             settings,
@@ -92,15 +97,21 @@ impl Controller {
             state: ControllerState::default(),
             problem: None,
             has_started: false,
+            leadership: leadership.clone(),
         };
         tokio::spawn(following.run(inbox, from_node));
-        Controller(served)
+        Controller { served, leadership }
     }
 
     /// Reports what the node serves now.
     pub fn served(&self, state: ControllerState) {
         // It fails if the controller has ended, and with it what the report is for.
-        let _ = self.0.send(state);
+        let _ = self.served.send(state);
+    }
+
+    /// Whether it writes the statuses; also if nobody does.
+    pub fn is_leader(&self) -> bool {
+        self.leadership.as_ref().is_none_or(Leadership::is_held)
     }
 }
 
@@ -123,12 +134,12 @@ struct Following {
     problem: Option<String>,
     /// Whether everything has been listed once: nothing is published before.
     has_started: bool,
+    leadership: Option<Leadership>,
 }
 
 impl Following {
     async fn run(mut self, mut inbox: Receiver<(WatchScope, Told)>, mut from_node: UnboundedReceiver<ControllerState>) {
-        if let Some(election) = self.settings.election.clone() {
-            let leadership = Leadership::default();
+        if let Some((election, leadership)) = self.settings.election.clone().zip(self.leadership.clone()) {
             let writer = StatusWriter::new(Arc::clone(&self.cluster), self.board.clone(), leadership.clone());
             self.followers.spawn(writer.run());
             self.followers.spawn(election::elect(Arc::clone(&self.cluster), election, leadership));

@@ -297,6 +297,16 @@ impl TlsConnector {
         TlsConnector { config: Arc::new(config), id: self.id, server: self.server.clone() }
     }
 
+    /// The same terms, which are equal to no others: no connection is shared with other users of these terms.
+    ///
+    /// # Errors
+    /// The random number generator failed.
+    pub fn unshared(&self) -> Result<TlsConnector, InvalidTerms> {
+        let mut id = [0; 32];
+        aws_lc_rs::rand::fill(&mut id).map_err(wrong)?;
+        Ok(TlsConnector { id, ..self.apart() })
+    }
+
     /// The rustls configuration, for other users of rustls than this module.
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
