@@ -50,9 +50,12 @@ pub use checker::{ChangeCheck, ResourceChecker};
 pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use file_resources::FileResources;
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, ServedCluster, StateFeed, StateStream};
 pub use live::{LiveResources, ResourceEdit};
 pub use loader::{DocumentLoader, LoadedDocument};
 pub use names::NameLookups;
+pub use open::controller_name;
 pub use source::{Source, SourceDocument, SourceVersion, Wake};
 pub use transfer::{export_store, import_into_store};
 pub use trusted::http_client;

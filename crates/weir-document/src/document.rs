@@ -13,6 +13,7 @@ mod checks;
 mod complete;
 mod condition;
 mod consumer;
+mod controller;
 mod cpu_list;
 mod data_encryption;
 #[cfg(test)]
@@ -76,6 +77,7 @@ pub use certificate::{ClientVerification, NamedBy, Pem, PemSource, ServerName, S
 pub use checks::ActiveChecksSpec;
 pub use complete::{BesideDocument, CompleteDocument, Files, NamedFiles};
 pub use consumer::{ConsumerSpec, CredentialSpec};
+pub use controller::{MutualTlsFiles, PullSettings, ServedClusterSettings};
 pub use data_encryption::{DataEncryption, EncryptionKey, UNREADABLE, all_unreadable};
 pub use file_schema::file_schema;
 pub use hub::HubSpec;

@@ -3,7 +3,12 @@
 //! A thread follows the cluster and translates each change (`weir-kube`). The resources last translated stay in memory, and in a
 //! copy on disk that a node starts with while the API server cannot be reached.
 
+mod feed;
+mod followed;
+mod lines;
 mod policy_plugins;
+mod pulled;
+mod served_cluster;
 mod sink;
 mod told_faults;
 
@@ -29,7 +34,10 @@ use super::store::{CommitFailure, ResourceStore, StoreFailure, Substitute};
 use crate::document::KubernetesSettings;
 use crate::store_state::StoreState;
 use crate::text::diagnostic::Diagnostic;
+pub use feed::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, StateFeed, StateStream};
 pub(super) use policy_plugins::NodePlugins;
+pub(super) use pulled::PulledStore;
+pub use served_cluster::ServedCluster;
 use sink::StoreSink;
 
 /// How long a start waits for the API server before it uses the copy.
@@ -87,70 +95,92 @@ impl KubernetesStore {
         let keeping = move || runtime.block_on(keep_copy(disk_copy, to_copy));
         let thread = thread::Builder::new().name("weir-kubernetes".to_owned()).spawn(keeping);
         let thread = thread.map_err(|error| StoreFailure::new(format!("a thread cannot be started: {error}"), ""))?;
-        let report = NodeReport {
-            id: node,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_ms: now_ms(),
-            told_ms: 0,
-            served: ServedContent::default(),
-        };
         let mut store = KubernetesStore {
             name,
             mailbox,
             controller: Some(controller),
             copy,
             start: Mutex::default(),
-            report: Mutex::new(report),
+            report: Mutex::new(node_report(node)),
             thread: Some(thread),
         };
-        let start = store.first(known, told)?;
+        let start = first_content(&store.mailbox, known, &store.name, told, ADVICE)?;
         *store.start.get_mut().unwrap_or_else(PoisonError::into_inner) = start;
         Ok(store)
     }
+}
 
-    /// The resources of the first translation. If there is none in time, those of the copy.
-    fn first(&self, known: ResourceSet, told: &dyn Fn(&str)) -> Result<ResourceSet, StoreFailure> {
-        let patience = if known.revision > 0 { START_PATIENCE } else { FIRST_START_PATIENCE };
-        let deadline = Instant::now() + patience;
-        let mut has_told = false;
-        let mut content = self.mailbox.content();
-        while content.changes.is_empty() {
-            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
-                let problem = content.state.problem.clone().unwrap_or_else(|| "it does not answer".to_owned());
-                drop(content);
-                return if known.revision > 0 { Ok(known) } else { Err(self.never_reached(&problem)) };
-            };
-            let waited = self.mailbox.changed.wait_timeout(content, left.min(TELL_AFTER));
-            content = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if let Some(problem) = content.state.problem.as_ref().filter(|_| !has_told) {
-                told(&format!(
-                    "{} cannot be used yet, trying for {} seconds: {problem}",
-                    self.name,
-                    patience.as_secs()
-                ));
-                has_told = true;
-            }
+/// The first resources that the thread of a store leaves in the mailbox. If there are none in time, those of the copy.
+fn first_content(
+    mailbox: &Mailbox,
+    known: ResourceSet,
+    name: &str,
+    told: &dyn Fn(&str),
+    advice: &str,
+) -> Result<ResourceSet, StoreFailure> {
+    let patience = if known.revision > 0 { START_PATIENCE } else { FIRST_START_PATIENCE };
+    let deadline = Instant::now() + patience;
+    let mut has_told = false;
+    let mut content = mailbox.content();
+    while content.changes.is_empty() {
+        let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+            let problem = content.state.problem.clone().unwrap_or_else(|| "it does not answer".to_owned());
+            drop(content);
+            let problem = format!("{name} cannot be used, tried for {FIRST_START_PATIENCE:?}: {problem}");
+            return if known.revision > 0 { Ok(known) } else { Err(StoreFailure::away(problem, advice)) };
+        };
+        let waited = mailbox.changed.wait_timeout(content, left.min(TELL_AFTER));
+        content = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if let Some(problem) = content.state.problem.as_ref().filter(|_| !has_told) {
+            told(&format!("{name} cannot be used yet, trying for {} seconds: {problem}", patience.as_secs()));
+            has_told = true;
         }
-        let mut set = known;
-        for change in std::mem::take(&mut content.changes) {
-            let OutsideChange::Some { revision, resources } = change else { continue };
-            set.revision = revision;
-            for (key, resource) in resources {
-                match resource {
-                    Some(resource) => drop(set.all.insert(key, resource)),
-                    None => drop(set.all.remove(&key)),
-                }
-            }
-        }
-        Ok(set)
     }
+    let mut set = known;
+    for change in std::mem::take(&mut content.changes) {
+        let OutsideChange::Some { revision, resources } = change else { continue };
+        set.revision = revision;
+        for (key, resource) in resources {
+            match resource {
+                Some(resource) => drop(set.all.insert(key, resource)),
+                None => drop(set.all.remove(&key)),
+            }
+        }
+    }
+    Ok(set)
+}
 
-    fn never_reached(&self, problem: &str) -> StoreFailure {
-        StoreFailure::away(
-            format!("{} cannot be used, tried for {FIRST_START_PATIENCE:?}: {problem}", self.name),
-            "check `store.kubernetes` and the rights of the credentials, then start the node again; a node that has read the \
-             objects once starts without the API server, from the copy in its data directory (`data_dir`)",
-        )
+const ADVICE: &str = "check `store.kubernetes` and the rights of the credentials, then start the node again; a node that has read the \
+                      objects once starts without the API server, from the copy in its data directory (`data_dir`)";
+
+/// What is known of a node that starts.
+fn node_report(id: String) -> NodeReport {
+    NodeReport {
+        id,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_ms: now_ms(),
+        told_ms: 0,
+        served: ServedContent::default(),
+    }
+}
+
+/// A resource that is set aside, with the problem.
+fn problem_of((key, fault): (&ResourceKey, &Diagnostic)) -> (String, String) {
+    // The path begins with the key of the resource.
+    let problem = match fault.path.split_once(": ") {
+        Some((_, place)) => format!("{place}: {}", fault.problem),
+        None => fault.problem.clone(),
+    };
+    (key.as_str().to_owned(), problem)
+}
+
+/// What is served in place of a resource that cannot be served.
+fn substitute_of(key: &ResourceKey, json: &str) -> Substitute {
+    let value = serde_json::from_str(json).unwrap_or_default();
+    match ResourceList::find(key.list()).map(|list| substitute(list, key.id(), &value)) {
+        None | Some(SubstituteResource::Last) => Substitute::Last,
+        Some(SubstituteResource::Nothing) => Substitute::Nothing,
+        Some(SubstituteResource::Other(value)) => Substitute::Text(value.to_string().into()),
     }
 }
 
@@ -235,12 +265,7 @@ impl ResourceStore for KubernetesStore {
     }
 
     fn substitute(&self, key: &ResourceKey, json: &str) -> Substitute {
-        let value = serde_json::from_str(json).unwrap_or_default();
-        match ResourceList::find(key.list()).map(|list| substitute(list, key.id(), &value)) {
-            None | Some(SubstituteResource::Last) => Substitute::Last,
-            Some(SubstituteResource::Nothing) => Substitute::Nothing,
-            Some(SubstituteResource::Other(value)) => Substitute::Text(value.to_string().into()),
-        }
+        substitute_of(key, json)
     }
 
     fn told(&self, key: &ResourceKey, json: &str, fault: Diagnostic) -> Diagnostic {
@@ -276,16 +301,8 @@ impl SharedStore for KubernetesStore {
 
     fn serves(&self, served: ServedContent, set_aside: &BTreeMap<ResourceKey, Diagnostic>) {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).served = served;
-        let told = |(key, fault): (&ResourceKey, &Diagnostic)| {
-            // The path begins with the key of the resource.
-            let problem = match fault.path.split_once(": ") {
-                Some((_, place)) => format!("{place}: {}", fault.problem),
-                None => fault.problem.clone(),
-            };
-            (key.as_str().to_owned(), problem)
-        };
         if let Some(controller) = &self.controller {
-            let set_aside = set_aside.iter().map(told).collect();
+            let set_aside = set_aside.iter().map(problem_of).collect();
             controller.served(ControllerState { revision: served.revision, set_aside });
         }
     }

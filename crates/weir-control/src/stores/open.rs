@@ -14,7 +14,7 @@ use super::file::FileSource;
 use super::file_access::FileAccess;
 use super::file_resources::FileResources;
 #[cfg(feature = "kubernetes")]
-use super::kubernetes::{KubernetesStore, NodePlugins};
+use super::kubernetes::{KubernetesStore, NodePlugins, PulledStore};
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
@@ -22,7 +22,7 @@ use super::resource_source::{AcceptedSettings, ResourceSource};
 use super::secret_cipher::{CipherForm, SecretCipher};
 use super::store::{ResourceStore, StoreFailure};
 use crate::data_directory::{data_directory, store_path};
-use crate::document::{KubernetesSettings, NodeSettings, StoreKind, StoreSettings};
+use crate::document::{KubernetesSettings, NodeSettings, PullSettings, StoreKind, StoreSettings};
 use crate::text::diagnostic::Diagnostic;
 
 const NODE_NAME: &str = "node-name";
@@ -119,6 +119,7 @@ fn open_store(
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize, store.history_bytes)),
         StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, opening)?,
+        StoreKind::Controller(controller) => open_controller(settings, controller, beside, serves, told)?,
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
             let mut etcd = match serves {
@@ -151,6 +152,31 @@ fn open_cluster(
     Ok(Box::new(KubernetesStore::open(cluster, node, beside, (plugins, opening.told))?))
 }
 
+#[cfg(feature = "kubernetes")]
+fn open_controller(
+    settings: &NodeSettings,
+    controller: &PullSettings,
+    beside: &Path,
+    serves: bool,
+    told: &dyn Fn(&str),
+) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    let directory = data_directory(settings, beside);
+    // A command is not a node: it has no copy.
+    let node = serves.then(|| Ok((node_name(&directory)?, directory.as_path()))).transpose()?;
+    Ok(Box::new(PulledStore::open(controller, &settings.dns, node, beside, told)?))
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn open_controller(
+    _settings: &NodeSettings,
+    _controller: &PullSettings,
+    _beside: &Path,
+    _serves: bool,
+    _: &dyn Fn(&str),
+) -> Result<Box<dyn ResourceStore>, StoreFailure> {
+    Err(StoreFailure::new("this build has no client for Kubernetes", "build with the Cargo feature `kubernetes`"))
+}
+
 #[cfg(not(feature = "kubernetes"))]
 fn open_cluster(
     _settings: &NodeSettings,
@@ -160,6 +186,11 @@ fn open_cluster(
     _: &StoreOpening,
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     Err(StoreFailure::new("this build has no client for Kubernetes", "build with the Cargo feature `kubernetes`"))
+}
+
+/// The name of a controller that starts: unlike all others, also on the same machine.
+pub fn controller_name() -> String {
+    new_name()
 }
 
 /// The name of this node in its group: the machine's host name and a random suffix, kept in a file so that it stays the same.
@@ -174,10 +205,15 @@ fn node_name(directory: &Path) -> Result<String, StoreFailure> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unusable(error)),
         _ => {}
     }
+    let name = new_name();
+    fs::create_dir_all(directory).and_then(|()| fs::write(&path, format!("{name}\n"))).map_err(unusable)?;
+    Ok(name)
+}
+
+/// The host name of the machine, and a random suffix.
+fn new_name() -> String {
     let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let machine: String =
         machine.trim().chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
-    let name = format!("{machine}-{:08x}", rand::random::<u32>());
-    fs::create_dir_all(directory).and_then(|()| fs::write(&path, format!("{name}\n"))).map_err(unusable)?;
-    Ok(name)
+    format!("{machine}-{:08x}", rand::random::<u32>())
 }

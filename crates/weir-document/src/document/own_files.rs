@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::admin::{AdminAddress, AdminSettings, AdminTls};
 use super::certificate::Pem;
+use super::controller::{MutualTlsFiles, ServedClusterSettings};
 use super::resource_access::OwnFiles;
 use super::settings::NodeSettings;
 use super::store::{EtcdSettings, EtcdTlsFiles, StoreKind};
@@ -17,6 +18,7 @@ impl NodeSettings {
             trusted,
             store,
             admin,
+            controller,
             // The directory of the node's data is refused as a whole.
             data_dir: _,
             // These are the lists of what resources may use.
@@ -50,7 +52,19 @@ impl NodeSettings {
                 public.extend(authorities.iter().map(|file| path(file)));
             }
             Some(StoreKind::Kubernetes(cluster)) => private.extend(cluster.kubeconfig.iter().map(|file| path(file))),
-            Some(StoreKind::Standalone | StoreKind::Etcd(_)) | None => {}
+            Some(StoreKind::Standalone | StoreKind::Etcd(_) | StoreKind::Controller(_)) | None => {}
+        }
+        let pulling = store.as_ref().and_then(|store| match &store.kind {
+            StoreKind::Controller(settings) => Some(&settings.tls),
+            _ => None,
+        });
+        if let Some(ServedClusterSettings { kubernetes, .. }) = controller {
+            private.extend(kubernetes.kubeconfig.iter().map(|file| path(file)));
+        }
+        for tls in pulling.into_iter().chain(controller.iter().map(|controller| &controller.tls)) {
+            let MutualTlsFiles { cert, key, authorities } = tls;
+            private.extend([path(cert), path(key)]);
+            public.push(path(authorities));
         }
         if let Some(admin) = admin {
             let AdminSettings {

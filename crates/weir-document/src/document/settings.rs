@@ -16,6 +16,7 @@ use super::access_log::AccessLogSpec;
 use super::acme::AcmeSpec;
 use super::admin::{ADMIN, AdminSettings};
 use super::certificate::Pem;
+use super::controller::ServedClusterSettings;
 use super::data_encryption::DataEncryption;
 use super::listen::{self, Listen};
 use super::listener::AllowedAddresses;
@@ -65,6 +66,8 @@ pub struct NodeSettings {
     /// The source of the resources; `None` means this file.
     pub store: Option<StoreSettings>,
     pub admin: Option<AdminSettings>,
+    /// What makes this the file of a controller, and not of a node.
+    pub controller: Option<ServedClusterSettings>,
     /// What resources of the store may use of the node.
     pub resources: ResourceRights,
     /// The encryption of secrets in the store; `None` means no encryption.
@@ -196,6 +199,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         data_dir: fields.read(&NODE.data_dir),
         store,
         admin: fields.read(&NODE.admin),
+        controller: controller(fields),
         data_encryption: data_encryption(fields),
         price_every: fields.value(&NODE.price_every),
         metrics_names: fields.value(&NODE.metrics_names),
@@ -253,6 +257,18 @@ fn store(fields: &MapReader) -> Option<StoreSettings> {
         at.report_advising("is a store that the Admin API fills, and there is no Admin API", "add `admin`");
     }
     Some(store)
+}
+
+/// `controller`, whose resources come from its cluster alone.
+fn controller(fields: &MapReader) -> Option<ServedClusterSettings> {
+    let at = fields.get(&NODE.controller)?;
+    if fields.has(&NODE.store) || fields.has(&NODE.admin) {
+        at.report_advising(
+            "is of a controller, and `store` and `admin` are of a node",
+            "give the controller a file of its own: `weir controller -c FILE`",
+        );
+    }
+    fields.read(&NODE.controller)
 }
 
 /// `data_encryption`, which needs a store.

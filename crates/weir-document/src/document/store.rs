@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
+use super::controller::{self, PULL, PullSettings};
 use super::kubernetes::{self, KUBERNETES, KubernetesSettings};
 use super::reference_text::literal_secret;
 use crate::keys;
@@ -37,6 +38,8 @@ pub enum StoreKind {
     Etcd(EtcdSettings),
     /// The objects of a Kubernetes cluster, translated. They are changed there.
     Kubernetes(KubernetesSettings),
+    /// The same, from controllers that follow the cluster.
+    Controller(PullSettings),
 }
 
 /// A cluster of etcd.
@@ -79,11 +82,13 @@ const LEAST_HISTORY_BYTES: u64 = 1 << 20;
 const MOST_PATH: usize = 4_096;
 
 keys! {
-    /// A store: a file of the node, a cluster of etcd, or a cluster of Kubernetes.
+    /// A store: a file of the node, a cluster of etcd, a cluster of Kubernetes, or controllers that follow one.
     pub(super) static STORE: StoreKeys = "store", rules &[
         KeyRule::AtMostOne("path", "etcd"), KeyRule::AtMostOne("path", "kubernetes"),
         KeyRule::AtMostOne("etcd", "kubernetes"), KeyRule::AtMostOne("history", "kubernetes"),
-        KeyRule::AtMostOne("history_bytes", "kubernetes"),
+        KeyRule::AtMostOne("history_bytes", "kubernetes"), KeyRule::AtMostOne("path", "controller"),
+        KeyRule::AtMostOne("etcd", "controller"), KeyRule::AtMostOne("kubernetes", "controller"),
+        KeyRule::AtMostOne("history", "controller"), KeyRule::AtMostOne("history_bytes", "controller"),
     ];
 
     /// The file of an embedded store.
@@ -97,6 +102,9 @@ keys! {
     etcd: SubMap<EtcdSettings> = section(&ETCD, read_etcd), own(), guide("clusters.md");
     /// A cluster of Kubernetes whose objects are the resources. They are changed there.
     kubernetes: SubMap<KubernetesSettings> = section(&KUBERNETES, kubernetes::read), own(), guide("kubernetes.md");
+    /// Controllers (`weir controller`) that follow a cluster, so that this node needs no rights there.
+    controller: SubMap<PullSettings> = section(&PULL, controller::read_pull), own(),
+        guide("kubernetes.md#controllers-apart-from-nodes");
 }
 
 keys! {
@@ -167,10 +175,14 @@ pub(super) fn store(at: &NodeReader) -> Option<StoreSettings> {
     let fields = at.keys(&STORE)?;
     let path = fields.read(&STORE.path);
     let (history, history_bytes) = (fields.value(&STORE.history).into(), fields.value(&STORE.history_bytes));
-    let kind = match (fields.has(&STORE.etcd), fields.has(&STORE.kubernetes)) {
-        (true, _) => StoreKind::Etcd(fields.read(&STORE.etcd)?),
-        (false, true) => StoreKind::Kubernetes(fields.read(&STORE.kubernetes)?),
-        (false, false) => StoreKind::Embedded { path },
+    let kind = if fields.has(&STORE.etcd) {
+        StoreKind::Etcd(fields.read(&STORE.etcd)?)
+    } else if fields.has(&STORE.kubernetes) {
+        StoreKind::Kubernetes(fields.read(&STORE.kubernetes)?)
+    } else if fields.has(&STORE.controller) {
+        StoreKind::Controller(fields.read(&STORE.controller)?)
+    } else {
+        StoreKind::Embedded { path }
     };
     Some(StoreSettings { kind, history, history_bytes })
 }

@@ -1,6 +1,5 @@
 //! What becomes of a translation: the changes from the one before it.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -8,19 +7,15 @@ use weir_kube::cluster::ResourceSink;
 use weir_kube::{DerivedResource, ResourceList};
 
 use super::CopiedChanges;
+use super::followed::FollowedSet;
 use crate::stores::mailbox::Mailbox;
-use crate::stores::resources::{ResourceKey, ResourceSet, StoredResource};
-use crate::stores::shared::OutsideChange;
+use crate::stores::resources::{ResourceKey, ResourceSet};
 
 /// Compares each translation with the last one, and leaves the changes in the mailbox.
 pub(super) struct StoreSink {
     mailbox: Arc<Mailbox>,
     server: String,
-    set: ResourceSet,
-    changes: BTreeMap<ResourceKey, Option<StoredResource>>,
-    /// Until the first translation is published, the resources of the copy that it does not have.
-    unconfirmed: Option<BTreeSet<ResourceKey>>,
-    copied: UnboundedSender<CopiedChanges>,
+    followed: FollowedSet,
 }
 
 impl StoreSink {
@@ -31,60 +26,30 @@ impl StoreSink {
         set: ResourceSet,
         copied: UnboundedSender<CopiedChanges>,
     ) -> StoreSink {
-        let unconfirmed = Some(set.all.keys().cloned().collect());
-        StoreSink { mailbox, server: server.to_owned(), set, changes: BTreeMap::new(), unconfirmed, copied }
-    }
-
-    fn drop_resource(&mut self, key: ResourceKey) {
-        if self.set.all.remove(&key).is_some() {
-            self.changes.insert(key, None);
-        }
+        let followed = FollowedSet::new(Arc::clone(&mailbox), set, copied);
+        StoreSink { mailbox, server: server.to_owned(), followed }
     }
 }
 
 impl ResourceSink for StoreSink {
     fn put(&mut self, resource: DerivedResource) {
         let DerivedResource { kind, id, value, .. } = resource;
-        let key = ResourceKey::new(kind.list(), &id);
-        let json = value.to_string();
-        if let Some(unconfirmed) = &mut self.unconfirmed {
-            unconfirmed.remove(&key);
-        }
-        let known = self.set.all.get(&key);
-        if known.is_some_and(|known| *known.json == *json) {
-            return;
-        }
-        let revision = self.set.revision + 1;
-        let created = known.map_or(revision, |known| known.created);
-        let new = StoredResource { json: json.into(), created, modified: revision, expires_ms: None };
-        self.changes.insert(key.clone(), Some(new.clone()));
-        self.set.all.insert(key, new);
+        self.followed.put(ResourceKey::new(kind.list(), &id), value.to_string());
     }
 
     fn remove(&mut self, kind: ResourceList, id: &str) {
-        self.drop_resource(ResourceKey::new(kind.list(), id));
+        self.followed.remove(ResourceKey::new(kind.list(), id));
     }
 
     fn publish(&mut self) -> u64 {
-        let unconfirmed = self.unconfirmed.take();
-        let is_first = unconfirmed.is_some();
-        unconfirmed.into_iter().flatten().for_each(|key| self.drop_resource(key));
-        if is_first {
+        if !self.followed.has_published() {
             self.mailbox.state(true, &self.server, None);
         }
-        if !self.changes.is_empty() || is_first {
-            self.set.revision += 1;
-            let revision = self.set.revision;
-            let changes: Vec<_> = std::mem::take(&mut self.changes).into_iter().collect();
-            // It fails if the node ends.
-            let _ = self.copied.send((revision, changes.clone()));
-            self.mailbox.put(OutsideChange::Some { revision, resources: changes });
-        }
-        self.set.revision
+        self.followed.publish()
     }
 
     fn tell(&mut self, problem: Option<&str>) {
-        let is_connected = problem.is_none() && self.unconfirmed.is_none();
+        let is_connected = problem.is_none() && self.followed.has_published();
         self.mailbox.state(is_connected, &self.server, problem.map(str::to_owned));
     }
 }
@@ -96,6 +61,8 @@ mod tests {
     use weir_kube::objects::{Kind, ObjectRef};
 
     use super::*;
+    use crate::stores::resources::StoredResource;
+    use crate::stores::shared::OutsideChange;
 
     fn sink(set: ResourceSet) -> (StoreSink, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox::default());

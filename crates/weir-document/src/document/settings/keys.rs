@@ -11,6 +11,7 @@ use super::super::access_log::{self, ACCESS_LOG, AccessLogSpec};
 use super::super::acme::{self, ACME, AcmeSpec};
 use super::super::admin::{self, ADMIN, AdminSettings};
 use super::super::certificate::{self, Pem};
+use super::super::controller::{self, CONTROLLER, ServedClusterSettings};
 use super::super::cpu_list;
 use super::super::data_encryption;
 use super::super::data_encryption::{DATA_ENCRYPTION, DataEncryption};
@@ -86,6 +87,9 @@ keys! {
     /// Where resources are read from instead of this file, which then must not contain any.
     store: Custom<StoreSettings> = custom("`embedded`, `standalone`, or a map", store::schema, store::store).with(&STORE), own(),
         restart(), absent("`embedded` with `admin`, otherwise none"), example("{ path: /var/lib/weir/store.redb }"), guide("admin-api.md");
+    /// Makes this the file of a controller (`weir controller`): it follows a cluster, and serves no traffic.
+    controller: SubMap<ServedClusterSettings> = section(&CONTROLLER, controller::read), own(), restart(), absent("none"),
+        guide("kubernetes.md#controllers-apart-from-nodes");
     /// Environment variables that resources of a store may read with `$env://`. `*` at the end of a name stands for any rest.
     resource_env: List<Custom<NameRule>> = list(NAME_RULE), own(), absent("none"), example("[SHOP_TOKEN]"),
         guide("admin-api.md#variables-secrets-and-files");

@@ -1,0 +1,321 @@
+//! Connections to controllers, one at a time.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use weir_client::{
+    AnswerContent, CallSettings, HttpClient, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification,
+    ServiceUrl,
+};
+use weir_net::backoff::Backoff;
+use weir_net::tls::{self, TlsConnector, Trust, UpstreamTerms};
+
+use super::super::followed::FollowedSet;
+use super::super::lines::{MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, MOST_STATE, SILENCE, ServedReport, StateLine};
+use super::{NodeServes, PullFiles, RevisionPairs};
+use crate::stores::mailbox::Mailbox;
+
+/// The pauses between rounds of all controllers.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(3));
+/// The time for a connection with its TLS handshake.
+const CONNECT: Duration = Duration::from_secs(3);
+/// The time for the answer to a report.
+const REPORT: Duration = Duration::from_secs(5);
+/// The pauses after which a node looks for the controller that writes the statuses, if its own does not: that one has to know what nodes
+/// serve. They grow, since the writer may be none that nodes can reach.
+const LOOK_FOR_LEADER: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
+/// The most bytes of an error of a controller that are told.
+const MOST_ERROR: usize = 300;
+
+/// Pulls the state until the store is dropped.
+pub(super) struct Puller {
+    files: PullFiles,
+    node: String,
+    mailbox: Arc<Mailbox>,
+    followed: FollowedSet,
+    served: watch::Receiver<NodeServes>,
+    /// The index of the controller to connect to next.
+    next: usize,
+    failures: u32,
+}
+
+/// The store has been dropped.
+struct StoreDropped;
+
+/// An open stream of a controller.
+struct PullSession {
+    host: String,
+    client: HttpClient,
+    how: CallSettings,
+    lines: LineReader,
+    stream: String,
+    is_leader: bool,
+    pairs: RevisionPairs,
+    told: Option<ServedReport>,
+}
+
+impl Puller {
+    pub(super) fn new(
+        files: PullFiles,
+        node: String,
+        mailbox: Arc<Mailbox>,
+        followed: FollowedSet,
+        served: watch::Receiver<NodeServes>,
+    ) -> Puller {
+        // A random first one, so that nodes that start together do not all use the same.
+        let next = rand::random_range(0..files.settings.hosts.len().max(1));
+        Puller { files, node, mailbox, followed, served, next, failures: 0 }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let host = self.next_host();
+            let ended = tokio::select! {
+                opened = PullSession::open(&self.files, &host, &self.node) => opened.map(Some),
+                () = dropped(self.served.clone()) => return,
+            };
+            let problem = match ended {
+                Ok(Some(session)) => match self.follow(session).await {
+                    Ok(problem) => problem,
+                    Err(StoreDropped) => return,
+                },
+                Ok(None) => return,
+                Err(problem) => format!("{host}: {problem}"),
+            };
+            self.failures += 1;
+            self.mailbox.state(false, &host, Some(problem));
+            let rounds = self.failures / u32::try_from(self.files.settings.hosts.len()).unwrap_or(1).max(1);
+            let pause = PAUSES.after(rounds.saturating_add(1)).mul_f64(rand::random_range(0.5..1.5));
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = dropped(self.served.clone()) => return,
+            }
+        }
+    }
+
+    fn next_host(&mut self) -> String {
+        let hosts = &self.files.settings.hosts;
+        let host = hosts[self.next % hosts.len()].to_string();
+        self.next = self.next.wrapping_add(1);
+        host
+    }
+
+    /// Follows controllers for as long as there is a stream. Returns why there is none.
+    async fn follow(&mut self, mut session: PullSession) -> Result<String, StoreDropped> {
+        self.followed.begin_all();
+        let mut looks = 1;
+        let mut look = Instant::now() + LOOK_FOR_LEADER.after(looks);
+        loop {
+            let turn = tokio::select! {
+                line = session.lines.next() => PullTurn::Line(line),
+                changed = self.served.changed() => match changed {
+                    Ok(()) => PullTurn::Report,
+                    Err(_) => return Err(StoreDropped),
+                },
+                () = sleep_until(look), if !session.is_leader => PullTurn::Look,
+            };
+            let done = match turn {
+                PullTurn::Line(line) => match line.and_then(|line| self.take(&mut session, line)) {
+                    Ok(true) => self.report(&mut session).await,
+                    Ok(false) => Ok(()),
+                    Err(problem) => Err(problem),
+                },
+                PullTurn::Report => self.report(&mut session).await,
+                PullTurn::Look => {
+                    looks += 1;
+                    if let Some(found) = self.find_leader().await {
+                        (session, looks) = (found, 1);
+                        self.followed.begin_all();
+                    }
+                    look = Instant::now() + LOOK_FOR_LEADER.after(looks).mul_f64(rand::random_range(0.5..1.5));
+                    Ok(())
+                }
+            };
+            if let Err(problem) = done {
+                return Ok(format!("{}: {problem}", session.host));
+            }
+        }
+    }
+
+    /// The stream of the controller that writes statuses, if it is the next one. The present stream stays open meanwhile.
+    async fn find_leader(&mut self) -> Option<PullSession> {
+        let host = self.next_host();
+        let opened = timeout(CONNECT, PullSession::open(&self.files, &host, &self.node)).await;
+        opened.ok()?.ok().filter(|session| session.is_leader)
+    }
+
+    /// Takes a line. Returns whether there is a revision that is not reported yet.
+    fn take(&mut self, session: &mut PullSession, line: StateLine) -> Result<bool, String> {
+        match line {
+            StateLine::State { is_leader, .. } => {
+                session.is_leader = is_leader;
+                session.lines.begin_state();
+                self.followed.begin_all();
+            }
+            StateLine::Put(key, value) => self.followed.put(key, value.to_string()),
+            StateLine::Delete(key) => self.followed.remove(key),
+            StateLine::End(revision) => {
+                session.lines.begin_state();
+                self.failures = 0;
+                self.mailbox.state(true, &session.host, None);
+                session.pairs.add(self.followed.publish(), revision);
+                return Ok(true);
+            }
+            StateLine::Beat { is_leader } => session.is_leader = is_leader,
+            StateLine::Ended(reason) => return Err(format!("it has ended the stream: {reason}")),
+            StateLine::Unknown => {}
+        }
+        Ok(false)
+    }
+
+    /// Reports what is served, if that is news.
+    async fn report(&mut self, session: &mut PullSession) -> Result<(), String> {
+        let serves = self.served.borrow_and_update().clone();
+        let Some(revision) = session.pairs.served(serves.revision) else { return Ok(()) };
+        let bounded = |(key, problem): (String, String)| (key, problem.chars().take(MOST_PROBLEM).collect());
+        let set_aside = serves.set_aside.into_iter().take(MOST_SET_ASIDE).map(bounded).collect();
+        let report = ServedReport { stream: session.stream.clone(), revision, set_aside };
+        if session.told.as_ref() == Some(&report) {
+            return Ok(());
+        }
+        session.send(&report).await?;
+        session.told = Some(report);
+        Ok(())
+    }
+}
+
+/// What a session does next.
+enum PullTurn {
+    Line(Result<StateLine, String>),
+    Report,
+    Look,
+}
+
+/// Waits until the store is dropped.
+async fn dropped(mut served: watch::Receiver<NodeServes>) {
+    while served.changed().await.is_ok() {}
+}
+
+impl PullSession {
+    /// Opens a stream on a connection of its own, with the certificates as they are in the files now.
+    async fn open(files: &PullFiles, host: &str, node: &str) -> Result<PullSession, String> {
+        let terms = terms(files)?;
+        let client = HttpClient::new(HttpClientSettings { dns: files.dns.clone(), ..HttpClientSettings::default() });
+        let how = CallSettings {
+            connect_timeout: CONNECT,
+            timeout: SILENCE,
+            idle: IdleConnections { max_per_origin: 1, timeout: SILENCE },
+            protocol: HttpProtocol::Http2,
+            verification: ServerVerification::Terms(terms),
+            max_content_bytes: usize::MAX,
+            max_redirects: 0,
+        };
+        let name = utf8_percent_encode(node, NON_ALPHANUMERIC);
+        let path = format!("/v1/state?node={name}&version={}", env!("CARGO_PKG_VERSION"));
+        let request = request(host, "GET", &path, Bytes::new())?;
+        let answer = client.open(&request.0, request.1, &how).await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let mut content = answer.into_body();
+        if status != StatusCode::OK {
+            let said = content.next().await.ok().flatten().unwrap_or_default();
+            let said = String::from_utf8_lossy(&said[..said.len().min(MOST_ERROR)]).trim().to_owned();
+            return Err(format!("it answers with {status}: {said}"));
+        }
+        let mut lines = LineReader::new(content);
+        let StateLine::State { stream, is_leader, .. } = lines.next().await? else {
+            return Err("its stream does not begin with a state; is it a controller of Weir?".to_owned());
+        };
+        let (host, pairs) = (host.to_owned(), RevisionPairs::default());
+        Ok(PullSession { host, client, how, lines, stream, is_leader, pairs, told: None })
+    }
+
+    async fn send(&self, report: &ServedReport) -> Result<(), String> {
+        let text = serde_json::to_vec(report).expect("it has text keys alone");
+        let request = request(&self.host, "POST", "/v1/report", text.into())?;
+        let answer = timeout(REPORT, self.client.call(&request.0, request.1, &self.how)).await;
+        let answer = answer.map_err(|_| format!("it does not take a report within {REPORT:?}"))?;
+        let answer = answer.map_err(|error| error.to_string())?;
+        match answer.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(format!("it answers a report with {status}")),
+        }
+    }
+}
+
+fn request(host: &str, method: &str, path: &str, body: Bytes) -> Result<(ServiceUrl, Request<Bytes>), String> {
+    let url = ServiceUrl::parse(host).map_err(|error| error.to_string())?;
+    let request = Request::builder().method(method).uri(path).body(body).map_err(|error| error.to_string())?;
+    Ok((url, request))
+}
+
+/// The TLS of one connection.
+fn terms(files: &PullFiles) -> Result<TlsConnector, String> {
+    let settings = &files.settings;
+    let read = |name: &str| {
+        let path = files.beside.join(name);
+        fs::read(&path).map_err(|error| format!("store.controller.tls: {} cannot be read: {error}", path.display()))
+    };
+    let wrong =
+        |name: &str, error: &dyn std::fmt::Display| format!("store.controller.tls: `{name}` cannot be used: {error}");
+    let (cert, key, ca) = (&*settings.tls.cert, &*settings.tls.key, &*settings.tls.authorities);
+    let chain = tls::certificates(&read(cert)?).map_err(|error| wrong(cert, &error))?;
+    let identity = tls::certified(chain, &read(key)?).map_err(|error| wrong(key, &error))?;
+    let authorities = tls::certificates(&read(ca)?).map_err(|error| wrong(ca, &error))?;
+    let terms = UpstreamTerms { trust: Trust::Authorities(&authorities), identity: Some(identity), protocols: &["h2"] };
+    let names: Vec<Box<str>> = settings.server_name.iter().cloned().collect();
+    let connector = TlsConnector::accepting(&terms, &names).and_then(|terms| terms.unshared());
+    connector.map_err(|error| wrong(ca, &error))
+}
+
+/// Reads lines, of a bounded size.
+struct LineReader {
+    content: AnswerContent,
+    buffer: Vec<u8>,
+    /// So many bytes of the buffer have no end of a line.
+    searched: usize,
+    /// The bytes of the state, or the change, that is being read.
+    bytes: usize,
+    heard: Instant,
+}
+
+impl LineReader {
+    fn new(content: AnswerContent) -> LineReader {
+        LineReader { content, buffer: Vec::new(), searched: 0, bytes: 0, heard: Instant::now() }
+    }
+
+    fn begin_state(&mut self) {
+        self.bytes = 0;
+    }
+
+    /// The next line. Nothing is lost when the future is dropped.
+    async fn next(&mut self) -> Result<StateLine, String> {
+        loop {
+            if let Some(found) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+                let length = self.searched + found + 1;
+                let line = StateLine::parse(&self.buffer[..length]);
+                self.buffer.drain(..length);
+                self.searched = 0;
+                self.bytes += length;
+                if self.bytes > MOST_STATE {
+                    return Err(format!("its state has more than {MOST_STATE} bytes"));
+                }
+                return line;
+            }
+            self.searched = self.buffer.len();
+            if self.buffer.len() > MOST_LINE {
+                return Err(format!("it sends a line of more than {MOST_LINE} bytes"));
+            }
+            let piece = timeout_at(self.heard + SILENCE, self.content.next()).await;
+            let piece = piece.map_err(|_| format!("it has said nothing for {SILENCE:?}"))?;
+            let piece = piece.map_err(|error| error.to_string())?.ok_or("it has ended the stream")?;
+            self.heard = Instant::now();
+            self.buffer.extend_from_slice(&piece);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Controllers: where a node pulls its resources from (`store.controller`), and how `weir controller` serves them (`controller`).
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use weir_client::ServiceUrl;
+
+use super::kubernetes::{self, KUBERNETES, KubernetesSettings};
+use super::listen::{self, ListenAddress};
+use crate::keys;
+use crate::keys::KeyRule;
+use crate::keys::kinds::{Custom, Form, SubMap, Text, custom, form, section, text};
+use crate::keys::schema::Definitions;
+use crate::text::read::{MapReader, NodeReader, shortened};
+
+/// The controllers that a node pulls its resources from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PullSettings {
+    /// URLs such as `https://weir-controller:9443`.
+    pub hosts: Vec<Box<str>>,
+    pub tls: MutualTlsFiles,
+    /// The name that the controllers' certificates must have, if it is not the host in `hosts`.
+    pub server_name: Option<Box<str>>,
+}
+
+/// What `weir controller` follows, and where it serves the state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedClusterSettings {
+    pub kubernetes: KubernetesSettings,
+    pub listen: SocketAddr,
+    pub tls: MutualTlsFiles,
+}
+
+/// PEM files of one end of connections between nodes and controllers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MutualTlsFiles {
+    /// The certificate of this end.
+    pub cert: Box<str>,
+    pub key: Box<str>,
+    /// The authorities that the certificate of the other end is verified with.
+    pub authorities: Box<str>,
+}
+
+/// The most controllers of a node.
+const MOST_HOSTS: usize = 16;
+/// The longest path of a file, and the longest name.
+const MOST_PATH: usize = 4_096;
+const DEFAULT_LISTEN: ListenAddress = ListenAddress::Everywhere(9_443);
+
+keys! {
+    /// Controllers (`weir controller`) that a node pulls its resources from. They are changed in the cluster that these follow.
+    pub(super) static PULL: PullKeys = "store_controller", rules &[];
+
+    /// The URLs of the controllers. The next one is tried when one fails.
+    hosts: Form = form("list: URL", hosts_schema), own(), required("write `hosts: [\"https://weir-controller:9443\"]`"),
+        example("[\"https://weir-controller:9443\"]");
+    /// The certificate of this node, and the authority of the controllers.
+    tls: SubMap<MutualTlsFiles> = section(&MUTUAL_TLS, read_tls), own(), required(ADD_TLS);
+    /// The name that the certificates of the controllers must have.
+    sni: Text = text(1, MOST_PATH), own(), absent("the host in `hosts`"), example("weir-controller.weir-system.svc");
+}
+
+keys! {
+    /// What `weir controller` follows, and where nodes pull the resources from.
+    pub(super) static CONTROLLER: ControllerKeys = "controller", rules &[];
+
+    /// The cluster of Kubernetes whose objects are the resources.
+    kubernetes: SubMap<KubernetesSettings> = section(&KUBERNETES, kubernetes::read), own(),
+        required("write `kubernetes: { in_cluster: true }`"), guide("kubernetes.md");
+    /// The address that nodes connect to.
+    listen: Custom<ListenAddress> = custom("`:PORT`, or IP address with port", listen::address_schema, listen::address), own(),
+        absent("`:9443`"), example(":9443");
+    /// The certificate of the controller, and the authority of the nodes.
+    tls: SubMap<MutualTlsFiles> = section(&MUTUAL_TLS, read_tls), own(), required(ADD_TLS);
+}
+
+const ADD_TLS: &str = "write `tls: { cert: tls.crt, key: tls.key, ca: ca.crt }`";
+
+keys! {
+    /// TLS between nodes and controllers, with PEM files. Both ends have a certificate. The files are read again when they change.
+    static MUTUAL_TLS: MutualTlsKeys = "mutual_tls", rules &[KeyRule::All {
+        keys: &["cert", "key", "ca"],
+        problem: "needs `cert`, `key` and `ca`",
+        advice: "add PEM files with the certificate of this end, its key, and the CA certificate of the other end",
+    }];
+
+    /// The file with the certificate of this end.
+    cert: Text = text(1, MOST_PATH), own(), example("tls.crt");
+    /// The file with its key.
+    key: Text = text(1, MOST_PATH), own(), example("tls.key");
+    /// The file with the CA certificate that the certificate of the other end must be issued by.
+    ca: Text = text(1, MOST_PATH), own(), example("ca.crt");
+}
+
+fn hosts_schema(_: &mut Definitions) -> Value {
+    json!({
+        "type": "array", "minItems": 1, "maxItems": MOST_HOSTS, "items": { "type": "string", "pattern": "^https://" },
+    })
+}
+
+pub(super) fn read_pull(fields: &MapReader) -> Option<PullSettings> {
+    let hosts = fields.get(&PULL.hosts).map(|list| list.distinct(host)).unwrap_or_default();
+    if let Some(at) = fields.get(&PULL.hosts)
+        && hosts.len() > MOST_HOSTS
+    {
+        let told = format!("has {} controllers, and the maximum is {MOST_HOSTS}", hosts.len());
+        at.report_advising(told, "name a Service that stands for several");
+    }
+    Some(PullSettings {
+        hosts: hosts.into_iter().map(Box::from).collect(),
+        server_name: fields.read(&PULL.sni),
+        tls: fields.read(&PULL.tls)?,
+    })
+}
+
+pub(super) fn read(fields: &MapReader) -> Option<ServedClusterSettings> {
+    Some(ServedClusterSettings {
+        listen: fields.read(&CONTROLLER.listen).unwrap_or(DEFAULT_LISTEN).socket_addr(),
+        kubernetes: fields.read(&CONTROLLER.kubernetes)?,
+        tls: fields.read(&CONTROLLER.tls)?,
+    })
+}
+
+fn read_tls(fields: &MapReader) -> Option<MutualTlsFiles> {
+    let [cert, key, ca] = [&MUTUAL_TLS.cert, &MUTUAL_TLS.key, &MUTUAL_TLS.ca].map(|key| fields.read(key));
+    Some(MutualTlsFiles { cert: cert?, key: key?, authorities: ca? })
+}
+
+fn host(at: &NodeReader) -> Option<String> {
+    let text = at.text_of(1..=1024)?;
+    let is_plain_url = ServiceUrl::parse(text).is_ok_and(|url| url.target() == "/");
+    if !text.starts_with("https://") || !is_plain_url {
+        let told = format!("`{}` is not the URL of a controller", shortened(text));
+        at.report_advising(told, "write as `https://weir-controller.weir-system.svc:9443`, without a path");
+    }
+    Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::check_text;
+
+    fn faults(text: &str) -> Vec<String> {
+        check_text(text).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    const TLS: &str = "tls: { cert: a.crt, key: a.key, ca: ca.crt }";
+
+    #[test]
+    fn controllers_of_a_node_are_named_by_https_and_have_tls() {
+        let of = |text: &str| faults(&format!("store: {{ controller: {{ {text} }} }}\n"));
+        assert_eq!(of(&format!("hosts: ['https://weir-controller:9443'], sni: weir, {TLS}")), [""; 0]);
+        assert!(of(TLS)[0].contains("has no `hosts`"));
+        assert!(of("hosts: ['https://a:1']")[0].contains("has no `tls`"));
+        for wrong in ["http://a:1", "a:1", "https://a:1/path"] {
+            let told = of(&format!("hosts: ['{wrong}'], {TLS}"));
+            assert!(told[0].contains("is not the URL of a controller"), "{told:?}");
+        }
+        let told = of("hosts: ['https://a:1'], tls: { cert: a.crt, key: a.key }");
+        assert!(told[0].contains("needs `cert`, `key` and `ca`"), "{told:?}");
+        let both = faults(&format!(
+            "store: {{ kubernetes: {{ in_cluster: true }}, controller: {{ hosts: ['https://a:1'], {TLS} }} }}\n"
+        ));
+        assert!(!both.is_empty(), "one place of resources");
+    }
+
+    #[test]
+    fn a_controller_needs_a_cluster_and_tls() {
+        let of = |text: &str| faults(&format!("controller: {{ {text} }}\n"));
+        assert_eq!(of(&format!("kubernetes: {{ in_cluster: true }}, listen: ':9443', {TLS}")), [""; 0]);
+        assert!(of(TLS)[0].contains("has no `kubernetes`"));
+        assert!(of("kubernetes: { in_cluster: true }")[0].contains("has no `tls`"));
+    }
+}
