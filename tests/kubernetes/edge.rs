@@ -53,6 +53,13 @@ impl Edge {
         Edge { node: weir().start(&file), address, file, data }
     }
 
+    /// Starts a node with this file, which has the data directory `data`, and a Gateway at this port.
+    #[track_caller]
+    pub fn with_file(file: String, data: TempDir, port: u16) -> Edge {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        Edge { node: weir().start(&file), address, file, data }
+    }
+
     /// Starts a node, and does not wait until it is ready.
     #[track_caller]
     pub fn spawn(cluster: &StandIn) -> Edge {

@@ -7,6 +7,7 @@
 mod chart;
 mod conformance;
 mod control_plane;
+mod controllers;
 mod definition;
 mod edge;
 mod faults;
@@ -16,6 +17,7 @@ mod ingresses;
 mod load;
 mod objects;
 mod policies;
+mod pulling;
 mod real;
 mod rollouts;
 mod stand_in;

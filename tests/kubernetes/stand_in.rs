@@ -54,8 +54,12 @@ impl StandIn {
 
     /// The file of a node that serves the cluster; `more` are further settings of `store.kubernetes`.
     pub fn node(&self, more: &str) -> String {
-        let kubeconfig = self.directory.join("kubeconfig");
-        format!("store: {{ kubernetes: {{ kubeconfig: {}{more} }} }}\n", kubeconfig.display())
+        format!("store: {{ kubernetes: {} }}\n", self.settings(more))
+    }
+
+    /// The settings by which the cluster is followed, and `more` of them.
+    pub fn settings(&self, more: &str) -> String {
+        format!("{{ kubeconfig: {}{more} }}", self.directory.join("kubeconfig").display())
     }
 
     pub fn objects(&self) -> &ObjectStore {

@@ -8,6 +8,7 @@ pub mod check;
 mod compared_files;
 mod compared_requests;
 pub mod completions;
+pub mod controller;
 pub mod convert;
 pub mod explain;
 pub mod history;
@@ -45,6 +46,7 @@ struct Weir {
 #[derive(Debug, Subcommand)]
 enum WeirCommand {
     Run(run::RunCommand),
+    Controller(controller::ControllerCommand),
     Check(check::CheckCommand),
     #[command(visible_alias = "import")]
     Convert(convert::ConvertCommand),
@@ -76,7 +78,7 @@ enum WeirCommand {
 
 /// The sections of `weir --help`, with their commands in order.
 const SECTIONS: [(&str, &[&str]); 6] = [
-    ("The gateway and its configuration", &["run", "check", "convert", "explain", "plugins", "schema"]),
+    ("The gateway and its configuration", &["run", "controller", "check", "convert", "explain", "plugins", "schema"]),
     (
         "Resources of a running node (Admin API)",
         &["get", "put", "delete", "diff", "apply", "history", "rollback", "nodes", "hub"],
@@ -116,6 +118,7 @@ impl Weir {
     fn execute(self) -> ExitCode {
         match self.command {
             WeirCommand::Run(command) => command.execute(),
+            WeirCommand::Controller(command) => command.execute(),
             WeirCommand::Check(command) => command.execute(),
             WeirCommand::Convert(command) => command.execute(),
             WeirCommand::Explain(command) => command.execute(),

@@ -3,6 +3,7 @@
 mod admin;
 mod certificates;
 mod configuration;
+pub mod controller;
 mod figures;
 mod health;
 mod hubs;
@@ -159,6 +160,10 @@ impl GatewayNode {
         })?;
         // Publishing starts plugins, which may log.
         let settings = &loaded.document.settings;
+        if settings.controller.is_some() {
+            say!("{source} is the file of a controller; run it with `weir controller -c {source}`");
+            return Err(ExitFailure::Configuration);
+        }
         error_log::start(logs::level(settings.error_log_level), options.log_format);
         let records = &settings.records;
         let sinks = SinkRegister::of_process();

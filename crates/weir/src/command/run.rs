@@ -47,9 +47,18 @@ Signals:
                     process is ready, this one drains; when it fails, this one keeps serving";
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum LogFormat {
+pub enum LogFormat {
     Text,
     Json,
+}
+
+impl From<LogFormat> for ErrorLogFormat {
+    fn from(format: LogFormat) -> ErrorLogFormat {
+        match format {
+            LogFormat::Text => ErrorLogFormat::Text,
+            LogFormat::Json => ErrorLogFormat::Json,
+        }
+    }
 }
 
 impl RunCommand {
@@ -57,10 +66,7 @@ impl RunCommand {
         if self.check {
             return CheckCommand::of(self.file).execute();
         }
-        let log_format = match self.log_format {
-            LogFormat::Text => ErrorLogFormat::Text,
-            LogFormat::Json => ErrorLogFormat::Json,
-        };
+        let log_format = ErrorLogFormat::from(self.log_format);
         say::like(log_format);
         let options = NodeOptions { file: self.file, log_format, upgrade_patience: self.upgrade_timeout };
         // The allocator enables huge pages, which cost 16 MiB more for 500 clients without a gain (docs/decisions/huge-pages.md).

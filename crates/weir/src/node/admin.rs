@@ -39,7 +39,8 @@ use super::key_file;
 use super::listening::ClientListeners;
 use super::server::bounds::ServerBounds;
 use super::server::{
-    NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole,
+    NodeServer, ReceivedBodyFault, RequestProgress, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, ServerTls,
+    whole,
 };
 use super::server_tally::ServerTally;
 use super::state::NodeState;
@@ -187,6 +188,7 @@ impl AdminServer {
     ) -> io::Result<Self> {
         let AdminSockets { tcp, unix } = sockets;
         let (unix, socket_file) = unix.map(|UnixSocket { listener, file }| (listener, file)).unzip();
+        let tls = tls.map(ServerTls::new);
         let options = ServerOptions { name: "admin", title: "the Admin API", bounds: BOUNDS, tcp, unix, tls, tally };
         let service = Arc::new(service);
         let server =
@@ -325,7 +327,7 @@ fn mode(settings: &NodeSettings) -> AdminMode {
     match settings.store.as_ref().map(|store| &store.kind) {
         Some(StoreKind::Standalone) => AdminMode::Memory,
         Some(StoreKind::Etcd(_)) => AdminMode::Etcd,
-        Some(StoreKind::Kubernetes(_)) => AdminMode::Kubernetes,
+        Some(StoreKind::Kubernetes(_) | StoreKind::Controller(_)) => AdminMode::Kubernetes,
         Some(StoreKind::Embedded { .. }) => AdminMode::Embedded,
         None => AdminMode::File,
     }

@@ -18,8 +18,8 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -66,8 +66,27 @@ pub struct ServerOptions {
     pub bounds: ServerBounds,
     pub tcp: Vec<TcpListener>,
     pub unix: Option<UnixListener>,
-    pub tls: Option<TlsAcceptor>,
+    pub tls: Option<ServerTls>,
     pub tally: Arc<ServerTally>,
+}
+
+/// The TLS of a server. Clones are the same.
+#[derive(Clone)]
+pub struct ServerTls(Arc<RwLock<TlsAcceptor>>);
+
+impl ServerTls {
+    pub fn new(acceptor: TlsAcceptor) -> ServerTls {
+        ServerTls(Arc::new(RwLock::new(acceptor)))
+    }
+
+    /// Connections that are accepted from now on have this one.
+    pub fn replace(&self, acceptor: TlsAcceptor) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
+    }
+
+    fn acceptor(&self) -> TlsAcceptor {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// The running server. Dropping it stops accepting, and finishes the requests in progress.
@@ -79,7 +98,7 @@ pub struct NodeServer {
 /// What the tasks of a server share.
 struct SharedServer {
     title: &'static str,
-    tls: Option<TlsAcceptor>,
+    tls: Option<ServerTls>,
     tally: Arc<ServerTally>,
     places: Arc<ServerPlaces>,
     service: ServerService,
@@ -229,7 +248,7 @@ impl SharedServer {
         let Some(tls) = &self.tls else { return Some(Box::new(stream)) };
         let shaken = tokio::select! {
             biased;
-            shaken = tls.accept(stream) => shaken,
+            shaken = tls.acceptor().accept(stream) => shaken,
             _ = order => return None,
         };
         match shaken {

@@ -86,7 +86,7 @@ fn is_own_name(host: &str, local: IpAddr) -> bool {
 }
 
 /// The refusal that applies to a request regardless of its path, if there is one.
-fn refusal(request: &Parts, local: IpAddr) -> Option<Response<Bytes>> {
+pub fn refusal(request: &Parts, local: IpAddr) -> Option<Response<Bytes>> {
     let named = request.headers.get(HOST).and_then(|value| value.to_str().ok());
     let named = request.uri.authority().map(Authority::as_str).or(named);
     if named.is_some_and(|host| !is_own_name(host, local)) {
@@ -181,7 +181,7 @@ pub fn json(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     respond(status, "application/json", format!("{value:#}\n"))
 }
 
-fn text(status: StatusCode, text: String) -> Response<Bytes> {
+pub fn text(status: StatusCode, text: String) -> Response<Bytes> {
     respond(status, "text/plain; charset=utf-8", text)
 }
 

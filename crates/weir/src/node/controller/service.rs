@@ -1,0 +1,160 @@
+//! What a controller answers: the state and reports of nodes at one address, pages about itself at the other.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{Method, Response, StatusCode};
+use weir_control::stores::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, StateFeed, StateStream};
+use weir_plugin::form;
+
+use crate::exit::ExitFailure;
+use crate::node::server::bounds::ServerBounds;
+use crate::node::server::{
+    AnswerStream, NodeServer, ReceivedBodyFault, ServerAnswer, ServerOptions, ServerPeer, ServerRequest, whole,
+};
+use crate::node::{status, system};
+
+/// A node has one connection with one stream.
+pub const BOUNDS: ServerBounds = ServerBounds { connections: 1_280, streams: 1_024 };
+
+/// The last line for a node that does not read.
+const UNREAD: &str = "{\"ended\":\"nothing was read for a long time\"}\n";
+
+/// Answers requests.
+pub struct ControllerService {
+    feed: StateFeed,
+}
+
+/// Starts a server whose requests `answer` answers. An error has been reported when this returns it.
+pub fn start<F>(
+    options: ServerOptions,
+    service: &Arc<ControllerService>,
+    answer: fn(Arc<ControllerService>, ServerRequest) -> F,
+) -> Result<NodeServer, ExitFailure>
+where
+    F: Future<Output = Response<ServerAnswer>> + Send + 'static,
+{
+    let service = Arc::clone(service);
+    let started = NodeServer::start(options, Arc::new(move |request| Box::pin(answer(Arc::clone(&service), request))));
+    started.map_err(|error| system("a thread or its async runtime cannot be started", &error))
+}
+
+impl ControllerService {
+    pub fn new(feed: StateFeed) -> ControllerService {
+        ControllerService { feed }
+    }
+
+    /// Answers nodes. The TLS handshake has shown that it is one.
+    pub async fn state(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+        let (method, path) = (request.head.method.clone(), request.head.uri.path().to_owned());
+        match (&method, &*path) {
+            (&Method::GET, "/v1/state") => self.stream(&request),
+            (&Method::POST, "/v1/report") => whole(self.report(request).await),
+            (&Method::GET, "/v1/nodes") => whole(status::json(StatusCode::OK, &self.feed.page())),
+            (_, "/v1/state" | "/v1/nodes") => whole(not_allowed("GET")),
+            (_, "/v1/report") => whole(not_allowed("POST")),
+            _ => {
+                whole(status::text(StatusCode::NOT_FOUND, "the paths are /v1/state /v1/report /v1/nodes\n".to_owned()))
+            }
+        }
+    }
+
+    fn stream(&self, request: &ServerRequest) -> Response<ServerAnswer> {
+        let node = match introduction(request) {
+            Ok(node) => node,
+            Err(problem) => return whole(status::text(StatusCode::BAD_REQUEST, problem)),
+        };
+        let Some(permit) = request.progress.open_stream() else {
+            return whole(unavailable(format!(
+                "there are as many nodes as there may be: {}, half of them of one client address\n",
+                BOUNDS.streams
+            )));
+        };
+        let Some(stream) = self.feed.open(node) else {
+            return whole(unavailable("the cluster has not been read yet\n".to_owned()));
+        };
+        let (source, last_words) = (Box::new(FeedStream(stream)), Bytes::from_static(UNREAD.as_bytes()));
+        let mut answer = Response::new(ServerAnswer::Stream { permit, source, last_words });
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        answer
+    }
+
+    async fn report(&self, request: ServerRequest) -> Response<Bytes> {
+        let text = match request.body.read(MOST_REPORT).await {
+            Ok(text) => text,
+            Err(ReceivedBodyFault::TooLarge) => {
+                let problem = format!("a report may have {MOST_REPORT} bytes\n");
+                return status::text(StatusCode::PAYLOAD_TOO_LARGE, problem);
+            }
+            Err(_) => return status::text(StatusCode::BAD_REQUEST, "the report is not complete\n".to_owned()),
+        };
+        match self.feed.report(&text) {
+            Ok(true) => status::text(StatusCode::NO_CONTENT, String::new()),
+            Ok(false) => {
+                status::text(StatusCode::NOT_FOUND, "this controller has no such stream; open one\n".to_owned())
+            }
+            Err(problem) => status::text(StatusCode::BAD_REQUEST, format!("{problem}\n")),
+        }
+    }
+
+    /// Answers whoever asks about the controller.
+    pub async fn status(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+        let local = match request.peer {
+            ServerPeer::Tcp { local, .. } => local.ip(),
+            ServerPeer::Unix => IpAddr::from([127, 0, 0, 1]),
+        };
+        if let Some(refused) = status::refusal(&request.head, local) {
+            return whole(refused);
+        }
+        whole(match request.head.uri.path() {
+            "/status" => status::json(StatusCode::OK, &self.feed.page()),
+            "/status/ready" | "/readyz" | "/healthz" if !self.feed.is_ready() => {
+                unavailable("the cluster has not been read yet\n".to_owned())
+            }
+            "/status/ready" | "/readyz" | "/healthz" | "/livez" => status::text(StatusCode::OK, "ok\n".to_owned()),
+            _ => status::text(StatusCode::NOT_FOUND, "the paths are /status /status/ready /livez /readyz\n".to_owned()),
+        })
+    }
+}
+
+/// Who opens a stream, from the query: `node` and `version`.
+fn introduction(request: &ServerRequest) -> Result<NodeIntroduction, String> {
+    let (mut name, mut version) = (String::new(), String::new());
+    for (key, value) in form::pairs(request.head.uri.query().unwrap_or_default().as_bytes()) {
+        if value.len() > MOST_NODE_NAME {
+            return Err(format!("an argument may have {MOST_NODE_NAME} bytes\n"));
+        }
+        let value = String::from_utf8_lossy(&value).into_owned();
+        match &*key {
+            b"node" => name = value,
+            b"version" => version = value,
+            // Later versions may have more.
+            _ => {}
+        }
+    }
+    Ok(NodeIntroduction { name, version, address: request.peer.to_string() })
+}
+
+fn not_allowed(allowed: &'static str) -> Response<Bytes> {
+    let mut refused = status::text(StatusCode::METHOD_NOT_ALLOWED, format!("only {allowed} is supported\n"));
+    refused.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    refused
+}
+
+fn unavailable(problem: String) -> Response<Bytes> {
+    let mut refused = status::text(StatusCode::SERVICE_UNAVAILABLE, problem);
+    refused.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    refused
+}
+
+struct FeedStream(StateStream);
+
+impl AnswerStream for FeedStream {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.0.poll_piece(context)
+    }
+}

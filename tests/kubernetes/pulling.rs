@@ -1,0 +1,148 @@
+//! Controllers as processes, and nodes that pull from them.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use serde_json::Value;
+use weir_testkit::{Authority, Client, DEADLINE, Identity, Program, TempDir, TlsClient, eventually, free_port};
+
+use crate::edge::Edge;
+use crate::objects::gateway;
+use crate::stand_in::StandIn;
+
+/// What the certificates of controllers and nodes are issued by.
+pub struct MutualTrust {
+    pub authority: Authority,
+    files: TempDir,
+}
+
+/// A controller that runs.
+pub struct RunningController {
+    program: Program,
+    file: String,
+    pub address: SocketAddr,
+    status: SocketAddr,
+}
+
+impl MutualTrust {
+    pub fn new() -> MutualTrust {
+        let trust = MutualTrust { authority: Authority::new(), files: TempDir::new() };
+        trust.write("controller", &trust.authority.identity(&["127.0.0.1"]));
+        trust.write("node", &trust.authority.identity(&["node"]));
+        trust
+    }
+
+    /// Writes the files of one end. Both ends trust this authority.
+    pub fn write(&self, end: &str, identity: &Identity) {
+        self.files.write(&format!("{end}.crt"), &identity.certificate);
+        self.files.write(&format!("{end}.key"), &identity.key);
+        self.trust(end, &self.authority);
+    }
+
+    /// Lets one end trust this authority from now on.
+    pub fn trust(&self, end: &str, authority: &Authority) {
+        self.files.write(&format!("{end}-ca.crt"), &authority.certificate);
+    }
+
+    fn settings(&self, end: &str) -> String {
+        let path = |name: String| self.files.join(&name).display().to_string();
+        let [cert, key, ca] = [".crt", ".key", "-ca.crt"].map(|kind| path(format!("{end}{kind}")));
+        format!("tls: {{ cert: {cert}, key: {key}, ca: {ca} }}")
+    }
+
+    /// A client with the certificate of a node.
+    pub fn client(&self) -> TlsClient {
+        TlsClient::known_as(&self.authority, &self.authority.identity(&["a person"]))
+    }
+}
+
+impl RunningController {
+    /// Starts one, and does not wait until it has read the cluster.
+    #[track_caller]
+    pub fn start(cluster: &StandIn, trust: &MutualTrust) -> RunningController {
+        let [address, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let file = format!(
+            "status: \"{status}\"\ncontroller:\n  kubernetes: {}\n  listen: \"{address}\"\n  {}\n",
+            cluster.settings(", publish_addresses: [\"203.0.113.7\"]"),
+            trust.settings("controller")
+        );
+        RunningController { program: program(&file), file, address, status }
+    }
+
+    /// The same, and waits until it serves the state of the cluster.
+    #[track_caller]
+    pub fn ready(cluster: &StandIn, trust: &MutualTrust) -> RunningController {
+        let controller = RunningController::start(cluster, trust);
+        controller.wait_ready();
+        controller
+    }
+
+    #[track_caller]
+    pub fn wait_ready(&self) {
+        eventually("the controller is ready", DEADLINE, || {
+            let answer = Client::try_connect(self.status).ok().and_then(|mut client| client.get("/readyz").ok());
+            answer.is_some_and(|answer| answer.status == 200)
+        });
+    }
+
+    /// Kills the process.
+    #[track_caller]
+    pub fn crash(&mut self) {
+        self.program.crash();
+    }
+
+    /// Starts it again, after a crash.
+    #[track_caller]
+    pub fn restart(&mut self) {
+        self.program = program(&self.file);
+        self.wait_ready();
+    }
+
+    /// What it says about itself.
+    #[track_caller]
+    pub fn page(&self) -> Value {
+        let answer = Client::connect(self.status).get("/status").expect("it answers");
+        serde_json::from_str(&answer.text()).expect("it is JSON")
+    }
+
+    /// Waits until so many nodes are connected that serve what there is.
+    #[track_caller]
+    pub fn wait_nodes(&self, count: usize) {
+        eventually(&format!("{count} nodes serve the newest revision"), DEADLINE, || {
+            let page = self.page();
+            let nodes = page["nodes"].as_array().expect("a list").clone();
+            nodes.len() == count && nodes.iter().all(|node| node["served_revision"] == page["revision"])
+        });
+    }
+}
+
+fn program(file: &str) -> Program {
+    let directory = TempDir::new();
+    let path = directory.write("controller.yaml", file);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("controller").arg("--config").arg(path);
+    Program::start(command, directory)
+}
+
+/// Puts a Gateway into the cluster, and starts a node that pulls from these controllers; `more` are further settings of it.
+#[track_caller]
+pub fn pulling_with(cluster: &StandIn, trust: &MutualTrust, controllers: &[&RunningController], more: &str) -> Edge {
+    let port = free_port();
+    cluster.apply(gateway(port));
+    let hosts: Vec<String> =
+        controllers.iter().map(|controller| format!("\"https://{}\"", controller.address)).collect();
+    let data = TempDir::new();
+    let file = format!(
+        "store: {{ controller: {{ hosts: [{}], {} }} }}\ndata_dir: {}\nresource_listeners: [\":{port}\"]\n{more}",
+        hosts.join(", "),
+        trust.settings("node"),
+        data.path().display()
+    );
+    Edge::with_file(file, data, port)
+}
+
+/// The same without further settings.
+#[track_caller]
+pub fn pulling(cluster: &StandIn, trust: &MutualTrust, controllers: &[&RunningController]) -> Edge {
+    pulling_with(cluster, trust, controllers, "")
+}
