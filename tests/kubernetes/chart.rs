@@ -46,7 +46,7 @@ fn rendered() -> Option<Vec<(String, Vec<Value>)>> {
         let path = file.path().display().to_string();
         all.push((file.file_name().to_string_lossy().into_owned(), objects(&template("edge", &["--values", &path])?)));
     }
-    assert!(all.len() >= 8, "all files of values are tried");
+    assert!(all.len() >= 9, "all files of values are tried");
     Some(all)
 }
 
@@ -93,6 +93,37 @@ fn rights_are_those_that_nodes_need() {
         let in_namespaces = of_kind(objects, "Role").any(|role| role["metadata"]["namespace"] == "shop");
         assert_eq!(in_namespaces, name == "namespaces.yaml", "{name}");
     }
+}
+
+#[test]
+fn nodes_have_no_rights_if_controllers_follow_the_cluster() {
+    let Some(rendered) = rendered() else { return };
+    let (_, objects) = rendered.iter().find(|(name, _)| name == "controller.yaml").expect("there is one");
+    let pod = |name: &str| {
+        let workload = of_kind(objects, "Deployment").find(|workload| workload["metadata"]["name"] == name);
+        &workload.expect("it is deployed")["spec"]["template"]["spec"]
+    };
+    let (node, controller) = (pod("edge-weir"), pod("edge-weir-controller"));
+    assert_eq!(node["automountServiceAccountToken"], false);
+    let bindings: Vec<&Value> = objects
+        .iter()
+        .filter(|object| matches!(object["kind"].as_str(), Some("ClusterRoleBinding" | "RoleBinding")))
+        .collect();
+    assert!(!bindings.is_empty());
+    for binding in bindings {
+        let subjects = binding["subjects"].as_array().expect("a list");
+        assert!(subjects.iter().all(|one| one["name"] == controller["serviceAccountName"]), "{subjects:?}");
+    }
+    assert_ne!(node["serviceAccountName"], controller["serviceAccountName"]);
+    for account in of_kind(objects, "ServiceAccount") {
+        let is_of_node = account["metadata"]["name"] == node["serviceAccountName"];
+        assert_eq!(account["automountServiceAccountToken"] == false, is_of_node);
+    }
+    let directory = TempDir::new();
+    let config = of_kind(objects, "ConfigMap").find_map(|map| map["data"]["controller.yaml"].as_str());
+    let file = directory.write("controller.yaml", config.expect("controllers have a configuration"));
+    let checked = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output().expect("weir runs");
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
 #[test]

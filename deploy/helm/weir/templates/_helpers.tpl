@@ -35,12 +35,67 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* The account of the pods that follow the cluster. */}}
+{{- define "weir.followerAccount" -}}
+{{- include "weir.serviceAccount" . -}}{{- if .Values.controller.enabled -}}-controller{{- end -}}
+{{- end -}}
+
+{{- define "weir.controllerName" -}}
+{{- printf "%s-controller" (include "weir.fullname" . | trunc 52 | trimSuffix "-") -}}
+{{- end -}}
+
+{{/* Not those of the nodes, whose Service must not lead to controllers. */}}
+{{- define "weir.controllerSelector" -}}
+app.kubernetes.io/name: {{ printf "%s-controller" (include "weir.name" . | trunc 52 | trimSuffix "-") }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "weir.controllerLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{ include "weir.controllerSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "weir.image" -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The cluster, as nodes or controllers follow it, in JSON. */}}
+{{- define "weir.kubernetes" -}}
+{{- $kubernetes := dict
+  "in_cluster" true
+  "gateway_controller" .Values.controller.gatewayController
+  "ingress_controller" .Values.controller.ingressController
+  "leader_election" (dict "namespace" .Release.Namespace "name" (include "weir.fullname" .)) -}}
+{{- if .Values.controller.adoptIngressNginx -}}{{- $_ := set $kubernetes "adopt_ingress_nginx" true -}}{{- end -}}
+{{- with .Values.controller.namespaces -}}{{- $_ := set $kubernetes "namespaces" . -}}{{- end -}}
+{{- if .Values.controller.gatewayServices -}}{{- $_ := set $kubernetes "gateway_services" true -}}{{- end -}}
+{{- with .Values.controller.publishAddresses -}}{{- $_ := set $kubernetes "publish_addresses" . -}}{{- end -}}
+{{- toJson $kubernetes -}}
+{{- end -}}
+
+{{/* The files of a Secret that is mounted at /etc/weir-tls, in JSON. */}}
+{{- define "weir.mutualTls" -}}
+{{- dict "cert" "/etc/weir-tls/tls.crt" "key" "/etc/weir-tls/tls.key" "ca" "/etc/weir-tls/ca.crt" | toJson -}}
+{{- end -}}
+
+{{/* controller.yaml. */}}
+{{- define "weir.controllerConfig" -}}
+{{- $controller := dict
+  "kubernetes" (include "weir.kubernetes" . | fromJson)
+  "listen" (printf ":%v" .Values.controller.port)
+  "tls" (include "weir.mutualTls" . | fromJson) -}}
+{{- $config := dict "status" "0.0.0.0:7085" "controller" $controller -}}
+{{- with .Values.config.plugins -}}{{- $_ := set $config "plugins" . -}}{{- end -}}
+{{- toYaml $config -}}
 {{- end -}}
 
 {{/* weir.yaml: what the chart decides, and over it what the user says. */}}
@@ -54,21 +109,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $open = append $open (printf ":%v" $port.port) -}}
 {{- end -}}
 {{- end -}}
-{{- $kubernetes := dict
-  "in_cluster" true
-  "gateway_controller" .Values.controller.gatewayController
-  "ingress_controller" .Values.controller.ingressController
-  "leader_election" (dict "namespace" .Release.Namespace "name" (include "weir.fullname" .)) -}}
-{{- if .Values.controller.adoptIngressNginx -}}{{- $_ := set $kubernetes "adopt_ingress_nginx" true -}}{{- end -}}
-{{- with .Values.controller.namespaces -}}{{- $_ := set $kubernetes "namespaces" . -}}{{- end -}}
-{{- if .Values.controller.gatewayServices -}}{{- $_ := set $kubernetes "gateway_services" true -}}{{- end -}}
-{{- with .Values.controller.publishAddresses -}}{{- $_ := set $kubernetes "publish_addresses" . -}}{{- end -}}
+{{- $store := dict "kubernetes" (include "weir.kubernetes" . | fromJson) -}}
+{{- if .Values.controller.enabled -}}
+{{- $host := printf "https://%s.%s.svc:%v" (include "weir.controllerName" .) .Release.Namespace .Values.controller.port -}}
+{{- $store = dict "controller" (dict "hosts" (list $host) "tls" (include "weir.mutualTls" . | fromJson)) -}}
+{{- end -}}
 {{- $config := dict
   "status" "0.0.0.0:7085"
   "data_dir" "/var/lib/weir"
   "shutdown_delay" (printf "%vs" .Values.drain.delaySeconds)
   "worker_shutdown_timeout" (printf "%vs" .Values.drain.timeoutSeconds)
-  "store" (dict "kubernetes" $kubernetes) -}}
+  "store" $store -}}
 {{- with $listen -}}{{- $_ := set $config "listen" . -}}{{- end -}}
 {{- with $open -}}{{- $_ := set $config "resource_listeners" . -}}{{- end -}}
 {{- toYaml (mergeOverwrite $config (deepCopy .Values.config)) -}}
