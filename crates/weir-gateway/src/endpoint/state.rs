@@ -252,6 +252,10 @@ impl Health {
     /// Counts a failure, and logs the first of several in a row.
     fn count(&self, failures: &AtomicU32, most: u32, (checks, what): (&PassiveChecks, &dyn Display), now_ns: u64) {
         self.successes.store(0, Relaxed);
+        // Requests reach it only because no endpoint is in rotation. That it is down is known, and active checks tell when it is back.
+        if self.out_until_ns.load(Relaxed) == UNTIL_CHECKED {
+            return;
+        }
         let count = failures.fetch_add(1, Relaxed) + 1;
         let endpoint = self.addr;
         if most != 0 && count >= most {

@@ -174,6 +174,29 @@ fn endpoint_taken_out_by_checks_comes_back_by_checks_or_answers_only() {
 }
 
 #[test]
+fn requests_that_fail_while_all_are_out_do_not_keep_an_endpoint_from_returning_by_checks() {
+    let health = health();
+    let checks = PassiveChecks { until_checked: true, ..checks() };
+    let fails = |stop, now_ns| health.failed(stop, &checks, now_ns, now_ns);
+    fails(Stop::ConnectFailed, 10);
+    fails(Stop::ConnectFailed, 10);
+    assert!(!health.is_up(10));
+    for now_ns in 11..40 {
+        fails(Stop::ConnectFailed, now_ns);
+        fails(Stop::ReadTimeout, now_ns);
+        health.answered(500, &checks, now_ns, now_ns);
+    }
+    health.checked_up(41);
+    assert!(health.is_up(41), "checks succeed");
+    fails(Stop::ReadTimeout, 50);
+    assert!(!health.is_up(50));
+    health.checked_up(51);
+    assert!(!health.is_up(51), "one that fails again soon after its return waits");
+    health.checked_up(50 + 200);
+    assert!(health.is_up(250));
+}
+
+#[test]
 fn f25_the_share_of_an_endpoint_that_comes_back_grows() {
     let health = health();
     let ramp = Duration::from_nanos(1_000);
