@@ -24,7 +24,10 @@ pub fn open(
 ) -> Result<Option<LogWriter>, ExitFailure> {
     let Some(path) = path else { return Ok(None) };
     LogWriter::open(name, path, Arc::clone(counters)).map(Some).map_err(|error| {
-        say_error!("the {name} {} cannot be opened: {error}", path.display());
+        say_error!(
+            "the {name} {} cannot be opened: {error}; check that its folder exists, and that the user of the process may write there",
+            path.display()
+        );
         ExitFailure::System
     })
 }
