@@ -9,6 +9,7 @@ mod client_gateway;
 mod config_error;
 pub mod consumer;
 mod content_buffer;
+mod content_fields;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
@@ -46,6 +47,7 @@ pub use client_gateway::{ClientGateway, InnerRequest};
 pub use config_error::{AllOf, CollectAll, ConfigError};
 pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use content_buffer::ContentBuffer;
+pub use content_fields::DIGESTS;
 pub use definition::{
     Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Declaration, Definition, Entry, HasMetadata,
     MetadataEntry, PluginMetadata, Registry, SecretFields, Stage,

@@ -119,8 +119,8 @@ async fn make_answer(
         }
     }
     let page = match exchange.take_page_request() {
-        Some(request) => insert_page(client, exchange, (*request, pages)).await?,
-        None => None,
+        Some(request) if may_have_page(stop) => insert_page(client, exchange, (*request, pages)).await?,
+        _ => None,
     };
     if plugins.see_response_bodies(exchange) {
         match content::answer(plugins, exchange) {
@@ -130,6 +130,12 @@ async fn make_answer(
     }
     deny_success_of_connect(exchange);
     Ok(page)
+}
+
+/// What is refused for lack of room or time, or is no valid request, must not cost another request.
+fn may_have_page(stop: Stop) -> bool {
+    let is_costly = matches!(stop, Stop::Rejected(_) | Stop::HeadTimeout | Stop::BodyTimeout | Stop::BadRequestBody);
+    !is_costly && !matches!(stop, Stop::Overloaded | Stop::HeldContent | Stop::HeldByClient | Stop::Shutdown)
 }
 
 /// Puts the page of another upstream in the place of the answer, or the gateway's own if there is neither.

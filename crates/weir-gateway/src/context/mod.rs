@@ -8,6 +8,7 @@ pub mod lifecycle;
 pub mod meter;
 pub mod served_exchange;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub struct WorkerContext {
     /// A timer for each client connection. All are woken when the phase changes.
     pub wheel: Wheel,
     pub identities: IdentityWatch,
+    /// How many exchanges wait for a page for their error.
+    pub pages: Cell<u32>,
 }
 
 impl WorkerContext {
@@ -46,6 +49,7 @@ impl WorkerContext {
             access_log,
             wheel: Wheel::new(clock.now_ns()),
             identities: IdentityWatch::default(),
+            pages: Cell::new(0),
         }
     }
 

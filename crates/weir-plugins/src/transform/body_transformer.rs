@@ -12,7 +12,7 @@ use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Phases,
 use crate::answer::RefusalResponse;
 use crate::content::coding::{self, Opaque};
 use crate::content::streams::StreamHandling;
-use crate::content::{DIGESTS, content_type, forget_response_content};
+use crate::content::{DIGESTS, content_type};
 use crate::rate_limited_log::RateLimitedLog;
 
 pub mod decoding;
@@ -247,7 +247,7 @@ impl Plugin for Transformers {
         if exchange.request.client_method() != Method::Head && exchange.response.status != 304 {
             return Ok(());
         }
-        forget_response_content(exchange);
+        exchange.forget_response_content();
         if let Some(kind) = &own.content_type {
             exchange.response.head.set(b"Content-Type", kind.as_bytes()).map_err(|_| Stop::Internal)?;
         }
@@ -279,7 +279,7 @@ impl Plugin for Transformers {
                 return Err(Stop::Respond(502));
             }
         }
-        forget_response_content(exchange);
+        exchange.forget_response_content();
         if let Some(kind) = &own.content_type {
             exchange.response.head.set(b"Content-Type", kind.as_bytes()).map_err(|_| Stop::Internal)?;
         }

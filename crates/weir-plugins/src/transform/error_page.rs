@@ -21,10 +21,13 @@ use fetched::{FetchOptions, FetchedPages};
 /// that match no route. It runs after `response-rewrite`.
 ///
 /// With `fetch`, another upstream makes the pages. It gets a `GET` request for each such error, with `X-Code` (the status), `X-Format` (the
-/// `Accept` of the client) and `X-Original-URI`; of the fields of the client's request only `Host`, `Accept`, `Accept-Encoding`,
-/// `Accept-Language`, `User-Agent`, `X-Request-ID`, `traceparent` and `tracestate`, so neither credentials nor content. The fields of its
-/// response take the place of those of the same name, whatever its status is. A page may have 1 MiB and take 10 seconds; if there is none,
-/// the client gets a page of the options or the gateway's own. Errors of gRPC calls have no pages.
+/// `Accept` of the client) and `X-Original-URI` (the path that the client has asked for); of the fields of the client's request only `Host`,
+/// `Accept`, `Accept-Encoding`, `Accept-Language`, `User-Agent`, `X-Request-ID`, `traceparent` and `tracestate`, so neither credentials nor
+/// content. The fields that describe the page, `Cache-Control` and `Expires` take the place of those of the error; other fields are
+/// added where the error has none of their name, and cookies are left out. The status of the page's response may be any but 204 to 206, 304 and
+/// 416. A page may have 1 MiB and take 10 seconds, and a worker waits for 1,024 at once; if there is none, the client gets a page of the
+/// options or the gateway's own. Errors of gRPC calls have no pages, nor has what is refused as no valid request or for lack of room. A
+/// request for a page (`CDN-Loop: weir-page`) gets none itself.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorPage {

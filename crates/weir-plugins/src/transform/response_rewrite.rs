@@ -13,7 +13,7 @@ use weir_plugin::{
 
 use crate::content::coding::Opaque;
 use crate::content::streams::StreamHandling;
-use crate::content::{coding, forget_response_content, replace_response_content};
+use crate::content::{coding, replace_response_content};
 use crate::options::headers::{HeaderEdits, HeaderOptions};
 use crate::options::pattern;
 
@@ -268,7 +268,7 @@ impl Plugin for ResponseRewriter {
             content = replacement.apply(&content);
         }
         if content != *body {
-            forget_response_content(exchange);
+            exchange.forget_response_content();
             *body = content;
         }
         Ok(())

@@ -140,7 +140,7 @@ impl RouteWriter<'_, '_> {
         let problem = match self.target(claimed, &path.backend, scope) {
             Ok(target) => {
                 keys.extend(target);
-                self.fetch_error_pages(host, site_path, scope, keys);
+                self.fetch_error_pages(host, site_path, keys);
                 return Ok(());
             }
             Err(problem) => problem,
@@ -158,11 +158,14 @@ impl RouteWriter<'_, '_> {
     }
 
     /// Has the default backend of the Ingress make the pages of the errors that `custom-http-errors` lists.
-    fn fetch_error_pages(&mut self, host: &str, path: &SitePath, scope: CookieScope, keys: &mut Map<String, Value>) {
+    fn fetch_error_pages(&mut self, host: &str, path: &SitePath, keys: &mut Map<String, Value>) {
         let SitePath { claimed, path: rule, .. } = path;
         let settings = &claimed.settings;
         let (false, Some(name)) = (settings.custom_errors.is_empty(), &settings.default_backend) else { return };
-        match self.default_target(claimed, name, scope) {
+        // Not with the settings of the Ingress, such as TLS and session cookies, which are for the Service of the path.
+        let Claimed { ingress, dialect, .. } = **claimed;
+        let plain = Claimed { ingress, dialect, settings: IngressSettings::default(), is_refused: false };
+        match self.default_target(&plain, name, CookieScope::default()) {
             Ok(mut fetch) => {
                 fetch.insert("statuses".to_owned(), json!(settings.custom_errors));
                 fetch.insert("headers".to_owned(), asked_of(path));

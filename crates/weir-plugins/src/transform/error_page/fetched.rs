@@ -53,6 +53,10 @@ const SHARED: [&[u8]; 8] = [
     b"tracestate",
 ];
 
+/// What marks a request for a page (RFC 8586). Such a request gets no pages itself, wherever it has come from: otherwise an upstream that
+/// leads back to the gateway would be asked for pages of pages.
+const LOOP: (&[u8], &[u8]) = (b"CDN-Loop", b"weir-page");
+
 /// Where the page of an error is fetched.
 pub struct FetchedPages {
     statuses: Box<[u16]>,
@@ -90,7 +94,8 @@ impl FetchOptions {
 impl FetchedPages {
     /// The request for the page of an error. `None` if there is none for this status, or if the client cannot show a page.
     pub fn request(&self, exchange: &mut Exchange) -> Option<PageRequest> {
-        if !self.statuses.contains(&exchange.response.status) || exchange.request.is_grpc() {
+        let is_for_a_page = exchange.request.head.values(LOOP.0).any(|value| value == LOOP.1);
+        if !self.statuses.contains(&exchange.response.status) || exchange.request.is_grpc() || is_for_a_page {
             return None;
         }
         let original = exchange.request.clone();
@@ -103,20 +108,23 @@ impl FetchedPages {
     fn write_head(&self, exchange: &mut Exchange) -> bool {
         let status = exchange.response.status.to_string();
         let format = exchange.request.head.value(b"accept").unwrap_or_default().to_vec();
-        let uri = exchange.request.target().to_vec();
+        // Without the query, which can have credentials.
+        let mut uri = exchange.request.origin_form().into_owned();
+        uri.truncate(uri.iter().position(|&byte| byte == b'?').unwrap_or(uri.len()));
         let request = &mut exchange.request;
         let names: Vec<Box<[u8]>> = request.head.fields().map(|(name, _)| name.into()).collect();
         for name in names.iter().filter(|name| !SHARED.iter().any(|shared| shared.eq_ignore_ascii_case(name))) {
             request.head.remove(name);
         }
-        let told: [(&[u8], &[u8]); 3] =
-            [(b"X-Code", status.as_bytes()), (b"X-Format", &format), (b"X-Original-URI", &uri)];
+        let told: [(&[u8], &[u8]); 4] =
+            [(b"X-Code", status.as_bytes()), (b"X-Format", &format), (b"X-Original-URI", &uri), LOOP];
         let is_told = told.into_iter().all(|(name, value)| request.head.set(name, value).is_ok());
         // Before the path changes, which variables may name.
         let is_told = is_told && self.headers.apply(exchange, |exchange| &mut exchange.request.head, &[]).is_ok();
         let request = &mut exchange.request;
         let is_get = request.set_method(b"GET") && request.set_path(&self.path, Some(b"")).is_ok();
         request.forget_client_method(); // the page of a HEAD has content
+        (request.takes_trailers, request.sends_te) = (false, false);
         is_told && is_get
     }
 }

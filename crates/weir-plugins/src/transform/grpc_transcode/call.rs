@@ -15,7 +15,7 @@ use super::http_rules::{self, BodyOf, TranscodingRule};
 use super::json::{self, JsonForm, JsonFormFault};
 use super::status::{self, CallStatus, DetailForm};
 use crate::answer::RefusalResponse;
-use crate::content::{DIGESTS, content_type, forget_response_content, replace_response_content};
+use crate::content::{DIGESTS, content_type, replace_response_content};
 use crate::grpc_call::framed;
 
 /// What is called.
@@ -333,7 +333,7 @@ pub fn told_json(fault: JsonFormFault) -> CallStatus {
 
 /// Removes the fields that describe the content of a call.
 pub fn forget_grpc(exchange: &mut Exchange) {
-    forget_response_content(exchange);
+    exchange.forget_response_content();
     for name in [&b"grpc-encoding"[..], b"grpc-accept-encoding", b"Trailer", status::CODE, status::MESSAGE] {
         exchange.response.head.remove(name);
     }

@@ -35,9 +35,9 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::List,
         Differs(custom_http_errors),
         OPTIONAL,
-        "In a cluster, with `default-backend`: `error-page.fetch` from the first port of that Service, whose status and fields the client \
-         gets, up to 1 MiB. The request for a page has the fields by which ingress-nginx tells what was asked, but neither content nor \
-         credentials.",
+        "In a cluster, with `default-backend`: `error-page.fetch` from the first port of that Service, whose status the client gets, \
+         up to 1 MiB, without cookies. The request for a page has the fields by which ingress-nginx tells what was asked, but neither \
+         content, query nor credentials, and goes over HTTP, whatever `backend-protocol` is.",
     ),
     annotation(
         "default-backend",
