@@ -29,7 +29,7 @@ const OF_CONTENT: [&[u8]; 4] = [b"Content-Type", b"Content-Language", b"Content-
 const REPLACED: [&[u8]; 2] = [b"Cache-Control", b"Expires"];
 
 /// A page in memory, until it has been sent.
-struct Page {
+struct FetchedPage {
     head: ReplyHead,
     content: Vec<u8>,
     held: Held,
@@ -87,7 +87,7 @@ pub async fn insert(
 }
 
 /// `None` if there is no page, or one that is too large.
-async fn fetch(mut answer: UpstreamAnswer, mut held: Held) -> Option<Page> {
+async fn fetch(mut answer: UpstreamAnswer, mut held: Held) -> Option<FetchedPage> {
     let head = answer.head().await.ok()?;
     // A part, or a response that has no content.
     if matches!(head.status, 0..=199 | 204..=206 | 304 | 416) {
@@ -101,7 +101,7 @@ async fn fetch(mut answer: UpstreamAnswer, mut held: Held) -> Option<Page> {
         }
         held.set(content.capacity() as u64).ok()?;
     }
-    Some(Page { head, content, held })
+    Some(FetchedPage { head, content, held })
 }
 
 /// The fields that describe the page take the place of those of the answer; others are added where the answer has none of the name.
