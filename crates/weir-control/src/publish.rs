@@ -377,6 +377,7 @@ impl Publisher {
 /// The settings that a running node cannot change, and whether they have changed.
 fn changes(settings: &NodeSettings, started_with: &NodeSettings) -> impl Iterator<Item = (&'static str, bool)> {
     [
+        ("controller", settings.controller != started_with.controller),
         ("worker_processes", settings.worker_processes != started_with.worker_processes),
         ("status", settings.status != started_with.status),
         ("enable_access_log", settings.enable_access_log != started_with.enable_access_log),

@@ -239,6 +239,7 @@ mod tests {
     /// Options whose names or meanings have such a word, and that name no server and no file.
     const NOT_REACHING: &[(&str, &str)] = &[
         ("content-filter", "rules[].path"),
+        ("error-page", "fetch.path"),
         ("ext-authz", "http_service.allowed_upstream_headers"),
         ("ext-authz", "http_service.allowed_upstream_headers_to_append"),
         ("ext-authz", "http_service.path_prefix"),

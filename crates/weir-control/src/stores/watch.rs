@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(100);
 
 /// How long a process that ends waits for the thread, which may be blocked by a file system.
-const END_LIMIT: Duration = Duration::from_secs(1);
+const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long closing or opening a store may take: checking a large file takes seconds.
 const LEND_LIMIT: Duration = Duration::from_secs(30);
@@ -91,14 +91,19 @@ impl ConfigWatch {
 impl ConfigWatch {
     /// Ends the watch: what changes from now on is not published. A file system that does not respond is waited for only for a second.
     pub fn end(&self) {
+        self.end_within(Duration::from_secs(1));
+    }
+
+    fn end_within(&self, limit: Duration) {
         let _ = self.commands.send(WatchCommand::End);
-        let _ = self.ended.recv_timeout(END_LIMIT);
+        let _ = self.ended.recv_timeout(limit);
     }
 }
 
 impl Drop for ConfigWatch {
     fn drop(&mut self) {
-        self.end();
+        // The copy of a shared store is written to its end then.
+        self.end_within(END_LIMIT);
     }
 }
 

@@ -106,6 +106,12 @@ pub(super) fn read_pull(fields: &MapReader) -> Option<PullSettings> {
         let told = format!("has {} controllers, and the maximum is {MOST_HOSTS}", hosts.len());
         at.report_advising(told, "name a Service that stands for several");
     }
+    if let Some(at) = fields.get(&PULL.hosts)
+        && hosts.is_empty()
+    {
+        at.report_advising("names no controller".to_owned(), "write `hosts: [\"https://weir-controller:9443\"]`");
+        return None;
+    }
     Some(PullSettings {
         hosts: hosts.into_iter().map(Box::from).collect(),
         server_name: fields.read(&PULL.sni),

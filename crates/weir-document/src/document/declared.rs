@@ -68,11 +68,13 @@ fn variants(table: &'static KeyTable) -> Vec<Map<String, Value>> {
         let mut without = all.clone();
         without.remove(name);
         found.push(without);
+        found.push(Map::from_iter([(name.to_owned(), all[name].clone())]));
         found.extend(key.words().into_iter().map(|word| with(json!(word))));
         let Some(inner) = key.inner() else { continue };
         let is_list = key.schema(&mut Definitions::default()).get("type") == Some(&json!("array"));
         for inner in variants(inner) {
             found.push(with(Value::Object(inner.clone())));
+            found.push(Map::from_iter([(name.to_owned(), Value::Object(inner.clone()))]));
             if is_list || key.form().contains("list") {
                 found.push(with(json!([inner])));
             }

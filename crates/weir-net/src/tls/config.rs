@@ -148,6 +148,11 @@ impl Server {
         }
     }
 
+    /// The configuration with which a client that must prove who it is does so with each connection.
+    pub fn full_config(&self) -> &Arc<ServerConfig> {
+        self.full.as_ref().unwrap_or(&self.config)
+    }
+
     /// The rustls configuration, for other users of rustls than this module.
     pub fn config(&self) -> &Arc<ServerConfig> {
         &self.config

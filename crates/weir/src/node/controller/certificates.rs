@@ -82,5 +82,6 @@ fn acceptor(files: &MutualTlsFiles, [cert, key, ca]: &FileContents) -> Result<Tl
         protocols: &["h2", "http/1.1"],
     };
     let server = Server::new(terms).map_err(|error| wrong(&files.authorities, &error))?;
-    Ok(TlsAcceptor::from(Arc::clone(server.config())))
+    // Without tickets: a session that is resumed is not asked for its certificate again, which may have expired.
+    Ok(TlsAcceptor::from(Arc::clone(server.full_config())))
 }

@@ -52,8 +52,8 @@ impl StateStream {
         let mut state = feed.state();
         let mut piece = Vec::new();
         while piece.len() < PIECE && self.add(&mut state, &mut piece) {}
+        // Changes put off no beat, which also says whether this controller writes the statuses.
         if !piece.is_empty() {
-            self.beats.reset();
             return Poll::Ready(Some(piece.into()));
         }
         if let Some(node) = state.nodes.get_mut(&self.node) {

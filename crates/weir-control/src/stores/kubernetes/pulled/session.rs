@@ -162,7 +162,6 @@ impl Puller {
             StateLine::Delete(key) => self.followed.remove(key),
             StateLine::End(revision) => {
                 session.lines.begin_state();
-                self.failures = 0;
                 self.mailbox.state(true, &session.host, None);
                 session.pairs.add(self.followed.publish(), revision);
                 return Ok(true);
@@ -185,6 +184,7 @@ impl Puller {
             return Ok(());
         }
         session.send(&report).await?;
+        self.failures = 0;
         session.told = Some(report);
         Ok(())
     }
@@ -202,6 +202,9 @@ async fn dropped(mut served: watch::Receiver<NodeServes>) {
     while served.changed().await.is_ok() {}
 }
 
+/// A connection ends with its stream, or with silence.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
 impl PullSession {
     /// Opens a stream on a connection of its own, with the certificates as they are in the files now.
     async fn open(files: &PullFiles, host: &str, node: &str) -> Result<PullSession, String> {
@@ -210,7 +213,8 @@ impl PullSession {
         let how = CallSettings {
             connect_timeout: CONNECT,
             timeout: SILENCE,
-            idle: IdleConnections { max_per_origin: 1, timeout: SILENCE },
+            // As long as the stream: a report over another connection could reach another controller, behind the same name.
+            idle: IdleConnections { max_per_origin: 1, timeout: FOR_EVER },
             protocol: HttpProtocol::Http2,
             verification: ServerVerification::Terms(terms),
             max_content_bytes: usize::MAX,
