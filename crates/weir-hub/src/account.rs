@@ -211,3 +211,30 @@ impl HubStatus {
         self.error = self.error.take().or_else(|| other.error.clone());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_hub_add_up() {
+        let share = |number: u64| HubStatus {
+            account: Account {
+                audience: number,
+                tally: Tally { delivered: number, ..Tally::default() },
+                pending: number,
+            },
+            subscriptions: number as usize,
+            unverified: number as usize,
+            in_flight: number as usize,
+            attempts: number,
+            turns: LoopTurns { longest: Duration::from_secs(number), most_started: number as usize },
+            error: (number == 3).then(|| "the disk".to_owned()),
+            ..HubStatus::default()
+        };
+        let mut sum = share(2);
+        sum.add(&share(3));
+        let turns = LoopTurns { longest: Duration::from_secs(3), most_started: 3 };
+        assert_eq!(sum, HubStatus { turns, error: Some("the disk".to_owned()), ..share(5) });
+    }
+}

@@ -83,6 +83,18 @@ fn deliver(engine: &mut Engine, outcome: DeliveryOutcome, now_ms: u64) -> Vec<De
 }
 
 #[test]
+fn events_after_one_are_those_of_the_topic_in_order() {
+    let mut engine = engine();
+    for (seq, topic) in [(3, TOPIC), (4, "http://t.example/2"), (5, TOPIC), (9, TOPIC)] {
+        publish(&mut engine, seq, topic, 10, 1_000);
+    }
+    assert_eq!(engine.events_after(TOPIC, 0, 10), [3, 5, 9]);
+    assert_eq!(engine.events_after(TOPIC, 3, 1), [5]);
+    assert_eq!(engine.events_after(TOPIC, 9, 10), []);
+    assert_eq!(engine.events_after("http://t.example/3", 0, 10), []);
+}
+
+#[test]
 fn websub_5_1_a_renewal_that_is_not_verified_changes_nothing() {
     let mut engine = engine();
     subscribe(&mut engine, "http://c.example/1", 1_000_000);
