@@ -201,7 +201,7 @@ fn a_page_is_not_waited_for_when_its_client_has_left() {
     let silent = Origin::scripted(Reading::Strict, move |connection| {
         if connection.request().is_ok() {
             begun.wait();
-            // The gateway closes the connection when nobody waits for the page any more.
+            // The gateway closes the connection when no client waits for the page any more.
             ended.store(connection.request().is_err(), Relaxed);
             begun.wait();
         }

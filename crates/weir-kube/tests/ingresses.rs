@@ -189,12 +189,12 @@ fn clients_are_asked_for_certificates_whichever_ingress_has_the_certificate_of_t
     let found = of(with_tls(&older, "h"), with_tls(&guarded, "h"));
     let entry = resource(&found, "ingress_shop_tls_b");
     assert_eq!((&entry["snis"], &entry["client"]["ca"]), (&json!(["h"]), &json!("certificate")), "{entry:#}");
-    // That of a wildcard asks nobody, so the host has an entry of its own.
+    // The certificate of the wildcard asks no client for a certificate, so the host has an entry of its own.
     let host = |text: &str| text.replace("\"host\":\"h\"", "\"host\":\"h.example\"");
     let found = of(with_tls(&host(&older), "*.example"), with_tls(&host(&guarded), "*.example"));
     assert_eq!(resource(&found, "ingress_shop_tls")["snis"], json!(["*.example"]));
     assert_eq!(resource(&found, "ingress_shop_tls_b")["snis"], json!(["h.example"]));
-    // Without a certificate of the host nobody could be asked.
+    // A host without a certificate has no TLS, so no client can be asked for one.
     let found = of(older, with_tls(&guarded, "other"));
     for id in ["ingress_shop_a_0", "ingress_shop_b_0"] {
         assert_eq!(resource(&found, id)["plugins"].to_string(), CLOSED, "{id}");

@@ -139,7 +139,7 @@ async fn nodes_are_waited_for_until_they_have_gone() {
         feed.open(NodeIntroduction { name: String::new(), version: String::new(), address: String::new() }).is_none()
     );
     sink.publish();
-    assert_eq!(feed.served().revision, 0, "nobody serves it");
+    assert_eq!(feed.served().revision, 0, "no node serves it");
     let (mut one, mut other) = (node(&feed), node(&feed));
     let report = async |stream: &mut StateStream, revision: u64| {
         let name = match lines(stream, 1).await.into_iter().next() {
