@@ -14,7 +14,7 @@ use super::file::FileSource;
 use super::file_access::FileAccess;
 use super::file_resources::FileResources;
 #[cfg(feature = "kubernetes")]
-use super::kubernetes::{KubernetesStore, NodePlugins, PulledStore};
+use super::kubernetes::{NodePlugins, follow, pull};
 use super::live::LiveResources;
 use super::loader::{DocumentLoader, LoadedDocument};
 use super::memory::MemoryStore;
@@ -90,12 +90,20 @@ pub(super) fn with_store(
 }
 
 /// What opening a store needs besides the settings.
+#[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "this build has no client for Kubernetes"))]
 struct StoreOpening<'a> {
     /// The plugins that policies of a cluster may name.
     registry: Registry,
     /// Those that the file enables, if not all.
     enabled: Option<&'a HashSet<Box<str>>>,
     told: &'a dyn Fn(&str),
+}
+
+/// Where the objects of a cluster are read.
+#[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "this build has no client for Kubernetes"))]
+enum ClusterSource<'a> {
+    ApiServer(&'a KubernetesSettings),
+    Controller(&'a PullSettings),
 }
 
 fn open_store(
@@ -118,8 +126,12 @@ fn open_store(
             Box::new(EncryptedStore::new(embedded, SecretCipher::new(CipherForm::Weir, encryption)))
         }
         StoreKind::Standalone => Box::new(MemoryStore::new(store.history as usize, store.history_bytes)),
-        StoreKind::Kubernetes(cluster) => open_cluster(settings, cluster, beside, serves, opening)?,
-        StoreKind::Controller(controller) => open_controller(settings, controller, beside, serves, told)?,
+        StoreKind::Kubernetes(cluster) => {
+            open_cluster(settings, ClusterSource::ApiServer(cluster), beside, serves, opening)?
+        }
+        StoreKind::Controller(controller) => {
+            open_cluster(settings, ClusterSource::Controller(controller), beside, serves, opening)?
+        }
         StoreKind::Etcd(etcd) => {
             let directory = data_directory(settings, beside);
             let mut etcd = match serves {
@@ -137,53 +149,34 @@ fn open_store(
     })
 }
 
+/// The resources of a cluster, which this node follows itself or pulls from a controller.
 #[cfg(feature = "kubernetes")]
 fn open_cluster(
     settings: &NodeSettings,
-    cluster: &KubernetesSettings,
+    cluster: ClusterSource,
     beside: &Path,
     serves: bool,
     opening: &StoreOpening,
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
-    let plugins = NodePlugins::new(opening.registry, opening.enabled.cloned());
     let directory = data_directory(settings, beside);
     // A command is not a node: it has no copy, and writes no statuses.
-    let node = serves.then(|| Ok((node_name(&directory)?, directory.as_path()))).transpose()?;
-    Ok(Box::new(KubernetesStore::open(cluster, node, beside, (plugins, opening.told))?))
-}
-
-#[cfg(feature = "kubernetes")]
-fn open_controller(
-    settings: &NodeSettings,
-    controller: &PullSettings,
-    beside: &Path,
-    serves: bool,
-    told: &dyn Fn(&str),
-) -> Result<Box<dyn ResourceStore>, StoreFailure> {
-    let directory = data_directory(settings, beside);
-    // A command is not a node: it has no copy.
-    let node = serves.then(|| Ok((node_name(&directory)?, directory.as_path()))).transpose()?;
-    Ok(Box::new(PulledStore::open(controller, &settings.dns, node, beside, told)?))
-}
-
-#[cfg(not(feature = "kubernetes"))]
-fn open_controller(
-    _settings: &NodeSettings,
-    _controller: &PullSettings,
-    _beside: &Path,
-    _serves: bool,
-    _: &dyn Fn(&str),
-) -> Result<Box<dyn ResourceStore>, StoreFailure> {
-    Err(StoreFailure::new("this build has no client for Kubernetes", "build with the Cargo feature `kubernetes`"))
+    let node = serves.then(|| Ok((node_name(&directory)?, directory))).transpose()?;
+    Ok(Box::new(match cluster {
+        ClusterSource::ApiServer(cluster) => {
+            let plugins = NodePlugins::new(opening.registry, opening.enabled.cloned());
+            follow(cluster, node, beside, (plugins, opening.told))?
+        }
+        ClusterSource::Controller(controller) => pull(controller, &settings.dns, node, beside, opening.told)?,
+    }))
 }
 
 #[cfg(not(feature = "kubernetes"))]
 fn open_cluster(
     _settings: &NodeSettings,
-    _cluster: &KubernetesSettings,
+    _cluster: ClusterSource,
     _beside: &Path,
     _serves: bool,
-    _: &StoreOpening,
+    _opening: &StoreOpening,
 ) -> Result<Box<dyn ResourceStore>, StoreFailure> {
     Err(StoreFailure::new("this build has no client for Kubernetes", "build with the Cargo feature `kubernetes`"))
 }

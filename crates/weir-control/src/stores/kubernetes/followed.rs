@@ -1,14 +1,16 @@
-//! Resources that somebody else makes, compared with those that the node has: only differences are changes.
+//! Resources that others make, compared with those that the node has: only differences are changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::CopiedChanges;
 use crate::stores::mailbox::Mailbox;
 use crate::stores::resources::{ResourceKey, ResourceSet, StoredResource};
 use crate::stores::shared::OutsideChange;
+
+/// Changes for the copy on disk.
+pub(super) type CopiedChanges = (u64, Vec<(ResourceKey, Option<StoredResource>)>);
 
 /// The resources that are known, and what has changed since they were published. Its revisions are the node's own.
 pub(super) struct FollowedSet {

@@ -61,6 +61,11 @@ impl ServedCluster {
         &self.feed
     }
 
+    /// Whether the cluster is not followed any more, by a fault of the program: the state would stay as it is.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// The URL of the API server.
     pub fn address(&self) -> &str {
         &self.address
@@ -75,6 +80,9 @@ fn run(runtime: &Runtime, controller: Controller, feed: &StateFeed, mut stopped:
                 // An error means that this was dropped, which ends it as well.
                 _ = &mut stopped => return,
                 _ = looks.tick() => {}
+            }
+            if controller.has_ended() {
+                return;
             }
             feed.set_leader(controller.is_leader());
             let served = feed.served();

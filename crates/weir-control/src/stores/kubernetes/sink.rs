@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc::UnboundedSender;
 use weir_kube::cluster::ResourceSink;
 use weir_kube::{DerivedResource, ResourceList};
 
-use super::CopiedChanges;
 use super::followed::FollowedSet;
 use crate::stores::mailbox::Mailbox;
-use crate::stores::resources::{ResourceKey, ResourceSet};
+use crate::stores::resources::ResourceKey;
 
 /// Compares each translation with the last one, and leaves the changes in the mailbox.
 pub(super) struct StoreSink {
@@ -19,14 +17,7 @@ pub(super) struct StoreSink {
 }
 
 impl StoreSink {
-    /// `set` has the resources that the node knows already.
-    pub(super) fn new(
-        mailbox: Arc<Mailbox>,
-        server: &str,
-        set: ResourceSet,
-        copied: UnboundedSender<CopiedChanges>,
-    ) -> StoreSink {
-        let followed = FollowedSet::new(Arc::clone(&mailbox), set, copied);
+    pub(super) fn new(mailbox: Arc<Mailbox>, server: &str, followed: FollowedSet) -> StoreSink {
         StoreSink { mailbox, server: server.to_owned(), followed }
     }
 }
@@ -61,12 +52,13 @@ mod tests {
     use weir_kube::objects::{Kind, ObjectRef};
 
     use super::*;
-    use crate::stores::resources::StoredResource;
+    use crate::stores::resources::{ResourceSet, StoredResource};
     use crate::stores::shared::OutsideChange;
 
     fn sink(set: ResourceSet) -> (StoreSink, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox::default());
-        (StoreSink::new(Arc::clone(&mailbox), "https://api", set, unbounded_channel().0), mailbox)
+        let followed = FollowedSet::new(Arc::clone(&mailbox), set, unbounded_channel().0);
+        (StoreSink::new(Arc::clone(&mailbox), "https://api", followed), mailbox)
     }
 
     fn put(sink: &mut StoreSink, id: &str, value: Value) {

@@ -13,12 +13,13 @@ use weir_client::{
     AnswerContent, CallSettings, HttpClient, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification,
     ServiceUrl,
 };
+use weir_kube::cluster::ControllerState;
 use weir_net::backoff::Backoff;
 use weir_net::tls::{self, TlsConnector, Trust, UpstreamTerms};
 
 use super::super::followed::FollowedSet;
 use super::super::lines::{MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, MOST_STATE, SILENCE, ServedReport, StateLine};
-use super::{NodeServes, PullFiles, RevisionPairs};
+use super::{PullFiles, RevisionPairs};
 use crate::stores::mailbox::Mailbox;
 
 /// The pauses between rounds of all controllers.
@@ -39,7 +40,7 @@ pub(super) struct Puller {
     node: String,
     mailbox: Arc<Mailbox>,
     followed: FollowedSet,
-    served: watch::Receiver<NodeServes>,
+    served: watch::Receiver<ControllerState>,
     /// The index of the controller to connect to next.
     next: usize,
     failures: u32,
@@ -66,7 +67,7 @@ impl Puller {
         node: String,
         mailbox: Arc<Mailbox>,
         followed: FollowedSet,
-        served: watch::Receiver<NodeServes>,
+        served: watch::Receiver<ControllerState>,
     ) -> Puller {
         // A random first one, so that nodes that start together do not all use the same.
         let next = rand::random_range(0..files.settings.hosts.len().max(1));
@@ -198,7 +199,7 @@ enum PullTurn {
 }
 
 /// Waits until the store is dropped.
-async fn dropped(mut served: watch::Receiver<NodeServes>) {
+async fn dropped(mut served: watch::Receiver<ControllerState>) {
     while served.changed().await.is_ok() {}
 }
 
