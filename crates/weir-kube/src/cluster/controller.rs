@@ -109,7 +109,12 @@ impl Controller {
         let _ = self.served.send(state);
     }
 
-    /// Whether it writes the statuses; also if nobody does.
+    /// Whether it has ended although this value exists: a fault of the program, which has been reported.
+    pub fn has_ended(&self) -> bool {
+        self.served.is_closed()
+    }
+
+    /// Whether it writes the statuses, or would write them if the settings did not forbid it.
     pub fn is_leader(&self) -> bool {
         self.leadership.as_ref().is_none_or(Leadership::is_held)
     }

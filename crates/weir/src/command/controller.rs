@@ -34,11 +34,9 @@ impl ControllerCommand {
     pub fn execute(self) -> ExitCode {
         let log_format = ErrorLogFormat::from(self.log_format);
         say::like(log_format);
-        match ControllerNode::start(ControllerOptions { file: self.config, log_format }) {
-            Ok(node) => {
-                node.run();
-                exit::DONE
-            }
+        let options = ControllerOptions { file: self.config, log_format };
+        match ControllerNode::start(options).and_then(ControllerNode::run) {
+            Ok(()) => exit::DONE,
             Err(failure) => failure.into(),
         }
     }

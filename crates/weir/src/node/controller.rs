@@ -93,25 +93,32 @@ impl ControllerNode {
     }
 
     /// Runs until a signal ends it.
-    pub fn run(mut self) {
+    ///
+    /// # Errors
+    /// The cluster is not followed any more. With a new process the nodes get a state that is not an old one.
+    pub fn run(mut self) -> Result<(), ExitFailure> {
         self.runtime.block_on(async {
             let (mut looks, mut is_ready) = (interval(LOOK), false);
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
                     request = self.signals.next() => match request {
-                        SignalRequest::Drain | SignalRequest::Stop => break,
+                        SignalRequest::Drain | SignalRequest::Stop => return Ok(()),
                         SignalRequest::Reload => self.certificates.reload(),
                         SignalRequest::ReopenLogs | SignalRequest::Upgrade => say!("a controller does nothing at this signal"),
                     },
                     _ = looks.tick() => self.certificates.reload(),
+                }
+                if self.cluster.has_ended() {
+                    say_error!("the cluster is not followed any more, after a fault of the program that the log has above");
+                    return Err(ExitFailure::System);
                 }
                 if !is_ready && self.cluster.feed().is_ready() {
                     is_ready = true;
                     say!("ready");
                 }
             }
-        });
+        })
     }
 }
 

@@ -101,7 +101,7 @@ impl ControllerService {
         }
     }
 
-    /// Answers whoever asks about the controller.
+    /// Answers requests about the controller itself: its status and probes.
     pub async fn status(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
         let local = match request.peer {
             ServerPeer::Tcp { local, .. } => local.ip(),
