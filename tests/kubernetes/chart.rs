@@ -120,10 +120,15 @@ fn nodes_have_no_rights_if_controllers_follow_the_cluster() {
         assert_eq!(account["automountServiceAccountToken"] == false, is_of_node);
     }
     let directory = TempDir::new();
-    let config = of_kind(objects, "ConfigMap").find_map(|map| map["data"]["controller.yaml"].as_str());
-    let file = directory.write("controller.yaml", config.expect("controllers have a configuration"));
-    let checked = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output().expect("weir runs");
-    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    for (name, follows) in [("controller.yaml", true), ("weir.yaml", false)] {
+        let config = of_kind(objects, "ConfigMap").find_map(|map| map["data"][name].as_str());
+        let config = config.unwrap_or_else(|| panic!("{name} is rendered"));
+        // What the values say of following the cluster is for who follows it.
+        assert_eq!(config.contains("gateway_addresses: 203.0.113.0/24"), follows, "{config}");
+        let file = directory.write(name, config);
+        let checked = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output().expect("weir runs");
+        assert!(checked.status.success(), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
+    }
 }
 
 #[test]

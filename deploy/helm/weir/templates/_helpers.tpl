@@ -79,6 +79,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with .Values.controller.namespaces -}}{{- $_ := set $kubernetes "namespaces" . -}}{{- end -}}
 {{- if .Values.controller.gatewayServices -}}{{- $_ := set $kubernetes "gateway_services" true -}}{{- end -}}
 {{- with .Values.controller.publishAddresses -}}{{- $_ := set $kubernetes "publish_addresses" . -}}{{- end -}}
+{{- with .Values.config.store -}}{{- $_ := mergeOverwrite $kubernetes (deepCopy (default dict .kubernetes)) -}}{{- end -}}
 {{- toJson $kubernetes -}}
 {{- end -}}
 
@@ -122,7 +123,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "store" $store -}}
 {{- with $listen -}}{{- $_ := set $config "listen" . -}}{{- end -}}
 {{- with $open -}}{{- $_ := set $config "resource_listeners" . -}}{{- end -}}
-{{- toYaml (mergeOverwrite $config (deepCopy .Values.config)) -}}
+{{- $own := deepCopy .Values.config -}}
+{{- if and .Values.controller.enabled $own.store -}}{{- $_ := unset $own.store "kubernetes" -}}{{- end -}}
+{{- toYaml (mergeOverwrite $config $own) -}}
 {{- end -}}
 
 {{/* Rights to objects in namespaces. */}}
