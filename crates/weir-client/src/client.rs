@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use crate::content::{AnswerContent, AnswerTrailers};
+use crate::duplex::CallContent;
 use crate::error::CallError;
 use crate::pool::{self, ConnectionKey, PooledConnection, SendError};
 use crate::redirect;
@@ -105,6 +106,15 @@ impl HttpClient {
         self.follow(to, request, how, Instant::now() + how.timeout).await
     }
 
+    pub(crate) fn connection_key(&self, to: &ServiceUrl, how: &CallSettings) -> ConnectionKey {
+        ConnectionKey {
+            settings: self.0.settings.clone(),
+            origin: Arc::clone(&to.origin),
+            tls: to.origin.is_https.then(|| TlsKey::of(&how.verification, how.protocol)),
+            protocol: how.protocol,
+        }
+    }
+
     async fn follow(
         &self,
         to: &ServiceUrl,
@@ -142,15 +152,10 @@ impl HttpClient {
         how: &CallSettings,
         deadline: Instant,
     ) -> Result<Response<AnswerContent>, CallError> {
-        let key = ConnectionKey {
-            settings: self.0.settings.clone(),
-            origin: Arc::clone(&to.origin),
-            tls: to.origin.is_https.then(|| TlsKey::of(&how.verification, how.protocol)),
-            protocol: how.protocol,
-        };
+        let key = self.connection_key(to, how);
         let late = || CallError::AnswerTimedOut { origin: to.origin.to_string(), after: how.timeout };
         while let Some(mut connection) = pool::take(&key) {
-            let sent = connection.send(prepared(to, request, connection.is_http2())?);
+            let sent = connection.send(whole(to, request, connection.is_http2())?);
             let sent = timeout_at(deadline, sent).await;
             // Also after a time-out: the connection may be one that the network has lost, and all further calls share it.
             if !matches!(sent, Ok(Ok(_))) && connection.is_http2() {
@@ -171,7 +176,7 @@ impl HttpClient {
             Ok(connected) => connected?,
             Err(_) => return Err(late()),
         };
-        let sent = connection.send(prepared(to, request, connection.is_http2())?);
+        let sent = connection.send(whole(to, request, connection.is_http2())?);
         match timeout_at(deadline, sent).await.map_err(|_| late())? {
             Ok(answer) => {
                 // Other calls can use the connection at once.
@@ -185,7 +190,7 @@ impl HttpClient {
     }
 }
 
-fn call_error(to: &ServiceUrl, failed: SendError) -> CallError {
+pub(crate) fn call_error(to: &ServiceUrl, failed: SendError) -> CallError {
     let origin = to.origin.to_string();
     match failed {
         SendError::Excess(excess) => CallError::Excess { origin, excess },
@@ -202,9 +207,17 @@ fn streamed(
     answer.map(|incoming| AnswerContent::new(incoming, key, connection, how.clone()))
 }
 
+fn whole(to: &ServiceUrl, request: &Request<Bytes>, is_http2: bool) -> Result<Request<CallContent>, CallError> {
+    Ok(prepared(to, request, is_http2)?.map(|content| CallContent::Whole(Full::new(content))))
+}
+
 /// Converts the request to the protocol: HTTP/1.1 has a path and `Host`, HTTP/2 a scheme and an authority.
-fn prepared(to: &ServiceUrl, request: &Request<Bytes>, is_http2: bool) -> Result<Request<Full<Bytes>>, CallError> {
-    let mut request = request.clone().map(Full::new);
+pub(crate) fn prepared<B: Clone>(
+    to: &ServiceUrl,
+    request: &Request<B>,
+    is_http2: bool,
+) -> Result<Request<B>, CallError> {
+    let mut request = request.clone();
     let target = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     if !is_http2 {
         *request.uri_mut() = target.into();

@@ -4,8 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,6 +16,7 @@ use weir_net::tls::ServerName;
 
 use crate::client::HttpClient;
 use crate::conduct::ServerConduct;
+use crate::duplex::CallContent;
 use crate::error::CallError;
 use crate::guarded::{GuardedStream, SharingStream};
 use crate::pool::{PooledConnection, RequestSender};
@@ -156,13 +155,13 @@ async fn handshake(
         builder.timer(TokioTimer::new()).max_header_list_size(MAX_HEAD_BYTES as u32);
         builder.initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES);
         builder.initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES);
-        let (sender, connection) = builder.handshake::<_, Full<Bytes>>(stream).await.map_err(broken)?;
+        let (sender, connection) = builder.handshake::<_, CallContent>(stream).await.map_err(broken)?;
         tokio::spawn(async { drop(connection.await) });
         RequestSender::Http2(sender)
     } else {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(MAX_HEAD_BYTES);
-        let (sender, connection) = builder.handshake::<_, Full<Bytes>>(stream).await.map_err(broken)?;
+        let (sender, connection) = builder.handshake::<_, CallContent>(stream).await.map_err(broken)?;
         tokio::spawn(async { drop(connection.await) });
         RequestSender::Http1(sender)
     };

@@ -67,6 +67,10 @@ pub enum CallError {
         origin: String,
         reason: String,
     },
+    /// The server has not chosen HTTP/2 in the TLS handshake, and the call needs it.
+    NoHttp2 {
+        origin: String,
+    },
 }
 
 impl CallError {
@@ -133,6 +137,7 @@ impl fmt::Display for CallError {
                 write!(f, "the connection to {origin} was closed before the answer was complete: it sent {excess}")
             }
             CallError::Redirect { origin, reason } => write!(f, "the redirect of {origin} is not followed: {reason}"),
+            CallError::NoHttp2 { origin } => write!(f, "{origin} does not speak HTTP/2, which gRPC needs"),
         }
     }
 }

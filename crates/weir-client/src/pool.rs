@@ -5,14 +5,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use tokio::runtime;
 
 use crate::conduct::{ServerConduct, ServerExcess};
+use crate::duplex::CallContent;
 use crate::settings::{HttpProtocol, IdleConnections, SharedSettings};
 use crate::tls::TlsKey;
 use crate::url::UrlOrigin;
@@ -36,8 +35,8 @@ pub(crate) struct PooledConnection {
 
 #[derive(Debug)]
 pub(crate) enum RequestSender {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
+    Http1(http1::SendRequest<CallContent>),
+    Http2(http2::SendRequest<CallContent>),
 }
 
 /// Why a request got no response on a connection.
@@ -62,7 +61,7 @@ impl PooledConnection {
         Some(PooledConnection { sender: RequestSender::Http2(sender.clone()), conduct: Arc::clone(&self.conduct) })
     }
 
-    pub(crate) async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, SendError> {
+    pub(crate) async fn send(&mut self, mut request: Request<CallContent>) -> Result<Response<Incoming>, SendError> {
         let sent = match &mut self.sender {
             RequestSender::Http1(sender) => {
                 self.conduct.begin(&mut request);

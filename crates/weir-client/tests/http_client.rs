@@ -335,6 +335,42 @@ fn http2_carries_calls_on_one_connection() {
     });
 }
 
+#[test]
+fn a_duplex_call_is_answered_while_it_is_sent() {
+    run(async {
+        let authority = Authority::new();
+        let identity = authority.identity(&["127.0.0.1"]);
+        let (tls, clear) = (Server::start_http2(Some(&identity)).await, Server::start_http2(None).await);
+        let client = with_authority(&authority);
+        let how = CallSettings { protocol: HttpProtocol::Http2, ..patient() };
+        for (server, scheme) in [(&tls, "https"), (&clear, "http")] {
+            let to = url(format!("{scheme}://{}/", server.address));
+            let request = Request::post("/").body(()).expect("a request");
+            let mut calls = Vec::new();
+            for _ in 0..2 {
+                calls.push(client.duplex(&to, &request, &how).await.expect("a connection"));
+            }
+            for (sender, receiver) in &mut calls {
+                for piece in ["one", "two"] {
+                    let sent = tokio::join!(sender.send(piece.into()), receiver.next());
+                    assert_eq!((sent.0, sent.1.expect("a piece").as_deref()), (true, Some(piece.as_bytes())));
+                }
+                assert_eq!(receiver.head().map(Response::status), Some(StatusCode::OK));
+            }
+            for (sender, mut receiver) in calls {
+                drop(sender);
+                assert_eq!(receiver.next().await.expect("the end"), None, "the end of the request ends its echo");
+            }
+            assert_eq!(server.connections(), 1, "the calls share a connection");
+        }
+        let old = Server::start_tls(&identity, &["http/1.1"], Script::Answers(OK)).await;
+        let how = CallSettings { protocol: HttpProtocol::Negotiate, ..patient() };
+        let request = Request::post("/").body(()).expect("a request");
+        let refused = client.duplex(&url(format!("https://{}/", old.address)), &request, &how).await;
+        assert!(matches!(refused, Err(CallError::NoHttp2 { .. })), "{refused:?}");
+    });
+}
+
 /// The error of a call to this server, which is not the time-out.
 async fn refused(server: &Server, how: &CallSettings) -> String {
     let error = text(&HttpClient::default(), &url(server.url("/")), how).await.expect_err("it is too much");

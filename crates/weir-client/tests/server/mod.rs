@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -62,7 +63,7 @@ impl Server {
         .await
     }
 
-    /// Answers `h2` to each request, with TLS if there is an identity for it.
+    /// Answers `h2` to each request, or the content that it has as it comes, with TLS if there is an identity for it.
     pub async fn start_http2(identity: Option<&Identity>) -> Server {
         let acceptor = identity.map(|identity| acceptor(identity, &["h2"]));
         Self::listen(move |stream, log| {
@@ -114,9 +115,13 @@ fn acceptor(identity: &Identity, protocols: &[&str]) -> TlsAcceptor {
 }
 
 async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, log: Arc<Log>) {
-    let answer = service_fn(move |_| {
+    let answer = service_fn(move |request: http::Request<Incoming>| {
         log.requests.fetch_add(1, Relaxed);
-        async { Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from_static(b"h2")))) }
+        let content = match request.method() {
+            &http::Method::POST => request.into_body().boxed(),
+            _ => Full::new(Bytes::from_static(b"h2")).map_err(|never| match never {}).boxed(),
+        };
+        async { Ok::<_, Infallible>(http::Response::new(content)) }
     });
     let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     let _ = builder.serve_connection(TokioIo::new(stream), answer).await;

@@ -1,0 +1,195 @@
+//! Calls whose request and response are streams at the same time, over HTTP/2.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::{HttpClient, call_error, prepared};
+use crate::error::CallError;
+use crate::pool::{self, ConnectionKey, PooledConnection};
+use crate::settings::CallSettings;
+use crate::url::ServiceUrl;
+
+/// Limit of the pieces of a request that wait for the connection.
+const MAX_WAITING_PIECES: usize = 2;
+
+/// The content of a request.
+#[derive(Debug)]
+pub(crate) enum CallContent {
+    Whole(Full<Bytes>),
+    Pieces(mpsc::Receiver<Bytes>),
+}
+
+impl Body for CallContent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            CallContent::Whole(whole) => Pin::new(whole).poll_frame(context),
+            CallContent::Pieces(pieces) => pieces.poll_recv(context).map(|piece| piece.map(|it| Ok(Frame::data(it)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            CallContent::Whole(whole) => whole.is_end_stream(),
+            CallContent::Pieces(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            CallContent::Whole(whole) => whole.size_hint(),
+            CallContent::Pieces(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// The request of a duplex call. Dropping it ends the request.
+#[derive(Debug)]
+pub struct CallSender(mpsc::Sender<Bytes>);
+
+impl CallSender {
+    /// Sends a piece, and waits while others wait. `false` if the call has ended: the response says why.
+    pub async fn send(&self, piece: Bytes) -> bool {
+        self.0.send(piece).await.is_ok()
+    }
+}
+
+type Opening = Pin<Box<dyn Future<Output = Result<Response<Incoming>, CallError>>>>;
+
+enum ReceiverState {
+    Opening(Opening),
+    Open(Incoming),
+    /// The response is complete, or has failed.
+    Ended,
+}
+
+/// The response of a duplex call. Dropping it cancels the call, unless the response is complete.
+pub struct CallReceiver {
+    origin: String,
+    state: ReceiverState,
+    head: Option<Response<()>>,
+    trailers: HeaderMap,
+}
+
+impl fmt::Debug for CallReceiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallReceiver").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl CallReceiver {
+    /// The next piece of the response's content, which is not empty; `None` at its end.
+    ///
+    /// # Errors
+    /// There is no response, or it has broken off.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, CallError>> {
+        loop {
+            match &mut self.state {
+                ReceiverState::Ended => return Poll::Ready(Ok(None)),
+                ReceiverState::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
+                    Ok(answer) => {
+                        let (head, incoming) = answer.into_parts();
+                        self.head = Some(Response::from_parts(head, ()));
+                        self.state = ReceiverState::Open(incoming);
+                    }
+                    Err(error) => {
+                        self.state = ReceiverState::Ended;
+                        return Poll::Ready(Err(error));
+                    }
+                },
+                ReceiverState::Open(incoming) => match ready!(Pin::new(incoming).poll_frame(context)) {
+                    None => self.state = ReceiverState::Ended,
+                    Some(Err(error)) => {
+                        self.state = ReceiverState::Ended;
+                        return Poll::Ready(Err(CallError::Broken { origin: self.origin.clone(), error }));
+                    }
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(piece) if piece.is_empty() => {}
+                        Ok(piece) => return Poll::Ready(Ok(Some(piece))),
+                        Err(frame) => self.trailers = frame.into_trailers().unwrap_or_default(),
+                    },
+                },
+            }
+        }
+    }
+
+    /// See [`CallReceiver::poll_next`].
+    ///
+    /// # Errors
+    /// There is no response, or it has broken off.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The head of the response, once a piece or the end has come.
+    pub fn head(&self) -> Option<&Response<()>> {
+        self.head.as_ref()
+    }
+
+    /// The fields after the content, once its end has come.
+    pub fn trailers(&self) -> &HeaderMap {
+        &self.trailers
+    }
+}
+
+impl HttpClient {
+    /// Begins a call whose request is sent piece by piece while its response is read, over HTTP/2. The connection is open when this
+    /// returns, and nothing of the response has been waited for. Neither stream has a time-out: the caller sets those.
+    ///
+    /// # Errors
+    /// There is no connection that can be used within [`CallSettings::timeout`].
+    pub async fn duplex(
+        &self,
+        to: &ServiceUrl,
+        request: &Request<()>,
+        how: &CallSettings,
+    ) -> Result<(CallSender, CallReceiver), CallError> {
+        let key = self.connection_key(to, how);
+        let mut connection = self.http2_connection(to, &key, how).await?;
+        let (sender, pieces) = mpsc::channel(MAX_WAITING_PIECES);
+        let request = prepared(to, request, true)?.map(|()| CallContent::Pieces(pieces));
+        let to = to.clone();
+        let origin = to.origin().to_string();
+        let opening = async move {
+            let sent = connection.send(request).await;
+            if sent.is_err() {
+                pool::forget_http2(&key);
+            }
+            sent.map_err(|failed| call_error(&to, failed))
+        };
+        let state = ReceiverState::Opening(Box::pin(opening));
+        Ok((CallSender(sender), CallReceiver { origin, state, head: None, trailers: HeaderMap::new() }))
+    }
+
+    /// A connection over HTTP/2: the one that other calls use, or a new one.
+    async fn http2_connection(
+        &self,
+        to: &ServiceUrl,
+        key: &ConnectionKey,
+        how: &CallSettings,
+    ) -> Result<PooledConnection, CallError> {
+        if let Some(connection) = pool::take(key).filter(PooledConnection::is_http2) {
+            return Ok(connection);
+        }
+        let late = || CallError::AnswerTimedOut { origin: to.origin().to_string(), after: how.timeout };
+        let opened = timeout_at(Instant::now() + how.timeout, self.connect(&to.origin, how)).await;
+        let connection = opened.map_err(|_| late())??;
+        let Some(shared) = connection.shared() else {
+            return Err(CallError::NoHttp2 { origin: to.origin().to_string() });
+        };
+        pool::keep(key, shared, how.idle);
+        Ok(connection)
+    }
+}
