@@ -13,6 +13,8 @@ use crate::stop::Stop;
 
 /// Limit of an answer's unread bytes. At the limit, nothing more is read from the upstream.
 const MOST_WAITING: usize = 64 * 1024;
+/// Limit of the bytes of a request's content that the upstream has not taken. At the limit, the responder waits.
+const MOST_UNSENT: usize = 64 * 1024;
 
 /// The upstream of a route, with its balancing, health, TLS, time-outs and retries. It belongs to one worker and to the
 /// configuration of the request the responder serves.
@@ -24,9 +26,18 @@ pub trait RouteUpstream {
     /// the client.
     fn send(&self, request: RequestHead) -> UpstreamAnswer;
 
-    /// Like [`RouteUpstream::send`], but in the name of the client whose request the responder answers: forwarding fields and
-    /// the choice of the endpoint are as if it had been forwarded.
-    fn forward(&self, request: RequestHead) -> UpstreamAnswer;
+    /// Like [`RouteUpstream::send`], but in the name of the client whose request the responder answers: forwarding fields, the
+    /// choice of the endpoint and the time for the whole are as if it had been forwarded.
+    fn forward(&self, request: RequestHead, content: ForwardedContent) -> UpstreamAnswer;
+}
+
+/// The content of a request that a responder forwards.
+pub enum ForwardedContent {
+    Nothing,
+    /// It may be sent again, if the upstream allows another attempt.
+    Whole(Vec<u8>),
+    /// As it comes. With a length, it must be as long.
+    Pieces(ContentReader, Option<u64>),
 }
 
 impl fmt::Debug for dyn RouteUpstream {
@@ -161,6 +172,99 @@ impl Drop for AnswerWriter {
     }
 }
 
+#[derive(Default)]
+struct RequestState {
+    content: Vec<u8>,
+    trailers: Trailers,
+    /// The content is complete.
+    is_ended: bool,
+    /// The writer was dropped.
+    is_abandoned: bool,
+    /// Nothing reads any more.
+    is_refused: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// Writes the content of a forwarded request. If it is dropped before the end, the request is given up.
+pub struct ContentWriter(Rc<RefCell<RequestState>>);
+
+impl ContentWriter {
+    pub fn new() -> (ContentWriter, ContentReader) {
+        let state = Rc::<RefCell<RequestState>>::default();
+        (ContentWriter(Rc::clone(&state)), ContentReader(state))
+    }
+
+    /// Appends content once there is room for it. Content that the upstream does not want any more is discarded.
+    pub async fn write(&self, content: &[u8]) {
+        poll_fn(|context| {
+            let mut state = self.0.borrow_mut();
+            if state.is_refused {
+                return Poll::Ready(());
+            }
+            if state.content.len() >= MOST_UNSENT {
+                return wait(&mut state.writer, context);
+            }
+            state.content.extend_from_slice(content);
+            wake(&mut state.reader);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Ends the content.
+    pub fn end(self, trailers: Trailers) {
+        let mut state = self.0.borrow_mut();
+        (state.is_ended, state.trailers) = (true, trailers);
+        wake(&mut state.reader);
+    }
+}
+
+impl Drop for ContentWriter {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        state.is_abandoned = true;
+        wake(&mut state.reader);
+    }
+}
+
+/// The gateway's side of the content of a forwarded request.
+pub struct ContentReader(Rc<RefCell<RequestState>>);
+
+impl ContentReader {
+    /// Reads into `buffer`; 0 is the end.
+    ///
+    /// # Errors
+    /// The content breaks off.
+    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<std::io::Result<usize>> {
+        let mut state = self.0.borrow_mut();
+        if state.content.is_empty() {
+            return match (state.is_ended, state.is_abandoned) {
+                (true, _) => Poll::Ready(Ok(0)),
+                (false, true) => Poll::Ready(Err(std::io::ErrorKind::BrokenPipe.into())),
+                (false, false) => wait(&mut state.reader, context),
+            };
+        }
+        let count = state.content.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&state.content[..count]);
+        state.content.drain(..count);
+        wake(&mut state.writer);
+        Poll::Ready(Ok(count))
+    }
+
+    pub fn take_trailers(&mut self) -> Trailers {
+        std::mem::take(&mut self.0.borrow_mut().trailers)
+    }
+}
+
+impl Drop for ContentReader {
+    fn drop(&mut self) {
+        let mut state = self.0.borrow_mut();
+        state.is_refused = true;
+        wake(&mut state.writer);
+    }
+}
+
 fn wait<T>(waiting: &mut Option<Waker>, context: &Context<'_>) -> Poll<T> {
     *waiting = Some(context.waker().clone());
     Poll::Pending
@@ -212,5 +316,34 @@ mod tests {
         assert!(!writer.is_full() && !writer.is_abandoned());
         drop(answer);
         assert!(writer.is_abandoned());
+    }
+
+    #[test]
+    fn content_is_read_while_it_is_written_and_its_writer_waits_for_room() {
+        let (writer, mut reader) = ContentWriter::new();
+        let mut buffer = [0; 8];
+        let mut read =
+            |reader: &mut ContentReader| reader.poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
+        assert!(read(&mut reader).is_pending());
+        assert!(poll(writer.write(b"abc")).is_ready());
+        assert!(matches!(read(&mut reader), Poll::Ready(Ok(3))));
+        assert!(poll(writer.write(&[0; MOST_UNSENT])).is_ready());
+        assert!(poll(writer.write(b"more")).is_pending());
+        while matches!(read(&mut reader), Poll::Ready(Ok(8))) {}
+        assert!(poll(writer.write(b"more")).is_ready());
+        writer.end(Trailers::default());
+        assert!(matches!(read(&mut reader), Poll::Ready(Ok(4))));
+        assert!(matches!(read(&mut reader), Poll::Ready(Ok(0))));
+    }
+
+    #[test]
+    fn content_whose_writer_is_dropped_breaks_off_and_content_that_nothing_reads_is_discarded() {
+        let (writer, mut reader) = ContentWriter::new();
+        drop(writer);
+        assert!(matches!(reader.poll_read(&mut Context::from_waker(Waker::noop()), &mut [0; 8]), Poll::Ready(Err(_))));
+        let (writer, reader) = ContentWriter::new();
+        assert!(poll(writer.write(&[0; MOST_UNSENT])).is_ready());
+        drop(reader);
+        assert!(poll(writer.write(b"more")).is_ready());
     }
 }

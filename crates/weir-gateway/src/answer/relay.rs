@@ -301,6 +301,7 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             // The minimum rate of a body does not apply to a call, but it may not be silent in both directions.
             false if self.request.is_call => self.request.body_since_ns.saturating_add(ns(self.terms.timeouts.read)),
             false if C::MARKS_END && self.request.body.end_deadline_ns() != NEVER => NEVER,
+            false if !C::HAS_MINIMUM_RATE => NEVER,
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
         let half_close = self.client.half_close_deadline_ns(self.terms.clients);

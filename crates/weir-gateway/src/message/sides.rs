@@ -41,6 +41,9 @@ pub trait ClientSide: Sending {
     /// See [`UpstreamSide::MARKS_END`].
     const MARKS_END: bool = false;
 
+    /// Whether the request's content must come at the minimum rate of clients.
+    const HAS_MINIMUM_RATE: bool = true;
+
     type Pipe: Pipe;
 
     /// The context of the worker that serves the client.

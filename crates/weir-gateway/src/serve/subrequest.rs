@@ -6,9 +6,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use tokio::time::timeout;
 use weir_net::timer::Timer;
 use weir_plugin::{
-    AnswerWriter, AttemptRecord, ClientFacts, Exchange, MatchedRoute, ReplyHead, RouteUpstream, Stop, UpstreamAnswer,
+    AnswerWriter, AttemptRecord, ClientFacts, ContentReader, Exchange, ForwardedContent, MatchedRoute, ReplyHead,
+    RouteUpstream, Stop, UpstreamAnswer,
 };
 use weir_proto::{Framing, RequestHead, Trailers, Version};
 
@@ -64,13 +66,13 @@ impl RouteUpstream for SubrequestTarget {
         request.head.withhold(b"X-Forwarded-Port"); // the gateway has addressed no port
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let client = ClientFacts { peer, addr: peer.ip(), ..ClientFacts::default() };
-        self.begin(request, client, None)
+        self.begin(request, ForwardedContent::Nothing, client, None)
     }
 
-    fn forward(&self, mut request: RequestHead) -> UpstreamAnswer {
+    fn forward(&self, mut request: RequestHead, content: ForwardedContent) -> UpstreamAnswer {
         // Whether they reach a client is decided where its response ends.
         request.takes_trailers = true;
-        self.begin(request, self.client, Some(Rc::clone(&self.forwarded)))
+        self.begin(request, content, self.client, Some(Rc::clone(&self.forwarded)))
     }
 }
 
@@ -84,20 +86,28 @@ impl PageUpstreams for Pages<'_> {
     fn send(&self, upstream: u32, request: RequestHead, client: ClientFacts) -> UpstreamAnswer {
         let (worker, current) = (Rc::clone(self.worker), Rc::clone(self.current));
         let (upstream, forwarded) = (upstream as usize, ForwardedAttempt::default());
-        SubrequestTarget { worker, current, route: None, upstream, client, forwarded }.begin(request, client, None)
+        let target = SubrequestTarget { worker, current, route: None, upstream, client, forwarded };
+        target.begin(request, ForwardedContent::Nothing, client, None)
     }
 }
 
 impl SubrequestTarget {
-    fn begin(&self, request: RequestHead, client: ClientFacts, forwarded: Option<ForwardedAttempt>) -> UpstreamAnswer {
+    fn begin(
+        &self,
+        request: RequestHead,
+        content: ForwardedContent,
+        client: ClientFacts,
+        forwarded: Option<ForwardedAttempt>,
+    ) -> UpstreamAnswer {
         let (writer, answer) = AnswerWriter::new();
         let mut exchange = self.worker.buffers.take_exchange();
         exchange.is_subrequest = true;
         exchange.started_ns = self.worker.now_ns();
         exchange.client = client;
         exchange.request = request;
-        exchange.request.framing = Framing::None;
         exchange.request.upgrade = false;
+        exchange.request.expects_continue = false;
+        let pieces = place_content(content, &mut exchange);
         // As HTTP/2, the content is passed to the responder without framing; its end is signalled separately.
         exchange.request.version = Version::Http2;
         let (worker, current) = (Rc::clone(&self.worker), Rc::clone(&self.current));
@@ -105,15 +115,41 @@ impl SubrequestTarget {
         tokio::task::spawn_local(async move {
             let mut client = SubrequestClient::new(worker.context(), writer, Vec::new());
             client.forwarded = forwarded;
+            client.pieces = pieces;
             client.watch().await;
-            let timeouts = route.and_then(|route| current.snapshot.routes[route].timeouts.as_ref());
-            let end = proxy(&worker, &current, timeouts, upstream, &mut client, &mut exchange).await;
+            let route = route.map(|route| &current.snapshot.routes[route]);
+            let timeouts = route.and_then(|route| route.timeouts.as_ref());
+            let most = route.filter(|_| client.forwarded.is_some()).and_then(|route| route.request_timeout);
+            let served = proxy(&worker, &current, timeouts, upstream, &mut client, &mut exchange);
+            let end = match most {
+                None => served.await.map(drop),
+                Some(most) => timeout(most, served).await.map_or(Err(Stop::RequestTimeout), |end| end.map(drop)),
+            };
+            if end == Err(Stop::RequestTimeout) {
+                (exchange.upstream.ended_ns, exchange.upstream.failure) = (worker.now_ns(), Some(Stop::RequestTimeout));
+            }
             client.note(&exchange);
-            client.end(end.map(drop));
+            client.end(end);
             worker.buffers.recycle_exchange(exchange);
         });
         answer
     }
+}
+
+/// Gives the exchange its content; returns what is still to come of it.
+fn place_content(content: ForwardedContent, exchange: &mut Exchange) -> Option<ContentReader> {
+    let (framing, pieces) = match content {
+        ForwardedContent::Nothing => (Framing::None, None),
+        ForwardedContent::Whole(whole) => {
+            let framing = Framing::Sized(whole.len() as u64);
+            exchange.set_request_body(whole);
+            (framing, None)
+        }
+        ForwardedContent::Pieces(pieces, Some(length)) => (Framing::Sized(length), Some(pieces)),
+        ForwardedContent::Pieces(pieces, None) => (Framing::UntilClose, Some(pieces)),
+    };
+    exchange.request.framing = framing;
+    pieces
 }
 
 /// Takes the place of the client in an exchange that a responder began.
@@ -126,13 +162,22 @@ pub(super) struct SubrequestClient {
     forwarded: Option<ForwardedAttempt>,
     /// The content of the request that has not been taken yet: no more is received.
     stash: Vec<u8>,
+    /// The content after that, as the responder writes it.
+    pieces: Option<ContentReader>,
 }
 
 impl SubrequestClient {
     /// The client of a request with this content.
     pub(super) fn new(worker: &Rc<WorkerContext>, writer: AnswerWriter, content: Vec<u8>) -> SubrequestClient {
         let timer = worker.wheel.add();
-        SubrequestClient { worker: Rc::clone(worker), timer, writer: Some(writer), forwarded: None, stash: content }
+        SubrequestClient {
+            worker: Rc::clone(worker),
+            timer,
+            writer: Some(writer),
+            forwarded: None,
+            stash: content,
+            pieces: None,
+        }
     }
 
     /// Content has come after the head, with which the attempt was noted: the client may leave before the end.
@@ -204,6 +249,9 @@ impl Sending for SubrequestClient {
 }
 
 impl ClientSide for SubrequestClient {
+    /// The client of the exchange that it belongs to has it.
+    const HAS_MINIMUM_RATE: bool = false;
+
     type Pipe = SubrequestClient;
 
     fn context(&self) -> Rc<WorkerContext> {
@@ -223,12 +271,15 @@ impl ClientSide for SubrequestClient {
         &mut self.stash
     }
 
-    fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(0))
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        match &mut self.pieces {
+            Some(pieces) => pieces.poll_read(context, buffer),
+            None => Poll::Ready(Ok(0)),
+        }
     }
 
     fn take_trailers(&mut self) -> Trailers {
-        Trailers::default()
+        self.pieces.as_mut().map(ContentReader::take_trailers).unwrap_or_default()
     }
 
     fn room(&self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weir_plugin::proto::{Method, RequestHead};
 use weir_plugin::{
-    Content, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop, UpstreamAnswer,
+    Content, ForwardedContent, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop, UpstreamAnswer,
 };
 
 use super::CacheRules;
@@ -390,7 +390,7 @@ impl CachedRequest<'_> {
 
     /// Sends the request as it is, and its response without keeping it.
     async fn forward(mut self, outcome: CacheOutcome) -> Result<(), Stop> {
-        let mut answer = self.upstream.forward(self.head.clone());
+        let mut answer = self.upstream.forward(self.head.clone(), ForwardedContent::Nothing);
         let head = end_to_end(answer.head().await?);
         self.begin_passed(head, &ReplyPart::Whole, outcome);
         self.send_rest(&mut answer).await

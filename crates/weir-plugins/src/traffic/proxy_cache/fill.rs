@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use weir_plugin::proto::RequestHead;
-use weir_plugin::{ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
+use weir_plugin::{ForwardedContent, ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 
 use super::CacheRules;
 use super::freshness::{ArrivalTimes, Lifetime, StoredAge, date, value, values};
@@ -255,7 +255,7 @@ impl Fetch {
 
     pub async fn run(self) {
         let asked = now();
-        let mut answer = self.upstream.forward(self.validating_request());
+        let mut answer = self.upstream.forward(self.validating_request(), ForwardedContent::Nothing);
         let head = tokio::select! {
             biased;
             head = answer.head() => head,
