@@ -9,6 +9,7 @@ mod answer;
 mod auth;
 mod clock;
 mod content;
+mod envoy;
 mod fair_turns;
 #[doc(hidden)]
 pub mod fuzzing;

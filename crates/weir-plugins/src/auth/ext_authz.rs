@@ -2,7 +2,6 @@ mod changes;
 mod grpc;
 mod http;
 mod messages;
-mod names;
 mod options;
 mod query;
 mod told;
@@ -18,13 +17,14 @@ use weir_client::CallError;
 use weir_plugin::proto::Method;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop};
 
+use crate::envoy::fields::is_of_gateway;
+use crate::envoy::names::FieldNameList;
 use crate::http_service::HttpService;
 use crate::rate_limited_log::RateLimitedLog;
 
 use self::http::HttpCheck;
-use changes::{Changes, CheckRefusal, is_of_gateway};
+use changes::{Changes, CheckRefusal};
 use grpc::GrpcCheck;
-use names::FieldNameList;
 use told::{ToldContent, ToldParts};
 
 pub use options::ExtAuthz;
@@ -188,7 +188,7 @@ impl ExternalAuthorizer {
 
     fn service(&self) -> &HttpService {
         match &self.check {
-            Check::Grpc(check) => &check.service,
+            Check::Grpc(check) => &check.0.service,
             Check::Http(check) => &check.service,
         }
     }
@@ -261,6 +261,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::envoy::fields::FieldChange;
     use crate::testing::{exchange, refused};
 
     fn authorizer(options: Value) -> ExternalAuthorizer {
@@ -312,7 +313,7 @@ mod tests {
             let answer = answer.header("X-Real-IP", "192.0.2.1").header("Location", "/login").header("Date", "now");
             answer.body(Bytes::from_static(b"text")).expect("valid")
         };
-        let names = |changes: &[changes::FieldChange]| {
+        let names = |changes: &[FieldChange]| {
             let mut names: Vec<String> =
                 changes.iter().map(|change| String::from_utf8_lossy(&change.name).into_owned()).collect();
             names.sort_unstable();

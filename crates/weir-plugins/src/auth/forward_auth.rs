@@ -17,6 +17,7 @@ use weir_plugin::{
 };
 
 use crate::http_service::{HttpService, ServiceCallOptions};
+use crate::options::early_template::needs_no_content;
 use crate::options::headers::{Scalar, header_name};
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -181,21 +182,6 @@ impl ForwardAuth {
             ));
         }
         self.cache_key.as_ref().map_or(Ok(()), |key| needs_no_content(&Template::compile(key), "cache_key"))
-    }
-}
-
-/// The service is asked before the content of the request is read, so a value of the content would always be empty.
-pub(super) fn needs_no_content(template: &Template, path: &str) -> Result<(), ConfigError> {
-    let is_of_content = |name: &String| name.starts_with("post_arg") || name.starts_with("graphql_");
-    match template.variables().map(ToString::to_string).find(is_of_content) {
-        None => Ok(()),
-        Some(name) => Err(ConfigError::new(
-            path,
-            format!(
-                "uses `${name}`, and the content of the request cannot be in it when the service is asked; \
-                 let the service get the content itself"
-            ),
-        )),
     }
 }
 

@@ -3,40 +3,16 @@
 
 use std::fmt;
 
-use weir_plugin::proto::{Known, field};
+use weir_plugin::proto::field;
 use weir_plugin::{Exchange, Stop};
 
 use super::query;
+use crate::envoy::fields::{FieldAction, FieldChange, UnknownAction, apply, is_managed, is_of_gateway};
 
 /// The most fields of one kind, arguments or members of metadata that a decision may have.
 pub const MOST_CHANGES: usize = 128;
 /// The most bytes that a decision may add to a request, to a response, or to variables.
 pub const MOST_CHANGED_BYTES: usize = 64 << 10;
-
-/// What becomes of fields with the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldAction {
-    Append = 0,
-    AddIfAbsent = 1,
-    Overwrite = 2,
-    OverwriteIfPresent = 3,
-}
-
-impl FieldAction {
-    /// By a number of `HeaderAppendAction`.
-    pub fn of(number: i32) -> Option<FieldAction> {
-        use FieldAction::{AddIfAbsent, Append, Overwrite, OverwriteIfPresent};
-        [Append, AddIfAbsent, Overwrite, OverwriteIfPresent].into_iter().find(|action| *action as i32 == number)
-    }
-}
-
-/// A field that is added, or replaces others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldChange {
-    pub name: Box<[u8]>,
-    pub value: Box<[u8]>,
-    pub action: FieldAction,
-}
 
 /// The changes of a request that is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,7 +42,7 @@ pub enum BadDecision {
     NoDecision,
     Contradiction,
     BadStatus(i64),
-    BadAction(i32),
+    BadAction(UnknownAction),
     BadField(String),
     ForbiddenField(String),
     TooMany(&'static str),
@@ -82,7 +58,7 @@ impl fmt::Display for BadDecision {
             BadDecision::BadStatus(status) => {
                 write!(f, "the status of the response is {status}, and must be 200 to 599")
             }
-            BadDecision::BadAction(number) => write!(f, "`append_action` is {number}, which is unknown"),
+            BadDecision::BadAction(unknown) => unknown.fmt(f),
             BadDecision::BadField(name) => write!(f, "the name or the value of the field {name:?} is not allowed"),
             BadDecision::ForbiddenField(name) => write!(
                 f,
@@ -93,18 +69,6 @@ impl fmt::Display for BadDecision {
             }
         }
     }
-}
-
-/// Fields that the gateway manages itself.
-pub fn is_managed(name: &[u8]) -> bool {
-    let known = Known::parse(name);
-    known.is_hop_by_hop() || matches!(known, Known::ContentLength | Known::Host | Known::Expect)
-}
-
-/// Fields by which upstreams learn of the client from the gateway. `X-Forwarded-User` and the like are not among them.
-pub fn is_of_gateway(name: &[u8]) -> bool {
-    let known = Known::parse(name);
-    known == Known::Identity || known.is_forwarding() && known != Known::XForwardedOther
 }
 
 fn quoted(name: &[u8]) -> String {
@@ -210,20 +174,6 @@ impl CheckRefusal {
             Err(stop) => stop,
         }
     }
-}
-
-fn apply(change: &FieldChange, head: &mut weir_plugin::proto::Head) -> Result<(), Stop> {
-    let is_present = head.value(&change.name).is_some();
-    match change.action {
-        FieldAction::AddIfAbsent if is_present => return Ok(()),
-        FieldAction::OverwriteIfPresent if !is_present => return Ok(()),
-        FieldAction::Overwrite | FieldAction::OverwriteIfPresent => {
-            head.remove(&change.name);
-        }
-        FieldAction::Append | FieldAction::AddIfAbsent => {}
-    }
-    // It has been checked.
-    head.add(&change.name, &change.value).map_err(|_| Stop::Internal)
 }
 
 /// Changes a field of the response. A `Set-Cookie` replaces no other one: each is a cookie of its own (RFC 6265 §3).

@@ -1,54 +1,36 @@
 //! A service that is asked over gRPC: `envoy.service.auth.v3.Authorization/Check`.
 
-use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TE};
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use prost::Message;
-use weir_plugin::{Exchange, Template};
+use weir_plugin::Exchange;
 
 use super::AuthorizationAnswer;
-use super::changes::{BadDecision, Changes, CheckRefusal, FieldAction, FieldChange};
-use super::messages::{
-    AuthorizationCheck, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpResponse, OkHttpResponse, Struct,
-};
+use super::changes::{BadDecision, Changes, CheckRefusal};
+use super::messages::{AuthorizationCheck, CheckResponse, DeniedHttpResponse, HttpResponse, OkHttpResponse};
+use crate::envoy::fields::field_changes;
+use crate::envoy::messages::{Struct, StructValue};
+use crate::envoy::service::GrpcService;
 use crate::grpc_call::{GrpcStatus, PREFIX, only_message, write_prefix};
-use crate::http_service::HttpService;
 
 const PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 /// The status of a refusal that names none, as in Envoy.
 const REFUSED: u16 = 403;
 
-/// A gRPC service.
-pub struct GrpcCheck {
-    pub service: HttpService,
-    pub authority: Option<HeaderValue>,
-    pub metadata: Box<[(HeaderName, Template)]>,
-}
+/// A service that decides over gRPC.
+pub struct GrpcCheck(pub GrpcService);
 
 impl GrpcCheck {
     /// The call for a request; `None` if the value of a variable is not valid in a field.
     pub fn request(&self, exchange: &Exchange, message: &AuthorizationCheck) -> Option<Request<Full<Bytes>>> {
-        let mut fields = HeaderMap::new();
-        for (name, template) in &self.metadata {
-            let mut value = Vec::new();
-            template.render(exchange, &mut value);
-            fields.insert(name, HeaderValue::from_bytes(&value).ok()?);
-        }
-        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        fields.insert(TE, HeaderValue::from_static("trailers"));
+        let mut fields = self.0.metadata(exchange)?;
         // The service learns for how long its answer is waited for.
-        let timeout = format!("{}m", self.service.timeout.as_millis());
+        let timeout = format!("{}m", self.0.service.timeout.as_millis());
         fields.insert("grpc-timeout", HeaderValue::try_from(timeout).ok()?);
-        if let Some(authority) = &self.authority {
-            fields.insert(HOST, authority.clone());
-        }
-        let mut request = Request::new(Full::new(framed_message(message).into()));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = Uri::from_static(PATH);
-        *request.headers_mut() = fields;
-        Some(request)
+        Some(self.0.call(PATH, fields).map(|()| Full::new(framed_message(message).into())))
     }
 }
 
@@ -98,9 +80,9 @@ fn decision(message: CheckResponse, is_trusted: impl Fn(&[u8]) -> bool) -> Resul
 fn changes(ok: OkHttpResponse, metadata: Option<Struct>) -> Result<Changes, BadDecision> {
     let arguments = ok.query_parameters_to_set.into_iter().map(|argument| (argument.key, argument.value));
     Ok(Changes {
-        request: field_changes(ok.headers)?,
+        request: field_changes(ok.headers).map_err(BadDecision::BadAction)?,
         removed: ok.headers_to_remove.into_iter().map(|name| name.into_bytes().into()).collect(),
-        response: field_changes(ok.response_headers_to_add)?,
+        response: field_changes(ok.response_headers_to_add).map_err(BadDecision::BadAction)?,
         set_arguments: arguments.collect(),
         removed_arguments: ok.query_parameters_to_remove,
         // The older place counts, as in Envoy.
@@ -114,33 +96,14 @@ fn refusal(denied: DeniedHttpResponse, metadata: Option<Struct>) -> Result<Check
         0 => REFUSED,
         code => u16::try_from(code).map_err(|_| BadDecision::BadStatus(code.into()))?,
     };
-    let (fields, metadata) = (field_changes(denied.headers)?, members(metadata.unwrap_or_default()));
+    let (fields, metadata) =
+        (field_changes(denied.headers).map_err(BadDecision::BadAction)?, members(metadata.unwrap_or_default()));
     CheckRefusal { status, fields, body: denied.body.into_bytes(), metadata }.check()
-}
-
-fn field_changes(options: Vec<HeaderValueOption>) -> Result<Vec<FieldChange>, BadDecision> {
-    let change = |option: HeaderValueOption| {
-        let header = option.header.unwrap_or_default();
-        let value = if header.value.is_empty() { header.raw_value } else { header.value.into_bytes() };
-        let action = action(option.append, option.append_action)?;
-        Ok(FieldChange { name: header.key.into_bytes().into(), value: value.into(), action })
-    };
-    options.into_iter().map(change).collect()
-}
-
-/// Without `append`, fields are replaced, unless there is another action. The action to append has the number 0, as has none: so it
-/// needs `append: true`. Else a field that the client has forged would stay beside that of a service which names no action.
-fn action(append: Option<bool>, number: i32) -> Result<FieldAction, BadDecision> {
-    match (append, FieldAction::of(number).ok_or(BadDecision::BadAction(number))?) {
-        (Some(true), _) => Ok(FieldAction::Append),
-        (Some(false), _) | (None, FieldAction::Append) => Ok(FieldAction::Overwrite),
-        (None, action) => Ok(action),
-    }
 }
 
 /// The members of metadata: text as it is, and everything else as JSON. One that is null has no value.
 fn members(metadata: Struct) -> Vec<(String, Vec<u8>)> {
-    let member = |(name, value): (String, super::messages::StructValue)| match serde_json::Value::from(value) {
+    let member = |(name, value): (String, StructValue)| match serde_json::Value::from(value) {
         serde_json::Value::Null => None,
         serde_json::Value::String(text) => Some((name, text.into_bytes())),
         other => Some((name, other.to_string().into_bytes())),
@@ -150,10 +113,10 @@ fn members(metadata: Struct) -> Vec<(String, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::messages::{
-        HeaderValue as Header, HttpStatus, ListValue, QueryParameter, RpcStatus, StructKind, StructValue,
-    };
+    use super::super::messages::{QueryParameter, RpcStatus};
     use super::*;
+    use crate::envoy::fields::{FieldAction, UnknownAction};
+    use crate::envoy::messages::{HeaderValue as Header, HeaderValueOption, HttpStatus, ListValue, StructKind};
     use crate::grpc_call::framed;
 
     fn option(name: &str, value: &str, append: Option<bool>, append_action: i32) -> HeaderValueOption {
@@ -223,8 +186,8 @@ mod tests {
             (None, 1, Ok(AddIfAbsent)),
             (None, 2, Ok(Overwrite)),
             (None, 3, Ok(OverwriteIfPresent)),
-            (None, 4, Err(BadDecision::BadAction(4))),
-            (Some(true), -1, Err(BadDecision::BadAction(-1))),
+            (None, 4, Err(BadDecision::BadAction(UnknownAction(4)))),
+            (Some(true), -1, Err(BadDecision::BadAction(UnknownAction(-1)))),
         ] {
             let ok = OkHttpResponse { headers: vec![option("a", "1", append, number)], ..OkHttpResponse::default() };
             let told = decide(response(Some(0), Some(HttpResponse::Ok(ok))));

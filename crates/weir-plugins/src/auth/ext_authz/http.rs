@@ -12,9 +12,10 @@ use weir_plugin::proto::field;
 use weir_plugin::{Exchange, Template};
 
 use super::AuthorizationAnswer;
-use super::changes::{Changes, CheckRefusal, FieldAction, FieldChange, is_managed, is_of_gateway};
-use super::names::FieldNameList;
+use super::changes::{Changes, CheckRefusal};
 use super::told::{ToldContent, ToldParts, judged_method, judged_target};
+use crate::envoy::fields::{FieldAction, FieldChange, is_managed, is_of_gateway};
+use crate::envoy::names::FieldNameList;
 use crate::http_service::HttpService;
 
 /// Names of fields of an allowing answer that are removed from the request, as in Envoy.

@@ -1,24 +1,21 @@
 //! The options, and what they are compiled to.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use ::http::header::{HeaderName, HeaderValue};
-use ::http::uri::Authority;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_client::{HttpProtocol, IdleConnections};
+use weir_client::IdleConnections;
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, NoteKey, Template};
 
-use super::super::forward_auth::needs_no_content;
-use super::changes::is_of_gateway;
 use super::grpc::GrpcCheck;
 use super::http::HttpCheck;
-use super::names::FieldNameList;
 use super::told::ToldParts;
 use super::{Check, ContentTerms, ExternalAuthorizer};
-use crate::http_service::HttpService;
-use crate::options::headers::{Scalar, header_name};
+use crate::envoy::fields::is_of_gateway;
+use crate::envoy::names::FieldNameList;
+use crate::envoy::service::{GrpcServiceOptions, default_timeout, service, templates};
+use crate::options::early_template::needs_no_content;
+use crate::options::headers::Scalar;
 use crate::rate_limited_log::RateLimitedLog;
 
 /// Asks an external service whether a request is allowed, as the filter `ext_authz` of Envoy does: over gRPC
@@ -80,29 +77,6 @@ pub struct ExtAuthz {
     /// Sends the server name in the client's TLS handshake to a gRPC service.
     #[serde(default)]
     include_tls_session: bool,
-}
-
-/// A service that is asked over gRPC.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct GrpcServiceOptions {
-    /// The address of the service: `http://HOST:PORT` for gRPC without TLS, `https://HOST:PORT` with TLS.
-    #[schemars(extend("x-weir-reaches" = "server"))]
-    uri: String,
-    /// Time-out for a call, in milliseconds, including the time to connect.
-    #[serde(default = "default_timeout")]
-    #[schemars(range(min = 1, max = 60_000))]
-    #[schemars(extend("x-weir-unit" = "ms"))]
-    timeout: u64,
-    /// Whether the certificate of an `https` service is verified, against the CA certificates of the system.
-    #[serde(default = "default_true")]
-    ssl_verify: bool,
-    /// The `:authority` of calls. By default the host and port of `uri`.
-    authority: Option<String>,
-    /// Metadata of calls: names and values, which may contain `$variables`.
-    #[serde(default)]
-    #[schemars(with = "BTreeMap<String, String>")]
-    initial_metadata: BTreeMap<String, Scalar>,
 }
 
 /// A service that is asked over HTTP, with the method, the host and the path of the request.
@@ -177,11 +151,6 @@ fn default_true() -> bool {
 }
 
 /// As in Envoy.
-fn default_timeout() -> u64 {
-    200
-}
-
-/// As in Envoy.
 fn default_status_on_error() -> u16 {
     403
 }
@@ -222,7 +191,7 @@ impl ExtAuthz {
         let is_http = self.http_service.is_some();
         self.check(build);
         let check = match (self.grpc_service, self.http_service) {
-            (Some(grpc), None) => grpc.compile(build).map(Check::Grpc),
+            (Some(grpc), None) => grpc.compile(build).map(GrpcCheck).map(Check::Grpc),
             (None, Some(http)) => http.compile(build).map(Check::Http),
             (grpc, http) => {
                 let options = [("grpc_service", grpc.is_some()), ("http_service", http.is_some())];
@@ -283,72 +252,6 @@ fn trusted_headers(names: &[String]) -> Result<FieldNameList, ConfigError> {
         return Err(ConfigError::new(place, "is a field that needs no trust, or can never be set; leave it out"));
     }
     FieldNameList::compile(names, "trusted_headers")
-}
-
-/// A service whose URL has no path.
-fn service(
-    build: &Build,
-    (url, path): (&str, &str),
-    (verify, timeout_ms): (bool, u64),
-    idle: IdleConnections,
-) -> Result<HttpService, ConfigError> {
-    let timeout = Duration::from_millis(timeout_ms);
-    let service = HttpService::parse(build.http(), url, verify, timeout, idle, path)?;
-    match &*service.target {
-        "/" => Ok(service),
-        _ => Err(ConfigError::new(path, "has a path; write as `http://127.0.0.1:9191`")),
-    }
-}
-
-fn templates(
-    fields: BTreeMap<String, Scalar>,
-    path: &str,
-    build: &mut Build,
-) -> Result<Box<[(HeaderName, Template)]>, ConfigError> {
-    let compile = |(name, value): (String, Scalar)| {
-        let path = format!("{path}.{name}");
-        let template = value.template(&path, build).and_then(|template| {
-            needs_no_content(&template, &path)?;
-            Ok(template)
-        });
-        let name = header_name(&name, &path).and_then(|name| {
-            HeaderName::from_bytes(name).map_err(|_| ConfigError::new(&path, "is not the name of a header field"))
-        });
-        (name, template).all_of()
-    };
-    fields.into_iter().map(compile).collect_all()
-}
-
-impl GrpcServiceOptions {
-    fn compile(self, build: &mut Build) -> Result<GrpcCheck, ConfigError> {
-        // One connection carries all calls of a worker.
-        let service = service(
-            build,
-            (&self.uri, "grpc_service.uri"),
-            (self.ssl_verify, self.timeout),
-            IdleConnections::default(),
-        );
-        let service = service.map(|mut service| {
-            service.speak(HttpProtocol::Http2);
-            service
-        });
-        let authority = self.authority.map(|authority| {
-            let is_authority = authority.parse::<Authority>().is_ok_and(|parsed| !parsed.as_str().contains('@'));
-            let value = HeaderValue::try_from(authority).ok().filter(|_| is_authority);
-            value.ok_or_else(|| ConfigError::new("grpc_service.authority", "is not a host with an optional port"))
-        });
-        let path = "grpc_service.initial_metadata";
-        let of_call = |name: &&String| {
-            let name = name.to_ascii_lowercase();
-            name.starts_with("grpc-") || ["content-type", "te", "host"].contains(&&*name)
-        };
-        if let Some(name) = self.initial_metadata.keys().find(of_call) {
-            build.fault(format!("{path}.{name}"), "is set by the call itself; leave it out");
-        }
-        let metadata = templates(self.initial_metadata, path, build);
-        let (service, authority, metadata) = (service, authority.transpose(), metadata).all_of()?;
-        Ok(GrpcCheck { service, authority, metadata })
-    }
 }
 
 impl HttpServiceOptions {

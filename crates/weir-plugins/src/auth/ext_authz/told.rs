@@ -13,8 +13,8 @@ use super::messages::{
     AttributeContext, AuthorizationCheck, CheckedRequest, CheckedTls, HttpRequest, Peer, PeerAddress, PeerSocket,
     Timestamp,
 };
-use super::names::FieldNameList;
 use crate::clock;
+use crate::envoy::names::FieldNameList;
 
 /// Tells the service whether it gets only the beginning of the content.
 pub const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";

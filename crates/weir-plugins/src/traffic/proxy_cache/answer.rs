@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use weir_plugin::proto::{Method, RequestHead};
 use weir_plugin::{
-    Content, ForwardedContent, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop, UpstreamAnswer,
+    Content, ForwardedContent, Reply, ReplyHead, Responder, ResponderRequest, Responding, Retry, RouteUpstream, Stop,
+    UpstreamAnswer,
 };
 
 use super::CacheRules;
