@@ -11,8 +11,8 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
+use crate::call_content::CallContent;
 use crate::content::{AnswerContent, AnswerTrailers};
-use crate::duplex::CallContent;
 use crate::error::CallError;
 use crate::pool::{self, ConnectionKey, PooledConnection, SendError};
 use crate::redirect;

@@ -14,9 +14,9 @@ use tokio_rustls::client::TlsStream;
 use weir_net::connect::refuse_self_connection;
 use weir_net::tls::ServerName;
 
+use crate::call_content::CallContent;
 use crate::client::HttpClient;
 use crate::conduct::ServerConduct;
-use crate::duplex::CallContent;
 use crate::error::CallError;
 use crate::guarded::{GuardedStream, SharingStream};
 use crate::pool::{PooledConnection, RequestSender};

@@ -1,6 +1,5 @@
 //! Calls whose request and response are streams at the same time, over HTTP/2.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -8,11 +7,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use http_body_util::Full;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+use crate::call_content::CallContent;
 use crate::client::{HttpClient, call_error, prepared};
 use crate::error::CallError;
 use crate::pool::{self, ConnectionKey, PooledConnection};
@@ -21,39 +20,6 @@ use crate::url::ServiceUrl;
 
 /// Limit of the pieces of a request that wait for the connection.
 const MAX_WAITING_PIECES: usize = 2;
-
-/// The content of a request.
-#[derive(Debug)]
-pub(crate) enum CallContent {
-    Whole(Full<Bytes>),
-    Pieces(mpsc::Receiver<Bytes>),
-}
-
-impl Body for CallContent {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            CallContent::Whole(whole) => Pin::new(whole).poll_frame(context),
-            CallContent::Pieces(pieces) => pieces.poll_recv(context).map(|piece| piece.map(|it| Ok(Frame::data(it)))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            CallContent::Whole(whole) => whole.is_end_stream(),
-            CallContent::Pieces(_) => false,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            CallContent::Whole(whole) => whole.size_hint(),
-            CallContent::Pieces(_) => SizeHint::default(),
-        }
-    }
-}
 
 /// The request of a duplex call. Dropping it ends the request.
 #[derive(Debug)]
@@ -66,10 +32,10 @@ impl CallSender {
     }
 }
 
-type Opening = Pin<Box<dyn Future<Output = Result<Response<Incoming>, CallError>>>>;
+type DuplexOpening = Pin<Box<dyn Future<Output = Result<Response<Incoming>, CallError>> + Send>>;
 
 enum ReceiverState {
-    Opening(Opening),
+    Opening(DuplexOpening),
     Open(Incoming),
     /// The response is complete, or has failed.
     Ended,
@@ -169,8 +135,22 @@ impl HttpClient {
             }
             sent.map_err(|failed| call_error(&to, failed))
         };
-        let state = ReceiverState::Opening(Box::pin(opening));
-        Ok((CallSender(sender), CallReceiver { origin, state, head: None, trailers: HeaderMap::new() }))
+        let mut opening: DuplexOpening = Box::pin(opening);
+        // The first poll gives the request to the connection, which sends it while nothing waits for the response.
+        let state = poll_fn(|context| {
+            Poll::Ready(match opening.as_mut().poll(context) {
+                Poll::Pending => Ok(None),
+                Poll::Ready(answer) => answer.map(Some),
+            })
+        });
+        let (state, head) = match state.await? {
+            None => (ReceiverState::Opening(opening), None),
+            Some(answer) => {
+                let (head, incoming) = answer.into_parts();
+                (ReceiverState::Open(incoming), Some(Response::from_parts(head, ())))
+            }
+        };
+        Ok((CallSender(sender), CallReceiver { origin, state, head, trailers: HeaderMap::new() }))
     }
 
     /// A connection over HTTP/2: the one that other calls use, or a new one.

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod call_content;
 mod client;
 mod conduct;
 mod connect;

@@ -10,8 +10,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use tokio::runtime;
 
+use crate::call_content::CallContent;
 use crate::conduct::{ServerConduct, ServerExcess};
-use crate::duplex::CallContent;
 use crate::settings::{HttpProtocol, IdleConnections, SharedSettings};
 use crate::tls::TlsKey;
 use crate::url::UrlOrigin;

@@ -173,7 +173,7 @@ impl Drop for AnswerWriter {
 }
 
 #[derive(Default)]
-struct RequestState {
+struct ForwardedState {
     content: Vec<u8>,
     trailers: Trailers,
     /// The content is complete.
@@ -187,11 +187,11 @@ struct RequestState {
 }
 
 /// Writes the content of a forwarded request. If it is dropped before the end, the request is given up.
-pub struct ContentWriter(Rc<RefCell<RequestState>>);
+pub struct ContentWriter(Rc<RefCell<ForwardedState>>);
 
 impl ContentWriter {
     pub fn new() -> (ContentWriter, ContentReader) {
-        let state = Rc::<RefCell<RequestState>>::default();
+        let state = Rc::<RefCell<ForwardedState>>::default();
         (ContentWriter(Rc::clone(&state)), ContentReader(state))
     }
 
@@ -229,7 +229,7 @@ impl Drop for ContentWriter {
 }
 
 /// The gateway's side of the content of a forwarded request.
-pub struct ContentReader(Rc<RefCell<RequestState>>);
+pub struct ContentReader(Rc<RefCell<ForwardedState>>);
 
 impl ContentReader {
     /// Reads into `buffer`; 0 is the end.
