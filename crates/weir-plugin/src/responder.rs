@@ -91,6 +91,8 @@ const MOST_KEPT: usize = 2 * FIRST_OUTGOING;
 struct Channel {
     incoming: Vec<u8>,
     incoming_ended: bool,
+    /// The fields after the request's content.
+    incoming_trailers: Trailers,
     /// The response is a 101: what comes in is no content of the request any more.
     switched: bool,
     /// Woken when content has arrived.
@@ -113,6 +115,7 @@ impl Default for Channel {
         Channel {
             incoming: Vec::new(),
             incoming_ended: false,
+            incoming_trailers: Trailers::default(),
             switched: false,
             reader: None,
             head: None,
@@ -182,6 +185,11 @@ impl Content {
             Poll::Pending
         })
         .await
+    }
+
+    /// The fields after the content. They are known once [`Content::next`] has returned `None`.
+    pub fn take_trailers(&mut self) -> Trailers {
+        std::mem::take(&mut self.channel.borrow_mut().incoming_trailers)
     }
 
     /// The whole content. It is held content of the client until this stream is dropped.
@@ -313,6 +321,11 @@ impl ResponderCall {
         }
         channel.incoming_ended |= is_last && !channel.switched;
         wake(&mut channel.reader, context);
+    }
+
+    /// Sets the fields after the request's content, before its end is pushed.
+    pub fn set_incoming_trailers(&mut self, trailers: &Trailers) {
+        self.channel.borrow_mut().incoming_trailers.clone_from(trailers);
     }
 
     /// After a 101: the client sends nothing more.

@@ -151,8 +151,11 @@ impl ResponderSide<'_> {
 }
 
 impl Sending for ResponderSide<'_> {
-    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, _: Option<&Trailers>) {
+    fn end(&mut self, _: &mut Vec<u8>, _: HopFraming, trailers: Option<&Trailers>) {
         self.ends = true;
+        if let (Some(call), Some(trailers)) = (&mut self.call, trailers) {
+            call.set_incoming_trailers(trailers);
+        }
     }
 
     fn send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {

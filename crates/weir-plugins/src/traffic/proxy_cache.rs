@@ -378,7 +378,7 @@ pub struct CacheReading {
 /// Reads these fields of a response with status 200, and `Range` of a request.
 pub fn read_response(fields: &[(&[u8], &[u8])], range: &[u8]) -> CacheReading {
     let fields = fields.iter().map(|(name, value)| (name.to_ascii_lowercase().into(), (*value).into())).collect();
-    let head = fill::end_to_end(ReplyHead { status: 200, fields });
+    let head = ReplyHead { status: 200, fields }.end_to_end();
     let rules = StorageRules {
         statuses: [200].into(),
         default_fresh: Duration::from_secs(300),

@@ -12,7 +12,7 @@ use weir_plugin::{
 
 use super::CacheRules;
 use super::directives::CacheDirectives;
-use super::fill::{Fetch, Fill, FillPiece, FillStage, LeftAnswer, PassedAnswer, PassedPlace, end_to_end};
+use super::fill::{Fetch, Fill, FillPiece, FillStage, LeftAnswer, PassedAnswer, PassedPlace};
 use super::freshness::StoredUse;
 use super::reply::{CacheOutcome, ReplyPart, head_for, marked, part_for};
 use super::zone::{ResourceScope, ScopeParts, StoredHead, StoredResponse, VaryFields};
@@ -392,7 +392,7 @@ impl CachedRequest<'_> {
     /// Sends the request as it is, and its response without keeping it.
     async fn forward(mut self, outcome: CacheOutcome) -> Result<(), Stop> {
         let mut answer = self.upstream.forward(self.head.clone(), ForwardedContent::Nothing);
-        let head = end_to_end(answer.head().await?);
+        let head = answer.head().await?.end_to_end();
         self.begin_passed(head, &ReplyPart::Whole, outcome);
         self.send_rest(&mut answer).await
     }

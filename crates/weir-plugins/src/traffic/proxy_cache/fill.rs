@@ -13,7 +13,7 @@ use weir_plugin::proto::RequestHead;
 use weir_plugin::{ForwardedContent, ReplyField, ReplyHead, RouteUpstream, Stop, UpstreamAnswer};
 
 use super::CacheRules;
-use super::freshness::{ArrivalTimes, Lifetime, StoredAge, date, value, values};
+use super::freshness::{ArrivalTimes, Lifetime, StoredAge, date, value};
 use super::kept::{KeptFetch, MOST_UNREAD_BYTES};
 use super::reply::CacheOutcome;
 use super::zone::{
@@ -212,36 +212,11 @@ impl Drop for Fetch {
 /// The pause before it is looked again whether all clients have left.
 const ABOUT_TO_WAIT: Duration = Duration::from_millis(10);
 
-/// Fields of a response that apply only to one connection (RFC 9111 §3.1).
-const OF_CONNECTION: [&[u8]; 9] = [
-    b"connection",
-    b"keep-alive",
-    b"proxy-authenticate",
-    b"proxy-authentication-info",
-    b"proxy-connection",
-    b"te",
-    b"trailer",
-    b"transfer-encoding",
-    b"upgrade",
-];
-
 /// Fields that are made anew for each client.
 const MADE_ANEW: [&[u8]; 2] = [b"age", b"content-length"];
 
 /// Fields that describe the stored content, which a 304 does not change.
 const OF_CONTENT: [&[u8]; 4] = [b"content-encoding", b"content-length", b"content-range", b"content-type"];
-
-/// The fields of a response without those for one connection; names are in lower case.
-pub fn end_to_end(head: ReplyHead) -> ReplyHead {
-    let named: Vec<Box<[u8]>> = values(&head, b"connection")
-        .flat_map(|value| value.split(|byte| *byte == b','))
-        .map(|name| name.trim_ascii().to_ascii_lowercase().into())
-        .collect();
-    let lower = |(name, value): ReplyField| -> ReplyField { (name.to_ascii_lowercase().into(), value) };
-    let fields = head.fields.into_iter().map(lower);
-    let stays = |(name, _): &ReplyField| !OF_CONNECTION.contains(&&**name) && !named.contains(name);
-    ReplyHead { status: head.status, fields: fields.filter(stays).collect() }
-}
 
 /// The length of the content that a head announces.
 fn announced_length(head: &ReplyHead) -> Option<u64> {
@@ -304,7 +279,7 @@ impl Fetch {
     /// The upstream has confirmed the stored response (RFC 9111 §4.3.4).
     fn freshen(&self, stale: &Arc<StoredResponse>, confirmed: ReplyHead, times: ArrivalTimes) {
         let age = StoredAge::of(&confirmed, times);
-        let mut news = end_to_end(confirmed).fields;
+        let mut news = confirmed.end_to_end().fields;
         news.retain(|(name, _)| !OF_CONTENT.contains(&&**name));
         let old = &stale.head.head;
         let stays = |(name, _): &&ReplyField| !news.iter().any(|(new, _)| new == name);
@@ -328,7 +303,7 @@ impl Fetch {
         let age = StoredAge::of(&head, times);
         // A 204 has no content, and no length.
         let length = if head.status == 204 { Some(0) } else { announced_length(&head) };
-        let head = dated(end_to_end(head), times);
+        let head = dated(head.end_to_end(), times);
         let Some((lifetime, vary)) = self.terms(&head) else {
             // A failure of the upstream says nothing about the stored response (RFC 9111 §4.3.3).
             if let Some(stale) = self.stale.as_ref().filter(|_| head.status < 500) {
@@ -550,7 +525,7 @@ mod tests {
             ("Transfer-Encoding", "chunked"),
             ("ETag", "\"a\""),
         ]);
-        assert_eq!(end_to_end(all).fields, [(b"etag"[..].into(), b"\"a\""[..].into())]);
+        assert_eq!(all.end_to_end().fields, [(b"etag"[..].into(), b"\"a\""[..].into())]);
     }
 
     #[tokio::test]
