@@ -1,67 +1,27 @@
 //! An authorization service with Envoy's protocol decides which requests pass: one in Python, with the library of gRPC and the public
 //! messages, and an HTTP service.
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use weir_testkit::{
     Answer, Authority, Client, DEADLINE, Gateway, Identity, Origin, Reading, Request, Response, TempDir, eventually,
-    free_port, skipped,
+    free_port,
 };
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+use crate::envoy_service::{Service, python, script};
+
+/// The service; `None` where there is no Python with gRPC and the messages of Envoy.
+fn start() -> Option<Service> {
+    start_with(&[])
 }
 
-/// The service's program; `None` where there is no Python with gRPC and the messages of Envoy.
-fn program() -> Option<Command> {
-    let mut program = Command::new(root().join(".cache/python/bin/python"));
-    program.env("PYTHONPATH", root().join(".cache/xds-protos"));
-    let imports = "import grpc; from envoy.service.auth.v3 import external_auth_pb2";
-    let mut import = Command::new(program.get_program());
-    import.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    if import.args(["-c", imports]).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        program.arg(root().join("tests/plugins/authz.py"));
-        return Some(program);
-    }
-    skipped("there is no Python with `grpcio` and `xds-protos`");
-    None
-}
-
-/// A gRPC service that answers each check in the same way.
-struct Service {
-    child: Child,
-    orders: ChildStdin,
-    said: Lines<BufReader<ChildStdout>>,
-    address: String,
+/// The same with a certificate and a key, for TLS.
+fn start_with(files: &[&Path]) -> Option<Service> {
+    Service::start("authz.py", files)
 }
 
 impl Service {
-    fn start() -> Option<Service> {
-        Service::with(&[])
-    }
-
-    /// The same with a certificate and a key, for TLS.
-    fn with(files: &[&Path]) -> Option<Service> {
-        let mut program = program()?;
-        let mut child =
-            program.args(files).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
-        let orders = child.stdin.take().expect("it is a pipe");
-        let mut said = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
-        let line = said.next().expect("it says its port").expect("it says text");
-        let address = format!("127.0.0.1:{}", line.strip_prefix("port ").expect("it says its port"));
-        Some(Service { child, orders, said, address })
-    }
-
-    /// Gives an order, and returns the checks since the last one.
-    fn order(&mut self, order: &Value) -> Vec<Value> {
-        writeln!(self.orders, "{order}").expect("it reads");
-        let line = self.said.next().expect("it answers").expect("it says text");
-        serde_json::from_str(&line).expect("JSON")
-    }
-
     fn answers(&mut self, answer: Value) {
         self.order(&json!({ "answer": answer }));
     }
@@ -70,14 +30,6 @@ impl Service {
     fn asked(&mut self) -> Vec<Value> {
         let checks = self.order(&json!({}));
         checks.into_iter().map(|mut one| one["check"]["attributes"]["request"]["http"].take()).collect()
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -123,7 +75,7 @@ const GET: &str = "GET /guarded/a HTTP/1.1\r\nHost: t\r\n\r\n";
 
 #[test]
 fn ext_authz_tells_a_grpc_service_of_the_request_and_lets_it_pass() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = origin();
     let options = "grpc_service: { uri: \"http://SERVICE\", timeout: 10s, authority: authz.example, initial_metadata: { x-node: a$route_id } }, \
          context_extensions: { route: $route_id, fixed: text }, disallowed_headers: [X-Secret]"
@@ -159,7 +111,7 @@ fn ext_authz_tells_a_grpc_service_of_the_request_and_lets_it_pass() {
 
 #[test]
 fn ext_authz_sends_the_refusal_of_a_service_to_the_client() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = origin();
     let gateway = gateway(&origin, &service.address, "");
     let header = |name: &str, value: &str| json!({"header": {"key": name, "value": value}});
@@ -192,7 +144,7 @@ fn ext_authz_sends_the_refusal_of_a_service_to_the_client() {
 
 #[test]
 fn ext_authz_changes_requests_responses_and_variables_as_the_service_says() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = origin();
     let options = format!(
         "grpc_service: {{ uri: \"http://{}\", timeout: 10s }}, remove_client_headers: [X-Only]",
@@ -248,7 +200,7 @@ fn ext_authz_changes_requests_responses_and_variables_as_the_service_says() {
 
 #[test]
 fn ext_authz_refuses_while_the_service_fails_unless_failures_are_allowed() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = origin();
     let strict = gateway(&origin, &service.address, "status_on_error: 503");
     let lenient = gateway(&origin, &service.address, "failure_mode_allow: true, failure_mode_allow_header_add: true");
@@ -300,7 +252,7 @@ fn ext_authz_asks_over_tls_a_service_that_proves_its_name() {
     let authority = Authority::of_tests();
     let Identity { certificate, key } = authority.identity(&["localhost"]);
     let (certificate, key) = (place.write("certificate.pem", certificate), place.write("key.pem", key));
-    let Some(mut service) = Service::with(&[&certificate, &key]) else { return };
+    let Some(mut service) = start_with(&[&certificate, &key]) else { return };
     service.answers(allowed());
     let origin = origin();
     let roots = place.write("roots.pem", &authority.certificate);
@@ -319,7 +271,7 @@ fn ext_authz_asks_over_tls_a_service_that_proves_its_name() {
 
 #[test]
 fn ext_authz_does_not_wait_for_a_service_that_is_slow_or_gone() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = origin();
     let slow = |address: &str, more: &str| {
         with_plugins(
@@ -340,7 +292,7 @@ fn ext_authz_does_not_wait_for_a_service_that_is_slow_or_gone() {
 
 #[test]
 fn ext_authz_sends_content_up_to_a_limit() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = origin();
     let whole = gateway(&origin, &service.address, "with_request_body: { max_request_bytes: 4 }");
     let partial = gateway(
@@ -398,7 +350,7 @@ fn ext_authz_sends_content_up_to_a_limit() {
 
 #[test]
 fn ext_authz_refuses_content_before_the_client_sends_it() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = origin();
     let gateway = gateway(&origin, &service.address, "");
     service.answers(json!({"status": {"code": 7}}));
@@ -436,7 +388,7 @@ async fn first_status(
 
 #[test]
 fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = Origin::scripted(Reading::Strict, |connection| {
         let Ok(request) = connection.request() else { return };
         let answer = match request.headers.get("upgrade") {
@@ -479,8 +431,12 @@ fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
         service.address
     ));
     let call = || {
-        let output =
-            program().expect("it is there").args(["call", &calls.addr().to_string()]).output().expect("Python runs");
+        let output = python()
+            .expect("it is there")
+            .arg(script("authz.py"))
+            .args(["call", &calls.addr().to_string()])
+            .output()
+            .expect("Python runs");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
     assert_eq!(call(), "OK 0");
@@ -494,7 +450,7 @@ fn ext_authz_guards_websockets_event_streams_and_grpc_calls() {
 
 #[test]
 fn ext_authz_decides_once_for_all_attempts() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let broken = Origin::scripted(Reading::Strict, |connection| {
         if connection.request().is_ok() {
             connection.reset();
@@ -525,7 +481,7 @@ fn ext_authz_decides_once_for_all_attempts() {
 
 #[test]
 fn ext_authz_keeps_cached_responses_of_clients_apart() {
-    let Some(mut service) = Service::start() else { return };
+    let Some(mut service) = start() else { return };
     let origin = Origin::serving(|request| {
         Answer::with(200, "Cache-Control: max-age=60\r\n", format!("{} {}", request.target, values(request, "x-user")))
     });

@@ -1,4 +1,4 @@
-//! Unary calls over gRPC: the form of a message, and the status of an answer.
+//! Calls over gRPC: the form of a message, and the status of an answer.
 
 use std::fmt;
 
@@ -77,7 +77,12 @@ impl GrpcStatus<'_> {
     /// of gRPC.
     pub fn of(answer: &Response<Bytes>) -> Option<GrpcStatus<'_>> {
         let trailers = answer.extensions().get::<AnswerTrailers>().map(|trailers| &trailers.0);
-        let fields = trailers.filter(|trailers| trailers.contains_key(STATUS)).unwrap_or(answer.headers());
+        GrpcStatus::after(trailers, answer.headers())
+    }
+
+    /// The status in the trailers of a stream or, if there is none, in its head.
+    pub fn after<'a>(trailers: Option<&'a HeaderMap>, head: &'a HeaderMap) -> Option<GrpcStatus<'a>> {
+        let fields = trailers.filter(|trailers| trailers.contains_key(STATUS)).unwrap_or(head);
         let code = fields.get(STATUS)?.to_str().ok()?.parse().ok()?;
         Some(GrpcStatus { code, fields })
     }

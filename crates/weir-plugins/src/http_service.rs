@@ -7,7 +7,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use weir_client::{CallError, CallSettings, HttpClient, HttpProtocol, IdleConnections, ServerVerification, ServiceUrl};
+use weir_client::{
+    CallError, CallReceiver, CallSender, CallSettings, HttpClient, HttpProtocol, IdleConnections, ServerVerification,
+    ServiceUrl,
+};
 use weir_plugin::ConfigError;
 
 /// How a service is called: options of the plugins that ask one for each request.
@@ -125,6 +128,14 @@ impl HttpService {
         };
         let settings = CallSettings { max_content_bytes: most, ..self.settings.clone() };
         self.client.call(&self.url, Request::from_parts(head, content), &settings).await
+    }
+
+    /// Begins a call whose request is sent while its response is read.
+    ///
+    /// # Errors
+    /// There is no connection over HTTP/2 within the time-out.
+    pub async fn duplex(&self, request: &Request<()>) -> Result<(CallSender, CallReceiver), CallError> {
+        self.client.duplex(&self.url, request, &self.settings).await
     }
 }
 

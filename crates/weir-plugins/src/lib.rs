@@ -65,6 +65,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>().on_streams(),
     Entry::described::<transform::error_page::ErrorPage>(),
     Entry::of::<auth::ext_authz::ExtAuthz>(),
+    Entry::of::<transform::ext_proc::ExtProc>(),
     Entry::of::<traffic::fault_injection::FaultInjection>(),
     Entry::described::<log::file_logger::FileLogger>().on_streams(),
     Entry::of::<auth::forward_auth::ForwardAuth>(),

@@ -7,6 +7,11 @@ use weir_plugin::proto::{Head, Known};
 
 use super::messages::HeaderValueOption;
 
+/// The most fields of one kind, arguments or members of metadata that an answer may change.
+pub const MOST_CHANGES: usize = 128;
+/// The most bytes that an answer may add to a request, to a response, or to variables.
+pub const MOST_CHANGED_BYTES: usize = 64 << 10;
+
 /// What becomes of fields with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldAction {

@@ -6,6 +6,7 @@ pub mod brotli;
 pub mod compression;
 pub mod degraphql;
 pub mod error_page;
+pub mod ext_proc;
 pub mod grpc_transcode;
 pub mod grpc_web;
 pub mod gzip;

@@ -7,12 +7,9 @@ use weir_plugin::proto::field;
 use weir_plugin::{Exchange, Stop};
 
 use super::query;
-use crate::envoy::fields::{FieldAction, FieldChange, UnknownAction, apply, is_managed, is_of_gateway};
-
-/// The most fields of one kind, arguments or members of metadata that a decision may have.
-pub const MOST_CHANGES: usize = 128;
-/// The most bytes that a decision may add to a request, to a response, or to variables.
-pub const MOST_CHANGED_BYTES: usize = 64 << 10;
+use crate::envoy::fields::{
+    FieldAction, FieldChange, MOST_CHANGED_BYTES, MOST_CHANGES, UnknownAction, apply, is_managed, is_of_gateway,
+};
 
 /// The changes of a request that is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

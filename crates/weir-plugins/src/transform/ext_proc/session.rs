@@ -1,0 +1,495 @@
+//! The stream of messages with the service, for one exchange.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use hyper::body::Bytes;
+use prost::Message;
+use tokio::time::{Instant, timeout_at};
+use weir_client::{CallError, CallReceiver, CallSender};
+use weir_plugin::Stop;
+
+use super::ProcessorTerms;
+use super::fields::BadMutation;
+use super::messages::{
+    CommonResponse, HeaderMutation, ImmediateResponse, ModeOverride, ProcessingRequest, ProcessingResponse,
+    ProtocolConfiguration, RequestPart, ResponsePart,
+};
+use crate::envoy::messages::Struct;
+use crate::grpc_call::{GrpcStatus, PREFIX, write_prefix};
+
+/// The largest message of the service, as in most libraries of gRPC.
+const MOST_MESSAGE_BYTES: usize = 4 << 20;
+/// Answers for one direction that wait while the other one reads. At this limit, nothing is read before they are taken.
+const MOST_WAITING_BYTES: usize = 256 << 10;
+
+/// A direction of the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    Request,
+    Response,
+}
+
+/// Which part of a message an answer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartKind {
+    Head,
+    Content,
+    Trailers,
+}
+
+/// An answer of the service for a part of a message.
+#[derive(Debug, Default)]
+pub struct ProcessorAnswer {
+    /// Empty for trailers.
+    pub response: CommonResponse,
+    /// Of trailers.
+    pub trailers: Option<HeaderMutation>,
+    pub mode_override: Option<ModeOverride>,
+}
+
+/// Why the service has not processed an exchange.
+#[derive(Debug)]
+pub enum ProcessorFailure {
+    Call(CallError),
+    Late(Duration),
+    NotGrpc,
+    Status(String),
+    TooLarge,
+    Invalid,
+    Unexpected { got: &'static str, wanted: &'static str },
+    Mutation(BadMutation),
+    Mode(i32),
+    BadStatus(i64),
+    NoImmediate,
+    NoContentChange(&'static str),
+    Unfinished,
+    TooLong(usize),
+    Field,
+}
+
+impl fmt::Display for ProcessorFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProcessorFailure::Call(error) => error.fmt(f),
+            ProcessorFailure::Late(after) => {
+                write!(f, "there was no answer to a message within {} ms (`message_timeout`)", after.as_millis())
+            }
+            ProcessorFailure::NotGrpc => {
+                write!(f, "the answer is not one of gRPC; is it the address of a gRPC service?")
+            }
+            ProcessorFailure::Status(status) => status.fmt(f),
+            ProcessorFailure::TooLarge => {
+                write!(f, "a message of the service is larger than {MOST_MESSAGE_BYTES} bytes")
+            }
+            ProcessorFailure::Invalid => write!(f, "a message of the service is not a valid ProcessingResponse"),
+            ProcessorFailure::Unexpected { got, wanted } => {
+                write!(f, "the service has answered with `{got}` where `{wanted}` is expected")
+            }
+            ProcessorFailure::Mutation(bad) => bad.fmt(f),
+            ProcessorFailure::Mode(number) => write!(f, "`mode_override` has the mode {number}, which is unknown"),
+            ProcessorFailure::BadStatus(status) => {
+                write!(f, "the status of the response is {status}, and must be 200 to 599")
+            }
+            ProcessorFailure::NoImmediate => {
+                write!(f, "the service answers by itself, which `disable_immediate_response` does not allow")
+            }
+            ProcessorFailure::NoContentChange(mode) => {
+                write!(f, "the service replaces content in a way that the mode {mode} does not have")
+            }
+            ProcessorFailure::Unfinished => {
+                write!(f, "the service has ended the call before it has sent all content of FULL_DUPLEX_STREAMED")
+            }
+            ProcessorFailure::TooLong(most) => {
+                write!(f, "the content of a response is larger than {most} bytes (`max_buffered_bytes`)")
+            }
+            ProcessorFailure::Field => {
+                write!(f, "the value of a variable in `initial_metadata` is not valid in a field")
+            }
+        }
+    }
+}
+
+impl From<BadMutation> for ProcessorFailure {
+    fn from(bad: BadMutation) -> ProcessorFailure {
+        ProcessorFailure::Mutation(bad)
+    }
+}
+
+/// Why processing ends the exchange.
+pub enum ProcessingEnd {
+    Stop(Stop),
+    /// The service answers the client by itself.
+    Immediate(Box<ImmediateResponse>),
+}
+
+impl From<Stop> for ProcessingEnd {
+    fn from(stop: Stop) -> ProcessingEnd {
+        ProcessingEnd::Stop(stop)
+    }
+}
+
+/// The session with the service.
+pub struct Session {
+    terms: Arc<ProcessorTerms>,
+    state: RefCell<SessionState>,
+}
+
+#[derive(Default)]
+struct SessionState {
+    sender: Option<Arc<CallSender>>,
+    receiver: Option<CallReceiver>,
+    /// Bytes of a message that is not complete.
+    partial: Vec<u8>,
+    /// Answers that have come, by direction.
+    inbox: [AnswerQueue; 2],
+    immediate: Option<Box<ImmediateResponse>>,
+    /// What an answer is waited for, by direction.
+    awaited: [Awaited; 2],
+    /// The service has asked for more time for what is waited for.
+    more_time: Option<Duration>,
+    /// What the first message tells beside its part.
+    first: Option<FirstMessage>,
+}
+
+/// What the first message of a session tells beside its part.
+#[derive(Clone)]
+pub struct FirstMessage {
+    pub attributes: BTreeMap<String, Struct>,
+    pub protocol: ProtocolConfiguration,
+}
+
+/// Which answers may come in a direction.
+#[derive(Clone, Copy, Default)]
+enum Awaited {
+    #[default]
+    Nothing,
+    Part(PartKind),
+    /// Those of FULL_DUPLEX_STREAMED, whenever the service sends them.
+    Any,
+}
+
+#[derive(Default)]
+struct AnswerQueue {
+    answers: VecDeque<(PartKind, ProcessorAnswer, usize)>,
+    bytes: usize,
+    /// The task of the exchange, while the other direction waits for room here.
+    waiting: Option<Waker>,
+}
+
+impl Session {
+    /// # Errors
+    /// There is no connection to the service.
+    pub async fn open(
+        terms: &Arc<ProcessorTerms>,
+        call: &Request<()>,
+        first: FirstMessage,
+    ) -> Result<Session, ProcessorFailure> {
+        let (sender, receiver) = terms.service.service.duplex(call).await.map_err(ProcessorFailure::Call)?;
+        let (sender, receiver, first) = (Some(Arc::new(sender)), Some(receiver), Some(first));
+        let state = SessionState { sender, receiver, first, ..SessionState::default() };
+        Ok(Session { terms: Arc::clone(terms), state: RefCell::new(state) })
+    }
+
+    /// A session in which nothing is processed.
+    pub fn closed(terms: &Arc<ProcessorTerms>) -> Session {
+        Session { terms: Arc::clone(terms), state: RefCell::default() }
+    }
+
+    /// Whether messages are still processed.
+    pub fn is_open(&self) -> bool {
+        self.state.borrow().receiver.is_some()
+    }
+
+    pub fn terms(&self) -> &ProcessorTerms {
+        &self.terms
+    }
+
+    fn close(&self) {
+        let mut state = self.state.borrow_mut();
+        (state.sender, state.receiver) = (None, None);
+        for queue in &mut state.inbox {
+            wake(&mut queue.waiting);
+        }
+    }
+
+    /// Decides what a failure means for the exchange: nothing is processed any more, or it ends.
+    ///
+    /// # Errors
+    /// Failures are not allowed.
+    pub fn fail(&self, failure: &ProcessorFailure) -> Result<(), Stop> {
+        self.close();
+        self.terms.fail(failure)
+    }
+
+    /// From now on, the service may send answers for this direction whenever it likes.
+    pub fn let_stream(&self, direction: Direction) {
+        self.state.borrow_mut().awaited[direction as usize] = Awaited::Any;
+    }
+
+    /// Sends a part of a message. `false` if nothing is processed any more.
+    pub async fn send(&self, part: RequestPart) -> bool {
+        let Some(sender) = self.state.borrow().sender.clone() else { return false };
+        let message = match self.state.borrow_mut().first.take() {
+            None => ProcessingRequest { part: Some(part), ..ProcessingRequest::default() },
+            Some(FirstMessage { attributes, protocol }) => {
+                ProcessingRequest { part: Some(part), attributes, protocol: Some(protocol) }
+            }
+        };
+        let length = message.encoded_len();
+        let mut framed = Vec::with_capacity(PREFIX + length);
+        write_prefix(length, &mut framed);
+        message.encode(&mut framed).expect("a vector takes all");
+        // If the call has ended, its response says why.
+        sender.send(Bytes::from(framed)).await;
+        true
+    }
+
+    /// Sends a part of a message and waits for its answer. `None` if nothing is processed any more.
+    ///
+    /// # Errors
+    /// The service fails and failures are not allowed, or it answers the client by itself.
+    pub async fn ask(&self, direction: Direction, part: RequestPart) -> Result<Option<ProcessorAnswer>, ProcessingEnd> {
+        match self.try_ask(direction, part).await {
+            Ok(answer) => Ok(answer),
+            Err(AskEnd::End(end)) => Err(end),
+            Err(AskEnd::Failure(failure)) => Ok(self.fail(&failure).map(|()| None)?),
+        }
+    }
+
+    /// The same, which leaves failures to the caller.
+    pub async fn try_ask(&self, direction: Direction, part: RequestPart) -> Result<Option<ProcessorAnswer>, AskEnd> {
+        let kind = kind_of(&part);
+        let began = Instant::now();
+        let mut allowed = self.terms.message_timeout;
+        self.state.borrow_mut().awaited[direction as usize] = Awaited::Part(kind);
+        let mut asked = std::pin::pin!(async {
+            if !self.send(part).await {
+                return Ok(None);
+            }
+            self.next(direction, kind).await
+        });
+        loop {
+            if let Ok(answer) = timeout_at(began + allowed, asked.as_mut()).await {
+                return answer;
+            }
+            let more = self.state.borrow_mut().more_time.take();
+            match more.filter(|more| *more > allowed) {
+                Some(more) => allowed = more,
+                None => return Err(AskEnd::Failure(ProcessorFailure::Late(allowed))),
+            }
+        }
+    }
+
+    /// The next answer for a direction, however long it takes. `None` if nothing is processed any more.
+    ///
+    /// # Errors
+    /// See [`AskEnd`].
+    pub async fn next(&self, direction: Direction, kind: PartKind) -> Result<Option<ProcessorAnswer>, AskEnd> {
+        let Some((got, answer)) = poll_fn(|context| self.poll_answer(direction, context)).await? else {
+            return Ok(None);
+        };
+        if got == kind {
+            return Ok(Some(answer));
+        }
+        let (got, wanted) = (name_of(direction, got), name_of(direction, kind));
+        Err(AskEnd::Failure(ProcessorFailure::Unexpected { got, wanted }))
+    }
+
+    /// The next answer for a direction after that for its head.
+    ///
+    /// # Errors
+    /// See [`AskEnd`].
+    pub async fn next_after_head(&self, direction: Direction) -> Result<Option<(PartKind, ProcessorAnswer)>, AskEnd> {
+        match poll_fn(|context| self.poll_answer(direction, context)).await? {
+            Some((PartKind::Head, _)) => {
+                let (got, wanted) = (name_of(direction, PartKind::Head), name_of(direction, PartKind::Content));
+                Err(AskEnd::Failure(ProcessorFailure::Unexpected { got, wanted }))
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    fn poll_answer(
+        &self,
+        direction: Direction,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<(PartKind, ProcessorAnswer)>, AskEnd>> {
+        loop {
+            let state = &mut *self.state.borrow_mut();
+            if let Some(immediate) = state.immediate.take() {
+                let end = match self.terms.allows_immediate {
+                    true => AskEnd::End(ProcessingEnd::Immediate(immediate)),
+                    false => AskEnd::Failure(ProcessorFailure::NoImmediate),
+                };
+                return Poll::Ready(Err(end));
+            }
+            let [of_request, of_response] = &mut state.inbox;
+            let (own, other) = match direction {
+                Direction::Request => (of_request, of_response),
+                Direction::Response => (of_response, of_request),
+            };
+            if let Some((kind, answer, bytes)) = own.answers.pop_front() {
+                own.bytes -= bytes;
+                wake(&mut own.waiting);
+                return Poll::Ready(Ok(Some((kind, answer))));
+            }
+            if other.bytes >= MOST_WAITING_BYTES {
+                other.waiting = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            match ready!(state.poll_message(self.terms.max_message_timeout, context)) {
+                Ok(true) => context.waker().wake_by_ref(),
+                Ok(false) => {
+                    (state.sender, state.receiver) = (None, None);
+                    context.waker().wake_by_ref();
+                    return Poll::Ready(Ok(None));
+                }
+                Err(failure) => return Poll::Ready(Err(AskEnd::Failure(failure))),
+            }
+        }
+    }
+}
+
+/// Why there is no answer.
+pub enum AskEnd {
+    End(ProcessingEnd),
+    Failure(ProcessorFailure),
+}
+
+impl SessionState {
+    /// Receives a message. `false` if the service has ended the call without an error: it does not want to process any more.
+    fn poll_message(
+        &mut self,
+        max_message_timeout: Duration,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<bool, ProcessorFailure>> {
+        loop {
+            if let Some(message) = self.take_message()? {
+                self.place(message, max_message_timeout)?;
+                return Poll::Ready(Ok(true));
+            }
+            let Some(receiver) = &mut self.receiver else { return Poll::Ready(Ok(false)) };
+            let received = ready!(receiver.poll_next(context)).map_err(ProcessorFailure::Call)?;
+            match received {
+                Some(piece) => self.partial.extend_from_slice(&piece),
+                None => return Poll::Ready(ended(receiver).map(|()| false)),
+            }
+            let is_grpc = receiver.head().is_some_and(|head| head.status() == StatusCode::OK);
+            if !is_grpc {
+                return Poll::Ready(Err(ProcessorFailure::NotGrpc));
+            }
+        }
+    }
+
+    /// Takes a whole message out of what has been received.
+    fn take_message(&mut self) -> Result<Option<(ProcessingResponse, usize)>, ProcessorFailure> {
+        let Some((prefix, rest)) = self.partial.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let [0, length @ ..] = *prefix else { return Err(ProcessorFailure::Invalid) };
+        let length = u32::from_be_bytes(length) as usize;
+        if length > MOST_MESSAGE_BYTES {
+            return Err(ProcessorFailure::TooLarge);
+        }
+        let Some(message) = rest.get(..length) else { return Ok(None) };
+        let message = ProcessingResponse::decode(message).map_err(|_| ProcessorFailure::Invalid)?;
+        self.partial.drain(..PREFIX + length);
+        Ok(Some((message, length)))
+    }
+
+    fn place(
+        &mut self,
+        (message, bytes): (ProcessingResponse, usize),
+        max_message_timeout: Duration,
+    ) -> Result<(), ProcessorFailure> {
+        let ProcessingResponse { part, mode_override, override_message_timeout } = message;
+        let more_time = override_message_timeout.as_ref().and_then(|told| {
+            let seconds = u64::try_from(told.seconds).ok()?;
+            Some(Duration::new(seconds, u32::try_from(told.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?))
+        });
+        let Some(part) = part else {
+            // Only this may stand alone.
+            self.more_time = Some(more_time.ok_or(ProcessorFailure::Invalid)?.min(max_message_timeout));
+            return Ok(());
+        };
+        let common = |response: Option<CommonResponse>| ProcessorAnswer {
+            response: response.unwrap_or_default(),
+            mode_override,
+            trailers: None,
+        };
+        let of_trailers = |mutation| ProcessorAnswer { trailers: mutation, ..ProcessorAnswer::default() };
+        let (direction, kind, answer) = match part {
+            ResponsePart::Immediate(immediate) => {
+                self.immediate = Some(Box::new(immediate));
+                return Ok(());
+            }
+            ResponsePart::RequestHeaders(told) => (Direction::Request, PartKind::Head, common(told.response)),
+            ResponsePart::ResponseHeaders(told) => (Direction::Response, PartKind::Head, common(told.response)),
+            ResponsePart::RequestBody(told) => (Direction::Request, PartKind::Content, common(told.response)),
+            ResponsePart::ResponseBody(told) => (Direction::Response, PartKind::Content, common(told.response)),
+            ResponsePart::RequestTrailers(told) => (Direction::Request, PartKind::Trailers, of_trailers(told.mutation)),
+            ResponsePart::ResponseTrailers(told) => {
+                (Direction::Response, PartKind::Trailers, of_trailers(told.mutation))
+            }
+        };
+        match &mut self.awaited[direction as usize] {
+            Awaited::Any => {}
+            awaited @ Awaited::Part(_) => *awaited = Awaited::Nothing,
+            Awaited::Nothing => return Err(self.unexpected(direction, kind)),
+        }
+        let queue = &mut self.inbox[direction as usize];
+        queue.answers.push_back((kind, answer, bytes));
+        queue.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl SessionState {
+    /// The failure of an answer that nothing waits for.
+    fn unexpected(&self, direction: Direction, kind: PartKind) -> ProcessorFailure {
+        let wanted = [Direction::Request, Direction::Response].into_iter().find_map(|other| {
+            let Awaited::Part(part) = self.awaited[other as usize] else { return None };
+            Some(name_of(other, part))
+        });
+        ProcessorFailure::Unexpected { got: name_of(direction, kind), wanted: wanted.unwrap_or("nothing") }
+    }
+}
+
+/// The call has ended: with the status OK the service does not want to process any more.
+fn ended(receiver: &CallReceiver) -> Result<(), ProcessorFailure> {
+    let head = receiver.head().ok_or(ProcessorFailure::NotGrpc)?;
+    let status = GrpcStatus::after(Some(receiver.trailers()), head.headers());
+    let status = status.filter(|_| head.status() == StatusCode::OK).ok_or(ProcessorFailure::NotGrpc)?;
+    if status.code == GrpcStatus::OK { Ok(()) } else { Err(ProcessorFailure::Status(status.to_string())) }
+}
+
+fn kind_of(part: &RequestPart) -> PartKind {
+    match part {
+        RequestPart::RequestHeaders(_) | RequestPart::ResponseHeaders(_) => PartKind::Head,
+        RequestPart::RequestBody(_) | RequestPart::ResponseBody(_) => PartKind::Content,
+        RequestPart::RequestTrailers(_) | RequestPart::ResponseTrailers(_) => PartKind::Trailers,
+    }
+}
+
+fn name_of(direction: Direction, kind: PartKind) -> &'static str {
+    match (direction, kind) {
+        (Direction::Request, PartKind::Head) => "request_headers",
+        (Direction::Request, PartKind::Content) => "request_body",
+        (Direction::Request, PartKind::Trailers) => "request_trailers",
+        (Direction::Response, PartKind::Head) => "response_headers",
+        (Direction::Response, PartKind::Content) => "response_body",
+        (Direction::Response, PartKind::Trailers) => "response_trailers",
+    }
+}
+
+fn wake(waiting: &mut Option<Waker>) {
+    if let Some(waker) = waiting.take() {
+        waker.wake();
+    }
+}

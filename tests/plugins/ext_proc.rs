@@ -1,0 +1,376 @@
+//! An external processor with Envoy's protocol changes requests and responses: a service in Python, with the library of gRPC and the
+//! public messages.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use weir_testkit::{Answer, Client, Gate, Gateway, Origin, Reading, Response, free_port};
+
+use crate::envoy_service::Service;
+
+fn start() -> Option<Service> {
+    Service::start("processor.py", &[])
+}
+
+/// A gateway whose route sends requests to the processor.
+fn gateway(origin: &Origin, service: &Service, more: &str) -> Gateway {
+    with_nodes(&format!("\"{}\": 1", origin.addr()), service, more)
+}
+
+fn with_nodes(nodes: &str, service: &Service, more: &str) -> Gateway {
+    let timeout = if more.contains("message_timeout") { "" } else { ", message_timeout: 20000" };
+    let options = format!("grpc_service: {{ uri: \"http://{}\", timeout: 10s }}{timeout}, {more}", service.address);
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "routes:
+  - {{ id: processed, uri: /*, enable_websocket: true, plugins: {{ ext-proc: {{ {options} }} }}, upstream: {{ nodes: {{ {nodes} }} }} }}
+"
+    ))
+}
+
+/// A client by HTTP/1.1, and one by HTTP/2.
+fn clients(gateway: &Gateway) -> [Client; 2] {
+    [Client::connect(gateway.addr()), Client::connect(gateway.addr()).by_http2()]
+}
+
+#[track_caller]
+fn ask(client: &mut Client, request: &str) -> Response {
+    client.ask(request).expect("an answer")
+}
+
+fn kinds(messages: &[Value]) -> Vec<&str> {
+    messages.iter().map(|one| one["kind"].as_str().expect("a kind")).collect()
+}
+
+/// The value of a field in a message.
+fn told<'a>(message: &'a Value, part: &str, name: &str) -> Option<String> {
+    let fields = message["message"][part][if part.ends_with("Trailers") { "trailers" } else { "headers" }]["headers"]
+        .as_array()?;
+    let value = fields.iter().find(|field| field["key"] == name)?["rawValue"].as_str()?;
+    Some(String::from_utf8(base64(value)).expect("text"))
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    let value = |byte: u8| {
+        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/".iter().position(|one| *one == byte)
+    };
+    let bits: Vec<usize> = text.bytes().filter_map(value).collect();
+    let groups = bits.chunks(4).flat_map(|group| {
+        let whole = group.iter().fold(0, |sum, six| sum << 6 | six) << (6 * (4 - group.len()));
+        let bytes = [(whole >> 16) as u8, (whole >> 8) as u8, whole as u8];
+        bytes.into_iter().take(group.len() * 6 / 8).collect::<Vec<_>>()
+    });
+    groups.collect()
+}
+
+fn set(name: &str, value: &str) -> Value {
+    json!({"header": {"key": name, "rawValue": to_base64(value)}})
+}
+
+fn to_base64(text: &str) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for group in text.as_bytes().chunks(3) {
+        let whole = group.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte)) << (8 * (3 - group.len()));
+        for index in 0..4 {
+            out.push(if index <= group.len() { DIGITS[whole >> (18 - 6 * index) & 63] as char } else { '=' });
+        }
+    }
+    out
+}
+
+#[test]
+fn ext_proc_changes_the_heads_of_requests_and_responses() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|_| Answer::with(200, "X-Own: 1\r\nSet-Cookie: a=1\r\n", "through"));
+    let gateway = gateway(
+        &origin,
+        &service,
+        "request_attributes: { route: $route_id }, forward_rules: { disallowed_headers: [X-Secret] }",
+    );
+    let request = json!({"headerMutation": {
+        "setHeaders": [set("x-user", "jack"), set(":path", "/inner?b=2"), set("host", "other"), set("x-real-ip", "10.0.0.1")],
+        "removeHeaders": ["authorization"],
+    }});
+    let response = json!({"headerMutation": {
+        "setHeaders": [set("x-own", "2"), set("set-cookie", "b=2"), set(":status", "202"), set("content-length", "1")],
+    }});
+    service.order(&json!({"answers": {
+        "request_headers": {"requestHeaders": {"response": request}},
+        "response_headers": {"responseHeaders": {"response": response}},
+    }}));
+    for mut client in clients(&gateway) {
+        let head = "GET /a?b=1 HTTP/1.1\r\nHost: shop\r\nAuthorization: t\r\nX-User: root\r\nX-Secret: 1\r\nX-Forwarded-For: 10.0.0.9\r\n\r\n";
+        let answer = ask(&mut client, head);
+        assert_eq!((answer.status, &*answer.text()), (202, "through"));
+        assert_eq!(answer.headers.all("x-own").collect::<Vec<_>>(), ["2"]);
+        assert_eq!(answer.headers.all("set-cookie").collect::<Vec<_>>(), ["a=1", "b=2"]);
+        let sent = origin.requests().pop().expect("it was forwarded");
+        assert_eq!(sent.target, "/inner?b=2");
+        let got = ["x-user", "authorization", "host", "x-real-ip"].map(|name| sent.headers.get(name));
+        assert_eq!(
+            got,
+            [Some("jack"), None, Some("shop"), Some("127.0.0.1")],
+            "routing and forwarding are not the service's"
+        );
+        let messages = service.order(&json!({}));
+        assert_eq!(kinds(&messages), ["request_headers", "response_headers"]);
+        let of_request = |name| told(&messages[0], "requestHeaders", name);
+        assert_eq!(
+            [":method", ":path", ":authority", "x-forwarded-for"].map(of_request).map(Option::unwrap_or_default),
+            ["GET", "/a?b=1", "shop", "127.0.0.1"]
+        );
+        assert_eq!(
+            (of_request("x-secret"), &messages[0]["message"]["requestHeaders"]["endOfStream"]),
+            (None, &json!(true))
+        );
+        assert_eq!(messages[0]["message"]["attributes"]["envoy.filters.http.ext_proc"]["route"], "processed");
+        assert_eq!(told(&messages[1], "responseHeaders", ":status").as_deref(), Some("200"));
+    }
+}
+
+#[test]
+fn ext_proc_answers_clients_by_itself() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|_| Answer::ok("through"));
+    let gateway =
+        gateway(&origin, &service, "processing_mode: { request_body_mode: BUFFERED, response_body_mode: BUFFERED }");
+    for (kind, is_forwarded) in
+        [("request_headers", false), ("request_body", false), ("response_headers", true), ("response_body", true)]
+    {
+        service.order(&json!({"answers": {kind: {"immediateResponse": {
+            "status": {"code": "Unauthorized"}, "body": to_base64("who are you"),
+            "headers": {"setHeaders": [set("www-authenticate", "Bearer"), set("content-type", "text/html")]},
+        }}}}));
+        for mut client in clients(&gateway) {
+            origin.forget();
+            let answer = ask(&mut client, "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
+            assert_eq!((answer.status, &*answer.text()), (401, "who are you"), "{kind}");
+            let fields = ["www-authenticate", "content-type"].map(|name| answer.headers.all(name).collect::<Vec<_>>());
+            assert_eq!(fields, [["Bearer"], ["text/html"]], "{kind}");
+            assert_eq!(origin.requests().len(), usize::from(is_forwarded), "{kind}");
+            assert_eq!(kinds(&service.order(&json!({}))).last(), Some(&kind));
+        }
+    }
+}
+
+#[test]
+fn ext_proc_changes_content_in_every_mode() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    for mode in ["BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "FULL_DUPLEX_STREAMED"] {
+        let is_duplex = mode == "FULL_DUPLEX_STREAMED";
+        for (own, other) in [("request", "response"), ("response", "request")] {
+            let modes = format!("processing_mode: {{ {own}_body_mode: {mode}, {other}_body_mode: NONE }}");
+            let gateway = gateway(&origin, &service, &modes);
+            service.order(&json!({"upper": true, "duplex": is_duplex}));
+            for (number, mut client) in clients(&gateway).into_iter().enumerate() {
+                for (size, framing) in [(3, "Content-Length"), (3, "chunked"), (300_000, "Content-Length")] {
+                    let body = "abc".repeat(size / 3);
+                    let request = match framing {
+                        "chunked" => format!(
+                            "POST /a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n{body}\r\n0\r\n\r\n"
+                        ),
+                        _ => format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: {size}\r\n\r\n{body}"),
+                    };
+                    let answer = ask(&mut client, &request);
+                    let case = format!("{mode} of the {own}, {size} bytes, {framing}, client {number}");
+                    assert_eq!(answer.status, 200, "{case}");
+                    assert!(*answer.text() == body.to_uppercase(), "{case}: {} bytes", answer.body.len());
+                    let messages = service.order(&json!({}));
+                    let kind = format!("{own}_body");
+                    assert!(kinds(&messages).contains(&&*kind), "{case}");
+                }
+                let empty = ask(&mut client, "GET /a HTTP/1.1\r\nHost: t\r\n\r\n");
+                assert_eq!((empty.status, empty.body.len()), (200, 0), "{mode} of the {own}, client {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ext_proc_sends_the_beginning_of_content_that_is_too_long() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let long = "a".repeat(100_000);
+    let request = format!("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n{long}");
+    let with = |service: &Service, modes: &str| {
+        gateway(&origin, service, &format!("max_buffered_bytes: 1000, processing_mode: {{ {modes} }}"))
+    };
+    service.order(&json!({"upper": true}));
+    let partial = with(&service, "request_body_mode: BUFFERED_PARTIAL");
+    let whole = with(&service, "request_body_mode: BUFFERED");
+    let response = with(&service, "response_body_mode: BUFFERED");
+    for mut client in clients(&partial) {
+        let answer = ask(&mut client, &request);
+        let text = answer.text();
+        let changed = text.bytes().take_while(|byte| *byte == b'A').count();
+        assert!(
+            changed > 1000 && text.len() == 100_000 && text[changed..].bytes().all(|byte| byte == b'a'),
+            "{changed}"
+        );
+    }
+    origin.forget();
+    for mut client in clients(&whole) {
+        assert_eq!(ask(&mut client, &request).status, 413);
+    }
+    assert!(origin.requests().is_empty());
+    for mut client in clients(&response) {
+        assert_eq!(ask(&mut client, &request).status, 500);
+    }
+    response
+        .wait_stderr("the failure is logged", |text| text.contains("larger than 1000 bytes (`max_buffered_bytes`)"));
+}
+
+#[test]
+fn ext_proc_refuses_while_the_service_fails_unless_failures_are_allowed() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let modes = "processing_mode: { request_body_mode: BUFFERED, response_body_mode: BUFFERED }";
+    let strict = gateway(&origin, &service, &format!("status_on_error: 503, {modes}"));
+    let lenient = gateway(&origin, &service, &format!("failure_mode_allow: true, {modes}"));
+    let hasty = gateway(&origin, &service, &format!("message_timeout: 50, {modes}"));
+    let post = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc";
+    for kind in ["request_headers", "request_body", "response_headers", "response_body"] {
+        let other = if kind == "request_body" { "requestHeaders" } else { "requestBody" };
+        for (order, named) in [
+            (json!({"fail": kind}), "14 (UNAVAILABLE)"),
+            (json!({"answers": {kind: {other: {}}}}), "where"),
+            (
+                json!({"answers": {kind: {camel(kind): {"response": {"headerMutation": {"setHeaders": [set("x a", "1")]}}}}}}),
+                "\"x a\"",
+            ),
+            (json!({"answers": {kind: {}}}), "not a valid ProcessingResponse"),
+        ] {
+            service.order(&order);
+            for mut client in clients(&strict) {
+                assert_eq!(ask(&mut client, post).status, 503, "{kind}: {named}");
+            }
+            for mut client in clients(&lenient) {
+                let answer = ask(&mut client, post);
+                assert_eq!((answer.status, &*answer.text()), (200, "abc"), "{kind}: {named}");
+            }
+            let fresh = gateway(&origin, &service, modes);
+            assert_eq!(ask(&mut fresh.client(), post).status, 500, "{kind}: {named}");
+            fresh.wait_stderr("the failure is logged", |text| {
+                text.contains("ext-proc: http://") && text.contains(named)
+            });
+        }
+        service.order(&json!({"silent": kind}));
+        assert_eq!(ask(&mut hasty.client(), post).status, 500, "{kind}");
+        service.order(&json!({"end": kind}));
+        for gateway in [&strict, &lenient] {
+            let answer = ask(&mut gateway.client(), post);
+            assert_eq!((answer.status, &*answer.text()), (200, "abc"), "{kind}: the service wants no more");
+        }
+    }
+    service.kill();
+    assert_eq!((ask(&mut strict.client(), post).status, ask(&mut lenient.client(), post).status), (503, 200));
+}
+
+fn camel(kind: &str) -> String {
+    let (first, second) = kind.split_once('_').expect("two words");
+    format!("{first}{}{}", second[..1].to_uppercase(), &second[1..])
+}
+
+#[test]
+fn ext_proc_changes_its_modes_as_the_service_says() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let with = |service: &Service, allow: bool| gateway(&origin, service, &format!("allow_mode_override: {allow}"));
+    let (open, closed) = (with(&service, true), with(&service, false));
+    let mode = json!({"requestBodyMode": "BUFFERED", "responseHeaderMode": "SKIP", "responseBodyMode": "STREAMED"});
+    service
+        .order(&json!({"upper": true, "answers": {"request_headers": {"requestHeaders": {}, "modeOverride": mode}}}));
+    let post = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc";
+    for mut client in clients(&open) {
+        assert_eq!(ask(&mut client, post).text(), "ABC");
+        assert_eq!(
+            kinds(&service.order(&json!({}))),
+            ["request_headers", "request_body", "response_body", "response_body"]
+        );
+    }
+    for mut client in clients(&closed) {
+        assert_eq!(ask(&mut client, post).text(), "abc");
+        assert_eq!(kinds(&service.order(&json!({}))), ["request_headers", "response_headers"]);
+    }
+    service.order(&json!({"answers": {"request_headers": {"requestHeaders": {"response": {
+        "status": "CONTINUE_AND_REPLACE", "bodyMutation": {"body": to_base64("other")},
+    }}}}}));
+    for mut client in clients(&open) {
+        assert_eq!(ask(&mut client, post).text(), "other");
+        assert_eq!(ask(&mut client, "GET /a HTTP/1.1\r\nHost: t\r\n\r\n").text(), "other");
+    }
+}
+
+#[test]
+fn ext_proc_sees_a_request_once_however_often_it_is_sent() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let dead = free_port();
+    let nodes = format!("\"127.0.0.1:{dead}\": 1, \"{}\": 1", origin.addr());
+    let gateway = with_nodes(&nodes, &service, "processing_mode: { request_body_mode: BUFFERED }");
+    service.order(&json!({"upper": true}));
+    for _ in 0..4 {
+        let answer = ask(&mut gateway.client(), "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabc");
+        assert_eq!((answer.status, &*answer.text()), (200, "ABC"));
+        assert_eq!(kinds(&service.order(&json!({}))), ["request_headers", "request_body", "response_headers"]);
+    }
+}
+
+#[test]
+fn ext_proc_leaves_streams_streams() {
+    let Some(mut service) = start() else { return };
+    for mode in ["NONE", "STREAMED", "FULL_DUPLEX_STREAMED"] {
+        let gate = Arc::new(Gate::new());
+        let opened = Arc::clone(&gate);
+        let origin = Origin::scripted(Reading::Strict, move |connection| {
+            if connection.request().is_ok() {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+                let _ = connection.send(format!("{head}9\r\ndata: a\n\n\r\n"));
+                opened.wait();
+                let _ = connection.send("9\r\ndata: b\n\n\r\n0\r\n\r\n");
+            }
+        });
+        let gateway = gateway(&origin, &service, &format!("processing_mode: {{ response_body_mode: {mode} }}"));
+        service.order(&json!({"duplex": mode == "FULL_DUPLEX_STREAMED"}));
+        let mut client = gateway.client();
+        client.send("GET /events HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(client.response_head("GET").expect("a head").status, 200, "{mode}");
+        assert_eq!(client.chunk().expect("an event"), b"data: a\n\n", "{mode}: it comes before the next one is sent");
+        gate.open();
+        assert_eq!(client.chunk().expect("an event"), b"data: b\n\n", "{mode}");
+        assert_eq!(client.chunk().expect("the end"), b"", "{mode}");
+    }
+}
+
+#[test]
+fn ext_proc_waits_longer_if_the_service_asks_for_it() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|_| Answer::ok("through"));
+    service.order(&json!({"silent": "request_headers"}));
+    let gateway = gateway(&origin, &service, "message_timeout: 50, max_message_timeout: 60000");
+    let started = Instant::now();
+    assert_eq!(gateway.get("/a").status, 500);
+    assert!(started.elapsed() < Duration::from_secs(30));
+    service.order(&json!({"first": {"overrideMessageTimeout": "30s"}}));
+    assert_eq!(gateway.get("/a").status, 200);
+}
+
+#[test]
+fn ext_proc_is_asked_about_the_handshake_of_a_websocket_alone() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        while connection.request().is_ok() {
+            let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\nhi";
+            let _ = connection.send(head);
+        }
+    });
+    let gateway = gateway(&origin, &service, "processing_mode: { response_body_mode: STREAMED }");
+    service.order(&json!({}));
+    let mut client = gateway.client();
+    client.send("GET /a HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("a head").status, 101);
+    assert_eq!(client.exact(2).expect("content"), b"hi");
+    assert_eq!(kinds(&service.order(&json!({}))), ["request_headers"]);
+}
