@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, Client, Gate, Gateway, Origin, Reading, Response, free_port};
+use weir_testkit::{Answer, Client, DEADLINE, Gate, Gateway, Origin, Reading, Response, eventually, free_port};
 
 use crate::envoy_service::Service;
 
@@ -372,5 +372,118 @@ fn ext_proc_is_asked_about_the_handshake_of_a_websocket_alone() {
     client.send("GET /a HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n");
     assert_eq!(client.response_head("GET").expect("a head").status, 101);
     assert_eq!(client.exact(2).expect("content"), b"hi");
+    assert_eq!(kinds(&service.order(&json!({}))), ["request_headers"]);
+}
+
+#[test]
+fn ext_proc_changes_trailers_in_both_directions() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        while let Ok(request) = connection.request() {
+            connection.record(&request);
+            let told = request.trailers.get("x-sum").unwrap_or("none").to_owned();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n{:x}\r\n{told}\r\n0\r\nX-Sum: 7\r\nX-Old: 1\r\n\r\n",
+                told.len()
+            );
+            let _ = connection.send(answer);
+        }
+    });
+    let change = |name: &str, value: &str| json!({"headerMutation": {"setHeaders": [set(name, value)], "removeHeaders": ["x-old"]}});
+    for mode in ["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"] {
+        let modes = format!(
+            "processing_mode: {{ request_body_mode: {mode}, response_body_mode: {mode}, request_trailer_mode: SEND, response_trailer_mode: SEND }}"
+        );
+        let gateway = gateway(&origin, &service, &modes);
+        service.order(&json!({"duplex": mode == "FULL_DUPLEX_STREAMED", "answers": {
+            "request_trailers": {"requestTrailers": change("x-sum", "5")},
+            "response_trailers": {"responseTrailers": change("x-sum", "6")},
+        }}));
+        for mut client in clients(&gateway) {
+            let request = "POST /a HTTP/1.1\r\nHost: t\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n";
+            let answer = ask(&mut client, request);
+            assert_eq!((answer.status, &*answer.text()), (200, "5"), "{mode}");
+            let trailers = ["x-sum", "x-old"].map(|name| answer.trailers.get(name));
+            assert_eq!(trailers, [Some("6"), None], "{mode}");
+        }
+    }
+}
+
+#[test]
+fn ext_proc_lets_messages_without_content_keep_their_length() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|request| match &*request.target {
+        "/204" => Answer::with(204, "", ""),
+        "/304" => Answer::with(304, "ETag: \"a\"\r\n", ""),
+        _ if request.method == "HEAD" => Answer::raw("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n"),
+        _ => Answer::ok("content"),
+    });
+    for mode in ["BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"] {
+        let modes = format!("processing_mode: {{ request_body_mode: {mode}, response_body_mode: {mode} }}");
+        let gateway = gateway(&origin, &service, &modes);
+        service.order(&json!({"upper": true, "duplex": mode == "FULL_DUPLEX_STREAMED"}));
+        for mut client in clients(&gateway) {
+            for (method, target, status) in [("GET", "/204", 204), ("GET", "/304", 304), ("HEAD", "/a", 200)] {
+                let answer = ask(&mut client, &format!("{method} {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
+                assert_eq!((answer.status, answer.body.len()), (status, 0), "{mode} {target}");
+                if method == "HEAD" {
+                    assert_eq!(answer.headers.get("content-length"), Some("7"), "{mode}");
+                }
+            }
+            assert_eq!(ask(&mut client, "GET /a HTTP/1.1\r\nHost: t\r\n\r\n").text(), "CONTENT", "{mode}");
+            let messages = service.order(&json!({}));
+            let told = messages.iter().filter(|one| one["kind"] == "response_headers");
+            let ends: Vec<bool> =
+                told.map(|one| one["message"]["responseHeaders"]["endOfStream"] == json!(true)).collect();
+            assert_eq!(ends, [true, true, true, false], "{mode}");
+        }
+    }
+}
+
+#[test]
+fn ext_proc_does_not_hold_up_an_early_answer_or_a_client_that_leaves() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::scripted(Reading::Strict, |connection| {
+        if connection.head().is_ok() {
+            let _ = connection.send("HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge");
+            connection.finish_sending();
+            connection.wait_gone();
+        }
+    });
+    for mode in ["NONE", "STREAMED"] {
+        let gateway = gateway(&origin, &service, &format!("processing_mode: {{ request_body_mode: {mode} }}"));
+        service.order(&json!({"upper": true}));
+        let mut client = gateway.client();
+        client.send("POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\nabc");
+        let answer = client.response().expect("it comes before the request is complete");
+        assert_eq!((answer.status, &*answer.text()), (413, "large"), "{mode}");
+    }
+    // The service does not answer, and the client goes: so does the call to the service.
+    let waiting = gateway(&origin, &service, "processing_mode: { request_body_mode: BUFFERED }");
+    service.order(&json!({"silent": "request_headers"}));
+    let mut client = waiting.client();
+    client.send("GET /a HTTP/1.1\r\nHost: t\r\n\r\n");
+    eventually("the service is asked", DEADLINE, || !service.order(&json!({})).is_empty());
+    drop(client);
+    eventually("the call has ended", DEADLINE, || service.order(&json!({})).iter().any(|one| one["kind"] == "end"));
+}
+
+#[test]
+fn ext_proc_refuses_a_route_whose_responses_it_cannot_process() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|_| Answer::ok("through"));
+    let with = |more: &str| {
+        Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+            "routes: [{{ uri: /*, plugins: {{ proxy-cache: {{}}, ext-proc: {{ grpc_service: {{ uri: \"http://{}\" }}, message_timeout: 20000, {more} }} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]
+",
+            service.address,
+            origin.addr()
+        ))
+    };
+    let both = with("");
+    assert_eq!(both.get("/a").status, 500);
+    both.wait_stderr("the reason is logged", |text| text.contains("another plugin answers this request"));
+    let heads = with("processing_mode: { response_header_mode: SKIP }");
+    assert_eq!(heads.get("/a").status, 200);
     assert_eq!(kinds(&service.order(&json!({}))), ["request_headers"]);
 }

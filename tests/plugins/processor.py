@@ -5,7 +5,7 @@ Says `port N`, and takes lines of JSON, each of which it answers with a line. An
 of another kind is answered without changes. {"upper": true} answers content in upper case, {"duplex": true} as streamed responses, the
 head of a request only after its content, {"silent": KIND} does not answer messages of a kind, {"end": KIND} ends the call without an
 error when one comes, {"fail": KIND} with UNAVAILABLE, {"first": {...}} sends this response before the first answer. The answer to an
-order is the list of messages since the last one."""
+order is the list of messages since the last one; after {"silent"}, the end of a call is among them."""
 
 import json
 import sys
@@ -20,6 +20,11 @@ from google.protobuf import json_format
 lock = threading.Condition()
 order = {}
 seen = []
+
+
+def note(what):
+    with lock:
+        seen.append(what)
 
 
 def content(kind, body, last, now):
@@ -40,6 +45,7 @@ def plain(kind, now):
 
 
 def process(messages, context):
+    context.add_callback(lambda: note({"kind": "end"}) if "silent" in order else None)
     first, held, holds = True, [], False
     for message in messages:
         kind = message.WhichOneof("request")

@@ -63,6 +63,20 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     (
+        "ext-proc",
+        "{ grpc_service: { uri: 'no', authority: 'a b' }, forward_rules: { allowed_headers: ['a b'], disallowed_headers: ['c d'] }, \
+         mutation_rules: { trusted_headers: [X-Own] }, max_message_timeout: 1, request_attributes: { a: $post_arg_b } }",
+        &[
+            "max_message_timeout",
+            "grpc_service.uri",
+            "grpc_service.authority",
+            "request_attributes.a",
+            "forward_rules.allowed_headers[0]",
+            "forward_rules.disallowed_headers[0]",
+            "mutation_rules.trusted_headers[0]",
+        ],
+    ),
+    (
         "fault-injection",
         "{ abort: { http_status: 500, headers: { 'a b': c }, vars: [[[a]]] }, delay: { duration: 1, vars: [[[b]]] } }",
         &["abort.headers.a b", "abort.vars[0][0]", "delay.vars[0][0]"],

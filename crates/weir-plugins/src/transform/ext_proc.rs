@@ -23,7 +23,9 @@ use fields::{ForwardRules, MutationRules};
 use messages::{BodyChange, CommonResponse, HttpHeaders, ProtocolConfiguration, RequestPart};
 use mode::SentModes;
 use responder::{BegunExchange, ProcessorResponder};
-use session::{AskEnd, Direction, FirstMessage, ProcessingEnd, ProcessorAnswer, ProcessorFailure, Session};
+use session::{
+    AskEnd, FirstMessage, ProcessedDirection, ProcessingEnd, ProcessorAnswer, ProcessorFailure, ProcessorSession,
+};
 
 pub use options::ExtProc;
 
@@ -157,10 +159,10 @@ impl ExternalProcessor {
         HttpHeaders { headers: Some(headers), end_of_stream }
     }
 
-    async fn open(&self, exchange: &Exchange, call: &Request<()>, modes: &SentModes) -> Result<Session, Stop> {
-        match Session::open(&self.0, call, self.0.first_message(exchange, modes)).await {
+    async fn open(&self, exchange: &Exchange, call: &Request<()>, modes: &SentModes) -> Result<ProcessorSession, Stop> {
+        match ProcessorSession::open(&self.0, call, self.0.first_message(exchange, modes)).await {
             Ok(session) => Ok(session),
-            Err(failure) => self.0.fail(&failure).map(|()| Session::closed(&self.0)),
+            Err(failure) => self.0.fail(&failure).map(|()| ProcessorSession::closed(&self.0)),
         }
     }
 
@@ -171,11 +173,11 @@ impl ExternalProcessor {
         exchange: &mut Exchange,
         call: &Request<()>,
         (head, modes): (HttpHeaders, &SentModes),
-    ) -> Result<(Session, Option<ProcessorAnswer>), Stop> {
+    ) -> Result<(ProcessorSession, Option<ProcessorAnswer>), Stop> {
         let mut is_first = true;
         loop {
             let session = self.open(exchange, call, modes).await?;
-            match session.try_ask(Direction::Request, RequestPart::RequestHeaders(head.clone())).await {
+            match session.try_ask(ProcessedDirection::Request, RequestPart::RequestHeaders(head.clone())).await {
                 Ok(answer) => return Ok((session, answer)),
                 Err(AskEnd::Failure(ProcessorFailure::Call(CallError::Broken { .. }))) if is_first => is_first = false,
                 Err(AskEnd::Failure(failure)) => return session.fail(&failure).map(|()| (session, None)),
@@ -194,7 +196,7 @@ impl ExternalProcessor {
     fn decide(
         &self,
         exchange: &mut Exchange,
-        session: &Session,
+        session: &ProcessorSession,
         modes: &mut SentModes,
         answer: ProcessorAnswer,
     ) -> Result<HeadDecision, Stop> {

@@ -155,12 +155,12 @@ pub struct ImmediateResponse {
     #[prost(bytes = "vec", tag = "3")]
     pub body: Vec<u8>,
     #[prost(message, optional, tag = "4")]
-    pub grpc_status: Option<CallStatus>,
+    pub grpc_status: Option<AnsweredStatus>,
 }
 
 /// `GrpcStatus`.
 #[derive(Clone, PartialEq, Message)]
-pub struct CallStatus {
+pub struct AnsweredStatus {
     #[prost(uint32, tag = "1")]
     pub status: u32,
 }

@@ -20,12 +20,14 @@ use super::immediate;
 use super::messages::{HttpHeaders, RequestPart};
 use super::mode::{BodyMode, SentModes};
 use super::replacement;
-use super::session::{AskEnd, Direction, PartKind, ProcessingEnd, ProcessorAnswer, ProcessorFailure, Session};
+use super::session::{
+    AskEnd, ProcessedDirection, ProcessedPart, ProcessingEnd, ProcessorAnswer, ProcessorFailure, ProcessorSession,
+};
 use super::side::{ContentBeginning, ContentSource, ProcessedSide, beside};
 
 /// What has been done in `on_request`, and what is left.
 pub struct BegunExchange {
-    pub session: Session,
+    pub session: ProcessorSession,
     pub modes: SentModes,
     /// The head, if the service has not got it yet.
     pub head: Option<HttpHeaders>,
@@ -78,7 +80,7 @@ impl Responder for ProcessorResponder {
 }
 
 struct ProcessedExchange<'a> {
-    session: &'a Session,
+    session: &'a ProcessorSession,
     /// The service may change them with its answers.
     modes: Cell<SentModes>,
     method: Method,
@@ -125,9 +127,9 @@ impl ProcessedExchange<'_> {
         .await
     }
 
-    fn side(&self, direction: Direction) -> ProcessedSide<'_> {
+    fn side(&self, direction: ProcessedDirection) -> ProcessedSide<'_> {
         let modes = self.modes.get();
-        let parts = if direction == Direction::Request { modes.request } else { modes.response };
+        let parts = if direction == ProcessedDirection::Request { modes.request } else { modes.response };
         ProcessedSide { session: self.session, direction, parts }
     }
 
@@ -149,7 +151,7 @@ impl ProcessedExchange<'_> {
         content: &mut Content,
         forward: UpstreamStart,
     ) -> Result<(), ProcessingEnd> {
-        let side = self.side(Direction::Request);
+        let side = self.side(ProcessedDirection::Request);
         if !head.framing.has_body() {
             forward.begin(head, ForwardedContent::Nothing);
             return Ok(());
@@ -200,16 +202,16 @@ impl ProcessedExchange<'_> {
         content: &mut Content,
         forward: UpstreamStart,
     ) -> Result<(), ProcessingEnd> {
-        let side = self.side(Direction::Request);
+        let side = self.side(ProcessedDirection::Request);
         let awaits_head = told.is_some();
-        side.session.let_stream(Direction::Request);
+        side.session.let_stream(ProcessedDirection::Request);
         if let Some(told) = told {
             side.session.send(RequestPart::RequestHeaders(told)).await;
         }
         let sent = RefCell::new(Trailers::default());
         let mut feed = pin!(side.feed(content, &sent));
         if awaits_head {
-            let answer = beside(feed.as_mut(), self.head_answer(Direction::Request)).await?;
+            let answer = beside(feed.as_mut(), self.head_answer(ProcessedDirection::Request)).await?;
             let mutation = self.session.terms().mutations.check(answer.response.header_mutation);
             self.apply_to_request(&self.checked(mutation)?, &mut head)?;
             if let Some(changed) = answer.mode_override.filter(|_| self.session.terms().allows_override) {
@@ -226,8 +228,8 @@ impl ProcessedExchange<'_> {
     }
 
     /// The answer to a head whose content the service may have got already, so that the exchange cannot go on without it.
-    async fn head_answer(&self, direction: Direction) -> Result<ProcessorAnswer, ProcessingEnd> {
-        let failure = match self.session.next(direction, PartKind::Head).await {
+    async fn head_answer(&self, direction: ProcessedDirection) -> Result<ProcessorAnswer, ProcessingEnd> {
+        let failure = match self.session.next(direction, ProcessedPart::Head).await {
             Ok(Some(answer)) => return Ok(answer),
             Ok(None) => ProcessorFailure::Unfinished,
             Err(AskEnd::End(end)) => return Err(end),
@@ -261,17 +263,17 @@ impl ProcessedExchange<'_> {
         let mut answer = answer.await.map_err(|_| Stop::Internal)?;
         let mut head = answer.head().await?.end_to_end();
         let has_content = self.has_content(&head);
-        let side = self.side(Direction::Response);
+        let side = self.side(ProcessedDirection::Response);
         let is_duplex = side.parts.content == BodyMode::FullDuplexStreamed && has_content;
         if side.parts.head && self.session.is_open() {
             let headers = Some(self.session.terms().forwarded.response(&head));
             let part = RequestPart::ResponseHeaders(HttpHeaders { headers, end_of_stream: !has_content });
             if is_duplex {
-                side.session.let_stream(Direction::Response);
+                side.session.let_stream(ProcessedDirection::Response);
                 side.session.send(part).await;
                 return self.duplex_response(head, true, answer, reply).await;
             }
-            if let Some(told) = side.session.ask(Direction::Response, part).await?
+            if let Some(told) = side.session.ask(ProcessedDirection::Response, part).await?
                 && let Some(whole) = self.decide_response(told, &mut head)?
             {
                 self.begin(with_length(head, whole.len()), reply);
@@ -310,7 +312,7 @@ impl ProcessedExchange<'_> {
         mut answer: UpstreamAnswer,
         reply: &mut Reply,
     ) -> Result<(), ProcessingEnd> {
-        let side = self.side(Direction::Response);
+        let side = self.side(ProcessedDirection::Response);
         let mode = if self.session.is_open() { side.parts.content } else { BodyMode::None };
         let trailers = match mode {
             BodyMode::None => {
@@ -350,12 +352,12 @@ impl ProcessedExchange<'_> {
         mut answer: UpstreamAnswer,
         reply: &mut Reply,
     ) -> Result<(), ProcessingEnd> {
-        let side = self.side(Direction::Response);
+        let side = self.side(ProcessedDirection::Response);
         let sent = RefCell::new(Trailers::default());
         let mut feed = pin!(side.feed(&mut answer, &sent));
-        self.session.let_stream(Direction::Response);
+        self.session.let_stream(ProcessedDirection::Response);
         if awaits_head {
-            let told = beside(feed.as_mut(), self.head_answer(Direction::Response)).await?;
+            let told = beside(feed.as_mut(), self.head_answer(ProcessedDirection::Response)).await?;
             self.decide_response(told, &mut head)?;
         }
         self.begin(without_length(head), reply);

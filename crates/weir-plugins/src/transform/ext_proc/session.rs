@@ -32,14 +32,14 @@ const MOST_WAITING_BYTES: usize = 256 << 10;
 
 /// A direction of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum ProcessedDirection {
     Request,
     Response,
 }
 
 /// Which part of a message an answer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartKind {
+pub enum ProcessedPart {
     Head,
     Content,
     Trailers,
@@ -137,13 +137,13 @@ impl From<Stop> for ProcessingEnd {
 }
 
 /// The session with the service.
-pub struct Session {
+pub struct ProcessorSession {
     terms: Arc<ProcessorTerms>,
-    state: RefCell<SessionState>,
+    state: RefCell<ProcessorState>,
 }
 
 #[derive(Default)]
-struct SessionState {
+struct ProcessorState {
     sender: Option<Arc<CallSender>>,
     receiver: Option<CallReceiver>,
     /// Bytes of a message that is not complete.
@@ -171,36 +171,36 @@ pub struct FirstMessage {
 enum Awaited {
     #[default]
     Nothing,
-    Part(PartKind),
+    Part(ProcessedPart),
     /// Those of FULL_DUPLEX_STREAMED, whenever the service sends them.
     Any,
 }
 
 #[derive(Default)]
 struct AnswerQueue {
-    answers: VecDeque<(PartKind, ProcessorAnswer, usize)>,
+    answers: VecDeque<(ProcessedPart, ProcessorAnswer, usize)>,
     bytes: usize,
     /// The task of the exchange, while the other direction waits for room here.
     waiting: Option<Waker>,
 }
 
-impl Session {
+impl ProcessorSession {
     /// # Errors
     /// There is no connection to the service.
     pub async fn open(
         terms: &Arc<ProcessorTerms>,
         call: &Request<()>,
         first: FirstMessage,
-    ) -> Result<Session, ProcessorFailure> {
+    ) -> Result<ProcessorSession, ProcessorFailure> {
         let (sender, receiver) = terms.service.service.duplex(call).await.map_err(ProcessorFailure::Call)?;
         let (sender, receiver, first) = (Some(Arc::new(sender)), Some(receiver), Some(first));
-        let state = SessionState { sender, receiver, first, ..SessionState::default() };
-        Ok(Session { terms: Arc::clone(terms), state: RefCell::new(state) })
+        let state = ProcessorState { sender, receiver, first, ..ProcessorState::default() };
+        Ok(ProcessorSession { terms: Arc::clone(terms), state: RefCell::new(state) })
     }
 
     /// A session in which nothing is processed.
-    pub fn closed(terms: &Arc<ProcessorTerms>) -> Session {
-        Session { terms: Arc::clone(terms), state: RefCell::default() }
+    pub fn closed(terms: &Arc<ProcessorTerms>) -> ProcessorSession {
+        ProcessorSession { terms: Arc::clone(terms), state: RefCell::default() }
     }
 
     /// Whether messages are still processed.
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// From now on, the service may send answers for this direction whenever it likes.
-    pub fn let_stream(&self, direction: Direction) {
+    pub fn let_stream(&self, direction: ProcessedDirection) {
         self.state.borrow_mut().awaited[direction as usize] = Awaited::Any;
     }
 
@@ -256,7 +256,11 @@ impl Session {
     ///
     /// # Errors
     /// The service fails and failures are not allowed, or it answers the client by itself.
-    pub async fn ask(&self, direction: Direction, part: RequestPart) -> Result<Option<ProcessorAnswer>, ProcessingEnd> {
+    pub async fn ask(
+        &self,
+        direction: ProcessedDirection,
+        part: RequestPart,
+    ) -> Result<Option<ProcessorAnswer>, ProcessingEnd> {
         match self.try_ask(direction, part).await {
             Ok(answer) => Ok(answer),
             Err(AskEnd::End(end)) => Err(end),
@@ -265,7 +269,11 @@ impl Session {
     }
 
     /// The same, which leaves failures to the caller.
-    pub async fn try_ask(&self, direction: Direction, part: RequestPart) -> Result<Option<ProcessorAnswer>, AskEnd> {
+    pub async fn try_ask(
+        &self,
+        direction: ProcessedDirection,
+        part: RequestPart,
+    ) -> Result<Option<ProcessorAnswer>, AskEnd> {
         let kind = kind_of(&part);
         let began = Instant::now();
         let mut allowed = self.terms.message_timeout;
@@ -292,7 +300,11 @@ impl Session {
     ///
     /// # Errors
     /// See [`AskEnd`].
-    pub async fn next(&self, direction: Direction, kind: PartKind) -> Result<Option<ProcessorAnswer>, AskEnd> {
+    pub async fn next(
+        &self,
+        direction: ProcessedDirection,
+        kind: ProcessedPart,
+    ) -> Result<Option<ProcessorAnswer>, AskEnd> {
         let Some((got, answer)) = poll_fn(|context| self.poll_answer(direction, context)).await? else {
             return Ok(None);
         };
@@ -307,10 +319,14 @@ impl Session {
     ///
     /// # Errors
     /// See [`AskEnd`].
-    pub async fn next_after_head(&self, direction: Direction) -> Result<Option<(PartKind, ProcessorAnswer)>, AskEnd> {
+    pub async fn next_after_head(
+        &self,
+        direction: ProcessedDirection,
+    ) -> Result<Option<(ProcessedPart, ProcessorAnswer)>, AskEnd> {
         match poll_fn(|context| self.poll_answer(direction, context)).await? {
-            Some((PartKind::Head, _)) => {
-                let (got, wanted) = (name_of(direction, PartKind::Head), name_of(direction, PartKind::Content));
+            Some((ProcessedPart::Head, _)) => {
+                let (got, wanted) =
+                    (name_of(direction, ProcessedPart::Head), name_of(direction, ProcessedPart::Content));
                 Err(AskEnd::Failure(ProcessorFailure::Unexpected { got, wanted }))
             }
             answer => Ok(answer),
@@ -319,9 +335,9 @@ impl Session {
 
     fn poll_answer(
         &self,
-        direction: Direction,
+        direction: ProcessedDirection,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Option<(PartKind, ProcessorAnswer)>, AskEnd>> {
+    ) -> Poll<Result<Option<(ProcessedPart, ProcessorAnswer)>, AskEnd>> {
         loop {
             let state = &mut *self.state.borrow_mut();
             if let Some(immediate) = state.immediate.take() {
@@ -333,8 +349,8 @@ impl Session {
             }
             let [of_request, of_response] = &mut state.inbox;
             let (own, other) = match direction {
-                Direction::Request => (of_request, of_response),
-                Direction::Response => (of_response, of_request),
+                ProcessedDirection::Request => (of_request, of_response),
+                ProcessedDirection::Response => (of_response, of_request),
             };
             if let Some((kind, answer, bytes)) = own.answers.pop_front() {
                 own.bytes -= bytes;
@@ -364,7 +380,7 @@ pub enum AskEnd {
     Failure(ProcessorFailure),
 }
 
-impl SessionState {
+impl ProcessorState {
     /// Receives a message. `false` if the service has ended the call without an error: it does not want to process any more.
     fn poll_message(
         &mut self,
@@ -429,13 +445,23 @@ impl SessionState {
                 self.immediate = Some(Box::new(immediate));
                 return Ok(());
             }
-            ResponsePart::RequestHeaders(told) => (Direction::Request, PartKind::Head, common(told.response)),
-            ResponsePart::ResponseHeaders(told) => (Direction::Response, PartKind::Head, common(told.response)),
-            ResponsePart::RequestBody(told) => (Direction::Request, PartKind::Content, common(told.response)),
-            ResponsePart::ResponseBody(told) => (Direction::Response, PartKind::Content, common(told.response)),
-            ResponsePart::RequestTrailers(told) => (Direction::Request, PartKind::Trailers, of_trailers(told.mutation)),
+            ResponsePart::RequestHeaders(told) => {
+                (ProcessedDirection::Request, ProcessedPart::Head, common(told.response))
+            }
+            ResponsePart::ResponseHeaders(told) => {
+                (ProcessedDirection::Response, ProcessedPart::Head, common(told.response))
+            }
+            ResponsePart::RequestBody(told) => {
+                (ProcessedDirection::Request, ProcessedPart::Content, common(told.response))
+            }
+            ResponsePart::ResponseBody(told) => {
+                (ProcessedDirection::Response, ProcessedPart::Content, common(told.response))
+            }
+            ResponsePart::RequestTrailers(told) => {
+                (ProcessedDirection::Request, ProcessedPart::Trailers, of_trailers(told.mutation))
+            }
             ResponsePart::ResponseTrailers(told) => {
-                (Direction::Response, PartKind::Trailers, of_trailers(told.mutation))
+                (ProcessedDirection::Response, ProcessedPart::Trailers, of_trailers(told.mutation))
             }
         };
         match &mut self.awaited[direction as usize] {
@@ -450,10 +476,10 @@ impl SessionState {
     }
 }
 
-impl SessionState {
+impl ProcessorState {
     /// The failure of an answer that nothing waits for.
-    fn unexpected(&self, direction: Direction, kind: PartKind) -> ProcessorFailure {
-        let wanted = [Direction::Request, Direction::Response].into_iter().find_map(|other| {
+    fn unexpected(&self, direction: ProcessedDirection, kind: ProcessedPart) -> ProcessorFailure {
+        let wanted = [ProcessedDirection::Request, ProcessedDirection::Response].into_iter().find_map(|other| {
             let Awaited::Part(part) = self.awaited[other as usize] else { return None };
             Some(name_of(other, part))
         });
@@ -469,22 +495,22 @@ fn ended(receiver: &CallReceiver) -> Result<(), ProcessorFailure> {
     if status.code == GrpcStatus::OK { Ok(()) } else { Err(ProcessorFailure::Status(status.to_string())) }
 }
 
-fn kind_of(part: &RequestPart) -> PartKind {
+fn kind_of(part: &RequestPart) -> ProcessedPart {
     match part {
-        RequestPart::RequestHeaders(_) | RequestPart::ResponseHeaders(_) => PartKind::Head,
-        RequestPart::RequestBody(_) | RequestPart::ResponseBody(_) => PartKind::Content,
-        RequestPart::RequestTrailers(_) | RequestPart::ResponseTrailers(_) => PartKind::Trailers,
+        RequestPart::RequestHeaders(_) | RequestPart::ResponseHeaders(_) => ProcessedPart::Head,
+        RequestPart::RequestBody(_) | RequestPart::ResponseBody(_) => ProcessedPart::Content,
+        RequestPart::RequestTrailers(_) | RequestPart::ResponseTrailers(_) => ProcessedPart::Trailers,
     }
 }
 
-fn name_of(direction: Direction, kind: PartKind) -> &'static str {
+fn name_of(direction: ProcessedDirection, kind: ProcessedPart) -> &'static str {
     match (direction, kind) {
-        (Direction::Request, PartKind::Head) => "request_headers",
-        (Direction::Request, PartKind::Content) => "request_body",
-        (Direction::Request, PartKind::Trailers) => "request_trailers",
-        (Direction::Response, PartKind::Head) => "response_headers",
-        (Direction::Response, PartKind::Content) => "response_body",
-        (Direction::Response, PartKind::Trailers) => "response_trailers",
+        (ProcessedDirection::Request, ProcessedPart::Head) => "request_headers",
+        (ProcessedDirection::Request, ProcessedPart::Content) => "request_body",
+        (ProcessedDirection::Request, ProcessedPart::Trailers) => "request_trailers",
+        (ProcessedDirection::Response, ProcessedPart::Head) => "response_headers",
+        (ProcessedDirection::Response, ProcessedPart::Content) => "response_body",
+        (ProcessedDirection::Response, ProcessedPart::Trailers) => "response_trailers",
     }
 }
 

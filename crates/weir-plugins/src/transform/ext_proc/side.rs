@@ -12,7 +12,7 @@ use weir_plugin::{Content, ContentWriter, Held, Reply, Stop, UpstreamAnswer};
 use super::fields::Mutation;
 use super::messages::{BodyChange, BodyMutation, HeaderMap, HttpBody, HttpTrailers, RequestPart};
 use super::mode::SentParts;
-use super::session::{AskEnd, Direction, PartKind, ProcessingEnd, ProcessorFailure, Session};
+use super::session::{AskEnd, ProcessedDirection, ProcessedPart, ProcessingEnd, ProcessorFailure, ProcessorSession};
 
 /// Where content comes from.
 pub trait ContentSource {
@@ -66,8 +66,8 @@ pub struct ContentBeginning {
 /// One direction of an exchange.
 #[derive(Clone, Copy)]
 pub struct ProcessedSide<'a> {
-    pub session: &'a Session,
-    pub direction: Direction,
+    pub session: &'a ProcessorSession,
+    pub direction: ProcessedDirection,
     pub parts: SentParts,
 }
 
@@ -75,16 +75,16 @@ impl ProcessedSide<'_> {
     fn content_part(&self, body: Vec<u8>, end_of_stream: bool) -> RequestPart {
         let body = HttpBody { body, end_of_stream };
         match self.direction {
-            Direction::Request => RequestPart::RequestBody(body),
-            Direction::Response => RequestPart::ResponseBody(body),
+            ProcessedDirection::Request => RequestPart::RequestBody(body),
+            ProcessedDirection::Response => RequestPart::ResponseBody(body),
         }
     }
 
     fn trailers_part(&self, trailers: HeaderMap) -> RequestPart {
         let trailers = HttpTrailers { trailers: Some(trailers) };
         match self.direction {
-            Direction::Request => RequestPart::RequestTrailers(trailers),
-            Direction::Response => RequestPart::ResponseTrailers(trailers),
+            ProcessedDirection::Request => RequestPart::RequestTrailers(trailers),
+            ProcessedDirection::Response => RequestPart::ResponseTrailers(trailers),
         }
     }
 
@@ -205,7 +205,7 @@ impl ProcessedSide<'_> {
     ) -> Result<Trailers, ProcessingEnd> {
         loop {
             let failure = match self.session.next_after_head(self.direction).await {
-                Ok(Some((PartKind::Trailers, answer))) => {
+                Ok(Some((ProcessedPart::Trailers, answer))) => {
                     let mut trailers = sent.take();
                     match self.session.terms().mutations.check(answer.trailers) {
                         Ok(mutation) => mutation.apply_to_trailers(&mut trailers),
