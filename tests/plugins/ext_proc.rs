@@ -482,8 +482,89 @@ fn ext_proc_refuses_a_route_whose_responses_it_cannot_process() {
     };
     let both = with("");
     assert_eq!(both.get("/a").status, 500);
-    both.wait_stderr("the reason is logged", |text| text.contains("another plugin answers this request"));
+    both.wait_stderr("the reason is logged", |text| text.contains("two plugins answer in place of the upstream"));
     let heads = with("processing_mode: { response_header_mode: SKIP }");
     assert_eq!(heads.get("/a").status, 200);
-    assert_eq!(kinds(&service.order(&json!({}))), ["request_headers"]);
+    let messages = service.order(&json!({}));
+    assert!(kinds(&messages).iter().all(|kind| *kind == "request_headers"), "{messages:?}");
+    // In a global rule it runs before the plugins of routes.
+    let global = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "global_rules: [{{ id: all, plugins: {{ ext-proc: {{ grpc_service: {{ uri: \"http://{}\" }}, message_timeout: 20000 }} }} }}]
+routes: [{{ uri: /*, plugins: {{ proxy-cache: {{}} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]
+",
+        service.address,
+        origin.addr()
+    ));
+    assert_eq!(global.get("/a").status, 500);
+}
+
+#[test]
+fn ext_proc_is_not_passed_by_with_an_upgrade_that_the_upstream_ignores() {
+    let Some(mut service) = start() else { return };
+    let origin =
+        Origin::serving(|request| Answer::ok(if request.body.is_empty() { b"content" } else { &request.body[..] }));
+    let gateway =
+        gateway(&origin, &service, "processing_mode: { request_body_mode: BUFFERED, response_body_mode: BUFFERED }");
+    service.order(&json!({"upper": true}));
+    let mut client = gateway.client();
+    let other = "GET /a HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+    assert_eq!(ask(&mut client, other).text(), "CONTENT");
+    let socket = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+    let post = format!("POST /a HTTP/1.1\r\nHost: t\r\n{socket}\r\nContent-Length: 3\r\n\r\nabc");
+    assert_eq!(ask(&mut gateway.client(), &post).text(), "ABC");
+    assert!(origin.requests().last().is_some_and(|request| request.body == b"ABC"));
+    let get = format!("GET /a HTTP/1.1\r\nHost: t\r\n{socket}\r\n\r\n");
+    let answer = ask(&mut gateway.client(), &get);
+    assert_eq!(answer.status, 500, "{}", answer.text());
+}
+
+#[test]
+fn ext_proc_invites_content_that_waits_to_be_invited() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    for mode in ["NONE", "BUFFERED", "STREAMED"] {
+        let gateway = gateway(&origin, &service, &format!("processing_mode: {{ request_body_mode: {mode} }}"));
+        service.order(&json!({}));
+        let mut client = gateway.client();
+        client.send("POST /a HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+        assert_eq!(client.next_head().expect("an invitation").status, 100, "{mode}");
+        client.send("abc");
+        let answer = client.response().expect("an answer");
+        assert_eq!((answer.status, &*answer.text()), (200, "abc"), "{mode}");
+    }
+}
+
+#[test]
+fn ext_proc_serves_others_while_clients_do_not_read() {
+    let Some(mut service) = start() else { return };
+    let long = "a".repeat(4_000_000);
+    let origin = Origin::serving(move |request| Answer::ok(if request.target == "/long" { &*long } else { "short" }));
+    let gateway = gateway(&origin, &service, "processing_mode: { response_body_mode: FULL_DUPLEX_STREAMED }");
+    service.order(&json!({"duplex": true}));
+    let stalled: Vec<Client> = (0..8)
+        .map(|_| {
+            let mut client = gateway.client();
+            client.send("GET /long HTTP/1.1\r\nHost: t\r\n\r\n");
+            assert_eq!(client.response_head("GET").expect("a head").status, 200);
+            client
+        })
+        .collect();
+    for mut client in clients(&gateway) {
+        assert_eq!(ask(&mut client, "GET /short HTTP/1.1\r\nHost: t\r\n\r\n").text(), "short");
+    }
+    drop(stalled);
+}
+
+#[test]
+fn ext_proc_changes_the_status_of_a_message_without_content() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|_| Answer::raw("HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n"));
+    let gateway = gateway(&origin, &service, "");
+    service.order(&json!({"answers": {"response_headers": {"responseHeaders": {"response": {
+        "headerMutation": {"setHeaders": [set(":status", "200")]},
+    }}}}}));
+    for mut client in clients(&gateway) {
+        let answer = ask(&mut client, "GET /a HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!((answer.status, answer.body.len()), (200, 0));
+    }
 }

@@ -26,9 +26,10 @@ use crate::url::UrlOrigin;
 
 /// Limit of a response head in bytes; a larger one is an error of the connection.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Content that a server may send over HTTP/2 before the caller has taken it, for one response and for a connection.
+/// Content that a server may send over HTTP/2 before the caller has taken it, for one response. A connection has no limit beyond that of its
+/// responses: else a few callers that do not read theirs would stop all others.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// Each address is given an equal part of the remaining time, but at least this.
 const MIN_PER_ADDRESS: Duration = Duration::from_millis(250);
 

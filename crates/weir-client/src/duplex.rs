@@ -44,6 +44,7 @@ enum ReceiverState {
 /// The response of a duplex call. Dropping it cancels the call, unless the response is complete.
 pub struct CallReceiver {
     origin: String,
+    key: ConnectionKey,
     state: ReceiverState,
     head: Option<Response<()>>,
     trailers: HeaderMap,
@@ -99,6 +100,14 @@ impl CallReceiver {
         poll_fn(|context| self.poll_next(context)).await
     }
 
+    /// Nothing of the response has come although it should have: the connection may be one that the network has lost, so further calls
+    /// take another one.
+    pub fn forget_silent_connection(&self) {
+        if matches!(self.state, ReceiverState::Opening(_)) {
+            pool::forget_http2(&self.key);
+        }
+    }
+
     /// The head of the response, once a piece or the end has come.
     pub fn head(&self) -> Option<&Response<()>> {
         self.head.as_ref()
@@ -127,7 +136,7 @@ impl HttpClient {
         let (sender, pieces) = mpsc::channel(MAX_WAITING_PIECES);
         let request = prepared(to, request, true)?.map(|()| CallContent::Pieces(pieces));
         let to = to.clone();
-        let origin = to.origin().to_string();
+        let (origin, of_receiver) = (to.origin().to_string(), key.clone());
         let opening = async move {
             let sent = connection.send(request).await;
             if sent.is_err() {
@@ -150,7 +159,7 @@ impl HttpClient {
                 (ReceiverState::Open(incoming), Some(Response::from_parts(head, ())))
             }
         };
-        Ok((CallSender(sender), CallReceiver { origin, state, head, trailers: HeaderMap::new() }))
+        Ok((CallSender(sender), CallReceiver { origin, key: of_receiver, state, head, trailers: HeaderMap::new() }))
     }
 
     /// A connection over HTTP/2: the one that other calls use, or a new one.

@@ -77,6 +77,10 @@ pub struct Exchange {
 #[derive(Debug, Default)]
 struct RareParts {
     responder: Option<Arc<dyn Responder>>,
+    /// No other responder may take its place.
+    responder_stays: bool,
+    /// A plugin has set another one nevertheless.
+    responders_collide: bool,
     earlier: Vec<AttemptRecord>,
     before_retry: Vec<RetryRewrite>,
     request_body: Option<Vec<u8>>,
@@ -111,6 +115,8 @@ impl RareParts {
     fn clear(&mut self) {
         let RareParts {
             responder,
+            responder_stays,
+            responders_collide,
             earlier,
             before_retry,
             request_body,
@@ -135,6 +141,7 @@ impl RareParts {
             page,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
+        (*responder_stays, *responders_collide) = (false, false);
         (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
         (*carrier, *time_limit, *response_trailers, *page) = (None, None, Trailers::default(), None);
         body_masks.clear();
@@ -590,7 +597,21 @@ impl Exchange {
 
     /// Lets a responder answer the exchange instead of an upstream, once all plugins have let the request pass.
     pub fn answer_by(&mut self, responder: &Arc<dyn Responder>) {
-        self.rare.get_or_insert_default().responder = Some(Arc::clone(responder));
+        let rare = self.rare.get_or_insert_default();
+        rare.responders_collide |= rare.responder_stays;
+        rare.responder = Some(Arc::clone(responder));
+    }
+
+    /// The same for a responder without which no request may pass: with another one, before or after it, the exchange fails.
+    pub fn answer_only_by(&mut self, responder: &Arc<dyn Responder>) {
+        let rare = self.rare.get_or_insert_default();
+        rare.responders_collide |= rare.responder.is_some();
+        (rare.responder_stays, rare.responder) = (true, Some(Arc::clone(responder)));
+    }
+
+    /// Plugins have set responders that cannot answer together.
+    pub fn responders_collide(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.responders_collide)
     }
 
     /// The responder that answers the exchange, if a plugin has set one.

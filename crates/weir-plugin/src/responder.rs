@@ -335,6 +335,11 @@ impl ResponderCall {
         wake(&mut channel.reader, context);
     }
 
+    /// The responder waits for content of the request.
+    pub fn is_reading(&self) -> bool {
+        self.work.is_some() && self.channel.borrow().reader.is_some()
+    }
+
     /// The responder has unread content up to the limit: no more should be pushed.
     pub fn is_full(&self) -> bool {
         self.work.is_some() && self.channel.borrow().incoming.len() >= MOST_INCOMING

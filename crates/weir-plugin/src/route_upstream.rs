@@ -26,8 +26,8 @@ pub trait RouteUpstream {
     /// the client.
     fn send(&self, request: RequestHead) -> UpstreamAnswer;
 
-    /// Like [`RouteUpstream::send`], but in the name of the client whose request the responder answers: forwarding fields, the
-    /// choice of the endpoint and the time for the whole are as if it had been forwarded.
+    /// Like [`RouteUpstream::send`], but in the name of the client whose request the responder answers: forwarding fields are as if it
+    /// had been forwarded, and so is the choice of the endpoint by what is known of client, consumer and request.
     fn forward(&self, request: RequestHead, content: ForwardedContent) -> UpstreamAnswer;
 }
 
@@ -97,6 +97,12 @@ impl UpstreamAnswer {
             }
         })
         .await
+    }
+
+    /// The whole answer has come, and there is no content to be read of it.
+    pub fn is_over(&self) -> bool {
+        let state = self.0.borrow();
+        state.end.is_some() && state.content.is_empty()
     }
 
     /// The trailers. They are known once [`UpstreamAnswer::next`] has returned `None`.

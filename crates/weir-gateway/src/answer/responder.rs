@@ -24,7 +24,7 @@ use crate::message::sides::{ClientSide, Pipe, Received, RequestTerms, Sending, U
 use crate::message::websocket_handshake::{asks_for_websocket, websocket_accept};
 use crate::plugins::chain::Plugins;
 use crate::plugins::guard::guarded;
-use crate::snapshot::{Endpoint, PassHost, Route};
+use crate::snapshot::{Endpoint, PassHost, Route, Timeouts};
 use crate::worker::snapshot::WorkerSnapshot;
 
 /// A placeholder, since a relay's terms name an endpoint and a responder has none.
@@ -45,6 +45,8 @@ pub type ForwardedAttempt = Rc<Cell<Option<AttemptRecord>>>;
 pub struct ResponderUpstream {
     pub target: Rc<dyn RouteUpstream>,
     pub forwarded: ForwardedAttempt,
+    /// The times of an attempt at it, unless the route has its own.
+    pub timeouts: Timeouts,
 }
 
 /// What a responder can use to answer.
@@ -67,7 +69,7 @@ pub async fn answer(
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,
 ) -> Result<AfterExchange, Stop> {
-    let timeouts = route.timeouts.unwrap_or_default();
+    let timeouts = outer_timeouts(route, means.upstream.as_ref());
     let terms = RelayTerms {
         plugins: Plugins::of(worker, current, exchange),
         clients: &current.snapshot.clients,
@@ -84,8 +86,9 @@ pub async fn answer(
     exchange.upstream.started_ns = worker.now_ns();
     let ResponderMeans { upstream, gateway } = means;
     let (upstream, forwarded) = upstream.map(|upstream| (upstream.target, upstream.forwarded)).unzip();
-    let (method, accept) = (Method::Get, None);
-    let mut side = ResponderSide { responder, upstream, gateway, call: None, ends: false, accept, method, stop: None };
+    let (method, accept, invites) = (Method::Get, None, exchange.request.expects_continue);
+    let mut side =
+        ResponderSide { responder, upstream, gateway, call: None, ends: false, accept, method, invites, stop: None };
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
     if let Some(attempt) = forwarded.and_then(|forwarded| forwarded.get()) {
@@ -95,6 +98,16 @@ pub async fn answer(
         RelayOutcome::Complete { client, .. } => Ok(client),
         RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut side, exchange).await),
     }
+}
+
+/// The times for a responder. One that forwards a request waits for an attempt, which has times of its own, and perhaps for another
+/// service: so that those of the attempt decide, this one waits for longer.
+fn outer_timeouts(route: &Route, upstream: Option<&ResponderUpstream>) -> Timeouts {
+    let Some(upstream) = upstream else { return route.timeouts.unwrap_or_default() };
+    let of_attempt = route.timeouts.unwrap_or(upstream.timeouts);
+    let read = of_attempt.read.saturating_mul(2).saturating_add(of_attempt.connect);
+    let send = of_attempt.send.saturating_mul(2).saturating_add(of_attempt.connect);
+    Timeouts { read, send, ..of_attempt }
 }
 
 /// The attempt that the responder has made for its client is that of the exchange, in logs and records; unless the response had
@@ -121,6 +134,8 @@ struct ResponderSide<'a> {
     /// The value of `Sec-WebSocket-Accept`, if the request asks for a WebSocket over HTTP/1.1.
     accept: Option<String>,
     method: Method,
+    /// The client waits for a 100 before it sends content. It gets one when the responder waits for content.
+    invites: bool,
     /// Why the responder ended the exchange.
     stop: Option<Stop>,
 }
@@ -234,10 +249,16 @@ impl UpstreamSide for ResponderSide<'_> {
         buffer: &mut [u8],
         response: &mut ResponseHead,
     ) -> Poll<io::Result<Received>> {
-        let method = self.method;
+        let (method, invites) = (self.method, self.invites);
         let Some(call) = self.poll_responder(context) else {
             return self.failed(Stop::Internal);
         };
+        if invites && call.is_reading() {
+            self.invites = false;
+            response.clear();
+            response.set_status(100);
+            return Poll::Ready(Ok(Received::Head(Ok(()))));
+        }
         if let Some(head) = call.take_head() {
             response.clear();
             let fields = head.fields.iter().map(|(name, value)| (&**name, &**value));

@@ -11,12 +11,12 @@ mod subrequest;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Sleep;
-use weir_plugin::{Exchange, MatchedRoute, Stop, UriParameters};
+use weir_plugin::{Exchange, MatchedRoute, Responder, Stop, UriParameters};
 use weir_proto::Method;
 
 use crate::answer::final_recipient;
@@ -134,19 +134,11 @@ async fn answer(
     let has_made_content = |exchange: &ServedExchange| exchange.request_body().is_some();
     let responder = exchange.responder().filter(|it| it.takes_made_content() || !has_made_content(exchange));
     if let Some(responder) = responder.map(Arc::clone) {
-        let means = ResponderMeans {
-            upstream: subrequest::upstream(worker, current, exchange, target),
-            gateway: responder.asks_gateway().then(|| inner::gateway(worker, exchange)).flatten(),
-        };
-        return Box::pin(responder::answer(worker, current, route, (&responder, means), client, exchange)).await;
+        return Box::pin(answer_by_plugin(worker, current, (route, target), &responder, client, exchange)).await;
     }
     match target {
         Target::Upstream(number) => {
-            let most = match exchange.time_limit() {
-                None => route.request_timeout,
-                Some(most) => Some(route.request_timeout.map_or(most, |of_route| of_route.min(most))),
-            };
-            let mut timer = most.map(|most| timer(worker, exchange, most));
+            let mut timer = time_limit(route, exchange).map(|most| timer(worker, exchange, most));
             let end = {
                 let mut served = pin!(proxy(worker, current, route.timeouts.as_ref(), *number, client, exchange));
                 // Polled at one place, so that an exchange without a timer pays a branch and no call. At the end of its time it is
@@ -158,10 +150,7 @@ async fn answer(
                 })
                 .await
             };
-            end.unwrap_or_else(|| {
-                (exchange.upstream.ended_ns, exchange.upstream.failure) = (worker.now_ns(), Some(Stop::RequestTimeout));
-                Err(Stop::RequestTimeout)
-            })
+            end.unwrap_or_else(|| Err(out_of_time(worker, exchange)))
         }
         Target::Responder(responder) => {
             let means = ResponderMeans::default();
@@ -169,6 +158,55 @@ async fn answer(
         }
         Target::Nothing => Err(Stop::NoUpstream),
     }
+}
+
+/// A plugin has set a responder, which answers in place of the target. Where this is an upstream, the limits of the exchange are those
+/// that it would have without the responder.
+async fn answer_by_plugin(
+    worker: &Rc<Worker>,
+    current: &Rc<WorkerSnapshot>,
+    (route, target): (&Route, &Target),
+    responder: &Arc<dyn Responder>,
+    client: &mut impl ClientSide,
+    exchange: &mut ServedExchange,
+) -> ExchangeEnd {
+    if exchange.responders_collide() {
+        static LOGGED: Once = Once::new();
+        let route = &route.facts.route_id;
+        LOGGED.call_once(|| {
+            tracing::error!(
+                "route {route}: two plugins answer in place of the upstream, and one of them may not be left out"
+            );
+        });
+        return Err(Stop::Internal);
+    }
+    let means = ResponderMeans {
+        upstream: subrequest::upstream(worker, current, exchange, target),
+        gateway: responder.asks_gateway().then(|| inner::gateway(worker, exchange)).flatten(),
+    };
+    let most = time_limit(route, exchange).filter(|_| means.upstream.is_some());
+    let Some(mut timer) = most.map(|most| timer(worker, exchange, most)) else {
+        return responder::answer(worker, current, route, (responder, means), client, exchange).await;
+    };
+    let answered = tokio::select! {
+        end = responder::answer(worker, current, route, (responder, means), client, exchange) => Some(end),
+        () = &mut timer => None,
+    };
+    answered.unwrap_or_else(|| Err(out_of_time(worker, exchange)))
+}
+
+/// The time for a whole exchange, if it is limited.
+fn time_limit(route: &Route, exchange: &Exchange) -> Option<Duration> {
+    match exchange.time_limit() {
+        None => route.request_timeout,
+        Some(most) => Some(route.request_timeout.map_or(most, |of_route| of_route.min(most))),
+    }
+}
+
+#[cold]
+fn out_of_time(worker: &Rc<Worker>, exchange: &mut Exchange) -> Stop {
+    (exchange.upstream.ended_ns, exchange.upstream.failure) = (worker.now_ns(), Some(Stop::RequestTimeout));
+    Stop::RequestTimeout
 }
 
 /// What is left of the time for a whole exchange.

@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::time::timeout;
 use weir_net::timer::Timer;
 use weir_plugin::{
-    AnswerWriter, AttemptRecord, ClientFacts, ContentReader, Exchange, ForwardedContent, MatchedRoute, ReplyHead,
-    RouteUpstream, Stop, UpstreamAnswer,
+    AnswerWriter, AttemptRecord, ClientFacts, ContentReader, Credential, Exchange, ForwardedContent, MatchedRoute,
+    ReplyHead, RouteUpstream, Stop, UpstreamAnswer,
 };
 use weir_proto::{Framing, RequestHead, Trailers, Version};
 
@@ -38,11 +38,12 @@ pub fn upstream(
 ) -> Option<ResponderUpstream> {
     let Target::Upstream(upstream) = *target else { return None };
     let route = Some(exchange.route.as_ref().map(MatchedRoute::number)?);
+    let timeouts = current.snapshot.upstreams[upstream].timeouts;
     let (worker, current, client) = (Rc::clone(worker), Rc::clone(current), exchange.client);
-    let forwarded = ForwardedAttempt::default();
+    let (identity, forwarded) = (exchange.identity.clone(), ForwardedAttempt::default());
     let noted = Rc::clone(&forwarded);
-    let target = Rc::new(SubrequestTarget { worker, current, route, upstream, client, forwarded: noted });
-    Some(ResponderUpstream { target, forwarded })
+    let target = Rc::new(SubrequestTarget { worker, current, route, upstream, client, identity, forwarded: noted });
+    Some(ResponderUpstream { target, forwarded, timeouts })
 }
 
 struct SubrequestTarget {
@@ -54,6 +55,8 @@ struct SubrequestTarget {
     upstream: usize,
     /// The client of the exchange that the responder answers.
     client: ClientFacts,
+    /// The consumer of that exchange, by which an endpoint may be chosen.
+    identity: Option<Arc<Credential>>,
     forwarded: ForwardedAttempt,
 }
 
@@ -86,7 +89,7 @@ impl PageUpstreams for Pages<'_> {
     fn send(&self, upstream: u32, request: RequestHead, client: ClientFacts) -> UpstreamAnswer {
         let (worker, current) = (Rc::clone(self.worker), Rc::clone(self.current));
         let (upstream, forwarded) = (upstream as usize, ForwardedAttempt::default());
-        let target = SubrequestTarget { worker, current, route: None, upstream, client, forwarded };
+        let target = SubrequestTarget { worker, current, route: None, upstream, client, identity: None, forwarded };
         target.begin(request, ForwardedContent::Nothing, client, None)
     }
 }
@@ -104,6 +107,7 @@ impl SubrequestTarget {
         exchange.is_subrequest = true;
         exchange.started_ns = self.worker.now_ns();
         exchange.client = client;
+        exchange.identity = self.identity.clone().filter(|_| forwarded.is_some());
         exchange.request = request;
         exchange.request.upgrade = false;
         exchange.request.expects_continue = false;
@@ -119,17 +123,9 @@ impl SubrequestTarget {
             client.watch().await;
             let route = route.map(|route| &current.snapshot.routes[route]);
             let timeouts = route.and_then(|route| route.timeouts.as_ref());
-            let most = route.filter(|_| client.forwarded.is_some()).and_then(|route| route.request_timeout);
-            let served = proxy(&worker, &current, timeouts, upstream, &mut client, &mut exchange);
-            let end = match most {
-                None => served.await.map(drop),
-                Some(most) => timeout(most, served).await.map_or(Err(Stop::RequestTimeout), |end| end.map(drop)),
-            };
-            if end == Err(Stop::RequestTimeout) {
-                (exchange.upstream.ended_ns, exchange.upstream.failure) = (worker.now_ns(), Some(Stop::RequestTimeout));
-            }
+            let end = proxy(&worker, &current, timeouts, upstream, &mut client, &mut exchange).await;
             client.note(&exchange);
-            client.end(end);
+            client.end(end.map(drop));
             worker.buffers.recycle_exchange(exchange);
         });
         answer

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use http::Request;
 use weir_client::CallError;
+use weir_plugin::proto::Known;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Responder, Stage, Stop, Template};
 
 use crate::envoy::messages::{Struct, StructKind, StructValue};
@@ -103,11 +104,30 @@ struct ExternalProcessor(Arc<ProcessorTerms>);
 
 impl Plugin for ExternalProcessor {
     fn phases(&self) -> Phases {
-        Phases::REQUEST
+        Phases::REQUEST.and(Phases::RESPONSE)
+    }
+
+    /// The response to an upgrade does not pass a responder, so that only a 101 may pass, which has no content: a client may ask for an
+    /// upgrade that the upstream ignores, and would get a response that the service has not seen.
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let is_unseen = exchange.request.upgrade && exchange.response.status != 101 && !exchange.is_answered_here();
+        if is_unseen && self.0.modes.response != mode::SentParts::NOTHING {
+            return Err(self.0.refusal());
+        }
+        Ok(())
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(self.begin(exchange)))
+    }
+}
+
+/// Leaves out an upgrade to another protocol than that of WebSockets, and one of a request with content, so that the request is processed
+/// as any other.
+fn keep_websockets_alone(exchange: &mut Exchange) {
+    let protocol = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
+    if !protocol.eq_ignore_ascii_case(b"websocket") || exchange.request.framing.has_body() {
+        exchange.request.upgrade = false;
     }
 }
 
@@ -121,13 +141,12 @@ struct HeadDecision {
 impl ExternalProcessor {
     async fn begin(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let terms = &self.0;
-        let mut modes = terms.modes.of(exchange);
-        if exchange.responder().is_some() && !modes.end_with_request_head() {
-            let problem = "another plugin answers this request (`proxy-cache`, `sse-fanout` or `batch-requests`), so that its response \
-                           cannot be processed; let one of them be, or send the heads of requests alone";
-            terms.failures.error(format_args!("ext-proc: {problem}"));
-            return Err(terms.refusal());
+        if exchange.request.upgrade
+            && (terms.modes.request.has_more() || terms.modes.response != mode::SentParts::NOTHING)
+        {
+            keep_websockets_alone(exchange);
         }
+        let mut modes = terms.modes.of(exchange);
         let Some(metadata) = terms.service.metadata(exchange) else {
             return terms.fail(&ProcessorFailure::Field);
         };
@@ -148,7 +167,9 @@ impl ExternalProcessor {
         if !is_done || replaced.is_some() {
             let begun = BegunExchange { session, modes, head, replaced };
             let responder: Arc<dyn Responder> = Arc::new(ProcessorResponder::new(begun));
-            exchange.answer_by(&responder);
+            exchange.answer_only_by(&responder);
+        } else {
+            session.finish();
         }
         Ok(())
     }
@@ -184,7 +205,10 @@ impl ExternalProcessor {
                 Err(AskEnd::End(ProcessingEnd::Stop(stop))) => return Err(stop),
                 Err(AskEnd::End(ProcessingEnd::Immediate(answer))) => {
                     return match immediate::send_early(*answer, &self.0.mutations, exchange) {
-                        Ok(stop) => Err(stop),
+                        Ok(stop) => {
+                            session.finish();
+                            Err(stop)
+                        }
                         Err(failure) => session.fail(&failure).map(|()| (session, None)),
                     };
                 }

@@ -164,8 +164,18 @@ impl Mutation {
     /// Changes the head of a request.
     ///
     /// # Errors
-    /// The value of a pseudo-header field is not valid.
+    /// The value of a pseudo-header field is not valid. Then nothing is changed.
     pub fn apply_to_request(&self, head: &mut RequestHead) -> Result<(), BadMutation> {
+        if self.changes.is_empty() && self.removed.is_empty() {
+            return Ok(());
+        }
+        let mut changed = head.clone();
+        self.change_request(&mut changed)?;
+        *head = changed;
+        Ok(())
+    }
+
+    fn change_request(&self, head: &mut RequestHead) -> Result<(), BadMutation> {
         for name in &self.removed {
             head.head.remove(name);
         }

@@ -92,10 +92,13 @@ impl SentModes {
     /// # Errors
     /// The number of a mode that is not known.
     pub fn override_after_request(&mut self, by: &ModeOverride) -> Result<(), i32> {
-        self.request.content = BodyMode::of(by.request_body).ok_or(by.request_body)?;
-        self.request.trailers = is_sent(by.request_trailers, false)?;
-        self.response.head = is_sent(by.response_headers, true)?;
-        self.override_after_response(by)
+        let mut changed = *self;
+        changed.request.content = BodyMode::of(by.request_body).ok_or(by.request_body)?;
+        changed.request.trailers = is_sent(by.request_trailers, false)?;
+        changed.response.head = is_sent(by.response_headers, true)?;
+        changed.override_after_response(by)?;
+        *self = changed;
+        Ok(())
     }
 
     /// The same for the head of the response.
@@ -103,8 +106,8 @@ impl SentModes {
     /// # Errors
     /// The number of a mode that is not known.
     pub fn override_after_response(&mut self, by: &ModeOverride) -> Result<(), i32> {
-        self.response.content = BodyMode::of(by.response_body).ok_or(by.response_body)?;
-        self.response.trailers = is_sent(by.response_trailers, false)?;
+        let content = BodyMode::of(by.response_body).ok_or(by.response_body)?;
+        (self.response.trailers, self.response.content) = (is_sent(by.response_trailers, false)?, content);
         Ok(())
     }
 }

@@ -25,7 +25,7 @@ use crate::rate_limited_log::RateLimitedLog;
 /// it has `append: true` or another `append_action`. If it ends the stream without an error, the exchange goes on without it.
 ///
 /// This plugin runs after the others: the service gets requests as the upstream would, and what other plugins add to responses is not
-/// sent to it. The route is chosen before, so `clear_route_cache` has no effect. The response to a WebSocket's handshake is not sent. A
+/// sent to it. The route is chosen before, so `clear_route_cache` has no effect. Of a WebSocket only the head of the request is sent. A
 /// route with this plugin needs an upstream: with a hub, `proxy-cache`, `sse-fanout` or `batch-requests` its responses cannot be processed,
 /// and requests fail, unless only the heads of requests are sent. A request whose content is sent as `STREAMED` is not repeated at another
 /// endpoint once content has been sent. Not in APISIX.
@@ -197,7 +197,7 @@ impl ExtProc {
     pub(super) fn terms(self, build: &mut Build) -> Result<Arc<ProcessorTerms>, ConfigError> {
         let modes = self.processing_mode.compile();
         let sends_nothing = modes.request == SentParts::NOTHING && modes.response == SentParts::NOTHING;
-        if sends_nothing && !self.allow_mode_override {
+        if sends_nothing {
             build.fault("processing_mode", "sends nothing to the service; leave the plugin out");
         }
         if self.mutation_rules.disallow_all && self.mutation_rules.allow_all_routing {

@@ -59,19 +59,23 @@ impl Responder for ProcessorResponder {
             let exchange = ProcessedExchange {
                 session: &session,
                 modes: Cell::new(modes),
-                method: request.head.method,
+                method: Cell::new(request.head.method),
                 client: request.client,
                 held: RefCell::default(),
                 has_begun: Cell::new(false),
             };
             let end = exchange.run(request.head, (head, replaced), (content, upstream), &mut reply).await;
             match end {
-                Ok(()) => Ok(()),
+                Ok(()) => {
+                    session.finish();
+                    Ok(())
+                }
                 Err(ProcessingEnd::Stop(stop)) => Err(stop),
                 Err(ProcessingEnd::Immediate(_)) if exchange.has_begun.get() => Err(Stop::UpstreamAborted),
                 Err(ProcessingEnd::Immediate(answer)) => {
                     let terms = session.terms();
                     let sent = immediate::send(*answer, &terms.mutations, &mut reply).await;
+                    session.finish();
                     sent.or_else(|failure| terms.fail(&failure).and(Err(terms.refusal())))
                 }
             }
@@ -83,7 +87,8 @@ struct ProcessedExchange<'a> {
     session: &'a ProcessorSession,
     /// The service may change them with its answers.
     modes: Cell<SentModes>,
-    method: Method,
+    /// The method that is sent to the upstream.
+    method: Cell<Method>,
     client: IpAddr,
     /// The shares of the content that is held, until the end.
     held: RefCell<Vec<Held>>,
@@ -101,10 +106,11 @@ impl ProcessedExchange<'_> {
         reply: &mut Reply,
     ) -> Result<(), ProcessingEnd> {
         let (forwarded, answer) = oneshot::channel();
-        let forward = UpstreamStart { upstream, forwarded };
+        let forward = UpstreamStart { upstream, forwarded, method: &self.method };
         let request = async {
             match replaced {
                 Some(whole) => {
+                    self.hold(whole.len())?;
                     forward.begin(head, ForwardedContent::Whole(whole));
                     while content.next().await.is_some() {}
                     Ok(())
@@ -133,6 +139,14 @@ impl ProcessedExchange<'_> {
         ProcessedSide { session: self.session, direction, parts }
     }
 
+    /// Counts content that is held until the end of the exchange.
+    fn hold(&self, bytes: usize) -> Result<(), Stop> {
+        let mut held = Held::of(self.client);
+        held.set(bytes as u64)?;
+        self.held.borrow_mut().push(held);
+        Ok(())
+    }
+
     async fn beginning(
         &self,
         side: ProcessedSide<'_>,
@@ -149,7 +163,7 @@ impl ProcessedExchange<'_> {
         mut head: RequestHead,
         told: Option<HttpHeaders>,
         content: &mut Content,
-        forward: UpstreamStart,
+        forward: UpstreamStart<'_>,
     ) -> Result<(), ProcessingEnd> {
         let side = self.side(ProcessedDirection::Request);
         if !head.framing.has_body() {
@@ -167,6 +181,7 @@ impl ProcessedExchange<'_> {
                 }
                 let ContentBeginning { bytes, is_whole } = beginning;
                 let (changed, mutation) = side.content(bytes, is_whole).await?;
+                self.hold(changed.len())?;
                 self.apply_to_request(&mutation, &mut head)?;
                 let trailers = content.take_trailers();
                 if is_whole && trailers.is_empty() {
@@ -200,7 +215,7 @@ impl ProcessedExchange<'_> {
         mut head: RequestHead,
         told: Option<HttpHeaders>,
         content: &mut Content,
-        forward: UpstreamStart,
+        forward: UpstreamStart<'_>,
     ) -> Result<(), ProcessingEnd> {
         let side = self.side(ProcessedDirection::Request);
         let awaits_head = told.is_some();
@@ -262,7 +277,8 @@ impl ProcessedExchange<'_> {
         // Dropped without one only if the request ends the exchange.
         let mut answer = answer.await.map_err(|_| Stop::Internal)?;
         let mut head = answer.head().await?.end_to_end();
-        let has_content = self.has_content(&head);
+        let has_content = self.has_content(&head) && !answer.is_over();
+        let came_as = head.status;
         let side = self.side(ProcessedDirection::Response);
         let is_duplex = side.parts.content == BodyMode::FullDuplexStreamed && has_content;
         if side.parts.head && self.session.is_open() {
@@ -276,12 +292,15 @@ impl ProcessedExchange<'_> {
             if let Some(told) = side.session.ask(ProcessedDirection::Response, part).await?
                 && let Some(whole) = self.decide_response(told, &mut head)?
             {
+                self.hold(whole.len())?;
                 self.begin(with_length(head, whole.len()), reply);
                 reply.send(&whole).await;
                 return Ok(());
             }
         }
         if !has_content {
+            // With another status, the length would announce content that does not come.
+            let head = if head.status == came_as { head } else { without_length(head) };
             self.begin(head, reply);
             let trailers = side.copied(&mut answer, reply).await?;
             reply.set_trailers(trailers);
@@ -331,6 +350,7 @@ impl ProcessedExchange<'_> {
                     self.session.fail(&ProcessorFailure::TooLong(most))?;
                 } else {
                     let (changed, mutation) = side.content(bytes, is_whole).await?;
+                    self.hold(changed.len())?;
                     self.checked(mutation.apply_to_response(&mut head))?;
                     bytes = changed;
                 }
@@ -373,7 +393,7 @@ impl ProcessedExchange<'_> {
 
     fn has_content(&self, head: &ReplyHead) -> bool {
         let is_empty = head.values(b"content-length").any(|length| length == b"0");
-        self.method != Method::Head && !matches!(head.status, 204 | 304) && !is_empty
+        self.method.get() != Method::Head && !matches!(head.status, 204 | 304) && !is_empty
     }
 }
 
@@ -389,13 +409,15 @@ fn with_length(head: ReplyHead, length: usize) -> ReplyHead {
 }
 
 /// Begins the request to the upstream.
-struct UpstreamStart {
+struct UpstreamStart<'a> {
     upstream: Rc<dyn RouteUpstream>,
+    method: &'a Cell<Method>,
     forwarded: oneshot::Sender<UpstreamAnswer>,
 }
 
-impl UpstreamStart {
+impl UpstreamStart<'_> {
     fn begin(self, head: RequestHead, content: ForwardedContent) {
+        self.method.set(head.method);
         let answer = self.upstream.forward(head, content);
         // What waits for it has ended only with the exchange.
         let _ = self.forwarded.send(answer);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::{Request, StatusCode};
@@ -27,8 +27,11 @@ use crate::grpc_call::{GrpcStatus, PREFIX, write_prefix};
 
 /// The largest message of the service, as in most libraries of gRPC.
 const MOST_MESSAGE_BYTES: usize = 4 << 20;
-/// Answers for one direction that wait while the other one reads. At this limit, nothing is read before they are taken.
-const MOST_WAITING_BYTES: usize = 256 << 10;
+/// Answers for one direction that wait while the other one reads, in addition to one message. More are a failure: to wait until they are
+/// taken could mean to wait for what only the other direction brings about.
+const MOST_WAITING_BYTES: usize = 1 << 20;
+/// How long the end of a call is waited for after an exchange.
+const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 
 /// A direction of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +74,7 @@ pub enum ProcessorFailure {
     NoImmediate,
     NoContentChange(&'static str),
     Unfinished,
+    Untaken,
     TooLong(usize),
     Field,
 }
@@ -106,6 +110,9 @@ impl fmt::Display for ProcessorFailure {
             }
             ProcessorFailure::Unfinished => {
                 write!(f, "the service has ended the call before it has sent all content of FULL_DUPLEX_STREAMED")
+            }
+            ProcessorFailure::Untaken => {
+                write!(f, "the service has sent {MOST_WAITING_BYTES} bytes in one direction that are not taken there")
             }
             ProcessorFailure::TooLong(most) => {
                 write!(f, "the content of a response is larger than {most} bytes (`max_buffered_bytes`)")
@@ -153,8 +160,8 @@ struct ProcessorState {
     immediate: Option<Box<ImmediateResponse>>,
     /// What an answer is waited for, by direction.
     awaited: [Awaited; 2],
-    /// The service has asked for more time for what is waited for.
-    more_time: Option<Duration>,
+    /// The service has asked for more time for what is waited for, by direction.
+    more_time: [Option<Duration>; 2],
     /// What the first message tells beside its part.
     first: Option<FirstMessage>,
 }
@@ -180,8 +187,6 @@ enum Awaited {
 struct AnswerQueue {
     answers: VecDeque<(ProcessedPart, ProcessorAnswer, usize)>,
     bytes: usize,
-    /// The task of the exchange, while the other direction waits for room here.
-    waiting: Option<Waker>,
 }
 
 impl ProcessorSession {
@@ -215,9 +220,18 @@ impl ProcessorSession {
     fn close(&self) {
         let mut state = self.state.borrow_mut();
         (state.sender, state.receiver) = (None, None);
-        for queue in &mut state.inbox {
-            wake(&mut queue.waiting);
-        }
+    }
+
+    /// Ends the call as one that has succeeded: a service that is cut off before it has ended its part takes the call for cancelled.
+    pub fn finish(&self) {
+        let mut state = self.state.borrow_mut();
+        state.sender = None;
+        let Some(mut receiver) = state.receiver.take() else { return };
+        tokio::spawn(async move {
+            let rest = async { while let Ok(Some(_)) = receiver.next().await {} };
+            // What it may still send is of no use to anything.
+            let _ = timeout_at(Instant::now() + PATIENCE_AT_END, rest).await;
+        });
     }
 
     /// Decides what a failure means for the exchange: nothing is processed any more, or it ends.
@@ -288,10 +302,15 @@ impl ProcessorSession {
             if let Ok(answer) = timeout_at(began + allowed, asked.as_mut()).await {
                 return answer;
             }
-            let more = self.state.borrow_mut().more_time.take();
+            let more = self.state.borrow_mut().more_time[direction as usize].take();
             match more.filter(|more| *more > allowed) {
                 Some(more) => allowed = more,
-                None => return Err(AskEnd::Failure(ProcessorFailure::Late(allowed))),
+                None => {
+                    if let Some(receiver) = &self.state.borrow().receiver {
+                        receiver.forget_silent_connection();
+                    }
+                    return Err(AskEnd::Failure(ProcessorFailure::Late(allowed)));
+                }
             }
         }
     }
@@ -354,12 +373,10 @@ impl ProcessorSession {
             };
             if let Some((kind, answer, bytes)) = own.answers.pop_front() {
                 own.bytes -= bytes;
-                wake(&mut own.waiting);
                 return Poll::Ready(Ok(Some((kind, answer))));
             }
             if other.bytes >= MOST_WAITING_BYTES {
-                other.waiting = Some(context.waker().clone());
-                return Poll::Pending;
+                return Poll::Ready(Err(AskEnd::Failure(ProcessorFailure::Untaken)));
             }
             match ready!(state.poll_message(self.terms.max_message_timeout, context)) {
                 Ok(true) => context.waker().wake_by_ref(),
@@ -430,8 +447,13 @@ impl ProcessorState {
             Some(Duration::new(seconds, u32::try_from(told.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?))
         });
         let Some(part) = part else {
-            // Only this may stand alone.
-            self.more_time = Some(more_time.ok_or(ProcessorFailure::Invalid)?.min(max_message_timeout));
+            // Only this may stand alone. It does not say for which direction it is.
+            let more_time = more_time.ok_or(ProcessorFailure::Invalid)?.min(max_message_timeout);
+            for (awaited, of_direction) in self.awaited.iter().zip(&mut self.more_time) {
+                if matches!(awaited, Awaited::Part(_)) {
+                    *of_direction = Some(more_time);
+                }
+            }
             return Ok(());
         };
         let common = |response: Option<CommonResponse>| ProcessorAnswer {
@@ -466,7 +488,9 @@ impl ProcessorState {
         };
         match &mut self.awaited[direction as usize] {
             Awaited::Any => {}
-            awaited @ Awaited::Part(_) => *awaited = Awaited::Nothing,
+            awaited @ Awaited::Part(_) => {
+                (*awaited, self.more_time[direction as usize]) = (Awaited::Nothing, None);
+            }
             Awaited::Nothing => return Err(self.unexpected(direction, kind)),
         }
         let queue = &mut self.inbox[direction as usize];
@@ -511,11 +535,5 @@ fn name_of(direction: ProcessedDirection, kind: ProcessedPart) -> &'static str {
         (ProcessedDirection::Response, ProcessedPart::Head) => "response_headers",
         (ProcessedDirection::Response, ProcessedPart::Content) => "response_body",
         (ProcessedDirection::Response, ProcessedPart::Trailers) => "response_trailers",
-    }
-}
-
-fn wake(waiting: &mut Option<Waker>) {
-    if let Some(waker) = waiting.take() {
-        waker.wake();
     }
 }
