@@ -9,11 +9,11 @@ use weir_testkit::{Answer, Authority, Client, DEADLINE, Identity, KeyKind, Origi
 use crate::edge::{Edge, weir};
 use crate::load::Load;
 use crate::objects::{gateway, route, service};
-use crate::pulling::{MutualTrust, RunningController, pulling, pulling_with};
+use crate::pulling::{MutualTrust, RunningController, ScriptedNode, pulling, pulling_with, report_newest};
 use crate::stand_in::{ObjectPath, StandIn};
 
 /// A cluster with an HTTPRoute from `/orders` to an origin.
-fn cluster() -> (StandIn, Origin) {
+pub fn cluster() -> (StandIn, Origin) {
     let cluster = StandIn::start();
     let origin = Origin::serving(|_| Answer::ok("orders"));
     cluster.apply([route("orders", "/orders")]);
@@ -42,7 +42,7 @@ fn is_told(cluster: &StandIn, plural: &str, name: &str, pointer: &str, kind: &st
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
 
-fn is_accepted(cluster: &StandIn, name: &str) -> bool {
+pub fn is_accepted(cluster: &StandIn, name: &str) -> bool {
     is_told(cluster, "httproutes", name, "/status/parents/0/conditions", "Accepted")
 }
 
@@ -65,43 +65,19 @@ fn a_state_its_changes_and_deletions_arrive() {
     edge.wait_store(true);
 }
 
-/// Reads lines of a stream up to the end of the state or the change.
-fn lines_to_end(person: &mut Client) -> Vec<Value> {
-    let mut lines: Vec<Value> = Vec::new();
-    let mut text = String::new();
-    while lines.last().is_none_or(|line| line["end"].is_null()) {
-        text += &String::from_utf8(person.chunk().expect("a piece")).expect("it is UTF-8");
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        lines.extend(
-            text.drain(..whole).collect::<String>().lines().map(|line| serde_json::from_str(line).expect("JSON")),
-        );
-    }
-    lines.retain(|line| line["beat"].is_null());
-    lines
-}
-
-/// A person with the certificate of a node, who reads a stream. Returns the lines of the state as well.
-fn reading_along(controller: &RunningController, trust: &MutualTrust) -> (Client, Vec<Value>) {
-    let mut person = Client::connect_tls(controller.address, &trust.client(), "127.0.0.1").expect("a node");
-    person.send("GET /v1/state?node=person HTTP/1.1\r\nHost: controller\r\n\r\n");
-    assert_eq!(person.response_head("GET").expect("an answer").status, 200);
-    let state = lines_to_end(&mut person);
-    (person, state)
-}
-
 #[test]
 fn a_change_of_endpoints_is_a_change_of_one_upstream() {
     let (cluster, _origin) = cluster();
     cluster.apply(gateway(free_port()));
     let trust = MutualTrust::new();
     let controller = RunningController::ready(&cluster, &trust);
-    let (mut person, state) = reading_along(&controller, &trust);
+    let (mut person, state) = ScriptedNode::connect(&controller, &trust, "person");
     assert!(state[0]["stream"].is_string(), "{state:?}");
     let is_upstream = |line: &Value| line["put"].as_str().is_some_and(|key| key.starts_with("upstreams/"));
     let other = Origin::serving(|_| Answer::ok("other"));
     let [_, slice] = service("orders", other.addr());
     cluster.apply([slice]);
-    let change = lines_to_end(&mut person);
+    let change = person.lines_to_end();
     assert_eq!(change.len(), 2, "{change:?}");
     assert!(is_upstream(&change[0]), "{change:?}");
 }
@@ -158,19 +134,15 @@ fn statuses_wait_until_nodes_report_that_they_serve() {
     let controller = RunningController::ready(&cluster, &trust);
     eventually("it may write statuses", DEADLINE, || controller.page()["leader"] == true);
     // A person that reads along is a node that reports nothing.
-    let (_person, state) = reading_along(&controller, &trust);
+    let (_person, state) = ScriptedNode::connect(&controller, &trust, "person");
     let edge = pulling(&cluster, &trust, &[&controller]);
     edge.wait("/orders", 200);
     eventually("both are connected", DEADLINE, || {
         controller.page()["nodes"].as_array().is_some_and(|all| all.len() == 2)
     });
     assert!(!is_programmed(&cluster) && !is_accepted(&cluster, "orders"), "one of them has not reported");
-    let mut reporter = Client::connect_tls(controller.address, &trust.client(), "127.0.0.1").expect("a node");
     eventually("the reports of both let the statuses be written", DEADLINE, || {
-        let report = json!({ "stream": state[0]["stream"], "revision": controller.page()["revision"] }).to_string();
-        let post = "POST /v1/report HTTP/1.1\r\nHost: controller\r\nContent-Length:";
-        let answer = reporter.ask(format!("{post} {}\r\n\r\n{report}", report.len())).expect("an answer");
-        assert_eq!(answer.status, 204, "{}", answer.text());
+        report_newest(&controller, &trust, &state);
         is_programmed(&cluster) && is_accepted(&cluster, "orders")
     });
 }

@@ -22,3 +22,4 @@ mod real;
 mod rollouts;
 mod stand_in;
 mod statuses;
+mod writers;

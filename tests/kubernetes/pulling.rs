@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_testkit::{Authority, Client, DEADLINE, Identity, Program, TempDir, TlsClient, eventually, free_port};
 
 use crate::edge::Edge;
@@ -14,6 +14,12 @@ use crate::stand_in::StandIn;
 pub struct MutualTrust {
     pub authority: Authority,
     files: TempDir,
+}
+
+/// A node of which a test says what it reports: over one connection.
+pub struct ScriptedNode {
+    client: Client,
+    text: String,
 }
 
 /// A controller that runs.
@@ -54,6 +60,43 @@ impl MutualTrust {
     pub fn client(&self) -> TlsClient {
         TlsClient::known_as(&self.authority, &self.authority.identity(&["a person"]))
     }
+}
+
+impl ScriptedNode {
+    /// Opens a stream, over HTTP/1.1. Returns the lines of the state as well.
+    #[track_caller]
+    pub fn connect(controller: &RunningController, trust: &MutualTrust, name: &str) -> (ScriptedNode, Vec<Value>) {
+        let client = Client::connect_tls(controller.address, &trust.client(), "127.0.0.1").expect("a node");
+        let mut node = ScriptedNode { client, text: String::new() };
+        node.client.send(format!("GET /v1/state?node={name} HTTP/1.1\r\nHost: controller\r\n\r\n"));
+        assert_eq!(node.client.response_head("GET").expect("an answer").status, 200);
+        let state = node.lines_to_end();
+        (node, state)
+    }
+
+    /// Reads lines up to the end of the state or the change, without beats.
+    #[track_caller]
+    pub fn lines_to_end(&mut self) -> Vec<Value> {
+        let mut lines: Vec<Value> = Vec::new();
+        while lines.last().is_none_or(|line| line["end"].is_null()) {
+            self.text += &String::from_utf8(self.client.chunk().expect("a piece")).expect("it is UTF-8");
+            let whole = self.text.rfind('\n').map_or(0, |end| end + 1);
+            let text: String = self.text.drain(..whole).collect();
+            lines.extend(text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")));
+        }
+        lines.retain(|line| line["beat"].is_null());
+        lines
+    }
+}
+
+/// Reports that the node of a stream, whose state this was, serves the newest revision.
+#[track_caller]
+pub fn report_newest(controller: &RunningController, trust: &MutualTrust, state: &[Value]) {
+    let mut reporter = Client::connect_tls(controller.address, &trust.client(), "127.0.0.1").expect("a node");
+    let report = json!({ "stream": state[0]["stream"], "revision": controller.page()["revision"] }).to_string();
+    let post = "POST /v1/report HTTP/1.1\r\nHost: controller\r\nContent-Length:";
+    let answer = reporter.ask(format!("{post} {}\r\n\r\n{report}", report.len())).expect("an answer");
+    assert_eq!(answer.status, 204, "{}", answer.text());
 }
 
 impl RunningController {
@@ -124,13 +167,12 @@ fn program(file: &str) -> Program {
     Program::start(command, directory)
 }
 
-/// Puts a Gateway into the cluster, and starts a node that pulls from these controllers; `more` are further settings of it.
+/// Puts a Gateway into the cluster, and starts a node that pulls from controllers at these addresses; `more` are further settings of it.
 #[track_caller]
-pub fn pulling_with(cluster: &StandIn, trust: &MutualTrust, controllers: &[&RunningController], more: &str) -> Edge {
+pub fn pulling_from(cluster: &StandIn, trust: &MutualTrust, addresses: &[SocketAddr], more: &str) -> Edge {
     let port = free_port();
     cluster.apply(gateway(port));
-    let hosts: Vec<String> =
-        controllers.iter().map(|controller| format!("\"https://{}\"", controller.address)).collect();
+    let hosts: Vec<String> = addresses.iter().map(|address| format!("\"https://{address}\"")).collect();
     let data = TempDir::new();
     let file = format!(
         "store: {{ controller: {{ hosts: [{}], {} }} }}\ndata_dir: {}\nresource_listeners: [\":{port}\"]\n{more}",
@@ -139,6 +181,13 @@ pub fn pulling_with(cluster: &StandIn, trust: &MutualTrust, controllers: &[&Runn
         data.path().display()
     );
     Edge::with_file(file, data, port)
+}
+
+/// The same from these controllers.
+#[track_caller]
+pub fn pulling_with(cluster: &StandIn, trust: &MutualTrust, controllers: &[&RunningController], more: &str) -> Edge {
+    let addresses: Vec<SocketAddr> = controllers.iter().map(|controller| controller.address).collect();
+    pulling_from(cluster, trust, &addresses, more)
 }
 
 /// The same without further settings.

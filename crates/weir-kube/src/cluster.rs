@@ -30,7 +30,7 @@ use crate::translation::ObjectEvent;
 
 pub use api_server::{ApiServer, ClusterAccess};
 pub use controller::{Controller, ControllerSettings, ControllerState, ResourceSink};
-pub use election::ElectionSettings;
+pub use election::{ElectionSettings, Tenure};
 pub use scope::{ScopePart, WatchScope};
 
 /// What is asked of an API server.
@@ -86,11 +86,10 @@ pub struct LeaseRequest {
 /// Who has a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseAnswer {
-    Held,
-    /// `mark` changes with each renewal.
-    HeldByOther {
-        mark: String,
-    },
+    /// This process; `before` had it until now, nobody if it is empty.
+    Held { before: String },
+    /// `mark` changes with each renewal. `holder` is empty if it is not known.
+    HeldByOther { holder: String, mark: String },
 }
 
 /// What a watch yields.

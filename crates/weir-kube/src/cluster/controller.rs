@@ -8,7 +8,7 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, ch
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
-use super::election::{self, ElectionSettings, Leadership};
+use super::election::{self, ElectionSettings, Leadership, Tenure};
 use super::follower::{ScopeFollower, Told};
 use super::references::References;
 use super::seen::{SeenChange, SeenCluster, SeenObject};
@@ -73,6 +73,7 @@ pub struct Controller {
     served: UnboundedSender<ControllerState>,
     /// `None`: it takes part in no election.
     leadership: Option<Leadership>,
+    started: Instant,
 }
 
 impl Controller {
@@ -100,7 +101,7 @@ impl Controller {
             leadership: leadership.clone(),
         };
         tokio::spawn(following.run(inbox, from_node));
-        Controller { served, leadership }
+        Controller { served, leadership, started: Instant::now() }
     }
 
     /// Reports what the node serves now.
@@ -114,9 +115,17 @@ impl Controller {
         self.served.is_closed()
     }
 
-    /// Whether it writes the statuses, or would write them if the settings did not forbid it.
-    pub fn is_leader(&self) -> bool {
-        self.leadership.as_ref().is_none_or(Leadership::is_held)
+    /// Since when it writes the statuses, or would write them if the settings did not forbid it; `None` if it does not.
+    pub fn tenure(&self) -> Option<Tenure> {
+        match &self.leadership {
+            Some(leadership) => leadership.tenure(),
+            None => Some(Tenure { since: self.started, follows_another: false }),
+        }
+    }
+
+    /// The name of the process that writes them, as in [`ElectionSettings`]; empty if it is not known.
+    pub fn writer(&self) -> String {
+        self.leadership.as_ref().map(Leadership::holder).unwrap_or_default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which of several processes writes statuses: the one that holds a Lease.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
@@ -23,21 +23,65 @@ pub struct ElectionSettings {
     pub holder: String,
 }
 
-/// Whether this process may write.
+/// How a process that may write came to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    pub since: Instant,
+    /// Whether another process wrote before it, as far as is known.
+    pub follows_another: bool,
+}
+
+/// Which process may write, as far as this one knows.
 #[derive(Clone, Default)]
-pub(super) struct Leadership(Arc<Mutex<Option<Instant>>>);
+pub(super) struct Leadership(Arc<Mutex<KnownLease>>);
+
+#[derive(Default)]
+struct KnownLease {
+    /// The holder; empty if none is known.
+    holder: String,
+    /// When this process renewed it last.
+    renewed: Option<Instant>,
+    /// Since when this process has had it, without another one between.
+    tenure: Option<Tenure>,
+    has_seen_another: bool,
+}
 
 impl Leadership {
     pub(super) fn is_held(&self) -> bool {
-        self.renewed().is_some_and(|at| at.elapsed() < RENEWED_WITHIN)
+        self.tenure().is_some()
     }
 
-    fn renewed(&self) -> Option<Instant> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `None` if this process may not write now.
+    pub(super) fn tenure(&self) -> Option<Tenure> {
+        let known = self.known();
+        known.tenure.filter(|_| known.renewed.is_some_and(|at| at.elapsed() < RENEWED_WITHIN))
     }
 
-    fn set(&self, renewed: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
+    /// The name of the process that may write; empty if it is not known.
+    pub(super) fn holder(&self) -> String {
+        self.known().holder.clone()
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownLease> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KnownLease {
+    /// This process has it, by a request that was made at `asked`; `before` had it until then.
+    fn held(&mut self, own: &str, before: &str, asked: Instant) {
+        let is_renewal = before == own && self.tenure.is_some();
+        if !is_renewal {
+            let follows_another = self.has_seen_another || !before.is_empty();
+            self.tenure = Some(Tenure { since: Instant::now(), follows_another });
+        }
+        self.renewed = Some(asked);
+        own.clone_into(&mut self.holder);
+    }
+
+    fn held_by_other(&mut self, holder: String) {
+        (self.renewed, self.tenure, self.has_seen_another) = (None, None, true);
+        self.holder = holder;
     }
 }
 
@@ -56,14 +100,14 @@ pub(super) async fn elect(cluster: Arc<dyn Cluster>, settings: ElectionSettings,
         let asked = Instant::now();
         let was_held = leadership.is_held();
         match cluster.hold_lease(&request, stale).await {
-            Ok(LeaseAnswer::Held) => {
+            Ok(LeaseAnswer::Held { before }) => {
                 is_failing = false;
-                leadership.set(Some(asked));
+                leadership.known().held(&request.holder, &before, asked);
                 other = None;
             }
-            Ok(LeaseAnswer::HeldByOther { mark }) => {
+            Ok(LeaseAnswer::HeldByOther { holder, mark }) => {
                 is_failing = false;
-                leadership.set(None);
+                leadership.known().held_by_other(holder);
                 if other.as_ref().is_none_or(|(known, _)| *known != mark) {
                     other = Some((mark, asked));
                 }
@@ -84,5 +128,41 @@ pub(super) async fn elect(cluster: Arc<dyn Cluster>, settings: ElectionSettings,
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenure(lease: &KnownLease) -> (bool, Instant) {
+        let Tenure { since, follows_another } = lease.tenure.expect("it is held");
+        (follows_another, since)
+    }
+
+    #[test]
+    fn a_tenure_lasts_until_another_process_has_the_lease() {
+        let mut lease = KnownLease::default();
+        lease.held("own", "", Instant::now());
+        let (follows_another, since) = tenure(&lease);
+        assert!(!follows_another, "the Lease was free");
+        lease.held("own", "own", Instant::now());
+        assert_eq!(tenure(&lease), (false, since), "a renewal");
+        lease.held_by_other("another".to_owned());
+        assert_eq!((lease.tenure, &*lease.holder), (None, "another"));
+        lease.held("own", "another", Instant::now());
+        assert!(tenure(&lease).0 && tenure(&lease).1 > since);
+        assert_eq!(lease.holder, "own");
+    }
+
+    #[test]
+    fn a_lease_that_was_deleted_is_that_of_the_process_that_had_it() {
+        let mut lease = KnownLease::default();
+        lease.held_by_other("another".to_owned());
+        lease.held("own", "", Instant::now());
+        assert!(tenure(&lease).0);
+        let mut restarted = KnownLease::default();
+        restarted.held("own", "own", Instant::now());
+        assert!(tenure(&restarted).0, "another process of the same name");
     }
 }

@@ -3,30 +3,28 @@
 //! There is no queue for each node, but one log of the last changes for all. A node that is so slow that the log has lost its place gets
 //! the whole state again.
 
+mod nodes;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
-use weir_kube::cluster::{ControllerState, ResourceSink};
+use weir_kube::cluster::{ControllerState, ResourceSink, Tenure};
 use weir_kube::{DerivedResource, ResourceList};
 
 pub use super::lines::MOST_REPORT;
-use super::lines::{MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, ServedReport};
-use crate::stores::live::now_ms;
+use super::lines::{FINDING, MOST_LINE, ServedReport, StatusWriting};
 use crate::stores::resources::ResourceKey;
+use nodes::FeedNodes;
 pub use stream::StateStream;
 
 /// The most changes in the log, and the most bytes of them.
 const LOG_REVISIONS: usize = 1_024;
 const LOG_BYTES: usize = 16 << 20;
-/// A node that serves nothing newer for this long, though there is something, is not waited for any more.
-const REPORT_PATIENCE: Duration = Duration::from_secs(30);
 /// The longest name of a node.
 pub const MOST_NODE_NAME: usize = 256;
 
@@ -44,10 +42,12 @@ struct FeedState {
     all: Arc<BTreeMap<ResourceKey, Arc<str>>>,
     log: VecDeque<LoggedChange>,
     log_bytes: usize,
-    is_leader: bool,
+    /// Since when this controller writes the statuses; `None` if it does not.
+    tenure: Option<Tenure>,
+    /// The name of the controller that writes them.
+    writer: String,
     problem: Option<String>,
-    nodes: BTreeMap<u64, PullingNode>,
-    next_node: u64,
+    nodes: FeedNodes,
 }
 
 /// What changed at a revision.
@@ -56,22 +56,6 @@ struct LoggedChange {
     revision: u64,
     bytes: usize,
     changes: Arc<ChangedTexts>,
-}
-
-/// A node that is connected.
-struct PullingNode {
-    name: String,
-    version: String,
-    address: String,
-    /// The name of its stream in reports. It is not guessed by other nodes.
-    stream: String,
-    since_ms: u64,
-    reported_ms: u64,
-    served: u64,
-    set_aside: BTreeMap<String, String>,
-    /// Since when it serves nothing newer, though there is something.
-    behind_since: Option<Instant>,
-    waker: Option<Waker>,
 }
 
 /// A node that asks for the state.
@@ -93,24 +77,7 @@ impl StateFeed {
         if state.revision == 0 {
             return None;
         }
-        let id = state.next_node;
-        state.next_node += 1;
-        let NodeIntroduction { name, version, address } = node;
-        let behind_since = Some(Instant::now());
-        let (since_ms, set_aside) = (now_ms(), BTreeMap::new());
-        let node = PullingNode {
-            name,
-            version,
-            address,
-            stream: stream.clone(),
-            since_ms,
-            reported_ms: 0,
-            served: 0,
-            set_aside,
-            behind_since,
-            waker: None,
-        };
-        state.nodes.insert(id, node);
+        let id = state.nodes.add(node, stream.clone(), Instant::now());
         drop(state);
         Some(StateStream::new(self.clone(), id, stream))
     }
@@ -123,36 +90,24 @@ impl StateFeed {
         let report: ServedReport = serde_json::from_slice(text).map_err(|error| format!("not a report: {error}"))?;
         let mut state = self.state();
         let newest = state.revision;
-        let Some(node) = state.nodes.values_mut().find(|node| node.stream == report.stream) else { return Ok(false) };
-        if report.revision > newest {
-            return Err(format!("revision {} is not there yet, the newest is {newest}", report.revision));
-        }
-        node.reported_ms = now_ms();
-        let has_progressed = report.revision > node.served;
-        node.served = report.revision;
-        let bounded = |(key, problem): (String, String)| (key, problem.chars().take(MOST_PROBLEM).collect());
-        node.set_aside = report.set_aside.into_iter().take(MOST_SET_ASIDE).map(bounded).collect();
-        if node.served == newest {
-            node.behind_since = None;
-        } else if has_progressed {
-            node.behind_since = Some(Instant::now());
-        }
-        Ok(true)
+        state.nodes.report(report, newest, Instant::now())
     }
 
-    /// What all nodes serve that are waited for: nothing if there is none.
-    pub(super) fn served(&self) -> ControllerState {
+    /// What all nodes serve that are waited for. `None`: other controllers may know of more nodes, and it is not for this one to say.
+    pub(super) fn served(&self, now: Instant) -> Option<ControllerState> {
         let state = self.state();
-        let is_waited_for =
-            |node: &&PullingNode| node.behind_since.is_none_or(|since| since.elapsed() < REPORT_PATIENCE);
-        let waited_for = || state.nodes.values().filter(is_waited_for);
-        let revision = waited_for().map(|node| node.served).min().unwrap_or(0);
-        let set_aside = waited_for().flat_map(|node| node.set_aside.clone()).collect();
-        ControllerState { revision, set_aside }
+        state.knows_nodes(now).then(|| state.nodes.served(now))
     }
 
-    pub(super) fn set_leader(&self, is_leader: bool) {
-        self.state().is_leader = is_leader;
+    /// Which controller writes the statuses, and since when, if it is this one.
+    pub(super) fn set_writer(&self, tenure: Option<Tenure>, writer: String) {
+        let mut state = self.state();
+        (state.tenure, state.writer) = (tenure, writer);
+    }
+
+    /// Whether this controller writes the statuses.
+    pub fn writes_statuses(&self) -> bool {
+        self.state().tenure.is_some()
     }
 
     /// Whether the cluster has been read, so that there is a state to serve.
@@ -162,30 +117,32 @@ impl StateFeed {
 
     /// The revision, and the nodes that are connected, for people.
     pub fn page(&self) -> Value {
-        let (state, now) = (self.state(), now_ms());
-        let age_ms = |at: u64| if at == 0 { Value::Null } else { now.saturating_sub(at).into() };
-        let node = |node: &PullingNode| {
-            json!({
-                "node": node.name,
-                "version": node.version,
-                "address": node.address,
-                "served_revision": node.served,
-                "report_age_ms": age_ms(node.reported_ms),
-                "connected_ms": age_ms(node.since_ms),
-                "set_aside": node.set_aside,
-            })
-        };
+        let (state, now) = (self.state(), Instant::now());
         json!({
             "revision": state.revision,
             "resources": state.all.len(),
-            "leader": state.is_leader,
+            "leader": state.tenure.is_some(),
+            "writer": state.writer,
+            "statuses_wait_for_nodes": state.tenure.is_some() && !state.knows_nodes(now),
             "problem": state.problem,
-            "nodes": state.nodes.values().map(node).collect::<Vec<_>>(),
+            "nodes": state.nodes.page(),
+            "away": state.nodes.page_of_away(now),
         })
     }
 }
 
 impl FeedState {
+    /// Whether the nodes of the cluster are at this controller: it writes the statuses, and those that were at another one have had the
+    /// time to come.
+    fn knows_nodes(&self, now: Instant) -> bool {
+        self.tenure
+            .is_some_and(|tenure| !tenure.follows_another || now.saturating_duration_since(tenure.since) >= FINDING)
+    }
+
+    fn statuses(&self) -> StatusWriting {
+        StatusWriting { is_here: self.tenure.is_some(), writer: self.writer.clone() }
+    }
+
     fn publish(&mut self, changes: ChangedTexts) -> u64 {
         self.revision += 1;
         let all = Arc::make_mut(&mut self.all);
@@ -203,10 +160,7 @@ impl FeedState {
             let Some(oldest) = self.log.pop_front() else { break };
             self.log_bytes -= oldest.bytes;
         }
-        for node in self.nodes.values_mut() {
-            node.behind_since.get_or_insert_with(Instant::now);
-            node.waker.take().into_iter().for_each(Waker::wake);
-        }
+        self.nodes.published(Instant::now());
         self.revision
     }
 

@@ -1,13 +1,13 @@
 //! What a controller tells its nodes: JSON, a line for each thing, so that a person can read along with curl.
 //!
 //! ```text
-//! {"state":17,"stream":"9f0c…","leader":true}     all resources at revision 17 follow
+//! {"state":17,"stream":"9f0c…","leader":true,"writer":"a-1"}     all resources at revision 17 follow
 //! {"put":"upstreams/shop_orders_80","value":{…}}
 //! {"put":"routes/shop_orders_0_0","value":{…}}
 //! {"end":17}                                      they are complete
 //! {"delete":"routes/shop_orders_0_0"}             a change
 //! {"end":18}                                      the change is complete
-//! {"beat":18,"leader":true}                       nothing has changed
+//! {"beat":18,"leader":true,"writer":"a-1"}        nothing has changed
 //! ```
 
 use std::time::Duration;
@@ -21,6 +21,9 @@ use crate::stores::resources::ResourceKey;
 pub(super) const BEAT: Duration = Duration::from_secs(2);
 /// After this silence, a node gives the controller up.
 pub(super) const SILENCE: Duration = Duration::from_secs(7);
+/// How long nodes take at most to find the controller that writes the statuses, as long as they can reach it: after it has been elected, and
+/// after a node has lost its connection to it. That is a silence, a round of connections and some looks.
+pub(super) const FINDING: Duration = Duration::from_secs(10);
 /// The most bytes of a line. An object of Kubernetes has at most 1.5 MiB.
 pub(super) const MOST_LINE: usize = 16 << 20;
 /// The most bytes of one whole state.
@@ -38,18 +41,25 @@ pub(super) enum StateLine {
     State {
         revision: u64,
         stream: String,
-        is_leader: bool,
+        statuses: StatusWriting,
     },
     Put(ResourceKey, Value),
     Delete(ResourceKey),
     /// The state, or a change, of this revision is complete.
     End(u64),
-    Beat {
-        is_leader: bool,
-    },
+    Beat(StatusWriting),
     /// The controller ends the stream, with this reason.
     Ended(String),
     Unknown,
+}
+
+/// Which controller writes the statuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct StatusWriting {
+    /// Whether it is this one.
+    pub(super) is_here: bool,
+    /// Its name; empty if it is not known.
+    pub(super) writer: String,
 }
 
 #[derive(Deserialize)]
@@ -57,6 +67,7 @@ struct LineText {
     state: Option<u64>,
     stream: Option<String>,
     leader: Option<bool>,
+    writer: Option<String>,
     put: Option<String>,
     value: Option<Value>,
     delete: Option<String>,
@@ -72,16 +83,20 @@ impl StateLine {
         let text: LineText =
             serde_json::from_slice(line).map_err(|error| format!("a line is not as agreed: {error}"))?;
         let key = |text: &str| ResourceKey::parse(text).ok_or_else(|| format!("`{text}` is not the key of a resource"));
-        let is_leader = text.leader.unwrap_or(true);
+        let statuses = |leader: Option<bool>, writer: Option<String>| StatusWriting {
+            is_here: leader.unwrap_or(true),
+            writer: writer.unwrap_or_default(),
+        };
         Ok(match text {
-            LineText { state: Some(revision), stream, .. } => {
-                StateLine::State { revision, stream: stream.unwrap_or_default(), is_leader }
+            LineText { state: Some(revision), stream, leader, writer, .. } => {
+                let (stream, statuses) = (stream.unwrap_or_default(), statuses(leader, writer));
+                StateLine::State { revision, stream, statuses }
             }
             LineText { put: Some(put), value: Some(value @ Value::Object(_)), .. } => StateLine::Put(key(&put)?, value),
             LineText { put: Some(put), .. } => return Err(format!("`{put}` has no value")),
             LineText { delete: Some(deleted), .. } => StateLine::Delete(key(&deleted)?),
             LineText { end: Some(revision), .. } => StateLine::End(revision),
-            LineText { beat: Some(_), .. } => StateLine::Beat { is_leader },
+            LineText { beat: Some(_), leader, writer, .. } => StateLine::Beat(statuses(leader, writer)),
             LineText { ended: Some(reason), .. } => StateLine::Ended(reason),
             _ => StateLine::Unknown,
         })
@@ -98,13 +113,15 @@ pub(super) fn write_change(out: &mut Vec<u8>, key: &ResourceKey, json: Option<&s
     out.extend_from_slice(line.as_bytes());
 }
 
-/// What a node reports: the revision of the controller that it serves, and what of it is set aside.
+/// What a node reports: the revision of the controller that it serves, and what of it is set aside. One that `leaves` ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ServedReport {
     pub(super) stream: String,
     pub(super) revision: u64,
     #[serde(default)]
     pub(super) set_aside: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) leaves: bool,
 }
 
 #[cfg(test)]

@@ -70,6 +70,7 @@ pub(in crate::stores) fn pull(
 }
 
 /// The settings of the connections, and what their files are relative to.
+#[derive(Clone)]
 struct PullFiles {
     settings: PullSettings,
     beside: PathBuf,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -84,8 +84,9 @@ fn run(runtime: &Runtime, controller: Controller, feed: &StateFeed, mut stopped:
             if controller.has_ended() {
                 return;
             }
-            feed.set_leader(controller.is_leader());
-            let served = feed.served();
+            feed.set_writer(controller.tenure(), controller.writer());
+            // What is not passed on here lets statuses wait: they are judged by all nodes, or not yet.
+            let Some(served) = feed.served(Instant::now()) else { continue };
             if (served.revision, &served.set_aside) != (told.revision, &told.set_aside) {
                 told = served.clone();
                 controller.served(served);

@@ -15,26 +15,26 @@ pub(super) async fn hold(
     stale: Option<&str>,
 ) -> Result<LeaseAnswer, ClusterError> {
     let now = Timestamp::now();
-    let (written, mark) = match within(api.get_opt(&request.name)).await? {
+    let (written, before, mark) = match within(api.get_opt(&request.name)).await? {
         None => {
             let metadata = ObjectMeta { name: Some(request.name.clone()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(spec(request, None, now)) };
-            (within(api.create(&PostParams::default(), &lease)).await, String::new())
+            (within(api.create(&PostParams::default(), &lease)).await, LeaseSpec::default(), String::new())
         }
         Some(mut lease) => {
             let before = lease.spec.take().unwrap_or_default();
             let mark = mark(&before);
             if !is_own(&before, request) && !is_free(&before) && stale != Some(&*mark) {
-                return Ok(LeaseAnswer::HeldByOther { mark });
+                return Ok(LeaseAnswer::HeldByOther { holder: holder(&before), mark });
             }
-            lease.spec = Some(spec(request, Some(before), now));
-            (within(api.replace(&request.name, &PostParams::default(), &lease)).await, mark)
+            lease.spec = Some(spec(request, Some(before.clone()), now));
+            (within(api.replace(&request.name, &PostParams::default(), &lease)).await, before, mark)
         }
     };
     match written {
-        Ok(_) => Ok(LeaseAnswer::Held),
-        // Another process was faster.
-        Err(error) if error.is_conflict() => Ok(LeaseAnswer::HeldByOther { mark }),
+        Ok(_) => Ok(LeaseAnswer::Held { before: holder(&before) }),
+        // Another process was faster; which one, the next request says.
+        Err(error) if error.is_conflict() => Ok(LeaseAnswer::HeldByOther { holder: String::new(), mark }),
         Err(error) => Err(error),
     }
 }
@@ -42,11 +42,15 @@ pub(super) async fn hold(
 /// Names a renewal.
 fn mark(lease: &LeaseSpec) -> String {
     let renewed = lease.renew_time.as_ref().map(|MicroTime(at)| at.to_string()).unwrap_or_default();
-    format!("{} {renewed}", lease.holder_identity.as_deref().unwrap_or_default())
+    format!("{} {renewed}", holder(lease))
+}
+
+fn holder(lease: &LeaseSpec) -> String {
+    lease.holder_identity.clone().unwrap_or_default()
 }
 
 fn is_free(lease: &LeaseSpec) -> bool {
-    lease.holder_identity.as_deref().unwrap_or_default().is_empty()
+    holder(lease).is_empty()
 }
 
 fn is_own(lease: &LeaseSpec, request: &LeaseRequest) -> bool {

@@ -64,10 +64,13 @@ impl ControllerService {
     }
 
     fn stream(&self, request: &ServerRequest) -> Response<ServerAnswer> {
-        let node = match introduction(request) {
-            Ok(node) => node,
+        let (node, is_for_writer) = match introduction(request) {
+            Ok(introduced) => introduced,
             Err(problem) => return whole(status::text(StatusCode::BAD_REQUEST, problem)),
         };
+        if is_for_writer && !self.feed.writes_statuses() {
+            return whole(unavailable("this controller does not write the statuses\n".to_owned()));
+        }
         let Some(permit) = request.progress.open_stream() else {
             return whole(unavailable(format!(
                 "there are as many nodes as there may be: {}, half of them of one client address\n",
@@ -121,9 +124,10 @@ impl ControllerService {
     }
 }
 
-/// Who opens a stream, from the query: `node` and `version`.
-fn introduction(request: &ServerRequest) -> Result<NodeIntroduction, String> {
-    let (mut name, mut version) = (String::new(), String::new());
+/// Who opens a stream, from the query: `node` and `version`; and whether only the controller that writes the statuses is meant, by
+/// `if=writer`.
+fn introduction(request: &ServerRequest) -> Result<(NodeIntroduction, bool), String> {
+    let (mut name, mut version, mut is_for_writer) = (String::new(), String::new(), false);
     for (key, value) in form::pairs(request.head.uri.query().unwrap_or_default().as_bytes()) {
         if value.len() > MOST_NODE_NAME {
             return Err(format!("an argument may have {MOST_NODE_NAME} bytes\n"));
@@ -132,11 +136,12 @@ fn introduction(request: &ServerRequest) -> Result<NodeIntroduction, String> {
         match &*key {
             b"node" => name = value,
             b"version" => version = value,
+            b"if" => is_for_writer = value == "writer",
             // Later versions may have more.
             _ => {}
         }
     }
-    Ok(NodeIntroduction { name, version, address: request.peer.to_string() })
+    Ok((NodeIntroduction { name, version, address: request.peer.to_string() }, is_for_writer))
 }
 
 fn not_allowed(allowed: &'static str) -> Response<Bytes> {

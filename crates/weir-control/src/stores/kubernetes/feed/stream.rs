@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::json;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::super::lines::{BEAT, write_change};
+use super::super::lines::{BEAT, StatusWriting, write_change};
 use super::{ChangedTexts, FeedState, StateFeed};
 use crate::stores::resources::ResourceKey;
 
@@ -56,12 +57,11 @@ impl StateStream {
         if !piece.is_empty() {
             return Poll::Ready(Some(piece.into()));
         }
-        if let Some(node) = state.nodes.get_mut(&self.node) {
-            node.waker = Some(context.waker().clone());
-        }
+        state.nodes.wake(self.node, context.waker().clone());
         if self.beats.poll_tick(context).is_ready() {
             // The next poll comes when it is due.
-            let beat = json!({ "beat": state.revision, "leader": state.is_leader });
+            let StatusWriting { is_here, writer } = state.statuses();
+            let beat = json!({ "beat": state.revision, "leader": is_here, "writer": writer });
             return Poll::Ready(Some(format!("{beat}\n").into()));
         }
         Poll::Pending
@@ -71,7 +71,8 @@ impl StateStream {
     fn add(&mut self, state: &mut FeedState, piece: &mut Vec<u8>) -> bool {
         match &mut self.place {
             StreamPlace::Begin => {
-                let head = json!({ "state": state.revision, "stream": self.name, "leader": state.is_leader });
+                let StatusWriting { is_here, writer } = state.statuses();
+                let head = json!({ "state": state.revision, "stream": self.name, "leader": is_here, "writer": writer });
                 piece.extend_from_slice(format!("{head}\n").as_bytes());
                 let (all, revision) = (Arc::clone(&state.all), state.revision);
                 self.place = StreamPlace::State { all, last: None, revision };
@@ -114,6 +115,6 @@ fn ended(piece: &mut Vec<u8>, revision: u64) -> StreamPlace {
 
 impl Drop for StateStream {
     fn drop(&mut self) {
-        self.feed.state().nodes.remove(&self.node);
+        self.feed.state().nodes.remove(self.node, Instant::now());
     }
 }

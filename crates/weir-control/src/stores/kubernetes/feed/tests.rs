@@ -1,5 +1,6 @@
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc::unbounded_channel;
@@ -139,7 +140,10 @@ async fn nodes_are_waited_for_until_they_have_gone() {
         feed.open(NodeIntroduction { name: String::new(), version: String::new(), address: String::new() }).is_none()
     );
     sink.publish();
-    assert_eq!(feed.served().revision, 0, "no node serves it");
+    let served = || feed.served(Instant::now()).expect("it knows its nodes");
+    assert_eq!(feed.served(Instant::now()).map(|state| state.revision), None, "it does not write the statuses");
+    feed.set_writer(Some(Tenure { since: Instant::now(), follows_another: false }), "this".to_owned());
+    assert_eq!(served().revision, 0, "no node serves it");
     let (mut one, mut other) = (node(&feed), node(&feed));
     let report = async |stream: &mut StateStream, revision: u64| {
         let name = match lines(stream, 1).await.into_iter().next() {
@@ -151,10 +155,25 @@ async fn nodes_are_waited_for_until_they_have_gone() {
     };
     assert!(report(&mut other, 2).await.is_err(), "there is no such revision");
     assert_eq!(report(&mut one, 1).await, Ok(true));
-    assert_eq!(feed.served().revision, 0, "the other one serves nothing yet");
+    assert_eq!(served().revision, 0, "the other one serves nothing yet");
     drop(other);
-    assert_eq!(feed.served().revision, 1);
-    assert_eq!(feed.served().set_aside, BTreeMap::from([("routes/a".to_owned(), "is wrong".to_owned())]));
+    assert_eq!(served().revision, 1);
+    assert_eq!(served().set_aside, BTreeMap::from([("routes/a".to_owned(), "is wrong".to_owned())]));
     drop(one);
     assert_eq!(feed.report(br#"{ "stream": "a", "revision": 1 }"#), Ok(false));
+}
+
+#[test]
+fn a_controller_that_follows_another_one_waits_for_its_nodes() {
+    let feed = StateFeed::default();
+    FeedSink::new(feed.clone()).publish();
+    let now = Instant::now();
+    let is_known = |feed: &StateFeed, after: Duration| feed.served(now + after).is_some();
+    feed.set_writer(Some(Tenure { since: now, follows_another: true }), "this".to_owned());
+    assert!(!is_known(&feed, Duration::ZERO) && !is_known(&feed, FINDING - Duration::from_millis(1)));
+    assert!(feed.page()["statuses_wait_for_nodes"] == true);
+    assert!(is_known(&feed, FINDING));
+    feed.set_writer(None, "another".to_owned());
+    assert!(!is_known(&feed, FINDING), "it writes no more");
+    assert!(feed.page()["statuses_wait_for_nodes"] == false && !feed.writes_statuses());
 }

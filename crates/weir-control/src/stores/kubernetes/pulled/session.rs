@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Request, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::watch;
@@ -18,7 +19,9 @@ use weir_net::backoff::Backoff;
 use weir_net::tls::{self, TlsConnector, Trust, UpstreamTerms};
 
 use super::super::followed::FollowedSet;
-use super::super::lines::{MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, MOST_STATE, SILENCE, ServedReport, StateLine};
+use super::super::lines::{
+    MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, MOST_STATE, SILENCE, ServedReport, StateLine, StatusWriting,
+};
 use super::{PullFiles, RevisionPairs};
 use crate::stores::mailbox::Mailbox;
 
@@ -28,22 +31,30 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_
 const CONNECT: Duration = Duration::from_secs(3);
 /// The time for the answer to a report.
 const REPORT: Duration = Duration::from_secs(5);
+/// The time in which a node that ends says so.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// The pauses after which a node looks for the controller that writes the statuses, if its own does not: that one has to know what nodes
-/// serve. They grow, since the writer may be none that nodes can reach.
-const LOOK_FOR_LEADER: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
+/// serve. They are short first, since a Service leads to any of the controllers, and when another one begins to write. They grow, since
+/// the writer may be none that nodes can reach.
+const LOOK_FOR_WRITER: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 /// The most bytes of an error of a controller that are told.
 const MOST_ERROR: usize = 300;
 
 /// Pulls the state until the store is dropped.
 pub(super) struct Puller {
-    files: PullFiles,
-    node: String,
+    controllers: KnownControllers,
     mailbox: Arc<Mailbox>,
     followed: FollowedSet,
     served: watch::Receiver<ControllerState>,
+    failures: u32,
+}
+
+/// The controllers of the settings, and how they are connected to.
+struct KnownControllers {
+    files: PullFiles,
+    node: String,
     /// The index of the controller to connect to next.
     next: usize,
-    failures: u32,
 }
 
 /// The store has been dropped.
@@ -56,7 +67,7 @@ struct PullSession {
     how: CallSettings,
     lines: LineReader,
     stream: String,
-    is_leader: bool,
+    statuses: StatusWriting,
     pairs: RevisionPairs,
     told: Option<ServedReport>,
 }
@@ -71,14 +82,15 @@ impl Puller {
     ) -> Puller {
         // A random first one, so that nodes that start together do not all use the same.
         let next = rand::random_range(0..files.settings.hosts.len().max(1));
-        Puller { files, node, mailbox, followed, served, next, failures: 0 }
+        Puller { controllers: KnownControllers { files, node, next }, mailbox, followed, served, failures: 0 }
     }
 
     pub(super) async fn run(mut self) {
         loop {
-            let host = self.next_host();
+            let host = self.controllers.next_host();
+            let KnownControllers { files, node, .. } = &self.controllers;
             let ended = tokio::select! {
-                opened = PullSession::open(&self.files, &host, &self.node) => opened.map(Some),
+                opened = PullSession::open(files, &host, node, false) => opened.map(Some),
                 () = dropped(self.served.clone()) => return,
             };
             let problem = match ended {
@@ -91,7 +103,7 @@ impl Puller {
             };
             self.failures += 1;
             self.mailbox.state(false, &host, Some(problem));
-            let rounds = self.failures / u32::try_from(self.files.settings.hosts.len()).unwrap_or(1).max(1);
+            let rounds = self.failures / self.controllers.count();
             let pause = PAUSES.after(rounds.saturating_add(1)).mul_f64(rand::random_range(0.5..1.5));
             tokio::select! {
                 () = sleep(pause) => {}
@@ -100,26 +112,22 @@ impl Puller {
         }
     }
 
-    fn next_host(&mut self) -> String {
-        let hosts = &self.files.settings.hosts;
-        let host = hosts[self.next % hosts.len()].to_string();
-        self.next = self.next.wrapping_add(1);
-        host
-    }
-
     /// Follows controllers for as long as there is a stream. Returns why there is none.
     async fn follow(&mut self, mut session: PullSession) -> Result<String, StoreDropped> {
         self.followed.begin_all();
-        let mut looks = 1;
-        let mut look = Instant::now() + LOOK_FOR_LEADER.after(looks);
+        let mut search = WriterSearch::default();
         loop {
             let turn = tokio::select! {
                 line = session.lines.next() => PullTurn::Line(line),
                 changed = self.served.changed() => match changed {
                     Ok(()) => PullTurn::Report,
-                    Err(_) => return Err(StoreDropped),
+                    Err(_) => {
+                        session.leave().await;
+                        return Err(StoreDropped);
+                    }
                 },
-                () = sleep_until(look), if !session.is_leader => PullTurn::Look,
+                // Lines are read meanwhile: a controller that does not answer must not delay what another one says.
+                found = search.next(|| self.controllers.look()), if !session.statuses.is_here => PullTurn::Looked(found),
             };
             let done = match turn {
                 PullTurn::Line(line) => match line.and_then(|line| self.take(&mut session, line)) {
@@ -128,34 +136,25 @@ impl Puller {
                     Err(problem) => Err(problem),
                 },
                 PullTurn::Report => self.report(&mut session).await,
-                PullTurn::Look => {
-                    looks += 1;
-                    if let Some(found) = self.find_leader().await {
-                        (session, looks) = (found, 1);
-                        self.followed.begin_all();
-                    }
-                    look = Instant::now() + LOOK_FOR_LEADER.after(looks).mul_f64(rand::random_range(0.5..1.5));
+                PullTurn::Looked(None) => Ok(()),
+                PullTurn::Looked(Some(found)) => {
+                    session = found;
+                    self.followed.begin_all();
                     Ok(())
                 }
             };
+            search.is_for(&session.statuses);
             if let Err(problem) = done {
                 return Ok(format!("{}: {problem}", session.host));
             }
         }
     }
 
-    /// The stream of the controller that writes statuses, if it is the next one. The present stream stays open meanwhile.
-    async fn find_leader(&mut self) -> Option<PullSession> {
-        let host = self.next_host();
-        let opened = timeout(CONNECT, PullSession::open(&self.files, &host, &self.node)).await;
-        opened.ok()?.ok().filter(|session| session.is_leader)
-    }
-
     /// Takes a line. Returns whether there is a revision that is not reported yet.
     fn take(&mut self, session: &mut PullSession, line: StateLine) -> Result<bool, String> {
         match line {
-            StateLine::State { is_leader, .. } => {
-                session.is_leader = is_leader;
+            StateLine::State { statuses, .. } => {
+                session.statuses = statuses;
                 session.lines.begin_state();
                 self.followed.begin_all();
             }
@@ -167,7 +166,7 @@ impl Puller {
                 session.pairs.add(self.followed.publish(), revision);
                 return Ok(true);
             }
-            StateLine::Beat { is_leader } => session.is_leader = is_leader,
+            StateLine::Beat(statuses) => session.statuses = statuses,
             StateLine::Ended(reason) => return Err(format!("it has ended the stream: {reason}")),
             StateLine::Unknown => {}
         }
@@ -180,7 +179,7 @@ impl Puller {
         let Some(revision) = session.pairs.served(serves.revision) else { return Ok(()) };
         let bounded = |(key, problem): (String, String)| (key, problem.chars().take(MOST_PROBLEM).collect());
         let set_aside = serves.set_aside.into_iter().take(MOST_SET_ASIDE).map(bounded).collect();
-        let report = ServedReport { stream: session.stream.clone(), revision, set_aside };
+        let report = ServedReport { stream: session.stream.clone(), revision, set_aside, leaves: false };
         if session.told.as_ref() == Some(&report) {
             return Ok(());
         }
@@ -191,11 +190,71 @@ impl Puller {
     }
 }
 
+impl KnownControllers {
+    fn count(&self) -> u32 {
+        u32::try_from(self.files.settings.hosts.len()).unwrap_or(1).max(1)
+    }
+
+    fn next_host(&mut self) -> String {
+        let hosts = &self.files.settings.hosts;
+        let host = hosts[self.next % hosts.len()].to_string();
+        self.next = self.next.wrapping_add(1);
+        host
+    }
+
+    /// The stream of the controller that writes statuses, if it is the next one. The present stream stays open meanwhile.
+    fn look(&mut self) -> BoxFuture<'static, Option<PullSession>> {
+        let (files, host, node) = (self.files.clone(), self.next_host(), self.node.clone());
+        Box::pin(async move {
+            let opened = timeout(CONNECT, PullSession::open(&files, &host, &node, true)).await;
+            opened.ok()?.ok().filter(|session| session.statuses.is_here)
+        })
+    }
+}
+
 /// What a session does next.
 enum PullTurn {
     Line(Result<StateLine, String>),
     Report,
-    Look,
+    Looked(Option<PullSession>),
+}
+
+/// The search for the controller that writes the statuses.
+struct WriterSearch {
+    /// The name of the controller that is looked for.
+    writer: String,
+    looks: u32,
+    due: Instant,
+    look: Option<BoxFuture<'static, Option<PullSession>>>,
+}
+
+impl Default for WriterSearch {
+    fn default() -> WriterSearch {
+        let pause = LOOK_FOR_WRITER.after(1).mul_f64(rand::random_range(0.5..1.5));
+        WriterSearch { writer: String::new(), looks: 1, due: Instant::now() + pause, look: None }
+    }
+}
+
+impl WriterSearch {
+    /// What is said about the writer. If it is another one, or has been found, the next search begins anew.
+    fn is_for(&mut self, statuses: &StatusWriting) {
+        let is_over = statuses.is_here && (self.looks > 1 || self.look.is_some());
+        if is_over || self.writer != statuses.writer {
+            *self = WriterSearch { writer: statuses.writer.clone(), ..WriterSearch::default() };
+        }
+    }
+
+    /// What the next look finds, which `begin` begins. Nothing is lost when the future is dropped.
+    async fn next(&mut self, begin: impl FnOnce() -> BoxFuture<'static, Option<PullSession>>) -> Option<PullSession> {
+        if self.look.is_none() {
+            sleep_until(self.due).await;
+        }
+        let found = self.look.get_or_insert_with(begin).await;
+        self.look = None;
+        self.looks += 1;
+        self.due = Instant::now() + LOOK_FOR_WRITER.after(self.looks).mul_f64(rand::random_range(0.5..1.5));
+        found
+    }
 }
 
 /// Waits until the store is dropped.
@@ -208,7 +267,8 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl PullSession {
     /// Opens a stream on a connection of its own, with the certificates as they are in the files now.
-    async fn open(files: &PullFiles, host: &str, node: &str) -> Result<PullSession, String> {
+    /// With `if_writer`, a controller that does not write the statuses refuses.
+    async fn open(files: &PullFiles, host: &str, node: &str, if_writer: bool) -> Result<PullSession, String> {
         let terms = terms(files)?;
         let client = HttpClient::new(HttpClientSettings { dns: files.dns.clone(), ..HttpClientSettings::default() });
         let how = CallSettings {
@@ -222,7 +282,8 @@ impl PullSession {
             max_redirects: 0,
         };
         let name = utf8_percent_encode(node, NON_ALPHANUMERIC);
-        let path = format!("/v1/state?node={name}&version={}", env!("CARGO_PKG_VERSION"));
+        let only = if if_writer { "&if=writer" } else { "" };
+        let path = format!("/v1/state?node={name}&version={}{only}", env!("CARGO_PKG_VERSION"));
         let request = request(host, "GET", &path, Bytes::new())?;
         let answer = client.open(&request.0, request.1, &how).await.map_err(|error| error.to_string())?;
         let status = answer.status();
@@ -233,11 +294,17 @@ impl PullSession {
             return Err(format!("it answers with {status}: {said}"));
         }
         let mut lines = LineReader::new(content);
-        let StateLine::State { stream, is_leader, .. } = lines.next().await? else {
+        let StateLine::State { stream, statuses, .. } = lines.next().await? else {
             return Err("its stream does not begin with a state; is it a controller of Weir?".to_owned());
         };
         let (host, pairs) = (host.to_owned(), RevisionPairs::default());
-        Ok(PullSession { host, client, how, lines, stream, is_leader, pairs, told: None })
+        Ok(PullSession { host, client, how, lines, stream, statuses, pairs, told: None })
+    }
+
+    /// Says that this node ends, so that it is not waited for. If that cannot be said, it is waited for a short time.
+    async fn leave(&self) {
+        let Some(told) = &self.told else { return };
+        let _ = timeout(FAREWELL, self.send(&ServedReport { leaves: true, ..told.clone() })).await;
     }
 
     async fn send(&self, report: &ServedReport) -> Result<(), String> {

@@ -1,0 +1,136 @@
+//! Which controller writes statuses, and how nodes and it find each other.
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use serde_json::{Value, json};
+use weir_testkit::{DEADLINE, eventually};
+
+use crate::controllers::{cluster, is_accepted};
+use crate::objects::{gateway, route};
+use crate::pulling::{MutualTrust, RunningController, ScriptedNode, pulling_from, report_newest};
+use crate::stand_in::StandIn;
+
+fn is_writer(controller: &RunningController) -> bool {
+    controller.page()["leader"] == true
+}
+
+/// Two controllers: the one that writes, and the other one.
+fn writer_and_other(cluster: &StandIn, trust: &MutualTrust) -> [RunningController; 2] {
+    let first = RunningController::ready(cluster, trust);
+    eventually("it writes the statuses", DEADLINE, || is_writer(&first));
+    let second = RunningController::ready(cluster, trust);
+    eventually("the other one knows the writer", DEADLINE, || second.page()["writer"] == first.page()["writer"]);
+    [first, second]
+}
+
+#[test]
+fn a_new_writer_waits_for_the_nodes_of_the_one_before() {
+    let (cluster, _origin) = cluster();
+    let trust = MutualTrust::new();
+    let [mut writer, other] = writer_and_other(&cluster, &trust);
+    cluster.apply(gateway(weir_testkit::free_port()));
+    let (_node, state) = ScriptedNode::connect(&other, &trust, "node");
+    writer.crash();
+    // It would stay for 15 seconds.
+    cluster.objects().delete("leases", "weir-system", "weir-status-writer");
+    eventually("the other one writes", DEADLINE, || is_writer(&other));
+    report_newest(&other, &trust, &state);
+    let mut waited = 0;
+    eventually("the status is written", DEADLINE, || {
+        let is_written = is_accepted(&cluster, "orders");
+        if other.page()["statuses_wait_for_nodes"] == true {
+            assert!(!is_written, "it may be that a node that has not come yet does not serve it");
+            waited += 1;
+        }
+        is_written
+    });
+    assert!(waited > 0);
+}
+
+#[test]
+fn a_node_whose_connection_breaks_is_waited_for() {
+    let (cluster, _origin) = cluster();
+    let trust = MutualTrust::new();
+    let controller = RunningController::ready(&cluster, &trust);
+    eventually("it writes the statuses", DEADLINE, || is_writer(&controller));
+    let (_stays, of_stays) = ScriptedNode::connect(&controller, &trust, "stays");
+    let (breaks, of_breaks) = ScriptedNode::connect(&controller, &trust, "breaks");
+    report_newest(&controller, &trust, &of_breaks);
+    drop(breaks);
+    eventually("it is away", DEADLINE, || controller.page()["away"] == json!(["breaks"]));
+    cluster.apply(gateway(weir_testkit::free_port()));
+    let mut waited = 0;
+    eventually("the status is written", DEADLINE, || {
+        report_newest(&controller, &trust, &of_stays);
+        let is_written = is_accepted(&cluster, "orders");
+        if controller.page()["away"] == json!(["breaks"]) {
+            assert!(!is_written, "it may not serve the route yet");
+            waited += 1;
+        }
+        is_written
+    });
+    assert!(waited > 0);
+}
+
+#[test]
+fn a_node_that_ends_is_not_waited_for() {
+    let (cluster, _origin) = cluster();
+    let trust = MutualTrust::new();
+    let controller = RunningController::ready(&cluster, &trust);
+    let mut edge = pulling_from(&cluster, &trust, &[controller.address], "");
+    edge.wait("/orders", 200);
+    controller.wait_nodes(1);
+    edge.node.signal(weir_testkit::Signal::TERM);
+    edge.node.wait_exit(DEADLINE);
+    eventually("its stream has ended", DEADLINE, || controller.page()["nodes"] == json!([]));
+    assert_eq!(controller.page()["away"], json!([]));
+}
+
+fn lease_of_another(renewal: u32) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": { "name": "weir-status-writer", "namespace": "weir-system" },
+        "spec": {
+            "holderIdentity": "another",
+            "leaseDurationSeconds": 15,
+            "renewTime": format!("2026-01-01T00:00:{:02}.000000Z", renewal % 60),
+        },
+    })
+}
+
+/// Whether the other end has not closed a connection.
+fn is_open(mut connection: &TcpStream) -> bool {
+    connection.set_nonblocking(true).expect("it is a socket");
+    loop {
+        match connection.read(&mut [0; 1_024]) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[test]
+fn a_controller_that_does_not_answer_delays_nothing_that_another_one_says() {
+    let (cluster, _origin) = cluster();
+    cluster.apply([lease_of_another(0)]);
+    let trust = MutualTrust::new();
+    let controller = RunningController::ready(&cluster, &trust);
+    let silent = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
+    let of_silent = silent.local_addr().expect("it has an address");
+    let edge = pulling_from(&cluster, &trust, &[controller.address, of_silent], "");
+    edge.wait("/orders", 200);
+    silent.set_nonblocking(true).expect("it is a socket");
+    let mut round = 0;
+    eventually("a change is served while the other controller is waited for", DEADLINE, || {
+        // The connections up to now are those of former rounds.
+        let Some((connection, _)) = std::iter::from_fn(|| silent.accept().ok()).last() else { return false };
+        round += 1;
+        cluster.apply([lease_of_another(round), route("orders", &format!("/round-{round}"))]);
+        edge.wait(&format!("/round-{round}"), 200);
+        is_open(&connection)
+    });
+    assert!(!is_writer(&controller));
+}
