@@ -177,6 +177,12 @@ impl Following {
                     changed = None;
                     self.translate();
                 }
+                Some(ended) = self.followers.join_next() => match ended {
+                    // An object that is not referred to any more.
+                    Err(error) if error.is_cancelled() => {}
+                    // They end with this one. A panic has been reported; what its task followed would stay as it is.
+                    Ok(()) | Err(_) => return,
+                },
                 Some((scope, told)) = inbox.recv() => {
                     if self.take(&scope, told) {
                         changed.get_or_insert_with(Instant::now);

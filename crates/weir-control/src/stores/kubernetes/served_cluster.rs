@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::time::interval;
-use weir_kube::cluster::{Controller, ControllerState};
+use weir_kube::cluster::{Cluster, Controller, ControllerSettings, ControllerState};
 use weir_plugin::Registry;
 
 use super::feed::{FeedSink, StateFeed};
@@ -43,10 +43,19 @@ impl ServedCluster {
     ) -> Result<ServedCluster, StoreFailure> {
         let plugins = NodePlugins::new(registry, enabled);
         let (runtime, server) = connect(settings, beside)?;
-        let (feed, address) = (StateFeed::default(), server.address().to_owned());
-        let settings = controller_settings(settings, name, plugins);
+        let address = server.address().to_owned();
+        ServedCluster::start(runtime, Arc::new(server), address, controller_settings(settings, name, plugins))
+    }
+
+    fn start(
+        runtime: Runtime,
+        cluster: Arc<dyn Cluster>,
+        address: String,
+        settings: ControllerSettings,
+    ) -> Result<ServedCluster, StoreFailure> {
+        let feed = StateFeed::default();
         let entered = runtime.enter();
-        let controller = Controller::start(Arc::new(server), settings, Box::new(FeedSink::new(feed.clone())));
+        let controller = Controller::start(cluster, settings, Box::new(FeedSink::new(feed.clone())));
         drop(entered);
         let (stop, stopped) = oneshot::channel();
         let of_thread = feed.clone();
@@ -102,5 +111,60 @@ impl Drop for ServedCluster {
             // A panic of the thread has been reported already.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::BoxFuture;
+    use futures_util::stream::BoxStream;
+    use serde_json::Value;
+    use weir_kube::cluster::{ClusterError, LeaseAnswer, LeaseRequest, ScopeEvent, WatchScope};
+    use weir_kube::objects::{Kind, ObjectRef};
+    use weir_kube::{KubeOptions, ObjectEvent};
+
+    use super::*;
+
+    /// An API server whose client has a fault: what follows one kind of objects panics.
+    struct FaultyCluster(Kind);
+
+    type Asked<'a, T> = BoxFuture<'a, Result<T, ClusterError>>;
+
+    impl Cluster for FaultyCluster {
+        fn version(&self, kind: Kind) -> Asked<'_, Option<&'static str>> {
+            assert!(kind != self.0, "this panic belongs to the test");
+            Box::pin(std::future::pending())
+        }
+
+        fn watch(&self, _: &WatchScope, _: &'static str) -> BoxStream<'static, Result<ScopeEvent, ClusterError>> {
+            unreachable!("no version is answered")
+        }
+
+        fn write_status<'a>(&'a self, _: &'a ObjectRef, _: &'static str, _: &'a str, _: Value) -> Asked<'a, String> {
+            unreachable!("nothing is written")
+        }
+
+        fn apply<'a>(&'a self, _: &'a ObjectRef, _: &'static str, _: &'a Value) -> Asked<'a, ()> {
+            unreachable!("nothing is written")
+        }
+
+        fn write_event<'a>(&'a self, _: &'a ObjectEvent, _: &'a str) -> Asked<'a, ()> {
+            unreachable!("nothing is written")
+        }
+
+        fn hold_lease<'a>(&'a self, _: &'a LeaseRequest, _: Option<&'a str>) -> Asked<'a, LeaseAnswer> {
+            unreachable!("there is no election")
+        }
+    }
+
+    #[test]
+    fn a_panic_of_what_follows_one_kind_ends_the_following() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let settings = ControllerSettings { namespaces: Vec::new(), options: KubeOptions::default(), election: None };
+        let cluster = Arc::new(FaultyCluster(Kind::HTTPRoute));
+        let mut served = ServedCluster::start(runtime, cluster, String::new(), settings).expect("a thread");
+        // It ends by itself, though nothing stops it.
+        served.thread.take().expect("it runs").join().expect("the panic is that of a task");
+        assert!(served.has_ended());
     }
 }

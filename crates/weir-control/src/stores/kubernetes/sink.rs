@@ -45,6 +45,16 @@ impl ResourceSink for StoreSink {
     }
 }
 
+impl Drop for StoreSink {
+    /// What follows the cluster has ended, and before the node does so only by a fault of the program.
+    fn drop(&mut self) {
+        self.mailbox.state(false, &self.server, Some(ENDED.to_owned()));
+    }
+}
+
+const ENDED: &str =
+    "the cluster is not followed any more, after a fault of the program that the log tells; restart the node";
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -100,6 +110,15 @@ mod tests {
         put(&mut sink, "one", json!({}));
         assert_eq!(sink.publish(), 8);
         assert_eq!(told(&mailbox), [("routes/two".to_owned(), None)]);
+    }
+
+    #[test]
+    fn a_node_tells_that_its_cluster_is_not_followed_any_more() {
+        let (mut sink, mailbox) = sink(ResourceSet::default());
+        sink.publish();
+        assert_eq!(mailbox.content().state.problem, None);
+        drop(sink);
+        assert_eq!(mailbox.content().state.problem.as_deref(), Some(ENDED));
     }
 
     #[test]
