@@ -132,6 +132,29 @@ fn nodes_have_no_rights_if_controllers_follow_the_cluster() {
 }
 
 #[test]
+fn controllers_are_apart_and_evicted_one_at_a_time() {
+    let Some(rendered) = rendered() else { return };
+    let (_, objects) = rendered.iter().find(|(name, _)| name == "controller.yaml").expect("there is one");
+    let deployed = |name: &str| {
+        let found = of_kind(objects, "Deployment").find(|workload| workload["metadata"]["name"] == name);
+        found.expect("it is deployed")["spec"]["template"].clone()
+    };
+    let (controller, node) = (deployed("edge-weir-controller"), deployed("edge-weir"));
+    let selects = |selector: &Value, pod: &Value| {
+        let labels = selector["matchLabels"].as_object().expect("labels");
+        labels.iter().all(|(name, value)| pod["metadata"]["labels"][name] == *value)
+    };
+    let of_controllers = |selector: &Value| selects(selector, &controller) && !selects(selector, &node);
+    let budget = of_kind(objects, "PodDisruptionBudget").find(|budget| of_controllers(&budget["spec"]["selector"]));
+    assert_eq!(budget.expect("controllers have one")["spec"]["maxUnavailable"], 1);
+    let apart = "/spec/affinity/podAntiAffinity/preferredDuringSchedulingIgnoredDuringExecution/0/podAffinityTerm";
+    let apart = controller.pointer(apart).expect("they are apart");
+    assert!(apart["topologyKey"] == "kubernetes.io/hostname" && of_controllers(&apart["labelSelector"]));
+    let spread = controller["spec"]["topologySpreadConstraints"].as_array().expect("they are spread");
+    assert!(spread.len() == 2 && spread.iter().all(|over| of_controllers(&over["labelSelector"])));
+}
+
+#[test]
 fn manifests_are_what_the_chart_renders() {
     let Some(text) = template("weir", &["--set", "crds.install=false"]) else { return };
     let path = folder("kubernetes/install.yaml");

@@ -93,7 +93,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $controller := dict
   "kubernetes" (include "weir.kubernetes" . | fromJson)
   "listen" (printf ":%v" .Values.controller.port)
-  "tls" (include "weir.mutualTls" . | fromJson) -}}
+  "tls" (include "weir.mutualTls" . | fromJson)
+  "node_names" .Values.controller.nodeNames -}}
 {{- $config := dict "status" "0.0.0.0:7085" "controller" $controller -}}
 {{- with .Values.config.plugins -}}{{- $_ := set $config "plugins" . -}}{{- end -}}
 {{- toYaml $config -}}
