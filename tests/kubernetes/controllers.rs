@@ -1,10 +1,13 @@
 //! Nodes without rights in the cluster, which pull their resources from controllers.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, Authority, Client, DEADLINE, Identity, KeyKind, Origin, TlsClient, eventually, free_port};
+use weir_testkit::{
+    Answer, Authority, Client, DEADLINE, Identity, KeyKind, Origin, TempDir, TlsClient, eventually, free_port,
+};
 
 use crate::edge::{Edge, weir};
 use crate::load::Load;
@@ -155,7 +158,7 @@ fn is_answered(controller: &RunningController, client: &TlsClient) -> bool {
 
 fn expired(authority: &Authority) -> Identity {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-    authority.identity_with(&["node"], KeyKind::Ecdsa, |params| {
+    authority.identity_with(&["weir-node"], KeyKind::Ecdsa, |params| {
         let now = SystemTime::now();
         (params.not_before, params.not_after) = ((now - 3 * DAY).into(), (now - DAY).into());
     })
@@ -170,7 +173,7 @@ fn clients_without_a_valid_certificate_get_nothing() {
     for (who, client) in [
         ("one without a certificate", TlsClient::trusting(&trust.authority)),
         ("one whose certificate has expired", TlsClient::known_as(&trust.authority, &expired(&trust.authority))),
-        ("one of another authority", TlsClient::known_as(&trust.authority, &other.identity(&["node"]))),
+        ("one of another authority", TlsClient::known_as(&trust.authority, &other.identity(&["weir-node"]))),
     ] {
         assert!(!is_answered(&controller, &client), "{who}");
     }
@@ -179,11 +182,50 @@ fn clients_without_a_valid_certificate_get_nothing() {
 }
 
 #[test]
+fn certificates_that_are_not_of_nodes_are_refused() {
+    let (cluster, _origin) = cluster();
+    let trust = MutualTrust::new();
+    let controller = RunningController::ready_with(&cluster, &trust, "node_names: [weir-node, \"*.nodes.example\"]");
+    let ask = |names: &[&str], path: &str| {
+        let client = TlsClient::known_as(&trust.authority, &trust.authority.identity(names));
+        let mut client = Client::connect_tls(controller.address, &client, "127.0.0.1").expect("it has a certificate");
+        let answer = client.ask(format!("GET {path} HTTP/1.1\r\nHost: controller\r\n\r\n")).expect("an answer");
+        (answer.status, answer.text())
+    };
+    for names in [&["other", "weir-node"][..], &["a.nodes.example"]] {
+        assert_eq!(ask(names, "/v1/nodes").0, 200, "{names:?}");
+    }
+    for name in ["weir-controller.weir-system.svc", "weir-node2", "nodes.example"] {
+        for path in ["/v1/state?node=a", "/v1/nodes", "/v1/report"] {
+            let (status, told) = ask(&[name], path);
+            assert_eq!(status, 403, "{name}");
+            assert!(
+                told.contains(&format!("is for {name}, and those of nodes for weir-node, *.nodes.example")),
+                "{told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_node_tells_that_its_certificate_is_none_of_a_node() {
+    let (_cluster, _origin, trust, mut controller, edge) = serving();
+    trust.write("node", &trust.authority.identity(&["another-purpose"]));
+    controller.crash();
+    controller.restart();
+    eventually("it says why", DEADLINE, || {
+        let told = edge.node.status()["configuration"]["store"]["problem"].to_string();
+        told.contains("403") && told.contains("is for another-purpose, and those of nodes for weir-node")
+    });
+}
+
+#[test]
 fn certificates_are_read_again_when_their_files_change() {
     let (cluster, _origin) = cluster();
     let (trust, other) = (MutualTrust::new(), Authority::new());
     let controller = RunningController::ready(&cluster, &trust);
-    let (of_before, of_after) = (trust.client(), TlsClient::known_as(&trust.authority, &other.identity(&["a person"])));
+    let (of_before, of_after) =
+        (trust.client(), TlsClient::known_as(&trust.authority, &other.identity(&["weir-node"])));
     assert!(is_answered(&controller, &of_before) && !is_answered(&controller, &of_after));
     trust.trust("controller", &other);
     eventually("the new authority counts", DEADLINE, || is_answered(&controller, &of_after));
@@ -197,6 +239,21 @@ fn a_file_is_for_a_node_or_for_a_controller() {
     let mut node = weir().spawn(&file);
     node.wait_stderr("it is refused", |line| line.contains("is the file of a controller"));
     assert!(!node.wait_exit(DEADLINE).success());
+    let directory = TempDir::new();
+    for (name, text) in [
+        ("pulls.yaml", format!("store: {{ controller: {{ hosts: ['https://controller:9443'], {tls} }} }}\n")),
+        (
+            "serves.yaml",
+            "listen: [':8080']\nroutes: [{ id: a, uri: /, upstream: { nodes: { '127.0.0.1:1': 1 } } }]\n".to_owned(),
+        ),
+    ] {
+        let path = directory.write(name, &text);
+        let mut controller = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let ended = controller.arg("controller").arg("--config").arg(&path).output().expect("weir runs");
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(!ended.status.success() && told.contains(&format!("{name}: has no `controller`")), "{told}");
+        assert!(told.contains("use `weir run` for a node"), "{told}");
+    }
 }
 
 /// The resources of a node as its Admin API shows them, without revisions.

@@ -34,7 +34,7 @@ impl MutualTrust {
     pub fn new() -> MutualTrust {
         let trust = MutualTrust { authority: Authority::new(), files: TempDir::new() };
         trust.write("controller", &trust.authority.identity(&["127.0.0.1"]));
-        trust.write("node", &trust.authority.identity(&["node"]));
+        trust.write("node", &trust.authority.identity(&["weir-node"]));
         trust
     }
 
@@ -58,7 +58,7 @@ impl MutualTrust {
 
     /// A client with the certificate of a node.
     pub fn client(&self) -> TlsClient {
-        TlsClient::known_as(&self.authority, &self.authority.identity(&["a person"]))
+        TlsClient::known_as(&self.authority, &self.authority.identity(&["weir-node"]))
     }
 }
 
@@ -100,12 +100,12 @@ pub fn report_newest(controller: &RunningController, trust: &MutualTrust, state:
 }
 
 impl RunningController {
-    /// Starts one, and does not wait until it has read the cluster.
+    /// Starts one with further settings of `controller`, and does not wait until it has read the cluster.
     #[track_caller]
-    pub fn start(cluster: &StandIn, trust: &MutualTrust) -> RunningController {
+    pub fn start(cluster: &StandIn, trust: &MutualTrust, more: &str) -> RunningController {
         let [address, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let file = format!(
-            "status: \"{status}\"\ncontroller:\n  kubernetes: {}\n  listen: \"{address}\"\n  {}\n",
+            "status: \"{status}\"\ncontroller:\n  kubernetes: {}\n  listen: \"{address}\"\n  {}\n  {more}\n",
             cluster.settings(", publish_addresses: [\"203.0.113.7\"]"),
             trust.settings("controller")
         );
@@ -115,7 +115,13 @@ impl RunningController {
     /// The same, and waits until it serves the state of the cluster.
     #[track_caller]
     pub fn ready(cluster: &StandIn, trust: &MutualTrust) -> RunningController {
-        let controller = RunningController::start(cluster, trust);
+        RunningController::ready_with(cluster, trust, "")
+    }
+
+    /// The same with further settings of `controller`.
+    #[track_caller]
+    pub fn ready_with(cluster: &StandIn, trust: &MutualTrust, more: &str) -> RunningController {
+        let controller = RunningController::start(cluster, trust, more);
         controller.wait_ready();
         controller
     }

@@ -77,7 +77,7 @@ pub use certificate::{ClientVerification, NamedBy, Pem, PemSource, ServerName, S
 pub use checks::ActiveChecksSpec;
 pub use complete::{BesideDocument, CompleteDocument, Files, NamedFiles};
 pub use consumer::{ConsumerSpec, CredentialSpec};
-pub use controller::{MutualTlsFiles, PullSettings, ServedClusterSettings};
+pub use controller::{MutualTlsFiles, NodeNames, PullSettings, ServedClusterSettings};
 pub use data_encryption::{DataEncryption, EncryptionKey, UNREADABLE, all_unreadable};
 pub use file_schema::file_schema;
 pub use hub::HubSpec;

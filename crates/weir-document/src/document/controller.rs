@@ -1,5 +1,6 @@
 //! Controllers: where a node pulls its resources from (`store.controller`), and how `weir controller` serves them (`controller`).
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
@@ -29,6 +30,34 @@ pub struct ServedClusterSettings {
     pub kubernetes: KubernetesSettings,
     pub listen: SocketAddr,
     pub tls: MutualTlsFiles,
+    pub node_names: NodeNames,
+}
+
+/// The names of nodes in their certificates, some with a `*` that stands for any characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNames(Vec<Box<str>>);
+
+impl NodeNames {
+    /// Whether a certificate that is issued to this name is that of a node.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|pattern| match pattern.split_once('*') {
+            Some((start, end)) => name.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
+            None => name == &**pattern,
+        })
+    }
+}
+
+impl Default for NodeNames {
+    fn default() -> NodeNames {
+        NodeNames(vec!["weir-node".into()])
+    }
+}
+
+/// Separated by commas.
+impl fmt::Display for NodeNames {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0.join(", "))
+    }
 }
 
 /// PEM files of one end of connections between nodes and controllers.
@@ -45,6 +74,9 @@ pub struct MutualTlsFiles {
 const MOST_HOSTS: usize = 16;
 /// The longest path of a file, and the longest name.
 const MOST_PATH: usize = 4_096;
+/// The most names of nodes, and the longest one: a URI.
+const MOST_NODE_NAMES: usize = 64;
+const LONGEST_NODE_NAME: usize = 2_048;
 const DEFAULT_LISTEN: ListenAddress = ListenAddress::Everywhere(9_443);
 
 keys! {
@@ -72,6 +104,10 @@ keys! {
         absent("`:9443`"), example(":9443");
     /// The certificate of the controller, and the authority of the nodes.
     tls: SubMap<MutualTlsFiles> = section(&MUTUAL_TLS, read_tls), own(), required(ADD_TLS);
+    /// The names in certificates of nodes: DNS names and URIs, or common names of certificates without these. One `*` in a name stands for
+    /// any characters. The authority's other certificates get 403.
+    node_names: Custom<NodeNames> = custom("list: names", node_names_schema, node_names), own(), absent("`[weir-node]`"),
+        example("[\"spiffe://example/ns/weir-system/sa/weir\"]");
 }
 
 const ADD_TLS: &str = "write `tls: { cert: tls.crt, key: tls.key, ca: ca.crt }`";
@@ -124,7 +160,32 @@ pub(super) fn read(fields: &MapReader) -> Option<ServedClusterSettings> {
         listen: fields.read(&CONTROLLER.listen).unwrap_or(DEFAULT_LISTEN).socket_addr(),
         kubernetes: fields.read(&CONTROLLER.kubernetes)?,
         tls: fields.read(&CONTROLLER.tls)?,
+        node_names: fields.read(&CONTROLLER.node_names).unwrap_or_default(),
     })
+}
+
+fn node_names_schema(_: &mut Definitions) -> Value {
+    let name =
+        json!({ "type": "string", "minLength": 1, "maxLength": LONGEST_NODE_NAME, "pattern": r"^[^*]*\*?[^*]*$" });
+    json!({ "type": "array", "minItems": 1, "maxItems": MOST_NODE_NAMES, "items": name })
+}
+
+fn node_names(at: &NodeReader) -> Option<NodeNames> {
+    let names = at.distinct(node_name);
+    if names.len() > MOST_NODE_NAMES {
+        let told = format!("has {} names, and the maximum is {MOST_NODE_NAMES}", names.len());
+        at.report_advising(told, "write a `*` for the part in which they differ");
+    }
+    Some(NodeNames(names.into_iter().map(Box::from).collect()))
+}
+
+fn node_name(at: &NodeReader) -> Option<String> {
+    let text = at.text_of(1..=LONGEST_NODE_NAME)?;
+    if text.matches('*').count() > 1 {
+        at.report_advising(format!("`{}` has more than one `*`", shortened(text)), "write several names");
+    }
+    // DNS names are compared in lower case, URIs as they are written.
+    Some(if text.contains(':') { text.to_owned() } else { text.to_ascii_lowercase() })
 }
 
 fn read_tls(fields: &MapReader) -> Option<MutualTlsFiles> {
@@ -144,6 +205,7 @@ fn host(at: &NodeReader) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::{MOST_NODE_NAMES, NodeNames};
     use crate::check_text;
 
     fn faults(text: &str) -> Vec<String> {
@@ -168,6 +230,27 @@ mod tests {
             "store: {{ kubernetes: {{ in_cluster: true }}, controller: {{ hosts: ['https://a:1'], {TLS} }} }}\n"
         ));
         assert!(!both.is_empty(), "one place of resources");
+    }
+
+    #[test]
+    fn names_of_nodes_are_whole_or_have_one_star() {
+        let names = |list: &[&str]| NodeNames(list.iter().map(|&name| name.into()).collect());
+        let some = names(&["weir-node", "*.nodes.example", "spiffe://example/ns/*"]);
+        for name in ["weir-node", "a.nodes.example", "spiffe://example/ns/weir/sa/a"] {
+            assert!(some.has(name), "{name}");
+        }
+        for name in ["weir-node2", "a-weir-node", "nodes.example", "spiffe://other/ns/weir", "", "weir-controller"] {
+            assert!(!some.has(name), "{name}");
+        }
+        assert!(!names(&["ab*ba"]).has("aba"), "the parts do not overlap");
+        let of = |list: &str| {
+            faults(&format!("controller: {{ kubernetes: {{ in_cluster: true }}, node_names: {list}, {TLS} }}\n"))
+        };
+        assert_eq!(of("[a, 'b*', 'spiffe://c/*']"), [""; 0]);
+        assert!(of("['*.*']")[0].contains("more than one `*`"));
+        assert!(of("[]")[0].contains("is empty"));
+        let many: Vec<String> = (0..=MOST_NODE_NAMES).map(|number| format!("n{number}")).collect();
+        assert!(of(&format!("[{}]", many.join(", ")))[0].contains("has 65 names"));
     }
 
     #[test]

@@ -66,6 +66,27 @@ pub fn has_uri(certificate: &CertificateDer<'_>, wanted: &str) -> bool {
     names.value.general_names.iter().any(|name| matches!(name, GeneralName::URI(uri) if *uri == wanted))
 }
 
+/// What a certificate is issued to: its DNS names in lower case, and its URIs; without both, the common name of its subject in lower case.
+pub fn identities(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let names = parsed.subject_alternative_name().ok().flatten();
+    let named = names.iter().flat_map(|names| &names.value.general_names).filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        GeneralName::URI(uri) => Some((*uri).to_owned()),
+        _ => None,
+    });
+    let named: Vec<String> = named.collect();
+    match named.is_empty() {
+        true => parsed
+            .subject()
+            .iter_common_name()
+            .filter_map(|name| name.as_str().ok())
+            .map(str::to_ascii_lowercase)
+            .collect(),
+        false => named,
+    }
+}
+
 fn shown(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
@@ -151,7 +172,25 @@ fn pem(certificate: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rcgen::{CertificateParams, DnType, KeyPair, SerialNumber};
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType, SerialNumber};
+
+    #[test]
+    fn a_certificate_is_issued_to_its_alternative_names_or_to_its_common_name() {
+        let issued_to = |alternative: Vec<SanType>| {
+            let mut params = CertificateParams::default();
+            params.subject_alt_names = alternative;
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(DnType::CommonName, "Common");
+            let key = KeyPair::generate().expect("a key");
+            identities(params.self_signed(&key).expect("a certificate").der())
+        };
+        let dns = || SanType::DnsName("A.test".try_into().expect("ASCII"));
+        let uri = || SanType::URI("spiffe://a.test/ns/One".try_into().expect("ASCII"));
+        assert_eq!(issued_to(vec![dns(), uri()]), ["a.test", "spiffe://a.test/ns/One"]);
+        assert_eq!(issued_to(vec![uri()]), ["spiffe://a.test/ns/One"]);
+        assert_eq!(issued_to(Vec::new()), ["common"]);
+        assert_eq!(identities(&CertificateDer::from(vec![1, 2])), [""; 0]);
+    }
 
     #[test]
     fn a_certificate_in_words() {

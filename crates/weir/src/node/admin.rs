@@ -345,7 +345,7 @@ fn started_ms() -> u64 {
 /// Runs in a task of its own, which goes on if the client disconnects: a change that is being made is to be in the audit log as well,
 /// and in the state of standalone mode. What changes nothing ends.
 async fn answer(api: Arc<AdminApi>, request: ServerRequest) -> Response<Bytes> {
-    let ServerRequest { head, body, peer, progress } = request;
+    let ServerRequest { head, body, peer, progress, .. } = request;
     let read = async move |limit: usize| {
         body.read(limit).await.map_err(|fault| match fault {
             ReceivedBodyFault::TooLarge => BodyFault::TooLarge,

@@ -72,7 +72,7 @@ impl ControllerNode {
         let plugins = (PLUGINS, loaded.document.enabled_plugins.clone());
         let cluster = ServedCluster::follow(&controller.kubernetes, &controller_name(), beside, plugins)
             .map_err(|failure| failed(failure.to_string()))?;
-        let service = Arc::new(ControllerService::new(cluster.feed().clone()));
+        let service = Arc::new(ControllerService::new(cluster.feed().clone(), controller.node_names));
         let state = ServerOptions {
             name: "state",
             title: "the state address",

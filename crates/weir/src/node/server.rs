@@ -43,7 +43,7 @@ use bounds::{ACCEPT_PAUSE, FAREWELL, ServerBounds};
 use executor::{StreamExecutor, StreamReset};
 use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, plain, refused, sent};
-pub use message::{ReceivedBodyFault, ServerAnswer, ServerRequest};
+pub use message::{PeerCertificate, ReceivedBodyFault, ServerAnswer, ServerRequest};
 pub use peer::ServerPeer;
 pub use places::RequestProgress;
 use places::{EndOrder, PlaceRefusal, ServerPlace, ServerPlaces};
@@ -222,8 +222,8 @@ impl SharedServer {
         };
         let place = Arc::new(place);
         let stream = NotedBytes::new(stream, Arc::clone(&place));
-        let Some(stream) = self.secured(stream, peer, &place, &mut order).await else { return };
-        let answering = service_fn(|request| self.answer(request, peer, &place));
+        let Some((stream, certificate)) = self.secured(stream, peer, &place, &mut order).await else { return };
+        let answering = service_fn(|request| self.answer(request, peer, certificate.clone(), &place));
         let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), answering));
         // An error of the client's connection needs no action.
         let order = tokio::select! {
@@ -244,8 +244,8 @@ impl SharedServer {
         peer: ServerPeer,
         place: &ServerPlace,
         order: &mut oneshot::Receiver<EndOrder>,
-    ) -> Option<Box<dyn ClientBytes>> {
-        let Some(tls) = &self.tls else { return Some(Box::new(stream)) };
+    ) -> Option<(Box<dyn ClientBytes>, Option<PeerCertificate>)> {
+        let Some(tls) = &self.tls else { return Some((Box::new(stream), None)) };
         let shaken = tokio::select! {
             biased;
             shaken = tls.acceptor().accept(stream) => shaken,
@@ -254,7 +254,10 @@ impl SharedServer {
         match shaken {
             Ok(stream) => {
                 place.note(|progress, now| progress.secured(now));
-                Some(Box::new(stream))
+                let chain = stream.get_ref().1.peer_certificates();
+                let certificate =
+                    chain.and_then(|chain| chain.first()).map(|first| Arc::new(first.clone().into_owned()));
+                Some((Box::new(stream), certificate))
             }
             Err(error) => {
                 if let Some(left_out) = self.failed_handshakes.is_due(Some(peer.client())) {
@@ -269,6 +272,7 @@ impl SharedServer {
         &self,
         request: Request<Incoming>,
         peer: ServerPeer,
+        certificate: Option<PeerCertificate>,
         place: &Arc<ServerPlace>,
     ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + Send + use<> {
         let (service, progress) = (Arc::clone(&self.service), place.begin().map(Arc::new));
@@ -284,7 +288,9 @@ impl SharedServer {
             }
             let (head, body) = request.into_parts();
             let body = ReceivedBody::new(body, Arc::clone(&progress));
-            let mut answer = service(ServerRequest { head, body, peer, progress: Arc::clone(&progress) }).await;
+            let progress_of_request = Arc::clone(&progress);
+            let request = ServerRequest { head, body, peer, certificate, progress: progress_of_request };
+            let mut answer = service(request).await;
             protect(answer.headers_mut());
             Ok(sent(answer, progress).await)
         }

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Response, StatusCode};
+use weir_control::document::NodeNames;
 use weir_control::stores::{MOST_NODE_NAME, MOST_REPORT, NodeIntroduction, StateFeed, StateStream};
+use weir_net::tls::{self, CertificateDer};
 use weir_plugin::form;
 
 use crate::exit::ExitFailure;
@@ -21,12 +23,15 @@ use crate::node::{status, system};
 /// A node has one connection with one stream.
 pub const BOUNDS: ServerBounds = ServerBounds { connections: 1_280, streams: 1_024 };
 
+/// The most characters of the names in a certificate that are told.
+const MOST_NAMES_TOLD: usize = 200;
 /// The last line for a node that does not read.
 const UNREAD: &str = "{\"ended\":\"nothing was read for a long time\"}\n";
 
 /// Answers requests.
 pub struct ControllerService {
     feed: StateFeed,
+    node_names: NodeNames,
 }
 
 /// Starts a server whose requests `answer` answers. An error has been reported when this returns it.
@@ -44,12 +49,15 @@ where
 }
 
 impl ControllerService {
-    pub fn new(feed: StateFeed) -> ControllerService {
-        ControllerService { feed }
+    pub fn new(feed: StateFeed, node_names: NodeNames) -> ControllerService {
+        ControllerService { feed, node_names }
     }
 
-    /// Answers nodes. The TLS handshake has shown that it is one.
+    /// Answers nodes. The TLS handshake has shown that the authority has issued the certificate of the client.
     pub async fn state(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+        if let Some(refused) = self.refusal(request.certificate.as_deref()) {
+            return whole(refused);
+        }
         let (method, path) = (request.head.method.clone(), request.head.uri.path().to_owned());
         match (&method, &*path) {
             (&Method::GET, "/v1/state") => self.stream(&request),
@@ -61,6 +69,23 @@ impl ControllerService {
                 whole(status::text(StatusCode::NOT_FOUND, "the paths are /v1/state /v1/report /v1/nodes\n".to_owned()))
             }
         }
+    }
+
+    /// The answer to a client whose certificate is not that of a node: controllers and other programs may have one of the same authority.
+    fn refusal(&self, certificate: Option<&CertificateDer<'static>>) -> Option<Response<Bytes>> {
+        let names = certificate.map(tls::identities).unwrap_or_default();
+        if names.iter().any(|name| self.node_names.has(name)) {
+            return None;
+        }
+        let is_for = match &*names {
+            [] => "no name".to_owned(),
+            [..] => names.join(", ").chars().take(MOST_NAMES_TOLD).collect(),
+        };
+        let problem = format!(
+            "the client certificate is for {is_for}, and those of nodes for {} (`controller.node_names`)\n",
+            self.node_names
+        );
+        Some(status::text(StatusCode::FORBIDDEN, problem))
     }
 
     fn stream(&self, request: &ServerRequest) -> Response<ServerAnswer> {

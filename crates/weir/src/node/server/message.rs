@@ -12,6 +12,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use tokio::time::timeout;
+use weir_net::tls::CertificateDer;
 
 use super::bounds::{BODY, PIECE};
 use super::peer::ServerPeer;
@@ -19,11 +20,16 @@ use super::places::{AnswerRoom, BodyRoom, BodyRoomFault, RequestProgress, Server
 use super::progress::RequestPhase;
 use super::stream::{AnswerStream, SharedStream};
 
+/// The certificate of a client, which the TLS handshake has verified.
+pub type PeerCertificate = Arc<CertificateDer<'static>>;
+
 /// A request, with its body not yet read.
 pub struct ServerRequest {
     pub head: Parts,
     pub body: ReceivedBody,
     pub peer: ServerPeer,
+    /// `None` if the server asks for none.
+    pub certificate: Option<PeerCertificate>,
     /// Whoever goes on to work for a request whose client has gone keeps this, so that the work counts as the client's.
     pub progress: Arc<RequestProgress>,
 }
