@@ -256,14 +256,58 @@ fn a_file_is_for_a_node_or_for_a_controller() {
     }
 }
 
+/// The settings of an Admin API at this port.
+fn admin(port: u16) -> String {
+    let keys = "keys: [{ name: ops, key: a-key-of-an-operator, role: admin }]";
+    format!("admin: {{ listen: \"127.0.0.1:{port}\", {keys} }}\n")
+}
+
+/// What the Admin API at this port says at a path.
+fn asked(admin: u16, path: &str) -> Value {
+    let request =
+        format!("GET /apisix/admin/{path} HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: a-key-of-an-operator\r\n\r\n");
+    let answer = Client::connect(([127, 0, 0, 1], admin).into()).ask(request).expect("the Admin API answers");
+    serde_json::from_str(&answer.text()).expect("it is JSON")
+}
+
+#[test]
+fn a_node_asks_its_controller_for_the_other_nodes() {
+    let (cluster, _origin) = cluster();
+    let trust = MutualTrust::new();
+    let mut controller = RunningController::ready(&cluster, &trust);
+    let port = free_port();
+    let edge = pulling_with(&cluster, &trust, &[&controller], &admin(port));
+    edge.wait("/orders", 200);
+    let (_other, _) = ScriptedNode::connect(&controller, &trust, "behind");
+    let in_step = |page: &Value| -> Vec<(bool, bool)> {
+        let list = page["list"].as_array().cloned().unwrap_or_default();
+        list.iter().map(|node| (node["id"] == "behind", node["in_step"] == true)).collect()
+    };
+    eventually("both are listed, and one is in step", DEADLINE, || {
+        let page = asked(port, "nodes");
+        assert_eq!(page["told_by"], format!("the controller https://{}", controller.address), "{page}");
+        in_step(&page) == [(false, true), (true, false)]
+    });
+    controller.crash();
+    edge.wait_store(false);
+    let told = asked(port, "nodes").to_string();
+    assert!(told.contains("no controller answers"), "{told}");
+}
+
+#[test]
+fn a_node_that_reads_the_cluster_says_that_it_knows_itself_alone() {
+    let (cluster, _origin) = cluster();
+    let port = free_port();
+    let _node = weir().start(&format!("{}{}", cluster.node(", write_status: false"), admin(port)));
+    let page = asked(port, "nodes");
+    assert_eq!((&page["total"], &page["list"][0]["in_step"]), (&json!(1), &json!(true)), "{page}");
+    assert!(page["told_by"].to_string().contains("this node"), "{page}");
+}
+
 /// The resources of a node as its Admin API shows them, without revisions.
 fn resources(admin: u16) -> BTreeMap<String, Value> {
     let lists = ["listeners", "upstreams", "services", "routes"].map(|list| {
-        let request =
-            format!("GET /apisix/admin/{list} HTTP/1.1\r\nHost: localhost\r\nX-API-KEY: a-key-of-an-operator\r\n\r\n");
-        let answer = Client::connect(([127, 0, 0, 1], admin).into()).ask(request).expect("the Admin API answers");
-        let body: Value = serde_json::from_str(&answer.text()).expect("it is JSON");
-        let items = body["list"].as_array().cloned().unwrap_or_default();
+        let items = asked(admin, list)["list"].as_array().cloned().unwrap_or_default();
         items
             .into_iter()
             .map(|mut item| {
@@ -282,10 +326,6 @@ fn after_random_changes_a_node_has_what_one_that_reads_the_cluster_has() {
     let trust = MutualTrust::new();
     let controller = RunningController::ready(&cluster, &trust);
     let [pulled, read] = [free_port(), free_port()];
-    let admin = |port: u16| {
-        let keys = "keys: [{ name: ops, key: a-key-of-an-operator, role: admin }]";
-        format!("admin: {{ listen: \"127.0.0.1:{port}\", {keys} }}\n")
-    };
     let edge = pulling_with(&cluster, &trust, &[&controller], &admin(pulled));
     // It opens no listener: that of the Gateway is open already.
     let _reading = weir().start(&format!("{}{}", cluster.node(", write_status: false"), admin(read)));

@@ -23,7 +23,7 @@ use crate::stores::checker::{ChangeCheck, ResourceChecker};
 use crate::stores::file_resources::FileResources;
 use crate::stores::live::LiveResources;
 use crate::stores::resources::Author;
-use crate::stores::shared::NodeReport;
+use crate::stores::shared::KnownNodes;
 use crate::stores::store::StoreFailure;
 use crate::stores::writes::{Plan, ResourceWriter, WriteOutcome, WriteReceipt, WriteRequest};
 use crate::text::diagnostic::Diagnostic;
@@ -168,7 +168,7 @@ impl AdminContext {
     }
 
     /// All nodes that are alive; `None` if the store is not shared.
-    pub(super) async fn nodes(&self) -> Option<Result<Vec<NodeReport>, StoreFailure>> {
+    pub(super) async fn nodes(&self) -> Option<Result<KnownNodes, StoreFailure>> {
         self.live.store().shared()?;
         let live = Arc::clone(&self.live);
         // The query blocks, and must not delay other requests.
@@ -181,7 +181,7 @@ impl AdminContext {
         match self.nodes().await {
             None => Vec::new(),
             Some(Ok(nodes)) => {
-                let behind = nodes.iter().filter(|node| node.served.revision < revision);
+                let behind = nodes.list.iter().filter(|node| node.served.revision < revision);
                 behind.map(|node| json!({ "node": node.id, "revision": node.served.revision })).collect()
             }
             Some(Err(failure)) => vec![json!({ "store": failure.to_string() })],

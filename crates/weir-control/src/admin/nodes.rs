@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::answer::{self, AdminResponse, Refused};
 use super::context::AdminContext;
+use crate::stores::shared::{KnownNodes, ServedContent};
 
 /// All nodes with what they serve, and whether that is equal to this node's state.
 pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
@@ -13,9 +14,15 @@ pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
             "this node does not share its store with other nodes; configure a shared store with `store: { etcd: … }`",
         );
     };
-    let nodes = nodes.map_err(|failure| Box::new(answer::failed(&failure)))?;
+    let KnownNodes { told_by, newest, list } = nodes.map_err(|failure| Box::new(answer::failed(&failure)))?;
     let own = context.live.content();
-    let list: Vec<Value> = nodes
+    // Nodes that follow a cluster have revisions of their own, so their contents cannot be compared.
+    let shown = |content: u64| newest.is_none().then(|| format!("{content:016x}"));
+    let is_in_step = |served: &ServedContent| match newest {
+        Some(newest) => served.revision == newest,
+        None => served.content == own.content,
+    };
+    let list: Vec<Value> = list
         .iter()
         .map(|node| {
             json!({
@@ -24,15 +31,18 @@ pub(super) async fn answer(context: &AdminContext) -> Refused<AdminResponse> {
                 "started_ms": node.started_ms,
                 "told_ms": node.told_ms,
                 "revision": node.served.revision,
-                "content": format!("{:016x}", node.served.content),
-                "in_step": node.served.content == own.content,
+                "content": shown(node.served.content),
+                "in_step": is_in_step(&node.served),
                 "set_aside": node.served.set_aside,
             })
         })
         .collect();
+    let revision = newest.unwrap_or(own.revision);
     let mut answer = answer::json_of(
         StatusCode::OK,
-        &json!({ "revision": own.revision, "content": format!("{:016x}", own.content), "total": list.len(), "list": list }),
+        &json!({
+            "told_by": told_by, "revision": revision, "content": shown(own.content), "total": list.len(), "list": list,
+        }),
     );
     answer::at_revision(&mut answer, own.revision);
     Ok(answer)

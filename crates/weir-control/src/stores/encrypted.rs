@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::resources::{ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::secret_cipher::{CipherForm, OpenedResource, SecretCipher};
-use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore};
+use super::shared::{KnownNodes, OutsideChange, ServedContent, SharedStore};
 use super::source::Wake;
 use super::store::{CommitFailure, RenewedText, ResourceStore, StoreFailure};
 use crate::document::all_unreadable;
@@ -189,7 +189,7 @@ impl<S: ResourceStore> SharedStore for EncryptedStore<S> {
         self.beneath().serves(served, set_aside);
     }
 
-    fn nodes(&self) -> Result<Vec<NodeReport>, StoreFailure> {
+    fn nodes(&self) -> Result<KnownNodes, StoreFailure> {
         self.beneath().nodes()
     }
 

@@ -22,7 +22,7 @@ use super::embedded::EmbeddedStore;
 use super::live::now_ms;
 use super::mailbox::Mailbox;
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord};
-use super::shared::{NodeReport, OutsideChange, ServedContent, SharedStore};
+use super::shared::{KnownNodes, OutsideChange, ServedContent, SharedStore};
 use super::source::Wake;
 use super::store::{CommitFailure, MOST_READ, ResourceStore, StoreFailure};
 use crate::document::EtcdSettings;
@@ -483,11 +483,12 @@ impl SharedStore for EtcdStore {
         }
     }
 
-    fn nodes(&self) -> Result<Vec<NodeReport>, StoreFailure> {
+    fn nodes(&self) -> Result<KnownNodes, StoreFailure> {
         let nodes = self.layout.nodes();
         let request = RangeRequest { range_end: end_of(&nodes), key: nodes, ..RangeRequest::default() };
         let found = self.ask(|reply| EtcdCommand::Range(request, reply))?;
-        Ok(found.kvs.iter().filter_map(|entry| serde_json::from_slice(&entry.value).ok()).collect())
+        let list = found.kvs.iter().filter_map(|entry| serde_json::from_slice(&entry.value).ok()).collect();
+        Ok(KnownNodes { told_by: format!("the store {}", self.name()), newest: None, list })
     }
 
     fn state(&self) -> StoreState {

@@ -50,7 +50,7 @@ pub(super) fn follow(
     let controller = Controller::start(Arc::new(server), settings, Box::new(sink));
     drop(entered);
     let reporting = move |state| controller.served(state);
-    opening.start(name, Box::new(reporting), (told, ADVICE), move |copy| runtime.block_on(copy.keep()))
+    opening.start(name, (Box::new(reporting), None), (told, ADVICE), move |copy| runtime.block_on(copy.keep()))
 }
 
 const ADVICE: &str = "check `store.kubernetes` and the rights of the credentials, then start the node again; a node that has read the \

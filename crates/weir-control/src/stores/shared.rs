@@ -40,14 +40,24 @@ pub trait SharedStore: Send + Sync {
     /// Reports the revision and content that this node serves, and the resources that are set aside, with their faults.
     fn serves(&self, served: ServedContent, set_aside: &BTreeMap<ResourceKey, Diagnostic>);
 
-    /// All nodes that are alive.
+    /// All nodes that are alive, as far as the store knows them.
     ///
     /// # Errors
     /// If the store does not respond.
-    fn nodes(&self) -> Result<Vec<NodeReport>, StoreFailure>;
+    fn nodes(&self) -> Result<KnownNodes, StoreFailure>;
 
     /// The state of the connection to the store.
     fn state(&self) -> StoreState;
+}
+
+/// Nodes, and who says what they serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownNodes {
+    /// Such as `the controller https://…`.
+    pub told_by: String,
+    /// The revision that nodes should serve; `None` if their content is compared, since they share a store.
+    pub newest: Option<u64>,
+    pub list: Vec<NodeReport>,
 }
 
 /// The content that a node serves.

@@ -7,7 +7,7 @@ use clap::Args;
 use http::Method;
 use serde_json::Value;
 
-use super::admin_client::{AdminClient, AdminOptions, say_warnings};
+use super::admin_client::{AdminClient, AdminList, AdminOptions, say_warnings};
 use super::resources::{ended, print};
 use crate::exit::ExitCause;
 use crate::say::{self, say};
@@ -27,7 +27,9 @@ pub struct HistoryCommand {
     node: AdminOptions,
 }
 
-/// Lists the nodes that share a store, with the store revision that each node serves.
+/// Lists the nodes that share a store, or pull from one controller, with the revision that each node serves.
+///
+/// The node asks its store (etcd), or the controller that it is connected to; which one, is said on standard error.
 #[derive(Debug, Args)]
 pub struct NodesCommand {
     #[command(flatten)]
@@ -41,7 +43,10 @@ impl NodesCommand {
 
     fn list(&self) -> Result<(), ExitCause> {
         let node = AdminClient::new(&self.node)?;
-        let nodes = node.list("nodes")?.items;
+        let AdminList { items: nodes, answer } = node.list("nodes")?;
+        if let Some(told_by) = answer["told_by"].as_str() {
+            say!("told by {told_by}");
+        }
         let mut lines = format!("{:<40} {:<10} {:>12} {:<8} SET ASIDE\n", "NODE", "VERSION", "REVISION", "IN STEP");
         for one in &nodes {
             let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();

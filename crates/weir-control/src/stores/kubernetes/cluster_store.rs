@@ -20,7 +20,7 @@ use crate::stores::embedded::EmbeddedStore;
 use crate::stores::live::now_ms;
 use crate::stores::mailbox::Mailbox;
 use crate::stores::resources::{ResourceKey, ResourceSet, RevisionRecord};
-use crate::stores::shared::{NodeReport, OutsideChange, ServedContent, SharedStore};
+use crate::stores::shared::{KnownNodes, NodeReport, OutsideChange, ServedContent, SharedStore};
 use crate::stores::source::Wake;
 use crate::stores::store::{CommitFailure, ResourceStore, StoreFailure, Substitute};
 use crate::text::diagnostic::Diagnostic;
@@ -36,6 +36,8 @@ const COPY_EVERY: Duration = Duration::from_secs(1);
 
 /// Reports what the node serves. What follows the cluster ends when this is dropped.
 type ServedReporting = Box<dyn Fn(ControllerState) + Send + Sync>;
+/// Asks who knows the nodes, and waits for the answer.
+pub(super) type NodesQuery = Box<dyn Fn() -> Result<KnownNodes, String> + Send + Sync>;
 
 /// The resources of a cluster.
 pub(in crate::stores) struct ClusterStore {
@@ -45,6 +47,8 @@ pub(in crate::stores) struct ClusterStore {
     start: Mutex<ResourceSet>,
     report: Mutex<NodeReport>,
     reporting: Option<ServedReporting>,
+    /// `None`: nobody knows other nodes.
+    query: Option<NodesQuery>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -86,7 +90,7 @@ impl OpeningStore {
     pub(super) fn start(
         self,
         name: String,
-        reporting: ServedReporting,
+        (reporting, query): (ServedReporting, Option<NodesQuery>),
         (told, advice): (&dyn Fn(&str), &str),
         run: impl FnOnce(KeptCopy) + Send + 'static,
     ) -> Result<ClusterStore, StoreFailure> {
@@ -100,6 +104,7 @@ impl OpeningStore {
             start: Mutex::default(),
             report: Mutex::new(node_report(node)),
             reporting: Some(reporting),
+            query,
             thread: Some(thread),
         };
         let start = first_content(&store.mailbox, known, &store.name, told, advice)?;
@@ -263,10 +268,14 @@ impl SharedStore for ClusterStore {
         }
     }
 
-    fn nodes(&self) -> Result<Vec<NodeReport>, StoreFailure> {
-        // Nodes do not know each other. Their controllers, if they have some, know them.
+    fn nodes(&self) -> Result<KnownNodes, StoreFailure> {
+        if let Some(query) = &self.query {
+            return query().map_err(|problem| StoreFailure::away(problem, "see `configuration.store` at /status"));
+        }
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(vec![NodeReport { told_ms: now_ms(), ..report }])
+        let own = NodeReport { told_ms: now_ms(), ..report };
+        let told_by = "this node, since nodes that read a cluster do not know each other".to_owned();
+        Ok(KnownNodes { told_by, newest: None, list: vec![own] })
     }
 
     fn state(&self) -> StoreState {
@@ -276,6 +285,7 @@ impl SharedStore for ClusterStore {
 
 impl Drop for ClusterStore {
     fn drop(&mut self) {
+        drop(self.query.take());
         // What follows the cluster ends, with it the channel of its changes, and then the thread, which writes the rest of the copy.
         drop(self.reporting.take());
         if let Some(thread) = self.thread.take() {

@@ -3,6 +3,7 @@
 //! A thread pulls the state. Revisions of different controllers are not comparable, so each connection begins with all resources; they
 //! are compared with those that are known, and have revisions of this node alone.
 
+mod nodes;
 mod session;
 
 use std::collections::VecDeque;
@@ -54,12 +55,14 @@ pub(in crate::stores) fn pull(
     let (opening, followed) = OpeningStore::new("controller", node)?;
     let (serves, served) = watch::channel(ControllerState::default());
     let files = PullFiles { settings: settings.clone(), beside: beside.to_owned(), dns: dns.clone() };
-    let puller = Puller::new(files, opening.node.clone(), Arc::clone(&opening.mailbox), followed, served);
+    let (query, questions) = nodes::query();
+    let told_to = (Arc::clone(&opening.mailbox), followed);
+    let puller = Puller::new(files, opening.node.clone(), told_to, (served, questions));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| StoreFailure::new(format!("a runtime cannot be started: {error}"), ""))?;
     let name = format!("controller {}", settings.hosts.join(","));
     let reporting = move |state| drop(serves.send_replace(state));
-    opening.start(name, Box::new(reporting), (told, ADVICE), move |copy| {
+    opening.start(name, (Box::new(reporting), Some(query)), (told, ADVICE), move |copy| {
         runtime.block_on(async {
             let copying = tokio::spawn(copy.keep());
             puller.run().await;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use weir_client::{
     AnswerContent, CallSettings, HttpClient, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification,
@@ -22,6 +22,7 @@ use super::super::followed::FollowedSet;
 use super::super::lines::{
     MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, MOST_STATE, SILENCE, ServedReport, StateLine, StatusWriting,
 };
+use super::nodes::NodesQuestion;
 use super::{PullFiles, RevisionPairs};
 use crate::stores::mailbox::Mailbox;
 
@@ -46,6 +47,7 @@ pub(super) struct Puller {
     mailbox: Arc<Mailbox>,
     followed: FollowedSet,
     served: watch::Receiver<ControllerState>,
+    questions: mpsc::Receiver<NodesQuestion>,
     failures: u32,
 }
 
@@ -62,9 +64,7 @@ struct StoreDropped;
 
 /// An open stream of a controller.
 struct PullSession {
-    host: String,
-    client: HttpClient,
-    how: CallSettings,
+    calls: ControllerCalls,
     lines: LineReader,
     stream: String,
     statuses: StatusWriting,
@@ -72,17 +72,25 @@ struct PullSession {
     told: Option<ServedReport>,
 }
 
+/// Requests to a controller, over the connection of a stream.
+#[derive(Clone)]
+pub(super) struct ControllerCalls {
+    pub(super) host: String,
+    client: HttpClient,
+    how: CallSettings,
+}
+
 impl Puller {
     pub(super) fn new(
         files: PullFiles,
         node: String,
-        mailbox: Arc<Mailbox>,
-        followed: FollowedSet,
-        served: watch::Receiver<ControllerState>,
+        (mailbox, followed): (Arc<Mailbox>, FollowedSet),
+        (served, questions): (watch::Receiver<ControllerState>, mpsc::Receiver<NodesQuestion>),
     ) -> Puller {
         // A random first one, so that nodes that start together do not all use the same.
         let next = rand::random_range(0..files.settings.hosts.len().max(1));
-        Puller { controllers: KnownControllers { files, node, next }, mailbox, followed, served, failures: 0 }
+        let controllers = KnownControllers { files, node, next };
+        Puller { controllers, mailbox, followed, served, questions, failures: 0 }
     }
 
     pub(super) async fn run(mut self) {
@@ -126,6 +134,10 @@ impl Puller {
                         return Err(StoreDropped);
                     }
                 },
+                Some(question) = self.questions.recv() => {
+                    question.pass_on(session.calls.clone());
+                    continue;
+                }
                 // Lines are read meanwhile: a controller that does not answer must not delay what another one says.
                 found = search.next(|| self.controllers.look()), if !session.statuses.is_here => PullTurn::Looked(found),
             };
@@ -145,7 +157,7 @@ impl Puller {
             };
             search.is_for(&session.statuses);
             if let Err(problem) = done {
-                return Ok(format!("{}: {problem}", session.host));
+                return Ok(format!("{}: {problem}", session.calls.host));
             }
         }
     }
@@ -162,7 +174,7 @@ impl Puller {
             StateLine::Delete(key) => self.followed.remove(key),
             StateLine::End(revision) => {
                 session.lines.begin_state();
-                self.mailbox.state(true, &session.host, None);
+                self.mailbox.state(true, &session.calls.host, None);
                 session.pairs.add(self.followed.publish(), revision);
                 return Ok(true);
             }
@@ -297,8 +309,8 @@ impl PullSession {
         let StateLine::State { stream, statuses, .. } = lines.next().await? else {
             return Err("its stream does not begin with a state; is it a controller of Weir?".to_owned());
         };
-        let (host, pairs) = (host.to_owned(), RevisionPairs::default());
-        Ok(PullSession { host, client, how, lines, stream, statuses, pairs, told: None })
+        let calls = ControllerCalls { host: host.to_owned(), client, how };
+        Ok(PullSession { calls, lines, stream, statuses, pairs: RevisionPairs::default(), told: None })
     }
 
     /// Says that this node ends, so that it is not waited for. If that cannot be said, it is waited for a short time.
@@ -309,13 +321,27 @@ impl PullSession {
 
     async fn send(&self, report: &ServedReport) -> Result<(), String> {
         let text = serde_json::to_vec(report).expect("it has text keys alone");
-        let request = request(&self.host, "POST", "/v1/report", text.into())?;
-        let answer = timeout(REPORT, self.client.call(&request.0, request.1, &self.how)).await;
+        let ControllerCalls { host, client, how } = &self.calls;
+        let request = request(host, "POST", "/v1/report", text.into())?;
+        let answer = timeout(REPORT, client.call(&request.0, request.1, how)).await;
         let answer = answer.map_err(|_| format!("it does not take a report within {REPORT:?}"))?;
         let answer = answer.map_err(|error| error.to_string())?;
         match answer.status() {
             status if status.is_success() => Ok(()),
             status => Err(format!("it answers a report with {status}")),
+        }
+    }
+}
+
+impl ControllerCalls {
+    /// The content at a path, of at most so many bytes.
+    pub(super) async fn get(&self, path: &str, max_content_bytes: usize) -> Result<Bytes, String> {
+        let request = request(&self.host, "GET", path, Bytes::new())?;
+        let how = CallSettings { max_content_bytes, ..self.how.clone() };
+        let answer = self.client.call(&request.0, request.1, &how).await.map_err(|error| error.to_string())?;
+        match answer.status() {
+            StatusCode::OK => Ok(answer.into_body()),
+            status => Err(format!("it answers with {status}")),
         }
     }
 }
