@@ -140,6 +140,12 @@ impl RunningController {
         self.program.crash();
     }
 
+    /// Ends the process as a service manager does.
+    #[track_caller]
+    pub fn end(&mut self) {
+        assert!(self.program.end().success());
+    }
+
     /// Starts it again, after a crash.
     #[track_caller]
     pub fn restart(&mut self) {

@@ -9,7 +9,7 @@ use weir_testkit::{DEADLINE, eventually};
 use crate::controllers::{cluster, is_accepted};
 use crate::objects::{gateway, route};
 use crate::pulling::{MutualTrust, RunningController, ScriptedNode, pulling_from, report_newest};
-use crate::stand_in::StandIn;
+use crate::stand_in::{ObjectPath, StandIn};
 
 fn is_writer(controller: &RunningController) -> bool {
     controller.page()["leader"] == true
@@ -46,6 +46,24 @@ fn a_new_writer_waits_for_the_nodes_of_the_one_before() {
         is_written
     });
     assert!(waited > 0);
+}
+
+#[test]
+fn a_controller_that_ends_leaves_the_writing_to_another_one() {
+    let (cluster, _origin) = cluster();
+    let trust = MutualTrust::new();
+    let [mut writer, other] = writer_and_other(&cluster, &trust);
+    let name = writer.page()["writer"].clone();
+    writer.end();
+    let lease = ObjectPath {
+        plural: "leases".to_owned(),
+        namespace: Some("weir-system".to_owned()),
+        name: Some("weir-status-writer".to_owned()),
+    };
+    let lease = cluster.objects().get(&lease).expect("it is there");
+    assert_ne!(lease["spec"]["holderIdentity"], name);
+    eventually("the other one writes", DEADLINE, || is_writer(&other));
+    assert_eq!(other.page()["statuses_wait_for_nodes"], true);
 }
 
 #[test]

@@ -70,6 +70,9 @@ pub trait Cluster: Send + Sync + 'static {
         lease: &'a LeaseRequest,
         stale: Option<&'a str>,
     ) -> BoxFuture<'a, Result<LeaseAnswer, ClusterError>>;
+
+    /// Gives a Lease up if `lease.holder` has it, so that another process need not wait until it is over.
+    fn release_lease<'a>(&'a self, lease: &'a LeaseRequest) -> BoxFuture<'a, Result<(), ClusterError>>;
 }
 
 /// A Lease, and who wants it.
@@ -86,8 +89,8 @@ pub struct LeaseRequest {
 /// Who has a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseAnswer {
-    /// This process; `before` had it until now, nobody if it is empty.
-    Held { before: String },
+    /// This process. `before` had it until now, or has given it up if it is empty; `None`: nobody has ever had it.
+    Held { before: Option<String> },
     /// `mark` changes with each renewal. `holder` is empty if it is not known.
     HeldByOther { holder: String, mark: String },
 }

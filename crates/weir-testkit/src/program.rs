@@ -1,13 +1,14 @@
 //! Third-party servers as processes of a test.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::{env, fs};
 
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use crate::place::TempDir;
 use crate::skipped::skipped;
+use crate::wait::{DEADLINE, eventually};
 
 /// A running server. Dropping it ends its process.
 pub struct Program {
@@ -78,6 +79,18 @@ impl Program {
     pub fn crash(&mut self) {
         self.signal(Signal::KILL);
         self.child.wait().expect("it is a child of ours");
+    }
+
+    /// Ends the process as a service manager does (SIGTERM), and waits for it.
+    #[track_caller]
+    pub fn end(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        let mut ended = None;
+        eventually("the process ends", DEADLINE, || {
+            ended = self.child.try_wait().expect("it is a child of ours");
+            ended.is_some()
+        });
+        ended.expect("it has ended")
     }
 
     #[track_caller]

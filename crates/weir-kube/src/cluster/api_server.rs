@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use k8s_openapi::jiff::Timestamp;
@@ -77,6 +78,15 @@ impl ApiServer {
     /// Its URL.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The Leases beside one.
+    fn leases(&self, lease: &LeaseRequest) -> Api<Lease> {
+        let namespace = match lease.namespace.is_empty() {
+            true => self.client.default_namespace(),
+            false => &lease.namespace,
+        };
+        Api::namespaced(self.client.clone(), namespace)
     }
 
     fn api<K>(&self, kind: Kind, version: &'static str, namespace: Option<&str>) -> Api<K>
@@ -202,11 +212,11 @@ impl Cluster for ApiServer {
         lease: &'a LeaseRequest,
         stale: Option<&'a str>,
     ) -> BoxFuture<'a, Result<LeaseAnswer, ClusterError>> {
-        let namespace = match lease.namespace.is_empty() {
-            true => self.client.default_namespace(),
-            false => &lease.namespace,
-        };
-        Box::pin(lease::hold(Api::namespaced(self.client.clone(), namespace), lease, stale))
+        Box::pin(lease::hold(self.leases(lease), lease, stale))
+    }
+
+    fn release_lease<'a>(&'a self, lease: &'a LeaseRequest) -> BoxFuture<'a, Result<(), ClusterError>> {
+        Box::pin(lease::release(self.leases(lease), lease))
     }
 }
 

@@ -123,6 +123,13 @@ impl Controller {
         }
     }
 
+    /// Takes part in the election no more, before the process ends.
+    pub async fn give_up(&self) {
+        if let Some(leadership) = &self.leadership {
+            leadership.give_up().await;
+        }
+    }
+
     /// The name of the process that writes them, as in [`ElectionSettings`]; empty if it is not known.
     pub fn writer(&self) -> String {
         self.leadership.as_ref().map(Leadership::holder).unwrap_or_default()

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{Cluster, LeaseAnswer, LeaseRequest};
 
@@ -12,6 +13,8 @@ const LEASE: Duration = Duration::from_secs(15);
 /// After this time without renewal, the holder writes no more: well before another process may.
 const RENEWED_WITHIN: Duration = Duration::from_secs(10);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
+/// How long the end of a process waits until the Lease has been given up.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Where the Lease is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +36,16 @@ pub struct Tenure {
 
 /// Which process may write, as far as this one knows.
 #[derive(Clone, Default)]
-pub(super) struct Leadership(Arc<Mutex<KnownLease>>);
+pub(super) struct Leadership(Arc<SharedLeadership>);
+
+#[derive(Default)]
+struct SharedLeadership {
+    known: Mutex<KnownLease>,
+    /// The election is to end.
+    end: Notify,
+    /// It has ended.
+    ended: Notify,
+}
 
 #[derive(Default)]
 struct KnownLease {
@@ -62,17 +74,23 @@ impl Leadership {
         self.known().holder.clone()
     }
 
+    /// Ends the election, and gives the Lease up if this process has it: within a short time, or not.
+    pub(super) async fn give_up(&self) {
+        self.0.end.notify_one();
+        let _ = timeout(FAREWELL, self.0.ended.notified()).await;
+    }
+
     fn known(&self) -> MutexGuard<'_, KnownLease> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl KnownLease {
     /// This process has it, by a request that was made at `asked`; `before` had it until then.
-    fn held(&mut self, own: &str, before: &str, asked: Instant) {
-        let is_renewal = before == own && self.tenure.is_some();
+    fn held(&mut self, own: &str, before: Option<&str>, asked: Instant) {
+        let is_renewal = before == Some(own) && self.tenure.is_some();
         if !is_renewal {
-            let follows_another = self.has_seen_another || !before.is_empty();
+            let follows_another = self.has_seen_another || before.is_some();
             self.tenure = Some(Tenure { since: Instant::now(), follows_another });
         }
         self.renewed = Some(asked);
@@ -94,7 +112,17 @@ pub(super) async fn elect(cluster: Arc<dyn Cluster>, settings: ElectionSettings,
     let mut other: Option<(String, Instant)> = None;
     let mut is_failing = false;
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = leadership.0.end.notified() => {
+                if std::mem::take(&mut *leadership.known()).tenure.is_some()
+                    && let Err(error) = cluster.release_lease(&request).await
+                {
+                    tracing::warn!(lease = %request.name, %error, "the Lease of the status writer cannot be given up, others wait until it is over");
+                }
+                return leadership.0.ended.notify_one();
+            }
+        }
         // Only this process' clock counts, and only how long it has seen the same renewal: clocks of machines differ.
         let stale = other.as_ref().filter(|(_, since)| since.elapsed() > LEASE).map(|(mark, _)| mark.as_str());
         let asked = Instant::now();
@@ -102,7 +130,7 @@ pub(super) async fn elect(cluster: Arc<dyn Cluster>, settings: ElectionSettings,
         match cluster.hold_lease(&request, stale).await {
             Ok(LeaseAnswer::Held { before }) => {
                 is_failing = false;
-                leadership.known().held(&request.holder, &before, asked);
+                leadership.known().held(&request.holder, before.as_deref(), asked);
                 other = None;
             }
             Ok(LeaseAnswer::HeldByOther { holder, mark }) => {
@@ -143,14 +171,14 @@ mod tests {
     #[test]
     fn a_tenure_lasts_until_another_process_has_the_lease() {
         let mut lease = KnownLease::default();
-        lease.held("own", "", Instant::now());
+        lease.held("own", None, Instant::now());
         let (follows_another, since) = tenure(&lease);
-        assert!(!follows_another, "the Lease was free");
-        lease.held("own", "own", Instant::now());
+        assert!(!follows_another, "nobody has ever had the Lease");
+        lease.held("own", Some("own"), Instant::now());
         assert_eq!(tenure(&lease), (false, since), "a renewal");
         lease.held_by_other("another".to_owned());
         assert_eq!((lease.tenure, &*lease.holder), (None, "another"));
-        lease.held("own", "another", Instant::now());
+        lease.held("own", Some("another"), Instant::now());
         assert!(tenure(&lease).0 && tenure(&lease).1 > since);
         assert_eq!(lease.holder, "own");
     }
@@ -159,10 +187,12 @@ mod tests {
     fn a_lease_that_was_deleted_is_that_of_the_process_that_had_it() {
         let mut lease = KnownLease::default();
         lease.held_by_other("another".to_owned());
-        lease.held("own", "", Instant::now());
+        lease.held("own", None, Instant::now());
         assert!(tenure(&lease).0);
-        let mut restarted = KnownLease::default();
-        restarted.held("own", "own", Instant::now());
-        assert!(tenure(&restarted).0, "another process of the same name");
+        for (before, which) in [("own", "another process of the same name"), ("", "one that has given it up")] {
+            let mut new = KnownLease::default();
+            new.held("own", Some(before), Instant::now());
+            assert!(tenure(&new).0, "{which}");
+        }
     }
 }

@@ -87,7 +87,7 @@ fn run(runtime: &Runtime, controller: Controller, feed: &StateFeed, mut stopped:
         loop {
             tokio::select! {
                 // An error means that this was dropped, which ends it as well.
-                _ = &mut stopped => return,
+                _ = &mut stopped => return controller.give_up().await,
                 _ = looks.tick() => {}
             }
             if controller.has_ended() {
@@ -153,6 +153,10 @@ mod tests {
         }
 
         fn hold_lease<'a>(&'a self, _: &'a LeaseRequest, _: Option<&'a str>) -> Asked<'a, LeaseAnswer> {
+            unreachable!("there is no election")
+        }
+
+        fn release_lease<'a>(&'a self, _: &'a LeaseRequest) -> Asked<'a, ()> {
             unreachable!("there is no election")
         }
     }

@@ -19,7 +19,7 @@ pub(super) async fn hold(
         None => {
             let metadata = ObjectMeta { name: Some(request.name.clone()), ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(spec(request, None, now)) };
-            (within(api.create(&PostParams::default(), &lease)).await, LeaseSpec::default(), String::new())
+            (within(api.create(&PostParams::default(), &lease)).await, None, String::new())
         }
         Some(mut lease) => {
             let before = lease.spec.take().unwrap_or_default();
@@ -27,16 +27,27 @@ pub(super) async fn hold(
             if !is_own(&before, request) && !is_free(&before) && stale != Some(&*mark) {
                 return Ok(LeaseAnswer::HeldByOther { holder: holder(&before), mark });
             }
-            lease.spec = Some(spec(request, Some(before.clone()), now));
-            (within(api.replace(&request.name, &PostParams::default(), &lease)).await, before, mark)
+            let holder = holder(&before);
+            lease.spec = Some(spec(request, Some(before), now));
+            (within(api.replace(&request.name, &PostParams::default(), &lease)).await, Some(holder), mark)
         }
     };
     match written {
-        Ok(_) => Ok(LeaseAnswer::Held { before: holder(&before) }),
+        Ok(_) => Ok(LeaseAnswer::Held { before }),
         // Another process was faster; which one, the next request says.
         Err(error) if error.is_conflict() => Ok(LeaseAnswer::HeldByOther { holder: String::new(), mark }),
         Err(error) => Err(error),
     }
+}
+
+/// Gives a Lease up that this process has. What it says of the time stays: it was held.
+pub(super) async fn release(api: Api<Lease>, request: &LeaseRequest) -> Result<(), ClusterError> {
+    let Some(mut lease) = within(api.get_opt(&request.name)).await? else { return Ok(()) };
+    match &mut lease.spec {
+        Some(spec) if is_own(spec, request) => spec.holder_identity = None,
+        _ => return Ok(()),
+    }
+    within(api.replace(&request.name, &PostParams::default(), &lease)).await.map(drop)
 }
 
 /// Names a renewal.

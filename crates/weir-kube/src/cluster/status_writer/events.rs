@@ -166,6 +166,10 @@ mod tests {
         ) -> BoxFuture<'a, Result<LeaseAnswer, ClusterError>> {
             unreachable!("only Events are written")
         }
+
+        fn release_lease<'a>(&'a self, _: &'a LeaseRequest) -> BoxFuture<'a, Result<(), ClusterError>> {
+            unreachable!("only Events are written")
+        }
     }
 
     fn event(namespace: &str, name: &str, message: String) -> KnownEvent {
