@@ -67,6 +67,22 @@ fn copies_go_to_a_path_of_their_own_and_only_of_what_is_forwarded() {
 }
 
 #[test]
+fn copies_have_the_host_that_is_set_for_them() {
+    let (origin, other) = (Origin::serving(|_| Answer::ok("ok")), Origin::serving(|_| Answer::ok("")));
+    let plugins = format!(
+        "{{ proxy-mirror: {{ targets: [{{ host: \"http://{0}\", path: /own, host_header: \"Copies.example:81\" }}, {{ host: \"http://{0}\", path: /same }}] }} }}",
+        other.addr()
+    );
+    let gateway = gateway(&origin, &plugins);
+    let answer = gateway.client().ask("GET /1 HTTP/1.1\r\nHost: shop.example\r\n\r\n").expect("an answer");
+    assert_eq!((answer.status, origin.requests()[0].headers.get("host")), (200, Some("shop.example")));
+    for copy in other.wait_requests(2) {
+        let host = if copy.target == "/own" { "Copies.example:81" } else { "shop.example" };
+        assert_eq!(copy.headers.get("host"), Some(host), "{}", copy.target);
+    }
+}
+
+#[test]
 fn failed_and_dropped_copies_do_not_affect_clients() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let gone = format!("{{ proxy-mirror: {{ host: \"http://127.0.0.1:{}\" }} }}", free_port());

@@ -16,7 +16,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("media.yaml", &[]),
     ("microservices.yaml", &[]),
     ("oauth.yaml", &["there is no Secret `wiki-tls`"]),
-    ("shop.yaml", &["`mirror-host`"]),
+    ("shop.yaml", &[]),
 ];
 
 #[test]

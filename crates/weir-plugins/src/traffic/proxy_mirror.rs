@@ -12,6 +12,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{CallError, IdleConnections};
+use weir_plugin::proto::authority::HostPort;
 use weir_plugin::{
     Build, CollectAll, ConfigError, Definition, Exchange, Filter, Flow, Held, NoteKey, PerWorker, Phases, Plugin,
     Stage, Stop, state,
@@ -38,6 +39,8 @@ pub struct ProxyMirror {
     /// `replace`: `path` replaces the path of the request. `prefix`: `path` is prepended to the path of the request.
     #[serde(default)]
     path_concat_mode: PathConcatMode,
+    /// The `Host` of the copies, optionally with a port. Without it, that of the request. Not in APISIX.
+    host_header: Option<String>,
     /// The fraction of requests that are copied, from 0.00001 to 1.
     #[serde(default = "default_sample_ratio")]
     #[schemars(range(min = 0.00001, max = 1.0))]
@@ -59,6 +62,8 @@ struct TargetOptions {
     /// `replace`: `path` replaces the path of the request. `prefix`: `path` is prepended to the path of the request.
     #[serde(default)]
     path_concat_mode: PathConcatMode,
+    /// The `Host` of the copies, optionally with a port. Without it, that of the request. Not in APISIX.
+    host_header: Option<String>,
     /// The fraction of requests that are copied, from 0.00001 to 1.
     #[serde(default = "default_sample_ratio")]
     #[schemars(range(min = 0.00001, max = 1.0))]
@@ -93,18 +98,19 @@ impl Definition for ProxyMirror {
     const EXAMPLE: &'static str = "proxy-mirror: { host: \"http://127.0.0.1:9797\", sample_ratio: 0.1 }";
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let ProxyMirror { host, path, path_concat_mode, sample_ratio, targets } = self;
+        let ProxyMirror { host, path, path_concat_mode, host_header, sample_ratio, targets } = self;
         let targets = match (host, targets) {
             (Some(host), None) => {
-                let only = TargetOptions { host, path, path_concat_mode, sample_ratio };
+                let only = TargetOptions { host, path, path_concat_mode, host_header, sample_ratio };
                 Box::new([only.compile("", build)?]) as Box<[MirrorTarget]>
             }
-            (None, Some(targets)) if path.is_none() => {
+            (None, Some(targets)) if path.is_none() && host_header.is_none() => {
                 let compile = |(index, one): (usize, TargetOptions)| one.compile(&format!("targets[{index}]."), build);
                 targets.into_iter().enumerate().map(compile).collect_all()?
             }
             (None, Some(_)) => {
-                return Err(ConfigError::new("path", "belongs to `host`; write it into each entry of `targets`"));
+                let option = if path.is_some() { "path" } else { "host_header" };
+                return Err(ConfigError::new(option, "belongs to `host`; write it into each entry of `targets`"));
             }
             (host, targets) => {
                 return Err(ConfigError::one_of(&[("host", host.is_some()), ("targets", targets.is_some())]));
@@ -128,6 +134,11 @@ impl TargetOptions {
             let problem = "must begin with `/`, be longer than `/`, and contain neither `?` nor `&`";
             build.fault(format!("{prefix}path"), problem);
         }
+        let is_host = |text: &String| HostPort::parse(text.as_bytes()).is_ok();
+        if self.host_header.as_ref().is_some_and(|text| !is_host(text)) {
+            build.fault(format!("{prefix}host_header"), "is not a host with an optional port, as api.example:8080");
+        }
+        let host_header = self.host_header.as_ref().and_then(|text| HeaderValue::from_str(text).ok());
         if self.host.starts_with("grpc") {
             return wrong("host", "must begin with `http://` or `https://`; gRPC is not copied");
         }
@@ -139,7 +150,7 @@ impl TargetOptions {
         }
         let tally = tally_of(&service.name());
         let TargetOptions { path, path_concat_mode: mode, sample_ratio, .. } = self;
-        Ok(MirrorTarget { tally, service, path, mode, sample_ratio })
+        Ok(MirrorTarget { tally, service, path, mode, host_header, sample_ratio })
     }
 }
 
@@ -189,6 +200,7 @@ struct MirrorTarget {
     service: HttpService,
     path: Option<String>,
     mode: PathConcatMode,
+    host_header: Option<HeaderValue>,
     sample_ratio: f64,
     tally: Arc<MirrorTally>,
 }
@@ -296,7 +308,9 @@ impl MirrorTarget {
                 fields.append(name, HeaderValue::from_bytes(value).ok()?);
             }
         }
-        if !request.authority().is_empty() {
+        if let Some(host) = &self.host_header {
+            fields.insert(HOST, host.clone());
+        } else if !request.authority().is_empty() {
             fields.insert(HOST, HeaderValue::from_bytes(request.authority()).ok()?);
         }
         let (content, held) = content.clone();
@@ -338,6 +352,9 @@ mod tests {
             ),
             (json!({"targets": [{"host": "http://a"}, {"host": "a:1"}]}), "targets[1].host: `a:1` is not a URL"),
             (json!({"targets": [{"host": "http://a"}], "path": "/b"}), "path: belongs to `host`"),
+            (json!({"targets": [{"host": "http://a"}], "host_header": "b"}), "host_header: belongs to `host`"),
+            (json!({"host": "http://a", "host_header": "b/c"}), "host_header: is not a host"),
+            (json!({"targets": [{"host": "http://a", "host_header": ""}]}), "targets[0].host_header: is not a host"),
             (json!({"host": "a:1"}), "host: `a:1` is not a URL"),
             (json!({"host": "grpc://a:1"}), "host: must begin with"),
             (json!({"host": "http://a/b"}), "host: has a path"),

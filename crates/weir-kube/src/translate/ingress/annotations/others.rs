@@ -11,9 +11,9 @@ pub(super) const TABLE: &[Annotation] = &[
     annotation(
         "mirror-target",
         Reads::Url,
-        Differs(mirror),
+        Served(mirror),
         OPTIONAL,
-        "`proxy-mirror`. Copies have the `Host` of the request, not that of the target.",
+        "`proxy-mirror`. Copies have the host of the target in `Host`, without its port.",
     ),
     annotation(
         "mirror-request-body",
@@ -22,7 +22,7 @@ pub(super) const TABLE: &[Annotation] = &[
         OPTIONAL,
         "As `on`: copies have the body, up to 1 MiB.",
     ),
-    annotation("mirror-host", Reads::Text, Told, OPTIONAL, "Copies have the `Host` of the request."),
+    annotation("mirror-host", Reads::Text, With("mirror-target"), OPTIONAL, "`proxy-mirror.host_header`."),
     annotation(
         "custom-headers",
         Reads::Object,
@@ -126,7 +126,17 @@ fn mirror(given: &Given, settings: &mut IngressSettings) -> Result<(), String> {
     if host.is_empty() || scheme.starts_with('$') {
         return Err(format!("`{target}` has no host"));
     }
-    let mut options = json!({ "host": format!("{scheme}://{host}") });
+    let name = match host.rsplit_once(':') {
+        // The last colon of an IPv6 address stands within brackets.
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let host_header = given.text("mirror-host").filter(|text| !text.is_empty()).unwrap_or(name);
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    if !host_header.bytes().all(is_host) {
+        return Err(format!("`{host_header}` of `mirror-host` is not the name of a host"));
+    }
+    let mut options = json!({ "host": format!("{scheme}://{host}"), "host_header": host_header });
     match path {
         "" | "$request_uri" | "/$request_uri" => {}
         path => match path.strip_suffix("$request_uri") {

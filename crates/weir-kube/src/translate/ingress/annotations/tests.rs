@@ -91,10 +91,30 @@ fn upstreams_get_what_belongs_to_them() {
 #[test]
 fn a_mirror_gets_the_path_that_its_target_states() {
     let options = |target| treated(&[("mirror-target", target)]).0.plugins["proxy-mirror"].clone();
-    assert_eq!(options("https://a.example$request_uri"), serde_json::json!({ "host": "https://a.example" }));
-    let below = serde_json::json!({ "host": "http://a.example:81", "path": "/copy", "path_concat_mode": "prefix" });
+    let whole = serde_json::json!({ "host": "https://a.example", "host_header": "a.example" });
+    assert_eq!(options("https://a.example$request_uri"), whole);
+    let below = serde_json::json!({
+        "host": "http://a.example:81", "host_header": "a.example", "path": "/copy", "path_concat_mode": "prefix",
+    });
     assert_eq!(options("http://a.example:81/copy$request_uri"), below);
     assert_eq!(treated(&[("mirror-target", "http://a.example/$arg_x")]).1[0].treatment, Treatment::Left);
+}
+
+#[test]
+fn copies_have_the_host_of_the_target_or_of_an_annotation() {
+    let host = |target, more: &[(&'static str, &'static str)]| {
+        let (settings, remarks) = treated(&[&[("mirror-target", target)], more].concat());
+        (settings.plugins.get("proxy-mirror").map(|options| options["host_header"].clone()), remarks[0].treatment)
+    };
+    for (target, more, name) in [
+        ("http://[fd00::1]:81", &[][..], "[fd00::1]"),
+        ("http://[fd00::1]", &[], "[fd00::1]"),
+        ("http://a.example:81", &[("mirror-host", "b.example:82")], "b.example:82"),
+        ("http://a.example:81", &[("mirror-host", "")], "a.example"),
+    ] {
+        assert_eq!(host(target, more), (Some(name.into()), Treatment::Served), "{target}");
+    }
+    assert_eq!(host("http://a.example", &[("mirror-host", "$host")]), (None, Treatment::Left));
 }
 
 #[test]
