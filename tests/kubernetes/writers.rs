@@ -1,5 +1,6 @@
 //! Which controller writes statuses, and how nodes and it find each other.
 
+use std::fs;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -151,4 +152,46 @@ fn a_controller_that_does_not_answer_delays_nothing_that_another_one_says() {
         is_open(&connection)
     });
     assert!(!is_writer(&controller));
+}
+
+/// How many connections to these ports are open.
+fn open_connections(ports: [u16; 2]) -> usize {
+    const ESTABLISHED: &str = "01";
+    let table = fs::read_to_string("/proc/net/tcp").expect("this is Linux");
+    let is_one = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().take(4).collect();
+        let [_, _, remote, state] = fields[..] else { return false };
+        state == ESTABLISHED && ports.iter().any(|port| remote.ends_with(&format!(":{port:04X}")))
+    };
+    table.lines().filter(is_one).count()
+}
+
+#[test]
+fn a_look_for_the_writer_leaves_no_connection_open() {
+    let (cluster, _origin) = cluster();
+    cluster.apply([lease_of_another(0)]);
+    let trust = MutualTrust::new();
+    let controllers = [RunningController::ready(&cluster, &trust), RunningController::ready(&cluster, &trust)];
+    let [one, other] = controllers.each_ref().map(|controller| controller.address);
+    let closing = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
+    let of_closing = closing.local_addr().expect("it has an address");
+    let edge = pulling_from(&cluster, &trust, &[one, other, of_closing], "");
+    edge.wait("/orders", 200);
+    closing.set_nonblocking(true).expect("it is a socket");
+    let (mut renewal, mut looks) = (0, 0);
+    let mut renew = || {
+        renewal += 1;
+        cluster.apply([lease_of_another(renewal)]);
+    };
+    // It looks at one after the other, so between two of these it has looked at a controller that does not write.
+    eventually("it has looked at all of them", DEADLINE, || {
+        renew();
+        looks += std::iter::from_fn(|| closing.accept().ok()).count();
+        looks >= 2
+    });
+    eventually("nothing but its stream is open", DEADLINE, || {
+        renew();
+        open_connections([one.port(), other.port()]) == 1
+    });
+    assert!(!controllers.iter().any(is_writer));
 }

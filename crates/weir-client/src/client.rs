@@ -106,6 +106,11 @@ impl HttpClient {
         self.follow(to, request, how, Instant::now() + how.timeout).await
     }
 
+    /// Keeps the connections of these settings to this origin for no further call of this thread. They close with the calls in progress.
+    pub fn forget(&self, to: &ServiceUrl, how: &CallSettings) {
+        pool::forget(&self.connection_key(to, how));
+    }
+
     pub(crate) fn connection_key(&self, to: &ServiceUrl, how: &CallSettings) -> ConnectionKey {
         ConnectionKey {
             settings: self.0.settings.clone(),

@@ -161,6 +161,16 @@ pub(crate) fn forget_http2(key: &ConnectionKey) {
     });
 }
 
+/// Removes the connections of a key, whatever runtime they belong to. It may be called where there is none.
+pub(crate) fn forget(key: &ConnectionKey) {
+    // The thread may be ending, and its pool gone.
+    let _ = POOL.try_with(|pool| {
+        if let Ok(mut pool) = pool.try_borrow_mut() {
+            pool.idle.retain(|(_, other), _| other != key);
+        }
+    });
+}
+
 /// Puts a connection into the pool for the next call.
 pub(crate) fn keep(key: &ConnectionKey, connection: PooledConnection, settings: IdleConnections) {
     if settings.max_per_origin == 0 {

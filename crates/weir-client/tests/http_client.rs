@@ -416,6 +416,23 @@ fn interim_responses_that_come_with_the_response_are_counted() {
 }
 
 #[test]
+fn a_connection_that_is_to_be_forgotten_is_not_used_again() {
+    run(async {
+        let server = Server::start_http2(None).await;
+        let (client, to) = (HttpClient::default(), url(server.url("/")));
+        let how = CallSettings { protocol: HttpProtocol::Http2, ..patient() };
+        let other = CallSettings { protocol: HttpProtocol::Http2, ..hasty() };
+        for connections in [1, 1, 2] {
+            if connections == 2 {
+                client.forget(&to, &other);
+            }
+            client.call(&to, get(), &how).await.expect("an answer");
+            assert_eq!(server.connections(), connections);
+        }
+    });
+}
+
+#[test]
 fn endless_frames_of_http2_are_an_error() {
     // A HEADERS frame with `:status: 102`, and a PING.
     let interim = b"\0\0\x05\x01\x04\0\0\0\x01\x08\x03102".to_vec();

@@ -40,9 +40,9 @@ impl NodesQuestion {
         tokio::spawn(async move {
             let asked = timeout(PATIENCE, calls.get("/v1/nodes", MOST_BYTES)).await;
             let asked = asked.unwrap_or_else(|_| Err("it does not answer".to_owned()));
-            let known = asked.and_then(|text| known(&text, &calls.host));
+            let known = asked.and_then(|text| known(&text, calls.host()));
             // It fails if nobody waits any more.
-            let _ = self.0.send(known.map_err(|problem| format!("{}: {problem}", calls.host)));
+            let _ = self.0.send(known.map_err(|problem| format!("{}: {problem}", calls.host())));
         });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{Request, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -74,10 +74,20 @@ struct PullSession {
 
 /// Requests to a controller, over the connection of a stream.
 #[derive(Clone)]
-pub(super) struct ControllerCalls {
-    pub(super) host: String,
+pub(super) struct ControllerCalls(Arc<ControllerConnection>);
+
+/// It closes when this is dropped.
+struct ControllerConnection {
+    host: String,
+    url: ServiceUrl,
     client: HttpClient,
     how: CallSettings,
+}
+
+impl Drop for ControllerConnection {
+    fn drop(&mut self) {
+        self.client.forget(&self.url, &self.how);
+    }
 }
 
 impl Puller {
@@ -157,7 +167,7 @@ impl Puller {
             };
             search.is_for(&session.statuses);
             if let Err(problem) = done {
-                return Ok(format!("{}: {problem}", session.calls.host));
+                return Ok(format!("{}: {problem}", session.calls.host()));
             }
         }
     }
@@ -174,7 +184,7 @@ impl Puller {
             StateLine::Delete(key) => self.followed.remove(key),
             StateLine::End(revision) => {
                 session.lines.begin_state();
-                self.mailbox.state(true, &session.calls.host, None);
+                self.mailbox.state(true, &session.calls.host(), None);
                 session.pairs.add(self.followed.publish(), revision);
                 return Ok(true);
             }
@@ -293,11 +303,12 @@ impl PullSession {
             max_content_bytes: usize::MAX,
             max_redirects: 0,
         };
+        let url = ServiceUrl::parse(host).map_err(|error| error.to_string())?;
+        let calls = ControllerCalls(Arc::new(ControllerConnection { host: host.to_owned(), url, client, how }));
         let name = utf8_percent_encode(node, NON_ALPHANUMERIC);
         let only = if if_writer { "&if=writer" } else { "" };
         let path = format!("/v1/state?node={name}&version={}{only}", env!("CARGO_PKG_VERSION"));
-        let request = request(host, "GET", &path, Bytes::new())?;
-        let answer = client.open(&request.0, request.1, &how).await.map_err(|error| error.to_string())?;
+        let answer = calls.open(&path).await?;
         let status = answer.status();
         let mut content = answer.into_body();
         if status != StatusCode::OK {
@@ -309,7 +320,6 @@ impl PullSession {
         let StateLine::State { stream, statuses, .. } = lines.next().await? else {
             return Err("its stream does not begin with a state; is it a controller of Weir?".to_owned());
         };
-        let calls = ControllerCalls { host: host.to_owned(), client, how };
         Ok(PullSession { calls, lines, stream, statuses, pairs: RevisionPairs::default(), told: None })
     }
 
@@ -321,11 +331,8 @@ impl PullSession {
 
     async fn send(&self, report: &ServedReport) -> Result<(), String> {
         let text = serde_json::to_vec(report).expect("it has text keys alone");
-        let ControllerCalls { host, client, how } = &self.calls;
-        let request = request(host, "POST", "/v1/report", text.into())?;
-        let answer = timeout(REPORT, client.call(&request.0, request.1, how)).await;
-        let answer = answer.map_err(|_| format!("it does not take a report within {REPORT:?}"))?;
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = timeout(REPORT, self.calls.post("/v1/report", text.into())).await;
+        let answer = answer.map_err(|_| format!("it does not take a report within {REPORT:?}"))??;
         match answer.status() {
             status if status.is_success() => Ok(()),
             status => Err(format!("it answers a report with {status}")),
@@ -334,11 +341,26 @@ impl PullSession {
 }
 
 impl ControllerCalls {
+    pub(super) fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    async fn open(&self, path: &str) -> Result<Response<AnswerContent>, String> {
+        let ControllerConnection { url, client, how, .. } = &*self.0;
+        client.open(url, request(Method::GET, path, Bytes::new())?, how).await.map_err(|error| error.to_string())
+    }
+
+    async fn post(&self, path: &str, body: Bytes) -> Result<Response<Bytes>, String> {
+        let ControllerConnection { url, client, how, .. } = &*self.0;
+        client.call(url, request(Method::POST, path, body)?, how).await.map_err(|error| error.to_string())
+    }
+
     /// The content at a path, of at most so many bytes.
     pub(super) async fn get(&self, path: &str, max_content_bytes: usize) -> Result<Bytes, String> {
-        let request = request(&self.host, "GET", path, Bytes::new())?;
-        let how = CallSettings { max_content_bytes, ..self.how.clone() };
-        let answer = self.client.call(&request.0, request.1, &how).await.map_err(|error| error.to_string())?;
+        let ControllerConnection { url, client, how, .. } = &*self.0;
+        let how = CallSettings { max_content_bytes, ..how.clone() };
+        let answer = client.call(url, request(Method::GET, path, Bytes::new())?, &how).await;
+        let answer = answer.map_err(|error| error.to_string())?;
         match answer.status() {
             StatusCode::OK => Ok(answer.into_body()),
             status => Err(format!("it answers with {status}")),
@@ -346,10 +368,8 @@ impl ControllerCalls {
     }
 }
 
-fn request(host: &str, method: &str, path: &str, body: Bytes) -> Result<(ServiceUrl, Request<Bytes>), String> {
-    let url = ServiceUrl::parse(host).map_err(|error| error.to_string())?;
-    let request = Request::builder().method(method).uri(path).body(body).map_err(|error| error.to_string())?;
-    Ok((url, request))
+fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Bytes>, String> {
+    Request::builder().method(method).uri(path).body(body).map_err(|error| error.to_string())
 }
 
 /// The TLS of one connection.
