@@ -3,6 +3,7 @@
 //! A thread pulls the state. Revisions of different controllers are not comparable, so each connection begins with all resources; they
 //! are compared with those that are known, and have revisions of this node alone.
 
+mod calls;
 mod nodes;
 mod session;
 

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 
 use super::super::cluster_store::NodesQuery;
-use super::session::ControllerCalls;
+use super::calls::ControllerCalls;
 use crate::stores::live::now_ms;
 use crate::stores::shared::{KnownNodes, NodeReport, ServedContent};
 

@@ -4,15 +4,13 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode};
+use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use weir_client::{
     AnswerContent, CallSettings, HttpClient, HttpClientSettings, HttpProtocol, IdleConnections, ServerVerification,
-    ServiceUrl,
 };
 use weir_kube::cluster::ControllerState;
 use weir_net::backoff::Backoff;
@@ -22,6 +20,7 @@ use super::super::followed::FollowedSet;
 use super::super::lines::{
     MOST_LINE, MOST_PROBLEM, MOST_SET_ASIDE, MOST_STATE, SILENCE, ServedReport, StateLine, StatusWriting,
 };
+use super::calls::ControllerCalls;
 use super::nodes::NodesQuestion;
 use super::{PullFiles, RevisionPairs};
 use crate::stores::mailbox::Mailbox;
@@ -70,24 +69,6 @@ struct PullSession {
     statuses: StatusWriting,
     pairs: RevisionPairs,
     told: Option<ServedReport>,
-}
-
-/// Requests to a controller, over the connection of a stream.
-#[derive(Clone)]
-pub(super) struct ControllerCalls(Arc<ControllerConnection>);
-
-/// It closes when this is dropped.
-struct ControllerConnection {
-    host: String,
-    url: ServiceUrl,
-    client: HttpClient,
-    how: CallSettings,
-}
-
-impl Drop for ControllerConnection {
-    fn drop(&mut self) {
-        self.client.forget(&self.url, &self.how);
-    }
 }
 
 impl Puller {
@@ -149,7 +130,7 @@ impl Puller {
                     continue;
                 }
                 // Lines are read meanwhile: a controller that does not answer must not delay what another one says.
-                found = search.next(|| self.controllers.look()), if !session.statuses.is_here => PullTurn::Looked(found),
+                found = search.next(|| self.controllers.look()), if !session.statuses.is_here => PullTurn::Looked(found.map(Box::new)),
             };
             let done = match turn {
                 PullTurn::Line(line) => match line.and_then(|line| self.take(&mut session, line)) {
@@ -160,7 +141,7 @@ impl Puller {
                 PullTurn::Report => self.report(&mut session).await,
                 PullTurn::Looked(None) => Ok(()),
                 PullTurn::Looked(Some(found)) => {
-                    session = found;
+                    session = *found;
                     self.followed.begin_all();
                     Ok(())
                 }
@@ -184,7 +165,7 @@ impl Puller {
             StateLine::Delete(key) => self.followed.remove(key),
             StateLine::End(revision) => {
                 session.lines.begin_state();
-                self.mailbox.state(true, &session.calls.host(), None);
+                self.mailbox.state(true, session.calls.host(), None);
                 session.pairs.add(self.followed.publish(), revision);
                 return Ok(true);
             }
@@ -238,7 +219,7 @@ impl KnownControllers {
 enum PullTurn {
     Line(Result<StateLine, String>),
     Report,
-    Looked(Option<PullSession>),
+    Looked(Option<Box<PullSession>>),
 }
 
 /// The search for the controller that writes the statuses.
@@ -303,8 +284,7 @@ impl PullSession {
             max_content_bytes: usize::MAX,
             max_redirects: 0,
         };
-        let url = ServiceUrl::parse(host).map_err(|error| error.to_string())?;
-        let calls = ControllerCalls(Arc::new(ControllerConnection { host: host.to_owned(), url, client, how }));
+        let calls = ControllerCalls::new(host, client, how)?;
         let name = utf8_percent_encode(node, NON_ALPHANUMERIC);
         let only = if if_writer { "&if=writer" } else { "" };
         let path = format!("/v1/state?node={name}&version={}{only}", env!("CARGO_PKG_VERSION"));
@@ -338,38 +318,6 @@ impl PullSession {
             status => Err(format!("it answers a report with {status}")),
         }
     }
-}
-
-impl ControllerCalls {
-    pub(super) fn host(&self) -> &str {
-        &self.0.host
-    }
-
-    async fn open(&self, path: &str) -> Result<Response<AnswerContent>, String> {
-        let ControllerConnection { url, client, how, .. } = &*self.0;
-        client.open(url, request(Method::GET, path, Bytes::new())?, how).await.map_err(|error| error.to_string())
-    }
-
-    async fn post(&self, path: &str, body: Bytes) -> Result<Response<Bytes>, String> {
-        let ControllerConnection { url, client, how, .. } = &*self.0;
-        client.call(url, request(Method::POST, path, body)?, how).await.map_err(|error| error.to_string())
-    }
-
-    /// The content at a path, of at most so many bytes.
-    pub(super) async fn get(&self, path: &str, max_content_bytes: usize) -> Result<Bytes, String> {
-        let ControllerConnection { url, client, how, .. } = &*self.0;
-        let how = CallSettings { max_content_bytes, ..how.clone() };
-        let answer = client.call(url, request(Method::GET, path, Bytes::new())?, &how).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        match answer.status() {
-            StatusCode::OK => Ok(answer.into_body()),
-            status => Err(format!("it answers with {status}")),
-        }
-    }
-}
-
-fn request(method: Method, path: &str, body: Bytes) -> Result<Request<Bytes>, String> {
-    Request::builder().method(method).uri(path).body(body).map_err(|error| error.to_string())
 }
 
 /// The TLS of one connection.
