@@ -16,6 +16,7 @@ use weir_client::HttpClient;
 use crate::allowed_folders::{AllowedFolders, AppendedFile};
 use crate::config_error::ConfigError;
 use crate::consumer::{Consumers, Credential};
+use crate::file_plugin::{self, LoadedPlugin, LoadedPlugins, PluginRuntime};
 use crate::option_error::{self, Quoting};
 use crate::plugin::Plugin;
 use crate::protos::ProtoDefinitions;
@@ -66,6 +67,8 @@ pub struct Build {
     faults: Vec<ConfigError>,
     /// The resource whose configuration contains the plugin, by kind and id: `route/1`.
     owner: String,
+    /// The name of the plugin; empty for those that know theirs.
+    name: &'static str,
     is_part: bool,
     identity: String,
     upstreams: Vec<(Box<str>, u32)>,
@@ -95,6 +98,20 @@ pub struct BuildContext {
     http: HttpClient,
     data_dir: Option<PathBuf>,
     log_folders: Option<Arc<AllowedFolders>>,
+    file_plugins: Arc<LoadedPlugins>,
+    services: Arc<Services>,
+}
+
+/// The upstreams as services that plugins call by the gateway's own client, by id.
+pub type Services = HashMap<Box<str>, CalledService>;
+
+/// An upstream as a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalledService {
+    /// Of its endpoints; there is one at least.
+    pub urls: Box<[Box<str>]>,
+    /// The certificates of its endpoints are verified.
+    pub is_verified: bool,
 }
 
 /// The parts of a document, besides its options, that a plugin was built from. If none of them changes, the plugin is kept for
@@ -107,6 +124,10 @@ pub struct BuildInputs {
     pub https_port: bool,
     pub log_folders: bool,
     pub protos: bool,
+    /// The files of plugins in files.
+    pub plugin_files: bool,
+    /// The upstreams as services.
+    pub services: bool,
 }
 
 /// A fact a plugin declared while it was built, which affects other parts. It is declared again if the plugin is kept for the
@@ -151,6 +172,16 @@ impl BuildContext {
     /// Sets the directories in which plugins may write files; `None`: anywhere.
     pub fn with_log_folders(self, log_folders: Option<Arc<AllowedFolders>>) -> BuildContext {
         BuildContext { log_folders, ..self }
+    }
+
+    /// Sets the plugins in files that were loaded.
+    pub fn with_file_plugins(self, file_plugins: Arc<LoadedPlugins>) -> BuildContext {
+        BuildContext { file_plugins, ..self }
+    }
+
+    /// Sets the upstreams that plugins may call as services.
+    pub fn with_services(self, services: Arc<Services>) -> BuildContext {
+        BuildContext { services, ..self }
     }
 
     /// Takes what plugins have declared since the last call.
@@ -200,6 +231,38 @@ impl Build {
     /// The context for a plugin of `owner`, a resource by kind and id, as `route/1`.
     pub fn of(owner: String, shared: &Rc<BuildContext>) -> Build {
         Build { owner, shared: Rc::clone(shared), ..Build::default() }
+    }
+
+    /// Sets the name of the plugin, for one whose code does not know it.
+    pub fn named(self, name: &'static str) -> Build {
+        Build { name, ..self }
+    }
+
+    /// The name of the plugin.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The resource whose configuration contains the plugin, by kind and id: `route/1`.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Sets the identity of a plugin in a file.
+    pub(crate) fn identify(&mut self, options: &Value) {
+        self.identity = format!("{} of {}: {options}", self.name, self.owner);
+    }
+
+    /// The code of the plugin, if it is one in a file that was loaded.
+    pub(crate) fn file_plugin(&self) -> Option<Arc<dyn LoadedPlugin>> {
+        self.note(|inputs| inputs.plugin_files = true);
+        self.shared.file_plugins.get(self.name).cloned()
+    }
+
+    /// The upstreams that the plugin may call as services.
+    pub fn services(&self) -> Arc<Services> {
+        self.note(|inputs| inputs.services = true);
+        Arc::clone(&self.shared.services)
     }
 
     /// Reports a fault without an end of `build`, which goes on to find others: what it returns is dropped then. An error that it
@@ -514,6 +577,30 @@ impl Entry {
         }
     }
 
+    /// The entry of a plugin in a file.
+    pub(crate) const fn in_file(
+        name: &'static str,
+        priority: i32,
+        stage: Stage,
+        example: &'static str,
+        schema: fn() -> Value,
+        build: BuildPlugin,
+    ) -> Entry {
+        Entry {
+            name,
+            priority,
+            stage,
+            example,
+            schema,
+            build,
+            credential: None,
+            identifies: false,
+            on_streams: false,
+            metadata: None,
+            of_node: None,
+        }
+    }
+
     pub const fn authenticating<D: Authenticator>() -> Entry {
         let credential = CredentialEntry { schema: schema::of::<D::Credential>, check: check::<D> };
         Entry { credential: Some(credential), ..Entry::of::<D>() }.identifying()
@@ -566,27 +653,65 @@ fn build<D: Definition>(value: &Value, build: &mut Build) -> Result<Arc<dyn Plug
     ConfigError::of_faults(faults).map_or(built, Err)
 }
 
-/// The plugins in this binary, by name.
+/// The plugins that a configuration may use, by name: those of this binary, and those in files that the configuration declares.
 #[derive(Clone, Copy)]
 pub struct Registry {
     entries: &'static [Entry],
+    built_in: usize,
+    runtime: Option<&'static dyn PluginRuntime>,
 }
 
 impl Registry {
     pub const fn new(entries: &'static [Entry]) -> Registry {
-        Registry { entries }
+        Registry { entries, built_in: entries.len(), runtime: None }
+    }
+
+    /// Adds what runs plugins in files.
+    pub const fn with_runtime(self, runtime: &'static dyn PluginRuntime) -> Registry {
+        Registry { runtime: Some(runtime), ..self }
+    }
+
+    /// What runs plugins in files; `None` in a binary that cannot run any.
+    pub fn runtime(&self) -> Option<&'static dyn PluginRuntime> {
+        self.runtime
+    }
+
+    /// The plugins of the binary, with these in files: names, which are not those of others, priorities and stages.
+    pub fn with_files(&self, added: &[(Box<str>, i32, Stage)]) -> Registry {
+        let built_in = &self.entries[..self.built_in];
+        let entries = if added.is_empty() { built_in } else { file_plugin::entries(built_in, added) };
+        Registry { entries, ..*self }
     }
 
     pub fn entries(&self) -> &'static [Entry] {
         self.entries
     }
 
+    /// Those of the binary.
+    pub fn built_in(&self) -> &'static [Entry] {
+        &self.entries[..self.built_in]
+    }
+
     pub fn find(&self, name: &str) -> Option<&'static Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// A number in place of the plugin's name, for cheaper comparison.
+    /// A number in place of the plugin's name, for cheaper comparison. It is the same in all configurations of this process.
     pub fn number(&self, name: &str) -> Option<u16> {
-        self.entries.iter().position(|entry| entry.name == name).map(|index| index as u16)
+        let index = self.entries.iter().position(|entry| entry.name == name)?;
+        let number = match index < self.built_in {
+            true => index,
+            false => self.built_in + file_plugin::number(name)?,
+        };
+        u16::try_from(number).ok()
+    }
+
+    /// The name of the plugin with a number, in any configuration of this process.
+    pub fn name_of(&self, number: u16) -> Option<&'static str> {
+        let number = usize::from(number);
+        match number.checked_sub(self.built_in) {
+            None => Some(self.entries[number].name),
+            Some(added) => file_plugin::name(added),
+        }
     }
 }

@@ -13,6 +13,7 @@ mod content_fields;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
+mod file_plugin;
 pub mod form;
 pub mod held;
 mod interner;
@@ -49,13 +50,14 @@ pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use content_buffer::ContentBuffer;
 pub use content_fields::DIGESTS;
 pub use definition::{
-    Authenticator, Build, BuildContext, BuildInputs, CredentialEntry, Declaration, Definition, Entry, HasMetadata,
-    MetadataEntry, PluginMetadata, Registry, SecretFields, Stage,
+    Authenticator, Build, BuildContext, BuildInputs, CalledService, CredentialEntry, Declaration, Definition, Entry,
+    HasMetadata, MetadataEntry, PluginMetadata, Registry, SecretFields, Services, Stage,
 };
 pub use exchange::{
     AttemptRecord, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute,
     NoteKey, Notes, PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
 };
+pub use file_plugin::{FilePlugin, LoadedPlugin, LoadedPlugins, PluginRuntime};
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use interner::Interner;
 pub use messages::{
