@@ -7,6 +7,7 @@ mod certificates;
 mod chains;
 mod consumers;
 mod dependencies;
+mod file_plugins;
 mod http_client;
 mod hubs;
 mod listeners;
@@ -37,6 +38,7 @@ pub use certificates::{CertificateEnd, ListedCertificate};
 pub(crate) use certificates::{DocumentCertificates, ServedCertificates};
 use chains::Chains;
 use dependencies::{Dependencies, Surroundings, Unchanged};
+pub(crate) use file_plugins::registry_of;
 pub use parts::Parts;
 use routes::{CompiledRoutes, RouteCompiler};
 use upstreams::Upstreams;
@@ -89,6 +91,7 @@ pub(crate) fn compile_for(
     previous: Option<&Parts>,
     services: &NodeServices,
 ) -> Result<Compiled, Vec<Diagnostic>> {
+    let registry = &registry_of(registry, &document.settings);
     let compiler = || Compiler::new(document, services.clone());
     if let Some(parts) = previous
         && document.faults.is_empty()
@@ -179,7 +182,8 @@ impl<'a> Compiler<'a> {
         let shares = upstreams.of_shares();
         let reused = before.filter(|_| unchanged.general);
         let sets = Sets::new(reused.map(|parts| &*parts.sets));
-        let known = consumers::read(self, registry);
+        let file_plugins = self.loaded_plugins(registry);
+        let known = consumers::read(self, registry, &file_plugins);
         let same = before.filter(|_| Dependencies::CONSUMERS.are_among(unchanged.dependencies));
         let identities =
             same.map_or_else(|| Arc::new(known.shared.consumers.identities()), |parts| Arc::clone(&parts.identities));
@@ -229,6 +233,7 @@ impl<'a> Compiler<'a> {
             sets: Arc::new(chains.into_sets().into_used()),
             identities,
             secret_fields,
+            file_plugins,
         };
         Some(CompiledParts { snapshot, acme, hubs: self.hub_terms(), parts })
     }

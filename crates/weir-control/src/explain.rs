@@ -17,7 +17,7 @@ use weir_gateway::snapshot::{ChainReach, Snapshot};
 use weir_plugin::{Exchange, Registry, Stage};
 use weir_proto::h1::parse_request;
 
-use crate::compile::{Compiled, compile};
+use crate::compile::{Compiled, compile, registry_of};
 use crate::document::{CompleteDocument, NodeSettings, PluginSet, PluginSpec};
 use crate::text::diagnostic::Diagnostic;
 use crate::text::fingerprint::Fingerprint;
@@ -223,6 +223,7 @@ fn content_of(plugin: &PluginSpec) -> Fingerprint {
 }
 
 fn rows(resources: &ResourceIndex, registry: &Registry, route: Option<&str>) -> Vec<PluginRow> {
+    let registry = registry_of(registry, &resources.document.settings);
     let row = |source: String, reach: ChainReach, plugin: &PluginSpec| {
         let entry = registry.find(&plugin.name)?;
         Some(PluginRow {

@@ -12,7 +12,7 @@ use weir_plugin::Registry;
 
 use crate::acme::{AcmeTerms, Challenges};
 use crate::compile::{
-    CertificateEnd, Compiled, ListedCertificate, NodeServices, Parts, ServedCertificates, compile_for,
+    CertificateEnd, Compiled, ListedCertificate, NodeServices, Parts, ServedCertificates, compile_for, registry_of,
 };
 use crate::document::{CompleteDocument, Document, NodeSettings};
 use crate::explain::{RequestDescription, ResourceIndex, RoutingOutcomes, RunningConfiguration, outcome};
@@ -197,6 +197,11 @@ impl Publisher {
 
     pub fn status(&self) -> Arc<ConfigStatus> {
         self.status.load_full()
+    }
+
+    /// The plugins that the configuration in use may use.
+    pub fn registry(&self) -> Registry {
+        self.running().map_or(self.registry, |running| registry_of(&self.registry, &running.settings))
     }
 
     /// The configuration in use; `None` before the first publication.

@@ -54,6 +54,7 @@ mod store;
 mod stream_route;
 mod text_positions;
 mod upstream;
+mod wasm;
 mod written;
 mod written_document;
 
@@ -108,6 +109,7 @@ pub use shares::{PAGING, SPLITTING, TrafficShare};
 pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use stream_route::StreamRouteSpec;
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
+pub use wasm::{WasmPluginSpec, WasmSettings};
 pub use written::WrittenResource;
 pub use written_document::WrittenDocument;
 
@@ -218,7 +220,12 @@ impl Document {
     /// The files that the settings of the node name, to read before the document is compiled: names of files, and `$env://NAME`.
     pub fn files_of_settings(&self) -> BTreeSet<&str> {
         let authority = self.acme.iter().filter_map(|acme| acme.authorities.as_ref());
-        authority.chain(&self.settings.trusted).filter_map(Pem::elsewhere).collect()
+        authority.chain(&self.settings.trusted).filter_map(Pem::elsewhere).chain(self.plugin_files()).collect()
+    }
+
+    /// Those of them that are the code of plugins, and may be larger than others.
+    pub fn plugin_files(&self) -> impl Iterator<Item = &str> {
+        self.settings.wasm.plugins.iter().map(|plugin| &*plugin.file)
     }
 
     /// The same for resources. Files that a resource of a store may not read are left out: a message about a file tells at least

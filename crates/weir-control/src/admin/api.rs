@@ -14,7 +14,6 @@ use http::{Method, StatusCode};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
-use weir_plugin::Registry;
 
 use super::answer::{self, AdminResponse, Refused, json_of, text};
 use super::audit::{AuditSink, AuditedCaller, AuditedRequest};
@@ -56,7 +55,6 @@ pub struct AdminParts {
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
     pub checker: Arc<ResourceChecker>,
-    pub registry: Registry,
     pub keys: AdminKeys,
     /// Tokens that are accepted in place of keys.
     pub tokens: Option<AcceptedTokens>,
@@ -106,10 +104,10 @@ impl AdminApi {
     /// # Errors
     /// If no threads can be started.
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
-        let AdminParts { live, files, hubs, writer, checker, registry, keys, tokens, hosts, origins, mode, .. } = parts;
+        let AdminParts { live, files, hubs, writer, checker, keys, tokens, hosts, origins, mode, .. } = parts;
         let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
-        let context = AdminContext { live, files, writer, checker, registry, served: parts.served, standalone, waits };
+        let context = AdminContext { live, files, writer, checker, served: parts.served, standalone, waits };
         let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages, mode });
         Ok(AdminApi {
             handlers,
@@ -390,9 +388,9 @@ impl AdminHandlers {
         }
         let answered = match (path.as_slice(), &request.method) {
             (["plugins", rest @ ..] | ["schema", "plugins", rest @ ..], method) => {
-                Ok(plugins::answer(context.registry, method, rest, &request.query))
+                Ok(plugins::answer(context.registry(), method, rest, &request.query))
             }
-            (["schema", "validate", list], &Method::POST) => validate::one(list, context.registry, request),
+            (["schema", "validate", list], &Method::POST) => validate::one(list, context.registry(), request),
             (["schema", name], &Method::GET) => Ok(match kinds::schema(name) {
                 Some(schema) => answer::json_of(StatusCode::OK, &schema),
                 None => answer::wrong(format!("not found schema: {name}")),

@@ -37,7 +37,6 @@ pub(super) struct AdminContext {
     pub(super) files: Option<Arc<FileResources>>,
     pub(super) writer: ResourceWriter,
     pub(super) checker: Arc<ResourceChecker>,
-    pub(super) registry: Registry,
     pub(super) served: ServedRevisions,
     /// The configuration of the last `PUT /apisix/admin/configs`; `None` if resources are changed individually.
     pub(super) standalone: Option<StandaloneResources>,
@@ -93,6 +92,11 @@ pub(super) struct WantedChange {
 }
 
 impl AdminContext {
+    /// The plugins that the configuration in use may use.
+    pub(super) fn registry(&self) -> Registry {
+        self.checker.publisher().registry()
+    }
+
     /// Makes a change and answers with `changed`; in a dry run, answers what it would do.
     pub(super) async fn change(
         &self,

@@ -29,7 +29,7 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
             .or_else(|problem| refuse(format!("invalid request: {problem}")))?;
     let set = context.live.committed();
     let chosen = chosen.as_deref();
-    let mut plugins = plugins(&set, context.registry, chosen);
+    let mut plugins = plugins(&set, context.registry(), chosen);
     plugins.sort_by(|a, b| a.rank().cmp(&b.rank()));
     let body = json!({
         "request": format!("{} {}", question.method, question.url),

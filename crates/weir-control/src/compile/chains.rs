@@ -386,7 +386,8 @@ impl<'a> Chains<'a> {
             Some(_) => Some(self.proto(origin, plugin)?),
             None => None,
         };
-        let mut build = Build::of(owner.to_owned(), &self.shared).with_upstreams(upstreams).with_proto(proto);
+        let build = Build::of(owner.to_owned(), &self.shared).named(entry.name);
+        let mut build = build.with_upstreams(upstreams).with_proto(proto);
         let step = match (entry.build)(&plugin.options, &mut build) {
             Ok(step) => step,
             Err(error) => {

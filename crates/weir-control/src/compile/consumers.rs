@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 use weir_gateway::snapshot::ListenerProtocol;
-use weir_plugin::{BuildContext, ConfigError, Consumer, Proof, Registry};
+use weir_plugin::{BuildContext, ConfigError, Consumer, LoadedPlugins, Proof, Registry};
 
 use super::plugin_findings::{inside, path_of, report_unknown};
 use super::{Compiler, by_id};
@@ -51,7 +51,11 @@ impl KeyOwner<'_> {
     }
 }
 
-pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> KnownConsumers<'a> {
+pub(super) fn read<'a>(
+    compiler: &'a Compiler<'a>,
+    registry: &'a Registry,
+    file_plugins: &Arc<LoadedPlugins>,
+) -> KnownConsumers<'a> {
     let tls = compiler.document.listens().find(|listen| listen.settings.protocol == ListenerProtocol::Https);
     let port = |listen: &Listen| listen.public_port.unwrap_or(listen.address.port());
     let https_port = tls.map(port).filter(|port| *port != 0);
@@ -61,6 +65,8 @@ pub(super) fn read<'a>(compiler: &'a Compiler<'a>, registry: &'a Registry) -> Kn
         shared: BuildContext::new(https_port)
             .with_http(compiler.http.clone())
             .with_data_dir(configured_directory(&compiler.document.settings, &compiler.document.beside.directory))
+            .with_file_plugins(Arc::clone(file_plugins))
+            .with_services(compiler.services())
             .with_log_folders(compiler.document.access().map(|access| Arc::clone(&access.writable))),
         taken: HashMap::new(),
     };

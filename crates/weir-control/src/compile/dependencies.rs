@@ -1,5 +1,6 @@
 //! The inputs of compiling a resource that are outside of it, and which of them have changed.
 
+use std::collections::HashSet;
 use std::ops::{BitOr, Not};
 
 use weir_plugin::BuildInputs;
@@ -28,13 +29,19 @@ impl Dependencies {
     pub(super) const LOG_FOLDERS: Dependencies = Dependencies(1 << 7);
     /// The resources of `protos`.
     pub(super) const PROTOS: Dependencies = Dependencies(1 << 8);
+    /// The files with the code of plugins.
+    pub(super) const PLUGIN_FILES: Dependencies = Dependencies(1 << 9);
+    /// The upstreams as services that plugins call.
+    pub(super) const SERVICES: Dependencies = Dependencies(1 << 10);
 
     /// What a route's own plugins may be built from.
     pub(super) const OF_PLUGINS: Dependencies = Dependencies::CONSUMERS
         .and(Dependencies::METADATA)
         .and(Dependencies::HTTP)
         .and(Dependencies::HTTPS_PORT)
-        .and(Dependencies::PROTOS);
+        .and(Dependencies::PROTOS)
+        .and(Dependencies::PLUGIN_FILES)
+        .and(Dependencies::SERVICES);
 
     pub(super) const fn and(self, other: Dependencies) -> Dependencies {
         Dependencies(self.0 | other.0)
@@ -73,6 +80,8 @@ impl From<BuildInputs> for Dependencies {
             | Dependencies::HTTPS_PORT.only_if(inputs.https_port)
             | Dependencies::LOG_FOLDERS.only_if(inputs.log_folders)
             | Dependencies::PROTOS.only_if(inputs.protos)
+            | Dependencies::PLUGIN_FILES.only_if(inputs.plugin_files)
+            | Dependencies::SERVICES.only_if(inputs.services)
     }
 }
 
@@ -87,6 +96,8 @@ pub(super) struct Surroundings {
     https_port: Fingerprint,
     log_folders: Fingerprint,
     protos: Fingerprint,
+    plugin_files: Fingerprint,
+    services: Fingerprint,
     names: Fingerprint,
     pub(super) tls: Fingerprint,
 }
@@ -113,6 +124,8 @@ impl Surroundings {
             https_port: sections(&["listen", "listeners"]),
             log_folders: Fingerprint::of(document.access().map(|access| &*access.writable)),
             protos: sections(&["protos"]),
+            plugin_files: plugin_files(document),
+            services: sections(&["upstreams", "upstream_tls_verify"]),
             names: names(document),
             tls: Fingerprint::of((sections(&["ssls", "ssl_trusted_certificate", "upstream_tls_verify"]), files)),
         }
@@ -126,13 +139,15 @@ impl Surroundings {
             | Dependencies::HTTPS_PORT.only_if(self.https_port == before.https_port)
             | Dependencies::LOG_FOLDERS.only_if(self.log_folders == before.log_folders)
             | Dependencies::PROTOS.only_if(self.protos == before.protos)
+            | Dependencies::PLUGIN_FILES.only_if(self.plugin_files == before.plugin_files)
+            | Dependencies::SERVICES.only_if(self.services == before.services)
             | Dependencies::NAMES.only_if(self.names == before.names)
             | Dependencies::TLS.only_if(self.tls == before.tls)
     }
 
     /// The current fingerprint of these inputs of plugins.
     pub(super) fn of_inputs(&self, inputs: BuildInputs) -> Fingerprint {
-        let BuildInputs { consumers, metadata, http, https_port, log_folders, protos } = inputs;
+        let BuildInputs { consumers, metadata, http, https_port, log_folders, protos, plugin_files, services } = inputs;
         Fingerprint::of([
             consumers.then_some(self.consumers),
             metadata.then_some(self.metadata),
@@ -140,6 +155,8 @@ impl Surroundings {
             https_port.then_some(self.https_port),
             log_folders.then_some(self.log_folders),
             protos.then_some(self.protos),
+            plugin_files.then_some(self.plugin_files),
+            services.then_some(self.services),
         ])
     }
 }
@@ -148,11 +165,21 @@ impl Surroundings {
 fn files(document: &CompleteDocument) -> Fingerprint {
     let NamedFiles { of_settings, of_resources } = &document.beside.files;
     let pems = of_resources.iter().filter(|(name, _)| !document.node_files.contains_key(*name));
-    let of_settings = of_settings.iter().map(|(name, content)| (NamedBy::Settings, name, content));
+    let is_code: HashSet<&str> = document.plugin_files().collect();
+    let of_settings = of_settings
+        .iter()
+        .filter(|(name, _)| !is_code.contains(&***name))
+        .map(|(name, content)| (NamedBy::Settings, name, content));
     let mut files: Vec<_> = of_settings.chain(pems.map(|(name, content)| (NamedBy::Resource, name, content))).collect();
     files.sort_by_key(|(by, name, _)| (*by, *name));
     let roots: Vec<&[u8]> = document.beside.system_roots.iter().map(|root| &**root).collect();
     Fingerprint::of((files, roots))
+}
+
+/// The content of the files with the code of plugins.
+fn plugin_files(document: &CompleteDocument) -> Fingerprint {
+    let content = |name| document.beside.files.get(name, NamedBy::Settings);
+    Fingerprint::of(document.plugin_files().map(content).collect::<Vec<_>>())
 }
 
 fn names(document: &CompleteDocument) -> Fingerprint {

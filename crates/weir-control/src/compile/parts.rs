@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use weir_gateway::snapshot::{Pieces, Route, RouteTable, Upstream};
-use weir_plugin::{Declaration, Identities};
+use weir_plugin::{Declaration, Identities, LoadedPlugins};
 
 use super::built::BuiltSet;
 use super::catalog::{Catalog, CompiledPart};
@@ -32,6 +32,9 @@ pub struct Parts {
     pub(super) identities: Arc<Identities>,
     /// Names of header fields that are secrets.
     pub(super) secret_fields: Vec<Box<[u8]>>,
+    /// Kept so that the next document finds their code compiled, whether or not a resource uses it.
+    #[expect(dead_code, reason = "only held")]
+    pub(super) file_plugins: Arc<LoadedPlugins>,
 }
 
 impl Parts {

@@ -14,6 +14,8 @@ use crate::text::substitute::process_environment;
 
 /// The most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
+/// The most bytes of a file with the code of a plugin: those that contain the runtime of a language have a few megabytes.
+const MAX_PLUGIN_BYTES: u64 = 32 << 20;
 
 /// The content of the files.
 #[derive(Debug, Default)]
@@ -35,12 +37,23 @@ pub(super) fn of_document(
     let mut own = document.files_of_settings();
     own.extend(to_come.iter().map(String::as_str));
     let folders = document.access().map(|access| Arc::clone(&access.readable));
-    let read = |names: &BTreeSet<&str>, folders| match read(names.iter().copied(), directory, access, folders) {
+    let code: BTreeSet<&str> = document.plugin_files().collect();
+    own.retain(|name| !code.contains(name));
+    let read = |names: &BTreeSet<&str>, folders, most| match read_up_to(
+        most,
+        names.iter().copied(),
+        directory,
+        access,
+        folders,
+    ) {
         Err(stall) if is_change => Ok(unread(names, &stall.to_string())),
         read => read,
     };
-    let FilesBeside { content: of_settings, mut seen } = read(&own, None)?;
-    let of_resources = read(&document.files_of_resources(), folders)?;
+    let FilesBeside { content: mut of_settings, mut seen } = read(&own, None, MAX_BYTES)?;
+    let code = read(&code, None, MAX_PLUGIN_BYTES)?;
+    of_settings.extend(code.content);
+    seen.append(code.seen);
+    let of_resources = read(&document.files_of_resources(), folders, MAX_BYTES)?;
     seen.append(of_resources.seen);
     Ok((NamedFiles { of_settings, of_resources: of_resources.content }, seen))
 }
@@ -70,6 +83,17 @@ pub(super) fn read<'n>(
     access: &FileAccess,
     folders: Option<Arc<AllowedFolders>>,
 ) -> Result<FilesBeside, FileStall> {
+    read_up_to(MAX_BYTES, names, directory, access, folders)
+}
+
+/// The same with another limit for the bytes of a file.
+fn read_up_to<'n>(
+    most_bytes: u64,
+    names: impl Iterator<Item = &'n str>,
+    directory: &Path,
+    access: &FileAccess,
+    folders: Option<Arc<AllowedFolders>>,
+) -> Result<FilesBeside, FileStall> {
     let mut all = FilesBeside::default();
     let mut paths: Vec<(Box<str>, PathBuf)> = Vec::new();
     for name in names {
@@ -91,7 +115,7 @@ pub(super) fn read<'n>(
             let opened =
                 folders.as_ref().map_or_else(|| file_access::open(&path), |folders| folders.open_to_read(&path));
             let content = opened.map_err(Unreadable::Io);
-            let content = content.and_then(|file| file_access::content(file, MAX_BYTES, deadline));
+            let content = content.and_then(|file| file_access::content(file, most_bytes, deadline));
             all.content.insert(name, content.map(Arc::from).map_err(|unreadable| unreadable.to_string()));
         }
         all

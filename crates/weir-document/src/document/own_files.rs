@@ -40,10 +40,12 @@ impl NodeSettings {
             metrics_names: _,
             records: _,
             otlp_metrics: _,
+            wasm,
         } = self;
         let path = |file: &str| PathBuf::from(file);
         let mut public: Vec<PathBuf> = trusted.iter().filter_map(Pem::elsewhere).map(PathBuf::from).collect();
         let mut private: Vec<PathBuf> = enable_access_log.iter().map(|log| log.path.clone()).collect();
+        private.extend(wasm.plugins.iter().map(|plugin| path(&plugin.file)));
         match store.as_ref().map(|store| &store.kind) {
             Some(StoreKind::Embedded { path: file }) => private.extend(file.iter().map(|file| path(file))),
             Some(StoreKind::Etcd(EtcdSettings { tls: Some(tls), .. })) => {

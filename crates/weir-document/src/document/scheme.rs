@@ -44,6 +44,15 @@ impl Scheme {
         }
     }
 
+    /// The scheme of URLs by which the gateway's own client calls such an upstream; `None` if it speaks no HTTP/1.1.
+    pub fn of_calls(self) -> Option<&'static str> {
+        match self {
+            Scheme::Http => Some("http"),
+            Scheme::Https => Some("https"),
+            Scheme::Grpc | Scheme::Grpcs | Scheme::Tcp | Scheme::Tls | Scheme::Udp => None,
+        }
+    }
+
     pub(super) fn is_http2(self) -> bool {
         matches!(self, Scheme::Grpc | Scheme::Grpcs)
     }

@@ -23,6 +23,7 @@ use super::listener::AllowedAddresses;
 use super::otlp_metrics::OtlpMetricsSettings;
 use super::resource_access::{self, ResourceRights};
 use super::store::{self, StoreKind, StoreSettings};
+use super::wasm::WasmSettings;
 use crate::keys::schema::Definitions;
 use crate::keys::{AnyKey, KeyTable, MapKeys};
 use crate::text::diagnostic::Faults;
@@ -79,6 +80,7 @@ pub struct NodeSettings {
     pub records: RecordSettings,
     /// The OpenTelemetry collector that gets the metrics; `None` means none.
     pub otlp_metrics: Option<OtlpMetricsSettings>,
+    pub wasm: WasmSettings,
 }
 
 /// The limits of records of exchanges on their way to log receivers.
@@ -209,6 +211,7 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
             memory: fields.value(&NODE.records_max_memory),
         },
         otlp_metrics: fields.read(&NODE.otlp_metrics),
+        wasm: fields.read(&NODE.wasm).unwrap_or_default(),
     }
 }
 

@@ -20,6 +20,7 @@ use super::super::listener::{self, AllowedAddresses};
 use super::super::otlp_metrics::{self, OTLP_METRICS, OtlpMetricsSettings};
 use super::super::resource_access::{self, NameRule, RESOURCE_RULE};
 use super::super::store::{self, STORE, StoreSettings};
+use super::super::wasm::{self, WASM, WasmSettings};
 use super::clients::CLIENTS;
 use super::{LEVELS, LogLevel};
 use crate::keys;
@@ -82,6 +83,8 @@ keys! {
     /// The plugins that may be used. Entries for stream plugins have no effect.
     plugins: List<SubMap<super::EnabledPlugin>> = list(section(&ENABLED_PLUGIN, super::enabled_plugin)), compiles_routes(),
         absent("all plugins"), example("[{ name: limit-count }]");
+    /// Plugins of one's own, whose code is in WebAssembly files.
+    wasm: SubMap<WasmSettings> = section(&WASM, wasm::read), compiles_routes(), absent("none"), guide("wasm.md");
     /// The Admin API. With it, resources are read from a store, unless it has `store: file`.
     admin: SubMap<AdminSettings> = section(&ADMIN, admin::read), own(), restart(), absent("none"), guide("admin-api.md");
     /// Where resources are read from instead of this file, which then must not contain any.
