@@ -41,6 +41,8 @@ mod sse_fanout;
 mod tracing;
 mod traffic;
 mod transforms;
+#[cfg(feature = "wasm")]
+mod wasm;
 
 use std::process::Command;
 

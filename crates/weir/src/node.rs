@@ -74,6 +74,10 @@ pub struct NodeOptions {
 }
 
 /// The plugins of this binary.
+/// The plugins of this binary, with what runs those in files.
+#[cfg(feature = "wasm")]
+pub static PLUGINS: weir_plugin::Registry = weir_plugins::REGISTRY.with_runtime(&weir_wasm::RUNTIME);
+#[cfg(not(feature = "wasm"))]
 pub use weir_plugins::REGISTRY as PLUGINS;
 
 /// The purposes of listening sockets of the node itself.

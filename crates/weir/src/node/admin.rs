@@ -46,7 +46,6 @@ use super::server_tally::ServerTally;
 use super::state::NodeState;
 use super::status;
 use crate::exit::ExitFailure;
-use crate::node::PLUGINS;
 use crate::say::{say, say_error};
 use console::ConsoleFiles;
 use encoding::AnswerCoding;
@@ -153,7 +152,6 @@ pub fn start(
         hubs: resources.hubs,
         writer: resources.writer,
         checker: resources.checker,
-        registry: PLUGINS,
         keys: AdminKeys::new(keys),
         tokens,
         hosts: admin.hosts.clone(),

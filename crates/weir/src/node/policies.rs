@@ -157,5 +157,5 @@ fn seconds(ns: u64) -> f64 {
 }
 
 fn name(number: u16) -> Option<&'static str> {
-    PLUGINS.entries().get(usize::from(number)).map(|entry| entry.name)
+    PLUGINS.name_of(number)
 }

@@ -14,6 +14,8 @@ pub fn write(page: &mut Page, gateway: Option<&DataPlane>, configuration: &Confi
     mirrors(page);
     shared_streams(page);
     cached_responses(page);
+    #[cfg(feature = "wasm")]
+    wasm_plugins(page);
     durable_counters(page);
     let Some(Totals { statuses, bandwidth, latencies }) = weir_plugins::totals() else { return };
     // Names, labels and types are those of Apache APISIX, whose counters have no suffix `_total`.
@@ -143,6 +145,69 @@ fn durable_counters(page: &mut Page) {
     page.value(&[], unwritten);
     page.counter("weir_durable_counters_failed_writes", "Times that counters of durable limits could not be written.");
     page.total(&[], weir_plugins::failed_counter_writes());
+}
+
+/// Plugins in WebAssembly files, and the metrics that they define.
+#[cfg(feature = "wasm")]
+fn wasm_plugins(page: &mut Page) {
+    let all = weir_wasm::figures();
+    if all.is_empty() {
+        return;
+    }
+    page.gauge(
+        "weir_wasm_instances",
+        "Instances of a plugin in a WebAssembly file, of all workers and configurations.",
+    );
+    for one in &all {
+        page.value(&[("plugin", &one.plugin)], one.instances);
+    }
+    page.counter(
+        "weir_wasm_failures",
+        "Calls into such a plugin that have failed, each of which has ended an instance.",
+    );
+    for one in &all {
+        page.total(&[("plugin", &one.plugin)], one.failures);
+    }
+    page.counter("weir_wasm_timeouts", "Those of them that took longer than the plugin may.");
+    for one in &all {
+        page.total(&[("plugin", &one.plugin)], one.timeouts);
+    }
+    wasm_metrics(&all, page);
+}
+
+#[cfg(feature = "wasm")]
+fn wasm_metrics(all: &[weir_wasm::PluginFigures], page: &mut Page) {
+    if all.iter().any(|one| !one.counters.is_empty()) {
+        page.counter("weir_wasm_counter", "Counters that plugins in WebAssembly files have defined.");
+    }
+    for one in all {
+        for (name, value) in &one.counters {
+            page.total(&[("plugin", &one.plugin), ("name", name)], *value as f64);
+        }
+    }
+    if all.iter().any(|one| !one.gauges.is_empty()) {
+        page.gauge("weir_wasm_gauge", "Gauges that plugins in WebAssembly files have defined.");
+    }
+    for one in all {
+        for (name, value) in &one.gauges {
+            page.value(&[("plugin", &one.plugin), ("name", name)], *value as f64);
+        }
+    }
+    let histograms = || all.iter().flat_map(|one| one.histograms.iter().map(move |found| (&*one.plugin, found)));
+    if histograms().next().is_none() {
+        return;
+    }
+    page.counter(
+        "weir_wasm_histogram_values",
+        "Values that plugins in WebAssembly files have recorded in their histograms.",
+    );
+    for (plugin, (name, count, _)) in histograms() {
+        page.total(&[("plugin", plugin), ("name", name)], *count);
+    }
+    page.gauge("weir_wasm_histogram_sum", "The sums of these values.");
+    for (plugin, (name, _, sum)) in histograms() {
+        page.value(&[("plugin", plugin), ("name", name)], *sum as f64);
+    }
 }
 
 /// Responses that `proxy-cache` keeps.

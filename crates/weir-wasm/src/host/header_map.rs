@@ -1,0 +1,223 @@
+//! The header maps: heads with their pseudo fields, trailers, and answers of services.
+
+use std::borrow::Cow;
+
+use weir_proto::field::{self, Known};
+use weir_proto::{Head, RequestHead, ResponseHead, Trailers};
+
+use crate::abi::{MapKind, Status};
+use crate::pairs::Pair;
+use crate::state::{Access, HostState};
+
+/// Fields that the gateway itself writes: those that frame the message or are for one hop, and `Host`, which is `:authority`.
+fn is_of_gateway(name: &[u8]) -> bool {
+    let known = Known::parse(name);
+    known.is_hop_by_hop() || matches!(known, Known::ContentLength | Known::Host)
+}
+
+/// All pairs, with names in lower case.
+pub fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<Pair>, Status> {
+    allowed(state, kind, Access::Read)?;
+    let mut all = Vec::new();
+    match kind {
+        MapKind::Request => {
+            let head = &state.exchange.request;
+            all.push((b":authority".to_vec(), head.authority().to_vec()));
+            all.push((b":path".to_vec(), path(head).into_owned()));
+            all.push((b":method".to_vec(), head.method_name().to_vec()));
+            all.push((b":scheme".to_vec(), state.exchange.scheme().into()));
+            fields(&head.head, &mut all);
+        }
+        MapKind::Response => {
+            let head = &state.exchange.response;
+            all.push((b":status".to_vec(), head.status.to_string().into_bytes()));
+            fields(&head.head, &mut all);
+        }
+        MapKind::RequestTrailers => of_trailers(state.request_trailers.as_ref(), &mut all)?,
+        MapKind::ResponseTrailers => of_trailers(state.response_trailers.as_ref(), &mut all)?,
+        MapKind::CallAnswer | MapKind::CallTrailers => all.extend_from_slice(answered(state, kind)?),
+    }
+    Ok(all)
+}
+
+/// The number of pairs, for the callbacks that are told it.
+pub fn count(state: &HostState, kind: MapKind) -> u32 {
+    match kind {
+        MapKind::Request => 4 + listed(&state.exchange.request.head).count() as u32,
+        MapKind::Response => 1 + listed(&state.exchange.response.head).count() as u32,
+        _ => pairs(state, kind).map_or(0, |pairs| pairs.len() as u32),
+    }
+}
+
+fn listed(head: &Head) -> impl Iterator<Item = (&[u8], &[u8])> {
+    head.fields().filter(|(name, _)| !field::same_name(name, b"host"))
+}
+
+fn fields(head: &Head, all: &mut Vec<Pair>) {
+    all.extend(listed(head).map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())));
+}
+
+fn of_trailers(trailers: Option<&Trailers>, all: &mut Vec<Pair>) -> Result<(), Status> {
+    let trailers = trailers.ok_or(Status::BadArgument)?;
+    all.extend(trailers.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())));
+    Ok(())
+}
+
+fn answered(state: &HostState, kind: MapKind) -> Result<&[Pair], Status> {
+    let answer = state.call_answer.as_ref().ok_or(Status::BadArgument)?;
+    Ok(if kind == MapKind::CallAnswer { &answer.fields } else { &answer.trailers })
+}
+
+/// Path and query as they are forwarded.
+pub fn path(head: &RequestHead) -> Cow<'_, [u8]> {
+    match head.query() {
+        None => Cow::Borrowed(head.unmerged_path()),
+        Some(query) => Cow::Owned([head.unmerged_path(), b"?", query].concat()),
+    }
+}
+
+/// Whether the current call may do this with a map.
+fn allowed(state: &HostState, kind: MapKind, wanted: Access) -> Result<(), Status> {
+    let has = match kind {
+        MapKind::Request => state.rights.request,
+        MapKind::Response => state.rights.response,
+        MapKind::RequestTrailers if state.request_trailers.is_some() => Access::Write,
+        MapKind::ResponseTrailers if state.response_trailers.is_some() => Access::Write,
+        MapKind::CallAnswer | MapKind::CallTrailers if state.call_answer.is_some() => Access::Read,
+        _ => Access::None,
+    };
+    let is_enough = match wanted {
+        Access::None => true,
+        Access::Read => has != Access::None,
+        Access::Write => has == Access::Write,
+    };
+    if is_enough { Ok(()) } else { Err(Status::BadArgument) }
+}
+
+/// The values of a name, with a comma between them.
+pub fn get(state: &HostState, kind: MapKind, name: &[u8]) -> Result<Vec<u8>, Status> {
+    allowed(state, kind, Access::Read).map_err(|_| Status::NotFound)?;
+    let exchange = &state.exchange;
+    let found = match (kind, name) {
+        (MapKind::Request, b":path") => path(&exchange.request).into_owned(),
+        (MapKind::Request, b":method") => exchange.request.method_name().to_vec(),
+        (MapKind::Request, b":authority" | b"host") => exchange.request.authority().to_vec(),
+        (MapKind::Request, b":scheme") => exchange.scheme().into(),
+        (MapKind::Request, _) => return joined(exchange.request.head.values(name)),
+        (MapKind::Response, b":status") => exchange.response.status.to_string().into_bytes(),
+        (MapKind::Response, _) => return joined(exchange.response.head.values(name)),
+        _ => {
+            let pairs = pairs(state, kind)?;
+            let same = pairs.iter().filter(|(known, _)| field::same_name(known, name));
+            return joined(same.map(|(_, value)| &**value));
+        }
+    };
+    Ok(found)
+}
+
+fn joined<'v>(mut values: impl Iterator<Item = &'v [u8]>) -> Result<Vec<u8>, Status> {
+    let mut all = values.next().ok_or(Status::NotFound)?.to_vec();
+    for value in values {
+        all.extend_from_slice(b", ");
+        all.extend_from_slice(value);
+    }
+    Ok(all)
+}
+
+/// What is done with a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Add,
+    Replace,
+    Remove,
+}
+
+pub fn change(state: &mut HostState, kind: MapKind, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+    allowed(state, kind, Access::Write)?;
+    match kind {
+        MapKind::Request if name.starts_with(b":") => set_target(&mut state.exchange.request, name, value, change),
+        MapKind::Request if field::same_name(name, b"host") => {
+            set_target(&mut state.exchange.request, b":authority", value, change)
+        }
+        MapKind::Request => change_field(&mut state.exchange.request.head, name, value, change),
+        MapKind::Response if name.starts_with(b":") => set_status(&mut state.exchange.response, name, value, change),
+        MapKind::Response => change_field(&mut state.exchange.response.head, name, value, change),
+        MapKind::RequestTrailers => change_trailers(state.request_trailers.as_mut(), name, value, change),
+        MapKind::ResponseTrailers => change_trailers(state.response_trailers.as_mut(), name, value, change),
+        MapKind::CallAnswer | MapKind::CallTrailers => Err(Status::BadArgument),
+    }
+}
+
+fn change_field(head: &mut Head, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+    // What the gateway writes by itself a plugin cannot make wrong: to remove the length of a body that it changes is what plugins do.
+    if is_of_gateway(name) {
+        return Ok(());
+    }
+    let done = match change {
+        Change::Add => head.add(name, value),
+        Change::Replace => head.set(name, value),
+        Change::Remove => {
+            head.remove(name);
+            Ok(())
+        }
+    };
+    done.map_err(|_| Status::BadArgument)
+}
+
+fn set_target(head: &mut RequestHead, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+    if change == Change::Remove {
+        return Err(Status::BadArgument);
+    }
+    let is_set = match name {
+        b":path" => {
+            let mark = value.iter().position(|byte| *byte == b'?');
+            let (path, query) = mark.map_or((value, &b""[..]), |mark| (&value[..mark], &value[mark + 1..]));
+            head.set_path(path, Some(query)).is_ok()
+        }
+        b":method" => head.set_method(value),
+        b":authority" => head.set_authority(value).is_ok(),
+        // It follows from the upstream.
+        b":scheme" => true,
+        _ => false,
+    };
+    if is_set { Ok(()) } else { Err(Status::BadArgument) }
+}
+
+fn set_status(head: &mut ResponseHead, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+    let status = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    let status = status.filter(|status| (200..=599).contains(status));
+    match (name, status) {
+        (b":status", Some(status)) if change != Change::Remove => {
+            head.set_status(status);
+            Ok(())
+        }
+        _ => Err(Status::BadArgument),
+    }
+}
+
+fn change_trailers(trailers: Option<&mut Trailers>, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+    let trailers = trailers.ok_or(Status::BadArgument)?;
+    let before = std::mem::take(trailers);
+    let stays = |known: &[u8]| change == Change::Add || !field::same_name(known, name);
+    for (known, value) in before.fields().filter(|(known, _)| stays(known)) {
+        trailers.add(known, value).map_err(|_| Status::InternalFailure)?;
+    }
+    if change == Change::Remove {
+        return Ok(());
+    }
+    trailers.add(name, value).map_err(|_| Status::BadArgument)
+}
+
+/// Replaces all pairs.
+pub fn replace(state: &mut HostState, kind: MapKind, new: &[Pair]) -> Result<(), Status> {
+    allowed(state, kind, Access::Write)?;
+    let old = pairs(state, kind)?;
+    for (name, _) in old.iter().filter(|(name, _)| !name.starts_with(b":")) {
+        change(state, kind, name, b"", Change::Remove)?;
+    }
+    for (name, value) in new {
+        let how = if name.starts_with(b":") { Change::Replace } else { Change::Add };
+        change(state, kind, name, value, how)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Plugins of operators' own, as WebAssembly files by the rules of proxy-wasm: versions 0.1.0, 0.2.0 and 0.2.1 of its binary
+//! interface. [`RUNTIME`] is what a registry of plugins is given; `docs/guide/wasm.md` is for those who write such plugins.
+
+#![forbid(unsafe_code)]
+
+mod abi;
+mod content;
+mod engine;
+mod host;
+mod limits;
+mod loaded;
+mod log;
+mod metrics;
+#[doc(hidden)]
+pub mod pairs;
+mod plugin;
+mod properties;
+mod service_call;
+mod shared_data;
+mod state;
+#[cfg(test)]
+mod testing;
+mod vm;
+mod worker;
+
+pub use loaded::{RUNTIME, WasmRuntime};
+pub use metrics::{PluginFigures, figures};

@@ -1,0 +1,400 @@
+//! The plugin of a resource: what happens to an exchange is told to the instance of the worker.
+
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use weir_plugin::{Exchange, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop};
+use weir_proto::field;
+
+use crate::abi::Action;
+use crate::content::{ContentFilter, FilteredMessage};
+use crate::engine::Clock;
+use crate::limits;
+use crate::service_call;
+use crate::state::{Access, CallAnswer, LocalAnswer, OutgoingCall, Outside, PluginFacts, Rights};
+use crate::vm::{Failure, Side, Vm};
+use crate::worker::WorkerPlugin;
+
+/// The level of the log for what fails.
+const ERROR: u32 = 4;
+
+/// In the head of a request, and in its whole content.
+const REQUEST: Rights = Rights { request: Access::Write, response: Access::None, answers: true, calls: true };
+/// In the head of a response, and in its whole content.
+const RESPONSE: Rights = Rights { request: Access::Read, response: Access::Write, answers: true, calls: false };
+/// When the exchange has ended.
+const LOG: Rights = Rights { request: Access::Read, response: Access::Read, answers: false, calls: false };
+
+/// A plugin whose code is WebAssembly.
+pub struct WasmPlugin {
+    facts: Arc<PluginFacts>,
+    worker: PerWorker<WorkerPlugin>,
+    outside: Outside,
+    note: NoteKey,
+    clock: OnceLock<Clock>,
+}
+
+/// What the plugin knows of an exchange: the instance and its context, and what it waits for.
+#[derive(Clone, Copy)]
+struct ContextNote {
+    serial: u64,
+    context: u32,
+    held: Option<Side>,
+}
+
+impl ContextNote {
+    fn numbers(self) -> [u64; 3] {
+        let held = match self.held {
+            None => 0,
+            Some(Side::Request) => 1,
+            Some(Side::Response) => 2,
+        };
+        [self.serial, self.context.into(), held]
+    }
+
+    fn of([serial, context, held]: [u64; 3]) -> ContextNote {
+        let held = match held {
+            1 => Some(Side::Request),
+            2 => Some(Side::Response),
+            _ => None,
+        };
+        ContextNote { serial, context: context as u32, held }
+    }
+}
+
+/// How a request goes on after a call into the plugin.
+enum Next {
+    Continue,
+    Answered(LocalAnswer),
+    /// When these calls have been answered, or the plugin says so.
+    Wait(Vec<OutgoingCall>),
+    /// When its content is there.
+    Hold,
+}
+
+impl WasmPlugin {
+    pub fn new(facts: Arc<PluginFacts>, worker: PerWorker<WorkerPlugin>, outside: Outside) -> WasmPlugin {
+        WasmPlugin { facts, worker, outside, note: NoteKey::unique(), clock: OnceLock::new() }
+    }
+
+    fn context(&self, exchange: &Exchange) -> Option<ContextNote> {
+        exchange.notes.read(self.note).map(ContextNote::of)
+    }
+
+    /// Runs something with the instance that knows the exchange.
+    fn with<R>(&self, note: ContextNote, run: impl FnOnce(&mut Vm) -> Result<R, Failure>) -> Result<R, Failure> {
+        self.worker.get().with(&self.outside, |vm| if vm.serial == note.serial { run(vm) } else { Err(Failure::Lost) })
+    }
+
+    /// What a failure means for an exchange: with `fail: open`, none of the plugin takes part in it any more.
+    fn failed(&self, exchange: &mut Exchange, failure: &Failure) -> Result<(), Stop> {
+        // Those of the code itself have been logged, with what becomes of the instance.
+        if !matches!(failure, Failure::Trap(_) | Failure::TimedOut(_) | Failure::Away | Failure::Lost) {
+            self.facts.log.line(ERROR, &format!("it has failed: {failure}"));
+        }
+        if !self.facts.fails_open {
+            return Err(Stop::Internal);
+        }
+        exchange.notes.write(self.note, ContextNote { serial: 0, context: 0, held: None }.numbers());
+        Ok(())
+    }
+
+    /// The first call for an exchange: its context, and the head of its request.
+    fn begin(&self, exchange: &mut Exchange) -> Result<Next, Failure> {
+        let has_content = exchange.request.framing.has_body();
+        let key = self.note;
+        self.worker.get().with(&self.outside, |vm| {
+            let context = vm.open()?;
+            let mut note = ContextNote { serial: vm.serial, context, held: None };
+            exchange.notes.write(key, note.numbers());
+            let mut vm = vm.lend(exchange);
+            let action = vm.on_headers(Side::Request, context, REQUEST, !has_content)?;
+            let may_hold = has_content && vm.sees_content(Side::Request);
+            let next = next(&mut vm, context, action, may_hold)?;
+            if matches!(next, Next::Hold) {
+                note.held = Some(Side::Request);
+                vm.exchange().notes.write(key, note.numbers());
+            }
+            Ok(next)
+        })
+    }
+
+    fn flow<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+        next: Result<Next, Failure>,
+        content: Option<&'a mut Vec<u8>>,
+    ) -> Result<Flow<'a>, Stop> {
+        match next {
+            Ok(Next::Continue | Next::Hold) => Ok(Flow::Continue),
+            Ok(Next::Answered(answer)) => Err(respond(exchange, answer)),
+            Ok(Next::Wait(calls)) => {
+                let Some(note) = self.context(exchange) else { return Ok(Flow::Continue) };
+                Ok(Flow::wait(self.wait(exchange, note, calls, content)))
+            }
+            Err(failure) => self.failed(exchange, &failure).map(Flow::from),
+        }
+    }
+
+    /// Waits until the plugin lets the request go on or answers it.
+    async fn wait(
+        &self,
+        exchange: &mut Exchange,
+        note: ContextNote,
+        calls: Vec<OutgoingCall>,
+        content: Option<&mut Vec<u8>>,
+    ) -> Result<(), Stop> {
+        match self.until_next(exchange, note, calls, content).await {
+            Ok(Some(answer)) => Err(respond(exchange, answer)),
+            Ok(None) => Ok(()),
+            Err(failure) => self.failed(exchange, &failure),
+        }
+    }
+
+    async fn until_next(
+        &self,
+        exchange: &mut Exchange,
+        note: ContextNote,
+        calls: Vec<OutgoingCall>,
+        mut content: Option<&mut Vec<u8>>,
+    ) -> Result<Option<LocalAnswer>, Failure> {
+        let mut in_flight = CallsInFlight { plugin: self, note, tasks: JoinSet::new() };
+        in_flight.add(calls);
+        let (woken, ticks) = self.with(note, |vm| Ok((vm.woken(note.context), vm.tick().is_some())))?;
+        let woken = woken.ok_or(Failure::Lost)?;
+        let deadline = Instant::now() + limits::PAUSE;
+        loop {
+            if in_flight.tasks.is_empty() && !ticks {
+                return Err(Failure::Stuck);
+            }
+            let answer = tokio::select! {
+                Some(Ok(answer)) = in_flight.tasks.join_next() => Some(answer),
+                () = woken.notified() => None,
+                () = sleep_until(deadline) => return Err(Failure::TimedOut(limits::PAUSE)),
+            };
+            let (answer, is_resumed, calls) = self.take(exchange, note, answer, content.as_deref_mut())?;
+            if answer.is_some() || is_resumed {
+                return Ok(answer);
+            }
+            in_flight.add(calls);
+        }
+    }
+
+    /// Gives an instance an answer for an exchange that waits, and takes what the plugin decides.
+    fn take(
+        &self,
+        exchange: &mut Exchange,
+        note: ContextNote,
+        answer: Option<CallAnswer>,
+        content: Option<&mut Vec<u8>>,
+    ) -> Result<(Option<LocalAnswer>, bool, Vec<OutgoingCall>), Failure> {
+        self.with(note, |vm| {
+            let mut vm = vm.lend(exchange);
+            if let Some(answer) = answer {
+                match content {
+                    None => vm.on_answer(answer, REQUEST)?,
+                    Some(content) => {
+                        vm.show_content(Some(std::mem::take(content)));
+                        let done = vm.on_answer(answer, REQUEST);
+                        *content = vm.take_content().unwrap_or_default();
+                        done?;
+                    }
+                }
+            }
+            Ok((vm.take_answer(note.context), vm.take_resumed(note.context), vm.take_calls(note.context)))
+        })
+    }
+
+    /// The filter for content that the plugin sees piece by piece.
+    fn filter(&self, exchange: &mut Exchange, side: Side) -> Result<Option<Box<dyn Filter>>, Stop> {
+        let Some(note) = self.context(exchange).filter(|note| note.serial > 0 && note.held != Some(side)) else {
+            return Ok(None);
+        };
+        match self.with(note, |vm| Ok(vm.sees_content(side))) {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                let message = FilteredMessage { side, serial: note.serial, context: note.context };
+                let (worker, outside) = (self.worker.get(), self.outside.clone());
+                let filter = ContentFilter::new(message, worker, outside, Arc::clone(&self.facts), exchange);
+                Ok(Some(Box::new(filter)))
+            }
+            Err(failure) => self.failed(exchange, &failure).map(|()| None),
+        }
+    }
+}
+
+/// The calls of an exchange that waits. If it ends before, they are given up.
+struct CallsInFlight<'p> {
+    plugin: &'p WasmPlugin,
+    note: ContextNote,
+    tasks: JoinSet<CallAnswer>,
+}
+
+impl CallsInFlight<'_> {
+    fn add(&mut self, calls: Vec<OutgoingCall>) {
+        for call in calls {
+            let (http, facts) = (self.plugin.outside.http.clone(), Arc::clone(&self.plugin.facts));
+            self.tasks.spawn_local(service_call::make(http, call, facts));
+        }
+    }
+}
+
+impl Drop for CallsInFlight<'_> {
+    fn drop(&mut self) {
+        let count = self.tasks.len();
+        if count > 0 {
+            let _ = self.plugin.with(self.note, |vm| {
+                vm.forget_calls(count);
+                Ok(())
+            });
+        }
+    }
+}
+
+/// What a call into the plugin means for the request.
+fn next(vm: &mut Vm, context: u32, action: Action, may_hold: bool) -> Result<Next, Failure> {
+    if let Some(answer) = vm.take_answer(context) {
+        return Ok(Next::Answered(answer));
+    }
+    if action == Action::Continue || vm.take_resumed(context) {
+        return Ok(Next::Continue);
+    }
+    let calls = vm.take_calls(context);
+    Ok(if calls.is_empty() && may_hold { Next::Hold } else { Next::Wait(calls) })
+}
+
+/// Puts a response of the plugin into the exchange.
+fn respond(exchange: &mut Exchange, answer: LocalAnswer) -> Stop {
+    let of_type = |name: &[u8]| field::same_name(name, b"content-type");
+    let content_type = answer.fields.iter().find(|(name, _)| of_type(name));
+    let content_type = content_type.and_then(|(_, value)| std::str::from_utf8(value).ok()).unwrap_or("text/plain");
+    let stop = exchange.respond(answer.status, content_type, &answer.body);
+    for (name, value) in answer.fields.iter().filter(|(name, _)| !of_type(name) && !name.starts_with(b":")) {
+        let known = field::Known::parse(name);
+        if known.is_hop_by_hop() || known == field::Known::ContentLength {
+            continue;
+        }
+        if exchange.response.head.add(name, value).is_err() {
+            return Stop::Internal;
+        }
+    }
+    stop
+}
+
+impl Plugin for WasmPlugin {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST
+            .and(Phases::REQUEST_BODY)
+            .and(Phases::RESPONSE)
+            .and(Phases::RESPONSE_BODY)
+            .and(Phases::LOG)
+            .and(Phases::START)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        let clock = Clock::run()?;
+        // If it has been started before, one clock is as good as another.
+        let _ = self.clock.set(clock);
+        Ok(())
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        let next = self.begin(exchange);
+        self.flow(exchange, next, None)
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let holds = self.context(exchange).is_some_and(|note| note.held == Some(Side::Request));
+        Ok(holds.then_some(limits::HELD_BYTES))
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        let Some(note) = self.context(exchange) else { return Ok(Flow::Continue) };
+        let next = self.with(note, |vm| {
+            let mut vm = vm.lend(exchange);
+            let action = vm.on_body(Side::Request, (note.context, REQUEST), body, true)?;
+            next(&mut vm, note.context, action, false)
+        });
+        self.flow(exchange, next, Some(body))
+    }
+
+    fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        self.filter(exchange, Side::Request)
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let Some(mut note) = self.context(exchange).filter(|note| note.serial > 0) else { return Ok(()) };
+        let is_here = exchange.is_answered_here();
+        let is_end = if is_here { exchange.body.is_empty() } else { !exchange.response.framing.has_body() };
+        let done = self.with(note, |vm| {
+            let mut vm = vm.lend(exchange);
+            let action = vm.on_headers(Side::Response, note.context, RESPONSE, is_end)?;
+            let waits = action == Action::Pause && !vm.take_resumed(note.context);
+            Ok((vm.take_answer(note.context), waits && vm.sees_content(Side::Response)))
+        });
+        match done {
+            Ok((Some(answer), _)) => Err(respond(exchange, answer)),
+            Ok((None, holds)) => {
+                note.held = holds.then_some(Side::Response);
+                exchange.notes.write(self.note, note.numbers());
+                Ok(())
+            }
+            Err(failure) => self.failed(exchange, &failure),
+        }
+    }
+
+    fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let holds = self.context(exchange).is_some_and(|note| note.held == Some(Side::Response));
+        Ok(holds.then_some(limits::HELD_BYTES))
+    }
+
+    fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let Some(note) = self.context(exchange) else { return Ok(()) };
+        let done = self.with(note, |vm| {
+            let mut vm = vm.lend(exchange);
+            vm.on_body(Side::Response, (note.context, RESPONSE), body, true)?;
+            Ok(vm.take_answer(note.context))
+        });
+        match done {
+            Ok(Some(answer)) => Err(respond(exchange, answer)),
+            Ok(None) => Ok(()),
+            Err(failure) => self.failed(exchange, &failure),
+        }
+    }
+
+    fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        self.filter(exchange, Side::Response)
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        let Some(note) = self.context(exchange).filter(|note| note.serial > 0) else { return };
+        // The instance may have failed since, or fail now: both have been logged, and the exchange is over.
+        let _ = self.with(note, |vm| {
+            if !vm.logs() {
+                return vm.close(note.context, LOG);
+            }
+            let mut copy = copy_of(exchange);
+            vm.lend(&mut copy).close(note.context, LOG)
+        });
+    }
+}
+
+/// What a plugin sees of an exchange that it cannot change any more.
+pub fn copy_of(exchange: &Exchange) -> Exchange {
+    let mut copy = Exchange::default();
+    copy.request = exchange.request.clone();
+    copy.response = exchange.response.clone();
+    copy.client = exchange.client;
+    copy.tls = exchange.tls.as_ref().map(Rc::clone);
+    copy.route = exchange.route.clone();
+    copy.upstream = exchange.upstream;
+    (copy.started_ns, copy.ended_ns) = (exchange.started_ns, exchange.ended_ns);
+    (copy.request_bytes, copy.response_bytes) = (exchange.request_bytes, exchange.response_bytes);
+    copy.body_bytes = exchange.body_bytes;
+    if !exchange.request_id().is_empty() {
+        copy.set_request_id(exchange.request_id().to_vec());
+    }
+    copy
+}

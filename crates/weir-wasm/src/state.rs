@@ -1,0 +1,190 @@
+//! What an instance has on the side of the host: its limits, its contexts, and what the current call into it may see.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use wasmtime::{Memory, ResourceLimiter, TypedFunc};
+use weir_client::HttpClient;
+use weir_plugin::{Exchange, Services};
+use weir_proto::Trailers;
+
+use crate::limits;
+use crate::log::PluginLog;
+use crate::metrics::PluginMetrics;
+use crate::pairs::Pair;
+use crate::shared_data::SharedData;
+
+/// The context that stands for the plugin itself. Those of exchanges follow.
+pub const ROOT: u32 = 1;
+
+/// What all instances of a plugin with one configuration have in common.
+#[derive(Debug)]
+pub struct PluginFacts {
+    pub name: &'static str,
+    pub conf: Vec<u8>,
+    pub callback_time: Duration,
+    pub memory: u64,
+    pub fails_open: bool,
+    pub shared: Arc<SharedData>,
+    pub metrics: Arc<PluginMetrics>,
+    pub log: PluginLog,
+}
+
+/// What a plugin reaches outside of the process.
+#[derive(Clone, Debug, Default)]
+pub struct Outside {
+    pub http: HttpClient,
+    pub services: Arc<Services>,
+}
+
+/// Whether a call into the plugin may see a message, and change it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    #[default]
+    None,
+    Read,
+    Write,
+}
+
+/// What a call into the plugin may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    pub request: Access,
+    pub response: Access,
+    /// It may answer the exchange itself.
+    pub answers: bool,
+    /// It may call services.
+    pub calls: bool,
+}
+
+/// The context of an exchange, or that of the plugin.
+#[derive(Debug, Default)]
+pub struct ContextState {
+    /// The values that the plugin has set (`proxy_set_property`), by path.
+    pub properties: HashMap<Vec<u8>, Vec<u8>>,
+    pub property_bytes: usize,
+    /// The plugin has let the request go on.
+    pub is_resumed: bool,
+    pub answer: Option<LocalAnswer>,
+    /// Wakes the exchange that waits.
+    pub woken: Rc<Notify>,
+}
+
+/// A response that the plugin has made.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LocalAnswer {
+    pub status: u16,
+    pub fields: Vec<Pair>,
+    pub body: Vec<u8>,
+}
+
+/// A call to a service that the plugin has asked for.
+#[derive(Debug)]
+pub struct OutgoingCall {
+    pub token: u32,
+    pub context: u32,
+    pub url: Box<str>,
+    pub is_verified: bool,
+    pub request: http::Request<Bytes>,
+    pub timeout: Duration,
+}
+
+/// The answer of a service. Without fields, the call has failed.
+#[derive(Debug, Default)]
+pub struct CallAnswer {
+    pub token: u32,
+    pub context: u32,
+    pub fields: Vec<Pair>,
+    pub body: Vec<u8>,
+    pub trailers: Vec<Pair>,
+}
+
+pub struct HostState {
+    pub memory: Option<Memory>,
+    pub allocate: Option<TypedFunc<u32, u32>>,
+    pub limit: InstanceLimit,
+    pub facts: Arc<PluginFacts>,
+    pub outside: Outside,
+    /// The context that functions act for.
+    pub context: u32,
+    pub contexts: HashMap<u32, ContextState>,
+    pub rights: Rights,
+    /// The exchange of the current call; without one, an empty one.
+    pub exchange: Exchange,
+    /// The content that the current call sees.
+    pub request_body: Option<Vec<u8>>,
+    pub response_body: Option<Vec<u8>>,
+    pub request_trailers: Option<Trailers>,
+    pub response_trailers: Option<Trailers>,
+    pub call_answer: Option<CallAnswer>,
+    /// The calls that are to be made after the current call into the plugin.
+    pub outbox: Vec<OutgoingCall>,
+    pub in_flight: usize,
+    pub last_token: u32,
+    pub last_service: usize,
+    pub tick: Option<Duration>,
+    /// In a trial, the lines that would be logged.
+    pub trial: Option<Vec<String>>,
+}
+
+impl HostState {
+    pub fn new(facts: &Arc<PluginFacts>, outside: Outside, is_trial: bool) -> HostState {
+        HostState {
+            memory: None,
+            allocate: None,
+            limit: InstanceLimit { memory: facts.memory },
+            facts: Arc::clone(facts),
+            outside,
+            context: ROOT,
+            contexts: HashMap::new(),
+            rights: Rights::default(),
+            exchange: Exchange::default(),
+            request_body: None,
+            response_body: None,
+            request_trailers: None,
+            response_trailers: None,
+            call_answer: None,
+            outbox: Vec::new(),
+            in_flight: 0,
+            last_token: 0,
+            last_service: 0,
+            tick: None,
+            trial: is_trial.then(Vec::new),
+        }
+    }
+
+    /// The context that functions act for, if it is still there.
+    pub fn current(&mut self) -> Option<&mut ContextState> {
+        self.contexts.get_mut(&self.context)
+    }
+
+    /// A line of the plugin's log.
+    pub fn log(&mut self, level: u32, text: &str) {
+        const WARNING: u32 = 3;
+        match &mut self.trial {
+            Some(lines) if level >= WARNING && lines.len() < limits::PROPERTIES => lines.push(text.to_owned()),
+            Some(_) => {}
+            None => self.facts.log.line(level, text),
+        }
+    }
+}
+
+/// The bounds of one instance.
+#[derive(Debug)]
+pub struct InstanceLimit {
+    pub memory: u64,
+}
+
+impl ResourceLimiter for InstanceLimit {
+    fn memory_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(desired as u64 <= self.memory)
+    }
+
+    fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(desired <= limits::TABLE_ELEMENTS)
+    }
+}

@@ -1,0 +1,103 @@
+//! Instances for tests, of plugins written as WebAssembly text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_plugin::{CalledService, Exchange, Services};
+use weir_proto::h1::{self, Limits};
+
+use crate::abi::Action;
+use crate::loaded::{CompiledModule, compiled};
+use crate::log::PluginLog;
+use crate::metrics::PluginMetrics;
+use crate::shared_data::SharedData;
+use crate::state::{Access, Outside, PluginFacts, Rights};
+use crate::vm::{Failure, Side, Vm};
+
+#[path = "../../../tests/plugins/wasm/module.rs"]
+mod module;
+
+pub use module::module;
+
+/// Everything is allowed.
+pub const ALL: Rights = Rights { request: Access::Write, response: Access::Write, answers: true, calls: true };
+
+pub fn facts(name: &'static str) -> PluginFacts {
+    PluginFacts {
+        name,
+        conf: b"the configuration".to_vec(),
+        callback_time: Duration::from_millis(50),
+        memory: 1 << 20,
+        fails_open: false,
+        shared: Arc::new(SharedData::default()),
+        metrics: PluginMetrics::of(name),
+        log: PluginLog::new(name),
+    }
+}
+
+pub fn compile(functions: &str) -> Arc<CompiledModule> {
+    compiled(&module(functions)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// An instance that knows one service, `auth`.
+pub fn started(functions: &str, facts: PluginFacts) -> Result<Vm, Failure> {
+    let service = CalledService { urls: ["http://127.0.0.1:1".into()].into(), is_verified: true };
+    let services = Arc::new(Services::from([("auth".into(), service)]));
+    let outside = Outside { services, ..Outside::default() };
+    Vm::start(&compile(functions), &Arc::new(facts), outside, (1, false))
+}
+
+pub fn vm(functions: &str) -> Vm {
+    started(functions, facts("tested")).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// An exchange with a request for `/a?b=1` that has `X-One: 1` and two fields `X-Two`, and a response.
+pub fn exchange() -> Exchange {
+    let mut exchange = Exchange::default();
+    let head = b"GET /a?b=1 HTTP/1.1\r\nHost: shop.example\r\nX-One: 1\r\nX-Two: 2\r\nX-Two: 3\r\n\r\n";
+    h1::parse_request(head, &Limits::default(), &mut exchange.request).expect("a request");
+    exchange.response.set_status(200);
+    exchange.response.head.add(b"X-Three", b"3").expect("a field");
+    exchange
+}
+
+/// What the plugin's function for heads of requests stores at the beginning of its memory: four bytes at a time.
+pub struct Ran {
+    pub vm: Vm,
+    pub exchange: Exchange,
+    pub result: Result<Action, Failure>,
+    pub context: u32,
+}
+
+impl Ran {
+    /// The number that a host function has answered, stored at 0.
+    pub fn status(&mut self) -> u32 {
+        self.number(0)
+    }
+
+    pub fn number(&mut self, at: usize) -> u32 {
+        u32::from_le_bytes(self.vm.memory(at, 4).try_into().expect("four bytes"))
+    }
+
+    /// The bytes that the host has given last.
+    pub fn given(&mut self) -> Vec<u8> {
+        let (place, size) = (self.number(16) as usize, self.number(20) as usize);
+        self.vm.memory(place, size)
+    }
+}
+
+/// Runs a body of the function for heads of requests, on [`exchange`], with these rights.
+pub fn run_with(rights: Rights, body: &str, prepare: impl FnOnce(&mut Vm)) -> Ran {
+    let functions =
+        format!("(func (export \"proxy_on_request_headers\") (param i32 i32 i32) (result i32) {body} (i32.const 0))");
+    let (mut vm, mut exchange) = (vm(&functions), exchange());
+    let context = vm.open().unwrap_or_else(|failure| panic!("{failure}"));
+    prepare(&mut vm);
+    let result = vm.lend(&mut exchange).on_headers(Side::Request, context, rights, true);
+    Ran { vm, exchange, result, context }
+}
+
+/// Stores what a host function answers at 0.
+pub fn run(call: &str) -> Ran {
+    run_with(ALL, &format!("(i32.store (i32.const 0) {call})"), |_| ())
+}

@@ -1,0 +1,464 @@
+//! An instance of a plugin's code: starting it, and calling its functions.
+
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use wasmtime::{Instance, Store, Trap, TypedFunc, WasmParams, WasmResults};
+use weir_plugin::Exchange;
+
+use crate::abi::{Action, MapKind};
+use crate::engine::{Clock, engine, ticks};
+use crate::host;
+use crate::limits;
+use crate::loaded::CompiledModule;
+use crate::state::{
+    CallAnswer, ContextState, HostState, LocalAnswer, OutgoingCall, Outside, PluginFacts, ROOT, Rights,
+};
+
+/// Why a plugin did not do its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Its code has failed, so that the instance cannot be used any more.
+    Trap(String),
+    /// The same: a call took longer than it may.
+    TimedOut(Duration),
+    /// It has refused to start.
+    Refused(String),
+    /// There is no instance: the last ones have failed, and the next one is made later.
+    Away,
+    /// The instance that knew the exchange is no more.
+    Lost,
+    /// Nothing lets the exchange go on.
+    Stuck,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Trap(reason) => f.write_str(reason),
+            Failure::TimedOut(time) => write!(f, "a call took longer than {} ms", time.as_millis()),
+            Failure::Refused(reason) => f.write_str(reason),
+            Failure::Away => f.write_str("it has failed before, and is started again later"),
+            Failure::Lost => f.write_str("the instance that the exchange belonged to has failed"),
+            Failure::Stuck => f.write_str("it holds a request for which it waits for nothing"),
+        }
+    }
+}
+
+/// A function that older plugins have without the flag for the end of the stream.
+enum Headers {
+    Old(TypedFunc<(u32, u32), u32>),
+    New(TypedFunc<(u32, u32, u32), u32>),
+}
+
+/// The functions that the plugin exports.
+struct Callbacks {
+    on_context_create: Option<TypedFunc<(u32, u32), ()>>,
+    on_vm_start: Option<TypedFunc<(u32, u32), u32>>,
+    on_configure: Option<TypedFunc<(u32, u32), u32>>,
+    on_tick: Option<TypedFunc<u32, ()>>,
+    on_request_headers: Option<Headers>,
+    on_request_body: Option<TypedFunc<(u32, u32, u32), u32>>,
+    on_request_trailers: Option<TypedFunc<(u32, u32), u32>>,
+    on_response_headers: Option<Headers>,
+    on_response_body: Option<TypedFunc<(u32, u32, u32), u32>>,
+    on_response_trailers: Option<TypedFunc<(u32, u32), u32>>,
+    on_http_call_response: Option<TypedFunc<(u32, u32, u32, u32, u32), ()>>,
+    on_done: Option<TypedFunc<u32, u32>>,
+    on_log: Option<TypedFunc<u32, ()>>,
+    on_delete: Option<TypedFunc<u32, ()>>,
+}
+
+/// The message whose content or trailers a plugin sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Request,
+    Response,
+}
+
+/// An instance.
+pub struct Vm {
+    store: Store<HostState>,
+    callbacks: Callbacks,
+    facts: Arc<PluginFacts>,
+    next_context: u32,
+    /// Which of the instances of the worker it is.
+    pub serial: u64,
+    pub made: Instant,
+    _clock: Clock,
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.facts.metrics.instances.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Vm {
+    /// Makes an instance, and starts it with its configuration. In a trial, it leaves nothing behind.
+    pub fn start(
+        compiled: &CompiledModule,
+        facts: &Arc<PluginFacts>,
+        outside: Outside,
+        (serial, is_trial): (u64, bool),
+    ) -> Result<Vm, Failure> {
+        let clock = Clock::run().map_err(Failure::Refused)?;
+        let mut store = Store::new(engine(), HostState::new(facts, outside, is_trial));
+        store.limiter(|state| &mut state.limit);
+        store.set_epoch_deadline(ticks(limits::START_TIME));
+        let instance = compiled.pre.instantiate(&mut store).map_err(|error| failure(&error, limits::START_TIME))?;
+        let memory = instance.get_memory(&mut store, "memory");
+        let allocate = function(&instance, &mut store, "proxy_on_memory_allocate")
+            .or_else(|| function(&instance, &mut store, "malloc"));
+        (store.data_mut().memory, store.data_mut().allocate) = (memory, allocate);
+        let callbacks = Callbacks::of(&instance, &mut store);
+        facts.metrics.instances.fetch_add(1, Relaxed);
+        let facts = Arc::clone(facts);
+        let made = Instant::now();
+        let mut vm = Vm { store, callbacks, facts, next_context: ROOT + 1, serial, made, _clock: clock };
+        vm.initialize(&instance)?;
+        Ok(vm)
+    }
+
+    fn initialize(&mut self, instance: &Instance) -> Result<(), Failure> {
+        let time = limits::START_TIME;
+        if let Some(start) = function::<(), ()>(instance, &mut self.store, "_initialize") {
+            self.call_for(time, &start, ())?;
+            if let Some(main) = function::<(u32, u32), u32>(instance, &mut self.store, "main") {
+                self.call_for(time, &main, (0, 0))?;
+            }
+        } else if let Some(start) = function::<(), ()>(instance, &mut self.store, "_start") {
+            self.call_for(time, &start, ())?;
+        }
+        self.store.data_mut().contexts.insert(ROOT, ContextState::default());
+        if let Some(create) = self.callbacks.on_context_create.clone() {
+            self.call_for(time, &create, (ROOT, 0))?;
+        }
+        if let Some(start) = self.callbacks.on_vm_start.clone()
+            && self.call_for(time, &start, (ROOT, 0))? == 0
+        {
+            return Err(self.refused("proxy_on_vm_start"));
+        }
+        let length = self.facts.conf.len() as u32;
+        if let Some(configure) = self.callbacks.on_configure.clone()
+            && self.call_for(time, &configure, (ROOT, length))? == 0
+        {
+            return Err(self.refused("proxy_on_configure"));
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, function: &str) -> Failure {
+        let told = self.store.data_mut().trial.take().unwrap_or_default().join("; ");
+        let told = if told.is_empty() { told } else { format!(": {told}") };
+        Failure::Refused(format!("the plugin refuses it (`{function}`){told}"))
+    }
+
+    fn call_for<P: WasmParams, R: WasmResults>(
+        &mut self,
+        time: Duration,
+        callback: &TypedFunc<P, R>,
+        parameters: P,
+    ) -> Result<R, Failure> {
+        self.store.set_epoch_deadline(ticks(time));
+        callback.call(&mut self.store, parameters).map_err(|error| failure(&error, time))
+    }
+
+    /// Calls a function for a context; `None` if the plugin has no such function.
+    fn call<P: WasmParams, R: WasmResults>(
+        &mut self,
+        callback: Option<TypedFunc<P, R>>,
+        (context, rights): (u32, Rights),
+        parameters: P,
+    ) -> Result<Option<R>, Failure> {
+        let Some(callback) = callback else { return Ok(None) };
+        let state = self.store.data_mut();
+        (state.context, state.rights) = (context, rights);
+        let answer = self.call_for(self.facts.callback_time, &callback, parameters);
+        let state = self.store.data_mut();
+        (state.context, state.rights) = (ROOT, Rights::default());
+        answer.map(Some)
+    }
+
+    /// Sets what it reaches outside of the process.
+    pub fn reach(&mut self, outside: &Outside) {
+        let known = &mut self.store.data_mut().outside;
+        if !Arc::ptr_eq(&known.services, &outside.services) {
+            *known = outside.clone();
+        }
+    }
+
+    /// Makes a context for an exchange.
+    pub fn open(&mut self) -> Result<u32, Failure> {
+        let context = self.next_context;
+        self.next_context = context.checked_add(1).ok_or(Failure::Lost)?;
+        self.store.data_mut().contexts.insert(context, ContextState::default());
+        self.call(self.callbacks.on_context_create.clone(), (context, Rights::default()), (context, ROOT))?;
+        Ok(context)
+    }
+
+    /// Ends the context of an exchange that has ended.
+    pub fn close(&mut self, context: u32, rights: Rights) -> Result<(), Failure> {
+        self.call(self.callbacks.on_done.clone(), (context, rights), context)?;
+        self.call(self.callbacks.on_log.clone(), (context, rights), context)?;
+        self.call(self.callbacks.on_delete.clone(), (context, Rights::default()), context)?;
+        self.store.data_mut().contexts.remove(&context);
+        Ok(())
+    }
+
+    /// The plugin wants to see exchanges that have ended.
+    pub fn logs(&self) -> bool {
+        self.callbacks.on_log.is_some()
+    }
+
+    pub fn sees_content(&self, side: Side) -> bool {
+        match side {
+            Side::Request => self.callbacks.on_request_body.is_some() || self.callbacks.on_request_trailers.is_some(),
+            Side::Response => {
+                self.callbacks.on_response_body.is_some() || self.callbacks.on_response_trailers.is_some()
+            }
+        }
+    }
+
+    pub fn on_headers(&mut self, side: Side, context: u32, rights: Rights, is_end: bool) -> Result<Action, Failure> {
+        let (callback, kind) = match side {
+            Side::Request => (&self.callbacks.on_request_headers, MapKind::Request),
+            Side::Response => (&self.callbacks.on_response_headers, MapKind::Response),
+        };
+        let count = host::map_size(self.store.data(), kind);
+        let action = match callback {
+            None => None,
+            Some(Headers::Old(callback)) => self.call(Some(callback.clone()), (context, rights), (context, count))?,
+            Some(Headers::New(callback)) => {
+                self.call(Some(callback.clone()), (context, rights), (context, count, is_end.into()))?
+            }
+        };
+        Ok(action.map_or(Action::Continue, Action::of))
+    }
+
+    /// Shows content to the plugin, which may change it.
+    pub fn on_body(
+        &mut self,
+        side: Side,
+        (context, rights): (u32, Rights),
+        content: &mut Vec<u8>,
+        is_end: bool,
+    ) -> Result<Action, Failure> {
+        let callback = match side {
+            Side::Request => self.callbacks.on_request_body.clone(),
+            Side::Response => self.callbacks.on_response_body.clone(),
+        };
+        let size = content.len() as u32;
+        *self.content(side) = Some(mem::take(content));
+        let action = self.call(callback, (context, rights), (context, size, is_end.into()));
+        *content = self.content(side).take().unwrap_or_default();
+        Ok(action?.map_or(Action::Continue, Action::of))
+    }
+
+    /// Lets the plugin see and change the content of a request while a call is answered.
+    pub fn show_content(&mut self, content: Option<Vec<u8>>) {
+        self.store.data_mut().request_body = content;
+    }
+
+    pub fn take_content(&mut self) -> Option<Vec<u8>> {
+        self.store.data_mut().request_body.take()
+    }
+
+    fn content(&mut self, side: Side) -> &mut Option<Vec<u8>> {
+        let state = self.store.data_mut();
+        match side {
+            Side::Request => &mut state.request_body,
+            Side::Response => &mut state.response_body,
+        }
+    }
+
+    pub fn on_trailers(
+        &mut self,
+        side: Side,
+        (context, rights): (u32, Rights),
+        trailers: &mut weir_proto::Trailers,
+    ) -> Result<(), Failure> {
+        let callback = match side {
+            Side::Request => self.callbacks.on_request_trailers.clone(),
+            Side::Response => self.callbacks.on_response_trailers.clone(),
+        };
+        let count = trailers.fields().count() as u32;
+        *self.trailers(side) = Some(mem::take(trailers));
+        let done = self.call(callback, (context, rights), (context, count));
+        *trailers = self.trailers(side).take().unwrap_or_default();
+        done.map(drop)
+    }
+
+    fn trailers(&mut self, side: Side) -> &mut Option<weir_proto::Trailers> {
+        let state = self.store.data_mut();
+        match side {
+            Side::Request => &mut state.request_trailers,
+            Side::Response => &mut state.response_trailers,
+        }
+    }
+
+    pub fn on_tick(&mut self) -> Result<(), Failure> {
+        let rights = Rights { calls: true, ..Rights::default() };
+        self.call(self.callbacks.on_tick.clone(), (ROOT, rights), ROOT).map(drop)
+    }
+
+    /// Gives the plugin the answer of a service. Of an exchange that has ended meanwhile, nothing is left to tell it.
+    pub fn on_answer(&mut self, answer: CallAnswer, rights: Rights) -> Result<(), Failure> {
+        let (token, context) = (answer.token, answer.context);
+        let state = self.store.data_mut();
+        state.in_flight = state.in_flight.saturating_sub(1);
+        if !state.contexts.contains_key(&context) {
+            return Ok(());
+        }
+        let parameters =
+            (context, token, answer.fields.len() as u32, answer.body.len() as u32, answer.trailers.len() as u32);
+        state.call_answer = Some(answer);
+        let done = self.call(self.callbacks.on_http_call_response.clone(), (context, rights), parameters);
+        self.store.data_mut().call_answer = None;
+        done.map(drop)
+    }
+
+    /// The time between ticks that the plugin wants.
+    pub fn tick(&self) -> Option<Duration> {
+        self.store.data().tick
+    }
+
+    /// The response that the plugin has made for an exchange.
+    pub fn take_answer(&mut self, context: u32) -> Option<LocalAnswer> {
+        self.store.data_mut().contexts.get_mut(&context)?.answer.take()
+    }
+
+    /// Whether the plugin has let the request of an exchange go on since it was last asked.
+    pub fn take_resumed(&mut self, context: u32) -> bool {
+        self.store.data_mut().contexts.get_mut(&context).is_some_and(|context| mem::take(&mut context.is_resumed))
+    }
+
+    /// What tells an exchange that the plugin has something for it.
+    pub fn woken(&self, context: u32) -> Option<std::rc::Rc<tokio::sync::Notify>> {
+        self.store.data().contexts.get(&context).map(|context| context.woken.clone())
+    }
+
+    /// The calls that the plugin has asked for in the name of an exchange; they count as in flight from now on.
+    pub fn take_calls(&mut self, context: u32) -> Vec<OutgoingCall> {
+        let state = self.store.data_mut();
+        let (own, others) = mem::take(&mut state.outbox).into_iter().partition(|call| call.context == context);
+        state.outbox = others;
+        self.sent(own)
+    }
+
+    /// All calls that nobody has taken.
+    pub fn take_all_calls(&mut self) -> Vec<OutgoingCall> {
+        let all = mem::take(&mut self.store.data_mut().outbox);
+        self.sent(all)
+    }
+
+    fn sent(&mut self, calls: Vec<OutgoingCall>) -> Vec<OutgoingCall> {
+        self.store.data_mut().in_flight += calls.len();
+        calls
+    }
+
+    /// A call that counted as in flight is given up.
+    pub fn forget_calls(&mut self, count: usize) {
+        let state = self.store.data_mut();
+        state.in_flight = state.in_flight.saturating_sub(count);
+    }
+
+    /// Lends it an exchange, until the loan is dropped.
+    pub fn lend<'v>(&'v mut self, exchange: &'v mut Exchange) -> Loan<'v> {
+        mem::swap(&mut self.store.data_mut().exchange, exchange);
+        Loan { vm: self, exchange }
+    }
+
+    #[cfg(test)]
+    pub fn state(&mut self) -> &mut HostState {
+        self.store.data_mut()
+    }
+
+    #[cfg(test)]
+    pub fn memory(&mut self, at: usize, size: usize) -> Vec<u8> {
+        let memory = self.store.data().memory.expect("it has been started");
+        memory.data(&self.store)[at..at + size].to_vec()
+    }
+
+    #[cfg(test)]
+    pub fn contexts(&self) -> usize {
+        self.store.data().contexts.len()
+    }
+}
+
+/// An instance that has an exchange: moved there and back, since the code of plugins must not refer to what may go away.
+pub struct Loan<'v> {
+    vm: &'v mut Vm,
+    exchange: &'v mut Exchange,
+}
+
+impl Loan<'_> {
+    pub fn exchange(&mut self) -> &mut Exchange {
+        &mut self.vm.store.data_mut().exchange
+    }
+}
+
+impl Deref for Loan<'_> {
+    type Target = Vm;
+
+    fn deref(&self) -> &Vm {
+        self.vm
+    }
+}
+
+impl DerefMut for Loan<'_> {
+    fn deref_mut(&mut self) -> &mut Vm {
+        self.vm
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        mem::swap(&mut self.vm.store.data_mut().exchange, self.exchange);
+    }
+}
+
+impl Callbacks {
+    fn of(instance: &Instance, store: &mut Store<HostState>) -> Callbacks {
+        let headers = |store: &mut Store<HostState>, name: &str| {
+            let new = function(instance, store, name).map(Headers::New);
+            new.or_else(|| function(instance, store, name).map(Headers::Old))
+        };
+        Callbacks {
+            on_request_headers: headers(store, "proxy_on_request_headers"),
+            on_response_headers: headers(store, "proxy_on_response_headers"),
+            on_context_create: function(instance, store, "proxy_on_context_create"),
+            on_vm_start: function(instance, store, "proxy_on_vm_start"),
+            on_configure: function(instance, store, "proxy_on_configure"),
+            on_tick: function(instance, store, "proxy_on_tick"),
+            on_request_body: function(instance, store, "proxy_on_request_body"),
+            on_request_trailers: function(instance, store, "proxy_on_request_trailers"),
+            on_response_body: function(instance, store, "proxy_on_response_body"),
+            on_response_trailers: function(instance, store, "proxy_on_response_trailers"),
+            on_http_call_response: function(instance, store, "proxy_on_http_call_response"),
+            on_done: function(instance, store, "proxy_on_done"),
+            on_log: function(instance, store, "proxy_on_log"),
+            on_delete: function(instance, store, "proxy_on_delete"),
+        }
+    }
+}
+
+/// A function of this type, if the plugin exports one.
+fn function<P: WasmParams, R: WasmResults>(
+    instance: &Instance,
+    store: &mut Store<HostState>,
+    name: &str,
+) -> Option<TypedFunc<P, R>> {
+    instance.get_typed_func(store, name).ok()
+}
+
+fn failure(error: &wasmtime::Error, time: Duration) -> Failure {
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::Interrupt) => Failure::TimedOut(time),
+        Some(trap) => Failure::Trap(format!("{trap}")),
+        None => Failure::Trap(error.root_cause().to_string()),
+    }
+}
