@@ -23,6 +23,7 @@ test: ## Installs what the tests need (SETUP=no: does not), checks the sources, 
 
 test-full: ## The same with full counts: millions of requests, gigabytes, many minutes
 	@WEIR_TEST_FULL=1 $(SET_UP_AND_BUILD)
+	@scripts/wasm-filter || true
 	@WEIR_TEST_FULL=1 scripts/test
 
 check: ## The static part alone: format, lints, layering, generated docs, dependencies

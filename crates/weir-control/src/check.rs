@@ -6,7 +6,7 @@ mod written_files;
 
 use weir_plugin::Registry;
 
-use crate::compile::{Compiled, compile};
+use crate::compile::{Compiled, compile, registry_of};
 use crate::document::{CompleteDocument, WrittenDocument};
 use crate::doubts;
 use crate::stores::DocumentLoader;
@@ -19,6 +19,15 @@ use crate::text::yaml::TextLimits;
 /// All faults. The `Ok` value contains what is accepted but probably not intended.
 pub fn check_file(path: &std::path::Path, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
     check(DocumentLoader::of_file_directly(path), registry)
+}
+
+/// The plugins that a file may use: those of the binary, and those in files that its settings declare, whose code is not read.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn registry_of_file(path: &std::path::Path, registry: &Registry) -> Result<Registry, Vec<Diagnostic>> {
+    let loaded = DocumentLoader::of_file_directly(path).read()?;
+    Ok(registry_of(registry, &loaded.document.settings))
 }
 
 /// Like [`check_file`], for standard input.

@@ -22,7 +22,7 @@ pub mod stores;
 pub mod whole_file;
 
 pub use acme::Acme;
-pub use check::{check_document, check_file, check_standard_input, check_text};
+pub use check::{check_document, check_file, check_standard_input, check_text, registry_of_file};
 pub use compile::{CertificateEnd, Compiled, ListedCertificate, Parts, compile};
 pub use hubs::Hubs;
 pub use publish::{ConfigStatus, PreparedPublication, Publication, Publisher, RefusedChange, Subscriber};

@@ -186,13 +186,32 @@ fn f15_a_changed_wasm_file_is_used_without_a_failed_request() {
 
 #[test]
 fn wasm_plugins_are_known_to_the_commands_and_the_admin_api() {
-    let more = "admin: { listen: \"127.0.0.1:0\", store: file, key: [{ name: a, key: 0123456789abcdef0123456789abcdef, role: admin }] }\n";
-    let _ = more;
-    let rig = WasmRig::of("");
-    let explain = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["explain", &rig.gateway.file().to_string_lossy(), "GET", "http://t/own/a"])
-        .output()
-        .expect("it runs");
-    let told = String::from_utf8_lossy(&explain.stdout).into_owned() + &String::from_utf8_lossy(&explain.stderr);
+    let port = weir_testkit::free_port();
+    let key = "2f1c6f0d5e8b4a97c3d2e1f0a9b8c7d6";
+    let more = format!(
+        "admin: {{ listen: \"127.0.0.1:{port}\", store: file, keys: [{{ name: ops, key: {key}, role: admin }}] }}\n"
+    );
+    let rig = WasmRig::with(WasmRigOptions { more: &more, ..WasmRigOptions::default() });
+    let file = rig.gateway.file().to_string_lossy().into_owned();
+    let said = |arguments: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).output().expect("it runs");
+        String::from_utf8([ran.stdout, ran.stderr].concat()).expect("text")
+    };
+    let told = said(&["explain", &file, "GET", "http://t/own/a"]);
     assert!(told.contains("own") && told.contains("100"), "{told}");
+    let told = said(&["plugins", "own", "--file", &file]);
+    assert!(told.contains("Priority: 100") && told.contains("conf"), "{told}");
+    assert!(said(&["plugins", "own"]).contains("there is no plugin `own`"));
+    let mut client = weir_testkit::Client::connect(([127, 0, 0, 1], port).into());
+    let mut ask = |path: &str| {
+        let request =
+            format!("GET /apisix/admin/plugins/{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-API-KEY: {key}\r\n\r\n");
+        client.ask(request).expect("an answer")
+    };
+    let listed = ask("list").text();
+    assert!(listed.contains("\"own\"") && listed.contains("\"key-auth\""), "{listed}");
+    let schema = ask("own");
+    assert!(schema.status == 200 && schema.text().contains("conf"), "{schema:?}");
+    rig.get("/own/a");
+    assert!(rig.gateway.ask_status("/policies").text().contains("routes"));
 }

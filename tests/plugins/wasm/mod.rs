@@ -4,6 +4,7 @@ mod bodies;
 mod faults;
 mod module;
 mod requests;
+mod sdk;
 mod services;
 
 use weir_testkit::{Answer, Gateway, Launcher, Origin, TempDir};
@@ -40,18 +41,26 @@ impl WasmRig {
     }
 
     fn with(options: WasmRigOptions) -> WasmRig {
-        // The request as it came, with the content.
-        let origin = Origin::serving(|request| {
+        WasmRig::with_origin(options, WasmRig::telling_origin())
+    }
+
+    /// Answers with the request as it came, and its content.
+    fn telling_origin() -> Origin {
+        Origin::serving(|request| {
             let fields: String = request.headers.0.iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
             let head = format!("{} {}\n{fields}\n", request.method, request.target);
             Answer::with(200, "X-Origin: 1\r\n", [head.as_bytes(), &request.body].concat())
-        });
-        WasmRig::with_origin(options, origin)
+        })
     }
 
     fn with_origin(options: WasmRigOptions, origin: Origin) -> WasmRig {
+        let code = module(options.functions);
+        WasmRig::with_code(options, origin, &code)
+    }
+
+    fn with_code(options: WasmRigOptions, origin: Origin, code: &[u8]) -> WasmRig {
         let directory = TempDir::new();
-        let file = directory.write("own.wasm", module(options.functions));
+        let file = directory.write("own.wasm", code);
         let gateway = launcher().start(&yaml(&origin, &file.to_string_lossy(), &options));
         WasmRig { gateway, origin, directory }
     }

@@ -59,7 +59,6 @@ const ADVICE: &[(&str, &str)] = &[
     ("deployment.etcd.startup_retry", ""),
     ("deployment.etcd.watch_timeout", ""),
     ("deployment.etcd.use_grpc", ""),
-    ("wasm", "WebAssembly is not run"),
     ("ext-plugin", "external plugins are not run"),
     ("xrpc", "protocols of streams are carried and not read"),
 ];

@@ -71,7 +71,7 @@ impl<'a> NodeConversion<'a> {
 }
 
 /// Members that correspond to a setting of Weir with the same meaning.
-const SAME: [(&str, &str); 10] = [
+const SAME: [(&str, &str); 11] = [
     ("nginx_config.worker_processes", "worker_processes"),
     ("nginx_config.error_log_level", "error_log_level"),
     ("nginx_config.worker_shutdown_timeout", "worker_shutdown_timeout"),
@@ -82,6 +82,7 @@ const SAME: [(&str, &str); 10] = [
     ("apisix.dns_resolver", "dns_resolver"),
     ("apisix.dns_resolver_valid", "dns_resolver_valid"),
     ("apisix.trusted_addresses", "trusted_addresses"),
+    ("wasm", "wasm"),
 ];
 
 fn node(settings: &mut NodeConversion) {

@@ -1,13 +1,15 @@
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use weir_control::plugin_schemas;
-use weir_plugin::Entry;
 use weir_plugin::options::{Row, description, rows};
 use weir_plugin::suggest::closest;
+use weir_plugin::{Entry, Registry};
 
+use crate::exit::ExitFailure;
 use crate::node::PLUGINS;
 use crate::say::{self, say};
 
@@ -22,6 +24,9 @@ pub struct PluginsCommand {
     #[arg(long, value_enum, value_name = "OF", num_args = 0..=1, require_equals = true, default_missing_value = "options",
           requires = "name")]
     schema: Option<ReferencePart>,
+    /// Adds the plugins in WebAssembly files that this configuration file declares.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
 }
 
 /// What a plugin has a schema for.
@@ -37,9 +42,19 @@ enum ReferencePart {
 
 impl PluginsCommand {
     pub fn execute(self) -> ExitCode {
+        let registry = match &self.file {
+            None => PLUGINS,
+            Some(file) => match weir_control::registry_of_file(file, &PLUGINS) {
+                Ok(registry) => registry,
+                Err(faults) => {
+                    faults.iter().for_each(|fault| say!("{fault}"));
+                    return ExitFailure::Configuration.into();
+                }
+            },
+        };
         let text = match &self.name {
-            None => Ok(table()),
-            Some(name) => find(name).and_then(|entry| match self.schema {
+            None => Ok(table(registry)),
+            Some(name) => find(registry, name).and_then(|entry| match self.schema {
                 None => Ok(page(entry)),
                 Some(part) => schema(entry, part),
             }),
@@ -54,17 +69,17 @@ impl PluginsCommand {
     }
 }
 
-fn find(name: &str) -> Result<&'static Entry, String> {
-    PLUGINS.find(name).ok_or_else(|| {
-        let meant = closest(name, PLUGINS.entries().iter().map(|entry| entry.name));
+fn find(registry: Registry, name: &str) -> Result<&'static Entry, String> {
+    registry.find(name).ok_or_else(|| {
+        let meant = closest(name, registry.entries().iter().map(|entry| entry.name));
         let meant = meant.map(|meant| format!("did you mean `{meant}`? ")).unwrap_or_default();
         format!("there is no plugin `{name}`; {meant}`weir plugins` lists the plugins")
     })
 }
 
 /// A table with one line per plugin.
-fn table() -> String {
-    let mut entries: Vec<&Entry> = PLUGINS.entries().iter().collect();
+fn table(registry: Registry) -> String {
+    let mut entries: Vec<&Entry> = registry.entries().iter().collect();
     entries.sort_by_key(|entry| entry.name);
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or_default();
     let mut text = format!("{:width$}  stage    priority  what it does\n", "name");
