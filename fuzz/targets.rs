@@ -28,6 +28,7 @@ use weir_proto::h3::{self, H3MessageReader, MessagePart, PeerStreams, Unidirecti
 use weir_proto::path::{Canonical, canonical, with_empty_segments};
 use weir_proto::websocket::{FrameEvent, FrameFault, FrameReader, FrameSender, MessageInflater, extensions};
 use weir_proto::{FieldSink, Head, Method, RequestHead, ResponseHead};
+use weir_wasm::pairs;
 
 /// A target takes any bytes.
 pub type Target = fn(&[u8]);
@@ -53,6 +54,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("cached_response", cached_response),
     ("json", json),
     ("xml", xml),
+    ("wasm_pairs", wasm_pairs),
     ("body_values", body_values),
     ("body_template", body_template),
     ("graphql", graphql),
@@ -572,6 +574,14 @@ pub fn xml(data: &[u8]) {
         for found in path.find(data, 64).into_iter().flatten() {
             assert!(found.spans.iter().all(|span| span.start <= span.end && span.end <= data.len()), "beyond the end");
         }
+    }
+}
+
+/// Header maps that a plugin in WebAssembly writes: what is read is written as it was.
+pub fn wasm_pairs(data: &[u8]) {
+    if let Some(found) = pairs::decode(data) {
+        let written = pairs::encode(found.iter().map(|(name, value)| (&**name, &**value)));
+        assert!(written == data || data.is_empty(), "another map");
     }
 }
 

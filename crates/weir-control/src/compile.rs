@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_client::HttpClient;
-use weir_gateway::snapshot::Snapshot;
+use weir_gateway::snapshot::{Certificates, Snapshot};
 use weir_plugin::{ExchangePhase, Expression, Registry};
 
 use crate::acme::{AcmeTerms, Challenges};
@@ -194,10 +194,7 @@ impl<'a> Compiler<'a> {
         let acme = self.acme(&certificates);
         if let Some(terms) = &acme {
             self.add_obtained(&terms.hosts, &mut certificates);
-            match terms.challenge {
-                Challenge::Http01 => routes.add_challenges(&terms.hosts),
-                Challenge::TlsAlpn01 => certificates.set_challenge_certificates(Arc::clone(&self.node.challenges) as _),
-            }
+            self.add_challenges(terms, &mut routes, &mut certificates);
         }
         self.warn_of_silence(&certificates);
         let CompiledRoutes { catalog, pieces: route_pieces, table, streams } = routes.finish(&mut upstreams)?;
@@ -236,6 +233,14 @@ impl<'a> Compiler<'a> {
             file_plugins,
         };
         Some(CompiledParts { snapshot, acme, hubs: self.hub_terms(), parts })
+    }
+
+    /// Adds what answers the challenges of an authority.
+    fn add_challenges(&self, terms: &AcmeTerms, routes: &mut RouteCompiler<'_>, certificates: &mut Certificates) {
+        match terms.challenge {
+            Challenge::Http01 => routes.add_challenges(&terms.hosts),
+            Challenge::TlsAlpn01 => certificates.set_challenge_certificates(Arc::clone(&self.node.challenges) as _),
+        }
     }
 
     /// Reports upstreams whose endpoints come from a registry that the node does not know.

@@ -3,7 +3,7 @@
 /// What a host function answers (`proxy_status_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Status {
+pub enum HostStatus {
     Ok = 0,
     NotFound = 1,
     BadArgument = 2,
@@ -16,14 +16,14 @@ pub enum Status {
 
 /// What a callback answers (`proxy_action_t`); older plugins have other words for pauses, with higher numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum CallbackAction {
     Continue,
     Pause,
 }
 
-impl Action {
-    pub fn of(number: u32) -> Action {
-        if number == 0 { Action::Continue } else { Action::Pause }
+impl CallbackAction {
+    pub fn of(number: u32) -> CallbackAction {
+        if number == 0 { CallbackAction::Continue } else { CallbackAction::Pause }
     }
 }
 

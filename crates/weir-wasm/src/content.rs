@@ -6,11 +6,11 @@ use std::sync::Arc;
 use weir_plugin::{Exchange, Filter, Held, Stop};
 use weir_proto::Trailers;
 
-use crate::abi::Action;
+use crate::abi::CallbackAction;
 use crate::limits;
 use crate::plugin::copy_of;
 use crate::state::{Access, Outside, PluginFacts, Rights};
-use crate::vm::{Failure, Side, Vm};
+use crate::vm::{MessageSide, PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
 
 /// The heads have been passed on: they can be read, as they were then.
@@ -19,13 +19,13 @@ const STREAMED: Rights = Rights { request: Access::Read, response: Access::Read,
 /// The message, and whose it is.
 #[derive(Clone, Copy)]
 pub struct FilteredMessage {
-    pub side: Side,
+    pub side: MessageSide,
     pub serial: u64,
     pub context: u32,
 }
 
 /// Shows the content of one message to the plugin.
-pub struct ContentFilter {
+pub struct WasmContentFilter {
     message: FilteredMessage,
     worker: Rc<WorkerPlugin>,
     outside: Outside,
@@ -40,15 +40,15 @@ pub struct ContentFilter {
     stop: Option<Stop>,
 }
 
-impl ContentFilter {
+impl WasmContentFilter {
     pub fn new(
         message: FilteredMessage,
         worker: Rc<WorkerPlugin>,
         outside: Outside,
         facts: Arc<PluginFacts>,
         exchange: &Exchange,
-    ) -> ContentFilter {
-        ContentFilter {
+    ) -> WasmContentFilter {
+        WasmContentFilter {
             message,
             worker,
             outside,
@@ -62,12 +62,12 @@ impl ContentFilter {
         }
     }
 
-    fn with<R>(&mut self, run: impl FnOnce(&mut Vm) -> Result<R, Failure>) -> Result<R, Failure> {
+    fn with<R>(&mut self, run: impl FnOnce(&mut Vm) -> Result<R, PluginFailure>) -> Result<R, PluginFailure> {
         let serial = self.message.serial;
         let seen = &mut self.seen;
         self.worker.with(&self.outside, |vm| match vm.serial == serial {
             true => run(&mut vm.lend(seen)),
-            false => Err(Failure::Lost),
+            false => Err(PluginFailure::Lost),
         })
     }
 
@@ -78,7 +78,7 @@ impl ContentFilter {
         let done = self.with(|vm| {
             let action = vm.on_body(side, (context, STREAMED), &mut content, is_end)?;
             let resumed = vm.take_resumed(context);
-            Ok((vm.take_answer(context), action == Action::Pause && !resumed))
+            Ok((vm.take_answer(context), action == CallbackAction::Pause && !resumed))
         });
         match done {
             // Nothing can wait for an answer here, so the end is passed on in any case.
@@ -91,7 +91,7 @@ impl ContentFilter {
                 self.hold()
             }
             // The head of a response has been sent, so it cannot be replaced any more.
-            Ok((Some(_), _)) if side == Side::Response => Err(Stop::Internal),
+            Ok((Some(_), _)) if side == MessageSide::Response => Err(Stop::Internal),
             Ok((Some(answer), _)) => Err(Stop::Respond(answer.status)),
             Err(_) if self.facts.fails_open => {
                 self.has_failed = true;
@@ -106,15 +106,15 @@ impl ContentFilter {
         let bytes = self.kept.len() as u64;
         if bytes > limits::HELD_BYTES {
             return Err(match self.message.side {
-                Side::Request => Stop::BodyTooLarge,
-                Side::Response => Stop::ResponseTooLarge,
+                MessageSide::Request => Stop::BodyTooLarge,
+                MessageSide::Response => Stop::ResponseTooLarge,
             });
         }
         Ok(self.held.set(bytes)?)
     }
 }
 
-impl Filter for ContentFilter {
+impl Filter for WasmContentFilter {
     fn piece(&mut self, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         if self.has_failed || piece.is_empty() {
             out.extend_from_slice(piece);

@@ -28,18 +28,18 @@ pub fn ticks(time: Duration) -> u64 {
 
 /// Keeps the clock running. Its thread ends with the last of them.
 #[derive(Debug)]
-pub struct Clock(#[expect(dead_code, reason = "only held")] Arc<()>);
+pub struct EpochClock(#[expect(dead_code, reason = "only held")] Arc<()>);
 
-impl Clock {
+impl EpochClock {
     /// Starts the clock, unless it runs.
     ///
     /// # Errors
     /// The system has no room for a thread.
-    pub fn run() -> Result<Clock, String> {
+    pub fn run() -> Result<EpochClock, String> {
         static RUNNING: Mutex<Weak<()>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = running.upgrade() {
-            return Ok(Clock(held));
+            return Ok(EpochClock(held));
         }
         let held = Arc::new(());
         let of_thread = Arc::downgrade(&held);
@@ -51,6 +51,6 @@ impl Clock {
         });
         ticking.map_err(|error| format!("the clock of WebAssembly plugins cannot be started: {error}"))?;
         *running = Arc::downgrade(&held);
-        Ok(Clock(held))
+        Ok(EpochClock(held))
     }
 }

@@ -24,4 +24,4 @@ mod vm;
 mod worker;
 
 pub use loaded::{RUNTIME, WasmRuntime};
-pub use metrics::{PluginFigures, figures};
+pub use metrics::{WasmFigures, figures};

@@ -15,7 +15,7 @@ use crate::metrics::PluginMetrics;
 use crate::plugin::WasmPlugin;
 use crate::shared_data::SharedData;
 use crate::state::{HostState, Outside, PluginFacts};
-use crate::vm::{Failure, Vm};
+use crate::vm::{PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
 use crate::{host, limits};
 
@@ -167,7 +167,7 @@ impl Loaded {
         let trial = Vm::start(&self.compiled, facts, Outside::default(), (0, true));
         match trial {
             Ok(_) => {}
-            Err(Failure::Refused(reason)) => return Err(ConfigError::new("conf", reason)),
+            Err(PluginFailure::Refused(reason)) => return Err(ConfigError::new("conf", reason)),
             Err(failure) => return Err(ConfigError::new("", format!("the plugin cannot be started: {failure}"))),
         }
         let mut tried = self.compiled.tried();

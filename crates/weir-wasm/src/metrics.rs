@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use crate::abi::Status;
+use crate::abi::HostStatus;
 use crate::limits;
 
 /// What a metric counts (`proxy_metric_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricKind {
+pub enum DefinedMetricKind {
     Counter,
     Gauge,
     Histogram,
 }
 
-impl MetricKind {
-    pub fn of(number: u32) -> Option<MetricKind> {
+impl DefinedMetricKind {
+    pub fn of(number: u32) -> Option<DefinedMetricKind> {
         match number {
-            0 => Some(MetricKind::Counter),
-            1 => Some(MetricKind::Gauge),
-            2 => Some(MetricKind::Histogram),
+            0 => Some(DefinedMetricKind::Counter),
+            1 => Some(DefinedMetricKind::Gauge),
+            2 => Some(DefinedMetricKind::Histogram),
             _ => None,
         }
     }
@@ -29,7 +29,7 @@ impl MetricKind {
 #[derive(Debug)]
 struct Metric {
     name: Box<str>,
-    kind: MetricKind,
+    kind: DefinedMetricKind,
     /// Of a histogram, the sum of its values.
     value: AtomicI64,
     /// Of a histogram, the number of its values.
@@ -57,26 +57,26 @@ impl PluginMetrics {
         self.defined.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn find(&self, id: u32) -> Result<Arc<Metric>, Status> {
+    fn find(&self, id: u32) -> Result<Arc<Metric>, HostStatus> {
         let defined = self.defined.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = usize::try_from(id).ok().and_then(|id| id.checked_sub(1)).ok_or(Status::NotFound)?;
-        defined.get(index).cloned().ok_or(Status::NotFound)
+        let index = usize::try_from(id).ok().and_then(|id| id.checked_sub(1)).ok_or(HostStatus::NotFound)?;
+        defined.get(index).cloned().ok_or(HostStatus::NotFound)
     }
 
     /// The number of a metric, which is the same for the same name and kind.
     ///
     /// # Errors
     /// The name has another kind already, is not one, or there are too many.
-    pub fn define(&self, kind: MetricKind, name: &str) -> Result<u32, Status> {
+    pub fn define(&self, kind: DefinedMetricKind, name: &str) -> Result<u32, HostStatus> {
         if name.is_empty() || name.len() > limits::METRIC_NAME {
-            return Err(Status::BadArgument);
+            return Err(HostStatus::BadArgument);
         }
         let mut defined = self.defined.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = defined.iter().position(|metric| *metric.name == *name) {
-            return if defined[index].kind == kind { Ok(index as u32 + 1) } else { Err(Status::BadArgument) };
+            return if defined[index].kind == kind { Ok(index as u32 + 1) } else { Err(HostStatus::BadArgument) };
         }
         if defined.len() == limits::METRICS {
-            return Err(Status::InternalFailure);
+            return Err(HostStatus::InternalFailure);
         }
         let (value, count) = Default::default();
         defined.push(Arc::new(Metric { name: name.into(), kind, value, count }));
@@ -84,23 +84,23 @@ impl PluginMetrics {
     }
 
     /// Adds to a counter or a gauge.
-    pub fn increment(&self, id: u32, by: i64) -> Result<(), Status> {
+    pub fn increment(&self, id: u32, by: i64) -> Result<(), HostStatus> {
         let metric = self.find(id)?;
         match metric.kind {
-            MetricKind::Counter if by < 0 => return Err(Status::BadArgument),
-            MetricKind::Counter | MetricKind::Gauge => metric.value.fetch_add(by, Relaxed),
-            MetricKind::Histogram => return Err(Status::BadArgument),
+            DefinedMetricKind::Counter if by < 0 => return Err(HostStatus::BadArgument),
+            DefinedMetricKind::Counter | DefinedMetricKind::Gauge => metric.value.fetch_add(by, Relaxed),
+            DefinedMetricKind::Histogram => return Err(HostStatus::BadArgument),
         };
         Ok(())
     }
 
     /// Sets a gauge, or records a value of a histogram.
-    pub fn record(&self, id: u32, value: i64) -> Result<(), Status> {
+    pub fn record(&self, id: u32, value: i64) -> Result<(), HostStatus> {
         let metric = self.find(id)?;
         match metric.kind {
-            MetricKind::Counter => return Err(Status::BadArgument),
-            MetricKind::Gauge => metric.value.store(value, Relaxed),
-            MetricKind::Histogram => {
+            DefinedMetricKind::Counter => return Err(HostStatus::BadArgument),
+            DefinedMetricKind::Gauge => metric.value.store(value, Relaxed),
+            DefinedMetricKind::Histogram => {
                 metric.count.fetch_add(1, Relaxed);
                 metric.value.fetch_add(value, Relaxed);
             }
@@ -108,15 +108,19 @@ impl PluginMetrics {
         Ok(())
     }
 
-    pub fn value(&self, id: u32) -> Result<i64, Status> {
+    pub fn value(&self, id: u32) -> Result<i64, HostStatus> {
         let metric = self.find(id)?;
-        if metric.kind == MetricKind::Histogram { Err(Status::BadArgument) } else { Ok(metric.value.load(Relaxed)) }
+        if metric.kind == DefinedMetricKind::Histogram {
+            Err(HostStatus::BadArgument)
+        } else {
+            Ok(metric.value.load(Relaxed))
+        }
     }
 }
 
 /// The figures of one plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PluginFigures {
+pub struct WasmFigures {
     pub plugin: Box<str>,
     /// Instances of all workers.
     pub instances: i64,
@@ -130,22 +134,22 @@ pub struct PluginFigures {
 }
 
 /// The figures of all plugins that have run in this process.
-pub fn figures() -> Vec<PluginFigures> {
+pub fn figures() -> Vec<WasmFigures> {
     let all = ALL.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let of = |(plugin, metrics): (Box<str>, Arc<PluginMetrics>)| {
-        let mut figures = PluginFigures {
+        let mut figures = WasmFigures {
             plugin,
             instances: metrics.instances.load(Relaxed),
             failures: metrics.failures.load(Relaxed),
             timeouts: metrics.timeouts.load(Relaxed),
-            ..PluginFigures::default()
+            ..WasmFigures::default()
         };
         for metric in metrics.all() {
             let (name, value) = (metric.name.clone(), metric.value.load(Relaxed));
             match metric.kind {
-                MetricKind::Counter => figures.counters.push((name, value)),
-                MetricKind::Gauge => figures.gauges.push((name, value)),
-                MetricKind::Histogram => figures.histograms.push((name, metric.count.load(Relaxed), value)),
+                DefinedMetricKind::Counter => figures.counters.push((name, value)),
+                DefinedMetricKind::Gauge => figures.gauges.push((name, value)),
+                DefinedMetricKind::Histogram => figures.histograms.push((name, metric.count.load(Relaxed), value)),
             }
         }
         figures

@@ -8,13 +8,13 @@ use tokio::time::{Instant, sleep_until};
 use weir_plugin::{Exchange, Filter, Flow, NoteKey, PerWorker, Phases, Plugin, Stop};
 use weir_proto::field;
 
-use crate::abi::Action;
-use crate::content::{ContentFilter, FilteredMessage};
-use crate::engine::Clock;
+use crate::abi::CallbackAction;
+use crate::content::{FilteredMessage, WasmContentFilter};
+use crate::engine::EpochClock;
 use crate::limits;
 use crate::service_call;
 use crate::state::{Access, CallAnswer, LocalAnswer, OutgoingCall, Outside, PluginFacts, Rights};
-use crate::vm::{Failure, Side, Vm};
+use crate::vm::{MessageSide, PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
 
 /// The level of the log for what fails.
@@ -33,7 +33,7 @@ pub struct WasmPlugin {
     worker: PerWorker<WorkerPlugin>,
     outside: Outside,
     note: NoteKey,
-    clock: OnceLock<Clock>,
+    clock: OnceLock<EpochClock>,
 }
 
 /// What the plugin knows of an exchange: the instance and its context, and what it waits for.
@@ -41,23 +41,23 @@ pub struct WasmPlugin {
 struct ContextNote {
     serial: u64,
     context: u32,
-    held: Option<Side>,
+    held: Option<MessageSide>,
 }
 
 impl ContextNote {
     fn numbers(self) -> [u64; 3] {
         let held = match self.held {
             None => 0,
-            Some(Side::Request) => 1,
-            Some(Side::Response) => 2,
+            Some(MessageSide::Request) => 1,
+            Some(MessageSide::Response) => 2,
         };
         [self.serial, self.context.into(), held]
     }
 
     fn of([serial, context, held]: [u64; 3]) -> ContextNote {
         let held = match held {
-            1 => Some(Side::Request),
-            2 => Some(Side::Response),
+            1 => Some(MessageSide::Request),
+            2 => Some(MessageSide::Response),
             _ => None,
         };
         ContextNote { serial, context: context as u32, held }
@@ -65,7 +65,7 @@ impl ContextNote {
 }
 
 /// How a request goes on after a call into the plugin.
-enum Next {
+enum NextStep {
     Continue,
     Answered(LocalAnswer),
     /// When these calls have been answered, or the plugin says so.
@@ -84,14 +84,23 @@ impl WasmPlugin {
     }
 
     /// Runs something with the instance that knows the exchange.
-    fn with<R>(&self, note: ContextNote, run: impl FnOnce(&mut Vm) -> Result<R, Failure>) -> Result<R, Failure> {
-        self.worker.get().with(&self.outside, |vm| if vm.serial == note.serial { run(vm) } else { Err(Failure::Lost) })
+    fn with<R>(
+        &self,
+        note: ContextNote,
+        run: impl FnOnce(&mut Vm) -> Result<R, PluginFailure>,
+    ) -> Result<R, PluginFailure> {
+        self.worker
+            .get()
+            .with(&self.outside, |vm| if vm.serial == note.serial { run(vm) } else { Err(PluginFailure::Lost) })
     }
 
     /// What a failure means for an exchange: with `fail: open`, none of the plugin takes part in it any more.
-    fn failed(&self, exchange: &mut Exchange, failure: &Failure) -> Result<(), Stop> {
+    fn failed(&self, exchange: &mut Exchange, failure: &PluginFailure) -> Result<(), Stop> {
         // Those of the code itself have been logged, with what becomes of the instance.
-        if !matches!(failure, Failure::Trap(_) | Failure::TimedOut(_) | Failure::Away | Failure::Lost) {
+        if !matches!(
+            failure,
+            PluginFailure::Trap(_) | PluginFailure::TimedOut(_) | PluginFailure::Away | PluginFailure::Lost
+        ) {
             self.facts.log.line(ERROR, &format!("it has failed: {failure}"));
         }
         if !self.facts.fails_open {
@@ -102,7 +111,7 @@ impl WasmPlugin {
     }
 
     /// The first call for an exchange: its context, and the head of its request.
-    fn begin(&self, exchange: &mut Exchange) -> Result<Next, Failure> {
+    fn begin(&self, exchange: &mut Exchange) -> Result<NextStep, PluginFailure> {
         let has_content = exchange.request.framing.has_body();
         let key = self.note;
         self.worker.get().with(&self.outside, |vm| {
@@ -110,11 +119,11 @@ impl WasmPlugin {
             let mut note = ContextNote { serial: vm.serial, context, held: None };
             exchange.notes.write(key, note.numbers());
             let mut vm = vm.lend(exchange);
-            let action = vm.on_headers(Side::Request, context, REQUEST, !has_content)?;
-            let may_hold = has_content && vm.sees_content(Side::Request);
+            let action = vm.on_headers(MessageSide::Request, context, REQUEST, !has_content)?;
+            let may_hold = has_content && vm.sees_content(MessageSide::Request);
             let next = next(&mut vm, context, action, may_hold)?;
-            if matches!(next, Next::Hold) {
-                note.held = Some(Side::Request);
+            if matches!(next, NextStep::Hold) {
+                note.held = Some(MessageSide::Request);
                 vm.exchange().notes.write(key, note.numbers());
             }
             Ok(next)
@@ -124,13 +133,13 @@ impl WasmPlugin {
     fn flow<'a>(
         &'a self,
         exchange: &'a mut Exchange,
-        next: Result<Next, Failure>,
+        next: Result<NextStep, PluginFailure>,
         content: Option<&'a mut Vec<u8>>,
     ) -> Result<Flow<'a>, Stop> {
         match next {
-            Ok(Next::Continue | Next::Hold) => Ok(Flow::Continue),
-            Ok(Next::Answered(answer)) => Err(respond(exchange, answer)),
-            Ok(Next::Wait(calls)) => {
+            Ok(NextStep::Continue | NextStep::Hold) => Ok(Flow::Continue),
+            Ok(NextStep::Answered(answer)) => Err(respond(exchange, answer)),
+            Ok(NextStep::Wait(calls)) => {
                 let Some(note) = self.context(exchange) else { return Ok(Flow::Continue) };
                 Ok(Flow::wait(self.wait(exchange, note, calls, content)))
             }
@@ -159,20 +168,20 @@ impl WasmPlugin {
         note: ContextNote,
         calls: Vec<OutgoingCall>,
         mut content: Option<&mut Vec<u8>>,
-    ) -> Result<Option<LocalAnswer>, Failure> {
+    ) -> Result<Option<LocalAnswer>, PluginFailure> {
         let mut in_flight = CallsInFlight { plugin: self, note, tasks: JoinSet::new() };
         in_flight.add(calls);
         let (woken, ticks) = self.with(note, |vm| Ok((vm.woken(note.context), vm.tick().is_some())))?;
-        let woken = woken.ok_or(Failure::Lost)?;
+        let woken = woken.ok_or(PluginFailure::Lost)?;
         let deadline = Instant::now() + limits::PAUSE;
         loop {
             if in_flight.tasks.is_empty() && !ticks {
-                return Err(Failure::Stuck);
+                return Err(PluginFailure::Stuck);
             }
             let answer = tokio::select! {
                 Some(Ok(answer)) = in_flight.tasks.join_next() => Some(answer),
                 () = woken.notified() => None,
-                () = sleep_until(deadline) => return Err(Failure::TimedOut(limits::PAUSE)),
+                () = sleep_until(deadline) => return Err(PluginFailure::TimedOut(limits::PAUSE)),
             };
             let (answer, is_resumed, calls) = self.take(exchange, note, answer, content.as_deref_mut())?;
             if answer.is_some() || is_resumed {
@@ -189,7 +198,7 @@ impl WasmPlugin {
         note: ContextNote,
         answer: Option<CallAnswer>,
         content: Option<&mut Vec<u8>>,
-    ) -> Result<(Option<LocalAnswer>, bool, Vec<OutgoingCall>), Failure> {
+    ) -> Result<(Option<LocalAnswer>, bool, Vec<OutgoingCall>), PluginFailure> {
         self.with(note, |vm| {
             let mut vm = vm.lend(exchange);
             if let Some(answer) = answer {
@@ -208,7 +217,7 @@ impl WasmPlugin {
     }
 
     /// The filter for content that the plugin sees piece by piece.
-    fn filter(&self, exchange: &mut Exchange, side: Side) -> Result<Option<Box<dyn Filter>>, Stop> {
+    fn filter(&self, exchange: &mut Exchange, side: MessageSide) -> Result<Option<Box<dyn Filter>>, Stop> {
         let Some(note) = self.context(exchange).filter(|note| note.serial > 0 && note.held != Some(side)) else {
             return Ok(None);
         };
@@ -217,7 +226,7 @@ impl WasmPlugin {
             Ok(true) => {
                 let message = FilteredMessage { side, serial: note.serial, context: note.context };
                 let (worker, outside) = (self.worker.get(), self.outside.clone());
-                let filter = ContentFilter::new(message, worker, outside, Arc::clone(&self.facts), exchange);
+                let filter = WasmContentFilter::new(message, worker, outside, Arc::clone(&self.facts), exchange);
                 Ok(Some(Box::new(filter)))
             }
             Err(failure) => self.failed(exchange, &failure).map(|()| None),
@@ -254,15 +263,15 @@ impl Drop for CallsInFlight<'_> {
 }
 
 /// What a call into the plugin means for the request.
-fn next(vm: &mut Vm, context: u32, action: Action, may_hold: bool) -> Result<Next, Failure> {
+fn next(vm: &mut Vm, context: u32, action: CallbackAction, may_hold: bool) -> Result<NextStep, PluginFailure> {
     if let Some(answer) = vm.take_answer(context) {
-        return Ok(Next::Answered(answer));
+        return Ok(NextStep::Answered(answer));
     }
-    if action == Action::Continue || vm.take_resumed(context) {
-        return Ok(Next::Continue);
+    if action == CallbackAction::Continue || vm.take_resumed(context) {
+        return Ok(NextStep::Continue);
     }
     let calls = vm.take_calls(context);
-    Ok(if calls.is_empty() && may_hold { Next::Hold } else { Next::Wait(calls) })
+    Ok(if calls.is_empty() && may_hold { NextStep::Hold } else { NextStep::Wait(calls) })
 }
 
 /// Puts a response of the plugin into the exchange.
@@ -294,7 +303,7 @@ impl Plugin for WasmPlugin {
     }
 
     fn start(&self) -> Result<(), String> {
-        let clock = Clock::run()?;
+        let clock = EpochClock::run()?;
         // If it has been started before, one clock is as good as another.
         let _ = self.clock.set(clock);
         Ok(())
@@ -306,7 +315,7 @@ impl Plugin for WasmPlugin {
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        let holds = self.context(exchange).is_some_and(|note| note.held == Some(Side::Request));
+        let holds = self.context(exchange).is_some_and(|note| note.held == Some(MessageSide::Request));
         Ok(holds.then_some(limits::HELD_BYTES))
     }
 
@@ -314,14 +323,14 @@ impl Plugin for WasmPlugin {
         let Some(note) = self.context(exchange) else { return Ok(Flow::Continue) };
         let next = self.with(note, |vm| {
             let mut vm = vm.lend(exchange);
-            let action = vm.on_body(Side::Request, (note.context, REQUEST), body, true)?;
+            let action = vm.on_body(MessageSide::Request, (note.context, REQUEST), body, true)?;
             next(&mut vm, note.context, action, false)
         });
         self.flow(exchange, next, Some(body))
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        self.filter(exchange, Side::Request)
+        self.filter(exchange, MessageSide::Request)
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
@@ -330,14 +339,14 @@ impl Plugin for WasmPlugin {
         let is_end = if is_here { exchange.body.is_empty() } else { !exchange.response.framing.has_body() };
         let done = self.with(note, |vm| {
             let mut vm = vm.lend(exchange);
-            let action = vm.on_headers(Side::Response, note.context, RESPONSE, is_end)?;
-            let waits = action == Action::Pause && !vm.take_resumed(note.context);
-            Ok((vm.take_answer(note.context), waits && vm.sees_content(Side::Response)))
+            let action = vm.on_headers(MessageSide::Response, note.context, RESPONSE, is_end)?;
+            let waits = action == CallbackAction::Pause && !vm.take_resumed(note.context);
+            Ok((vm.take_answer(note.context), waits && vm.sees_content(MessageSide::Response)))
         });
         match done {
             Ok((Some(answer), _)) => Err(respond(exchange, answer)),
             Ok((None, holds)) => {
-                note.held = holds.then_some(Side::Response);
+                note.held = holds.then_some(MessageSide::Response);
                 exchange.notes.write(self.note, note.numbers());
                 Ok(())
             }
@@ -346,7 +355,7 @@ impl Plugin for WasmPlugin {
     }
 
     fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        let holds = self.context(exchange).is_some_and(|note| note.held == Some(Side::Response));
+        let holds = self.context(exchange).is_some_and(|note| note.held == Some(MessageSide::Response));
         Ok(holds.then_some(limits::HELD_BYTES))
     }
 
@@ -354,7 +363,7 @@ impl Plugin for WasmPlugin {
         let Some(note) = self.context(exchange) else { return Ok(()) };
         let done = self.with(note, |vm| {
             let mut vm = vm.lend(exchange);
-            vm.on_body(Side::Response, (note.context, RESPONSE), body, true)?;
+            vm.on_body(MessageSide::Response, (note.context, RESPONSE), body, true)?;
             Ok(vm.take_answer(note.context))
         });
         match done {
@@ -365,7 +374,7 @@ impl Plugin for WasmPlugin {
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        self.filter(exchange, Side::Response)
+        self.filter(exchange, MessageSide::Response)
     }
 
     fn on_log(&self, exchange: &Exchange) {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use weir_plugin::{CalledService, Exchange, Services};
 use weir_proto::h1::{self, Limits};
 
-use crate::abi::Action;
+use crate::abi::CallbackAction;
 use crate::loaded::{CompiledModule, compiled};
 use crate::log::PluginLog;
 use crate::metrics::PluginMetrics;
 use crate::shared_data::SharedData;
 use crate::state::{Access, Outside, PluginFacts, Rights};
-use crate::vm::{Failure, Side, Vm};
+use crate::vm::{MessageSide, PluginFailure, Vm};
 
 #[path = "../../../tests/plugins/wasm/module.rs"]
 mod module;
@@ -40,7 +40,7 @@ pub fn compile(functions: &str) -> Arc<CompiledModule> {
 }
 
 /// An instance that knows one service, `auth`.
-pub fn started(functions: &str, facts: PluginFacts) -> Result<Vm, Failure> {
+pub fn started(functions: &str, facts: PluginFacts) -> Result<Vm, PluginFailure> {
     let service = CalledService { urls: ["http://127.0.0.1:1".into()].into(), is_verified: true };
     let services = Arc::new(Services::from([("auth".into(), service)]));
     let outside = Outside { services, ..Outside::default() };
@@ -65,7 +65,7 @@ pub fn exchange() -> Exchange {
 pub struct Ran {
     pub vm: Vm,
     pub exchange: Exchange,
-    pub result: Result<Action, Failure>,
+    pub result: Result<CallbackAction, PluginFailure>,
     pub context: u32,
 }
 
@@ -93,7 +93,7 @@ pub fn run_with(rights: Rights, body: &str, prepare: impl FnOnce(&mut Vm)) -> Ra
     let (mut vm, mut exchange) = (vm(&functions), exchange());
     let context = vm.open().unwrap_or_else(|failure| panic!("{failure}"));
     prepare(&mut vm);
-    let result = vm.lend(&mut exchange).on_headers(Side::Request, context, rights, true);
+    let result = vm.lend(&mut exchange).on_headers(MessageSide::Request, context, rights, true);
     Ran { vm, exchange, result, context }
 }
 

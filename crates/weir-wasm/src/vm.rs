@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use wasmtime::{Instance, Store, Trap, TypedFunc, WasmParams, WasmResults};
 use weir_plugin::Exchange;
 
-use crate::abi::{Action, MapKind};
-use crate::engine::{Clock, engine, ticks};
+use crate::abi::{CallbackAction, MapKind};
+use crate::engine::{EpochClock, engine, ticks};
 use crate::host;
 use crate::limits;
 use crate::loaded::CompiledModule;
@@ -20,7 +20,7 @@ use crate::state::{
 
 /// Why a plugin did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum PluginFailure {
     /// Its code has failed, so that the instance cannot be used any more.
     Trap(String),
     /// The same: a call took longer than it may.
@@ -35,15 +35,15 @@ pub enum Failure {
     Stuck,
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for PluginFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failure::Trap(reason) => f.write_str(reason),
-            Failure::TimedOut(time) => write!(f, "a call took longer than {} ms", time.as_millis()),
-            Failure::Refused(reason) => f.write_str(reason),
-            Failure::Away => f.write_str("it has failed before, and is started again later"),
-            Failure::Lost => f.write_str("the instance that the exchange belonged to has failed"),
-            Failure::Stuck => f.write_str("it holds a request for which it waits for nothing"),
+            PluginFailure::Trap(reason) => f.write_str(reason),
+            PluginFailure::TimedOut(time) => write!(f, "a call took longer than {} ms", time.as_millis()),
+            PluginFailure::Refused(reason) => f.write_str(reason),
+            PluginFailure::Away => f.write_str("it has failed before, and is started again later"),
+            PluginFailure::Lost => f.write_str("the instance that the exchange belonged to has failed"),
+            PluginFailure::Stuck => f.write_str("it holds a request for which it waits for nothing"),
         }
     }
 }
@@ -74,7 +74,7 @@ struct Callbacks {
 
 /// The message whose content or trailers a plugin sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum MessageSide {
     Request,
     Response,
 }
@@ -88,7 +88,7 @@ pub struct Vm {
     /// Which of the instances of the worker it is.
     pub serial: u64,
     pub made: Instant,
-    _clock: Clock,
+    _clock: EpochClock,
 }
 
 impl Drop for Vm {
@@ -104,8 +104,8 @@ impl Vm {
         facts: &Arc<PluginFacts>,
         outside: Outside,
         (serial, is_trial): (u64, bool),
-    ) -> Result<Vm, Failure> {
-        let clock = Clock::run().map_err(Failure::Refused)?;
+    ) -> Result<Vm, PluginFailure> {
+        let clock = EpochClock::run().map_err(PluginFailure::Refused)?;
         let mut store = Store::new(engine(), HostState::new(facts, outside, is_trial));
         store.limiter(|state| &mut state.limit);
         store.set_epoch_deadline(ticks(limits::START_TIME));
@@ -123,7 +123,7 @@ impl Vm {
         Ok(vm)
     }
 
-    fn initialize(&mut self, instance: &Instance) -> Result<(), Failure> {
+    fn initialize(&mut self, instance: &Instance) -> Result<(), PluginFailure> {
         let time = limits::START_TIME;
         if let Some(start) = function::<(), ()>(instance, &mut self.store, "_initialize") {
             self.call_for(time, &start, ())?;
@@ -151,10 +151,10 @@ impl Vm {
         Ok(())
     }
 
-    fn refused(&mut self, function: &str) -> Failure {
+    fn refused(&mut self, function: &str) -> PluginFailure {
         let told = self.store.data_mut().trial.take().unwrap_or_default().join("; ");
         let told = if told.is_empty() { told } else { format!(": {told}") };
-        Failure::Refused(format!("the plugin refuses it (`{function}`){told}"))
+        PluginFailure::Refused(format!("the plugin refuses it (`{function}`){told}"))
     }
 
     fn call_for<P: WasmParams, R: WasmResults>(
@@ -162,7 +162,7 @@ impl Vm {
         time: Duration,
         callback: &TypedFunc<P, R>,
         parameters: P,
-    ) -> Result<R, Failure> {
+    ) -> Result<R, PluginFailure> {
         self.store.set_epoch_deadline(ticks(time));
         callback.call(&mut self.store, parameters).map_err(|error| failure(&error, time))
     }
@@ -173,7 +173,7 @@ impl Vm {
         callback: Option<TypedFunc<P, R>>,
         (context, rights): (u32, Rights),
         parameters: P,
-    ) -> Result<Option<R>, Failure> {
+    ) -> Result<Option<R>, PluginFailure> {
         let Some(callback) = callback else { return Ok(None) };
         let state = self.store.data_mut();
         (state.context, state.rights) = (context, rights);
@@ -192,16 +192,16 @@ impl Vm {
     }
 
     /// Makes a context for an exchange.
-    pub fn open(&mut self) -> Result<u32, Failure> {
+    pub fn open(&mut self) -> Result<u32, PluginFailure> {
         let context = self.next_context;
-        self.next_context = context.checked_add(1).ok_or(Failure::Lost)?;
+        self.next_context = context.checked_add(1).ok_or(PluginFailure::Lost)?;
         self.store.data_mut().contexts.insert(context, ContextState::default());
         self.call(self.callbacks.on_context_create.clone(), (context, Rights::default()), (context, ROOT))?;
         Ok(context)
     }
 
     /// Ends the context of an exchange that has ended.
-    pub fn close(&mut self, context: u32, rights: Rights) -> Result<(), Failure> {
+    pub fn close(&mut self, context: u32, rights: Rights) -> Result<(), PluginFailure> {
         self.call(self.callbacks.on_done.clone(), (context, rights), context)?;
         self.call(self.callbacks.on_log.clone(), (context, rights), context)?;
         self.call(self.callbacks.on_delete.clone(), (context, Rights::default()), context)?;
@@ -214,19 +214,27 @@ impl Vm {
         self.callbacks.on_log.is_some()
     }
 
-    pub fn sees_content(&self, side: Side) -> bool {
+    pub fn sees_content(&self, side: MessageSide) -> bool {
         match side {
-            Side::Request => self.callbacks.on_request_body.is_some() || self.callbacks.on_request_trailers.is_some(),
-            Side::Response => {
+            MessageSide::Request => {
+                self.callbacks.on_request_body.is_some() || self.callbacks.on_request_trailers.is_some()
+            }
+            MessageSide::Response => {
                 self.callbacks.on_response_body.is_some() || self.callbacks.on_response_trailers.is_some()
             }
         }
     }
 
-    pub fn on_headers(&mut self, side: Side, context: u32, rights: Rights, is_end: bool) -> Result<Action, Failure> {
+    pub fn on_headers(
+        &mut self,
+        side: MessageSide,
+        context: u32,
+        rights: Rights,
+        is_end: bool,
+    ) -> Result<CallbackAction, PluginFailure> {
         let (callback, kind) = match side {
-            Side::Request => (&self.callbacks.on_request_headers, MapKind::Request),
-            Side::Response => (&self.callbacks.on_response_headers, MapKind::Response),
+            MessageSide::Request => (&self.callbacks.on_request_headers, MapKind::Request),
+            MessageSide::Response => (&self.callbacks.on_response_headers, MapKind::Response),
         };
         let count = host::map_size(self.store.data(), kind);
         let action = match callback {
@@ -236,26 +244,26 @@ impl Vm {
                 self.call(Some(callback.clone()), (context, rights), (context, count, is_end.into()))?
             }
         };
-        Ok(action.map_or(Action::Continue, Action::of))
+        Ok(action.map_or(CallbackAction::Continue, CallbackAction::of))
     }
 
     /// Shows content to the plugin, which may change it.
     pub fn on_body(
         &mut self,
-        side: Side,
+        side: MessageSide,
         (context, rights): (u32, Rights),
         content: &mut Vec<u8>,
         is_end: bool,
-    ) -> Result<Action, Failure> {
+    ) -> Result<CallbackAction, PluginFailure> {
         let callback = match side {
-            Side::Request => self.callbacks.on_request_body.clone(),
-            Side::Response => self.callbacks.on_response_body.clone(),
+            MessageSide::Request => self.callbacks.on_request_body.clone(),
+            MessageSide::Response => self.callbacks.on_response_body.clone(),
         };
         let size = content.len() as u32;
         *self.content(side) = Some(mem::take(content));
         let action = self.call(callback, (context, rights), (context, size, is_end.into()));
         *content = self.content(side).take().unwrap_or_default();
-        Ok(action?.map_or(Action::Continue, Action::of))
+        Ok(action?.map_or(CallbackAction::Continue, CallbackAction::of))
     }
 
     /// Lets the plugin see and change the content of a request while a call is answered.
@@ -267,23 +275,23 @@ impl Vm {
         self.store.data_mut().request_body.take()
     }
 
-    fn content(&mut self, side: Side) -> &mut Option<Vec<u8>> {
+    fn content(&mut self, side: MessageSide) -> &mut Option<Vec<u8>> {
         let state = self.store.data_mut();
         match side {
-            Side::Request => &mut state.request_body,
-            Side::Response => &mut state.response_body,
+            MessageSide::Request => &mut state.request_body,
+            MessageSide::Response => &mut state.response_body,
         }
     }
 
     pub fn on_trailers(
         &mut self,
-        side: Side,
+        side: MessageSide,
         (context, rights): (u32, Rights),
         trailers: &mut weir_proto::Trailers,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), PluginFailure> {
         let callback = match side {
-            Side::Request => self.callbacks.on_request_trailers.clone(),
-            Side::Response => self.callbacks.on_response_trailers.clone(),
+            MessageSide::Request => self.callbacks.on_request_trailers.clone(),
+            MessageSide::Response => self.callbacks.on_response_trailers.clone(),
         };
         let count = trailers.fields().count() as u32;
         *self.trailers(side) = Some(mem::take(trailers));
@@ -292,21 +300,21 @@ impl Vm {
         done.map(drop)
     }
 
-    fn trailers(&mut self, side: Side) -> &mut Option<weir_proto::Trailers> {
+    fn trailers(&mut self, side: MessageSide) -> &mut Option<weir_proto::Trailers> {
         let state = self.store.data_mut();
         match side {
-            Side::Request => &mut state.request_trailers,
-            Side::Response => &mut state.response_trailers,
+            MessageSide::Request => &mut state.request_trailers,
+            MessageSide::Response => &mut state.response_trailers,
         }
     }
 
-    pub fn on_tick(&mut self) -> Result<(), Failure> {
+    pub fn on_tick(&mut self) -> Result<(), PluginFailure> {
         let rights = Rights { calls: true, ..Rights::default() };
         self.call(self.callbacks.on_tick.clone(), (ROOT, rights), ROOT).map(drop)
     }
 
     /// Gives the plugin the answer of a service. Of an exchange that has ended meanwhile, nothing is left to tell it.
-    pub fn on_answer(&mut self, answer: CallAnswer, rights: Rights) -> Result<(), Failure> {
+    pub fn on_answer(&mut self, answer: CallAnswer, rights: Rights) -> Result<(), PluginFailure> {
         let (token, context) = (answer.token, answer.context);
         let state = self.store.data_mut();
         state.in_flight = state.in_flight.saturating_sub(1);
@@ -455,10 +463,10 @@ fn function<P: WasmParams, R: WasmResults>(
     instance.get_typed_func(store, name).ok()
 }
 
-fn failure(error: &wasmtime::Error, time: Duration) -> Failure {
+fn failure(error: &wasmtime::Error, time: Duration) -> PluginFailure {
     match error.downcast_ref::<Trap>() {
-        Some(Trap::Interrupt) => Failure::TimedOut(time),
-        Some(trap) => Failure::Trap(format!("{trap}")),
-        None => Failure::Trap(error.root_cause().to_string()),
+        Some(Trap::Interrupt) => PluginFailure::TimedOut(time),
+        Some(trap) => PluginFailure::Trap(format!("{trap}")),
+        None => PluginFailure::Trap(error.root_cause().to_string()),
     }
 }

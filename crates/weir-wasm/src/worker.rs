@@ -12,7 +12,7 @@ use crate::limits;
 use crate::loaded::CompiledModule;
 use crate::service_call;
 use crate::state::{OutgoingCall, Outside, PluginFacts, Rights};
-use crate::vm::{Failure, Vm};
+use crate::vm::{PluginFailure, Vm};
 
 /// The level of the log for what fails.
 const ERROR: u32 = 4;
@@ -23,11 +23,11 @@ pub struct WorkerPlugin(Rc<WorkerInstance>);
 struct WorkerInstance {
     compiled: Arc<CompiledModule>,
     facts: Arc<PluginFacts>,
-    slot: RefCell<Slot>,
+    slot: RefCell<InstanceSlot>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct InstanceSlot {
     vm: Option<Vm>,
     /// The number of instances so far.
     serial: u64,
@@ -56,7 +56,11 @@ impl WorkerPlugin {
     }
 
     /// Runs something with the instance. If the code of the plugin fails, the instance is dropped.
-    pub fn with<R>(&self, outside: &Outside, run: impl FnOnce(&mut Vm) -> Result<R, Failure>) -> Result<R, Failure> {
+    pub fn with<R>(
+        &self,
+        outside: &Outside,
+        run: impl FnOnce(&mut Vm) -> Result<R, PluginFailure>,
+    ) -> Result<R, PluginFailure> {
         self.0.with(outside, run)
     }
 }
@@ -65,8 +69,8 @@ impl WorkerInstance {
     fn with<R>(
         self: &Rc<Self>,
         outside: &Outside,
-        run: impl FnOnce(&mut Vm) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        run: impl FnOnce(&mut Vm) -> Result<R, PluginFailure>,
+    ) -> Result<R, PluginFailure> {
         let mut slot = self.slot.borrow_mut();
         let slot = &mut *slot;
         if slot.vm.is_none() {
@@ -76,15 +80,15 @@ impl WorkerInstance {
         vm.reach(outside);
         let result = run(vm);
         match &result {
-            Err(failure @ (Failure::Trap(_) | Failure::TimedOut(_))) => self.fail(slot, failure),
+            Err(failure @ (PluginFailure::Trap(_) | PluginFailure::TimedOut(_))) => self.fail(slot, failure),
             _ => self.follow(slot, outside),
         }
         result
     }
 
-    fn start(&self, slot: &mut Slot, outside: &Outside) -> Result<(), Failure> {
+    fn start(&self, slot: &mut InstanceSlot, outside: &Outside) -> Result<(), PluginFailure> {
         if slot.not_before.is_some_and(|time| Instant::now() < time) {
-            return Err(Failure::Away);
+            return Err(PluginFailure::Away);
         }
         slot.serial += 1;
         match Vm::start(&self.compiled, &self.facts, outside.clone(), (slot.serial, false)) {
@@ -100,10 +104,10 @@ impl WorkerInstance {
     }
 
     /// Drops the instance, and decides when the next one may be made.
-    fn fail(&self, slot: &mut Slot, failure: &Failure) {
+    fn fail(&self, slot: &mut InstanceSlot, failure: &PluginFailure) {
         let metrics = &self.facts.metrics;
         metrics.failures.fetch_add(1, Relaxed);
-        if matches!(failure, Failure::TimedOut(_)) {
+        if matches!(failure, PluginFailure::TimedOut(_)) {
             metrics.timeouts.fetch_add(1, Relaxed);
         }
         let was_sound = slot.vm.as_ref().is_some_and(|vm| vm.made.elapsed() >= limits::SOUND);
@@ -120,7 +124,7 @@ impl WorkerInstance {
     }
 
     /// Makes the calls that no exchange waits for, and ticks as the plugin wants it.
-    fn follow(self: &Rc<Self>, slot: &mut Slot, outside: &Outside) {
+    fn follow(self: &Rc<Self>, slot: &mut InstanceSlot, outside: &Outside) {
         let Some(vm) = &mut slot.vm else { return };
         let (calls, serial, period) = (vm.take_all_calls(), vm.serial, vm.tick());
         for call in calls {

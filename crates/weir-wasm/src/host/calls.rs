@@ -6,19 +6,19 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use wasmtime::{Caller, Linker};
 
-use super::guest::{Answer, Guest, number};
-use crate::abi::Status;
+use super::guest::{Guest, HostAnswer, number};
+use crate::abi::HostStatus;
 use crate::pairs::{self, Pair};
 use crate::state::{HostState, OutgoingCall};
 use crate::{limits, state};
 
-type Host<'c> = Caller<'c, HostState>;
+type HostCaller<'c> = Caller<'c, HostState>;
 
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "env",
         "proxy_http_call",
-        |caller: Host<'_>,
+        |caller: HostCaller<'_>,
          upstream_at: u32,
          upstream_size: u32,
          fields_at: u32,
@@ -44,31 +44,31 @@ struct WantedCall {
     body: Bytes,
 }
 
-fn wanted(guest: &mut Guest<'_>, upstream: (u32, u32), fields: (u32, u32), body: (u32, u32)) -> Answer<WantedCall> {
+fn wanted(guest: &mut Guest<'_>, upstream: (u32, u32), fields: (u32, u32), body: (u32, u32)) -> HostAnswer<WantedCall> {
     let upstream = guest.copy(upstream.0, upstream.1)?;
-    let fields = pairs::decode(guest.bytes(fields.0, fields.1)?.0).ok_or(Status::ParseFailure)?;
+    let fields = pairs::decode(guest.bytes(fields.0, fields.1)?.0).ok_or(HostStatus::ParseFailure)?;
     let body = guest.copy(body.0, body.1)?.into();
     Ok(WantedCall { upstream, fields, body })
 }
 
-fn call(guest: &mut Guest<'_>, wanted: WantedCall, timeout_ms: u32, token_at: u32) -> Answer {
+fn call(guest: &mut Guest<'_>, wanted: WantedCall, timeout_ms: u32, token_at: u32) -> HostAnswer {
     let state = guest.state();
     if !state.rights.calls && state.context != state::ROOT {
         state
             .facts
             .log
             .line(4, "it calls a service where nothing can wait for the answer, as for a response: this is refused");
-        return Err(Status::InternalFailure.into());
+        return Err(HostStatus::InternalFailure.into());
     }
     if state.in_flight + state.outbox.len() >= limits::CALLS {
-        return Err(Status::InternalFailure.into());
+        return Err(HostStatus::InternalFailure.into());
     }
-    let name = std::str::from_utf8(&wanted.upstream).map_err(|_| Status::BadArgument)?;
-    let service = state.outside.services.get(name).ok_or(Status::BadArgument)?;
+    let name = std::str::from_utf8(&wanted.upstream).map_err(|_| HostStatus::BadArgument)?;
+    let service = state.outside.services.get(name).ok_or(HostStatus::BadArgument)?;
     // In turn, as there is nothing known of their load.
     let url = service.urls[state.last_service % service.urls.len()].clone();
     let is_verified = service.is_verified;
-    let request = request(&wanted.fields, wanted.body).ok_or(Status::BadArgument)?;
+    let request = request(&wanted.fields, wanted.body).ok_or(HostStatus::BadArgument)?;
     let timeout = Duration::from_millis(timeout_ms.max(1).into()).min(limits::CALL_TIME);
     state.last_service = state.last_service.wrapping_add(1);
     state.last_token = state.last_token.wrapping_add(1);

@@ -2,30 +2,30 @@
 
 use wasmtime::Caller;
 
-use crate::abi::Status;
+use crate::abi::HostStatus;
 use crate::state::HostState;
 
 /// Why a host function does not answer `Ok`.
-pub enum Refusal {
-    Status(Status),
+pub enum HostRefusal {
+    HostStatus(HostStatus),
     /// The plugin's own code failed while the function used it.
     Trap(wasmtime::Error),
 }
 
-impl From<Status> for Refusal {
-    fn from(status: Status) -> Refusal {
-        Refusal::Status(status)
+impl From<HostStatus> for HostRefusal {
+    fn from(status: HostStatus) -> HostRefusal {
+        HostRefusal::HostStatus(status)
     }
 }
 
-pub type Answer<T = ()> = Result<T, Refusal>;
+pub type HostAnswer<T = ()> = Result<T, HostRefusal>;
 
 /// The number that a plugin gets.
-pub fn number(answer: Answer) -> wasmtime::Result<u32> {
+pub fn number(answer: HostAnswer) -> wasmtime::Result<u32> {
     match answer {
-        Ok(()) => Ok(Status::Ok as u32),
-        Err(Refusal::Status(status)) => Ok(status as u32),
-        Err(Refusal::Trap(trap)) => Err(trap),
+        Ok(()) => Ok(HostStatus::Ok as u32),
+        Err(HostRefusal::HostStatus(status)) => Ok(status as u32),
+        Err(HostRefusal::Trap(trap)) => Err(trap),
     }
 }
 
@@ -52,46 +52,46 @@ impl<'c> Guest<'c> {
     }
 
     /// Bytes of the plugin, without a copy of them.
-    pub fn bytes(&mut self, at: u32, size: u32) -> Answer<(&[u8], &mut HostState)> {
+    pub fn bytes(&mut self, at: u32, size: u32) -> HostAnswer<(&[u8], &mut HostState)> {
         let (memory, state) = self.split();
-        let found = range(memory.len(), at, size).ok_or(Status::InvalidMemoryAccess)?;
+        let found = range(memory.len(), at, size).ok_or(HostStatus::InvalidMemoryAccess)?;
         Ok((&memory[found], state))
     }
 
-    pub fn copy(&mut self, at: u32, size: u32) -> Answer<Vec<u8>> {
+    pub fn copy(&mut self, at: u32, size: u32) -> HostAnswer<Vec<u8>> {
         Ok(self.bytes(at, size)?.0.to_vec())
     }
 
-    pub fn text(&mut self, at: u32, size: u32) -> Answer<String> {
+    pub fn text(&mut self, at: u32, size: u32) -> HostAnswer<String> {
         let copy = self.copy(at, size)?;
-        String::from_utf8(copy).map_err(|_| Status::BadArgument.into())
+        String::from_utf8(copy).map_err(|_| HostStatus::BadArgument.into())
     }
 
-    pub fn write(&mut self, at: u32, bytes: &[u8]) -> Answer {
+    pub fn write(&mut self, at: u32, bytes: &[u8]) -> HostAnswer {
         let (memory, _) = self.split();
-        let length = u32::try_from(bytes.len()).map_err(|_| Status::InvalidMemoryAccess)?;
-        let found = range(memory.len(), at, length).ok_or(Status::InvalidMemoryAccess)?;
+        let length = u32::try_from(bytes.len()).map_err(|_| HostStatus::InvalidMemoryAccess)?;
+        let found = range(memory.len(), at, length).ok_or(HostStatus::InvalidMemoryAccess)?;
         memory[found].copy_from_slice(bytes);
         Ok(())
     }
 
-    pub fn write_u32(&mut self, at: u32, value: u32) -> Answer {
+    pub fn write_u32(&mut self, at: u32, value: u32) -> HostAnswer {
         self.write(at, &value.to_le_bytes())
     }
 
-    pub fn write_u64(&mut self, at: u32, value: u64) -> Answer {
+    pub fn write_u64(&mut self, at: u32, value: u64) -> HostAnswer {
         self.write(at, &value.to_le_bytes())
     }
 
     /// Gives bytes to the plugin, in memory that it allocates: their place and their number go to these addresses.
-    pub fn give(&mut self, bytes: &[u8], at: u32, size_at: u32) -> Answer {
+    pub fn give(&mut self, bytes: &[u8], at: u32, size_at: u32) -> HostAnswer {
         let mut place = 0;
-        let size = u32::try_from(bytes.len()).map_err(|_| Status::InternalFailure)?;
+        let size = u32::try_from(bytes.len()).map_err(|_| HostStatus::InternalFailure)?;
         if size > 0 {
-            let allocate = self.caller.data().allocate.clone().ok_or(Status::InternalFailure)?;
-            place = allocate.call(&mut self.caller, size).map_err(Refusal::Trap)?;
+            let allocate = self.caller.data().allocate.clone().ok_or(HostStatus::InternalFailure)?;
+            place = allocate.call(&mut self.caller, size).map_err(HostRefusal::Trap)?;
             if place == 0 {
-                return Err(Status::InternalFailure.into());
+                return Err(HostStatus::InternalFailure.into());
             }
             self.write(place, bytes)?;
         }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use weir_proto::field::{self, Known};
 use weir_proto::{Head, RequestHead, ResponseHead, Trailers};
 
-use crate::abi::{MapKind, Status};
+use crate::abi::{HostStatus, MapKind};
 use crate::pairs::Pair;
 use crate::state::{Access, HostState};
 
@@ -16,7 +16,7 @@ fn is_of_gateway(name: &[u8]) -> bool {
 }
 
 /// All pairs, with names in lower case.
-pub fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<Pair>, Status> {
+pub fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<Pair>, HostStatus> {
     allowed(state, kind, Access::Read)?;
     let mut all = Vec::new();
     match kind {
@@ -57,14 +57,14 @@ fn fields(head: &Head, all: &mut Vec<Pair>) {
     all.extend(listed(head).map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())));
 }
 
-fn of_trailers(trailers: Option<&Trailers>, all: &mut Vec<Pair>) -> Result<(), Status> {
-    let trailers = trailers.ok_or(Status::BadArgument)?;
+fn of_trailers(trailers: Option<&Trailers>, all: &mut Vec<Pair>) -> Result<(), HostStatus> {
+    let trailers = trailers.ok_or(HostStatus::BadArgument)?;
     all.extend(trailers.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())));
     Ok(())
 }
 
-fn answered(state: &HostState, kind: MapKind) -> Result<&[Pair], Status> {
-    let answer = state.call_answer.as_ref().ok_or(Status::BadArgument)?;
+fn answered(state: &HostState, kind: MapKind) -> Result<&[Pair], HostStatus> {
+    let answer = state.call_answer.as_ref().ok_or(HostStatus::BadArgument)?;
     Ok(if kind == MapKind::CallAnswer { &answer.fields } else { &answer.trailers })
 }
 
@@ -77,7 +77,7 @@ pub fn path(head: &RequestHead) -> Cow<'_, [u8]> {
 }
 
 /// Whether the current call may do this with a map.
-fn allowed(state: &HostState, kind: MapKind, wanted: Access) -> Result<(), Status> {
+fn allowed(state: &HostState, kind: MapKind, wanted: Access) -> Result<(), HostStatus> {
     let has = match kind {
         MapKind::Request => state.rights.request,
         MapKind::Response => state.rights.response,
@@ -91,12 +91,12 @@ fn allowed(state: &HostState, kind: MapKind, wanted: Access) -> Result<(), Statu
         Access::Read => has != Access::None,
         Access::Write => has == Access::Write,
     };
-    if is_enough { Ok(()) } else { Err(Status::BadArgument) }
+    if is_enough { Ok(()) } else { Err(HostStatus::BadArgument) }
 }
 
 /// The values of a name, with a comma between them.
-pub fn get(state: &HostState, kind: MapKind, name: &[u8]) -> Result<Vec<u8>, Status> {
-    allowed(state, kind, Access::Read).map_err(|_| Status::NotFound)?;
+pub fn get(state: &HostState, kind: MapKind, name: &[u8]) -> Result<Vec<u8>, HostStatus> {
+    allowed(state, kind, Access::Read).map_err(|_| HostStatus::NotFound)?;
     let exchange = &state.exchange;
     let found = match (kind, name) {
         (MapKind::Request, b":path") => path(&exchange.request).into_owned(),
@@ -115,8 +115,8 @@ pub fn get(state: &HostState, kind: MapKind, name: &[u8]) -> Result<Vec<u8>, Sta
     Ok(found)
 }
 
-fn joined<'v>(mut values: impl Iterator<Item = &'v [u8]>) -> Result<Vec<u8>, Status> {
-    let mut all = values.next().ok_or(Status::NotFound)?.to_vec();
+fn joined<'v>(mut values: impl Iterator<Item = &'v [u8]>) -> Result<Vec<u8>, HostStatus> {
+    let mut all = values.next().ok_or(HostStatus::NotFound)?.to_vec();
     for value in values {
         all.extend_from_slice(b", ");
         all.extend_from_slice(value);
@@ -126,13 +126,19 @@ fn joined<'v>(mut values: impl Iterator<Item = &'v [u8]>) -> Result<Vec<u8>, Sta
 
 /// What is done with a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MapChange {
     Add,
     Replace,
     Remove,
 }
 
-pub fn change(state: &mut HostState, kind: MapKind, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+pub fn change(
+    state: &mut HostState,
+    kind: MapKind,
+    name: &[u8],
+    value: &[u8],
+    change: MapChange,
+) -> Result<(), HostStatus> {
     allowed(state, kind, Access::Write)?;
     match kind {
         MapKind::Request if name.starts_with(b":") => set_target(&mut state.exchange.request, name, value, change),
@@ -144,29 +150,29 @@ pub fn change(state: &mut HostState, kind: MapKind, name: &[u8], value: &[u8], c
         MapKind::Response => change_field(&mut state.exchange.response.head, name, value, change),
         MapKind::RequestTrailers => change_trailers(state.request_trailers.as_mut(), name, value, change),
         MapKind::ResponseTrailers => change_trailers(state.response_trailers.as_mut(), name, value, change),
-        MapKind::CallAnswer | MapKind::CallTrailers => Err(Status::BadArgument),
+        MapKind::CallAnswer | MapKind::CallTrailers => Err(HostStatus::BadArgument),
     }
 }
 
-fn change_field(head: &mut Head, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+fn change_field(head: &mut Head, name: &[u8], value: &[u8], change: MapChange) -> Result<(), HostStatus> {
     // What the gateway writes by itself a plugin cannot make wrong: to remove the length of a body that it changes is what plugins do.
     if is_of_gateway(name) {
         return Ok(());
     }
     let done = match change {
-        Change::Add => head.add(name, value),
-        Change::Replace => head.set(name, value),
-        Change::Remove => {
+        MapChange::Add => head.add(name, value),
+        MapChange::Replace => head.set(name, value),
+        MapChange::Remove => {
             head.remove(name);
             Ok(())
         }
     };
-    done.map_err(|_| Status::BadArgument)
+    done.map_err(|_| HostStatus::BadArgument)
 }
 
-fn set_target(head: &mut RequestHead, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
-    if change == Change::Remove {
-        return Err(Status::BadArgument);
+fn set_target(head: &mut RequestHead, name: &[u8], value: &[u8], change: MapChange) -> Result<(), HostStatus> {
+    if change == MapChange::Remove {
+        return Err(HostStatus::BadArgument);
     }
     let is_set = match name {
         b":path" => {
@@ -180,43 +186,48 @@ fn set_target(head: &mut RequestHead, name: &[u8], value: &[u8], change: Change)
         b":scheme" => true,
         _ => false,
     };
-    if is_set { Ok(()) } else { Err(Status::BadArgument) }
+    if is_set { Ok(()) } else { Err(HostStatus::BadArgument) }
 }
 
-fn set_status(head: &mut ResponseHead, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
+fn set_status(head: &mut ResponseHead, name: &[u8], value: &[u8], change: MapChange) -> Result<(), HostStatus> {
     let status = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
     let status = status.filter(|status| (200..=599).contains(status));
     match (name, status) {
-        (b":status", Some(status)) if change != Change::Remove => {
+        (b":status", Some(status)) if change != MapChange::Remove => {
             head.set_status(status);
             Ok(())
         }
-        _ => Err(Status::BadArgument),
+        _ => Err(HostStatus::BadArgument),
     }
 }
 
-fn change_trailers(trailers: Option<&mut Trailers>, name: &[u8], value: &[u8], change: Change) -> Result<(), Status> {
-    let trailers = trailers.ok_or(Status::BadArgument)?;
+fn change_trailers(
+    trailers: Option<&mut Trailers>,
+    name: &[u8],
+    value: &[u8],
+    change: MapChange,
+) -> Result<(), HostStatus> {
+    let trailers = trailers.ok_or(HostStatus::BadArgument)?;
     let before = std::mem::take(trailers);
-    let stays = |known: &[u8]| change == Change::Add || !field::same_name(known, name);
+    let stays = |known: &[u8]| change == MapChange::Add || !field::same_name(known, name);
     for (known, value) in before.fields().filter(|(known, _)| stays(known)) {
-        trailers.add(known, value).map_err(|_| Status::InternalFailure)?;
+        trailers.add(known, value).map_err(|_| HostStatus::InternalFailure)?;
     }
-    if change == Change::Remove {
+    if change == MapChange::Remove {
         return Ok(());
     }
-    trailers.add(name, value).map_err(|_| Status::BadArgument)
+    trailers.add(name, value).map_err(|_| HostStatus::BadArgument)
 }
 
 /// Replaces all pairs.
-pub fn replace(state: &mut HostState, kind: MapKind, new: &[Pair]) -> Result<(), Status> {
+pub fn replace(state: &mut HostState, kind: MapKind, new: &[Pair]) -> Result<(), HostStatus> {
     allowed(state, kind, Access::Write)?;
     let old = pairs(state, kind)?;
     for (name, _) in old.iter().filter(|(name, _)| !name.starts_with(b":")) {
-        change(state, kind, name, b"", Change::Remove)?;
+        change(state, kind, name, b"", MapChange::Remove)?;
     }
     for (name, value) in new {
-        let how = if name.starts_with(b":") { Change::Replace } else { Change::Add };
+        let how = if name.starts_with(b":") { MapChange::Replace } else { MapChange::Add };
         change(state, kind, name, value, how)?;
     }
     Ok(())

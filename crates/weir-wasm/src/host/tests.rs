@@ -9,7 +9,7 @@ use crate::engine::engine;
 use crate::pairs;
 use crate::state::{Access, CallAnswer, HostState, LocalAnswer, Rights};
 use crate::testing::{ALL, Ran, facts, run, run_with, started};
-use crate::vm::Failure;
+use crate::vm::PluginFailure;
 
 const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
@@ -300,23 +300,23 @@ fn calls_of_services_are_requests_with_what_the_plugin_said() {
 #[test]
 fn instances_start_only_if_the_plugin_accepts() {
     let refuses = "(func (export \"proxy_on_vm_start\") (param i32 i32) (result i32) (i32.const 0))";
-    assert!(matches!(started(refuses, facts("refuses")), Err(Failure::Refused(_))));
+    assert!(matches!(started(refuses, facts("refuses")), Err(PluginFailure::Refused(_))));
     let exits = "(func (export \"_initialize\") (unreachable))";
-    assert!(matches!(started(exits, facts("exits")), Err(Failure::Trap(_))));
+    assert!(matches!(started(exits, facts("exits")), Err(PluginFailure::Trap(_))));
 }
 
 /// Runs a body that fails.
-fn failure(body: &str) -> Failure {
+fn failure(body: &str) -> PluginFailure {
     let Ran { result, .. } = run_with(ALL, body, |_| ());
     result.expect_err("it fails")
 }
 
 #[test]
 fn code_that_fails_is_ended() {
-    assert!(matches!(failure("(loop $again (br $again))"), Failure::TimedOut(_)));
-    assert!(matches!(failure("(unreachable)"), Failure::Trap(_)));
-    assert!(matches!(failure("(drop (i32.load (i32.const -16)))"), Failure::Trap(_)));
-    assert!(matches!(failure("(drop (i32.div_s (i32.const 1) (i32.const 0)))"), Failure::Trap(_)));
+    assert!(matches!(failure("(loop $again (br $again))"), PluginFailure::TimedOut(_)));
+    assert!(matches!(failure("(unreachable)"), PluginFailure::Trap(_)));
+    assert!(matches!(failure("(drop (i32.load (i32.const -16)))"), PluginFailure::Trap(_)));
+    assert!(matches!(failure("(drop (i32.div_s (i32.const 1) (i32.const 0)))"), PluginFailure::Trap(_)));
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn recursion_without_end_is_ended() {
                      (func (export \"proxy_on_request_headers\") (param i32 i32 i32) (result i32) (call $deeper) (i32.const 0))";
     let mut vm = started(functions, facts("deep")).unwrap_or_else(|failure| panic!("{failure}"));
     let context = vm.open().unwrap_or_else(|failure| panic!("{failure}"));
-    let failure = vm.on_headers(crate::vm::Side::Request, context, ALL, true).expect_err("it fails");
+    let failure = vm.on_headers(crate::vm::MessageSide::Request, context, ALL, true).expect_err("it fails");
     assert!(failure.to_string().contains("call stack exhausted"), "{failure}");
 }
 
@@ -352,6 +352,6 @@ fn older_plugins_have_functions_with_fewer_parameters() {
                      (func (export \"proxy_on_request_headers\") (param i32 i32) (result i32) (i32.const 1))";
     let mut vm = started(functions, facts("old")).unwrap_or_else(|failure| panic!("{failure}"));
     let context = vm.open().unwrap_or_else(|failure| panic!("{failure}"));
-    let action = vm.on_headers(crate::vm::Side::Request, context, ALL, true);
-    assert_eq!(action, Ok(crate::abi::Action::Pause));
+    let action = vm.on_headers(crate::vm::MessageSide::Request, context, ALL, true);
+    assert_eq!(action, Ok(crate::abi::CallbackAction::Pause));
 }

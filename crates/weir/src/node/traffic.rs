@@ -176,7 +176,7 @@ fn wasm_plugins(page: &mut Page) {
 }
 
 #[cfg(feature = "wasm")]
-fn wasm_metrics(all: &[weir_wasm::PluginFigures], page: &mut Page) {
+fn wasm_metrics(all: &[weir_wasm::WasmFigures], page: &mut Page) {
     if all.iter().any(|one| !one.counters.is_empty()) {
         page.counter("weir_wasm_counter", "Counters that plugins in WebAssembly files have defined.");
     }
