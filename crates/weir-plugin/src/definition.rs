@@ -1,5 +1,7 @@
 //! What defines a plugin: its name, its place in the order, its options with a schema, and a working example.
 
+pub mod file_plugin;
+
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{BTreeSet, HashMap};
@@ -16,7 +18,6 @@ use weir_client::HttpClient;
 use crate::allowed_folders::{AllowedFolders, AppendedFile};
 use crate::config_error::ConfigError;
 use crate::consumer::{Consumers, Credential};
-use crate::file_plugin::{self, LoadedPlugin, LoadedPlugins, PluginRuntime};
 use crate::option_error::{self, Quoting};
 use crate::plugin::Plugin;
 use crate::protos::ProtoDefinitions;
@@ -26,6 +27,7 @@ use crate::template::Template;
 use crate::variable::ExchangePhase;
 use crate::vars::Expression;
 use crate::written_name::WrittenName;
+use file_plugin::{LoadedPlugin, LoadedPlugins, PluginRuntime};
 
 /// When a plugin runs on a request. All of `Rewrite`, by priority, run before all of `Access` (APISIX phases).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,6 @@ mod content_fields;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
-mod file_plugin;
 pub mod form;
 pub mod held;
 mod interner;
@@ -49,6 +48,7 @@ pub use config_error::{AllOf, CollectAll, ConfigError};
 pub use consumer::{Consumer, Consumers, Credential, Identities, Proof};
 pub use content_buffer::ContentBuffer;
 pub use content_fields::DIGESTS;
+pub use definition::file_plugin::{FilePlugin, LoadedPlugin, LoadedPlugins, PluginRuntime};
 pub use definition::{
     Authenticator, Build, BuildContext, BuildInputs, CalledService, CredentialEntry, Declaration, Definition, Entry,
     HasMetadata, MetadataEntry, PluginMetadata, Registry, SecretFields, Services, Stage,
@@ -57,7 +57,6 @@ pub use exchange::{
     AttemptRecord, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute,
     NoteKey, Notes, PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
 };
-pub use file_plugin::{FilePlugin, LoadedPlugin, LoadedPlugins, PluginRuntime};
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use interner::Interner;
 pub use messages::{

@@ -8,8 +8,7 @@ use weir_proto::Trailers;
 
 use crate::abi::CallbackAction;
 use crate::limits;
-use crate::plugin::copy_of;
-use crate::state::{Access, Outside, PluginFacts, Rights};
+use crate::state::{Access, Outside, PluginFacts, Rights, copy_of};
 use crate::vm::{MessageSide, PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
 

@@ -151,8 +151,8 @@ impl LoadedPlugin for Loaded {
             log: PluginLog::new(&format!("{name} of {}", build.owner())),
         });
         self.try_out(&facts, sum)?;
-        let (compiled, of_worker) = (Arc::clone(&self.compiled), Arc::clone(&facts));
-        let make = move || WorkerPlugin::new(Arc::clone(&compiled), Arc::clone(&of_worker));
+        let (code, of_worker) = (self.compiled.pre.clone(), Arc::clone(&facts));
+        let make = move || WorkerPlugin::new(code.clone(), Arc::clone(&of_worker));
         let worker = build.per_worker("wasm-plugin", &format!("{name} {key}"), make);
         Ok(Arc::new(WasmPlugin::new(facts, worker, outside)))
     }
@@ -164,7 +164,7 @@ impl Loaded {
         if self.compiled.tried().contains(&sum) {
             return Ok(());
         }
-        let trial = Vm::start(&self.compiled, facts, Outside::default(), (0, true));
+        let trial = Vm::start(&self.compiled.pre, facts, Outside::default(), (0, true));
         match trial {
             Ok(_) => {}
             Err(PluginFailure::Refused(reason)) => return Err(ConfigError::new("conf", reason)),

@@ -4,7 +4,7 @@
 use crate::limits;
 
 /// A name and a value.
-pub type Pair = (Vec<u8>, Vec<u8>);
+pub type MapPair = (Vec<u8>, Vec<u8>);
 
 pub fn encode<'p>(pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clone) -> Vec<u8> {
     let mut out = (pairs.clone().count() as u32).to_le_bytes().to_vec();
@@ -22,7 +22,7 @@ pub fn encode<'p>(pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clone) -> 
 }
 
 /// `None` if the bytes are no map, or one with too many pairs. Nothing is reserved by a number that the bytes do not bear out.
-pub fn decode(bytes: &[u8]) -> Option<Vec<Pair>> {
+pub fn decode(bytes: &[u8]) -> Option<Vec<MapPair>> {
     if bytes.is_empty() {
         return Some(Vec::new());
     }
@@ -61,13 +61,13 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<Pair>> {
 mod tests {
     use super::*;
 
-    fn borrowed(pairs: &[Pair]) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+    fn borrowed(pairs: &[MapPair]) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
         pairs.iter().map(|(name, value)| (&**name, &**value))
     }
 
     #[test]
     fn pairs_have_the_form_of_the_specification() {
-        let pairs: Vec<Pair> = vec![(b"a".to_vec(), b"12".to_vec()), (b"bc".to_vec(), Vec::new())];
+        let pairs: Vec<MapPair> = vec![(b"a".to_vec(), b"12".to_vec()), (b"bc".to_vec(), Vec::new())];
         let bytes = encode(borrowed(&pairs));
         assert_eq!(bytes, b"\x02\0\0\0\x01\0\0\0\x02\0\0\0\x02\0\0\0\0\0\0\0a\x0012\0bc\0\0");
         assert_eq!(decode(&bytes), Some(pairs));

@@ -1,6 +1,5 @@
 //! The plugin of a resource: what happens to an exchange is told to the instance of the worker.
 
-use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use tokio::task::JoinSet;
@@ -13,7 +12,7 @@ use crate::content::{FilteredMessage, WasmContentFilter};
 use crate::engine::EpochClock;
 use crate::limits;
 use crate::service_call;
-use crate::state::{Access, CallAnswer, LocalAnswer, OutgoingCall, Outside, PluginFacts, Rights};
+use crate::state::{Access, CallAnswer, LocalAnswer, OutgoingCall, Outside, PluginFacts, Rights, copy_of};
 use crate::vm::{MessageSide, PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
 
@@ -388,22 +387,4 @@ impl Plugin for WasmPlugin {
             vm.lend(&mut copy).close(note.context, LOG)
         });
     }
-}
-
-/// What a plugin sees of an exchange that it cannot change any more.
-pub fn copy_of(exchange: &Exchange) -> Exchange {
-    let mut copy = Exchange::default();
-    copy.request = exchange.request.clone();
-    copy.response = exchange.response.clone();
-    copy.client = exchange.client;
-    copy.tls = exchange.tls.as_ref().map(Rc::clone);
-    copy.route = exchange.route.clone();
-    copy.upstream = exchange.upstream;
-    (copy.started_ns, copy.ended_ns) = (exchange.started_ns, exchange.ended_ns);
-    (copy.request_bytes, copy.response_bytes) = (exchange.request_bytes, exchange.response_bytes);
-    copy.body_bytes = exchange.body_bytes;
-    if !exchange.request_id().is_empty() {
-        copy.set_request_id(exchange.request_id().to_vec());
-    }
-    copy
 }

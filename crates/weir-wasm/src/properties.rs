@@ -1,7 +1,10 @@
 //! The properties of an exchange and of the plugin, by the names of Envoy's attributes. A path has a NUL between its parts. Numbers are
 //! eight bytes, the lowest first; times are nanoseconds.
 
+use std::borrow::Cow;
+
 use weir_plugin::Exchange;
+use weir_proto::RequestHead;
 
 use crate::pairs;
 use crate::state::{Access, HostState};
@@ -64,7 +67,7 @@ fn of_request(exchange: &Exchange, name: &[u8], field: Option<&[u8]>) -> Option<
     let head = &exchange.request;
     let value = |name: &[u8]| head.head.value(name).map(<[u8]>::to_vec);
     match name {
-        b"path" => Some(crate::host::forwarded_path(head).into_owned()),
+        b"path" => Some(path(head).into_owned()),
         b"url_path" => Some(head.unmerged_path().to_vec()),
         b"query" => Some(head.query().unwrap_or_default().to_vec()),
         b"host" => Some(head.authority().to_vec()),
@@ -109,5 +112,13 @@ fn of_connection(exchange: &Exchange, name: &[u8]) -> Option<Vec<u8>> {
         b"tls_version" => Some(tls?.version.into()),
         b"subject_peer_certificate" => Some(certificate?.subject.as_bytes().to_vec()),
         _ => None,
+    }
+}
+
+/// Path and query as they are forwarded.
+pub fn path(head: &RequestHead) -> Cow<'_, [u8]> {
+    match head.query() {
+        None => Cow::Borrowed(head.unmerged_path()),
+        Some(query) => Cow::Owned([head.unmerged_path(), b"?", query].concat()),
     }
 }

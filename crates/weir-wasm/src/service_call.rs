@@ -3,7 +3,7 @@
 use weir_client::{CallSettings, HttpClient, ServerVerification, ServiceUrl};
 
 use crate::limits;
-use crate::pairs::Pair;
+use crate::pairs::MapPair;
 use crate::state::{CallAnswer, OutgoingCall, PluginFacts};
 
 /// Makes a call. One that fails has an answer without fields, as the interface wants it, and a line in the log.
@@ -41,6 +41,6 @@ pub async fn make(http: HttpClient, call: OutgoingCall, facts: std::sync::Arc<Pl
     }
 }
 
-fn pair(name: &str, value: &[u8]) -> Pair {
+fn pair(name: &str, value: &[u8]) -> MapPair {
     (name.into(), value.to_vec())
 }

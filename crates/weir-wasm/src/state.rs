@@ -15,7 +15,7 @@ use weir_proto::Trailers;
 use crate::limits;
 use crate::log::PluginLog;
 use crate::metrics::PluginMetrics;
-use crate::pairs::Pair;
+use crate::pairs::MapPair;
 use crate::shared_data::SharedData;
 
 /// The context that stands for the plugin itself. Those of exchanges follow.
@@ -78,7 +78,7 @@ pub struct ContextState {
 #[derive(Debug, PartialEq, Eq)]
 pub struct LocalAnswer {
     pub status: u16,
-    pub fields: Vec<Pair>,
+    pub fields: Vec<MapPair>,
     pub body: Vec<u8>,
 }
 
@@ -98,9 +98,9 @@ pub struct OutgoingCall {
 pub struct CallAnswer {
     pub token: u32,
     pub context: u32,
-    pub fields: Vec<Pair>,
+    pub fields: Vec<MapPair>,
     pub body: Vec<u8>,
-    pub trailers: Vec<Pair>,
+    pub trailers: Vec<MapPair>,
 }
 
 pub struct HostState {
@@ -187,4 +187,22 @@ impl ResourceLimiter for InstanceLimit {
     fn table_growing(&mut self, _: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         Ok(desired <= limits::TABLE_ELEMENTS)
     }
+}
+
+/// What a plugin sees of an exchange that it cannot change any more.
+pub fn copy_of(exchange: &Exchange) -> Exchange {
+    let mut copy = Exchange::default();
+    copy.request = exchange.request.clone();
+    copy.response = exchange.response.clone();
+    copy.client = exchange.client;
+    copy.tls = exchange.tls.as_ref().map(Rc::clone);
+    copy.route = exchange.route.clone();
+    copy.upstream = exchange.upstream;
+    (copy.started_ns, copy.ended_ns) = (exchange.started_ns, exchange.ended_ns);
+    (copy.request_bytes, copy.response_bytes) = (exchange.request_bytes, exchange.response_bytes);
+    copy.body_bytes = exchange.body_bytes;
+    if !exchange.request_id().is_empty() {
+        copy.set_request_id(exchange.request_id().to_vec());
+    }
+    copy
 }

@@ -44,7 +44,7 @@ pub fn started(functions: &str, facts: PluginFacts) -> Result<Vm, PluginFailure>
     let service = CalledService { urls: ["http://127.0.0.1:1".into()].into(), is_verified: true };
     let services = Arc::new(Services::from([("auth".into(), service)]));
     let outside = Outside { services, ..Outside::default() };
-    Vm::start(&compile(functions), &Arc::new(facts), outside, (1, false))
+    Vm::start(&compile(functions).pre, &Arc::new(facts), outside, (1, false))
 }
 
 pub fn vm(functions: &str) -> Vm {

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use wasmtime::{Instance, Store, Trap, TypedFunc, WasmParams, WasmResults};
+use wasmtime::{Instance, InstancePre, Store, Trap, TypedFunc, WasmParams, WasmResults};
 use weir_plugin::Exchange;
 
 use crate::abi::{CallbackAction, MapKind};
 use crate::engine::{EpochClock, engine, ticks};
 use crate::host;
 use crate::limits;
-use crate::loaded::CompiledModule;
 use crate::state::{
     CallAnswer, ContextState, HostState, LocalAnswer, OutgoingCall, Outside, PluginFacts, ROOT, Rights,
 };
@@ -100,7 +99,7 @@ impl Drop for Vm {
 impl Vm {
     /// Makes an instance, and starts it with its configuration. In a trial, it leaves nothing behind.
     pub fn start(
-        compiled: &CompiledModule,
+        code: &InstancePre<HostState>,
         facts: &Arc<PluginFacts>,
         outside: Outside,
         (serial, is_trial): (u64, bool),
@@ -109,7 +108,7 @@ impl Vm {
         let mut store = Store::new(engine(), HostState::new(facts, outside, is_trial));
         store.limiter(|state| &mut state.limit);
         store.set_epoch_deadline(ticks(limits::START_TIME));
-        let instance = compiled.pre.instantiate(&mut store).map_err(|error| failure(&error, limits::START_TIME))?;
+        let instance = code.instantiate(&mut store).map_err(|error| failure(&error, limits::START_TIME))?;
         let memory = instance.get_memory(&mut store, "memory");
         let allocate = function(&instance, &mut store, "proxy_on_memory_allocate")
             .or_else(|| function(&instance, &mut store, "malloc"));

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use tokio::task::{AbortHandle, spawn_local};
+use wasmtime::InstancePre;
 
 use crate::limits;
-use crate::loaded::CompiledModule;
 use crate::service_call;
-use crate::state::{OutgoingCall, Outside, PluginFacts, Rights};
+use crate::state::{HostState, OutgoingCall, Outside, PluginFacts, Rights};
 use crate::vm::{PluginFailure, Vm};
 
 /// The level of the log for what fails.
@@ -21,7 +21,7 @@ const ERROR: u32 = 4;
 pub struct WorkerPlugin(Rc<WorkerInstance>);
 
 struct WorkerInstance {
-    compiled: Arc<CompiledModule>,
+    code: InstancePre<HostState>,
     facts: Arc<PluginFacts>,
     slot: RefCell<InstanceSlot>,
 }
@@ -51,8 +51,8 @@ impl Drop for Ticking {
 }
 
 impl WorkerPlugin {
-    pub fn new(compiled: Arc<CompiledModule>, facts: Arc<PluginFacts>) -> WorkerPlugin {
-        WorkerPlugin(Rc::new(WorkerInstance { compiled, facts, slot: RefCell::default() }))
+    pub fn new(code: InstancePre<HostState>, facts: Arc<PluginFacts>) -> WorkerPlugin {
+        WorkerPlugin(Rc::new(WorkerInstance { code, facts, slot: RefCell::default() }))
     }
 
     /// Runs something with the instance. If the code of the plugin fails, the instance is dropped.
@@ -91,7 +91,7 @@ impl WorkerInstance {
             return Err(PluginFailure::Away);
         }
         slot.serial += 1;
-        match Vm::start(&self.compiled, &self.facts, outside.clone(), (slot.serial, false)) {
+        match Vm::start(&self.code, &self.facts, outside.clone(), (slot.serial, false)) {
             Ok(vm) => {
                 slot.vm = Some(vm);
                 Ok(())

@@ -1,11 +1,10 @@
 //! Functions that exist, since plugins import them whether they use them or not, and do nothing here.
 
-use wasmtime::{Caller, Linker};
+use wasmtime::Linker;
 
+use super::guest::HostCaller;
 use crate::abi::HostStatus;
 use crate::state::HostState;
-
-type HostCaller<'c> = Caller<'c, HostState>;
 
 const UNIMPLEMENTED: u32 = HostStatus::Unimplemented as u32;
 

@@ -1,13 +1,11 @@
 //! Content, answers of services, and configurations, as bytes.
 
-use wasmtime::{Caller, Linker};
+use wasmtime::Linker;
 
-use super::guest::{Guest, HostAnswer, number};
+use super::guest::{Guest, HostAnswer, HostCaller, number};
 use crate::abi::{BufferKind, HostStatus};
 use crate::limits;
 use crate::state::HostState;
-
-type HostCaller<'c> = Caller<'c, HostState>;
 
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(

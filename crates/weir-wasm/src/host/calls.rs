@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
-use wasmtime::{Caller, Linker};
+use wasmtime::Linker;
 
-use super::guest::{Guest, HostAnswer, number};
+use super::guest::{Guest, HostAnswer, HostCaller, number};
 use crate::abi::HostStatus;
-use crate::pairs::{self, Pair};
+use crate::pairs::{self, MapPair};
 use crate::state::{HostState, OutgoingCall};
 use crate::{limits, state};
-
-type HostCaller<'c> = Caller<'c, HostState>;
 
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
@@ -40,7 +38,7 @@ pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 
 struct WantedCall {
     upstream: Vec<u8>,
-    fields: Vec<Pair>,
+    fields: Vec<MapPair>,
     body: Bytes,
 }
 
@@ -78,7 +76,7 @@ fn call(guest: &mut Guest<'_>, wanted: WantedCall, timeout_ms: u32, token_at: u3
 }
 
 /// The request of a call. It must have `:method`, `:path` and `:authority`.
-fn request(fields: &[Pair], body: Bytes) -> Option<Request<Bytes>> {
+fn request(fields: &[MapPair], body: Bytes) -> Option<Request<Bytes>> {
     let value = |name: &[u8]| fields.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
     let path = value(b":path").filter(|path| path.starts_with(b"/"))?;
     let mut request = Request::new(body);

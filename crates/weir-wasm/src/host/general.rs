@@ -2,14 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use wasmtime::{Caller, Linker};
+use wasmtime::Linker;
 
-use super::guest::{Guest, HostAnswer, number};
+use super::guest::{Guest, HostAnswer, HostCaller, number};
 use crate::abi::{HostStatus, StreamKind};
 use crate::state::{HostState, LocalAnswer};
 use crate::{limits, log, pairs, properties};
-
-type HostCaller<'c> = Caller<'c, HostState>;
 
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap("env", "proxy_log", |caller: HostCaller<'_>, level: u32, at: u32, size: u32| {

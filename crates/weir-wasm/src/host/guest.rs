@@ -5,6 +5,9 @@ use wasmtime::Caller;
 use crate::abi::HostStatus;
 use crate::state::HostState;
 
+/// What a host function is given of the plugin that calls it.
+pub type HostCaller<'c> = Caller<'c, HostState>;
+
 /// Why a host function does not answer `Ok`.
 pub enum HostRefusal {
     HostStatus(HostStatus),

@@ -1,12 +1,11 @@
 //! The header maps: heads with their pseudo fields, trailers, and answers of services.
 
-use std::borrow::Cow;
-
 use weir_proto::field::{self, Known};
 use weir_proto::{Head, RequestHead, ResponseHead, Trailers};
 
 use crate::abi::{HostStatus, MapKind};
-use crate::pairs::Pair;
+use crate::pairs::MapPair;
+use crate::properties::path;
 use crate::state::{Access, HostState};
 
 /// Fields that the gateway itself writes: those that frame the message or are for one hop, and `Host`, which is `:authority`.
@@ -16,7 +15,7 @@ fn is_of_gateway(name: &[u8]) -> bool {
 }
 
 /// All pairs, with names in lower case.
-pub fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<Pair>, HostStatus> {
+pub fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<MapPair>, HostStatus> {
     allowed(state, kind, Access::Read)?;
     let mut all = Vec::new();
     match kind {
@@ -53,27 +52,19 @@ fn listed(head: &Head) -> impl Iterator<Item = (&[u8], &[u8])> {
     head.fields().filter(|(name, _)| !field::same_name(name, b"host"))
 }
 
-fn fields(head: &Head, all: &mut Vec<Pair>) {
+fn fields(head: &Head, all: &mut Vec<MapPair>) {
     all.extend(listed(head).map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())));
 }
 
-fn of_trailers(trailers: Option<&Trailers>, all: &mut Vec<Pair>) -> Result<(), HostStatus> {
+fn of_trailers(trailers: Option<&Trailers>, all: &mut Vec<MapPair>) -> Result<(), HostStatus> {
     let trailers = trailers.ok_or(HostStatus::BadArgument)?;
     all.extend(trailers.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_vec())));
     Ok(())
 }
 
-fn answered(state: &HostState, kind: MapKind) -> Result<&[Pair], HostStatus> {
+fn answered(state: &HostState, kind: MapKind) -> Result<&[MapPair], HostStatus> {
     let answer = state.call_answer.as_ref().ok_or(HostStatus::BadArgument)?;
     Ok(if kind == MapKind::CallAnswer { &answer.fields } else { &answer.trailers })
-}
-
-/// Path and query as they are forwarded.
-pub fn path(head: &RequestHead) -> Cow<'_, [u8]> {
-    match head.query() {
-        None => Cow::Borrowed(head.unmerged_path()),
-        Some(query) => Cow::Owned([head.unmerged_path(), b"?", query].concat()),
-    }
 }
 
 /// Whether the current call may do this with a map.
@@ -220,7 +211,7 @@ fn change_trailers(
 }
 
 /// Replaces all pairs.
-pub fn replace(state: &mut HostState, kind: MapKind, new: &[Pair]) -> Result<(), HostStatus> {
+pub fn replace(state: &mut HostState, kind: MapKind, new: &[MapPair]) -> Result<(), HostStatus> {
     allowed(state, kind, Access::Write)?;
     let old = pairs(state, kind)?;
     for (name, _) in old.iter().filter(|(name, _)| !name.starts_with(b":")) {

@@ -1,14 +1,12 @@
 //! The functions for header maps.
 
-use wasmtime::{Caller, Linker};
+use wasmtime::Linker;
 
-use super::guest::{Guest, HostAnswer, number};
+use super::guest::{Guest, HostAnswer, HostCaller, number};
 use super::header_map::{self, MapChange};
 use crate::abi::{HostStatus, MapKind};
 use crate::pairs;
 use crate::state::HostState;
-
-type HostCaller<'c> = Caller<'c, HostState>;
 
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
@@ -61,7 +59,7 @@ fn of(kind: u32) -> HostAnswer<MapKind> {
     Ok(MapKind::of(kind).ok_or(HostStatus::BadArgument)?)
 }
 
-fn encoded(all: &[pairs::Pair]) -> Vec<u8> {
+fn encoded(all: &[pairs::MapPair]) -> Vec<u8> {
     pairs::encode(all.iter().map(|(name, value)| (&**name, &**value)))
 }
 

@@ -1,13 +1,11 @@
 //! Metrics, and data that instances share.
 
-use wasmtime::{Caller, Linker};
+use wasmtime::Linker;
 
-use super::guest::{Guest, HostAnswer, number};
+use super::guest::{Guest, HostAnswer, HostCaller, number};
 use crate::abi::HostStatus;
 use crate::metrics::DefinedMetricKind;
 use crate::state::HostState;
-
-type HostCaller<'c> = Caller<'c, HostState>;
 
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(

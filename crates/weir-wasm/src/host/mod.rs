@@ -14,7 +14,7 @@ mod wasi;
 
 use wasmtime::Linker;
 
-pub use header_map::{count as map_size, path as forwarded_path};
+pub use header_map::count as map_size;
 
 use crate::engine::engine;
 use crate::state::HostState;

@@ -2,14 +2,12 @@
 //! sockets, no arguments and no variables.
 
 use aws_lc_rs::rand;
-use wasmtime::{Caller, Linker};
+use wasmtime::Linker;
 
 use super::general::{line, now_ns};
-use super::guest::{Guest, HostAnswer, HostRefusal};
+use super::guest::{Guest, HostAnswer, HostCaller, HostRefusal};
 use crate::limits;
 use crate::state::HostState;
-
-type HostCaller<'c> = Caller<'c, HostState>;
 
 const MODULE: &str = "wasi_snapshot_preview1";
 /// Numbers of errors (`errno` of WASI).
