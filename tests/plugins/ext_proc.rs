@@ -43,7 +43,7 @@ fn kinds(messages: &[Value]) -> Vec<&str> {
 }
 
 /// The value of a field in a message.
-fn told<'a>(message: &'a Value, part: &str, name: &str) -> Option<String> {
+fn told(message: &Value, part: &str, name: &str) -> Option<String> {
     let fields = message["message"][part][if part.ends_with("Trailers") { "trailers" } else { "headers" }]["headers"]
         .as_array()?;
     let value = fields.iter().find(|field| field["key"] == name)?["rawValue"].as_str()?;

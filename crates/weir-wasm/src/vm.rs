@@ -53,6 +53,9 @@ enum Headers {
     New(TypedFunc<(u32, u32, u32), u32>),
 }
 
+/// Context, call, and the number of header fields, bytes of content and trailer fields.
+type CallResponseArguments = (u32, u32, u32, u32, u32);
+
 /// The functions that the plugin exports.
 struct Callbacks {
     on_context_create: Option<TypedFunc<(u32, u32), ()>>,
@@ -65,7 +68,7 @@ struct Callbacks {
     on_response_headers: Option<Headers>,
     on_response_body: Option<TypedFunc<(u32, u32, u32), u32>>,
     on_response_trailers: Option<TypedFunc<(u32, u32), u32>>,
-    on_http_call_response: Option<TypedFunc<(u32, u32, u32, u32, u32), ()>>,
+    on_http_call_response: Option<TypedFunc<CallResponseArguments, ()>>,
     on_done: Option<TypedFunc<u32, u32>>,
     on_log: Option<TypedFunc<u32, ()>>,
     on_delete: Option<TypedFunc<u32, ()>>,

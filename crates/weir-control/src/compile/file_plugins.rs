@@ -86,7 +86,7 @@ impl Compiler<'_> {
             let is_verified = upstream.tls.verify.unwrap_or(document.settings.verifies_upstreams());
             (!urls.is_empty()).then(|| (upstream.id.clone(), CalledService { urls, is_verified }))
         };
-        Arc::new(document.upstreams.iter().filter_map(|upstream| of(&upstream)).collect())
+        Arc::new(document.upstreams.iter().filter_map(of).collect())
     }
 }
 

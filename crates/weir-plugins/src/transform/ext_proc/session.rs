@@ -20,7 +20,7 @@ use super::ProcessorTerms;
 use super::fields::BadMutation;
 use super::messages::{
     CommonResponse, HeaderMutation, ImmediateResponse, ModeOverride, ProcessingRequest, ProcessingResponse,
-    ProtocolConfiguration, RequestPart, ResponsePart,
+    ProtoDuration, ProtocolConfiguration, RequestPart, ResponsePart,
 };
 use crate::envoy::messages::Struct;
 use crate::grpc_call::{GrpcStatus, PREFIX, write_prefix};
@@ -442,19 +442,8 @@ impl ProcessorState {
         max_message_timeout: Duration,
     ) -> Result<(), ProcessorFailure> {
         let ProcessingResponse { part, mode_override, override_message_timeout } = message;
-        let more_time = override_message_timeout.as_ref().and_then(|told| {
-            let seconds = u64::try_from(told.seconds).ok()?;
-            Some(Duration::new(seconds, u32::try_from(told.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?))
-        });
         let Some(part) = part else {
-            // Only this may stand alone. It does not say for which direction it is.
-            let more_time = more_time.ok_or(ProcessorFailure::Invalid)?.min(max_message_timeout);
-            for (awaited, of_direction) in self.awaited.iter().zip(&mut self.more_time) {
-                if matches!(awaited, Awaited::Part(_)) {
-                    *of_direction = Some(more_time);
-                }
-            }
-            return Ok(());
+            return self.allow_more_time(override_message_timeout, max_message_timeout);
         };
         let common = |response: Option<CommonResponse>| ProcessorAnswer {
             response: response.unwrap_or_default(),
@@ -501,6 +490,26 @@ impl ProcessorState {
 }
 
 impl ProcessorState {
+    /// The service asks for more time for what it has been sent. It does not say for which direction.
+    fn allow_more_time(
+        &mut self,
+        told: Option<ProtoDuration>,
+        max_message_timeout: Duration,
+    ) -> Result<(), ProcessorFailure> {
+        let more_time = told.and_then(|told| {
+            let nanos = u32::try_from(told.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+            Some(Duration::new(u64::try_from(told.seconds).ok()?, nanos))
+        });
+        // Only this may stand alone.
+        let more_time = more_time.ok_or(ProcessorFailure::Invalid)?.min(max_message_timeout);
+        for (awaited, of_direction) in self.awaited.iter().zip(&mut self.more_time) {
+            if matches!(awaited, Awaited::Part(_)) {
+                *of_direction = Some(more_time);
+            }
+        }
+        Ok(())
+    }
+
     /// The failure of an answer that nothing waits for.
     fn unexpected(&self, direction: ProcessedDirection, kind: ProcessedPart) -> ProcessorFailure {
         let wanted = [ProcessedDirection::Request, ProcessedDirection::Response].into_iter().find_map(|other| {
