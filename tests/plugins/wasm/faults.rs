@@ -11,7 +11,7 @@ use super::{WasmRig, WasmRigOptions, module, yaml};
 fn check(content: &[u8], options: WasmRigOptions) -> String {
     let (directory, origin) = (TempDir::new(), Origin::serving(|_| weir_testkit::Answer::ok("")));
     std::fs::write(directory.path().join("own.wasm"), content).expect("a file");
-    let file = directory.write("weir.yaml", &yaml(&origin, "own.wasm", &options));
+    let file = directory.write("weir.yaml", yaml(&origin, "own.wasm", &options));
     let check = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("it runs");
     String::from_utf8([check.stdout, check.stderr].concat()).expect("text")
 }
