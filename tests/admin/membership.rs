@@ -113,7 +113,9 @@ impl Changes {
 /// The output of `weir nodes`: for each node, whether it is in step.
 fn listed(gateway: &Gateway) -> Vec<String> {
     let table = done(&["nodes"], gateway);
-    let lines = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
+    // Who tells is said on standard error.
+    let lines = table.lines().skip(1).filter(|line| !line.starts_with("weir: "));
+    let lines = lines.filter_map(|line| line.split_whitespace().nth(3));
     lines.map(str::to_owned).collect()
 }
 
