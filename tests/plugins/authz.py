@@ -7,12 +7,10 @@ answer to each is the list of checks since the last order, with their metadata.
 
 With `call ADDRESS` it is a client: makes one check of that address and prints the code and the content of the answer."""
 
-import json
 import sys
-import threading
-from concurrent import futures
 
 import grpc
+import orders
 from envoy.service.auth.v3 import external_auth_pb2 as auth
 from google.protobuf import json_format
 
@@ -27,18 +25,12 @@ if sys.argv[1:2] == ["call"]:
             print(error.code().name)
     sys.exit()
 
-lock = threading.Condition()
-order = {"answer": {}}
-asked = []
+orders.order = {"answer": {}}
 
 
 def check(request, context):
-    with lock:
-        metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-        asked.append({"check": json_format.MessageToDict(request), "metadata": metadata})
-        lock.notify_all()
-        lock.wait_for(lambda: "hold" not in order, timeout=60)
-        now = dict(order)
+    orders.note({"check": json_format.MessageToDict(request), "metadata": orders.metadata(context)})
+    now = orders.wait_while(lambda order: "hold" in order)
     if "fail" in now:
         context.abort(grpc.StatusCode[now["fail"]], "on purpose")
     if "raw" in now:
@@ -47,22 +39,4 @@ def check(request, context):
 
 
 handler = grpc.unary_unary_rpc_method_handler(check, auth.CheckRequest.FromString, lambda message: message)
-server = grpc.server(futures.ThreadPoolExecutor(8))
-server.add_generic_rpc_handlers(
-    [grpc.method_handlers_generic_handler("envoy.service.auth.v3.Authorization", {"Check": handler})]
-)
-if len(sys.argv) == 3:
-    certificate, key = (open(name, "rb").read() for name in sys.argv[1:])
-    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
-else:
-    port = server.add_insecure_port("127.0.0.1:0")
-server.start()
-print(f"port {port}", flush=True)
-for line in sys.stdin:
-    told = json.loads(line)
-    with lock:
-        if told:
-            order = told
-        since, asked = asked, []
-        lock.notify_all()
-    print(json.dumps(since), flush=True)
+orders.serve("envoy.service.auth.v3.Authorization", {"Check": handler}, sys.argv[1:3])

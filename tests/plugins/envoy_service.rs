@@ -14,7 +14,8 @@ fn root() -> PathBuf {
 /// Python with gRPC and the messages of Envoy, if it is there.
 pub fn python() -> Option<Command> {
     let mut program = Command::new(root().join(".cache/python/bin/python"));
-    program.env("PYTHONPATH", root().join(".cache/xds-protos"));
+    // What is imported from the folder of the tests leaves nothing there.
+    program.env("PYTHONPATH", root().join(".cache/xds-protos")).env("PYTHONDONTWRITEBYTECODE", "1");
     let imports = "import grpc; from envoy.service.auth.v3 import external_auth_pb2";
     let mut import = Command::new(program.get_program());
     import.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));

@@ -7,24 +7,11 @@ head of a request only after its content, {"silent": KIND} does not answer messa
 error when one comes, {"fail": KIND} with UNAVAILABLE, {"first": {...}} sends this response before the first answer. The answer to an
 order is the list of messages since the last one; after {"silent"}, the end of a call is among them."""
 
-import json
-import sys
-import threading
-from concurrent import futures
-
 import grpc
+import orders
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
 from google.protobuf import json_format
-
-lock = threading.Condition()
-order = {}
-seen = []
-
-
-def note(what):
-    with lock:
-        seen.append(what)
 
 
 def content(kind, body, last, now):
@@ -45,14 +32,12 @@ def plain(kind, now):
 
 
 def process(messages, context):
-    context.add_callback(lambda: note({"kind": "end"}) if "silent" in order else None)
+    context.add_callback(lambda: orders.note({"kind": "end"}) if "silent" in orders.order else None)
     first, held, holds = True, [], False
     for message in messages:
         kind = message.WhichOneof("request")
-        with lock:
-            metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
-            seen.append({"kind": kind, "message": json_format.MessageToDict(message), "metadata": metadata})
-            now = dict(order)
+        told = {"kind": kind, "message": json_format.MessageToDict(message), "metadata": orders.metadata(context)}
+        now = orders.note(told)
         if now.get("end") == kind:
             return
         if now.get("fail") == kind:
@@ -78,16 +63,4 @@ def process(messages, context):
 handler = grpc.stream_stream_rpc_method_handler(
     process, ext_proc.ProcessingRequest.FromString, ext_proc.ProcessingResponse.SerializeToString
 )
-server = grpc.server(futures.ThreadPoolExecutor(32))
-service = "envoy.service.ext_proc.v3.ExternalProcessor"
-server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {"Process": handler})])
-port = server.add_insecure_port("127.0.0.1:0")
-server.start()
-print(f"port {port}", flush=True)
-for line in sys.stdin:
-    told = json.loads(line)
-    with lock:
-        if told:
-            order = told
-        since, seen = seen, []
-    print(json.dumps(since), flush=True)
+orders.serve("envoy.service.ext_proc.v3.ExternalProcessor", {"Process": handler})
