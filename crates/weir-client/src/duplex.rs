@@ -43,7 +43,6 @@ enum ReceiverState {
 
 /// The response of a duplex call. Dropping it cancels the call, unless the response is complete.
 pub struct CallReceiver {
-    origin: String,
     key: ConnectionKey,
     state: ReceiverState,
     head: Option<Response<()>>,
@@ -52,7 +51,7 @@ pub struct CallReceiver {
 
 impl fmt::Debug for CallReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallReceiver").field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("CallReceiver").field("origin", &self.key.origin).finish_non_exhaustive()
     }
 }
 
@@ -62,34 +61,32 @@ impl CallReceiver {
     /// # Errors
     /// There is no response, or it has broken off.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, CallError>> {
+        ready!(self.poll_open(context))?;
         loop {
-            match &mut self.state {
-                ReceiverState::Ended => return Poll::Ready(Ok(None)),
-                ReceiverState::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
-                    Ok(answer) => {
-                        let (head, incoming) = answer.into_parts();
-                        self.head = Some(Response::from_parts(head, ()));
-                        self.state = ReceiverState::Open(incoming);
-                    }
-                    Err(error) => {
-                        self.state = ReceiverState::Ended;
-                        return Poll::Ready(Err(error));
-                    }
-                },
-                ReceiverState::Open(incoming) => match ready!(Pin::new(incoming).poll_frame(context)) {
-                    None => self.state = ReceiverState::Ended,
-                    Some(Err(error)) => {
-                        self.state = ReceiverState::Ended;
-                        return Poll::Ready(Err(CallError::Broken { origin: self.origin.clone(), error }));
-                    }
-                    Some(Ok(frame)) => match frame.into_data() {
-                        Ok(piece) if piece.is_empty() => {}
-                        Ok(piece) => return Poll::Ready(Ok(Some(piece))),
-                        Err(frame) => self.trailers = frame.into_trailers().unwrap_or_default(),
-                    },
+            let ReceiverState::Open(incoming) = &mut self.state else { return Poll::Ready(Ok(None)) };
+            match ready!(Pin::new(incoming).poll_frame(context)) {
+                None => self.state = ReceiverState::Ended,
+                Some(Err(error)) => {
+                    self.state = ReceiverState::Ended;
+                    return Poll::Ready(Err(CallError::Broken { origin: self.key.origin.to_string(), error }));
+                }
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(piece) if piece.is_empty() => {}
+                    Ok(piece) => return Poll::Ready(Ok(Some(piece))),
+                    Err(frame) => self.trailers = frame.into_trailers().unwrap_or_default(),
                 },
             }
         }
+    }
+
+    /// Ready once the head of the response has come, or never will.
+    fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        let ReceiverState::Opening(opening) = &mut self.state else { return Poll::Ready(Ok(())) };
+        let answer = ready!(opening.as_mut().poll(context));
+        self.state = ReceiverState::Ended;
+        let (head, incoming) = answer?.into_parts();
+        (self.head, self.state) = (Some(Response::from_parts(head, ())), ReceiverState::Open(incoming));
+        Poll::Ready(Ok(()))
     }
 
     /// See [`CallReceiver::poll_next`].
@@ -135,8 +132,7 @@ impl HttpClient {
         let mut connection = self.http2_connection(to, &key, how).await?;
         let (sender, pieces) = mpsc::channel(MAX_WAITING_PIECES);
         let request = prepared(to, request, true)?.map(|()| CallContent::Pieces(pieces));
-        let to = to.clone();
-        let (origin, of_receiver) = (to.origin().to_string(), key.clone());
+        let (to, of_receiver) = (to.clone(), key.clone());
         let opening = async move {
             let sent = connection.send(request).await;
             if sent.is_err() {
@@ -144,22 +140,15 @@ impl HttpClient {
             }
             sent.map_err(|failed| call_error(&to, failed))
         };
-        let mut opening: DuplexOpening = Box::pin(opening);
+        let state = ReceiverState::Opening(Box::pin(opening));
+        let mut receiver = CallReceiver { key: of_receiver, state, head: None, trailers: HeaderMap::new() };
         // The first poll gives the request to the connection, which sends it while nothing waits for the response.
-        let state = poll_fn(|context| {
-            Poll::Ready(match opening.as_mut().poll(context) {
-                Poll::Pending => Ok(None),
-                Poll::Ready(answer) => answer.map(Some),
-            })
-        });
-        let (state, head) = match state.await? {
-            None => (ReceiverState::Opening(opening), None),
-            Some(answer) => {
-                let (head, incoming) = answer.into_parts();
-                (ReceiverState::Open(incoming), Some(Response::from_parts(head, ())))
-            }
-        };
-        Ok((CallSender(sender), CallReceiver { origin, key: of_receiver, state, head, trailers: HeaderMap::new() }))
+        poll_fn(|context| match receiver.poll_open(context) {
+            Poll::Pending => Poll::Ready(Ok(())),
+            done => done,
+        })
+        .await?;
+        Ok((CallSender(sender), receiver))
     }
 
     /// A connection over HTTP/2: the one that other calls use, or a new one.

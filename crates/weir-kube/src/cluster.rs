@@ -89,7 +89,7 @@ pub struct LeaseRequest {
 /// Who has a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseAnswer {
-    /// This process. `before` had it until now, or has given it up if it is empty; `None`: nobody has ever had it.
+    /// This process. `before` had it until now, or has given it up if it is empty; `None`: the Lease is new.
     Held { before: Option<String> },
     /// `mark` changes with each renewal. `holder` is empty if it is not known.
     HeldByOther { holder: String, mark: String },

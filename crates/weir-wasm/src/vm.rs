@@ -359,7 +359,7 @@ impl Vm {
         self.sent(own)
     }
 
-    /// All calls that nobody has taken.
+    /// Takes the calls that have not been taken yet.
     pub fn take_all_calls(&mut self) -> Vec<OutgoingCall> {
         let all = mem::take(&mut self.store.data_mut().outbox);
         self.sent(all)

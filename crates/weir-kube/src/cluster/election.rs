@@ -173,7 +173,7 @@ mod tests {
         let mut lease = KnownLease::default();
         lease.held("own", None, Instant::now());
         let (follows_another, since) = tenure(&lease);
-        assert!(!follows_another, "nobody has ever had the Lease");
+        assert!(!follows_another, "the Lease is new");
         lease.held("own", Some("own"), Instant::now());
         assert_eq!(tenure(&lease), (false, since), "a renewal");
         lease.held_by_other("another".to_owned());

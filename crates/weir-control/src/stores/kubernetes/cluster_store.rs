@@ -47,7 +47,7 @@ pub(in crate::stores) struct ClusterStore {
     start: Mutex<ResourceSet>,
     report: Mutex<NodeReport>,
     reporting: Option<ServedReporting>,
-    /// `None`: nobody knows other nodes.
+    /// `None`: this node has no source that knows other nodes.
     query: Option<NodesQuery>,
     thread: Option<JoinHandle<()>>,
 }

@@ -81,11 +81,6 @@ pub fn value<'a>(head: &'a ReplyHead, name: &[u8]) -> Option<&'a [u8]> {
     head.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
 }
 
-/// All values of a field of the head; `name` is in lower case.
-pub fn values<'a>(head: &'a ReplyHead, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    head.fields.iter().filter(move |(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
-}
-
 /// The value of a date field since 1970: `None` without the field, `Some(None)` if it is not a date.
 pub fn date(head: &ReplyHead, name: &[u8]) -> Option<Option<Duration>> {
     value(head, name).map(parse_date)
@@ -104,11 +99,11 @@ impl StorageRules {
     /// How long the response to a request can be used; `None` if it must not, or need not, be stored. The request has an
     /// `Authorization` field if `is_authorized`.
     pub fn lifetime(&self, head: &ReplyHead, is_authorized: bool) -> Option<Lifetime> {
-        let said = CacheDirectives::read(values(head, b"cache-control"));
+        let said = CacheDirectives::read(head.values(b"cache-control"));
         let is_shared = said.public || said.s_maxage.is_some() || said.must_revalidate;
         let names_client = |name: &[u8]| OF_CLIENT.iter().any(|field| name.trim_ascii().eq_ignore_ascii_case(field));
         let has_cookie = value(head, b"set-cookie").is_some() && !self.set_cookie;
-        let varies_always = values(head, b"vary").any(|vary| vary.split(|byte| *byte == b',').any(names_client));
+        let varies_always = head.values(b"vary").any(|vary| vary.split(|byte| *byte == b',').any(names_client));
         let kind = value(head, b"content-type").unwrap_or_default();
         let is_stream = kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
         let is_refused = said.no_store || said.private || has_cookie || varies_always || is_stream;

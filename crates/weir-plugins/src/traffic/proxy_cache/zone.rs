@@ -11,7 +11,7 @@ use weir_plugin::ReplyHead;
 use weir_plugin::proto::{RequestHead, Trailers};
 
 use super::CacheTotals;
-use super::freshness::{Lifetime, StoredAge, values};
+use super::freshness::{Lifetime, StoredAge};
 use super::kept::KeptFetches;
 
 /// What a stored response costs besides its bytes: entries of maps, counters, and its parts' own lengths.
@@ -80,7 +80,7 @@ type VaryField = (Box<[u8]>, Option<Box<[u8]>>);
 
 impl VaryFields {
     pub fn of(response: &ReplyHead, request: &RequestHead) -> VaryFields {
-        let names = values(response, b"vary").flat_map(|value| value.split(|byte| *byte == b','));
+        let names = response.values(b"vary").flat_map(|value| value.split(|byte| *byte == b','));
         let names = names.map(|name| name.trim_ascii().to_ascii_lowercase()).filter(|name| !name.is_empty());
         VaryFields(names.map(|name| (name.clone().into(), combined(request, &name))).collect())
     }

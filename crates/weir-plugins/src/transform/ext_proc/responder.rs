@@ -281,11 +281,13 @@ impl ProcessedExchange<'_> {
         let came_as = head.status;
         let side = self.side(ProcessedDirection::Response);
         let is_duplex = side.parts.content == BodyMode::FullDuplexStreamed && has_content;
+        if is_duplex {
+            side.session.let_stream(ProcessedDirection::Response);
+        }
         if side.parts.head && self.session.is_open() {
             let headers = Some(self.session.terms().forwarded.response(&head));
             let part = RequestPart::ResponseHeaders(HttpHeaders { headers, end_of_stream: !has_content });
             if is_duplex {
-                side.session.let_stream(ProcessedDirection::Response);
                 side.session.send(part).await;
                 return self.duplex_response(head, true, answer, reply).await;
             }
@@ -375,7 +377,6 @@ impl ProcessedExchange<'_> {
         let side = self.side(ProcessedDirection::Response);
         let sent = RefCell::new(Trailers::default());
         let mut feed = pin!(side.feed(&mut answer, &sent));
-        self.session.let_stream(ProcessedDirection::Response);
         if awaits_head {
             let told = beside(feed.as_mut(), self.head_answer(ProcessedDirection::Response)).await?;
             self.decide_response(told, &mut head)?;

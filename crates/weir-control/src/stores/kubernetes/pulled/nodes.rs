@@ -20,7 +20,7 @@ const MOST_WAITING: usize = 16;
 /// The most bytes of an answer.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Somebody waits for the nodes.
+/// A request that waits for the list of nodes.
 pub(super) struct NodesQuestion(SyncSender<Result<KnownNodes, String>>);
 
 /// The query of a store, and what arrives of it at the thread that has the connection.
@@ -41,7 +41,7 @@ impl NodesQuestion {
             let asked = timeout(PATIENCE, calls.get("/v1/nodes", MOST_BYTES)).await;
             let asked = asked.unwrap_or_else(|_| Err("it does not answer".to_owned()));
             let known = asked.and_then(|text| known(&text, calls.host()));
-            // It fails if nobody waits any more.
+            // It fails if the request has ended meanwhile.
             let _ = self.0.send(known.map_err(|problem| format!("{}: {problem}", calls.host())));
         });
     }
