@@ -8,7 +8,7 @@ use weir_proto::Trailers;
 
 use crate::abi::CallbackAction;
 use crate::limits;
-use crate::state::{Access, Outside, PluginFacts, Rights, copy_of};
+use crate::state::{Access, LocalAnswer, Outside, PluginFacts, Rights, copy_of};
 use crate::vm::{MessageSide, PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
 
@@ -80,24 +80,58 @@ impl WasmContentFilter {
             Ok((vm.take_answer(context), action == CallbackAction::Pause && !resumed))
         });
         match done {
-            // Nothing can wait for an answer here, so the end is passed on in any case.
             Ok((None, waits)) if waits && !is_end => {
                 self.kept = content;
                 self.hold()
+            }
+            // Nothing that lets it go on can come any more.
+            Ok((None, true)) => {
+                self.fail(&PluginFailure::Stuck)?;
+                out.append(&mut content);
+                Ok(())
             }
             Ok((None, _)) => {
                 out.append(&mut content);
                 self.hold()
             }
-            // The head of a response has been sent, so it cannot be replaced any more.
-            Ok((Some(_), _)) if side == MessageSide::Response => Err(Stop::Internal),
-            Ok((Some(answer), _)) => Err(Stop::Respond(answer.status)),
-            Err(_) if self.facts.fails_open => {
-                self.has_failed = true;
+            Ok((Some(answer), _)) => Err(stop_of(side, &answer)),
+            Err(failure) => {
+                self.fail(&failure)?;
                 out.append(&mut content);
                 Ok(())
             }
-            Err(_) => Err(Stop::Internal),
+        }
+    }
+
+    /// With `fail: open`, the rest passes as it is.
+    fn fail(&mut self, failure: &PluginFailure) -> Result<(), Stop> {
+        failure.report(&self.facts);
+        self.has_failed = true;
+        if self.facts.fails_open { Ok(()) } else { Err(Stop::Internal) }
+    }
+
+    /// The trailers, before which the plugin sees the end of content that it has held back: a plugin that judges content at its end
+    /// must not be passed by with a trailer.
+    fn show_trailers(&mut self, trailers: &mut Trailers) -> Result<(), Stop> {
+        if !self.kept.is_empty() {
+            let mut passed = Vec::new();
+            self.show(true, &mut passed)?;
+            self.kept = passed;
+        }
+        if self.has_failed {
+            return Ok(());
+        }
+        let FilteredMessage { side, context, .. } = self.message;
+        let done = self.with(|vm| {
+            let action = vm.on_trailers(side, (context, STREAMED), trailers)?;
+            let waits = action == CallbackAction::Pause && !vm.take_resumed(context);
+            Ok((vm.take_answer(context), waits))
+        });
+        match done {
+            Ok((Some(answer), _)) => Err(stop_of(side, &answer)),
+            Ok((None, false)) => Ok(()),
+            Ok((None, true)) => self.fail(&PluginFailure::Stuck),
+            Err(failure) => self.fail(&failure),
         }
     }
 
@@ -128,11 +162,7 @@ impl Filter for WasmContentFilter {
             return;
         }
         self.had_trailers = true;
-        let FilteredMessage { side, context, .. } = self.message;
-        if self.with(|vm| vm.on_trailers(side, (context, STREAMED), trailers)).is_err() {
-            self.has_failed = true;
-            self.stop = (!self.facts.fails_open).then_some(Stop::Internal);
-        }
+        self.stop = self.show_trailers(trailers).err();
     }
 
     fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Stop> {
@@ -144,5 +174,13 @@ impl Filter for WasmContentFilter {
             return Ok(());
         }
         self.show(true, out)
+    }
+}
+
+/// What an answer of the plugin means where content passes: the head of a response has been sent, so it cannot be replaced.
+fn stop_of(side: MessageSide, answer: &LocalAnswer) -> Stop {
+    match side {
+        MessageSide::Request => Stop::Respond(answer.status),
+        MessageSide::Response => Stop::Internal,
     }
 }

@@ -36,11 +36,10 @@ pub const METRICS: usize = 256;
 pub const METRIC_NAME: usize = 256;
 /// The shortest time between two ticks.
 pub const TICK: Duration = Duration::from_millis(10);
-/// The pause before an instance is made again after failures in a row: none after the first, then from the least, doubled each
-/// time, to the most.
+/// The pause before an instance is made again that could not be started: from the least, doubled each time, to the most.
 pub const LEAST_PAUSE: Duration = Duration::from_millis(100);
 pub const MOST_PAUSE: Duration = Duration::from_secs(30);
-/// An instance that has lived so long ends a row of failures.
-pub const SOUND: Duration = Duration::from_secs(10);
+/// Instances that fail at what clients send are made again so that at most a part in this of the time is spent on it.
+pub const PAUSE_PER_START: u32 = 10;
 /// The most configurations of which a file remembers that they are accepted.
 pub const TRIED: usize = 256;

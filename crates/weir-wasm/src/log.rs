@@ -7,6 +7,9 @@ use tracing::Level;
 
 use crate::limits;
 
+/// The level of lines about what fails.
+pub const ERROR: u32 = 4;
+
 /// The lines that the plugin of one resource may still write.
 #[derive(Debug)]
 pub struct PluginLog {

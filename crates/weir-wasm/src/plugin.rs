@@ -16,9 +16,6 @@ use crate::state::{Access, CallAnswer, LocalAnswer, OutgoingCall, Outside, Plugi
 use crate::vm::{MessageSide, PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
 
-/// The level of the log for what fails.
-const ERROR: u32 = 4;
-
 /// In the head of a request, and in its whole content.
 const REQUEST: Rights = Rights { request: Access::Write, response: Access::None, answers: true, calls: true };
 /// In the head of a response, and in its whole content.
@@ -41,25 +38,28 @@ struct ContextNote {
     serial: u64,
     context: u32,
     held: Option<MessageSide>,
+    /// The plugin has failed, and the exchange goes on without it. Its context is still to be ended.
+    is_over: bool,
 }
 
 impl ContextNote {
     fn numbers(self) -> [u64; 3] {
-        let held = match self.held {
-            None => 0,
-            Some(MessageSide::Request) => 1,
-            Some(MessageSide::Response) => 2,
+        let state = match (self.is_over, self.held) {
+            (true, _) => 3,
+            (false, None) => 0,
+            (false, Some(MessageSide::Request)) => 1,
+            (false, Some(MessageSide::Response)) => 2,
         };
-        [self.serial, self.context.into(), held]
+        [self.serial, self.context.into(), state]
     }
 
-    fn of([serial, context, held]: [u64; 3]) -> ContextNote {
-        let held = match held {
+    fn of([serial, context, state]: [u64; 3]) -> ContextNote {
+        let held = match state {
             1 => Some(MessageSide::Request),
             2 => Some(MessageSide::Response),
             _ => None,
         };
-        ContextNote { serial, context: context as u32, held }
+        ContextNote { serial, context: context as u32, held, is_over: state == 3 }
     }
 }
 
@@ -78,7 +78,12 @@ impl WasmPlugin {
         WasmPlugin { facts, worker, outside, note: NoteKey::unique(), clock: OnceLock::new() }
     }
 
+    /// `None` if the plugin takes no part in the exchange, or no more.
     fn context(&self, exchange: &Exchange) -> Option<ContextNote> {
+        self.noted(exchange).filter(|note| !note.is_over)
+    }
+
+    fn noted(&self, exchange: &Exchange) -> Option<ContextNote> {
         exchange.notes.read(self.note).map(ContextNote::of)
     }
 
@@ -95,17 +100,13 @@ impl WasmPlugin {
 
     /// What a failure means for an exchange: with `fail: open`, none of the plugin takes part in it any more.
     fn failed(&self, exchange: &mut Exchange, failure: &PluginFailure) -> Result<(), Stop> {
-        // Those of the code itself have been logged, with what becomes of the instance.
-        if !matches!(
-            failure,
-            PluginFailure::Trap(_) | PluginFailure::TimedOut(_) | PluginFailure::Away | PluginFailure::Lost
-        ) {
-            self.facts.log.line(ERROR, &format!("it has failed: {failure}"));
-        }
+        failure.report(&self.facts);
         if !self.facts.fails_open {
             return Err(Stop::Internal);
         }
-        exchange.notes.write(self.note, ContextNote { serial: 0, context: 0, held: None }.numbers());
+        if let Some(note) = self.context(exchange) {
+            exchange.notes.write(self.note, ContextNote { held: None, is_over: true, ..note }.numbers());
+        }
         Ok(())
     }
 
@@ -115,7 +116,7 @@ impl WasmPlugin {
         let key = self.note;
         self.worker.get().with(&self.outside, |vm| {
             let context = vm.open()?;
-            let mut note = ContextNote { serial: vm.serial, context, held: None };
+            let mut note = ContextNote { serial: vm.serial, context, held: None, is_over: false };
             exchange.notes.write(key, note.numbers());
             let mut vm = vm.lend(exchange);
             let action = vm.on_headers(MessageSide::Request, context, REQUEST, !has_content)?;
@@ -180,7 +181,7 @@ impl WasmPlugin {
             let answer = tokio::select! {
                 Some(Ok(answer)) = in_flight.tasks.join_next() => Some(answer),
                 () = woken.notified() => None,
-                () = sleep_until(deadline) => return Err(PluginFailure::TimedOut(limits::PAUSE)),
+                () = sleep_until(deadline) => return Err(PluginFailure::Unresumed(limits::PAUSE)),
             };
             let (answer, is_resumed, calls) = self.take(exchange, note, answer, content.as_deref_mut())?;
             if answer.is_some() || is_resumed {
@@ -217,7 +218,7 @@ impl WasmPlugin {
 
     /// The filter for content that the plugin sees piece by piece.
     fn filter(&self, exchange: &mut Exchange, side: MessageSide) -> Result<Option<Box<dyn Filter>>, Stop> {
-        let Some(note) = self.context(exchange).filter(|note| note.serial > 0 && note.held != Some(side)) else {
+        let Some(note) = self.context(exchange).filter(|note| note.held != Some(side)) else {
             return Ok(None);
         };
         match self.with(note, |vm| Ok(vm.sees_content(side))) {
@@ -333,7 +334,7 @@ impl Plugin for WasmPlugin {
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let Some(mut note) = self.context(exchange).filter(|note| note.serial > 0) else { return Ok(()) };
+        let Some(mut note) = self.context(exchange) else { return Ok(()) };
         let is_here = exchange.is_answered_here();
         let is_end = if is_here { exchange.body.is_empty() } else { !exchange.response.framing.has_body() };
         let done = self.with(note, |vm| {
@@ -362,12 +363,14 @@ impl Plugin for WasmPlugin {
         let Some(note) = self.context(exchange) else { return Ok(()) };
         let done = self.with(note, |vm| {
             let mut vm = vm.lend(exchange);
-            vm.on_body(MessageSide::Response, (note.context, RESPONSE), body, true)?;
-            Ok(vm.take_answer(note.context))
+            let action = vm.on_body(MessageSide::Response, (note.context, RESPONSE), body, true)?;
+            let waits = action == CallbackAction::Pause && !vm.take_resumed(note.context);
+            Ok((vm.take_answer(note.context), waits))
         });
         match done {
-            Ok(Some(answer)) => Err(respond(exchange, answer)),
-            Ok(None) => Ok(()),
+            Ok((Some(answer), _)) => Err(respond(exchange, answer)),
+            Ok((None, true)) => self.failed(exchange, &PluginFailure::Stuck),
+            Ok((None, false)) => Ok(()),
             Err(failure) => self.failed(exchange, &failure),
         }
     }
@@ -377,7 +380,7 @@ impl Plugin for WasmPlugin {
     }
 
     fn on_log(&self, exchange: &Exchange) {
-        let Some(note) = self.context(exchange).filter(|note| note.serial > 0) else { return };
+        let Some(note) = self.noted(exchange) else { return };
         // The instance may have failed since, or fail now: both have been logged, and the exchange is over.
         let _ = self.with(note, |vm| {
             if !vm.logs() {

@@ -132,6 +132,11 @@ pub struct HostState {
 }
 
 impl HostState {
+    /// Whether the plugin has let the request of a context go on since this was asked last.
+    pub fn resumed(&mut self, context: u32) -> bool {
+        self.contexts.get_mut(&context).is_some_and(|context| std::mem::take(&mut context.is_resumed))
+    }
+
     pub fn new(facts: &Arc<PluginFacts>, outside: Outside, is_trial: bool) -> HostState {
         HostState {
             memory: None,

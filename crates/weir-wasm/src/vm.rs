@@ -4,7 +4,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wasmtime::{Instance, InstancePre, Store, Trap, TypedFunc, WasmParams, WasmResults};
 use weir_plugin::Exchange;
@@ -12,10 +12,10 @@ use weir_plugin::Exchange;
 use crate::abi::{CallbackAction, MapKind};
 use crate::engine::{EpochClock, engine, ticks};
 use crate::host;
-use crate::limits;
 use crate::state::{
     CallAnswer, ContextState, HostState, LocalAnswer, OutgoingCall, Outside, PluginFacts, ROOT, Rights,
 };
+use crate::{limits, log};
 
 /// Why a plugin did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,19 @@ pub enum PluginFailure {
     Lost,
     /// Nothing lets the exchange go on.
     Stuck,
+    /// It has held a request for as long as it may.
+    Unresumed(Duration),
+}
+
+impl PluginFailure {
+    /// Logs and counts a failure that leaves the instance as it is. Those of the code itself have been logged, with what becomes of the
+    /// instance.
+    pub fn report(&self, facts: &PluginFacts) {
+        if matches!(self, PluginFailure::Stuck | PluginFailure::Unresumed(_) | PluginFailure::Refused(_)) {
+            facts.metrics.failures.fetch_add(1, Relaxed);
+            facts.log.line(log::ERROR, &format!("it has failed: {self}"));
+        }
+    }
 }
 
 impl std::fmt::Display for PluginFailure {
@@ -42,7 +55,8 @@ impl std::fmt::Display for PluginFailure {
             PluginFailure::Refused(reason) => f.write_str(reason),
             PluginFailure::Away => f.write_str("it has failed before, and is started again later"),
             PluginFailure::Lost => f.write_str("the instance that the exchange belonged to has failed"),
-            PluginFailure::Stuck => f.write_str("it holds a request for which it waits for nothing"),
+            PluginFailure::Stuck => f.write_str("it holds a message for which it waits for nothing"),
+            PluginFailure::Unresumed(time) => write!(f, "it has held a request for {} s", time.as_secs()),
         }
     }
 }
@@ -89,7 +103,6 @@ pub struct Vm {
     next_context: u32,
     /// Which of the instances of the worker it is.
     pub serial: u64,
-    pub made: Instant,
     _clock: EpochClock,
 }
 
@@ -119,8 +132,7 @@ impl Vm {
         let callbacks = Callbacks::of(&instance, &mut store);
         facts.metrics.instances.fetch_add(1, Relaxed);
         let facts = Arc::clone(facts);
-        let made = Instant::now();
-        let mut vm = Vm { store, callbacks, facts, next_context: ROOT + 1, serial, made, _clock: clock };
+        let mut vm = Vm { store, callbacks, facts, next_context: ROOT + 1, serial, _clock: clock };
         vm.initialize(&instance)?;
         Ok(vm)
     }
@@ -195,11 +207,22 @@ impl Vm {
 
     /// Makes a context for an exchange.
     pub fn open(&mut self) -> Result<u32, PluginFailure> {
-        let context = self.next_context;
-        self.next_context = context.checked_add(1).ok_or(PluginFailure::Lost)?;
+        let context = self.free_context();
         self.store.data_mut().contexts.insert(context, ContextState::default());
         self.call(self.callbacks.on_context_create.clone(), (context, Rights::default()), (context, ROOT))?;
         Ok(context)
+    }
+
+    /// The next number of a context. After all have been used, those of exchanges that have ended are used again.
+    fn free_context(&mut self) -> u32 {
+        loop {
+            let context = self.next_context;
+            self.next_context = context.checked_add(1).unwrap_or(ROOT + 1);
+            // There are far fewer exchanges at a time than numbers.
+            if !self.store.data().contexts.contains_key(&context) {
+                return context;
+            }
+        }
     }
 
     /// Ends the context of an exchange that has ended.
@@ -238,6 +261,8 @@ impl Vm {
             MessageSide::Request => (&self.callbacks.on_request_headers, MapKind::Request),
             MessageSide::Response => (&self.callbacks.on_response_headers, MapKind::Response),
         };
+        // What let an earlier message go on says nothing about this one.
+        self.store.data_mut().resumed(context);
         let count = host::map_size(self.store.data(), kind);
         let action = match callback {
             None => None,
@@ -261,6 +286,7 @@ impl Vm {
             MessageSide::Request => self.callbacks.on_request_body.clone(),
             MessageSide::Response => self.callbacks.on_response_body.clone(),
         };
+        self.take_resumed(context);
         let size = content.len() as u32;
         *self.content(side) = Some(mem::take(content));
         let action = self.call(callback, (context, rights), (context, size, is_end.into()));
@@ -290,7 +316,8 @@ impl Vm {
         side: MessageSide,
         (context, rights): (u32, Rights),
         trailers: &mut weir_proto::Trailers,
-    ) -> Result<(), PluginFailure> {
+    ) -> Result<CallbackAction, PluginFailure> {
+        self.take_resumed(context);
         let callback = match side {
             MessageSide::Request => self.callbacks.on_request_trailers.clone(),
             MessageSide::Response => self.callbacks.on_response_trailers.clone(),
@@ -299,7 +326,7 @@ impl Vm {
         *self.trailers(side) = Some(mem::take(trailers));
         let done = self.call(callback, (context, rights), (context, count));
         *trailers = self.trailers(side).take().unwrap_or_default();
-        done.map(drop)
+        Ok(done?.map_or(CallbackAction::Continue, CallbackAction::of))
     }
 
     fn trailers(&mut self, side: MessageSide) -> &mut Option<weir_proto::Trailers> {
@@ -343,7 +370,7 @@ impl Vm {
 
     /// Whether the plugin has let the request of an exchange go on since it was last asked.
     pub fn take_resumed(&mut self, context: u32) -> bool {
-        self.store.data_mut().contexts.get_mut(&context).is_some_and(|context| mem::take(&mut context.is_resumed))
+        self.store.data_mut().resumed(context)
     }
 
     /// What tells an exchange that the plugin has something for it.

@@ -9,13 +9,10 @@ use std::time::{Duration, Instant};
 use tokio::task::{AbortHandle, spawn_local};
 use wasmtime::InstancePre;
 
-use crate::limits;
 use crate::service_call;
 use crate::state::{HostState, OutgoingCall, Outside, PluginFacts, Rights};
 use crate::vm::{PluginFailure, Vm};
-
-/// The level of the log for what fails.
-const ERROR: u32 = 4;
+use crate::{limits, log};
 
 /// The instance of a plugin with one configuration.
 pub struct WorkerPlugin(Rc<WorkerInstance>);
@@ -31,8 +28,11 @@ struct InstanceSlot {
     vm: Option<Vm>,
     /// The number of instances so far.
     serial: u64,
-    /// Failures in a row.
+    /// Failures in a row to start.
     failures: u32,
+    /// How long the last start took.
+    start_time: Duration,
+    failed_at: Option<Instant>,
     not_before: Option<Instant>,
     outside: Outside,
     /// What calls the plugin at the times that it wants.
@@ -91,9 +91,10 @@ impl WorkerInstance {
             return Err(PluginFailure::Away);
         }
         slot.serial += 1;
+        let began = Instant::now();
         match Vm::start(&self.code, &self.facts, outside.clone(), (slot.serial, false)) {
             Ok(vm) => {
-                slot.vm = Some(vm);
+                (slot.vm, slot.failures, slot.start_time) = (Some(vm), 0, began.elapsed());
                 Ok(())
             }
             Err(failure) => {
@@ -110,17 +111,25 @@ impl WorkerInstance {
         if matches!(failure, PluginFailure::TimedOut(_)) {
             metrics.timeouts.fetch_add(1, Relaxed);
         }
-        let was_sound = slot.vm.as_ref().is_some_and(|vm| vm.made.elapsed() >= limits::SOUND);
-        slot.failures = if was_sound { 0 } else { slot.failures };
-        let pause = pause(slot.failures);
-        slot.failures = slot.failures.saturating_add(1);
+        let pause = match slot.vm {
+            // Any client may cause this by what it sends, and must not take the plugin away from others for long.
+            Some(_) => {
+                let since = slot.failed_at.map_or(Duration::MAX, |time| time.elapsed());
+                slot.start_time.saturating_mul(limits::PAUSE_PER_START).saturating_sub(since).min(limits::LEAST_PAUSE)
+            }
+            None => {
+                slot.failures = slot.failures.saturating_add(1);
+                pause(slot.failures)
+            }
+        };
+        slot.failed_at = Some(Instant::now());
         slot.not_before = Some(Instant::now() + pause);
         (slot.vm, slot.ticking) = (None, None);
         let again = match pause.is_zero() {
             true => "it is started again".to_owned(),
             false => format!("it is started again after {} ms", pause.as_millis()),
         };
-        self.facts.log.line(ERROR, &format!("it has failed: {failure}; {again}"));
+        self.facts.log.line(log::ERROR, &format!("it has failed: {failure}; {again}"));
     }
 
     /// Makes the calls that no exchange waits for, and ticks as the plugin wants it.
@@ -170,12 +179,10 @@ impl WorkerInstance {
     }
 }
 
-/// The pause before the next instance, after so many failures in a row before this one.
+/// The pause before the next instance, after so many failures to start in a row.
 fn pause(failures: u32) -> Duration {
-    match failures.checked_sub(1) {
-        None => Duration::ZERO,
-        Some(doublings) => limits::LEAST_PAUSE.saturating_mul(1 << doublings.min(16)).min(limits::MOST_PAUSE),
-    }
+    let doublings = failures.saturating_sub(1).min(16);
+    limits::LEAST_PAUSE.saturating_mul(1 << doublings).min(limits::MOST_PAUSE)
 }
 
 #[cfg(test)]
@@ -183,11 +190,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_from_none_to_the_most() {
+    fn pauses_of_what_does_not_start_grow_to_the_most() {
         let ms = |failures| pause(failures).as_millis();
         assert_eq!(
-            [ms(0), ms(1), ms(2), ms(3), ms(8), ms(9), ms(10), ms(u32::MAX)],
-            [0, 100, 200, 400, 12_800, 25_600, 30_000, 30_000]
+            [ms(1), ms(2), ms(3), ms(8), ms(9), ms(10), ms(u32::MAX)],
+            [100, 200, 400, 12_800, 25_600, 30_000, 30_000]
         );
     }
 }

@@ -110,3 +110,70 @@ fn a_wasm_plugin_changes_trailers() {
     assert_eq!((trailers.get("x-sum"), trailers.get("x-added")), (Some("7"), Some("1")), "{answer:?}");
     assert!(!trailers.has("x-gone"));
 }
+
+/// Waits for the end of a request's content, piece by piece, and refuses what is too long.
+const JUDGES: &str = r#"
+  (func (export "proxy_on_request_body") (param i32) (param $size i32) (param $end i32) (result i32)
+    (if (i32.eqz (local.get $end)) (then (return (i32.const 1))))
+    (if (i32.gt_u (local.get $size) (i32.const 4)) (then
+      (drop (call $proxy_send_local_response (i32.const 403) $"" $"" $"" (i32.const -1)))
+      (return (i32.const 1))))
+    (i32.const 0))"#;
+
+fn chunked(content: &str, trailers: &str) -> String {
+    let size = content.len();
+    format!(
+        "POST /own/a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n{content}\r\n0\r\n{trailers}\r\n"
+    )
+}
+
+#[test]
+fn a_wasm_plugin_that_judges_content_at_its_end_is_not_passed_by_with_a_trailer() {
+    let rig = WasmRig::of(JUDGES);
+    for trailers in ["", "x: y\r\n"] {
+        let passed = rig.gateway.client().ask(chunked("1234", trailers)).expect("an answer");
+        assert!(passed.status == 200 && passed.text().ends_with("\n\n1234"), "{passed:?}");
+        let refused = rig.gateway.client().ask(chunked("12345", trailers)).expect("an answer");
+        assert_eq!(refused.status, 403, "{trailers:?}");
+    }
+    assert_eq!(rig.origin.requests().len(), 2, "what is refused does not arrive");
+}
+
+#[test]
+fn a_wasm_plugin_that_answers_in_trailers_refuses_the_request() {
+    let functions = r#"
+      (func (export "proxy_on_request_trailers") (param i32 i32) (result i32)
+        (drop (call $proxy_send_local_response (i32.const 403) $"" $"" $"" (i32.const -1)))
+        (i32.const 1))"#;
+    let rig = WasmRig::of(functions);
+    assert_eq!(rig.gateway.client().ask(chunked("1234", "")).expect("an answer").status, 200);
+    assert_eq!(rig.gateway.client().ask(chunked("1234", "x: y\r\n")).expect("an answer").status, 403);
+    assert_eq!(rig.origin.requests().len(), 1);
+}
+
+#[test]
+fn a_wasm_plugin_that_holds_content_at_its_end_for_nothing_has_failed() {
+    let functions = r#"(func (export "proxy_on_request_body") (param i32 i32 i32) (result i32) (i32.const 1))"#;
+    let strict = WasmRig::of(functions);
+    assert_eq!(strict.gateway.client().ask(chunked("1234", "")).expect("an answer").status, 500);
+    strict.gateway.wait_stderr("why", |log| log.contains("it holds a message for which it waits for nothing"));
+    let open = WasmRig::with(WasmRigOptions { functions, keys: ", fail: open", ..WasmRigOptions::default() });
+    let passed = open.gateway.client().ask(chunked("1234", "")).expect("an answer");
+    assert!(passed.status == 200 && passed.text().ends_with("\n\n1234"), "{passed:?}");
+}
+
+#[test]
+fn a_wasm_plugin_that_takes_the_content_of_a_response_by_its_status_leaves_the_connection_in_step() {
+    let functions = r#"
+      (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 1))
+      (func (export "proxy_on_response_body") (param i32 i32 i32) (result i32)
+        (drop (call $proxy_replace_header_map_value (i32.const 2) $":status" $"204"))
+        (i32.const 0))"#;
+    let rig = WasmRig::of(functions);
+    let mut client = rig.gateway.client();
+    for _ in 0..2 {
+        let answer = client.ask("GET /own/a HTTP/1.1\r\nHost: t\r\n\r\n").expect("an answer");
+        assert_eq!((answer.status, answer.body.len(), answer.headers.get("content-length")), (204, 0, None));
+    }
+    assert_eq!(client.ask("GET /free HTTP/1.1\r\nHost: t\r\n\r\n").expect("an answer").status, 200);
+}

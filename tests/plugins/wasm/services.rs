@@ -58,7 +58,7 @@ const STUCK: &str = "(func (export \"proxy_on_request_headers\") (param i32 i32 
 fn a_wasm_plugin_that_waits_for_nothing_is_not_waited_for() {
     let rig = WasmRig::of(STUCK);
     assert_eq!(rig.get("/own/a").status, 500);
-    rig.gateway.wait_stderr("why", |log| log.contains("it holds a request for which it waits for nothing"));
+    rig.gateway.wait_stderr("why", |log| log.contains("it holds a message for which it waits for nothing"));
 }
 
 /// Counts requests in data that all workers share, and in a metric; says how many it has seen. Counts ticks as well.

@@ -6,8 +6,8 @@ use wasmtime::Linker;
 
 use super::general::{line, now_ns};
 use super::guest::{Guest, HostAnswer, HostCaller, HostRefusal};
-use crate::limits;
 use crate::state::HostState;
+use crate::{limits, log};
 
 const MODULE: &str = "wasi_snapshot_preview1";
 /// Numbers of errors (`errno` of WASI).
@@ -16,15 +16,13 @@ const BAD_ADDRESS: u32 = 21;
 const NOT_SUPPORTED: u32 = 52;
 /// The levels of what is printed to the standard output and to that for errors.
 const INFO: u32 = 2;
-const ERROR: u32 = 4;
-
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         MODULE,
         "fd_write",
         |caller: HostCaller<'_>, file: u32, parts: u32, count: u32, written_at: u32| match file {
             1 => errno(print(Guest::of(caller), INFO, (parts, count), written_at)),
-            2 => errno(print(Guest::of(caller), ERROR, (parts, count), written_at)),
+            2 => errno(print(Guest::of(caller), log::ERROR, (parts, count), written_at)),
             _ => Ok(BAD_DESCRIPTOR),
         },
     )?;

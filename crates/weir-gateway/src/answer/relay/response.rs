@@ -8,7 +8,7 @@ use weir_plugin::Stop;
 use weir_proto::h1::{BadResponse, parse_response};
 use weir_proto::h2::ErrorCode;
 use weir_proto::head::{MAX_INTERIM_BYTES, MAX_INTERIM_RESPONSES};
-use weir_proto::{Method, Trailers};
+use weir_proto::{Framing, Method, Trailers};
 
 use super::{END_PATIENCE_NS, PersistenceCookie, Relay, ResponseSide, StatusRetryRule, ns};
 use crate::context::lifecycle::WorkerPhase;
@@ -311,6 +311,11 @@ impl<C: ClientSide, U: UpstreamSide> Relay<'_, C, U> {
         let mut body = Vec::new();
         let trailers = self.response.body.trailers_mut().expect("all of it was there");
         content.end(self.exchange, trailers, &mut body)?;
+        // A plugin that has seen the content may have changed the status to one that has none.
+        forward::correct_response_framing(self.exchange);
+        if self.exchange.response.framing == Framing::None {
+            body.clear();
+        }
         self.worker.buffers.with_write_buffer(|out| {
             self.begin_response(out);
             self.send_to_client(context, out)
