@@ -3,6 +3,9 @@
 //! If a plugin is configured at several levels, Kong uses the most specific one. The effective plugins are therefore written into
 //! each route. A route whose access control cannot be converted responds to every request with 503.
 
+mod consumers;
+mod observers;
+mod options;
 mod plugins;
 mod route;
 mod transformers;
@@ -26,7 +29,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
         vec![("listen".to_owned(), Yaml::text(":8000")), ("allow_encoded_slashes".to_owned(), Yaml::Boolean(true))];
     certificates(&mut conversion);
     route::carry_over(&mut conversion);
-    plugins::consumers(&mut conversion);
+    consumers::carry_over(&mut conversion);
     const KNOWN: [&str; 13] = [
         "_format_version",
         "_transform",

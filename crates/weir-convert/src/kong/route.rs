@@ -99,7 +99,7 @@ fn convert(conversion: &mut DocumentConversion, service: Option<&DocumentValue>,
         } else {
             plain_paths.iter().map(|path| format!("{path}*")).collect()
         };
-        let pairs = prefix_pairs(&plain_paths, route.is_true("strip_path", true), path);
+        let pairs = prefix_pairs(&plain_paths, strips(route), path);
         let parts = RouteParts { uris, pairs, ..RouteParts::new(&members, &chain.plugins, closed) };
         add(conversion, route, &common, parts);
     }
@@ -137,13 +137,19 @@ fn add_expression(
         return;
     };
     conversion.differs(route, format!("`{path_expression}`: a route with a longer plain path takes precedence"));
-    let strips = route.is_true("strip_path", true);
+    let strips = strips(route);
     let pairs = match (strips, path) {
         (true, path) => vec![format!("{pattern}/?"), format!("{path}/")],
         (false, "") => Vec::new(),
         (false, path) => vec!["^/(.*)".to_owned(), format!("{path}/$1")],
     };
     add(conversion, route, common, RouteParts { uris, pairs, expression: Some(pattern), ..parts });
+}
+
+/// Whether the path of the route is removed. Kong does not for gRPC, whose paths name the method.
+fn strips(route: &DocumentValue) -> bool {
+    let is_grpc = route.texts("protocols").iter().any(|protocol| protocol.starts_with("grpc"));
+    !is_grpc && route.is_true("strip_path", true)
 }
 
 /// The rewriting of paths for the upstream: the service's path, and what follows the route's path.

@@ -88,9 +88,13 @@ fn a_route_with_two_plugins_that_authenticate_is_closed_whatever_its_name_is() {
 #[test]
 fn a_harmless_plugin_that_is_lost_leaves_the_route_open() {
     let text =
-        "{ _format_version: '3.0', plugins: [{ name: proxy-cache }], services: [{ host: a, routes: [{ name: r }] }] }";
+        "{ _format_version: '3.0', plugins: [{ name: loggly }], services: [{ host: a, routes: [{ name: r }] }] }";
     assert!(converted(text).yaml().contains("upstream_id: a"));
-    assert!(findings(text)[0].starts_with("1: not converted: plugin `proxy-cache`"), "{:?}", findings(text));
+    assert!(
+        findings(text)[0].starts_with("1: not converted: plugin `loggly`: Loggly takes records"),
+        "{:?}",
+        findings(text)
+    );
 }
 
 #[test]
@@ -228,4 +232,96 @@ services:
     ] {
         assert!(found.contains(told), "{told}: {found}");
     }
+}
+
+#[test]
+fn loggers_metrics_and_traces_have_equivalents() {
+    let text = "\
+_format_version: '3.0'
+plugins:
+- { name: http-log, config: { http_endpoint: 'https://logs.example/in', timeout: 2500, headers: { Authorization: Bearer x }, queue: { max_batch_size: 20, max_coalescing_delay: 3 } } }
+- { name: file-log, config: { path: /var/log/kong.log, reopen: true } }
+- { name: tcp-log, config: { host: 10.0.0.9, port: 5044, tls: true, tls_sni: logs.example } }
+- { name: udp-log, config: { host: 10.0.0.9, port: 514 } }
+- { name: prometheus, config: { per_consumer: true, status_code_metrics: true } }
+- { name: zipkin, config: { http_endpoint: 'http://zipkin:9411/api/v2/spans', sample_ratio: 0.5 } }
+services:
+- { name: a, host: a, routes: [{ name: r, paths: [/r] }] }
+";
+    let yaml = converted(text).yaml();
+    for wanted in [
+        "uri: https://logs.example/in",
+        "timeout: 3",
+        "batch_max_size: 20",
+        "inactive_timeout: 3",
+        "auth_header: Bearer x",
+        "file-logger: { path: /var/log/kong.log }",
+        "tls_options: logs.example",
+        "port: 514",
+        "prometheus: { prefer_name: true }",
+        "sample_ratio: 0.5",
+    ] {
+        assert!(yaml.contains(wanted), "{wanted}: {yaml}");
+    }
+    let found = findings(text);
+    assert!(!found.iter().any(|finding| finding.contains("not converted")), "{found:?}");
+    assert!(
+        found.iter().any(|finding| finding.starts_with("3:") && finding.contains("certificate is verified")),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_logger_that_would_lose_a_setting_is_reported_with_it() {
+    for (config, why) in [
+        ("name: http-log, config: { http_endpoint: 'http://a', method: PUT }", "records are sent by POST"),
+        ("name: http-log, config: { http_endpoint: 'http://a', headers: { X-A: b } }", "only `Authorization` is sent"),
+        ("name: file-log, config: { path: a, custom_fields_by_lua: { a: 'return 1' } }", "`custom_fields_by_lua`"),
+        (
+            "name: zipkin, config: { http_endpoint: 'http://a', header_type: w3c }",
+            "`opentelemetry` reads `traceparent`",
+        ),
+        ("name: syslog, config: {}", "it writes to the log of the system"),
+        ("name: proxy-cache, config: { strategy: memory }", "which content types are kept"),
+    ] {
+        let text = format!(
+            "{{ _format_version: '3.0', plugins: [{{ {config} }}], services: [{{ name: a, host: a, routes: [{{ name: r }}] }}] }}"
+        );
+        assert!(findings(&text)[0].contains(why), "{why}: {:?}", findings(&text));
+        assert!(converted(&text).yaml().contains("upstream_id: a"), "{}", converted(&text).yaml());
+    }
+}
+
+#[test]
+fn a_redirect_keeps_the_path_if_it_did() {
+    let yaml = |config: &str| {
+        converted(&format!(
+            "{{ _format_version: '3.0', services: [{{ name: a, host: a, routes: [{{ name: r, plugins: [{{ name: redirect, config: {{ {config} }} }}] }}] }}] }}"
+        ))
+        .yaml()
+    };
+    assert!(yaml("location: 'https://b.example/x'").contains("redirect: { uri: https://b.example/x, ret_code: 301 }"));
+    let kept = yaml("location: 'https://b.example/x', keep_incoming_path: true, status_code: 308");
+    assert!(kept.contains("uri: https://b.example$request_uri, ret_code: 308"), "{kept}");
+    assert!(yaml("location: 'https://b.example/$a'").contains("http_status: 503"));
+}
+
+#[test]
+fn calls_of_grpc_keep_their_path() {
+    for path in ["/pkg.Svc", "~/pkg.S.*"] {
+        let text = format!(
+            "{{ _format_version: '3.0', services: [{{ name: g, url: 'grpc://g:50051', routes: [{{ name: r, protocols: [grpc, grpcs], paths: ['{path}'] }}] }}] }}"
+        );
+        assert!(!converted(&text).yaml().contains("proxy-rewrite"), "{}", converted(&text).yaml());
+        let http = text.replace("protocols: [grpc, grpcs], ", "").replace("grpc:", "http:");
+        assert!(converted(&http).yaml().contains("proxy-rewrite"), "{}", converted(&http).yaml());
+    }
+}
+
+#[test]
+fn a_custom_id_is_a_label() {
+    let text = "{ _format_version: '3.0', consumers: [{ username: jack, custom_id: c-1, acls: [{ group: staff }] }] }";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains("labels: { custom_id: c-1, groups: staff }"), "{yaml}");
+    assert_eq!(findings(text), [""; 0]);
 }
