@@ -20,16 +20,15 @@ pub fn carry_over(settings: &mut NodeConversion) {
             .conversion
             .differs(at, "`role: control_plane`: the node serves traffic, too; there is no node without");
     }
-    // Without resources that it could change there is none.
     let is_off = settings.text("apisix.enable_admin") == Some("false");
+    if is_off || role == "data_plane" || provider != "etcd" {
+        // There is no Admin API, neither here nor in APISIX: its settings have no effect.
+        settings.take("deployment.admin");
+    } else {
+        admin(settings);
+    }
     match &*provider {
         "etcd" => {
-            if is_off {
-                // Without the API, its settings have no effect.
-                settings.take("deployment.admin");
-            } else if role != "data_plane" {
-                admin(settings);
-            }
             etcd(settings);
             encryption(settings);
         }
@@ -42,8 +41,12 @@ pub fn carry_over(settings: &mut NodeConversion) {
     }
 }
 
-/// A placeholder for a key that the user has to choose.
-const NEW_KEY: &str = "${{WEIR_ADMIN_KEY}}";
+/// A placeholder for a key that the user has to choose, which no other key shares.
+fn new_key(name: &str) -> String {
+    let word = |char: char| if char.is_ascii_alphanumeric() { char.to_ascii_uppercase() } else { '_' };
+    format!("${{{{WEIR_{}_KEY}}}}", name.chars().map(word).collect::<String>())
+}
+
 /// The keys of APISIX's examples, which are public.
 const PUBLIC_KEYS: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
 
@@ -62,7 +65,7 @@ fn admin(settings: &mut NodeConversion) {
         settings.conversion.lost(at, text);
     }
     let keys = settings.take("deployment.admin.admin_key").map(|list| keys(settings, list)).unwrap_or_default();
-    let keys = if keys.is_empty() { vec![key("admin", NEW_KEY, "admin")] } else { keys };
+    let keys = if keys.is_empty() { vec![key("admin", &new_key("admin"), "admin")] } else { keys };
     let mut members =
         vec![("listen".to_owned(), Yaml::text(format!("{ip}:{port}"))), ("keys".to_owned(), Yaml::List(keys))];
     let is_https = settings.text("deployment.admin.https_admin") == Some("true");
@@ -89,12 +92,13 @@ fn keys(settings: &mut NodeConversion, list: &DocumentValue) -> Vec<Yaml> {
     for item in list.items() {
         let text = item.text("key").unwrap_or_default();
         let is_usable = !text.is_empty() && !PUBLIC_KEYS.contains(&text);
+        let (name, role) = (item.text("name").unwrap_or("admin"), item.text("role").unwrap_or("admin"));
+        let new = new_key(name);
         if !is_usable {
-            let text = format!("an admin key that is empty or public: choose one and set the variable in `{NEW_KEY}`");
+            let text = format!("an admin key that is empty or public: choose one and set the variable in `{new}`");
             settings.conversion.differs(item, text);
         }
-        let (name, role) = (item.text("name").unwrap_or("admin"), item.text("role").unwrap_or("admin"));
-        all.push(key(name, if is_usable { text } else { NEW_KEY }, role));
+        all.push(key(name, if is_usable { text } else { &new }, role));
     }
     all
 }

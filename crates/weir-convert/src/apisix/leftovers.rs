@@ -59,6 +59,12 @@ const ADVICE: &[(&str, &str)] = &[
     ("deployment.etcd.startup_retry", ""),
     ("deployment.etcd.watch_timeout", ""),
     ("deployment.etcd.use_grpc", ""),
+    ("discovery.dns.resolv_conf", "`/etc/resolv.conf` is read, or the servers of `dns_resolver`"),
+    (
+        "discovery.dns.order",
+        "a `service_name` without a port is looked up as SRV records, one with a port as addresses",
+    ),
+    ("discovery", "there is no such registry: use `discovery_type: dns`, `nodes_file`, or the Kubernetes controller"),
     ("ext-plugin", "external plugins are not run"),
     ("xrpc", "protocols of streams are carried and not read"),
 ];

@@ -43,7 +43,7 @@ pub fn carry_over(settings: &mut NodeConversion) {
         let text = "`apisix.proxy_protocol`: only `trusted_addresses` may connect to these ports; add the load balancers' addresses";
         settings.conversion.differs(at, text);
     }
-    all.extend(stream::addresses(settings));
+    all.extend(stream::addresses(settings, ipv4_alone));
     settings.set("listen", Yaml::List(all));
 }
 
@@ -54,17 +54,27 @@ fn addresses(settings: &mut NodeConversion, at: &DocumentValue, kind: AddressKin
     }
     let items = if matches!(at.kind, ValueKind::List(_)) { at.items() } else { std::slice::from_ref(at) };
     for item in items {
-        let is_quic = item.is_true("enable_quic", false);
+        // `enable_quic` is the name before APISIX 3.9.
+        let is_quic = ["enable_http3", "enable_quic"].iter().any(|name| item.is_true(name, false));
         let kind = AddressKind { http3: is_quic && kind.tls, ..kind };
         all.push(address(item.text("ip"), item.as_text().or_else(|| item.text("port")).unwrap_or(port), kind));
+        report_others(settings, item);
         if is_quic && !kind.tls {
-            settings.conversion.lost(item, "`enable_quic` without TLS: HTTP/3 needs an address of `ssl.listen`");
+            settings.conversion.lost(item, "`enable_http3` without TLS: HTTP/3 needs an address of `ssl.listen`");
         }
         if item.is_true("enable_http2", false) && !kind.tls {
             let text =
                 "`enable_http2` without TLS: for HTTP/2 in the clear, add an address of its own with `h2c: true`";
             settings.conversion.differs(item, text);
         }
+    }
+}
+
+/// Reports members of an entry that are not converted.
+fn report_others(settings: &mut NodeConversion, item: &DocumentValue) {
+    const KNOWN: [&str; 5] = ["ip", "port", "enable_http2", "enable_http3", "enable_quic"];
+    for (name, value) in item.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
+        settings.conversion.lost(value, format!("`{name}` of an address: there is no such setting"));
     }
 }
 

@@ -121,10 +121,23 @@ fn node(settings: &mut NodeConversion) {
     if !found.is_empty() {
         settings.set("discovery", Yaml::Map(found));
     }
+    dns_servers(settings);
     if let Some(status) = settings.take("apisix.status") {
         let (ip, port) = (status.text("ip").unwrap_or("127.0.0.1"), status.text("port").unwrap_or("7085"));
         settings.set("status", Yaml::text(format!("{ip}:{port}")));
     }
+}
+
+/// The DNS servers that APISIX asks for `discovery_type: dns` alone.
+fn dns_servers(settings: &mut NodeConversion) {
+    let Some(servers) = settings.take("discovery.dns.servers") else { return };
+    if settings.take("apisix.dns_resolver").is_some() {
+        let text = "`discovery.dns.servers`: the servers of `dns_resolver` are asked for all names";
+        return settings.conversion.lost(servers, text);
+    }
+    settings.set("dns_resolver", servers.to_yaml());
+    let text = "`discovery.dns.servers`: asked for all names, as `dns_resolver`; APISIX asks them for `discovery_type: dns` alone";
+    settings.conversion.differs(servers, text);
 }
 
 fn access_log(settings: &mut NodeConversion) {

@@ -5,7 +5,7 @@ use crate::document::DocumentValue;
 use crate::yaml::Yaml;
 
 /// The addresses of `stream_proxy`, as entries of `listen`.
-pub fn addresses(settings: &mut NodeConversion) -> Vec<Yaml> {
+pub fn addresses(settings: &mut NodeConversion, ipv4_alone: bool) -> Vec<Yaml> {
     settings.take("apisix.proxy_mode");
     let announced = settings.text("apisix.proxy_protocol.enable_tcp_pp") == Some("true");
     if let Some(at) = settings.take("apisix.proxy_protocol.enable_tcp_pp_to_upstream")
@@ -18,28 +18,39 @@ pub fn addresses(settings: &mut NodeConversion) -> Vec<Yaml> {
         let key = format!("apisix.stream_proxy.{protocol}");
         let items = settings.take(&key).map(DocumentValue::items).unwrap_or_default();
         let announced = announced && protocol == "tcp";
-        let listen = items.iter().flat_map(|item| ports(settings, item, protocol, announced));
+        let listen =
+            items.iter().flat_map(|item| ports(settings, item, protocol, StreamDefaults { announced, ipv4_alone }));
         listen.collect::<Vec<Yaml>>()
     });
     [tcp, udp].concat()
 }
 
+/// What an entry means that does not say it.
+#[derive(Clone, Copy)]
+struct StreamDefaults {
+    announced: bool,
+    /// Where no address is named, it is all of IPv4 in place of all of both.
+    ipv4_alone: bool,
+}
+
 /// A port, `ip:port`, a range of ports, or a map with `addr`.
-fn ports(settings: &mut NodeConversion, item: &DocumentValue, protocol: &str, announced: bool) -> Vec<Yaml> {
+fn ports(settings: &mut NodeConversion, item: &DocumentValue, protocol: &str, defaults: StreamDefaults) -> Vec<Yaml> {
     let Some(addr) = item.as_text().or_else(|| item.text("addr")) else { return Vec::new() };
     if item.is_true("proxy_protocol_to_upstream", false) {
         to_upstream(settings, item);
     }
-    let (ip, port) = match addr.rsplit_once(':') {
-        Some((ip, port)) => (if ["0.0.0.0", "*"].contains(&ip) { "" } else { ip }, port),
-        None => ("", addr),
+    let (ip, port) = addr.rsplit_once(':').unwrap_or(("", addr));
+    let ip = match ip {
+        "" | "0.0.0.0" | "*" if defaults.ipv4_alone => "0.0.0.0",
+        "0.0.0.0" | "*" => "",
+        ip => ip,
     };
     let (first, last) = port.split_once('-').unwrap_or((port, port));
     let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>()) else {
         settings.conversion.lost(item, format!("`{addr}` is neither a port nor a range of ports"));
         return Vec::new();
     };
-    let is_announced = item.is_true("proxy_protocol", announced);
+    let is_announced = item.is_true("proxy_protocol", defaults.announced);
     let marks = [
         ("tls", item.is_true("tls", false)),
         ("tls_passthrough", item.is_true("tls_passthrough", false)),

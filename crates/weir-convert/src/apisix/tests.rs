@@ -179,6 +179,56 @@ deployment:
 }
 
 #[test]
+fn each_public_key_is_replaced_by_one_of_its_own() {
+    let text = "\
+deployment:
+  admin:
+    admin_key:
+      - { name: admin, key: edd1c9f034335f136f87ad84b625c8f1, role: admin }
+      - { name: viewer, key: 4054f7cf07e344346cd3f287985e76a2, role: viewer }
+";
+    let yaml = converted(text).yaml();
+    assert!(yaml.contains("key: \"${{WEIR_ADMIN_KEY}}\", role: admin"), "{yaml}");
+    assert!(yaml.contains("key: \"${{WEIR_VIEWER_KEY}}\", role: viewer"), "{yaml}");
+}
+
+#[test]
+fn an_address_has_http3_and_its_family_for_streams_as_for_requests() {
+    let text = "apisix: { enable_ipv6: false, node_listen: [21080], ssl: { listen: [{ port: 21443, enable_http3: true, backlog: 5 }] }, stream_proxy: { tcp: [21432, '10.0.0.1:5'], udp: ['*:21053'] } }\n";
+    let yaml = converted(text).yaml();
+    for wanted in
+        ["\"0.0.0.0:21443\", tls: true, http3: true", "\"0.0.0.0:21432\"", "\"10.0.0.1:5\"", "\"0.0.0.0:21053\""]
+    {
+        assert!(yaml.contains(wanted), "{wanted}: {yaml}");
+    }
+    assert!(findings(text).join("\n").contains("1: not converted: `backlog` of an address"), "{:?}", findings(text));
+}
+
+#[test]
+fn an_admin_api_that_a_data_plane_has_not_is_not_reported() {
+    for provider in ["yaml", "etcd"] {
+        let text = format!(
+            "deployment: {{ role: data_plane, role_data_plane: {{ config_provider: {provider} }}, admin: {{ admin_key: [{{ name: a, key: b, role: admin }}] }} }}\n"
+        );
+        assert!(!converted(&text).yaml().contains("admin:"), "{}", converted(&text).yaml());
+        assert!(!findings(&text).iter().any(|finding| finding.contains("deployment.admin")), "{:?}", findings(&text));
+    }
+}
+
+#[test]
+fn servers_of_dns_discovery_become_the_resolver() {
+    let text = "deployment: { role_traditional: { config_provider: yaml } }\ndiscovery: { dns: { servers: ['127.0.0.1:8600'], order: [SRV] }, nacos: { host: [] } }\n";
+    assert!(converted(text).yaml().contains("dns_resolver: [\"127.0.0.1:8600\"]"), "{}", converted(text).yaml());
+    let found = findings(text).join("\n");
+    assert!(found.contains("`discovery.dns.servers`: asked for all names"), "{found}");
+    assert!(found.contains("`discovery.dns.order`: a `service_name` without a port"), "{found}");
+    assert!(found.contains("`discovery.nacos`: there is no such registry"), "{found}");
+    let both = format!("apisix: {{ dns_resolver: [127.0.0.1] }}\n{text}");
+    assert!(converted(&both).yaml().contains("dns_resolver: [\"127.0.0.1\"]"), "{}", converted(&both).yaml());
+    assert!(findings(&both).join("\n").contains("not converted: `discovery.dns.servers`"), "{:?}", findings(&both));
+}
+
+#[test]
 fn public_keys_are_not_carried_over_and_an_open_admin_api_is_named() {
     let text = "\
 deployment:
