@@ -44,6 +44,11 @@ impl Yaml {
             || matches!(self, Yaml::Map(members) if members.is_empty())
     }
 
+    /// Whether it is a list with this text.
+    pub(crate) fn has_text(&self, wanted: &str) -> bool {
+        matches!(self, Yaml::List(items) if items.iter().any(|item| matches!(item, Yaml::Text(text) if text == wanted)))
+    }
+
     /// The value on one line.
     pub(crate) fn flow(&self) -> String {
         match self {

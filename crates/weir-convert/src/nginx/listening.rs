@@ -14,6 +14,7 @@ pub struct Listening {
     pub host: String,
     pub port: i64,
     pub is_default: bool,
+    pub is_tls: bool,
 }
 
 impl Listening {
@@ -156,13 +157,14 @@ pub fn listened(
         let text = "for HTTP/2 without TLS, add an address of its own with `h2c: true`";
         conversion.lost(&listen.place, format!("`{}`: {text}", listen.head()));
     }
+    let is_tls = is_tls || has("ssl");
     addresses.add(ListenSettingItem {
-        tls: is_tls || has("ssl"),
+        tls: is_tls,
         proxy_protocol: has("proxy_protocol"),
         ..ListenSettingItem::at(address.text())
     });
     let is_default = has("default_server") || has("default");
-    Some(Listening { host: address.ip().to_owned(), port: address.port, is_default })
+    Some(Listening { host: address.ip().to_owned(), port: address.port, is_default, is_tls })
 }
 
 /// The rules for requests that arrive at these addresses, one list for each IP address that has to be told apart. `all` are the

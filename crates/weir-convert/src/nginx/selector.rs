@@ -81,7 +81,7 @@ impl ServerBlock<'_> {
 }
 
 /// The default server of an address, for hosts that no server there names.
-fn default_of(servers: &[ServerBlock], address: &Listening) -> Option<usize> {
+pub fn default_of(servers: &[ServerBlock], address: &Listening) -> Option<usize> {
     let is_marked =
         |server: &ServerBlock| server.listening.iter().any(|listen| listen.is_same_as(address) && listen.is_default);
     let marked = servers.iter().position(is_marked);

@@ -4,7 +4,7 @@ use super::Conversion;
 use super::listening::{ListenSetting, ListenSettingItem, Listening, listened};
 use super::routes;
 use super::scope::BlockScope;
-use super::selector::{ServerBlock, selectors};
+use super::selector::{ServerBlock, default_of, selectors};
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
@@ -22,7 +22,7 @@ pub fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
             listening.extend(listened(conversion, listen, scope.is_on("ssl"), addresses));
         }
         if own().all(|listen| listen.name != "listen") {
-            listening.push(Listening { host: String::new(), port: 80, is_default: false });
+            listening.push(Listening { host: String::new(), port: 80, is_default: false, is_tls: scope.is_on("ssl") });
             addresses.add(ListenSettingItem { tls: scope.is_on("ssl"), ..ListenSettingItem::at(":80") });
         }
         servers.push(ServerBlock { directive, names, listening, scope });
@@ -30,7 +30,7 @@ pub fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
     let paths: Vec<Vec<String>> = servers.iter().map(|server| routes::paths(&server.scope)).collect();
     for index in 0..servers.len() {
         let server = &servers[index];
-        certificates(conversion, server);
+        certificates(conversion, server, is_default_of_tls(&servers, index));
         let wants = client_certificates(conversion, server);
         for mut selector in selectors(conversion, &servers, index) {
             if selector.priority > 0 {
@@ -50,15 +50,22 @@ pub fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
     }
 }
 
-/// The certificate of a server, as an entry of `ssls`.
-pub fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
+/// The certificate of a server, as an entry of `ssls`. `for_others`: it is also that of the names that no server has, and of clients
+/// that send none.
+pub fn certificates(conversion: &mut Conversion, server: &ServerBlock, for_others: bool) {
     let scope = &server.scope;
     let Some((cert, key)) = scope.value("ssl_certificate").zip(scope.value("ssl_certificate_key")) else { return };
     for other in scope.all("ssl_certificate").iter().rev().skip(1) {
         conversion.lost(&other.place, format!("`{}`: an entry of `ssls` has one certificate", other.head()));
     }
     let names: Vec<_> = server.names.iter().filter(|name| !name.starts_with('~') && !name.ends_with(".*")).collect();
-    if names.is_empty() {
+    let is_given = conversion.converted.ssls.iter().any(|ssl| ssl.members[0].1.has_text(FOR_OTHERS));
+    if for_others && is_given {
+        let text = "a second certificate for names that no server has: write an entry of `ssls` with `listeners`";
+        conversion.lost(&server.directive.place, text);
+    }
+    let for_others = for_others && !is_given;
+    if names.is_empty() && !for_others {
         conversion.lost(
             &server.directive.place,
             "`ssl_certificate` of a server without names: an entry of `ssls` needs `snis`",
@@ -69,6 +76,7 @@ pub fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
         Some(domain) => vec![domain.to_ascii_lowercase(), format!("*.{domain}").to_ascii_lowercase()],
         None => vec![name.to_ascii_lowercase()],
     });
+    let snis = snis.chain(for_others.then(|| FOR_OTHERS.to_owned()));
     let mut members = vec![
         ("snis".to_owned(), Yaml::texts(snis)),
         ("cert".to_owned(), Yaml::text(cert)),
@@ -94,6 +102,15 @@ pub fn certificates(conversion: &mut Conversion, server: &ServerBlock) {
         members.push(("client".to_owned(), Yaml::Map(client)));
     }
     conversion.converted.ssls.push(ConvertedResource::new(&server.directive.place, "ssl_certificate", members));
+}
+
+/// The entry of `snis` for all names that no other entry has, and for clients that send none.
+pub const FOR_OTHERS: &str = "*";
+
+/// Whether connections for names that no server has get the certificate of this server at one of its addresses.
+fn is_default_of_tls(servers: &[ServerBlock], index: usize) -> bool {
+    let tls = servers[index].listening.iter().filter(|listen| listen.is_tls);
+    tls.into_iter().any(|listen| default_of(servers, listen) == Some(index))
 }
 
 /// Whether clients of a server have to show certificates.

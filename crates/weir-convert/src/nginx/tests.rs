@@ -280,6 +280,27 @@ server { listen 443 ssl; ssl_certificate a; ssl_certificate_key b; server_name d
 }
 
 #[test]
+fn the_certificate_of_a_default_server_is_for_all_other_names() {
+    let server = |listen: &str, name: &str| {
+        format!(
+            "server {{ listen {listen}; ssl_certificate c; ssl_certificate_key k; {name} location / {{ return 204; }} }}\n"
+        )
+    };
+    let first = server("443 ssl", "server_name a.example;") + &server("443 ssl", "server_name b.example;");
+    let yaml = converted(&first).yaml();
+    assert!(yaml.contains("snis: [a.example, \"*\"]") && yaml.contains("snis: [b.example]"), "{yaml}");
+    let marked = server("443 ssl", "server_name a.example;") + &server("443 ssl default_server", "");
+    let yaml = converted(&marked).yaml();
+    assert!(yaml.contains("snis: [a.example]") && yaml.contains("snis: [\"*\"]"), "{yaml}");
+    assert_eq!(findings(&marked), [""; 0]);
+    let two = server("443 ssl", "server_name a.example;") + &server("444 ssl", "server_name b.example;");
+    assert!(findings(&two)[0].starts_with("2: not converted: a second certificate for names"), "{:?}", findings(&two));
+    // The default server of the port has none: handshakes for other names fail there, too.
+    let none = format!("server {{ listen 443 ssl default_server; ssl_reject_handshake on; }}\n{first}");
+    assert!(!converted(&none).yaml().contains("\"*\""), "{}", converted(&none).yaml());
+}
+
+#[test]
 fn a_server_that_is_not_reachable_stays_so() {
     let text = "\
 server { listen 80; location / { return 204; } }

@@ -12,7 +12,7 @@ use super::listening::{ListenSetting, ListenSettingItem};
 use super::proxy;
 use super::scope::{BlockScope, seconds};
 use super::selector::ServerBlock;
-use super::server::{certificates, client_authority};
+use super::server::{FOR_OTHERS, certificates, client_authority};
 use super::settings::is_network;
 use super::syntax::Directive;
 use super::upstream;
@@ -101,15 +101,14 @@ fn add_routes<'a>(
 
 /// Adds the certificate of a server. Without names, it is for all.
 fn add_certificate(conversion: &mut Conversion, block: &mut ServerBlock) {
-    let for_all = Yaml::texts(["*"]);
     if block.names.is_empty() {
-        if conversion.converted.ssls.iter().any(|ssl| ssl.members[0].1 == for_all) {
+        if conversion.converted.ssls.iter().any(|ssl| ssl.members[0].1.has_text(FOR_OTHERS)) {
             let text = "a second certificate for all names: write an entry of `ssls` with `snis`";
             return conversion.lost(&block.directive.place, text);
         }
-        block.names.push("*");
+        block.names.push(FOR_OTHERS);
     }
-    certificates(conversion, block);
+    certificates(conversion, block, false);
 }
 
 fn add_route(
