@@ -256,10 +256,17 @@ fn keys(at: &NodeReader) -> Option<Vec<AdminKey>> {
         let role = fields.value(&ADMIN_KEY.role);
         let scopes = admin_access::scopes(&fields, &ADMIN_KEY.scopes);
         if let (Some(name), Some(hash)) = (name, fields.read(&ADMIN_KEY.key)) {
+            if let (Some(other), Some(at)) = (of_hash(&keys, &hash), fields.get(&ADMIN_KEY.key)) {
+                at.report(format!("is the key of `{}`, too", shortened(&other.name)));
+            }
             keys.push(AdminKey { name, hash, role, scopes });
         }
     }
     Some(keys)
+}
+
+fn of_hash<'a>(keys: &'a [AdminKey], hash: &[u8; 32]) -> Option<&'a AdminKey> {
+    keys.iter().find(|key| key.hash == *hash)
 }
 
 fn hash(at: &NodeReader, text: &str) -> Option<[u8; 32]> {
@@ -349,5 +356,7 @@ mod tests {
         assert_eq!(of(&format!("sha256:{}", "0a".repeat(32))), [""; 0]);
         let twice = "admin: { keys: [{ name: a, key: 0123456789abcdefg }, { name: a, key: 0123456789abcdefh }] }\n";
         assert!(faults(twice)[0].contains("`a` is the name of two keys"));
+        let shared = "admin: { keys: [{ name: a, key: 0123456789abcdefg }, { name: b, key: 0123456789abcdefg, role: viewer }] }\n";
+        assert!(faults(shared)[0].contains("is the key of `a`, too"), "{:?}", faults(shared));
     }
 }
