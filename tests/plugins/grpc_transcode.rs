@@ -383,6 +383,26 @@ fn options_of_grpc_transcode_are_checked() {
 }
 
 #[test]
+fn a_proto_with_a_fault_is_told_once_and_not_for_each_route() {
+    let route = |id: &str| {
+        format!(
+            "{{ id: {id}, uri: /{id}, plugins: {{ grpc-transcode: {{ proto_id: p, service: S, method: One }} }}, upstream: {{ scheme: grpc, nodes: {{ '127.0.0.1:1': 1 }} }} }}"
+        )
+    };
+    let text = format!(
+        "protos: [{{ id: p, content: 'message A {{ optional strin a = 1; }}' }}]\nroutes: [{}, {}]\n",
+        route("a"),
+        route("b")
+    );
+    let place = TempDir::new();
+    let file = place.write("weir.yaml", &text);
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(file).output().expect("it was built");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("protos[0].content: invalid content: line 1 column 22"), "{told}");
+    assert!(told.contains("1 fault") && !told.contains("`protos` has no"), "{told}");
+}
+
+#[test]
 fn an_upstream_that_does_not_speak_grpc_is_told() {
     let place = TempDir::new();
     let checked = |upstream: &str| {

@@ -425,7 +425,7 @@ impl<'a> Chains<'a> {
     fn proto(&self, origin: &ResourceOrigin, plugin: &PluginSpec) -> Option<Arc<ProtoDefinitions>> {
         let key = format!("plugins{}.proto_id", TreePath::suffix(&plugin.name));
         let found = self.compiler.referred(origin, &key, &plugin.proto, &self.protos, "protos");
-        found.map(|proto| Arc::clone(&proto.definitions))
+        found?.definitions.clone()
     }
 
     fn report(&self, origin: &ResourceOrigin, plugin: &PluginSpec, problem: String, advice: Option<String>) {

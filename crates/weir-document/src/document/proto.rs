@@ -16,7 +16,8 @@ pub const TRANSCODING: ReferringPlugin = ReferringPlugin { plugin: "grpc-transco
 #[derive(Clone, Debug)]
 pub struct ProtoSpec {
     pub id: Box<str>,
-    pub definitions: Arc<ProtoDefinitions>,
+    /// None if they have a fault, which has been reported.
+    pub definitions: Option<Arc<ProtoDefinitions>>,
 }
 
 keys! {
@@ -36,5 +37,5 @@ fn definitions(at: &NodeReader, content: &str) -> Option<Arc<ProtoDefinitions>> 
 pub(super) fn read(at: &NodeReader, index: usize) -> Option<ProtoSpec> {
     let fields = at.keys(&PROTO)?;
     resource::common(&fields);
-    Some(ProtoSpec { id: resource::id(&fields, index), definitions: fields.read(&PROTO.content)? })
+    Some(ProtoSpec { id: resource::id(&fields, index), definitions: fields.read(&PROTO.content) })
 }
