@@ -16,8 +16,9 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .into_iter()
         .take(MOST)
         .map(|candidate| (strsim::osa_distance(&folded, &fold(candidate)), candidate))
-        // Ties are broken by the word, so that the result does not depend on the order of `known`.
-        .min_by_key(|(distance, candidate)| (*distance, *candidate))
+        // Of equally close ones that which is only not typed to its end; then by the word, so that the result does not depend on
+        // the order of `known`.
+        .min_by_key(|(distance, candidate)| (*distance, !fold(candidate).starts_with(&folded), *candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.chars().count() / 4)
         .map(|(_, candidate)| candidate)
 }
@@ -46,6 +47,7 @@ mod tests {
         assert_eq!(closest("URI", known), Some("uri"));
         assert_eq!(closest("limit_cuont", known), Some("limit-count"));
         assert_eq!(closest("hsot", known), Some("host"));
+        assert_eq!(closest("limit-coun", ["limit-conn", "limit-count"]), Some("limit-count"));
         assert_eq!(closest("zebra", known), None);
         assert_eq!(closest("", known), None);
         assert_eq!(closest(&"u".repeat(1_000), known), None);

@@ -180,7 +180,11 @@ impl ExpressionCompiler {
             ">=" => self.with_index(value_index, |it| it.ordered(Relation::GreaterOrEqual, value))?,
             "<" => self.with_index(value_index, |it| it.ordered(Relation::Less, value))?,
             "<=" => self.with_index(value_index, |it| it.ordered(Relation::LessOrEqual, value))?,
-            "~~" | "~*" => Condition::Matches(self.with_index(value_index, |it| it.regex(value, operator == "~*"))?),
+            "~~" | "~*" => {
+                let ignore_case = operator == "~*";
+                let regex = self.with_index(value_index, |it| it.regex(value, ignore_case))?;
+                Condition::Matches { regex, ignore_case }
+            }
             "in" | "IN" => Condition::OneOf(self.with_index(value_index, |it| it.set(value))?),
             "has" | "HAS" => Condition::Has(self.with_index(value_index, |it| it.constant(value))?),
             "ipmatch" | "IPMATCH" => Condition::Within(self.with_index(value_index, |it| it.networks(value))?),

@@ -27,7 +27,10 @@ pub(super) enum Condition {
         accepted: Relation,
         bound: Constant,
     },
-    Matches(Arc<Regex>),
+    Matches {
+        regex: Arc<Regex>,
+        ignore_case: bool,
+    },
     OneOf(Set),
     /// The variable is a list with an element that equals the constant.
     Has(Constant),
@@ -81,7 +84,7 @@ impl Condition {
             Condition::Ordered { accepted, bound } => {
                 value.and_then(|value| bound.order_of(value)).is_some_and(|ordering| accepted.accepts(ordering))
             }
-            Condition::Matches(regex) => value.is_some_and(|value| regex.is_match(value)),
+            Condition::Matches { regex, .. } => value.is_some_and(|value| regex.is_match(value)),
             Condition::OneOf(set) => set.contains(value),
             Condition::Has(_) | Condition::Within(_) => false,
         }
@@ -148,7 +151,10 @@ impl fmt::Display for Test {
         match &self.condition {
             Condition::Equal(constant) => write!(out, "{variable} == {constant}"),
             Condition::Ordered { accepted, bound } => write!(out, "{variable} {accepted} {bound}"),
-            Condition::Matches(regex) => write!(out, "{variable} ~~ {:?}", regex.as_str()),
+            Condition::Matches { regex, ignore_case } => {
+                let operator = if *ignore_case { "~*" } else { "~~" };
+                write!(out, "{variable} {operator} {:?}", regex.as_str())
+            }
             Condition::OneOf(set) => write!(out, "{variable} in {set}"),
             Condition::Has(constant) => write!(out, "{variable} has {constant}"),
             Condition::Within(networks) => {
