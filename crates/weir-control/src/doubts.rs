@@ -3,6 +3,7 @@
 
 mod bodies;
 mod consumers;
+mod plugin_list;
 mod routes;
 mod streams;
 mod transcoding;
@@ -38,6 +39,7 @@ pub(crate) fn about_document(document: &Document, registry: &Registry) -> Vec<Di
     found.look(usize::MAX);
     consumers::without_credentials(&found, registry);
     consumers::admitted_nowhere(&found, registry);
+    plugin_list::without_a_plugin(&found, registry);
     found.list.into_diagnostics()
 }
 
