@@ -8,6 +8,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{Format, JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
+pub use self::repeats::BOUNDED;
 use self::repeats::SummarizeRepeats;
 use crate::stderr::StderrLines;
 
@@ -39,15 +40,21 @@ fn subscriber(
     shape: ErrorLogFormat,
     writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static,
 ) -> Box<dyn Subscriber + Send + Sync> {
+    let of_libraries = level >= LevelFilter::DEBUG;
     let builder = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(writer);
     match shape {
         ErrorLogFormat::Text => {
             let lines = Format::default().with_ansi(false).with_target(false);
-            Box::new(builder.event_format(SummarizeRepeats::new(lines, shape)).finish())
+            Box::new(builder.event_format(SummarizeRepeats::new(lines, shape, of_libraries)).finish())
         }
         ErrorLogFormat::Json => {
             let lines = Format::default().json().flatten_event(true);
-            Box::new(builder.fmt_fields(JsonFields::new()).event_format(SummarizeRepeats::new(lines, shape)).finish())
+            Box::new(
+                builder
+                    .fmt_fields(JsonFields::new())
+                    .event_format(SummarizeRepeats::new(lines, shape, of_libraries))
+                    .finish(),
+            )
         }
     }
 }
@@ -77,6 +84,25 @@ mod tests {
         let writer = memory.clone();
         tracing::subscriber::with_default(subscriber(level, shape, move || writer.clone()), log);
         String::from_utf8(memory.0.lock().unwrap_or_else(PoisonError::into_inner).clone()).expect("text")
+    }
+
+    #[test]
+    fn lines_of_libraries_need_the_level_debug() {
+        for (level, count) in [(LevelFilter::INFO, 1), (LevelFilter::DEBUG, 2)] {
+            let text = logged(level, ErrorLogFormat::Text, || {
+                tracing::error!(target: "kube_client::client", "failed with error client error (Connect)");
+                tracing::error!(target: "weir_kube", "the API server at 10.0.0.1 does not answer");
+            });
+            assert_eq!(text.lines().count(), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_whose_writer_bounds_them_are_all_written() {
+        let text = logged(LevelFilter::ERROR, ErrorLogFormat::Text, || {
+            (0..2 * LINES).for_each(|number| tracing::error!(target: BOUNDED, "line {number}"));
+        });
+        assert_eq!(text.lines().count(), 2 * LINES as usize, "{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use weir_plugin::{Exchange, Services};
 use weir_proto::Trailers;
 
 use crate::limits;
-use crate::log::PluginLog;
+use crate::log::{self, PluginLog};
 use crate::metrics::PluginMetrics;
 use crate::pairs::MapPair;
 use crate::shared_data::SharedData;
@@ -129,7 +129,13 @@ pub struct HostState {
     pub tick: Option<Duration>,
     /// In a trial, the lines that would be logged.
     pub trial: Option<Vec<String>>,
+    /// What the plugin has printed of a line that has not ended, to the standard output and to that for errors.
+    printed: [Vec<u8>; 2],
 }
+
+/// The levels of what is printed to the standard output and to that for errors.
+const PRINTED_AT: [u32; 2] = [INFO, log::ERROR];
+const INFO: u32 = 2;
 
 impl HostState {
     /// Whether the plugin has let the request of a context go on since this was asked last.
@@ -159,12 +165,45 @@ impl HostState {
             last_service: 0,
             tick: None,
             trial: is_trial.then(Vec::new),
+            printed: <[Vec<u8>; 2]>::default(),
         }
     }
 
     /// The context that functions act for, if it is still there.
     pub fn current(&mut self) -> Option<&mut ContextState> {
         self.contexts.get_mut(&self.context)
+    }
+
+    /// Takes what the plugin prints, in any pieces. Each line that ends is logged; the rest of one that is too long is left out.
+    pub fn print(&mut self, output: usize, mut bytes: &[u8]) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.print_piece(output, &bytes[..end]);
+            self.end_line(output);
+            bytes = &bytes[end + 1..];
+        }
+        self.print_piece(output, bytes);
+    }
+
+    fn print_piece(&mut self, output: usize, piece: &[u8]) {
+        // One byte more than a line may have says that it was longer.
+        let room = (limits::LOG_LINE + 1).saturating_sub(self.printed[output].len());
+        self.printed[output].extend_from_slice(&piece[..piece.len().min(room)]);
+    }
+
+    /// Logs what has been printed when a call into the plugin ends.
+    pub fn end_lines(&mut self) {
+        (0..self.printed.len()).for_each(|output| self.end_line(output));
+    }
+
+    fn end_line(&mut self, output: usize) {
+        if self.printed[output].is_empty() {
+            return;
+        }
+        let text = log::text(&self.printed[output]);
+        self.printed[output].clear();
+        if !text.is_empty() {
+            self.log(PRINTED_AT[output], &text);
+        }
     }
 
     /// A line of the plugin's log.

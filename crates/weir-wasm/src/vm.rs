@@ -12,10 +12,10 @@ use weir_plugin::Exchange;
 use crate::abi::{CallbackAction, MapKind};
 use crate::engine::{EpochClock, engine, ticks};
 use crate::host;
+use crate::limits;
 use crate::state::{
     CallAnswer, ContextState, HostState, LocalAnswer, OutgoingCall, Outside, PluginFacts, ROOT, Rights,
 };
-use crate::{limits, log};
 
 /// Why a plugin did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl PluginFailure {
     pub fn report(&self, facts: &PluginFacts) {
         if matches!(self, PluginFailure::Stuck | PluginFailure::Unresumed(_) | PluginFailure::Refused(_)) {
             facts.metrics.failures.fetch_add(1, Relaxed);
-            facts.log.line(log::ERROR, &format!("it has failed: {self}"));
+            facts.log.failure(self);
         }
     }
 }
@@ -178,7 +178,9 @@ impl Vm {
         parameters: P,
     ) -> Result<R, PluginFailure> {
         self.store.set_epoch_deadline(ticks(time));
-        callback.call(&mut self.store, parameters).map_err(|error| failure(&error, time))
+        let answer = callback.call(&mut self.store, parameters).map_err(|error| failure(&error, time));
+        self.store.data_mut().end_lines();
+        answer
     }
 
     /// Calls a function for a context; `None` if the plugin has no such function.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tokio::task::{AbortHandle, spawn_local};
 use wasmtime::InstancePre;
 
+use crate::limits;
 use crate::service_call;
 use crate::state::{HostState, OutgoingCall, Outside, PluginFacts, Rights};
 use crate::vm::{PluginFailure, Vm};
-use crate::{limits, log};
 
 /// The instance of a plugin with one configuration.
 pub struct WorkerPlugin(Rc<WorkerInstance>);
@@ -129,7 +129,7 @@ impl WorkerInstance {
             true => "it is started again".to_owned(),
             false => format!("it is started again after {} ms", pause.as_millis()),
         };
-        self.facts.log.line(log::ERROR, &format!("it has failed: {failure}; {again}"));
+        self.facts.log.failure(format_args!("{failure}; {again}"));
     }
 
     /// Makes the calls that no exchange waits for, and ticks as the plugin wants it.

@@ -18,11 +18,17 @@ use super::ErrorLogFormat;
 /// Lines from one place that are written within [`WINDOW`]; further ones are counted.
 pub const LINES: u32 = 30;
 pub const WINDOW: Duration = Duration::from_secs(10);
+/// The target of lines whose writer bounds their number: one place in the code writes those of many.
+pub const BOUNDED: &str = "plugin";
+/// The beginning of the targets of our own lines.
+const OWN: &str = "weir";
 
 /// Formats lines, and suppresses those that repeat too often.
 pub struct SummarizeRepeats<F> {
     lines: F,
     shape: ErrorLogFormat,
+    /// Lines of libraries are written, too: they say what failed, and not for whom.
+    of_libraries: bool,
     windows: Mutex<HashMap<Identifier, Window>>,
 }
 
@@ -61,8 +67,8 @@ impl Window {
 }
 
 impl<F> SummarizeRepeats<F> {
-    pub fn new(lines: F, shape: ErrorLogFormat) -> Self {
-        Self { lines, shape, windows: Mutex::default() }
+    pub fn new(lines: F, shape: ErrorLogFormat, of_libraries: bool) -> Self {
+        Self { lines, shape, of_libraries, windows: Mutex::default() }
     }
 
     fn judge(&self, place: Identifier, now: Instant) -> LineVerdict {
@@ -95,6 +101,12 @@ where
 {
     fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let of = event.metadata();
+        if of.target() == BOUNDED {
+            return self.lines.format_event(context, writer, event);
+        }
+        if !self.of_libraries && !of.target().starts_with(OWN) {
+            return Ok(());
+        }
         let verdict = self.judge(of.callsite(), Instant::now());
         match verdict {
             LineVerdict::LeaveOut => return Ok(()),

@@ -101,20 +101,9 @@ fn write_log(mut guest: Guest<'_>, level: u32, at: u32, size: u32) -> HostAnswer
         return Err(HostStatus::BadArgument.into());
     }
     let (text, _) = guest.bytes(at, size)?;
-    let text = line(text);
+    let text = crate::log::text(text);
     guest.state().log(level, &text);
     Ok(())
-}
-
-/// Bytes of a plugin as a line of a log: cut, and without control characters, which would make other lines of it.
-pub fn line(bytes: &[u8]) -> String {
-    let is_cut = bytes.len() > limits::LOG_LINE;
-    let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(limits::LOG_LINE)]);
-    let mut text = shown.trim_end().replace(char::is_control, " ");
-    if is_cut {
-        text.push('…');
-    }
-    text
 }
 
 fn resume(mut guest: Guest<'_>, stream: u32) -> HostAnswer {

@@ -4,25 +4,24 @@
 use aws_lc_rs::rand;
 use wasmtime::Linker;
 
-use super::general::{line, now_ns};
+use super::general::now_ns;
 use super::guest::{Guest, HostAnswer, HostCaller, HostRefusal};
 use crate::state::HostState;
-use crate::{limits, log};
 
 const MODULE: &str = "wasi_snapshot_preview1";
 /// Numbers of errors (`errno` of WASI).
 const BAD_DESCRIPTOR: u32 = 8;
 const BAD_ADDRESS: u32 = 21;
 const NOT_SUPPORTED: u32 = 52;
-/// The levels of what is printed to the standard output and to that for errors.
-const INFO: u32 = 2;
+/// The most bytes of one call that are looked at for lines.
+const MOST_PRINTED: usize = 64 << 10;
+
 pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         MODULE,
         "fd_write",
         |caller: HostCaller<'_>, file: u32, parts: u32, count: u32, written_at: u32| match file {
-            1 => errno(print(Guest::of(caller), INFO, (parts, count), written_at)),
-            2 => errno(print(Guest::of(caller), log::ERROR, (parts, count), written_at)),
+            1 | 2 => errno(print(Guest::of(caller), file as usize - 1, (parts, count), written_at)),
             _ => Ok(BAD_DESCRIPTOR),
         },
     )?;
@@ -99,21 +98,18 @@ fn errno(answer: HostAnswer) -> wasmtime::Result<u32> {
     }
 }
 
-/// Logs what is printed, as one line for each call. `parts` is a list of places and sizes.
-fn print(mut guest: Guest<'_>, level: u32, (parts, count): (u32, u32), written_at: u32) -> HostAnswer {
+/// Logs what is printed, line by line. `parts` is a list of places and sizes.
+fn print(mut guest: Guest<'_>, output: usize, (parts, count): (u32, u32), written_at: u32) -> HostAnswer {
     let bad = || HostRefusal::HostStatus(crate::abi::HostStatus::InvalidMemoryAccess);
     let list = guest.copy(parts, count.checked_mul(8).ok_or_else(bad)?)?;
     let (mut text, mut written) = (Vec::new(), 0_u32);
     for part in list.chunks_exact(8) {
         let number = |at: usize| u32::from_le_bytes(part[at..at + 4].try_into().expect("four bytes"));
         let (bytes, _) = guest.bytes(number(0), number(4))?;
-        let room = (limits::LOG_LINE + 1).saturating_sub(text.len());
+        let room = MOST_PRINTED.saturating_sub(text.len());
         text.extend_from_slice(&bytes[..bytes.len().min(room)]);
         written = written.saturating_add(number(4));
     }
-    let text = line(&text);
-    if !text.is_empty() {
-        guest.state().log(level, &text);
-    }
+    guest.state().print(output, &text);
     guest.write_u32(written_at, written)
 }
