@@ -119,6 +119,42 @@ fn a_connection_is_explained_without_being_opened() {
 }
 
 #[test]
+fn a_connection_that_no_stream_route_takes_is_explained_by_each_of_them() {
+    let directory = TempDir::new();
+    let file = directory.write(
+        "weir.yaml",
+        format!(
+            "listen: [{{ address: \"127.0.0.1:5432\", protocol: tcp, tls_passthrough: true }}, \"127.0.0.1:80\"]\nstream_routes:\n\
+             - {{ id: port, server_port: 5433, {UPSTREAM} }}\n- {{ id: client, remote_addr: 10.0.0.0/8, {UPSTREAM} }}\n\
+             - {{ id: name, sni: \"*.example.com\", {UPSTREAM} }}\n- {{ id: udp, upstream: {{ scheme: udp, nodes: {{ \"127.0.0.1:1\": 1 }} }} }}\n"
+        ),
+    );
+    let explain = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg("explain").arg(&file).args(arguments).output();
+        String::from_utf8_lossy(&output.expect("it runs").stdout).into_owned()
+    };
+    let said = explain(&["tcp", "127.0.0.1:5432", "--sni", "db.example.org"]);
+    for wanted in [
+        "No stream route takes this connection",
+        "stream_route/port                no match: another port",
+        "stream_route/client              no match: another address of the client (`remote_addr`)",
+        "stream_route/name                no match: another server name",
+        "stream_route/udp                 no match: an upstream of another transport (`scheme`)",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    assert!(!said.contains("No listener"), "{said}");
+    assert!(
+        explain(&["TCP", "127.0.0.1:5432"]).contains("stream_route/name                no match: needs a server name")
+    );
+    for (transport, address) in [("TCP", ":80"), ("TCP", ":5434"), ("UDP", ":5432"), ("TCP", "127.0.0.2:5432")] {
+        let said = explain(&[transport, address]);
+        let wanted = format!("No listener with `protocol: {}` is at port", transport.to_lowercase());
+        assert!(said.contains(&wanted), "{transport} {address}: {said}");
+    }
+}
+
+#[test]
 fn datagrams_have_neither_tls_nor_a_proxy_header() {
     for key in ["tls", "proxy_protocol", "h2c", "tls_passthrough"] {
         let listen = format!("listen: [{{ address: \":53\", protocol: udp, {key}: true }}]\n");

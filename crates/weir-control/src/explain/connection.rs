@@ -7,7 +7,7 @@ use weir_gateway::snapshot::{Route, Snapshot, Target, Transport};
 use weir_plugin::Registry;
 
 use crate::compile::{Compiled, compile};
-use crate::document::CompleteDocument;
+use crate::document::{CompleteDocument, Document, StreamRouteSpec};
 use crate::text::diagnostic::Diagnostic;
 
 /// The description of a hypothetical connection without HTTP.
@@ -27,6 +27,11 @@ pub struct ConnectionDescription {
 #[derive(Debug)]
 pub struct ConnectionExplanation {
     transport: Transport,
+    port: u16,
+    /// Whether a listener for stream routes has the port.
+    is_listened_on: bool,
+    /// The stream routes that do not match, with their kinds and ids, and the reasons.
+    rejected: Vec<(String, &'static str)>,
     /// The stream routes that match, the most specific first, with their kinds and ids.
     matching: Vec<Box<str>>,
     /// The upstream of the first one.
@@ -54,12 +59,74 @@ pub fn explain_connection(
         .map(|taken| &*snapshot.routes[taken.route as usize])
         .collect();
     let first = routes.first().copied();
+    let matching: Vec<Box<str>> = routes.iter().map(|route| route.facts.route_id.clone()).collect();
     Ok(ConnectionExplanation {
         transport: question.transport,
-        matching: routes.iter().map(|route| route.facts.route_id.clone()).collect(),
+        port: question.to.port(),
+        is_listened_on: is_listened_on(document, question),
+        rejected: rejected(document, question, server_name.as_deref(), &matching),
+        matching,
         upstream: first.and_then(|route| upstream(&snapshot, route)),
         plugins: first.map(plugins).unwrap_or_default(),
     })
+}
+
+/// Whether a listener for stream routes is at the address. An address that says its port alone is at any of them.
+fn is_listened_on(document: &Document, question: &ConnectionDescription) -> bool {
+    let of_resources = document.listeners.iter().map(|listener| &listener.listen);
+    document.settings.listen.iter().chain(of_resources).any(|listen| {
+        let address = listen.address.socket_addr();
+        let is_at =
+            address.ip().is_unspecified() || question.to.ip().is_unspecified() || address.ip() == question.to.ip();
+        let protocol = listen.settings.protocol;
+        address.port() == question.to.port()
+            && is_at
+            && protocol.is_stream()
+            && protocol.transport() == question.transport
+    })
+}
+
+/// The most stream routes that are told with the reason why they do not match.
+const MOST_REJECTED: usize = 20;
+
+fn rejected(
+    document: &Document,
+    question: &ConnectionDescription,
+    server_name: Option<&str>,
+    matching: &[Box<str>],
+) -> Vec<(String, &'static str)> {
+    let named = document.stream_routes.iter().map(|route| (format!("stream_route/{}", route.id), route));
+    named
+        .filter(|(name, _)| !matching.iter().any(|known| **known == **name))
+        .take(MOST_REJECTED)
+        .map(|(name, route)| (name, reason(route, question, server_name)))
+        .collect()
+}
+
+/// The first condition of a stream route that does not hold.
+fn reason(route: &StreamRouteSpec, question: &ConnectionDescription, server_name: Option<&str>) -> &'static str {
+    let is_name = |written: &String| {
+        let written = written.to_ascii_lowercase();
+        server_name.is_some_and(|name| match written.strip_prefix('*') {
+            Some(suffix) => name.ends_with(suffix),
+            None => name == written,
+        })
+    };
+    if route.server_port.is_some_and(|port| port != question.to.port()) {
+        "another port"
+    } else if route.server_addr.is_some_and(|network| !network.contains(&question.to.ip())) {
+        "another address of the node (`server_addr`)"
+    } else if route.remote_addr.is_some_and(|network| !network.contains(&question.from)) {
+        "another address of the client (`remote_addr`)"
+    } else if !route.snis.is_empty() && server_name.is_none() {
+        "needs a server name (`--sni`)"
+    } else if !route.snis.is_empty() && !route.snis.iter().any(is_name) {
+        "another server name"
+    } else if !route.listeners.is_empty() {
+        "another listener, or an upstream of another transport"
+    } else {
+        "an upstream of another transport (`scheme`)"
+    }
 }
 
 fn upstream(snapshot: &Snapshot, route: &Route) -> Option<Box<str>> {
@@ -79,13 +146,17 @@ fn plugins(route: &Route) -> Vec<&'static str> {
 
 impl fmt::Display for ConnectionExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ConnectionExplanation { transport, matching, upstream, plugins } = self;
-        let (subject, fate) = match transport {
-            Transport::Tcp => ("connection", "is reset"),
-            Transport::Udp => ("datagram", "is dropped"),
+        let ConnectionExplanation { transport, port, is_listened_on, rejected, matching, upstream, plugins } = self;
+        let (subject, protocol, fate) = match transport {
+            Transport::Tcp => ("connection", "tcp", "is refused: with TLS by an alert, otherwise by a reset"),
+            Transport::Udp => ("datagram", "udp", "is dropped"),
         };
+        if !is_listened_on {
+            writeln!(f, "No listener with `protocol: {protocol}` is at port {port} of this address.")?;
+        }
         let Some((chosen, others)) = matching.split_first() else {
-            return writeln!(f, "No stream route takes this {subject}; it {fate}.");
+            writeln!(f, "No stream route takes this {subject}; it {fate}.")?;
+            return rejected.iter().try_for_each(|(name, reason)| writeln!(f, "  {name:<32} no match: {reason}"));
         };
         writeln!(f, "Stream routes that match:")?;
         writeln!(f, "  {chosen:<32} chosen")?;

@@ -43,11 +43,25 @@ impl Listen {
 
     /// Whether both cannot have sockets of their own: the address and the transport are the same.
     pub fn is_beside(&self, other: &Listen) -> bool {
-        let uses = |listen: &Listen, transport: Transport| {
-            listen.settings.protocol.transport() == transport || listen.http3 && transport == Transport::Udp
-        };
-        let both = |transport| uses(self, transport) && uses(other, transport);
-        self.address.is_same(other.address) && [Transport::Tcp, Transport::Udp].into_iter().any(both)
+        self.address.is_same(other.address) && self.shared_transport(other).is_some()
+    }
+
+    /// Whether one of them is for every address of the port, so that the other one cannot be opened.
+    fn is_within(&self, other: &Listen) -> bool {
+        let [one, two] = [self, other].map(|listen| listen.address.socket_addr());
+        let covers = |all: SocketAddr, one: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+        one.port() != 0
+            && one.port() == two.port()
+            && (covers(one, two) || covers(two, one))
+            && self.shared_transport(other).is_some()
+    }
+
+    fn shared_transport(&self, other: &Listen) -> Option<Transport> {
+        [Transport::Tcp, Transport::Udp].into_iter().find(|&transport| self.uses(transport) && other.uses(transport))
+    }
+
+    fn uses(&self, transport: Transport) -> bool {
+        self.settings.protocol.transport() == transport || self.http3 && transport == Transport::Udp
     }
 }
 
@@ -131,6 +145,10 @@ pub(super) fn listens(at: &NodeReader) -> Option<Vec<Listen>> {
                 "`http3` cannot be served at an address and at all addresses of the same port",
                 "keep it at one of the two: that of all addresses serves this one as well",
             ),
+            false if listens.iter().any(|other| other.is_within(&listen)) => item.report_advising(
+                "cannot be opened beside the address for all of the same port",
+                "keep one: that of all addresses serves this one as well",
+            ),
             false => listens.push(listen),
         }
     }
@@ -163,7 +181,11 @@ fn one_listen(at: &NodeReader) -> Option<Listen> {
 fn http3(fields: &MapReader, settings: ListenerSettings) -> bool {
     let Some(at) = fields.get(&LISTEN.http3).filter(|_| fields.value(&LISTEN.http3)) else { return false };
     if settings.protocol != ListenerProtocol::Https {
-        at.report_advising("is for addresses with HTTP over TLS", "add `tls: true`");
+        let advice = match settings.protocol {
+            ListenerProtocol::Http | ListenerProtocol::Http2 => "add `tls: true`",
+            _ => "leave out `protocol`, or `http3`",
+        };
+        at.report_advising("is for addresses with HTTP over TLS", advice);
     } else if settings.proxy_protocol {
         at.report_advising(
             "cannot be used with `proxy_protocol`, which is one of TCP",

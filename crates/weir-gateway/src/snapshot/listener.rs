@@ -51,6 +51,11 @@ impl ListenerProtocol {
         }
     }
 
+    /// Whether what arrives is for stream routes.
+    pub fn is_stream(self) -> bool {
+        !matches!(self, ListenerProtocol::Http | ListenerProtocol::Http2 | ListenerProtocol::Https)
+    }
+
     /// Whether connections use TLS that ends here, and need a certificate.
     pub fn uses_tls(self) -> bool {
         matches!(self, ListenerProtocol::Https | ListenerProtocol::Tls | ListenerProtocol::TlsByRoute)

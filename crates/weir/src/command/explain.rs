@@ -68,7 +68,7 @@ fn misused(problem: &str) -> ExitCode {
 
 impl Explain {
     pub fn execute(self) -> ExitCode {
-        let transport = match &*self.method {
+        let transport = match &*self.method.to_ascii_uppercase() {
             "TCP" => Some(Transport::Tcp),
             "UDP" => Some(Transport::Udp),
             _ => None,
