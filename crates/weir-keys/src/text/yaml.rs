@@ -471,6 +471,8 @@ impl Builder<'_> {
             fault.advise("the text ends too early; was it cut off?")
         } else if indent.contains('\t') {
             fault.advise("indent with spaces, not with tabs")
+        } else if info.contains("unknown anchor") {
+            fault.advise("put text that begins with `*` in quotes, such as `\"*.example.com\"`")
         } else if info.contains("unexpected character") {
             fault.advise("put text that begins with such a character in quotes")
         } else if let Some(TextPosition { line, column }) = bracket.map(|open| open.place) {
