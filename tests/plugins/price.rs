@@ -164,3 +164,46 @@ fn held_content_is_counted_without_measuring() {
     assert_eq!(policies.len(), 1, "{report:#}");
     assert_eq!((&policies[0]["policy"], &policies[0]["held_bytes"]), (&"response-rewrite".into(), &3000.into()));
 }
+
+#[test]
+fn a_service_that_fails_is_an_error_of_its_plugin_whatever_becomes_of_the_request() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let (nowhere, node) = (std::net::SocketAddr::from(([127, 0, 0, 1], 1)), origin.addr());
+    let http = format!("http://{nowhere}");
+    let route = |id: &str, plugin: &str| {
+        format!("  - {{ id: {id}, uri: /{id}, plugins: {{ {plugin} }}, upstream: {{ nodes: {{ \"{node}\": 1 }} }} }}\n")
+    };
+    let cases = [
+        ("authz", format!("ext-authz: {{ grpc_service: {{ uri: \"{http}\" }} }}"), 403),
+        ("authz-open", format!("ext-authz: {{ grpc_service: {{ uri: \"{http}\" }}, failure_mode_allow: true }}"), 200),
+        ("proc", format!("ext-proc: {{ grpc_service: {{ uri: \"{http}\" }}, status_on_error: 503 }}"), 503),
+        ("proc-open", format!("ext-proc: {{ grpc_service: {{ uri: \"{http}\" }}, failure_mode_allow: true }}"), 200),
+        ("forward", format!("forward-auth: {{ uri: \"{http}/\" }}"), 403),
+        ("forward-open", format!("forward-auth: {{ uri: \"{http}/\", allow_degradation: true }}"), 200),
+        ("policy", format!("opa: {{ host: \"{http}\", policy: a }}"), 403),
+        (
+            "count-open",
+            format!(
+                "limit-count: {{ count: 1, time_window: 60, policy: redis, redis_host: {}, redis_port: {}, allow_degradation: true }}",
+                nowhere.ip(),
+                nowhere.port()
+            ),
+            200,
+        ),
+    ];
+    let routes: String = cases.iter().map(|(id, plugin, _)| route(id, plugin)).collect();
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!("routes:\n{routes}"));
+    let mut client = gateway.client();
+    for (id, _, status) in &cases {
+        let answer = client.get(&format!("/{id}")).expect("an answer");
+        assert_eq!(answer.status, *status, "{id}");
+    }
+    for (id, plugin, _) in &cases {
+        let labels = [format!("route=\"{id}\""), format!("policy=\"{}\"", plugin.split(':').next().expect("a name"))];
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        weir_testkit::eventually("the failure is counted", DEADLINE, || {
+            gateway.metrics().sum("weir_policy_errors_total", &labels) == 1.0
+        });
+        assert_eq!(gateway.metrics().sum("weir_policy_refusals_total", &labels), 0.0, "{id}");
+    }
+}

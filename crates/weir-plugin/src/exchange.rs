@@ -102,6 +102,8 @@ struct RareParts {
     /// What an authorization service has told of the request: names and values.
     authorization_metadata: Vec<(Box<str>, Box<[u8]>)>,
     refused_by: &'static str,
+    /// What the plugin at work depends on has failed.
+    service_failed: bool,
     /// `Some` in a traced exchange.
     turns: Option<Vec<PluginTurn>>,
     carrier: Option<Rc<Exchange>>,
@@ -134,6 +136,7 @@ impl RareParts {
             personal_fields,
             authorization_metadata,
             refused_by,
+            service_failed,
             turns,
             carrier,
             time_limit,
@@ -141,7 +144,7 @@ impl RareParts {
             page,
         } = self;
         (*responder, *request_body, *held, *identity_ends_at) = (None, None, Held::default(), None);
-        (*responder_stays, *responders_collide) = (false, false);
+        (*responder_stays, *responders_collide, *service_failed) = (false, false, false);
         (*token_claims, *websocket_protocol, *shown, *refused_by, *turns) = (None, None, None, "", None);
         (*carrier, *time_limit, *response_trailers, *page) = (None, None, Trailers::default(), None);
         body_masks.clear();
@@ -713,6 +716,17 @@ impl Exchange {
 
     pub fn set_refused_by(&mut self, plugin: &'static str) {
         self.rare.get_or_insert_default().refused_by = plugin;
+    }
+
+    /// Says that something that the plugin at work depends on has failed, such as the service that it asks. This counts as an error of the
+    /// plugin, whatever becomes of the request.
+    pub fn note_service_failure(&mut self) {
+        self.rare.get_or_insert_default().service_failed = true;
+    }
+
+    /// Whether the plugin that was at work has said so.
+    pub fn take_service_failure(&mut self) -> bool {
+        self.rare.as_mut().is_some_and(|rare| std::mem::take(&mut rare.service_failed))
     }
 
     /// The request in whose content this one has come, as its client has sent it on its connection. `None` if the client has sent this

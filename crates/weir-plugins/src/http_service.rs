@@ -87,7 +87,7 @@ impl HttpService {
         path: &str,
     ) -> Result<HttpService, ConfigError> {
         let parsed = ServiceUrl::parse(url).map_err(|error| {
-            ConfigError::new(path, format!("`{url}` is not a URL: {error}; write as `http://auth.example:8080/check`"))
+            ConfigError::new(path, format!("`{url}` is not a URL: {error}; write as `http://auth.example:8080`"))
         })?;
         let verification = if verify { ServerVerification::Verify } else { ServerVerification::Skip };
         let settings =

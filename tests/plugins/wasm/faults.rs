@@ -215,3 +215,21 @@ fn wasm_plugins_are_known_to_the_commands_and_the_admin_api() {
     rig.get("/own/a");
     assert!(rig.gateway.ask_status("/policies").text().contains("routes"));
 }
+
+#[test]
+fn what_is_printed_in_pieces_is_logged_by_lines_and_does_not_hide_a_failure() {
+    // 60 times two bytes without a line break, a line break, two more bytes, and a trap.
+    let printed = "(func (export \"proxy_on_request_headers\") (param i32 i32 i32) (result i32) (local i32)
+        (i32.store (i32.const 64) (i32.const 80)) (i32.store (i32.const 68) (i32.const 2))
+        (i32.store16 (i32.const 80) (i32.const 0x6261))
+        (loop (drop (call $fd_write (i32.const 2) (i32.const 64) (i32.const 1) (i32.const 72)))
+          (local.set 3 (i32.add (local.get 3) (i32.const 1))) (br_if 0 (i32.lt_u (local.get 3) (i32.const 60))))
+        (i32.store16 (i32.const 80) (i32.const 0x630a))
+        (drop (call $fd_write (i32.const 2) (i32.const 64) (i32.const 1) (i32.const 72)))
+        unreachable)";
+    let rig = WasmRig::of(printed);
+    assert_eq!(rig.get("/own/a").status, 500);
+    let log = rig.gateway.wait_stderr("the failure", |log| log.contains("it has failed"));
+    assert!(log.contains(&format!("plugin own of route/own: {}\n", "ab".repeat(60))), "{log}");
+    assert!(log.contains("plugin own of route/own: c\n"), "{log}");
+}

@@ -111,7 +111,7 @@ impl<'a> Plugins<'a> {
             Ok(Flow::Wait(waiting)) => Box::pin(until_client_disconnects(guarded_wait(waiting), poll_leave)).await,
             Err(stop) => Err(stop),
         };
-        end.inspect_err(|stop| self.pricing.stopped(link, exchange, *stop))
+        self.pricing.ended(link, exchange, end)
     }
 
     /// `Err(Stop::Answered)`: a plugin has replaced the response, and those after it have seen the new one.

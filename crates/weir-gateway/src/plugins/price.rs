@@ -93,12 +93,28 @@ impl<'a> Pricing<'a> {
     #[cold]
     pub(super) fn stopped(self, link: &Link, exchange: &mut ServedExchange, stop: Stop) {
         exchange.set_refused_by(link.name);
+        let has_failed = exchange.take_service_failure();
         let Some(price) = self.price(link, exchange) else { return };
         match stop {
+            _ if has_failed => price.errors.increment(),
             Stop::Internal | Stop::Respond(500) => price.errors.increment(),
             Stop::Answered | Stop::Respond(_) => price.refusals.increment(),
             _ => {}
         }
+    }
+
+    /// Counts how a plugin has ended that may have asked a service: a failure counts also if the request goes on.
+    pub(super) fn ended(self, link: &Link, exchange: &mut ServedExchange, end: Result<(), Stop>) -> Result<(), Stop> {
+        match end {
+            Err(stop) => self.stopped(link, exchange, stop),
+            Ok(()) if exchange.take_service_failure() => {
+                if let Some(price) = self.price(link, exchange) {
+                    price.errors.increment();
+                }
+            }
+            Ok(()) => {}
+        }
+        end
     }
 
     /// Counts that a plugin is asked what it wants of a message's content.
@@ -132,7 +148,7 @@ impl<'a> Pricing<'a> {
             Ok(Flow::Wait(waiting)) => self.attend(price, guarded_wait(waiting), poll_leave).await,
             Err(stop) => Err(stop),
         };
-        end.inspect_err(|stop| self.stopped(link, exchange, *stop))
+        self.ended(link, exchange, end)
     }
 
     /// Wraps the filter so that its cost is recorded, if the exchange is measured.

@@ -165,6 +165,7 @@ impl ExternalAuthorizer {
             }
             Err(CheckFailure::Request) => Err(Stop::Respond(400)),
             Err(failure) => {
+                exchange.note_service_failure();
                 self.failures.error(format_args!("ext-authz: {}: {failure}", self.service().name()));
                 self.fail(exchange, failure)
             }

@@ -340,6 +340,7 @@ impl ForwardAuthorizer {
                 self.carry_out(exchange, &answer)
             }
             Err(failure) => {
+                exchange.note_service_failure();
                 self.failures.error(format_args!("forward-auth: {}: {failure}", self.service.name()));
                 match self.allow_degradation {
                     // The service has not set its fields, so those of the client must not be forwarded.

@@ -275,7 +275,8 @@ impl LdapAuthenticator {
             return self.outcome.admit_or_refuse(exchange, WRONG);
         }
         let distinguished = self.distinguished(&name);
-        if !self.is_right(exchange.client.addr, &distinguished, &password).await? {
+        let answer = self.is_right(exchange.client.addr, &distinguished, &password).await;
+        if !answer.inspect_err(|_| exchange.note_service_failure())? {
             return self.outcome.admit_or_refuse(exchange, WRONG);
         }
         let Some(credential) = self.names.0.get(&*distinguished) else {

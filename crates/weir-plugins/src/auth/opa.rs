@@ -124,7 +124,7 @@ struct OpaAuthorizer {
 impl Plugin for OpaAuthorizer {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(async move {
-            let decision = self.query(exchange).await?;
+            let decision = self.query(exchange).await.inspect_err(|_| exchange.note_service_failure())?;
             if decision.is_allowed { self.admit(exchange, &decision) } else { Err(refuse(exchange, &decision)) }
         }))
     }

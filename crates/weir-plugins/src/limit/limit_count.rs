@@ -376,7 +376,7 @@ impl Plugin for RedisLimitCount {
                             return Err(refusal.send(exchange));
                         }
                     }
-                    Err(NoRedisAnswer) if *allow_degradation => {}
+                    Err(NoRedisAnswer) if *allow_degradation => exchange.note_service_failure(),
                     Err(NoRedisAnswer) => return Err(Stop::Respond(500)),
                 }
             }

@@ -148,6 +148,7 @@ impl ExternalProcessor {
         }
         let mut modes = terms.modes.of(exchange);
         let Some(metadata) = terms.service.metadata(exchange) else {
+            exchange.note_service_failure();
             return terms.fail(&ProcessorFailure::Field);
         };
         let call = terms.service.call(PATH, metadata);
@@ -180,10 +181,18 @@ impl ExternalProcessor {
         HttpHeaders { headers: Some(headers), end_of_stream }
     }
 
-    async fn open(&self, exchange: &Exchange, call: &Request<()>, modes: &SentModes) -> Result<ProcessorSession, Stop> {
+    async fn open(
+        &self,
+        exchange: &mut Exchange,
+        call: &Request<()>,
+        modes: &SentModes,
+    ) -> Result<ProcessorSession, Stop> {
         match ProcessorSession::open(&self.0, call, self.0.first_message(exchange, modes)).await {
             Ok(session) => Ok(session),
-            Err(failure) => self.0.fail(&failure).map(|()| ProcessorSession::closed(&self.0)),
+            Err(failure) => {
+                exchange.note_service_failure();
+                self.0.fail(&failure).map(|()| ProcessorSession::closed(&self.0))
+            }
         }
     }
 
@@ -201,7 +210,10 @@ impl ExternalProcessor {
             match session.try_ask(ProcessedDirection::Request, RequestPart::RequestHeaders(head.clone())).await {
                 Ok(answer) => return Ok((session, answer)),
                 Err(AskEnd::Failure(ProcessorFailure::Call(CallError::Broken { .. }))) if is_first => is_first = false,
-                Err(AskEnd::Failure(failure)) => return session.fail(&failure).map(|()| (session, None)),
+                Err(AskEnd::Failure(failure)) => {
+                    exchange.note_service_failure();
+                    return session.fail(&failure).map(|()| (session, None));
+                }
                 Err(AskEnd::End(ProcessingEnd::Stop(stop))) => return Err(stop),
                 Err(AskEnd::End(ProcessingEnd::Immediate(answer))) => {
                     return match immediate::send_early(*answer, &self.0.mutations, exchange) {
@@ -209,7 +221,10 @@ impl ExternalProcessor {
                             session.finish();
                             Err(stop)
                         }
-                        Err(failure) => session.fail(&failure).map(|()| (session, None)),
+                        Err(failure) => {
+                            exchange.note_service_failure();
+                            session.fail(&failure).map(|()| (session, None))
+                        }
                     };
                 }
             }
@@ -232,11 +247,13 @@ impl ExternalProcessor {
             Ok(())
         });
         if let Err(bad) = applied {
+            exchange.note_service_failure();
             session.fail(&ProcessorFailure::Mutation(bad))?;
             return Ok(HeadDecision::default());
         }
         if let Some(changed) = mode_override.filter(|_| self.0.allows_override) {
             if let Err(number) = modes.override_after_request(&changed) {
+                exchange.note_service_failure();
                 session.fail(&ProcessorFailure::Mode(number))?;
             }
             *modes = modes.of(exchange);

@@ -74,9 +74,9 @@ impl OpenidAuthenticator {
         match tokio::time::timeout(timeout, self.admit(exchange, token)).await {
             Ok(Ok(())) => {}
             Ok(Err(TokenRejection::Token(fault))) => self.refuse_or_pass(exchange, Some(fault))?,
-            Ok(Err(TokenRejection::Trouble(trouble))) => return Err(self.fail(&trouble.to_string())),
+            Ok(Err(TokenRejection::Trouble(trouble))) => return Err(self.fail(exchange, &trouble.to_string())),
             Ok(Err(TokenRejection::Stop(stop))) => return Err(stop),
-            Err(_) => return Err(self.fail(&format!("no answer within {} ms", timeout.as_millis()))),
+            Err(_) => return Err(self.fail(exchange, &format!("no answer within {} ms", timeout.as_millis()))),
         }
         // However the request was admitted: who has the cookies has the session.
         self.login.as_ref().map_or(Ok(()), |login| login.cookies.hide(exchange))
@@ -125,7 +125,8 @@ impl OpenidAuthenticator {
     }
 
     /// Logs the failure, and refuses the request with 503.
-    fn fail(&self, why: &str) -> Stop {
+    fn fail(&self, exchange: &mut Exchange, why: &str) -> Stop {
+        exchange.note_service_failure();
         self.failures.error(format_args!("openid-connect: {}: {why}", self.provider.name()));
         Stop::Respond(503)
     }

@@ -175,7 +175,7 @@ impl RedisConnLimiter {
                     hold(&self.held, permit);
                     pauses = (count.max(0).unsigned_abs() / conn).max(pauses);
                 }
-                Err(NoRedisAnswer) if *allow_degradation => {}
+                Err(NoRedisAnswer) if *allow_degradation => exchange.note_service_failure(),
                 Err(NoRedisAnswer) => return Err(Stop::Respond(500)),
             }
         }

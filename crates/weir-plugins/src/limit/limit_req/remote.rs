@@ -29,7 +29,10 @@ impl Plugin for RedisReqLimiter {
                     let wait = Duration::from_micros(wait_us.max(0).unsigned_abs());
                     if self.bucket.waits { delayed(wait).finish().await } else { Ok(()) }
                 }
-                Err(NoRedisAnswer) if self.allow_degradation => Ok(()),
+                Err(NoRedisAnswer) if self.allow_degradation => {
+                    exchange.note_service_failure();
+                    Ok(())
+                }
                 Err(NoRedisAnswer) => Err(Stop::Respond(500)),
             }
         }))
