@@ -336,8 +336,42 @@ fn a_file_that_vanishes_does_not_keep_other_resources_from_changing() {
     assert_eq!(site.gateway.get("/second").text(), "second");
     let told = json_of(&site.validate(&json!({"routes": [fixed("third")]})));
     assert_eq!(told, json!({}), "it is no finding about other resources");
-    let warnings = || site.gateway.status()["configuration"]["warnings"].to_string();
-    eventually("the file is missed", DEADLINE, || warnings().contains("cannot be read"));
+    // Either the change has found it, or the node has noticed by itself.
+    let told = || site.gateway.status()["configuration"].to_string();
+    eventually("the file is missed", DEADLINE, || told().contains("cannot be read"));
+}
+
+#[test]
+fn a_certificate_stays_in_use_until_its_key_has_followed_and_is_refused_at_a_start_without_it() {
+    let (directory, authority) = (TempDir::new(), Authority::of_tests());
+    let (of_all, first, second) =
+        (authority.identity(&["other.test"]), authority.identity(&["a.test"]), authority.identity(&["a.test"]));
+    let (cert, key) = (directory.write("a.pem", &first.certificate), directory.write("a.key", &first.key));
+    let mut site = Site::start("", &directory);
+    let in_files = json!({"id": "a", "snis": ["a.test"], "cert": cert, "key": key});
+    let wide = json!({"id": "all", "snis": ["*"], "cert": of_all.certificate, "key": of_all.key});
+    assert!(verdict(&site.put(&json!({"ssls": [in_files, wide], "routes": [fixed("alive")]}), false)).0);
+    let tls = TlsClient::trusting(authority);
+    let is_served = |gateway: &Gateway| Client::connect_tls(gateway.tls_addr(), &tls, "a.test").is_ok();
+    assert!(is_served(&site.gateway));
+    directory.write("a.pem", &second.certificate);
+    let refused = || site.gateway.status()["configuration"]["last_error"].to_string();
+    eventually("the reload is refused", DEADLINE, || refused().contains("ssls/a"));
+    assert!(is_served(&site.gateway), "the old one is presented");
+    directory.write("a.key", &second.key);
+    eventually("both are taken", DEADLINE, || refused() == "null");
+    assert!(is_served(&site.gateway));
+    site.gateway.signal(Signal::TERM);
+    site.gateway.wait_exit(DEADLINE);
+    std::fs::remove_file(directory.path().join("a.key")).expect("it is there");
+    let site = Site::start("", &directory);
+    let shown = |name: &str| Client::connect_tls(site.gateway.tls_addr(), &TlsClient::trusting(authority), name);
+    let error = shown("a.test").err().expect("the entry for all names does not take its place").to_string();
+    assert!(error.contains("nrecognized"), "{error}");
+    let mut other = shown("other.test").expect("the entry for all is served");
+    assert_eq!(other.get("/alive").expect("an answer").status, 200);
+    let elsewhere = other.ask("GET /alive HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("an answer");
+    assert_eq!(elsewhere.status, 421, "its requests are refused on connections for other names");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_file_that_appears_brings_its_resource_back() {
 
     fs::remove_file(&list).expect("it is there");
     let gateway = weir().start(&kept_in(&directory));
-    assert_eq!(gateway.get("/r").status, 404);
+    assert_eq!(gateway.get("/r").status, 503);
     let warnings = || gateway.status()["configuration"]["warnings"].to_string();
     assert!(warnings().contains("routes/r: upstream.nodes_file"), "{}", warnings());
     fs::write(&list, "[{}]").expect("a file");
@@ -95,4 +95,111 @@ fn a_refused_file_is_not_read_again_for_each_change_of_a_resource() {
         eventually("it has expired", DEADLINE, || gateway.get("/r").status == 404);
     }
     assert_eq!(state(&gateway)["last_error"], refused);
+}
+
+/// A node with a file of its own that resources may read, with a wider route.
+fn guarded(directory: &TempDir, resources: &[(&str, serde_json::Value)]) -> Gateway {
+    let gateway = weir().start(&kept_in(directory));
+    let mut api = Api::of(&gateway);
+    let origin = json!({"uri": "/*", "plugins": {"mocking": {"response_example": "wide"}}});
+    api.put("routes/wide", &origin.to_string());
+    for (key, value) in resources {
+        let answer = api.put(key, &value.to_string());
+        assert!(answer.status < 300, "{key}: {}", answer.text());
+    }
+    gateway
+}
+
+#[test]
+fn what_is_set_aside_at_a_start_is_closed_and_no_wider_route_takes_its_requests() {
+    let directory = TempDir::new();
+    let users = json!({"basic-auth": {"users": [{"username": "a", "password": "$env://WEIR_TEST_PASSWORD"}]}});
+    let answer = json!({"response_example": "guarded"});
+    let with_mocking = |mut plugins: serde_json::Value| {
+        plugins["mocking"] = answer.clone();
+        plugins
+    };
+    let text = format!("{}resource_env: [WEIR_TEST_PASSWORD]\n", kept_in(&directory));
+    let mut gateway = weir().env("WEIR_TEST_PASSWORD", "a-password-of-some-length").start(&text);
+    let mut api = Api::of(&gateway);
+    let resources = [
+        ("routes/wide", json!({"uri": "/*", "plugins": {"mocking": {"response_example": "wide"}}})),
+        ("plugin_configs/pc", json!({"plugins": users})),
+        ("services/sv", json!({"plugins": with_mocking(users.clone()), "hosts": ["sv.test"]})),
+        ("routes/own", json!({"uri": "/own", "plugins": with_mocking(users.clone())})),
+        ("routes/pc", json!({"uri": "/pc", "plugin_config_id": "pc", "plugins": {"mocking": answer}})),
+        ("routes/sv", json!({"uri": "/sv", "service_id": "sv"})),
+    ];
+    for (key, value) in &resources {
+        let put = api.put(key, &value.to_string());
+        assert!(put.status < 300 && put.headers.get("x-weir-set-aside").is_none(), "{key}: {}", put.text());
+    }
+    let status = |gateway: &Gateway, path: &str, host: &str| {
+        gateway.client().ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).expect("an answer").status
+    };
+    let asked = [("/own", "h"), ("/pc", "h"), ("/sv", "sv.test")];
+    for (path, host) in asked {
+        assert_eq!(status(&gateway, path, host), 401, "{path}");
+    }
+    assert_eq!(status(&gateway, "/sv", "h"), 200, "the route of the service is for its hosts");
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+
+    let mut gateway = weir().start(&text);
+    for (path, host) in asked {
+        assert_eq!(status(&gateway, path, host), 503, "{path}");
+    }
+    assert_eq!(status(&gateway, "/sv", "h"), 200, "a closed route is for the same hosts");
+    assert_eq!(status(&gateway, "/other", "h"), 200);
+    let mut api = Api::of(&gateway);
+    let put = api.put("global_rules/g", &json!({"plugins": users}).to_string());
+    assert_eq!(put.headers.get("x-weir-set-aside"), Some("global_rules/g"), "{}", put.text());
+    assert_eq!(status(&gateway, "/other", "h"), 503, "a rule that protects all closes all");
+    api.delete("global_rules/g");
+    assert_eq!(status(&gateway, "/other", "h"), 200);
+    gateway.signal(Signal::TERM);
+    gateway.wait_exit(DEADLINE);
+
+    let gateway = weir().env("WEIR_TEST_PASSWORD", "a-password-of-some-length").start(&text);
+    for (path, host) in asked {
+        assert_eq!(status(&gateway, path, host), 401, "{path}");
+    }
+}
+
+#[test]
+fn a_forced_deletion_closes_what_refers_to_it() {
+    let directory = TempDir::new();
+    let gateway = guarded(
+        &directory,
+        &[
+            ("plugin_configs/pc", json!({"plugins": {"key-auth": {}}})),
+            (
+                "routes/pc",
+                json!({"uri": "/pc", "plugin_config_id": "pc", "plugins": {"mocking": {"response_example": "r"}}}),
+            ),
+        ],
+    );
+    assert_eq!(gateway.get("/pc").status, 401);
+    let answer = Api::of(&gateway).delete("plugin_configs/pc?force=true");
+    assert_eq!(answer.headers.get("x-weir-set-aside"), Some("routes/pc"));
+    assert_eq!(gateway.get("/pc").status, 503);
+    assert_eq!(gateway.get("/other").status, 200);
+}
+
+#[test]
+fn a_plugin_that_the_file_does_not_allow_any_more_closes_its_routes() {
+    let directory = TempDir::new();
+    let gateway = guarded(
+        &directory,
+        &[("routes/own", json!({"uri": "/own", "plugins": {"key-auth": {}, "mocking": {"response_example": "r"}}}))],
+    );
+    assert_eq!(gateway.get("/own").status, 401);
+    let text = kept_in(&directory);
+    gateway.replace_file(&format!("{text}plugins: [{{ name: mocking }}]\n"));
+    let state = |gateway: &Gateway| gateway.status()["configuration"].clone();
+    eventually("it is closed", DEADLINE, || gateway.get("/own").status == 503);
+    assert!(state(&gateway)["warnings"].to_string().contains("routes/own"), "{}", state(&gateway));
+    assert_eq!(gateway.get("/other").status, 200);
+    gateway.replace_file(&text);
+    eventually("it is back", DEADLINE, || gateway.get("/own").status == 401);
 }

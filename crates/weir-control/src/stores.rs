@@ -10,6 +10,7 @@
 
 mod beside;
 pub mod checker;
+mod closed;
 mod disk_copy;
 pub mod embedded;
 mod encrypted;

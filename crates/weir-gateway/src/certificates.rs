@@ -42,12 +42,13 @@ pub trait ChallengeCertificates: std::fmt::Debug + Send + Sync {
 /// All certificates of a configuration.
 #[derive(Default, Debug)]
 pub struct Certificates {
-    all: Vec<Arc<Certificate>>,
+    /// `None`: handshakes for the names are refused.
+    all: Vec<Option<Arc<Certificate>>>,
     exact: HashMap<Box<str>, usize>,
     /// Keyed by the part after `*.`.
     wildcard: HashMap<Box<str>, usize>,
     default: Option<usize>,
-    /// Some certificate requires client certificates, so the hosts of requests must be checked.
+    /// Some certificate requires client certificates, or some name is refused, so the hosts of requests must be checked.
     proof: bool,
     prover: Option<Arc<dyn ChallengeCertificates>>,
     /// By the ids of listeners that have certificates of their own.
@@ -65,9 +66,26 @@ impl Certificates {
         certificate: Certificate,
         names: impl Iterator<Item = &'n str>,
     ) -> Result<(), Vec<usize>> {
-        let number = self.all.len();
         self.proof |= certificate.proof.is_some();
-        self.all.push(Arc::new(certificate));
+        self.add_names(Some(Arc::new(certificate)), names)
+    }
+
+    /// Refuses handshakes for names, and requests to them on connections for other names.
+    ///
+    /// # Errors
+    /// As [`Certificates::add`].
+    pub fn refuse<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<(), Vec<usize>> {
+        self.proof = true;
+        self.add_names(None, names)
+    }
+
+    fn add_names<'n>(
+        &mut self,
+        certificate: Option<Arc<Certificate>>,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Result<(), Vec<usize>> {
+        let number = self.all.len();
+        self.all.push(certificate);
         let mut taken = Vec::new();
         for (index, name) in names.enumerate() {
             let before = match (name, name.strip_prefix("*.")) {
@@ -98,32 +116,31 @@ impl Certificates {
 
     /// The certificate for a name in lower case: of that name, of the wildcard that covers it, or the default.
     pub fn find(&self, name: Option<&str>) -> Option<&Arc<Certificate>> {
-        name.and_then(|name| self.own(name)).or_else(|| self.default())
+        self.all[name.and_then(|name| self.own(name)).or(self.default)?].as_ref()
     }
 
     /// The certificate whose requirement of client certificates holds for requests to a host in lower case. Wildcards in the
     /// `hosts` of routes stand for any number of labels, so a host that no certificate covers belongs to the nearest wildcard
     /// above it that requires client certificates, however many labels are between them.
     pub fn governing(&self, host: &str) -> Option<&Arc<Certificate>> {
-        self.own(host).or_else(|| self.above(host)).or_else(|| self.default())
+        self.all[self.governing_number(host)?].as_ref()
     }
 
-    /// The certificate of the name itself, or of the wildcard one label above it.
-    fn own(&self, name: &str) -> Option<&Arc<Certificate>> {
+    fn governing_number(&self, host: &str) -> Option<usize> {
+        self.own(host).or_else(|| self.above(host)).or(self.default)
+    }
+
+    /// The number of the certificate of the name itself, or of the wildcard one label above it.
+    fn own(&self, name: &str) -> Option<usize> {
         let exact = self.exact.get(name);
-        let number = exact.or_else(|| name.split_once('.').and_then(|(_, rest)| self.wildcard.get(rest)));
-        number.map(|&number| &self.all[number])
+        exact.or_else(|| name.split_once('.').and_then(|(_, rest)| self.wildcard.get(rest))).copied()
     }
 
-    /// The certificate of the nearest wildcard at least two labels above the name that requires client certificates.
-    fn above(&self, name: &str) -> Option<&Arc<Certificate>> {
+    /// That of the nearest wildcard at least two labels above the name that requires client certificates, or is refused.
+    fn above(&self, name: &str) -> Option<usize> {
         let ends = name.match_indices('.').skip(1).map(|(dot, _)| &name[dot + 1..]);
-        let mut all = ends.filter_map(|end| self.wildcard.get(end).map(|&number| &self.all[number]));
-        all.find(|certificate| certificate.proof.is_some())
-    }
-
-    fn default(&self) -> Option<&Arc<Certificate>> {
-        self.default.map(|number| &self.all[number])
+        let mut all = ends.filter_map(|end| self.wildcard.get(end).copied());
+        all.find(|&number| self.all[number].as_ref().is_none_or(|certificate| certificate.proof.is_some()))
     }
 
     /// From now on `prover` answers the validations of authorities.
@@ -156,11 +173,15 @@ impl Certificates {
     fn admit_proved(&self, host: &[u8], path: &[u8], tls: &Tls) -> Admission {
         // Hosts are ASCII (`weir_proto::authority`).
         let host = std::str::from_utf8(host).unwrap_or_default();
+        let admission = |number: usize| match &self.all[number] {
+            Some(certificate) => certificate.admit(path, tls),
+            None => Admission::Misdirected,
+        };
         if let Some(own) = self.own(host) {
-            return own.admit(path, tls);
+            return admission(own);
         }
-        let required = [self.governing(host), self.find(tls.server_name.as_deref())];
-        let mut admissions = required.into_iter().flatten().map(|certificate| certificate.admit(path, tls));
+        let of_name = tls.server_name.as_deref().and_then(|name| self.own(name)).or(self.default);
+        let mut admissions = [self.governing_number(host), of_name].into_iter().flatten().map(admission);
         admissions.find(|admission| *admission != Admission::Admitted).unwrap_or(Admission::Admitted)
     }
 

@@ -106,13 +106,25 @@ impl Compiler<'_> {
     pub(super) fn certificates(&self) -> Certificates {
         let mut all = Certificates::default();
         for written in self.document.ssls.iter().filter(|written| written.enabled && !written.for_upstreams) {
-            let Some(certificate) = self.certificate(written) else { continue };
+            let certificate = match written.refuses {
+                true => None,
+                false => {
+                    let Some(certificate) = self.certificate(written) else { continue };
+                    Some(certificate)
+                }
+            };
             self.warn_of_missing_listeners(&written.origin, &written.listeners);
             let listeners: Vec<&str> = written.listeners.iter().map(|listener| &*listener.id).collect();
-            let names = || written.names.iter().map(|name| &*name.name);
+            let add = |to: &mut Certificates| {
+                let names = written.names.iter().map(|name| &*name.name);
+                match &certificate {
+                    Some(certificate) => to.add(certificate.clone(), names),
+                    None => to.refuse(names),
+                }
+            };
             let taken = match &*listeners {
-                [] => all.add(certificate, names()),
-                named => named.iter().try_for_each(|id| all.of_listener_mut(id).add(certificate.clone(), names())),
+                [] => add(&mut all),
+                named => named.iter().try_for_each(|id| add(all.of_listener_mut(id))),
             };
             for index in taken.err().unwrap_or_default() {
                 let name = &written.names[index];

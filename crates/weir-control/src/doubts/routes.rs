@@ -39,10 +39,13 @@ pub(super) fn indistinguishable(doubts: &Doubts, most_pairs: usize) {
     }
 }
 
-/// `None` for a route without conditions on the client's address and on variables.
+/// `None` for a route without conditions on the client's address, the listener and variables.
 fn conditions(route: &RouteSpec) -> Option<Fingerprint> {
     let vars = route.vars.as_ref().map(ToString::to_string);
-    (vars.is_some() || !route.remote_addrs.is_empty()).then(|| Fingerprint::of((vars, &route.remote_addrs)))
+    let mut listeners: Vec<&str> = route.listeners.iter().map(|listener| &*listener.id).collect();
+    listeners.sort_unstable();
+    let has_some = vars.is_some() || !route.remote_addrs.is_empty() || !listeners.is_empty();
+    has_some.then(|| Fingerprint::of((vars, &route.remote_addrs, listeners)))
 }
 
 fn takes_all_methods(earlier: &RouteSpec, route: &RouteSpec) -> bool {

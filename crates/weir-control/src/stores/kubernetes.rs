@@ -53,7 +53,7 @@ pub(super) fn follow(
     opening.start(name, (Box::new(reporting), None), (told, ADVICE), move |copy| runtime.block_on(copy.keep()))
 }
 
-const ADVICE: &str = "check `store.kubernetes` and the rights of the credentials, then start the node again; a node that has read the \
+const ADVICE: &str = "check the settings below `kubernetes` and the rights of the credentials, then start the node again; a node that has read the \
                       objects once starts without the API server, from the copy in its data directory (`data_dir`)";
 
 /// The runtime of the thread, and the API server.
@@ -68,7 +68,7 @@ fn connect(settings: &KubernetesSettings, beside: &Path) -> Result<(tokio::runti
         },
     };
     let server = runtime.block_on(ApiServer::new(&access)).map_err(|error| {
-        StoreFailure::new(format!("the cluster cannot be used: {error}"), "check `store.kubernetes`")
+        StoreFailure::new(format!("the cluster cannot be used: {error}"), "check the settings below `kubernetes`")
     })?;
     Ok((runtime, server))
 }

@@ -13,14 +13,22 @@ const MOST_ROUNDS: usize = 64;
 
 /// Which faulty resources may be set aside so that the others are served.
 pub(super) enum SettlePolicy {
-    /// Any: at start, when a file changes, when other nodes have changed resources, and when resources expire.
+    /// Any: at start, when other nodes have changed resources, and when resources expire.
     Any,
+    /// When the node loads again: those that were set aside before, and those that the node's file does not allow any more. A file or a
+    /// secret that changes beneath resources that are served takes nothing away.
+    Kept { before: BTreeSet<ResourceKey> },
     /// A change of this node: those that were set aside before it, with `forced` all that it does not touch, and those that lack
     /// only something outside of the configuration (see [`FaultCause`]). Faults in the text of the change are its author's.
     Change { before: BTreeSet<ResourceKey>, forced: bool },
 }
 
 impl SettlePolicy {
+    /// What is served now stays so if something outside has changed: the new state is refused then.
+    pub(super) fn of_reload(trial: &ChangeTrial) -> SettlePolicy {
+        SettlePolicy::Kept { before: trial.set_aside().keys().cloned().collect() }
+    }
+
     pub(super) fn of_change(trial: &ChangeTrial, forced: bool) -> SettlePolicy {
         SettlePolicy::Change { before: trial.set_aside().keys().cloned().collect(), forced }
     }
@@ -43,6 +51,7 @@ impl SettlePolicy {
         };
         match self {
             SettlePolicy::Any => true,
+            SettlePolicy::Kept { before } => before.contains(key) || !faults.iter().any(|fault| is_outside(&fault)),
             SettlePolicy::Change { before, forced } => {
                 !trial.touches(key) && (*forced || before.contains(key)) || faults.iter().all(lacks)
             }

@@ -5,6 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use super::closed::closed;
 use super::live::{LiveResources, LiveState, ResourceEdit, exchanged, now_ms};
 use super::read_lists::is_long;
 use super::resources::{
@@ -168,34 +171,51 @@ impl ChangeTrial {
         }
     }
 
-    /// Sets these resources aside: the texts last served are used instead, or what the store says; nothing if that is faulty as well.
+    /// Sets these resources aside: what takes their places is served instead, or what comes next if that is faulty as well.
     pub(super) fn leave_out(&mut self, faulty: BTreeMap<ResourceKey, Diagnostic>) {
         for (key, fault) in faulty {
-            let text = self.view().get(&key).map(|resource| Arc::clone(&resource.json));
-            let ServedForm { set_aside, instead, unread, last_good, .. } = &mut self.form;
+            let text = self.view().get(&key).map(|resource| Arc::clone(&resource.json)).unwrap_or_default();
+            let mut substitutes = self.substitutes(&key, &text).into_iter();
+            let ServedForm { set_aside, instead, unread, .. } = &mut self.form;
             unread.insert(key.clone());
-            let store = self.live.store();
-            let good = last_good.get(&key).filter(|_| self.set.all.contains_key(&key));
-            if set_aside.contains_key(&key) {
-                // What is served instead is faulty, too: the store may know something to serve in place of the last good text.
-                let last = good.map(|good| store.substitute(&key, good));
-                match (last, instead.remove(&key)) {
-                    (Some(Substitute::Text(last)), Some(faulty)) if last != faulty => instead.insert(key, last),
-                    _ => None,
-                };
-                continue;
-            }
-            let fault = store.told(&key, text.as_deref().unwrap_or_default(), fault);
-            let substitute = match store.substitute(&key, text.as_deref().unwrap_or_default()) {
-                Substitute::Last => good.cloned(),
-                Substitute::Nothing => None,
-                Substitute::Text(text) => Some(text),
+            let next = match (set_aside.contains_key(&key), instead.remove(&key)) {
+                (false, _) => substitutes.next(),
+                (true, None) => None,
+                (true, Some(faulty)) => substitutes.skip_while(|other| *other != faulty).find(|other| *other != faulty),
             };
-            if let Some(substitute) = substitute {
-                instead.insert(key.clone(), substitute);
+            if let Some(next) = next {
+                instead.insert(key.clone(), next);
             }
-            set_aside.insert(key, fault);
+            set_aside.entry(key).or_insert_with_key(|key| self.live.store().told(key, &text, fault));
         }
+    }
+
+    /// What may be served in place of a resource with this text, the best first: its last good text or what the store says, and then a
+    /// form that refuses what it is for.
+    fn substitutes(&self, key: &ResourceKey, text: &str) -> Vec<Arc<str>> {
+        let store = self.live.store();
+        let good = self.form.last_good.get(key).filter(|_| self.set.all.contains_key(key));
+        match store.substitute(key, text) {
+            Substitute::Nothing => Vec::new(),
+            Substitute::Text(substitute) => {
+                let of_good = good.and_then(|good| match store.substitute(key, good) {
+                    Substitute::Text(substitute) => Some(substitute),
+                    Substitute::Last | Substitute::Nothing => None,
+                });
+                [Some(substitute), of_good].into_iter().flatten().collect()
+            }
+            Substitute::Last => {
+                let closed = |text: &str| closed(key.list(), text, |service| self.hosts_of(service));
+                let all =
+                    [good.cloned(), closed(text).map(Arc::from), good.and_then(|good| closed(good)).map(Arc::from)];
+                all.into_iter().flatten().collect()
+            }
+        }
+    }
+
+    /// The `hosts` of a service.
+    fn hosts_of(&self, service: &str) -> Option<Value> {
+        self.view().get(&ResourceKey::new("services", service))?.value().get("hosts").cloned()
     }
 
     /// Commits the changes to the store, if there are any, and what is served and set aside to the live resources. Returns the

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::checker::ResourceChecker;
 use super::live::LiveResources;
 use super::loader::{DocumentInputs, DocumentLoader, LoadedDocument};
+use super::settle::SettlePolicy;
 use super::source::Wake;
 use super::store::StoreFailure;
 use super::writes::{QueuedWrite, ResourceWriter};
@@ -23,6 +24,7 @@ use crate::publish::Publisher;
 use crate::store_state::StoreState;
 
 pub use changes::publish_first;
+use changes::publish_loaded;
 use expiry::ExpiryReminders;
 use queue::WriteQueue;
 
@@ -326,6 +328,7 @@ impl Watching {
             self.loader.distrust_secrets();
         }
         let mut trial = self.loader.live().map(LiveResources::begin);
+        let policy = trial.as_ref().map_or(SettlePolicy::Any, SettlePolicy::of_reload);
         if let Some(trial) = &mut trial {
             trial.retry_set_aside();
         }
@@ -347,7 +350,7 @@ impl Watching {
             self.publisher.refuse(vec![incomplete.clone()]);
             return;
         }
-        if let Ok((loaded, _)) = publish_first(&mut self.loader, loaded, &self.publisher) {
+        if let Ok((loaded, _)) = publish_loaded(&mut self.loader, loaded, &self.publisher, &policy) {
             self.inputs.clone_from(&loaded.inputs);
             self.accept(loaded);
         }

@@ -197,11 +197,24 @@ struct RouteConditions {
 fn conditions(conversion: &mut DocumentConversion, route: &DocumentValue) -> RouteConditions {
     let mut conditions = RouteConditions::default();
     let hosts: Vec<String> = route.texts("hosts").iter().map(|host| host.to_ascii_lowercase()).collect();
-    if hosts.iter().any(|host| host.ends_with(".*") || host.contains(':')) {
-        conversion.lost(route, "`hosts` with a port or a wildcard at the end; the route answers with 503");
+    if hosts.iter().any(|host| host.contains(':')) {
+        conversion.lost(route, "`hosts` with a port: the route is for every port, and answers with 503");
         conditions.closed = true;
+    }
+    let hosts: Vec<&str> = hosts.iter().map(|host| host.split(':').next().unwrap_or_default()).collect();
+    if hosts.iter().any(|host| host.ends_with(".*")) {
+        conversion.differs(route, "`hosts` with a wildcard at the end: a route with a plain host takes precedence");
+        let pattern = |host: &&str| format!("^{}$", regex_quoted(host).replace("\\*", ".+"));
+        let patterns: Vec<String> = hosts.iter().map(pattern).collect();
+        conditions.vars.push(Yaml::texts(["host", "~*", &patterns.join("|")]));
+        conditions.priority += RULE_PRIORITY;
     } else if !hosts.is_empty() {
         conditions.members.push(("hosts".to_owned(), Yaml::texts(hosts)));
+    }
+    let snis = route.texts("snis");
+    if !snis.is_empty() {
+        conditions.vars.push(Yaml::List(vec![Yaml::text("ssl_server_name"), Yaml::text("in"), Yaml::texts(&snis)]));
+        conditions.priority += RULE_PRIORITY;
     }
     let methods = route.texts("methods");
     if !methods.is_empty() {
@@ -225,11 +238,13 @@ fn conditions(conversion: &mut DocumentConversion, route: &DocumentValue) -> Rou
         conditions.priority += RULE_PRIORITY;
     }
     conditions.priority += route.number("regex_priority").unwrap_or(0);
-    for name in ["snis", "sources", "destinations", "expression"] {
+    for name in ["sources", "destinations", "expression"] {
         if let Some(value) = route.get(name) {
             conversion.lost(
                 value,
-                format!("`{name}` of a route: the condition cannot be converted; the route answers with 503"),
+                format!(
+                    "`{name}` of a route: the condition cannot be converted; the route answers with 503, also requests that it is not for"
+                ),
             );
             conditions.closed = true;
         }

@@ -325,3 +325,21 @@ fn a_custom_id_is_a_label() {
     assert!(yaml.contains("labels: { custom_id: c-1, groups: staff }"), "{yaml}");
     assert_eq!(findings(text), [""; 0]);
 }
+
+#[test]
+fn hosts_with_a_wildcard_at_the_end_and_server_names_are_conditions() {
+    let route = |conditions: &str| {
+        let text = format!(
+            "{{ _format_version: '3.0', services: [{{ name: a, host: a, routes: [{{ name: r, {conditions} }}] }}] }}"
+        );
+        (converted(&text).yaml(), findings(&text))
+    };
+    let (yaml, found) = route("hosts: ['partner.*', a.example]");
+    assert!(yaml.contains(r"^partner\..+$|^a\.example$") && yaml.contains("upstream_id: a"), "{yaml}");
+    assert!(found[0].contains("behaves differently: `hosts` with a wildcard"), "{found:?}");
+    let (yaml, _) = route("hosts: ['a.example:8080']");
+    assert!(yaml.contains("hosts: [a.example]") && yaml.contains("http_status: 503"), "{yaml}");
+    let (yaml, found) = route("snis: [a.example], protocols: [https]");
+    assert!(yaml.contains("[ssl_server_name, in, [a.example]]"), "{yaml}");
+    assert!(!found.iter().any(|finding| finding.contains("snis")), "{found:?}");
+}

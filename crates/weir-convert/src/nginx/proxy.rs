@@ -43,7 +43,9 @@ pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive
 /// Reports once that `Location` is passed on as it is, if upstreams get a `Host` that they may put into it.
 fn tell_redirects(conversion: &mut Conversion, scope: &BlockScope, target: &PassTarget, pass: &Directive) {
     let is_own = host(conversion, scope, target).is_some_and(|host| host == target.authority);
-    if is_own && scope.value("proxy_redirect").is_none() {
+    // Responses of gRPC lead nowhere else.
+    let redirects = !target.scheme.starts_with("grpc");
+    if is_own && redirects && scope.value("proxy_redirect").is_none() {
         let text = "a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; nginx replaces the \
                     URL by the path of the location";
         conversion.differs_here_first("Location", &pass.place, text);
@@ -97,7 +99,6 @@ fn host<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>, target: &PassTa
     let set = set_fields(scope, target.scheme).into_iter().rfind(sets_host);
     let value = set.map(|directive| directive.argument(1));
     match value {
-        None | Some("$proxy_host") if target.scheme.starts_with("grpc") => None,
         None | Some("$proxy_host") => Some(target.authority),
         Some(host @ ("$host:$server_port" | "$http_host:$server_port")) => {
             let text =

@@ -35,6 +35,8 @@ pub struct Ssl {
     pub versions: Versions,
     /// APISIX `status`.
     pub enabled: bool,
+    /// Not in APISIX: there is no certificate, and handshakes for the names are refused.
+    pub refuses: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -120,7 +122,15 @@ const MOST_DEPTH: u32 = 16;
 
 keys! {
     /// Certificates for clients, or one that the gateway shows to upstreams.
-    pub(super) static SSL: SslKeys = "ssl", shared COMMON;
+    pub(super) static SSL: SslKeys = "ssl", shared COMMON, rules &[
+        KeyRule::AnyOf {
+            keys: &["cert", "reject_handshake"],
+            problem: "has no certificate",
+            advice: "add `cert` and `key`: PEM text, or the names of PEM files",
+        },
+        KeyRule::AtMostOne("cert", "reject_handshake"),
+        KeyRule::Together("cert", "key"),
+    ];
 
     /// For `server`, the certificate is shown to clients; for `client`, to upstreams that refer to it by `tls.client_cert_id`.
     r#type: Or<Words<SslType>> = words(TYPES).or(SslType::Server);
@@ -134,9 +144,11 @@ keys! {
     listeners: List<IdOf> = list(id_of("listeners")).not_empty("leave it out for all listeners"), own(),
         absent("all that no entry names"), example("[internal]"), guide("listeners.md#certificates-of-one-listener");
     /// A certificate chain: PEM text, the name of a file, or `$env://NAME`. File names are relative to the configuration file.
-    cert: Custom<Pem> = PEM, required("add PEM text, or the name of a PEM file"), example("example.crt");
+    cert: Custom<Pem> = PEM, example("example.crt");
     /// The key of `cert`.
-    key: Custom<Pem> = PEM, secret_pem(), required("add PEM text, or the name of a PEM file"), example("example.key");
+    key: Custom<Pem> = PEM, secret_pem(), example("example.key");
+    /// There is no certificate: handshakes for the names are refused, and requests to them on connections for other names get 421.
+    reject_handshake: Or<Flag> = flag().or(false), own(), guide("tls.md#names-that-are-refused");
     /// Further certificates for the same names, for example with another kind of key.
     certs: List<Custom<Pem>> = list(PEM);
     /// The keys of `certs`, in the same order.
@@ -198,6 +210,7 @@ pub(super) fn read(at: &NodeReader, index: usize) -> Option<Ssl> {
         clients: fields.read(&SSL.client),
         versions: fields.read(&SSL.ssl_protocols).unwrap_or(Versions::ALL),
         enabled: fields.value(&SSL.status) == 1,
+        refuses: fields.value(&SSL.reject_handshake),
     })
 }
 

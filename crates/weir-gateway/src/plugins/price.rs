@@ -92,8 +92,13 @@ impl<'a> Pricing<'a> {
     /// Counts that a plugin has ended an exchange. This is rare, so it is counted in all exchanges.
     #[cold]
     pub(super) fn stopped(self, link: &Link, exchange: &mut ServedExchange, stop: Stop) {
+        let is_counted = exchange.refused_by() == link.name;
         exchange.set_refused_by(link.name);
         let has_failed = exchange.take_service_failure();
+        if is_counted {
+            // A plugin that fails in one phase often fails in the next ones as well.
+            return;
+        }
         let Some(price) = self.price(link, exchange) else { return };
         match stop {
             _ if has_failed => price.errors.increment(),

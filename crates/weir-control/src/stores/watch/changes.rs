@@ -64,8 +64,21 @@ struct PublishedTrial {
 /// The faults of the document, which have been reported as well.
 pub fn publish_first(
     loader: &mut DocumentLoader,
+    loaded: LoadedDocument,
+    publisher: &Publisher,
+) -> Result<(LoadedDocument, Publication), Arc<[Diagnostic]>> {
+    publish_loaded(loader, loaded, publisher, &SettlePolicy::Any)
+}
+
+/// Publishes a loaded document; of its resources, those are set aside that `policy` allows.
+///
+/// # Errors
+/// As [`publish_first`].
+pub(super) fn publish_loaded(
+    loader: &mut DocumentLoader,
     mut loaded: LoadedDocument,
     publisher: &Publisher,
+    policy: &SettlePolicy,
 ) -> Result<(LoadedDocument, Publication), Arc<[Diagnostic]>> {
     let Some(mut trial) = loaded.trial.take() else {
         let published = publisher.publish(&loaded.document, loaded.revision.clone(), loaded.warnings.clone());
@@ -73,7 +86,7 @@ pub fn publish_first(
     };
     let mut first = Some(loaded);
     let load = |trial: &mut ChangeTrial| first.take().map_or_else(|| loader.load_trial(Some(trial)), Ok);
-    let published = settle(&mut trial, &SettlePolicy::Any, load, |trial, loaded, warnings| {
+    let published = settle(&mut trial, policy, load, |trial, loaded, warnings| {
         // There is nothing to write to the store, so this cannot fail.
         let named = |warning| loaded.named(warning);
         let publication = publisher.try_publish(&loaded.document, loaded.revision.clone(), (warnings, &named), None)?;
@@ -183,8 +196,8 @@ impl Watching {
             for (resource, fault) in trial.set_aside().iter().filter(|(key, _)| !before.contains_key(*key)) {
                 tracing::warn!(
                     %resource, problem = %fault.problem,
-                    "a resource that another writer has changed cannot be served as it is, its last good version stays in use, if there is one; a \
-                     route of a cluster is closed"
+                    "a resource that another writer has changed cannot be served as it is, its last good version stays in use, if there is one; \
+                     otherwise a route is closed, and so is a route of a cluster"
                 );
             }
             // There is nothing to write to the store, so this cannot fail.
