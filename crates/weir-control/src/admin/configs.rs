@@ -66,15 +66,15 @@ async fn transaction(context: &AdminContext, request: &AdminRequest) -> Refused<
     let requests = dry_run::requests(request, body.get("requests"))?;
     let wanted = WantedChange { plan, author, forced: request.query.is_true("force"), requests };
     let answered = async |receipt: WriteReceipt| {
-        let answer = changed(&receipt, request);
+        let answer = changed(&receipt);
         context.after_wait(request, &receipt, answer).await
     };
     Ok(context.change(request, wanted, answered).await)
 }
 
-fn changed(receipt: &WriteReceipt, request: &AdminRequest) -> AdminResponse {
+fn changed(receipt: &WriteReceipt) -> AdminResponse {
     let record = &receipt.record;
-    let changes: Vec<Value> = record.changes.iter().map(|change| difference(change, request.caller.role)).collect();
+    let changes: Vec<Value> = record.changes.iter().map(difference).collect();
     let mut body = json!({ "revision": record.revision, "changes": changes });
     answer::warn(&mut body, &receipt.warnings);
     let mut answer = json_of(StatusCode::OK, &body);

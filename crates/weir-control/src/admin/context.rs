@@ -117,7 +117,7 @@ impl AdminContext {
             }
         };
         match outcome {
-            WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(request, &receipt),
+            WriteOutcome::Applied(receipt) if dry_run => dry_run::tried(&receipt),
             WriteOutcome::Applied(receipt) => changed(receipt).await,
             WriteOutcome::Refused(refusal) => answer::refused(&refusal),
             WriteOutcome::Invalid(diagnostics) => answer::invalid(&told_to(&request.caller, &self.live, diagnostics)),

@@ -6,10 +6,10 @@ use super::redact::redact;
 use crate::document::{AdminRole, MASK, WrittenResource};
 use crate::stores::resources::{ResourceChange, StoredResource};
 
-/// A change, member by member, without secrets that the reader's role may not see.
-pub(super) fn difference(change: &ResourceChange, role: AdminRole) -> Value {
+/// A change, member by member. Secrets are masked for every role: what is compared ends in the logs of pipelines.
+pub(super) fn difference(change: &ResourceChange) -> Value {
     let value = |resource: &Option<StoredResource>| resource.as_ref().map(StoredResource::value);
-    let members = members(change.key.list(), value(&change.before).as_ref(), value(&change.after).as_ref(), role);
+    let members = members(change.key.list(), value(&change.before).as_ref(), value(&change.after).as_ref());
     json!({ "key": change.key, "action": action(change), "members": members })
 }
 
@@ -47,11 +47,11 @@ pub fn masked_members(list: &str, before: Option<&WrittenResource>, after: Optio
     members_as_shown(values, [before.map(shown), after.map(shown)])
 }
 
-/// The members in which two versions of a resource differ, with the secrets that a role may see.
-fn members(list: &str, before: Option<&Value>, after: Option<&Value>, role: AdminRole) -> Vec<Value> {
+/// The members in which two versions of a resource differ.
+fn members(list: &str, before: Option<&Value>, after: Option<&Value>) -> Vec<Value> {
     let shown = |value: Option<&Value>| {
         let mut value = value?.clone();
-        redact(list, &mut value, role);
+        redact(list, &mut value, AdminRole::Viewer);
         Some(value)
     };
     members_as_shown([before, after], [shown(before), shown(after)])
@@ -120,7 +120,7 @@ mod tests {
             before: stored(json!({"uri": "/a", "update_time": 1, "upstream": {"nodes": {"a:1": 1}, "type": "chash"}})),
             after: stored(json!({"uri": "/b", "update_time": 2, "upstream": {"nodes": {"a:1": 1}}, "name": "n"})),
         };
-        let told = difference(&change, AdminRole::Viewer);
+        let told = difference(&change);
         assert_eq!(told["action"], "changed");
         let expected = json!([
             {"path": "uri", "before": "/a", "after": "/b"},
@@ -129,13 +129,13 @@ mod tests {
         ]);
         assert_eq!(told["members"], expected);
         let made = ResourceChange { before: None, ..change };
-        assert_eq!(difference(&made, AdminRole::Viewer)["action"], "created");
+        assert_eq!(difference(&made)["action"], "created");
     }
 
     #[test]
     fn a_secret_that_differs_is_named_and_masked() {
         let of = |key: &str, name: &str| json!({ "username": name, "plugins": { "key-auth": { "key": key } } });
-        let told = members("consumers", Some(&of("old", "a")), Some(&of("new", "b")), AdminRole::Viewer);
+        let told = members("consumers", Some(&of("old", "a")), Some(&of("new", "b")));
         let expected = json!([
             {"path": "username", "before": "a", "after": "b"},
             {"path": "plugins.key-auth.key", "before": MASK, "after": MASK},
@@ -148,7 +148,7 @@ mod tests {
         let of = |key: &str, sni: &str| stored(json!({"cert": "c", "key": key, "snis": [sni], "keys": [key]}));
         let told = |before, after| {
             let change = ResourceChange { key: ResourceKey::new("ssls", "s"), before, after };
-            difference(&change, AdminRole::Admin)["members"].clone()
+            difference(&change)["members"].clone()
         };
         assert_eq!(told(of("k", "a"), of("k", "a")), json!([]));
         let expected = json!([
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(told(of("k", "a"), of("l", "b")), expected);
         assert_eq!(told(None, of("k", "a"))[1], json!({"path": "key", "before": null, "after": MASK}));
         let token = |token: &str| Some(json!({"uri": "http://v", "token": token}));
-        let told = members("secrets", token("t").as_ref(), token("u").as_ref(), AdminRole::Admin);
+        let told = members("secrets", token("t").as_ref(), token("u").as_ref());
         assert_eq!(told, [json!({"path": "token", "before": MASK, "after": MASK})]);
     }
 }

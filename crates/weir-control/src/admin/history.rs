@@ -71,7 +71,7 @@ async fn list(context: &AdminContext, request: &AdminRequest) -> Refused<AdminRe
             if listed == count || list.len() >= MOST_PAGE {
                 break;
             }
-            let text = told_part.of(&record, request.caller.role).to_string();
+            let text = told_part.of(&record).to_string();
             list.extend([if listed == 0 { "" } else { "," }.as_bytes(), text.as_bytes()].concat());
             listed += 1;
         }
@@ -114,7 +114,7 @@ async fn one(context: &AdminContext, request: &AdminRequest, revision: u64) -> R
 fn told_or_value(record: &RevisionRecord, request: &AdminRequest) -> AdminResponse {
     let role = request.caller.role;
     let Some(key) = request.query.get("value") else {
-        return answer::json_of(StatusCode::OK, &told(record, role));
+        return answer::json_of(StatusCode::OK, &told(record));
     };
     let Some(change) = record.changes.iter().find(|change| change.key.as_str() == key) else {
         return answer::key_not_found();
@@ -137,11 +137,11 @@ struct ToldPart<'q> {
 }
 
 impl ToldPart<'_> {
-    fn of(self, record: &RevisionRecord, role: AdminRole) -> Value {
+    fn of(self, record: &RevisionRecord) -> Value {
         let is_told = |change: &&ResourceChange| self.only.is_none_or(|key| change.key.as_str() == key);
         let all = record.changes.iter().filter(is_told);
         if !self.is_brief {
-            return told_with(record, all.map(|change| difference(change, role)).collect());
+            return told_with(record, all.map(difference).collect());
         }
         let count = all.clone().count();
         let keys = all.take(MOST_BRIEF).map(|change| json!({ "key": change.key, "action": action(change) }));
@@ -153,8 +153,8 @@ impl ToldPart<'_> {
     }
 }
 
-fn told(record: &RevisionRecord, role: AdminRole) -> Value {
-    ToldPart::default().of(record, role)
+fn told(record: &RevisionRecord) -> Value {
+    ToldPart::default().of(record)
 }
 
 fn told_with(record: &RevisionRecord, changes: Vec<Value>) -> Value {
@@ -201,7 +201,7 @@ async fn rollback(context: &AdminContext, request: &AdminRequest, to: u64) -> Re
     let plan = within(&request.caller, Vec::new(), Box::new(plan));
     let wanted = WantedChange { plan, author, forced: false, requests: dry_run::requests(request, None)? };
     let answered = async |receipt: WriteReceipt| {
-        let mut body = told(&receipt.record, request.caller.role);
+        let mut body = told(&receipt.record);
         answer::warn(&mut body, &receipt.warnings);
         let mut answer = answer::json_of(StatusCode::OK, &body);
         answer::at_revision(&mut answer, receipt.record.revision);
