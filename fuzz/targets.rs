@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use weir_control::text::edit::EditOperation;
 use weir_journal::simulation::Simulated;
 use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_kafka::stored_messages;
@@ -49,6 +50,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("vars", vars),
     ("configuration", configuration),
     ("include", include),
+    ("edit", edit),
     ("proxy_header", proxy_header),
     ("template", template),
     ("cached_response", cached_response),
@@ -466,6 +468,25 @@ pub fn include(data: &[u8]) {
         let unknown = diagnostics.iter().find(|diagnostic| !is_known(&diagnostic.source));
         assert!(unknown.is_none(), "about no file of these: {unknown:?}");
     }
+}
+
+/// A text that is edited has the values that the operations say, or the edit is refused with a reason. The operations are JSON, after
+/// the first NUL byte, which no YAML has.
+pub fn edit(data: &[u8]) {
+    let Ok(data) = std::str::from_utf8(data) else { return };
+    let (text, operations) =
+        data.split_once('\0').unwrap_or((data, r#"[{"op":"add","path":"/a","value":{"b":[1,"x"]}}]"#));
+    let Ok(operations) = serde_json::from_str::<Vec<EditOperation>>(operations) else { return };
+    match weir_control::text::edit::edit(&"text".into(), text, &operations) {
+        Err(diagnostics) => assert!(!diagnostics.is_empty(), "refused without a reason"),
+        Ok(edited) if operations.is_empty() => assert_eq!(edited, text, "changed by nothing"),
+        // That its values are those that are asked for is checked by the edit itself.
+        Ok(edited) => assert!(edit_of_nothing(&edited), "the result cannot be edited"),
+    }
+}
+
+fn edit_of_nothing(text: &str) -> bool {
+    weir_control::text::edit::edit(&"text".into(), text, &[]).is_ok_and(|edited| edited == text)
 }
 
 /// A PROXY header is complete at its length and not before, and what is written for its client is read as the same one.

@@ -2,6 +2,7 @@
 //! diagnostics refer to these positions. Only `foreign` knows what the keys of a configuration mean.
 
 pub mod diagnostic;
+pub mod edit;
 pub mod fingerprint;
 pub mod foreign;
 pub mod json;

@@ -87,6 +87,32 @@ impl Substituted {
 
 /// Replaces all variables; each one that is neither set nor has a default is a diagnostic.
 pub fn substitute(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Result<Substituted, Vec<Diagnostic>> {
+    Ok(splice(text, &replacements(source, text, lookup)?))
+}
+
+/// The text with a word of the same length in place of each variable, and of each escape that YAML does not know: every other
+/// character stays where it is.
+///
+/// # Errors
+/// If a variable is not written as it has to be.
+pub(crate) fn masked(source: &Arc<str>, text: &str) -> Result<String, Vec<Diagnostic>> {
+    let mut masked = String::with_capacity(text.len());
+    let mut copied = 0;
+    for (range, _) in replacements(source, text, &|_| Some(String::new()))? {
+        masked.push_str(&text[copied..range.start]);
+        copied = range.end;
+        // Of as many bytes, so that places in it are places in the text; different variables stay different.
+        masked.extend(text[range].bytes().map(|byte| match byte {
+            byte if byte.is_ascii_alphanumeric() => char::from(byte),
+            byte => char::from(b'A' + byte % 26),
+        }));
+    }
+    Ok(masked + &text[copied..])
+}
+
+type Replacements = Vec<(std::ops::Range<usize>, String)>;
+
+fn replacements(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Result<Replacements, Vec<Diagnostic>> {
     let mut faults = Vec::new();
     let mut replacements = Vec::new();
     let json = text.trim_start().starts_with(['{', '[']);
@@ -116,7 +142,7 @@ pub fn substitute(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Resu
         offset += line.len();
     }
     match faults.is_empty() {
-        true => Ok(splice(text, &replacements)),
+        true => Ok(replacements),
         false => Err(faults),
     }
 }

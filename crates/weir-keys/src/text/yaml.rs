@@ -5,6 +5,8 @@
 
 mod scalar;
 
+pub(super) use scalar::resolve as scalar_of;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use serde_json::Number;
 
 use crate::text::tree::NodeKind;
 
-pub(super) fn resolve(text: &str) -> NodeKind {
+pub(in crate::text) fn resolve(text: &str) -> NodeKind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => NodeKind::Null,
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => NodeKind::Bool(true),
