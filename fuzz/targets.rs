@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use weir_control::text::edit::EditOperation;
+use weir_control::text::edit::{EditBudget, EditOperation};
 use weir_journal::simulation::Simulated;
 use weir_journal::{Item, Journal, Options, Storage, Sync};
 use weir_kafka::stored_messages;
@@ -477,7 +477,7 @@ pub fn edit(data: &[u8]) {
     let (text, operations) =
         data.split_once('\0').unwrap_or((data, r#"[{"op":"add","path":"/a","value":{"b":[1,"x"]}}]"#));
     let Ok(operations) = serde_json::from_str::<Vec<EditOperation>>(operations) else { return };
-    match weir_control::text::edit::edit(&"text".into(), text, &operations) {
+    match weir_control::text::edit::edit(&"text".into(), text, &operations, &mut EditBudget::default()) {
         Err(diagnostics) => assert!(!diagnostics.is_empty(), "refused without a reason"),
         Ok(edited) if operations.is_empty() => assert_eq!(edited, text, "changed by nothing"),
         // That its values are those that are asked for is checked by the edit itself.
@@ -486,7 +486,8 @@ pub fn edit(data: &[u8]) {
 }
 
 fn edit_of_nothing(text: &str) -> bool {
-    weir_control::text::edit::edit(&"text".into(), text, &[]).is_ok_and(|edited| edited == text)
+    weir_control::text::edit::edit(&"text".into(), text, &[], &mut EditBudget::default())
+        .is_ok_and(|edited| edited == text)
 }
 
 /// A PROXY header is complete at its length and not before, and what is written for its client is read as the same one.

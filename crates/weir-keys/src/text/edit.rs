@@ -3,9 +3,12 @@
 //!
 //! Each result is parsed again. If its values are not those of the old text with the operations applied, the edit is refused.
 
+mod budget;
 mod change;
+mod expanded;
 mod operation;
 mod render;
+mod scalars;
 mod shared;
 mod syntax;
 #[cfg(test)]
@@ -15,23 +18,19 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use operation::EditOperation;
+pub use budget::{EditBudget, MAX_OPERATIONS};
+pub use expanded::WrittenPlaces;
+pub use operation::{EditOperation, difference};
+pub use scalars::WrittenScalars;
 
 use change::{EditedText, Patches};
 use operation::EditStep;
-use render::Manner;
+use render::WritingStyle;
 
 use crate::text::diagnostic::Diagnostic;
 use crate::text::substitute::masked;
 use crate::text::tree::TextPosition;
 use crate::text::yaml::{self, TextLimits};
-
-/// The most operations of one edit: each reads the text again.
-pub const MAX_OPERATIONS: usize = 1_000;
-/// The most steps that all operations of one edit consist of.
-const MAX_STEPS: usize = 2_000;
-/// The most bytes that are read for all steps of one edit together.
-const MAX_WORK: usize = 2 << 30;
 
 /// Why a place cannot be changed.
 #[derive(Debug)]
@@ -50,27 +49,29 @@ impl EditProblem {
     }
 }
 
-/// The text after the operations, in their order. Variables in it count as the texts that they are written as.
+/// The text after the operations, in their order. Variables in it count as the texts that they are written as. What it costs is taken
+/// from the budget.
 ///
 /// # Errors
-/// If the text has faults, an operation does not fit it, or cannot be done without changing other values.
-pub fn edit(source: &Arc<str>, text: &str, operations: &[EditOperation]) -> Result<String, Vec<Diagnostic>> {
+/// If the text has faults, an operation does not fit it, or cannot be done without changing other values, or the budget is spent.
+pub fn edit(
+    source: &Arc<str>,
+    text: &str,
+    operations: &[EditOperation],
+    budget: &mut EditBudget,
+) -> Result<String, Vec<Diagnostic>> {
     let one = |fault: Diagnostic| vec![fault];
     let refused = |problem: String, advice: &str| one(Diagnostic::of_source(source, problem).advise(advice));
-    if operations.len() > MAX_OPERATIONS {
-        return Err(refused(format!("{} operations are too many", operations.len()), "send at most 1000"));
-    }
+    let overspent = |problem: String| refused(problem, "make the change in several requests");
+    budget.operations(operations.len()).and_then(|()| budget.reading(2 * text.len())).map_err(overspent)?;
     let limits = TextLimits::default();
     let mut old = values(source, text, limits)?;
-    let mut now = text.to_owned();
-    let (mut made, mut work) = (0, 0);
+    let (mut now, mut made) = (text.to_owned(), 0);
     for operation in operations {
         let steps = operation.steps(&old).map_err(|problem| refused(problem, "read the file again"))?;
         for step in steps {
-            (made, work) = (made + 1, work + now.len());
-            if made > MAX_STEPS || work > MAX_WORK {
-                return Err(refused("the change has too many parts".to_owned(), "make it in several edits"));
-            }
+            made += 1;
+            budget.step(now.len()).map_err(overspent)?;
             refuse_variable(&step).map_err(|problem| refused(problem, "write the variable in the text"))?;
             now = stepped(source, &now, &step).map_err(one)?;
             step.apply(&mut old);
@@ -97,8 +98,9 @@ fn refuse_variable(step: &EditStep) -> Result<(), String> {
     else {
         return Ok(());
     };
-    match value.to_string().contains("${{") {
-        true => Err(format!("`${{{{` in the value of `{}` would be a variable", operation::pointer(path))),
+    let key = path.last().filter(|_| matches!(step, EditStep::AddKey(..)));
+    match value.to_string().contains("${{") || key.is_some_and(|key| key.contains("${{")) {
+        true => Err(format!("`${{{{` in `{}` would be a variable", operation::pointer(path))),
         false => Ok(()),
     }
 }
@@ -109,7 +111,7 @@ fn stepped(source: &Arc<str>, text: &str, step: &EditStep) -> Result<String, Dia
     let masked = masked(source, text).map_err(|faults| faults.into_iter().next().expect("there is a fault"))?;
     let unknown = || Diagnostic::of_source(source, "has keys that cannot be edited by place").advise("change the text");
     let root = syntax::parse(&masked).ok_or_else(unknown)?;
-    let manner = Manner::of(&masked, &root);
+    let manner = WritingStyle::of(&masked, &root);
     let edited = EditedText { text: &masked, written: text, root: &root, manner };
     let patches = edited.patches(step).map_err(|problem| told(source, text, problem))?;
     Ok(mark.to_owned() + &patched(text, patches))
@@ -137,7 +139,8 @@ fn told(source: &Arc<str>, text: &str, problem: EditProblem) -> Diagnostic {
     Diagnostic::at_place(source, position(text, place), problem).advise(advice)
 }
 
-fn position(text: &str, at: usize) -> TextPosition {
+/// The place of an offset in bytes.
+pub fn position(text: &str, at: usize) -> TextPosition {
     let before = &text[..at];
     let line = before.matches('\n').count() as u32 + 1;
     TextPosition { line, column: before[syntax::line_start(text, at)..].chars().count() as u32 + 1 }

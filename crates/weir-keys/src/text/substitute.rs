@@ -87,7 +87,24 @@ impl Substituted {
 
 /// Replaces all variables; each one that is neither set nor has a default is a diagnostic.
 pub fn substitute(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Result<Substituted, Vec<Diagnostic>> {
-    Ok(splice(text, &replacements(source, text, lookup)?))
+    substitute_by(source, text, lookup, VariableChoice::ValueFirst)
+}
+
+/// Which of the two a variable stands for, if it has both a value and a default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VariableChoice {
+    ValueFirst,
+    DefaultFirst,
+}
+
+/// Like [`substitute`], with a choice between values and defaults.
+pub(crate) fn substitute_by(
+    source: &Arc<str>,
+    text: &str,
+    lookup: VariableLookup,
+    choice: VariableChoice,
+) -> Result<Substituted, Vec<Diagnostic>> {
+    Ok(splice(text, &replacements(source, text, lookup, choice)?))
 }
 
 /// The text with a word of the same length in place of each variable, and of each escape that YAML does not know: every other
@@ -98,7 +115,7 @@ pub fn substitute(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Resu
 pub(crate) fn masked(source: &Arc<str>, text: &str) -> Result<String, Vec<Diagnostic>> {
     let mut masked = String::with_capacity(text.len());
     let mut copied = 0;
-    for (range, _) in replacements(source, text, &|_| Some(String::new()))? {
+    for (range, _) in replacements(source, text, &|_| Some(String::new()), VariableChoice::ValueFirst)? {
         masked.push_str(&text[copied..range.start]);
         copied = range.end;
         // Of as many bytes, so that places in it are places in the text; different variables stay different.
@@ -110,9 +127,30 @@ pub(crate) fn masked(source: &Arc<str>, text: &str) -> Result<String, Vec<Diagno
     Ok(masked + &text[copied..])
 }
 
+/// The name of a variable, and where it stands.
+pub type NamedRange = (Box<str>, std::ops::Range<usize>);
+
+/// The variables that a text uses, by their names, each with the range in bytes where it stands.
+///
+/// # Errors
+/// If a variable is not written as it has to be.
+pub fn variables(source: &Arc<str>, text: &str) -> Result<Vec<NamedRange>, Vec<Diagnostic>> {
+    let found = replacements(source, text, &|_| Some(String::new()), VariableChoice::ValueFirst)?;
+    let named = |(range, _): (std::ops::Range<usize>, String)| {
+        let inner = text[range.clone()].strip_prefix("${{")?;
+        Some((name_of(inner.trim_start()).into(), range))
+    };
+    Ok(found.into_iter().filter_map(named).collect())
+}
+
 type Replacements = Vec<(std::ops::Range<usize>, String)>;
 
-fn replacements(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Result<Replacements, Vec<Diagnostic>> {
+fn replacements(
+    source: &Arc<str>,
+    text: &str,
+    lookup: VariableLookup,
+    choice: VariableChoice,
+) -> Result<Replacements, Vec<Diagnostic>> {
     let mut faults = Vec::new();
     let mut replacements = Vec::new();
     let json = text.trim_start().starts_with(['{', '[']);
@@ -125,7 +163,7 @@ fn replacements(source: &Arc<str>, text: &str, lookup: VariableLookup) -> Result
         while !comment && let Some(found) = line[at..].bytes().position(|byte| byte == b'$' || byte == b'\\') {
             at += found;
             let (length, outcome) = match line.as_bytes()[at] {
-                b'$' if at < closed_until => variable(&line[at..], lookup),
+                b'$' if at < closed_until => variable(&line[at..], lookup, choice),
                 _ if json => surrogate_pair(&line[at..]),
                 _ => (1, SubstitutionOutcome::Leave),
             };
@@ -159,7 +197,7 @@ fn name_of(text: &str) -> &str {
 }
 
 /// The outcome for the start of `text`, which begins with `$`, and how many bytes it consumes.
-fn variable(text: &str, lookup: VariableLookup) -> (usize, SubstitutionOutcome) {
+fn variable(text: &str, lookup: VariableLookup, choice: VariableChoice) -> (usize, SubstitutionOutcome) {
     let Some(inner) = text.strip_prefix("${{").map(str::trim_start) else { return (1, SubstitutionOutcome::Leave) };
     let name = name_of(inner);
     let (name_end, rest) = (name.len(), &inner[name.len()..]);
@@ -182,7 +220,12 @@ fn variable(text: &str, lookup: VariableLookup) -> (usize, SubstitutionOutcome) 
         }
         _ => return (1, SubstitutionOutcome::Leave),
     };
-    match lookup(name).or_else(|| default.map(str::to_owned)) {
+    let of_default = || default.map(str::to_owned);
+    let value = match choice {
+        VariableChoice::ValueFirst => lookup(name).or_else(of_default),
+        VariableChoice::DefaultFirst => of_default().or_else(|| lookup(name)),
+    };
+    match value {
         Some(value) => (length, SubstitutionOutcome::Put(value)),
         None => {
             let problem = format!("the environment variable `{name}` is not set");
@@ -277,6 +320,21 @@ mod tests {
         assert_eq!(replaced("a: ${{PORT}}, ${{ PORT }}"), "a: 9080, 9080");
         assert_eq!(replaced("a: ${{NO:=1 2}} ${{NO:=}} ${{NO := x:=y }}."), "a: 1 2  x:=y.");
         assert_eq!(replaced("a: [${{EMPTY:=set}}]"), "a: []", "set but empty is set");
+    }
+
+    #[test]
+    fn defaults_are_put_in_first_where_that_is_asked_for() {
+        let text = "a: ${{PORT:=1}} ${{PORT}} ${{NO:=2}}";
+        let done = substitute_by(&"f".into(), text, &environment, VariableChoice::DefaultFirst);
+        assert_eq!(done.expect("nothing is missing").text(text), "a: 1 9080 2");
+    }
+
+    #[test]
+    fn variables_are_named_with_their_ranges() {
+        let text = "# ${{NOT}}\na: ${{PORT}} ${{ X := y }} ${{no\n";
+        let found = variables(&"f".into(), text).expect("they are well written");
+        let found: Vec<(&str, &str)> = found.iter().map(|(name, range)| (&**name, &text[range.clone()])).collect();
+        assert_eq!(found, [("PORT", "${{PORT}}"), ("X", "${{ X := y }}")]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
-use crate::text::substitute::{Substituted, VariableLookup, substitute};
+use crate::text::substitute::{Substituted, VariableChoice, VariableLookup, substitute_by};
 use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode, TreePath};
 
 /// The limits of a text. A text that exceeds any of them is refused with a diagnostic.
@@ -75,10 +75,24 @@ impl SourceText {
         lookup: VariableLookup,
         limits: TextLimits,
     ) -> Result<SourceText, Vec<Diagnostic>> {
+        SourceText::choosing(source, text, lookup, limits, VariableChoice::ValueFirst)
+    }
+
+    /// Like [`SourceText::new`], with a choice between the values and the defaults of variables.
+    ///
+    /// # Errors
+    /// As [`SourceText::new`].
+    pub fn choosing(
+        source: &Arc<str>,
+        text: &str,
+        lookup: VariableLookup,
+        limits: TextLimits,
+        choice: VariableChoice,
+    ) -> Result<SourceText, Vec<Diagnostic>> {
         fits(source, text, limits)?;
         // A byte order mark takes no column, here as in editors.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut substituted = substitute(source, text, lookup)?;
+        let mut substituted = substitute_by(source, text, lookup, choice)?;
         let text: Box<str> = substituted.take_text().map_or_else(|| text.into(), Into::into);
         fits(source, &text, limits)?;
         Ok(SourceText { source: Arc::clone(source), text, substituted, limits })

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::operation::{EditStep, index_of};
-use super::render::{Manner, literal, literal_lines};
+use super::render::{WritingStyle, literal, literal_lines};
 use super::syntax::{SyntaxEntry, SyntaxKind, SyntaxNode, line_end, line_start};
 use super::{EditProblem, shared};
 
@@ -19,12 +19,12 @@ pub(super) struct EditedText<'t> {
     /// As it is written, which is as long.
     pub written: &'t str,
     pub root: &'t SyntaxNode,
-    pub manner: Manner,
+    pub manner: WritingStyle,
 }
 
 /// A value with what is around it.
 #[derive(Clone, Copy)]
-struct Found<'n> {
+struct FoundValue<'n> {
     node: &'n SyntaxNode,
     /// The column of the key, or of the dash; the value's own lines are to the right of it.
     column: usize,
@@ -88,8 +88,9 @@ impl<'t> EditedText<'t> {
     }
 
     /// The value at a path. `is_changed_inside`: what follows is below it.
-    fn find(&self, path: &[String], is_changed_inside: bool) -> Result<Found<'t>, EditProblem> {
-        let mut found = Found { node: self.root, column: 0, gap: self.root.core, is_in_flow: false, is_item: true };
+    fn find(&self, path: &[String], is_changed_inside: bool) -> Result<FoundValue<'t>, EditProblem> {
+        let mut found =
+            FoundValue { node: self.root, column: 0, gap: self.root.core, is_in_flow: false, is_item: true };
         for step in path {
             shared::refuse_shared(self.root, found.node)?;
             let column = |at: usize| at - line_start(self.text, at);
@@ -98,7 +99,7 @@ impl<'t> EditedText<'t> {
                     let entry = entries.iter().find(|entry| !entry.is_merge && *entry.key == **step);
                     let entry = entry.ok_or_else(|| merged(found.node, entries))?;
                     let gap = entry.colon.unwrap_or(entry.key_end);
-                    Found {
+                    FoundValue {
                         node: &entry.value,
                         column: column(entry.start),
                         gap,
@@ -110,7 +111,7 @@ impl<'t> EditedText<'t> {
                     let item =
                         index_of(step).and_then(|index| items.get(index)).ok_or_else(|| unexpected(found.node))?;
                     let gap = if *is_flow { item.start } else { item.start + 1 };
-                    Found {
+                    FoundValue {
                         node: &item.value,
                         column: column(item.start),
                         gap,
@@ -128,7 +129,7 @@ impl<'t> EditedText<'t> {
     }
 
     /// The map and the key, if the key has its value from another map: one of its own goes first.
-    fn overriding<'p>(&self, path: &'p [String]) -> Result<Option<(&'p str, Found<'t>)>, EditProblem> {
+    fn overriding<'p>(&self, path: &'p [String]) -> Result<Option<(&'p str, FoundValue<'t>)>, EditProblem> {
         let Some((key, map)) = path.split_last() else { return Ok(None) };
         let found = self.find(map, true)?;
         let SyntaxKind::Map { entries, .. } = &found.node.kind else { return Ok(None) };
@@ -168,8 +169,8 @@ impl<'t> EditedText<'t> {
     }
 
     /// A value in the place of another.
-    fn replace(&self, found: Found, value: &Value) -> Patches {
-        let Found { node, .. } = found;
+    fn replace(&self, found: FoundValue, value: &Value) -> Patches {
+        let FoundValue { node, .. } = found;
         // A tag says what the old value is; an anchor stays.
         let core = if node.anchor > 0 { node.core } else { node.start };
         if found.is_in_flow {
@@ -212,8 +213,8 @@ impl<'t> EditedText<'t> {
         }
     }
 
-    fn replace_by_lines(&self, found: Found, core: usize, value: &Value) -> Patches {
-        let Found { node, column, gap, is_item, .. } = found;
+    fn replace_by_lines(&self, found: FoundValue, core: usize, value: &Value) -> Patches {
+        let FoundValue { node, column, gap, is_item, .. } = found;
         let is_absent = matches!(node.kind, SyntaxKind::Absent);
         let is_below = line_start(self.text, core) > gap;
         if is_item && !is_below {
@@ -250,7 +251,7 @@ impl<'t> EditedText<'t> {
         patches
     }
 
-    fn replace_in_flow(&self, found: Found, core: usize, value: &Value) -> Patches {
+    fn replace_in_flow(&self, found: FoundValue, core: usize, value: &Value) -> Patches {
         let style = match found.node.kind {
             SyntaxKind::Scalar(style) => Some(style),
             _ => None,
@@ -304,7 +305,7 @@ impl<'t> EditedText<'t> {
         }
     }
 
-    fn add_key(&self, found: Found, key: &str, value: &Value) -> Result<Patches, EditProblem> {
+    fn add_key(&self, found: FoundValue, key: &str, value: &Value) -> Result<Patches, EditProblem> {
         let SyntaxKind::Map { entries, is_flow } = &found.node.kind else { return Err(unexpected(found.node)) };
         let (text, manner) = (self.text, &self.manner);
         if *is_flow {
@@ -332,7 +333,7 @@ impl<'t> EditedText<'t> {
         Ok(self.lines_below(last.end(), &line))
     }
 
-    fn remove_entry(&self, found: Found, entries: &[SyntaxEntry], index: usize) -> Patches {
+    fn remove_entry(&self, found: FoundValue, entries: &[SyntaxEntry], index: usize) -> Patches {
         if let SyntaxKind::Map { is_flow: true, .. } = found.node.kind {
             return self.remove_flow(&self.flow_parts(found.node), index);
         }
@@ -353,8 +354,8 @@ impl<'t> EditedText<'t> {
     }
 
     /// A block list or map that has lost its last part.
-    fn emptied(&self, found: Found, brackets: &str) -> Patches {
-        let Found { node, gap, .. } = found;
+    fn emptied(&self, found: FoundValue, brackets: &str) -> Patches {
+        let FoundValue { node, gap, .. } = found;
         if line_start(self.text, node.core) <= gap {
             return vec![(node.core..node.end, brackets.to_owned())];
         }
@@ -367,7 +368,7 @@ impl<'t> EditedText<'t> {
         vec![(at..at, format!(" {brackets}")), (self.lines_of(node.core..node.end), String::new())]
     }
 
-    fn insert(&self, found: Found, index: usize, value: &Value) -> Patches {
+    fn insert(&self, found: FoundValue, index: usize, value: &Value) -> Patches {
         let SyntaxKind::List { items, is_flow } = &found.node.kind else { return Vec::new() };
         let manner = &self.manner;
         if *is_flow {
@@ -431,7 +432,7 @@ impl<'t> EditedText<'t> {
         line
     }
 
-    fn remove_item(&self, found: Found, index: usize) -> Patches {
+    fn remove_item(&self, found: FoundValue, index: usize) -> Patches {
         let SyntaxKind::List { items, is_flow } = &found.node.kind else { return Vec::new() };
         if *is_flow {
             return self.remove_flow(&self.flow_parts(found.node), index);
@@ -444,7 +445,7 @@ impl<'t> EditedText<'t> {
     }
 
     /// Moves the text of an item, with the comments right above it, except those above the first, which may be about the list.
-    fn move_item(&self, found: Found, from: usize, to: usize) -> Result<Patches, EditProblem> {
+    fn move_item(&self, found: FoundValue, from: usize, to: usize) -> Result<Patches, EditProblem> {
         let SyntaxKind::List { items, is_flow } = &found.node.kind else { return Err(unexpected(found.node)) };
         if from == to {
             return Ok(Vec::new());

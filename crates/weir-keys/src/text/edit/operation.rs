@@ -199,3 +199,19 @@ fn list(document: &mut Value, path: &[String], change: impl FnOnce(&mut Vec<Valu
         change(items);
     }
 }
+
+/// The operations that make one value of another, which is at `path`.
+pub fn difference(old: &Value, new: &Value, path: &str) -> Vec<EditOperation> {
+    let mut made = Vec::new();
+    replace(old, steps(path).unwrap_or_default(), new, &mut made);
+    let item = |list: &[String], index: usize| format!("{}/{index}", pointer(list));
+    let operation = |step| match step {
+        EditStep::Replace(path, value) => EditOperation::Replace { path: pointer(&path), value },
+        EditStep::AddKey(path, value) => EditOperation::Add { path: pointer(&path), value },
+        EditStep::Insert(list, index, value) => EditOperation::Add { path: item(&list, index), value },
+        EditStep::RemoveKey(path) => EditOperation::Remove { path: pointer(&path) },
+        EditStep::RemoveItem(list, index) => EditOperation::Remove { path: item(&list, index) },
+        EditStep::Move(list, from, to) => EditOperation::Move { from: item(&list, from), path: item(&list, to) },
+    };
+    made.into_iter().map(operation).collect()
+}

@@ -12,7 +12,7 @@ const ONE_LINE: usize = 80;
 
 /// How a text is written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
+pub(super) struct WritingStyle {
     /// It is JSON: texts are in quotes, and lists and maps in brackets.
     pub is_json: bool,
     pub newline: &'static str,
@@ -26,8 +26,8 @@ pub(super) struct Manner {
     pub is_long: bool,
 }
 
-impl Manner {
-    pub(super) fn of(text: &str, root: &SyntaxNode) -> Manner {
+impl WritingStyle {
+    pub(super) fn of(text: &str, root: &SyntaxNode) -> WritingStyle {
         let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
         let newline = match text.find('\n') {
             Some(at) if text[..at].ends_with('\r') => "\r\n",
@@ -58,7 +58,7 @@ impl Manner {
                 }
             }
         });
-        Manner {
+        WritingStyle {
             is_json,
             newline,
             step: step.filter(|step| *step > 0).unwrap_or(2),

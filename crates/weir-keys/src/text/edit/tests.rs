@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -21,11 +23,12 @@ fn shift(from: &str, path: &str) -> EditOperation {
 }
 
 fn edited(text: &str, operation: EditOperation) -> String {
-    edit(&"f".into(), text, &[operation]).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
+    edit(&"f".into(), text, &[operation], &mut EditBudget::default())
+        .unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
 }
 
 fn refused(text: &str, operation: EditOperation) -> String {
-    let faults = edit(&"f".into(), text, &[operation]).expect_err("it is refused");
+    let faults = edit(&"f".into(), text, &[operation], &mut EditBudget::default()).expect_err("it is refused");
     faults.iter().map(Diagnostic::to_string).collect::<Vec<_>>().join("\n")
 }
 
@@ -172,6 +175,7 @@ fn variables_stay_as_they_are_written() {
     );
     assert_eq!(edited(text, add("/a", json!(5))), text.replace("${{PORT}}", "5"));
     assert!(refused(text, add("/a", json!("${{HOME}}"))).contains("would be a variable"));
+    assert!(refused(text, add("/${{HOME}}", json!(1))).contains("would be a variable"));
     assert!(refused("a: ${{MAP}}\n", add("/a/b", json!(1))).contains("is neither a map nor a list"));
 }
 
@@ -204,4 +208,43 @@ fn what_does_not_fit_is_refused() {
     assert!(refused("a: [", remove("/a")).contains("is not YAML"));
     assert!(refused("a: 1\na: 2\n", remove("/a")).contains("given twice"));
     assert!(serde_json::from_value::<EditOperation>(json!({ "op": "test", "path": "" })).is_err());
+}
+
+/// One request has one budget, however many texts and operations it has.
+#[test]
+fn a_budget_is_for_all_edits_together() {
+    let (source, text, hour) = ("f".into(), "a: 1\nlist: []\n", Duration::from_secs(3_600));
+    let value = json!({ "b": 1, "c": 2 });
+    let two =
+        [add("/a", value.clone()), operation(json!({ "op": "replace", "path": "/a", "value": { "b": 3, "c": 4 } }))];
+    let cases = [
+        ((3, 99), 1_000, hour, "the operations that it may have"),
+        // The second operation has two steps.
+        ((99, 5), 1_000, hour, "the steps that they may consist of"),
+        ((99, 99), 9 * text.len(), hour, "the bytes that may be read for them"),
+        ((99, 99), 1_000, Duration::ZERO, "the time that there is for them"),
+    ];
+    for (counts, bytes, time, expected) in cases {
+        let mut budget = EditBudget::new(counts, bytes, time);
+        let first = edit(&source, text, &two, &mut budget);
+        assert_eq!((first.is_ok(), budget.is_spent()), (!time.is_zero(), time.is_zero()), "{expected}: {first:?}");
+        let faults = edit(&source, text, &two, &mut budget).expect_err("it is more than the budget");
+        assert!(faults[0].problem.ends_with(&format!("need more together than {expected}")), "{faults:?}");
+        assert!(budget.is_spent());
+    }
+}
+
+#[test]
+fn scalars_are_found_where_they_are_written() {
+    let text = "\u{feff}a: é # x\nb: &k |\n  one\n  two\nc: [*k, 'd e', ${{X:=y}}]\nf:\n";
+    let scalars = WrittenScalars::of(&"f".into(), text).expect("it is YAML");
+    let at = |line, column| scalars.at(text, TextPosition { line, column }).map(|range| text[range].to_owned());
+    assert_eq!(at(1, 4).as_deref(), Some("é"));
+    assert_eq!(at(2, 7).as_deref(), Some("|\n  one\n  two"));
+    assert_eq!(at(3, 3).as_deref(), Some("|\n  one\n  two"), "inside of it");
+    assert_eq!(at(5, 9).as_deref(), Some("'d e'"));
+    assert_eq!(at(5, 16).as_deref(), Some("${{X:=y}}"));
+    assert_eq!(at(1, 1), None, "a key");
+    assert_eq!(at(5, 5), None, "an alias has no text of its own");
+    assert_eq!((at(6, 1), at(9, 1), at(1, 99)), (None, None, None));
 }

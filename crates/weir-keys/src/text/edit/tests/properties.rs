@@ -149,7 +149,7 @@ fn some_edit(tree: &TreeNode, path: &[String], chance: &mut Chance) -> (EditOper
 fn is_same_around(old: &str, new: &str, (from, to): (u32, u32)) -> bool {
     let lines: Vec<&str> = old.split_inclusive('\n').collect();
     let (from, to) = ((from.max(1) as usize - 1).min(lines.len()), (to as usize - 1).min(lines.len()));
-    new.starts_with(&lines[..from].concat().trim_end()) && new.ends_with(&lines[to..].concat())
+    new.starts_with(lines[..from].concat().trim_end()) && new.ends_with(&lines[to..].concat())
 }
 
 /// Refusals that are as they should be: of values that others share, or that are not written where they are.
@@ -165,7 +165,7 @@ fn check(name: &str, text: &str, seed: usize) -> bool {
     }
     let path = all[chance.below(all.len())].clone();
     let (operation, (from, to)) = some_edit(&before, &path, chance);
-    let result = match edit(&"f".into(), text, std::slice::from_ref(&operation)) {
+    let result = match edit(&"f".into(), text, std::slice::from_ref(&operation), &mut EditBudget::default()) {
         Ok(result) => result,
         Err(faults) => {
             let told = faults.iter().map(Diagnostic::to_string).collect::<String>();
@@ -261,4 +261,37 @@ fn an_edit_of_a_generated_text_changes_only_the_lines_concerned() {
         edits += usize::from(check(&format!("generated {seed}"), &text, seed as usize));
     }
     assert!(edits > 1_900, "{edits}");
+}
+
+/// The values of a text without parts, with their places.
+fn singles<'t>(node: &'t TreeNode, found: &mut Vec<&'t TreeNode>) {
+    match &node.kind {
+        NodeKind::List(items) => items.iter().for_each(|item| singles(item, found)),
+        NodeKind::Map(entries) => entries.iter().for_each(|entry| singles(&entry.value, found)),
+        NodeKind::Null => {}
+        _ => found.push(node),
+    }
+}
+
+#[test]
+fn each_scalar_of_a_file_is_found_at_its_place() {
+    let mut count = 0;
+    for (name, text) in texts() {
+        let tree = tree(&text).expect("it is YAML");
+        let Ok(scalars) = WrittenScalars::of(&"f".into(), &text) else { panic!("{name}") };
+        let masked = masked(&"f".into(), &text).expect("it has no faults");
+        let mut all = Vec::new();
+        singles(&tree, &mut all);
+        for one in all {
+            let range = scalars.at(&text, one.place).unwrap_or_else(|| panic!("{name}: {one:?}"));
+            let own = format!("a: {}\n", &masked[range]);
+            let Some(again) = self::tree(&own) else { continue };
+            // The lines of a text over several lines have the indentation of the file.
+            if !own.trim_end().contains('\n') {
+                assert_eq!(again.entry("a").map(|entry| entry.value.to_json()), Some(one.to_json()), "{name}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 10_000, "{count}");
 }
