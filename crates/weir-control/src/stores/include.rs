@@ -17,12 +17,17 @@ use crate::text::yaml::{SourceText, TextLimits};
 /// The most levels of directories, where a link may form a cycle, and of files that include files.
 const MAX_DEPTH: usize = 16;
 
+/// The most entries of directories that are looked at: links may form cycles with more ways than a computer can go.
+const MAX_ENTRIES: usize = 100_000;
+
 /// Reads included files, and the files that these include.
 pub(super) struct IncludeReader<'a> {
     access: &'a FileAccess,
     limits: TextLimits,
     /// The bytes that all further files together may have.
     bytes_left: usize,
+    /// The entries of directories that may still be looked at.
+    entries_left: usize,
     /// The real paths of the files that lead to the one being read, the main file first.
     stack: Vec<PathBuf>,
     /// The place where each file was included, by its real path.
@@ -32,6 +37,8 @@ pub(super) struct IncludeReader<'a> {
     pub(super) seen: SeenFiles,
     /// The contents of the files, in the order of reading.
     pub(super) contents: Vec<Vec<u8>>,
+    /// The names of the files, in the same order.
+    pub(super) names: Vec<Arc<str>>,
 }
 
 /// A file that includes others, and the position of the entry.
@@ -47,6 +54,8 @@ struct FoundFiles {
     /// The path of each file as shown in diagnostics, and its real path.
     files: Vec<(PathBuf, PathBuf)>,
     seen: SeenFiles,
+    /// The entries of directories that may still be looked at.
+    entries_left: usize,
 }
 
 impl<'a> IncludeReader<'a> {
@@ -57,11 +66,13 @@ impl<'a> IncludeReader<'a> {
             access,
             limits,
             bytes_left: limits.bytes.saturating_sub(main_bytes),
+            entries_left: MAX_ENTRIES,
             stack: real.into_iter().collect(),
             included: HashMap::new(),
             found: IncludedFiles::default(),
             seen: SeenFiles::default(),
             contents: Vec::new(),
+            names: Vec::new(),
         }
     }
 
@@ -95,7 +106,8 @@ impl<'a> IncludeReader<'a> {
     fn read_entry(&mut self, from: &IncludingFile, written: &str) {
         let path = from.directory.join(written);
         let shown = shortened(written);
-        let found = match self.access.run(move || FoundFiles::of(&path)) {
+        let left = self.entries_left;
+        let found = match self.access.run(move || FoundFiles::of(&path, left)) {
             Ok(Ok(found)) => found,
             Ok(Err((seen, error))) => {
                 self.seen.append(seen);
@@ -104,6 +116,7 @@ impl<'a> IncludeReader<'a> {
             Err(stall) => return self.report(from, &format!("`{shown}` cannot be read: {stall}"), "use a local file"),
         };
         self.seen.append(found.seen);
+        self.entries_left = found.entries_left;
         found.files.into_iter().for_each(|(path, real)| self.read_file(from, &path, real));
     }
 
@@ -131,6 +144,7 @@ impl<'a> IncludeReader<'a> {
         let parsed = SourceText::new(&name, text, &process_environment, self.limits)
             .and_then(|text| IncludedFile::parse(Arc::clone(&name), text));
         self.contents.push(bytes);
+        self.names.push(Arc::clone(&name));
         match parsed {
             Err(faults) => self.found.faults.extend(faults),
             Ok(file) => {
@@ -172,8 +186,8 @@ impl<'a> IncludeReader<'a> {
 impl FoundFiles {
     /// The files of a path: the file itself, those in a directory and below it, or those of a directory whose names match a
     /// pattern.
-    fn of(path: &Path) -> Result<FoundFiles, (SeenFiles, io::Error)> {
-        let mut found = FoundFiles::default();
+    fn of(path: &Path, entries_left: usize) -> Result<FoundFiles, (SeenFiles, io::Error)> {
+        let mut found = FoundFiles { entries_left, ..FoundFiles::default() };
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let outcome = if name.contains(['*', '?']) {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -198,8 +212,13 @@ impl FoundFiles {
     /// Adds files in the order of their names, without hidden ones. Subdirectories are searched down to `depth` levels.
     fn add_directory(&mut self, directory: &Path, depth: usize, wanted: &dyn Fn(&Path) -> bool) -> io::Result<()> {
         self.seen.add(directory);
-        let entries = fs::read_dir(directory)?.map(|entry| Ok(entry?.path()));
-        let mut entries = entries.collect::<io::Result<Vec<PathBuf>>>()?;
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let left = self.entries_left.checked_sub(1);
+            let too_many = || io::Error::other(format!("there are more than {MAX_ENTRIES} entries in directories"));
+            self.entries_left = left.ok_or_else(too_many)?;
+            entries.push(entry?.path());
+        }
         entries.retain(|entry| !name_of(entry).starts_with('.'));
         entries.sort();
         for entry in entries {
@@ -250,6 +269,21 @@ fn fits(name: &str, pattern: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_walk_over_directories_is_bounded() {
+        let directory = weir_testkit::TempDir::new();
+        // Each level has two ways to the next one.
+        for link in ["a", "b"] {
+            std::os::unix::fs::symlink(directory.join("."), directory.join(link)).expect("a link");
+        }
+        fs::write(directory.join("r.yaml"), "routes: []").expect("it is written");
+        let (_, error) = FoundFiles::of(&directory.join("."), 1_000).err().expect("it does not end");
+        assert!(error.to_string().contains("entries in directories"), "{error}");
+        fs::remove_file(directory.join("b")).expect("it is removed");
+        let found = FoundFiles::of(&directory.join("."), 1_000).expect("one way is walked to its end");
+        assert_eq!((found.entries_left, found.files.len()), (1_000 - 2 * 17, 17));
+    }
 
     #[test]
     fn patterns_fit_names() {
