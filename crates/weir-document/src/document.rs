@@ -100,7 +100,8 @@ pub use resource_access::{NameRule, ResourceRights};
 pub use route::{RouteSpec, ServiceSpec};
 pub use scheme::Scheme;
 pub use secret_fields::{
-    ApisixStorage, MASK, PENDING_SECRET, SecretField, for_each_secret, is_secret_at, mark_secrets, mask_secrets,
+    ApisixStorage, MASK, PENDING_SECRET, SecretField, for_each_secret, is_secret_at, is_shown_to_none, mark_secrets,
+    mask_secrets,
 };
 pub use secret_reference::{SecretReference, UnreadSecret};
 pub use secrets::SecretManager;
@@ -110,7 +111,7 @@ pub use store::{EtcdSettings, EtcdTlsFiles, StoreKind, StoreSettings};
 pub use stream_route::StreamRouteSpec;
 pub use upstream::{NodeSpec, NodesFile, UpstreamSpec};
 pub use wasm::{WasmPluginSpec, WasmSettings};
-pub use written::WrittenResource;
+pub use written::{WrittenResource, find_written};
 pub use written_document::WrittenDocument;
 
 /// A configuration as read: node settings and resources.

@@ -8,6 +8,7 @@ use weir_plugin::secret_name::{SECRET_NAMES, has_headers, is_secret_header};
 use super::data_encryption::UNREADABLE;
 use super::kinds::{self, ResourceKind};
 use super::reference_text::is_reference;
+use super::settings;
 use crate::keys::{AboutKey, KeyTable};
 
 /// Plugins whose `key` is a secret; in other plugins it names what is counted or hashed. In consumers, `key` is a secret in every
@@ -129,6 +130,19 @@ impl SecretWalk<'_> {
 /// Whether a text under these names is a secret.
 pub fn is_secret_at(list: &str, names: &[&str]) -> bool {
     kind_of(list, names).is_some()
+}
+
+/// Resources whose secrets no role sees.
+const SHOWN_TO_NONE: &[&str] = &["ssls", "secrets", "hubs"];
+
+/// Whether no role sees the value under these names of a file: secrets of the node's settings, private keys of certificates, what secret
+/// managers are asked with, and secrets of hubs. Items of lists have no name.
+pub fn is_shown_to_none(names: &[&str]) -> bool {
+    let Some((first, rest)) = names.split_first() else { return false };
+    match kinds::find(first) {
+        Some(_) => SHOWN_TO_NONE.contains(first) && is_secret_at(first, rest),
+        None => declared(settings::table(), names).is_some(),
+    }
 }
 
 /// Marks the secrets in the schema of a value under these names with `writeOnly`.
@@ -350,6 +364,48 @@ mod tests {
         for (list, resource, expected) in table {
             let expected: Vec<_> = expected.into_iter().map(|(path, kind)| (path.to_owned(), kind)).collect();
             assert_eq!(found(list, resource.clone()), expected, "{resource}");
+        }
+    }
+
+    /// Each one that is declared, and no other.
+    #[test]
+    fn secrets_of_settings_are_shown_to_none() {
+        fn walk(table: &'static KeyTable, names: &mut Vec<&'static str>, found: &mut Vec<String>) {
+            assert!(names.len() < MOST_NAMES, "{names:?}");
+            for key in table.keys() {
+                names.push(key.about().name);
+                if is_shown_to_none(names) {
+                    found.push(names.join("."));
+                }
+                // A value of a map that is a secret as a whole.
+                names.push("any");
+                assert_eq!(is_shown_to_none(names), key.about().is_secret && key.inner().is_none(), "{names:?}");
+                names.pop();
+                assert_eq!(is_shown_to_none(names), key.about().is_secret, "{names:?}");
+                if let Some(inner) = key.inner() {
+                    walk(inner, names, found);
+                }
+                names.pop();
+            }
+        }
+        let mut found = Vec::new();
+        walk(settings::table(), &mut Vec::new(), &mut found);
+        for known in
+            ["admin.keys.key", "discovery.consul.token", "discovery.eureka.host", "acme.external_account.hmac_key"]
+        {
+            assert!(found.iter().any(|one| one.as_str() == known), "{known}: {found:?}");
+        }
+        for (names, expected) in [
+            (&["ssls", "key"][..], true),
+            (&["ssls", "cert"], false),
+            (&["secrets", "token"], true),
+            (&["hubs", "kafka", "sasl", "password"], true),
+            (&["hubs", "publish", "secret"], true),
+            (&["upstreams", "tls", "client_key"], false),
+            (&["consumers", "plugins", "key-auth", "key"], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_shown_to_none(names), expected, "{names:?}");
         }
     }
 }

@@ -50,27 +50,48 @@ impl Document {
     }
 
     fn written(&self, kind: &ResourceKind, index: usize, item: &TreeNode) -> WrittenResource {
-        let text = |key: &str| {
-            item.entry(key).and_then(|entry| match &entry.value.kind {
-                NodeKind::Text(text) => Some(text.to_string()),
-                NodeKind::Number(number) => Some(number.to_string()),
-                _ => None,
-            })
-        };
-        let id = match kind.id {
-            // A credential has an id, and no name.
-            IdRule::Username => text("id").filter(|id| id.contains("/credentials/")).or_else(|| text("username")),
-            _ => text("id"),
-        };
         let path = format!("{}[{index}]", kind.list);
         let told = self.located(Diagnostic { path, ..Diagnostic::at_place(&self.source, item.place, "") });
         WrittenResource {
             list: kind.list,
-            id: id.unwrap_or_else(|| position_id(index).into()),
+            id: id_of(kind, item).unwrap_or_else(|| position_id(index).into()),
             value: item.to_json(),
             variables: self.positions.text.as_ref().map(|text| text.with_variables(item)).unwrap_or_default(),
             source: told.source,
             place: TextPosition { line: told.line.unwrap_or_default(), column: told.column.unwrap_or_default() },
         }
     }
+}
+
+/// The id that a resource is written with.
+fn id_of(kind: &ResourceKind, item: &TreeNode) -> Option<String> {
+    let text = |key: &str| {
+        item.entry(key).and_then(|entry| match &entry.value.kind {
+            NodeKind::Text(text) => Some(text.to_string()),
+            NodeKind::Number(number) => Some(number.to_string()),
+            _ => None,
+        })
+    };
+    match kind.id {
+        // A credential has an id, and no name.
+        IdRule::Username => text("id").filter(|id| id.contains("/credentials/")).or_else(|| text("username")),
+        _ => text("id"),
+    }
+}
+
+/// Where a resource is in the trees of files, the main one first: the number of the file, and the index in the list of that file.
+pub fn find_written<'t>(trees: impl Iterator<Item = &'t TreeNode>, list: &str, id: &str) -> Option<(usize, usize)> {
+    let kind = super::kinds::find(list)?;
+    let mut before = 0;
+    for (file, tree) in trees.enumerate() {
+        let Some(NodeKind::List(items)) = tree.entry(list).map(|entry| &entry.value.kind) else { continue };
+        let is_it = |(index, item): (usize, &TreeNode)| {
+            id_of(kind, item).unwrap_or_else(|| position_id(before + index).into()) == id
+        };
+        if let Some(index) = items.iter().enumerate().position(is_it) {
+            return Some((file, index));
+        }
+        before += items.len();
+    }
+    None
 }
