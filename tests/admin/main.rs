@@ -7,6 +7,7 @@ mod checks;
 mod churn;
 mod commands;
 mod console;
+mod draft;
 mod durability;
 mod encryption;
 mod equality;

@@ -7,6 +7,7 @@ mod audit;
 mod configs;
 mod context;
 mod difference;
+mod draft;
 mod dry_run;
 mod explain;
 mod file_mode;

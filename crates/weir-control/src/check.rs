@@ -48,11 +48,20 @@ fn check(mut loader: DocumentLoader, registry: &Registry) -> Result<Vec<Diagnost
 /// # Errors
 /// As [`check_file`].
 pub fn check_document(document: &CompleteDocument, registry: &Registry) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
-    let Compiled { mut warnings, .. } = compile(document, registry, None)?;
+    let warnings = check_unopened(document, registry)?;
     let unwritable = written_files::directories(document, registry);
-    if !unwritable.is_empty() {
-        return Err(unwritable);
-    }
+    if unwritable.is_empty() { Ok(warnings) } else { Err(unwritable) }
+}
+
+/// Like [`check_document`], without a look at the files that plugins would write.
+///
+/// # Errors
+/// As [`check_file`].
+pub(crate) fn check_unopened(
+    document: &CompleteDocument,
+    registry: &Registry,
+) -> Result<Vec<Diagnostic>, Vec<Diagnostic>> {
+    let Compiled { mut warnings, .. } = compile(document, registry, None)?;
     warnings.extend(doubts::about_document(document, registry).into_iter().map(|doubt| document.located(doubt)));
     // The sort is stable: the main file comes before the included ones, and findings without a line come last.
     let place = |warning: &Diagnostic| (warning.line.unwrap_or(u32::MAX), warning.column);

@@ -12,6 +12,7 @@ mod beside;
 pub mod checker;
 mod closed;
 mod disk_copy;
+pub(crate) mod draft;
 pub mod embedded;
 mod encrypted;
 pub mod etcd;
@@ -48,6 +49,7 @@ pub mod writes;
 
 pub use crate::data_directory::{data_directory, given_directory, store_path};
 pub use checker::{ChangeCheck, ResourceChecker};
+pub use draft::DraftFiles;
 pub use file::FileSource;
 pub use file_access::FileAccess;
 pub use file_resources::FileResources;

@@ -27,13 +27,16 @@ use super::node_pages::{NodePage, NodePages, NodeStream, OpenedStream};
 use super::query::{Query, decoded_path};
 use super::refusals::{NOT_FOR_VIEWERS, WRONG_KEY_PAUSE, refused_token, unauthorized};
 use super::request::{
-    AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, is_change, is_check, unreadable,
+    AdminPeer, AdminRequest, BodyFault, MAX_BODY, MAX_CONFIGURATION, MAX_DRAFT, is_change, is_check, unreadable,
 };
 use super::tokens::AcceptedTokens;
-use super::{configs, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, trace, validate};
+use super::{
+    configs, draft, explain, file_mode, history, hubs, kinds, nodes, plugins, resources, table, trace, validate,
+};
 use crate::document::{AdminKey, AdminRole};
 use crate::hubs::Hubs;
 use crate::stores::checker::ResourceChecker;
+use crate::stores::draft::DraftFiles;
 use crate::stores::file_resources::FileResources;
 use crate::stores::live::LiveResources;
 use crate::stores::writes::ResourceWriter;
@@ -52,6 +55,8 @@ pub struct AdminParts {
     pub live: Arc<LiveResources>,
     /// The resources with their places, if they stand in files.
     pub files: Option<Arc<FileResources>>,
+    /// The files themselves, if the resources stand in them.
+    pub draft: Option<DraftFiles>,
     pub hubs: Arc<Hubs>,
     pub writer: ResourceWriter,
     pub checker: Arc<ResourceChecker>,
@@ -104,10 +109,11 @@ impl AdminApi {
     /// # Errors
     /// If no threads can be started.
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
-        let AdminParts { live, files, hubs, writer, checker, keys, tokens, hosts, origins, mode, .. } = parts;
+        let AdminParts { live, files, draft, hubs, writer, checker, keys, tokens, hosts, origins, mode, .. } = parts;
         let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
-        let context = AdminContext { live, files, writer, checker, served: parts.served, standalone, waits };
+        let can_write_files = draft.as_ref().is_some_and(DraftFiles::may_write);
+        let context = AdminContext { live, files, draft, writer, checker, served: parts.served, standalone, waits };
         let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages, mode });
         Ok(AdminApi {
             handlers,
@@ -120,6 +126,7 @@ impl AdminApi {
                 tokens,
                 hosts,
                 is_tls: parts.is_tls,
+                can_write_files,
                 mode,
                 node: parts.node,
             },
@@ -313,6 +320,7 @@ impl AdminApi {
             // Clients of APISIX may send a body with these, which means nothing.
             Method::GET | Method::HEAD => MAX_BODY,
             _ if path == ["configs"] => MAX_CONFIGURATION,
+            _ if is_own && path.first().is_some_and(|first| first == "draft") => MAX_DRAFT,
             _ => MAX_BODY,
         };
         let body = match read(limit).await {
@@ -355,6 +363,7 @@ impl AdminHandlers {
             },
             (["table", list], &Method::GET) => table::answer(&self.context, request, list).await,
             (["explain"], &Method::POST) => explain::answer(&self.context, request),
+            (["draft", rest @ ..], _) => draft::answer(&self.context, request, rest).await,
             (["trace"], &Method::POST) => trace::answer(&*self.pages, request).await,
             (_, &Method::GET) => self.node_page(request, query),
             _ => Ok(hubs::no_such_path()),
@@ -412,6 +421,8 @@ impl AdminHandlers {
 /// for this machine only, as an editor does who may change them.
 fn least_role(method: &Method, path: &[String], mode: AdminMode) -> AdminRole {
     match (*method == Method::GET, path.first().map(String::as_str)) {
+        // The files have the keys of the Admin API, and secrets that other roles may not see.
+        (_, Some("draft")) => AdminRole::Admin,
         (true, Some("tail")) => AdminRole::Editor,
         (true, _) => AdminRole::Viewer,
         (false, _) if is_check(path) => AdminRole::Viewer,

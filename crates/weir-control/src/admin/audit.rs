@@ -34,6 +34,21 @@ pub(super) struct AuditedChange {
     dry_run: bool,
 }
 
+/// The files that were written, or in a dry run would have been, passed in an extension of the response.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AuditedFiles {
+    pub(super) written: Vec<Box<str>>,
+    /// Those that were to be written as well.
+    pub(super) not_written: Vec<Box<str>>,
+    /// The settings of the node that are others than before.
+    pub(super) settings: Vec<String>,
+}
+
+/// Passes the files of a change on for the audit log.
+pub(super) fn audit_files(answer: &mut AdminResponse, files: AuditedFiles) {
+    answer.extensions_mut().insert(files);
+}
+
 /// Passes a change on for the audit log.
 pub(super) fn audit_change(answer: &mut AdminResponse, record: &RevisionRecord, dry_run: bool) {
     let RevisionRecord { revision, author, changes, .. } = record;
@@ -80,6 +95,7 @@ impl AuditedRequest {
     pub(super) fn line(self, answer: &mut AdminResponse) -> Option<String> {
         let caller = answer.extensions_mut().remove::<AuditedCaller>();
         let change = answer.extensions_mut().remove::<AuditedChange>();
+        let files = answer.extensions_mut().remove::<AuditedFiles>();
         let status = answer.status();
         if change.is_none() && !self.is_audited(status, caller.is_some()) {
             return None;
@@ -116,6 +132,14 @@ impl AuditedRequest {
             }
             None if outcome != "accepted" => line["reason"] = reason(answer),
             None => {}
+        }
+        if let Some(AuditedFiles { written, not_written, settings }) = files {
+            line["files"] = written.iter().map(|name| &**name).collect();
+            line["not_written"] = match not_written.is_empty() {
+                true => Value::Null,
+                false => not_written.iter().map(|name| &**name).collect(),
+            };
+            line["settings"] = settings.into();
         }
         if let Value::Object(members) = &mut line {
             members.retain(|_, value| !value.is_null());

@@ -20,6 +20,7 @@ use super::told::told_to;
 use crate::document::AdminRole;
 use crate::explain::RequestDescription;
 use crate::stores::checker::{ChangeCheck, ResourceChecker};
+use crate::stores::draft::DraftFiles;
 use crate::stores::file_resources::FileResources;
 use crate::stores::live::LiveResources;
 use crate::stores::resources::Author;
@@ -35,6 +36,8 @@ pub(super) struct AdminContext {
     pub(super) live: Arc<LiveResources>,
     /// The resources with their places, if they stand in files.
     pub(super) files: Option<Arc<FileResources>>,
+    /// The files themselves, if the resources stand in them.
+    pub(super) draft: Option<DraftFiles>,
     pub(super) writer: ResourceWriter,
     pub(super) checker: Arc<ResourceChecker>,
     pub(super) served: ServedRevisions,

@@ -27,6 +27,9 @@ const MAX_PATTERNS_OF_CONFIGURATION: usize = 256 << 20;
 /// The most bytes of a body with a whole configuration, which APISIX does not limit.
 pub(super) const MAX_CONFIGURATION: usize = 64 << 20;
 
+/// The most bytes of a body with the texts of files.
+pub(super) const MAX_DRAFT: usize = 16 << 20;
+
 /// The most bytes that the values of a body may take in memory; a text of typical resources takes some fifteen times its length.
 const MAX_TREE: usize = 48 << 20;
 /// The same for a whole configuration.

@@ -64,9 +64,8 @@ fn unread(names: &BTreeSet<&str>, reason: &str) -> FilesBeside {
     FilesBeside { content, seen: SeenFiles::default() }
 }
 
-/// The files that a document names, none of which is opened.
-pub(super) fn unopened(document: &Document) -> NamedFiles {
-    let reason = "it is read when the change is made";
+/// The files that a document names, none of which is opened, for this reason.
+pub(super) fn unopened(document: &Document, reason: &str) -> NamedFiles {
     let to_come: Vec<String> = document.files_to_come().collect();
     let mut own = document.files_of_settings();
     own.extend(to_come.iter().map(String::as_str));

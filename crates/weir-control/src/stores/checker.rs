@@ -1,5 +1,7 @@
 //! Checks of changes: what a change would do, found out beside the thread that makes changes and without a wait for it.
 
+mod draft;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -171,7 +173,7 @@ impl CheckLoader {
     ) -> Result<BesideDocument, FileStall> {
         let mut files = match looks_outside {
             true => beside::of_document(document, &self.directory, access, true)?.0,
-            false => beside::unopened(document),
+            false => beside::unopened(document, "it is read when the change is made"),
         };
         self.contents.complete(&mut files);
         let system_roots = beside::system_roots(document, access)?;

@@ -20,6 +20,9 @@ use crate::text::substitute::process_environment;
 use crate::text::tree::{TextPosition, TreeNode};
 use crate::text::yaml::{self, TextLimits};
 
+/// The names and texts of files, and faults.
+type NamedTexts = (Vec<(Arc<str>, String)>, Vec<Diagnostic>);
+
 /// A configuration file; its variables are replaced from the environment of this process.
 pub struct FileSource {
     path: PathBuf,
@@ -47,6 +50,25 @@ impl FileSource {
     pub fn standard_input(files: FileAccess) -> FileSource {
         let name = "standard input".into();
         FileSource { directory: PathBuf::new(), name, ..FileSource::new("/dev/stdin", files) }
+    }
+
+    /// The names and texts of all files, the main one first, and the faults that keep others from being found.
+    pub(super) fn texts(&self) -> Result<NamedTexts, Vec<Diagnostic>> {
+        let text = self.text().map_err(|fault| vec![fault])?;
+        let mut reader = IncludeReader::new(&self.path, text.len(), &self.files, self.limits);
+        let parsed = yaml::parse(&self.name, &text, &process_environment, self.limits);
+        let mut texts = vec![(Arc::clone(&self.name), text)];
+        let faults = match parsed {
+            Ok(parsed) => {
+                let include = parsed.tree.entry("include").map(|entry| &entry.value);
+                include.map(|include| reader.read(&self.name, &self.directory, include).faults).unwrap_or_default()
+            }
+            Err(faults) => faults,
+        };
+        // What is no text has a fault.
+        let included = reader.names.into_iter().zip(reader.contents);
+        texts.extend(included.filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes).ok()?))));
+        Ok((texts, faults))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -164,7 +186,7 @@ fn marks_its_end(text: &str) -> bool {
 }
 
 /// FNV-1a, 64 bits: equal on all nodes and in all versions of the program.
-fn hash<'t>(texts: impl Iterator<Item = &'t [u8]>) -> String {
+pub(super) fn hash<'t>(texts: impl Iterator<Item = &'t [u8]>) -> String {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let hash = texts.flatten().fold(BASIS, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(PRIME));

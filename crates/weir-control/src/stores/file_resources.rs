@@ -20,6 +20,8 @@ pub struct FileResources {
     live: Arc<LiveResources>,
     places: Mutex<Arc<BTreeMap<ResourceKey, ResourcePlace>>>,
     accepted: AcceptedSettings,
+    /// The revision of the texts that are served.
+    served: Mutex<String>,
 }
 
 /// Where a resource stands.
@@ -36,7 +38,7 @@ impl FileResources {
     /// None yet. The settings are those that changes are checked with.
     pub(super) fn new(accepted: AcceptedSettings) -> Result<FileResources, StoreFailure> {
         let live = Arc::new(LiveResources::of_store(Box::new(FileStore))?);
-        Ok(FileResources { live, places: Mutex::default(), accepted })
+        Ok(FileResources { live, places: Mutex::default(), accepted, served: Mutex::default() })
     }
 
     /// The resources. Their revisions are those of the running configuration.
@@ -46,6 +48,11 @@ impl FileResources {
 
     pub fn place(&self, key: &ResourceKey) -> Option<ResourcePlace> {
         self.places().get(key).cloned()
+    }
+
+    /// Whether the texts with this revision are served.
+    pub fn serves(&self, revision: &str) -> bool {
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) == revision
     }
 
     /// All places, as they are now.
@@ -80,6 +87,7 @@ impl FileResources {
         }
         *self.places.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(places);
         self.live.replace(ResourceSet { revision, all });
+        *self.served.lock().unwrap_or_else(PoisonError::into_inner) = hash.to_owned();
     }
 }
 

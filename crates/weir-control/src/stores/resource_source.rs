@@ -116,6 +116,10 @@ impl SettingsFile {
         WrittenDocument::of_resources(Arc::clone(name), tree, long, &process_environment, store)
     }
 
+    pub(super) fn tree(&self) -> &TreeNode {
+        &self.tree
+    }
+
     pub(super) fn revision(&self) -> &str {
         &self.revision
     }

@@ -42,6 +42,8 @@ pub struct AdminSettings {
     pub console: bool,
     /// Whether the API shows the resources of this file (`store: file`), which it cannot change.
     pub shows_file: bool,
+    /// Whether the API may write the file and those that it includes.
+    pub writes_files: bool,
 }
 
 /// Where the Admin API listens.
@@ -122,6 +124,8 @@ keys! {
     console: Or<Flag> = flag().or(true), own();
     /// With `file`, the API shows the resources of this file, which it cannot change, in place of a store.
     store: Words<bool> = words(FILE), own(), absent("a store");
+    /// Whether admins may write the file, and those that it includes, through the API and the console (`store: file` only).
+    write_files: Or<Flag> = flag().or(false), own(), guide("admin-api.md#the-draft");
 }
 
 const FILE: &[(&str, bool)] = &[("file", true)];
@@ -194,6 +198,11 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
     if let (AdminAddress::Unix(_), Some(tls)) = (&listen, fields.get(&ADMIN.tls)) {
         tls.report_advising("is not used on a Unix socket", "remove `tls`, or listen on an IP address");
     }
+    if let (true, false, Some(writes)) =
+        (fields.value(&ADMIN.write_files), fields.has(&ADMIN.store), fields.get(&ADMIN.write_files))
+    {
+        writes.report_advising("is for resources in files", "add `store: file`, or remove it");
+    }
     Some(AdminSettings {
         listen,
         keys,
@@ -204,6 +213,7 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
         audit: fields.read(&ADMIN.audit),
         console: fields.value(&ADMIN.console),
         shows_file: fields.read(&ADMIN.store).unwrap_or(false),
+        writes_files: fields.value(&ADMIN.write_files),
     })
 }
 

@@ -79,6 +79,7 @@ impl NodeSettings {
                 tokens: _,
                 console: _,
                 shows_file: _,
+                writes_files: _,
             } = admin;
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {

@@ -28,7 +28,7 @@ use weir_control::admin::{
     PresentClient, RequestHost, ShortAnswer, TakenRoom, WaitForRoom, generated_key,
 };
 use weir_control::document::{AdminAddress, AdminKey, AdminSettings, AdminTls, NodeSettings, StoreKind};
-use weir_control::stores::{FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
+use weir_control::stores::{DraftFiles, FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientDemand, ClientTerms, Server, ServerTerms, Versions};
 use weir_telemetry::log_file::LineSender;
@@ -148,6 +148,7 @@ pub fn start(
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,
+        draft: resources.files.is_some().then(|| DraftFiles::new(file, admin.writes_files)),
         files: resources.files,
         hubs: resources.hubs,
         writer: resources.writer,
