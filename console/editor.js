@@ -4,9 +4,9 @@
 import { steps } from "./document.js";
 import { t } from "./texts.js";
 import {
-  autocompletion, bracketMatching, closeBrackets, closeBracketsKeymap, completionKeymap, defaultKeymap, drawSelection, EditorState,
-  EditorView, foldGutter, foldKeymap, highlightActiveLine, HighlightStyle, history, historyKeymap, indentOnInput, json, keymap,
-  lineNumbers, lintGutter, lintKeymap, searchKeymap, setDiagnostics, syntaxHighlighting, syntaxTree, tags, yaml,
+  autocompletion, bracketMatching, closeSearchPanel, completionKeymap, defaultKeymap, drawSelection, EditorState, EditorView,
+  findNext, findPrevious, highlightActiveLine, HighlightStyle, history, historyKeymap, indentOnInput, json, keymap, lineNumbers,
+  lintGutter, lintKeymap, openSearchPanel, setDiagnostics, syntaxHighlighting, syntaxTree, tags, yaml,
 } from "./vendor/editor.js";
 import { suggest } from "./suggest.js";
 
@@ -35,8 +35,13 @@ const look = EditorView.theme({
   ".cm-diagnostic-warning": { borderLeftColor: "var(--warn)" },
   ".cm-panels": { backgroundColor: "var(--panel)", color: "var(--text)", borderColor: "var(--line)" },
   ".cm-textfield, .cm-button": { backgroundColor: "var(--field)", backgroundImage: "none", color: "var(--text)", border: "1px solid var(--control)", borderRadius: "4px" },
-  ".cm-foldPlaceholder": { backgroundColor: "var(--hover)", border: "none", color: "var(--muted)" },
 });
+
+const scope = "editor search-panel";
+const finding = [
+  { key: "Mod-f", run: openSearchPanel, scope }, { key: "F3", run: findNext, shift: findPrevious, scope, preventDefault: true },
+  { key: "Mod-g", run: findNext, shift: findPrevious, scope, preventDefault: true }, { key: "Escape", run: closeSearchPanel, scope },
+];
 
 /**
  * Properties: `value`, `language` (`json` or `yaml`), `label`, `readonly`, `schemas` (for completion, see `suggest`), `problems`:
@@ -98,10 +103,10 @@ class Editor extends HTMLElement {
     });
     const readonly = this.readonly ? [EditorState.readOnly.of(true)] : [];
     return [
-      lineNumbers(), foldGutter(), lintGutter(), history(), drawSelection(), indentOnInput(), bracketMatching(), closeBrackets(),
+      lineNumbers(), lintGutter(), history(), drawSelection(), indentOnInput(), bracketMatching(),
       highlightActiveLine(), this.language === "yaml" ? yaml() : json(), syntaxHighlighting(colours), look, changes, ...readonly,
       autocompletion({ override: [(context) => suggest(context, this.language === "json" ? this.schemas : null)], icons: false }),
-      keymap.of([...closeBracketsKeymap, ...completionKeymap, ...searchKeymap, ...historyKeymap, ...foldKeymap, ...lintKeymap, ...defaultKeymap.filter((one) => one.key !== "Mod-Enter")]),
+      keymap.of([...completionKeymap, ...finding, ...historyKeymap, ...lintKeymap, ...defaultKeymap.filter((one) => one.key !== "Mod-Enter")]),
       EditorView.contentAttributes.of({ "aria-label": this.label, tabindex: "0" }),
       EditorState.phrases.of(t.editorPhrases),
     ];

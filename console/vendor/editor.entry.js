@@ -1,15 +1,15 @@
 // The text editor.
-export { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "@codemirror/autocomplete";
-export { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
+export { autocompletion, completionKeymap } from "@codemirror/autocomplete";
+export { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
 export { json } from "@codemirror/lang-json";
 export { yaml } from "@codemirror/lang-yaml";
 export {
-  bracketMatching, foldGutter, foldKeymap, HighlightStyle, indentOnInput, syntaxHighlighting, syntaxTree,
+  bracketMatching, HighlightStyle, indentOnInput, syntaxHighlighting, syntaxTree,
 } from "@codemirror/language";
 export { lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
-export { highlightSelectionMatches, searchKeymap } from "@codemirror/search";
-export { Compartment, EditorState, Prec } from "@codemirror/state";
+export { closeSearchPanel, findNext, findPrevious, openSearchPanel } from "@codemirror/search";
+export { EditorState } from "@codemirror/state";
 export {
-  drawSelection, EditorView, highlightActiveLine, highlightActiveLineGutter, highlightSpecialChars, keymap, lineNumbers,
+  drawSelection, EditorView, highlightActiveLine, keymap, lineNumbers,
 } from "@codemirror/view";
 export { tags } from "@lezer/highlight";
