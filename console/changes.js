@@ -1,7 +1,8 @@
 // Changes of resources. A user can undo a change while its message is shown, unless another user has changed the resource since.
 
-import { call, exchange, revision, session } from "./api.js";
+import { call, exchange, Refusal, revision, session } from "./api.js";
 import { editable } from "./document.js";
+import { draft, drafts, loadMaker } from "./drafts.js";
 import { idOf, placeOf } from "./kinds.js";
 import { tell } from "./notices.js";
 import { refresh } from "./tables.js";
@@ -14,7 +15,21 @@ export const undone = signal(null);
 const ifAt = (index) => ({ "If-Match": `"${index}"` });
 
 /** `{entry, warnings}`: the resource as the node answers it, `{value, modifiedIndex}`. */
-export const readOne = (kind, id, abort) => call(placeOf(kind, id), { abort });
+export async function readOne(kind, id, abort) {
+  const maker = drafts() ? await loadMaker() : null;
+  const own = maker?.drafted(`${kind.list}/${id}`);
+  if (own === null) throw new Refusal(404, { error_msg: maker.words.deleted });
+  if (own === undefined) return call(placeOf(kind, id), { abort });
+  return { key: `/apisix/${kind.list}/${id}`, value: own, isDrafted: true };
+}
+
+/** Puts operations into the draft, and tells it with what takes them back. */
+async function putIntoDraft(kind, operations, text, done) {
+  const { change, words } = await loadMaker();
+  const back = await change(operations);
+  done?.();
+  tell(words.inDraft(text), { undo: () => attempt(kind, back, t.undone(text)) });
+}
 
 async function put(kind, id, value, headers) {
   const { body, headers: answered } = await exchange(placeOf(kind, id), { method: "PUT", body: value, headers });
@@ -37,6 +52,10 @@ async function attempt(kind, run, text) {
 /** Saves a resource that was read as `before`. `saved` is called before it is told. Throws a `Refusal`; its status is 412 if another user has saved the resource since. */
 export async function save(kind, before, value, saved) {
   const id = idOf(before, kind);
+  if (drafts()) {
+    const key = `${kind.list}/${id}`;
+    return putIntoDraft(kind, [{ put: key, value }], t.saved(id), () => saved?.({ ...before, value, isDrafted: true }));
+  }
   const entry = await put(kind, id, value, ifAt(before.modifiedIndex));
   const back = () => attempt(kind, () => put(kind, id, editable(before.value), ifAt(entry.modifiedIndex)), t.undone(id));
   saved?.(entry);
@@ -47,6 +66,11 @@ export async function save(kind, before, value, saved) {
 /** Makes a resource; one without an id gets one by chance. Returns its id. */
 export async function create(kind, id, value, saved) {
   const known = (kind.self ? value[kind.self] : id) || byChance();
+  if (drafts()) {
+    const own = (kind.prefix ?? "") + known;
+    await putIntoDraft(kind, [{ put: `${kind.list}/${own}`, value }], t.created(own), saved);
+    return own;
+  }
   const entry = await put(kind, (kind.prefix ?? "") + known, value, { "If-None-Match": "*" });
   const made = idOf(entry, kind);
   saved();
@@ -66,6 +90,11 @@ function report(text, entry, undo) {
 /** Deletes resources in one revision. Returns whether it was done; a refusal is told. */
 export async function removeAll(kind, ids) {
   try {
+    if (drafts()) {
+      const text = ids.length === 1 ? t.deleted(ids[0]) : t.deletedMany(ids.length);
+      await putIntoDraft(kind, ids.map((id) => ({ delete: `${kind.list}/${id}` })), text);
+      return true;
+    }
     const values = await Promise.all(ids.length > MANY ? [] : ids.map((id) => readOne(kind, id)));
     const operations = ids.map((id) => ({ delete: `${kind.list}/${id}` }));
     const { revision: made } = await call("apisix/admin/configs", { method: "PATCH", body: { operations } });
@@ -100,7 +129,8 @@ async function rollbackOf(made) {
 
 /** What the node would say to a change, `{diagnostics, warnings, changes}`; nothing is changed. */
 export async function check(kind, id, value, abort) {
-  const body = { operations: [{ put: `${kind.list}/${id}`, value }] };
+  const earlier = drafts() ? draft.peek().operations : [];
+  const body = { operations: [...earlier, { put: `${kind.list}/${id}`, value }] };
   try {
     const answer = await call("apisix/admin/configs?dry_run=true", { method: "PATCH", body, abort });
     return { diagnostics: [], warnings: answer.warnings ?? [], changes: answer.changes ?? [] };

@@ -4,6 +4,7 @@ import { session } from "./api.js";
 import { check, create, placeIn, readOne, removeAll, save, undone } from "./changes.js";
 import { diff } from "./diff.js";
 import { editable, pointer, pretty, put, same } from "./document.js";
+import { drafts, maker, mayChange } from "./drafts.js";
 import { form } from "./form/form.js";
 import { openPicker } from "./form/picker.js";
 import { ago, time } from "./format.js";
@@ -119,7 +120,7 @@ class Page {
   }
 
   #mayWrite() {
-    return session.value?.can_write && !this.#entry.value?.source;
+    return mayChange() && (drafts() || !this.#entry.value?.source);
   }
 
   /** Asks the node about the document as it is, some time after the last key. */
@@ -127,7 +128,7 @@ class Page {
     const value = this.#document.value;
     clearTimeout(this.#timer);
     this.#running?.abort();
-    if (!session.peek()?.can_write || same(value, this.#base.value) || value === this.#start) {
+    if (!mayChange() || same(value, this.#base.value) || value === this.#start) {
       this.#answer.value = { diagnostics: [], warnings: [] };
       this.#checking.value = false;
       return undefined;
@@ -261,7 +262,7 @@ class Page {
       ${value?.update_time ? html` · <span title=${time(value.update_time * 1000)}>${t.columns.changed.toLowerCase()} ${ago(value.update_time * 1000)}</span>` : nothing}
       ${modifiedIndex ? html` · ${t.revision(modifiedIndex)}` : nothing}
       ${value?.status === 0 ? html` ${badge(t.off)}` : nothing}</p>
-      ${source ? html`<p class="note">${prose(t.inFile(`\`${source}\``, line))}</p>` : nothing}`;
+      ${source ? html`<p class="note">${prose((drafts() ? maker.words : t).inFile(`\`${source}\``, line))}</p>` : nothing}`;
     const actions = this.#id === null ? nothing : html`
       <button @click=${this.#copy}>${t.copyYaml} ${key("y")}</button>
       ${this.#mayWrite() ? html`<button class="danger" @click=${this.#remove}>${t.remove} ${key("Del")}</button>` : nothing}`;

@@ -1,8 +1,9 @@
 // The screen of a kind: its table, with search, order and what is done to several at once.
 
-import { has, revision, session } from "./api.js";
+import { has, revision } from "./api.js";
 import { removeAll } from "./changes.js";
 import { cells } from "./columns.js";
+import { draft, maker, mayChange } from "./drafts.js";
 import { count } from "./format.js";
 import { wordsOf } from "./kinds.js";
 import { empty, heading, key, problem, waiting } from "./parts.js";
@@ -19,9 +20,25 @@ export function open(kind) {
   const columns = cells(kind);
   const own = () => document.getElementById(`table-${kind.list}`);
   const show = (row) => go(kind.list, row.id);
+  // What a draft deletes is gone here; what it makes has no row yet.
+  let lastDraft = { rows: null, operations: null, left: null };
+  const remaining = () => {
+    const { rows } = table(kind.list).value;
+    const { operations } = draft.value;
+    if (!rows || operations.length === 0) return rows;
+    if (lastDraft.rows !== rows || lastDraft.operations !== operations) {
+      lastDraft = { rows, operations, left: rows.filter((row) => maker.drafted(`${kind.list}/${row.id}`) !== null) };
+    }
+    return lastDraft.left;
+  };
+  const made = () => {
+    const known = new Set((table(kind.list).value.rows ?? []).map((row) => `${kind.list}/${row.id}`));
+    const keys = new Set(draft.value.operations.map((one) => one.put).filter((key) => key?.startsWith(`${kind.list}/`)));
+    return [...keys].filter((key) => !known.has(key) && maker.drafted(key)).map((key) => key.slice(kind.list.length + 1));
+  };
   let lastSearch = { rows: null, text: null, found: [] };
   const found = () => {
-    const { rows } = table(kind.list).value;
+    const rows = remaining();
     const text = find.value;
     if (lastSearch.rows !== rows || lastSearch.text !== text) {
       lastSearch = { rows, text, found: rows ? search(rows, text) : [] };
@@ -35,7 +52,7 @@ export function open(kind) {
     const ids = [...selected.peek()];
     if (ids.length && (await removeAll(kind, ids))) selected.value = new Set();
   };
-  const mayWrite = () => session.value?.can_write;
+  const mayWrite = mayChange;
 
   const actions = () => html`
     ${selected.value.size && mayWrite()
@@ -44,7 +61,8 @@ export function open(kind) {
     ${mayWrite() ? html`<a class="button main" href=${href("new", kind.list)}>${t.newOne(words.one)} ${key("n")}</a>` : nothing}`;
 
   const body = () => {
-    const { rows, error } = table(kind.list).value;
+    const { error } = table(kind.list).value;
+    const rows = remaining();
     if (!rows) return error ? problem(error) : waiting(12);
     if (rows.length === 0) return empty(t.noneYet(words.many), words.about, mayWrite() ? actions() : nothing);
     const shown = found();
@@ -55,10 +73,12 @@ export function open(kind) {
   };
 
   const summary = () => {
-    const { rows } = table(kind.list).value;
+    const rows = remaining();
     if (!rows) return nothing;
     const shown = found().length;
-    return html`<p class="muted">${shown === rows.length ? count(rows.length, words.one.toLowerCase(), words.many.toLowerCase()) : t.shownOf(shown, rows.length)}</p>`;
+    const fresh = made();
+    return html`${fresh.length ? html`<p class="note">${maker.words.inDraft("")} ${fresh.map((id) => html` <a href=${href(kind.list, id)}>${id}</a>`)}</p>` : nothing}
+      <p class="muted">${shown === rows.length ? count(rows.length, words.one.toLowerCase(), words.many.toLowerCase()) : t.shownOf(shown, rows.length)}</p>`;
   };
 
   return {

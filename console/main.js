@@ -1,6 +1,7 @@
 // The console begins here: the session, the shell, and the screen that the URL names.
 
 import { resume, session } from "./api.js";
+import { forgetDraft } from "./drafts.js";
 import { focusSearch } from "./find.js";
 import { register, screenKeys } from "./keys.js";
 import { startLive, stopLive } from "./live.js";
@@ -67,6 +68,7 @@ effect(() => {
     stopLive();
     forget();
     forgetSchemas();
+    forgetDraft();
   }
 });
 effect(() => render(draw(), document.getElementById("app")));

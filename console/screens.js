@@ -1,6 +1,7 @@
 // The menu, and which module draws which screen. A screen is `{title, view(), keys?(), enter?(), close?()}`.
 
 import { session } from "./api.js";
+import { drafts, loadMaker } from "./drafts.js";
 import { KINDS, kindOf, wordsOf } from "./kinds.js";
 import { t } from "./texts.js";
 
@@ -13,6 +14,7 @@ export const MENU = [
   fixed("explain", "x", "watch", () => session.value.features.includes("explain")),
   fixed("price", "p", "watch"),
   fixed("live", "l", "watch", () => session.value.can_tail),
+  fixed("draft", "f", "configure", drafts),
   ...KINDS.map((kind) => ({ path: [kind.list], title: wordsOf(kind).many, go: kind.go, group: "configure", kind, needs: () => true })),
   fixed("streaming", "w", "operate"),
   fixed("records", "d", "operate"),
@@ -28,6 +30,7 @@ const SCREENS = {
   streaming: () => import("./screens/streaming.js"),
   records: () => import("./screens/records.js"),
   nodes: () => import("./screens/nodes.js"),
+  draft: () => import("./screens/draft.js"),
   history: () => import("./screens/history.js"),
 };
 
@@ -35,6 +38,7 @@ const SCREENS = {
 export async function open(path) {
   const [name = "overview", ...rest] = path;
   const kind = kindOf(name === "new" ? rest[0] : name);
+  if (kind && drafts()) await loadMaker();
   if (kind && (rest.length || name === "new")) {
     const { open: openDetail } = await import("./detail.js");
     return openDetail(kind, name === "new" ? null : rest.join("/"));

@@ -1,6 +1,7 @@
 // What stands around every screen: menu, search box, session, messages, help.
 
 import { logOut, revision, session } from "./api.js";
+import { mayChange, size } from "./drafts.js";
 import { searchBox } from "./find.js";
 import { allKeys } from "./keys.js";
 import { wordsOf } from "./kinds.js";
@@ -27,8 +28,9 @@ export const shell = (screen, place) => html`
     <a class="brand" href="#/overview" aria-label=${`${t.name}: ${t.screens.overview}`}><img src="icon.svg" alt="" width="20" height="20"><b>${t.name}</b></a>
     ${searchBox(screen?.enter)}
     <span class="grow"></span>
-    ${session.value.can_write ? html`<a class="button quiet new" href=${newHref()} title=${newTitle()} aria-label=${newTitle()}>+</a>` : nothing}
-    ${session.value.can_write ? nothing : badge(session.value.mode === "file" ? t.fileMode : t.readOnly)}
+    ${mayChange() ? html`<a class="button quiet new" href=${newHref()} title=${newTitle()} aria-label=${newTitle()}>+</a>` : nothing}
+    ${size() ? html`<a class="button" href=${href("draft")}>${t.inDraft(size())}</a>` : nothing}
+    ${mayChange() ? nothing : badge(session.value.mode === "file" ? t.fileMode : t.readOnly)}
     <span class="state" title=${frame.value ? t.live : t.paused}><i class=${frame.value ? "dot good" : "dot"}></i>
       <span class="muted">${revision.value === null ? nothing : t.revision(revision.value)}</span></span>
     <button class="quiet" title=${scheme.value === "dark" ? t.light : t.dark} aria-label=${scheme.value === "dark" ? t.light : t.dark} @click=${toggle}>${scheme.value === "dark" ? "☀" : "☾"}</button>

@@ -1,8 +1,7 @@
-// Every text of the console.
+// The texts of the console, besides those that are loaded later: `screens/texts.js`, `draft-texts.js`.
 
 export const t = {
   name: "Weir",
-  console: "console",
   loading: "Loading",
   noAnswer: "The node does not answer. The console tries again when you do.",
   skip: "Skip to the content",
@@ -19,6 +18,7 @@ export const t = {
   paused: "not live",
   readOnly: "read only",
   fileMode: "resources are in files",
+  inDraft: (number) => (number === 1 ? "1 change in the draft" : `${number} changes in the draft`),
 
   login: {
     title: "Log in to the gateway",
@@ -194,14 +194,13 @@ export const t = {
     p50: "median", p99: "99 %",
     values: "Values",
     time: "Time",
-    noFigures: "No figures yet", noFiguresAdvice: "They appear with the first requests.",
-    endpoints: "Endpoints", allUp: "All endpoints are up", noEndpoints: "No upstream has endpoints yet", down: "down", up: "up",
+    endpoints: "Endpoints", noEndpoints: "No upstream has endpoints yet", down: "down", up: "up",
     upOf: (up, all) => `${up.toLocaleString("en")} of ${all.toLocaleString("en")} up`,
     takeOut: "Take out", takeOutTitle: (address) => `Give ${address} the weight 0: it gets no new requests`,
     weight: (number) => `weight ${number}`,
     drained: "drained",
     certificates: "Certificates", noCertificates: "No certificates", changesTitle: "Last changes", noChanges: "No changes yet",
-    warnings: "Warnings", noWarnings: "No warnings", busiest: "Busiest routes",
+    warnings: "Warnings", busiest: "Busiest routes",
     state: (state) => `State: ${state}`, since: (text) => `up for ${text}`, version: (text) => `version ${text}`, routes: "routes",
   },
 
@@ -221,28 +220,8 @@ export const t = {
     emptyTitle: "No requests yet", empty: "Requests appear here when they end. Send one, or clear the filter.",
     columns: { time: "Time", method: "Method", url: "URL", status: "Status", route: "Route", took: "Took", upstream: "Upstream", client: "Client" },
     dropped: (number) => `${number} were too many to be shown`,
-    ended: "The stream has ended.",
     detail: "Request", closeDetail: "Close the request", waterfall: "Where the time went",
     stages: { connect: "connect to the upstream", header: "wait for the response", rest: "read the response", gateway: "gateway" },
-    notAllowed: "Live requests show addresses of clients. Your role may not see them.",
-  },
-
-  streaming: {
-    about: "Hubs, their subscriptions, and events that could not be delivered.",
-    emptyTitle: "No hubs", empty: "A hub takes events and delivers each one to all subscribers. It is an entry of `hubs` in the configuration.",
-    hubs: "Hubs", show: "Show", subscriptions: "Subscriptions", dead: "Dead letters",
-    noSubscriptions: "No subscriptions", noSubscriptionsAdvice: "A client subscribes with a request to the hub's route: hub.mode=subscribe, hub.topic and hub.callback.",
-    noDead: "No dead letters", noDeadAdvice: "Every event has been delivered, or is still being tried.",
-    replay: "Replay", replaySelected: (number) => `Replay ${number}`, replayed: (number) => (number === 1 ? "1 event is delivered again" : `${number} events are delivered again`),
-    columns: { id: "Id", topic: "Topic", callback: "Callback", state: "State", pending: "Pending", delivered: "Delivered", dead: "Dead letters", ends: "Lease", event: "Event", subscription: "Subscription", cause: "Cause", attempts: "Attempts", at: "Time" },
-  },
-
-  records: {
-    about: "What became of log records on their way to each destination.",
-    emptyTitle: "No destinations", empty: "A log plugin on a route, a service or a global rule makes one.",
-    outcome: "Outcome", records: "Records", size: "Size", accepted: "Accepted", delivered: "Delivered", inMemory: "Waiting in memory", inSpool: "Waiting on disk", inFlight: "Being sent",
-    rejected: (reason) => `Rejected: ${reason.replaceAll("_", " ")}`, dropped: (reason) => `Dropped: ${reason.replaceAll("_", " ")}`, failing: "failing", working: "working",
-    nextAttempt: (at) => `The next attempt is at ${at}`,
   },
 
   nodes: {
@@ -254,12 +233,6 @@ export const t = {
     files: "Open files, at most", ports: "Ports for an upstream address", inStep: "in step", differs: "differs", setAside: (number) => `${number} set aside`,
   },
 
-  draft: {
-    about: "The files of the configuration. A draft stays in this tab, is checked as you type, and is yours to copy into the file.",
-    files: "Files", valid: "Valid", check: "Check", download: "Download", copy: "Copy", reset: "Discard the draft", stale: "The file has changed on disk since the draft began.",
-    masked: "Secrets are masked; such a draft cannot be used as a file.",
-  },
-
   help_: {
     title: "Keys",
     here: "On this screen",
@@ -267,7 +240,7 @@ export const t = {
   },
   keys: {
     search: "search", help: "these keys", undo: "undo the last change", new_: "new", edit: "edit", save: "save", down: "next row", up: "previous row",
-    open: "open", select: "select", remove: "delete", history: "history", yaml: "copy as YAML", text: "JSON", plugin: "add a plugin", back: "back", rollback: "roll back",
+    open: "open", select: "select", remove: "delete", history: "history", yaml: "copy as YAML", text: "JSON", plugin: "add a plugin", rollback: "roll back",
     goTo: (name) => `go to ${name.toLowerCase()}`, errors: "only 5xx", pause: "follow or stop", send: "send",
   },
 };

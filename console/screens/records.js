@@ -6,9 +6,9 @@ import { loaded } from "../load.js";
 import { badge, empty, heading, problem, prose, waiting } from "../parts.js";
 import { t } from "../texts.js";
 import { html, nothing } from "../vendor/ui.js";
+import { records as words } from "./texts.js";
 
 const EVERY_MS = 5000;
-const words = t.records;
 
 export function open() {
   const records = loaded((abort) => call("weir/v1/records", { abort }), EVERY_MS);

@@ -9,9 +9,9 @@ import { href, route, setQuery } from "../router.js";
 import "../table.js";
 import { t } from "../texts.js";
 import { html, nothing, signal } from "../vendor/ui.js";
+import { streaming as words } from "./texts.js";
 
 const COUNT = 1000;
-const words = t.streaming;
 
 export async function open([chosen]) {
   const hubs = loaded(async (abort) => (await call("weir/v1/hubs", { abort })).list.map((hub) => hub.id));

@@ -1,4 +1,4 @@
-//! The console in a browser, on a whole gateway. `screens` opens all of them, `tasks` does what a first day asks for, by pointer and by
+//! The console in a browser, on a whole gateway. `screens` opens all of them, `draft` is for resources in files, `tasks` does what a first day asks for, by pointer and by
 //! keys, `pictures` makes those of the guide, `forms` holds the forms against the schemas, `hostile` has texts that try to be more, `rules` what can be said without a
 //! browser: contrast of colours, sizes. Without Chromium or axe-core, the tests are reported as skipped; `scripts/setup` installs
 //! both.
@@ -6,6 +6,7 @@
 #[path = "../admin/api.rs"]
 mod api;
 mod bench;
+mod draft;
 mod forms;
 mod hostile;
 mod pictures;

@@ -1,0 +1,19 @@
+// The texts of screens that are loaded when they are opened.
+
+export const streaming = {
+  about: "Hubs, their subscriptions, and events that could not be delivered.",
+  emptyTitle: "No hubs", empty: "A hub takes events and delivers each one to all subscribers. It is an entry of `hubs` in the configuration.",
+  hubs: "Hubs", show: "Show", subscriptions: "Subscriptions", dead: "Dead letters",
+  noSubscriptions: "No subscriptions", noSubscriptionsAdvice: "A client subscribes with a request to the hub's route: hub.mode=subscribe, hub.topic and hub.callback.",
+  noDead: "No dead letters", noDeadAdvice: "Every event has been delivered, or is still being tried.",
+  replay: "Replay", replaySelected: (number) => `Replay ${number}`, replayed: (number) => (number === 1 ? "1 event is delivered again" : `${number} events are delivered again`),
+  columns: { id: "Id", topic: "Topic", callback: "Callback", state: "State", pending: "Pending", delivered: "Delivered", dead: "Dead letters", ends: "Lease", event: "Event", subscription: "Subscription", cause: "Cause", attempts: "Attempts", at: "Time" },
+};
+
+export const records = {
+  about: "What became of log records on their way to each destination.",
+  emptyTitle: "No destinations", empty: "A log plugin on a route, a service or a global rule makes one.",
+  outcome: "Outcome", records: "Records", size: "Size", accepted: "Accepted", delivered: "Delivered", inMemory: "Waiting in memory", inSpool: "Waiting on disk", inFlight: "Being sent",
+  rejected: (reason) => `Rejected: ${reason.replaceAll("_", " ")}`, dropped: (reason) => `Dropped: ${reason.replaceAll("_", " ")}`, failing: "failing", working: "working",
+  nextAttempt: (at) => `The next attempt is at ${at}`,
+};
