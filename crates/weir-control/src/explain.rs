@@ -212,6 +212,11 @@ fn exchange(settings: &NodeSettings, question: &RequestDescription) -> Result<Ex
     let usual = if exchange.client.tls { 443 } else { 80 };
     let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(usual);
     exchange.client.local.set_port(port);
+    // An address in place of a name is that at which the client connects (`server_addr`).
+    let host = authority.strip_suffix(&format!(":{port}")).unwrap_or(authority);
+    if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse() {
+        exchange.client.local.set_ip(address);
+    }
     exchange.client.public_port = port;
     Ok(exchange)
 }

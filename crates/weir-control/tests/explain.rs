@@ -57,6 +57,28 @@ fn candidates_and_why_each_lost_then_the_plugins_and_whose_they_are() {
 }
 
 #[test]
+fn an_address_in_the_url_is_that_of_the_node() {
+    let text = "routes:\n  - { id: here, uri: /*, priority: 1, vars: [[server_addr, '==', 10.0.0.5]], plugins: {} }\n  - { id: all, uri: /*, plugins: {} }\n";
+    let lookup: VariableLookup = &|_| None;
+    let document = WrittenDocument::parse("weir.yaml", text, lookup, TextLimits::default()).expect("is YAML");
+    let document = document.without_secrets().alone();
+    for (url, chosen) in
+        [("http://10.0.0.5:8080/", "route/here"), ("http://10.0.0.6/", "route/all"), ("http://a.test/", "route/all")]
+    {
+        let from = "127.0.0.1".parse().expect("an address");
+        let question = RequestDescription {
+            method: "GET".to_owned(),
+            url: url.to_owned(),
+            headers: vec!["Host: a.test".to_owned()],
+            from,
+        };
+        let said = explain(&document, &plugins::REGISTRY, &question).expect("explained").to_string();
+        let line = said.lines().find(|line| line.ends_with("chosen")).unwrap_or_default();
+        assert!(line.contains(chosen), "{url}: {said}");
+    }
+}
+
+#[test]
 fn explanation_shows_no_match_and_plugins_that_are_off() {
     let text = explained("GET", "other.example", &[]).expect("explained");
     assert!(text.contains("mark-early") && text.contains("from route/all (off)"), "{text}");
