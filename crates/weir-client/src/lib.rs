@@ -14,6 +14,7 @@ mod content;
 mod duplex;
 mod error;
 mod filter;
+pub mod form;
 mod frames;
 mod guarded;
 mod pool;

@@ -13,7 +13,6 @@ mod content_fields;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
-pub mod form;
 pub mod held;
 mod interner;
 pub mod messages;
@@ -76,6 +75,7 @@ pub use template::Template;
 pub use tls::{ClientCertificate, Tls};
 pub use variable::{ExchangePhase, Variable, Variables};
 pub use vars::Expression;
+pub use weir_client::form;
 /// The HTTP messages exchanges consist of.
 pub use weir_proto as proto;
 pub use written_name::WrittenName;
