@@ -42,6 +42,26 @@ pub fn encoded(value: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Encodes pairs as a form.
+pub fn encoded_pairs(pairs: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in pairs {
+        if !out.is_empty() {
+            out.push(b'&');
+        }
+        write_encoded(name.as_bytes(), &mut out);
+        out.push(b'=');
+        write_encoded(value.as_bytes(), &mut out);
+    }
+    out
+}
+
+/// A URL with further pairs in its query.
+pub fn with_pairs(url: &str, pairs: &[(&str, &str)]) -> String {
+    let mark = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{mark}{}", String::from_utf8_lossy(&encoded_pairs(pairs)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Plugin, Stage};
-use weir_tokens::TokenRules;
+use weir_tokens::{ClientAuthMethod, OpenidClient, TokenRules};
 
 use crate::options::headers::header_name;
 use crate::options::json_schema;
@@ -24,7 +24,7 @@ mod session;
 
 use authenticator::{ForwardedFields, OpenidAuthenticator};
 use bearer::{Bearer, Verifier};
-use client::{AssertionOptions, ClientAuthMethod, OpenidClient};
+use client::{AssertionOptions, check_proof};
 use options::LoginOptions;
 use provider::{Provider, ProviderUrl};
 
@@ -381,7 +381,11 @@ impl OpenidConnect {
             return Ok(None);
         }
         let proof = self.introspection_endpoint_auth_method;
-        client.check(proof, "is needed for token introspection; or verify tokens with `use_jwks` or `public_key`")?;
+        check_proof(
+            client,
+            proof,
+            "is needed for token introspection; or verify tokens with `use_jwks` or `public_key`",
+        )?;
         let field = |(index, name): (usize, &String)| {
             let path = format!("introspection_addon_headers[{index}]");
             HeaderName::from_bytes(header_name(name, &path)?)

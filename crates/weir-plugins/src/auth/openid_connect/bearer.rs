@@ -8,9 +8,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::{Map, Value};
 use weir_plugin::{Build, Exchange, PerWorker, Stop};
-use weir_tokens::{SignedToken, TokenRules, now_s};
+use weir_tokens::{ClientAuthMethod, SignedToken, TokenRules, now_s};
 
-use super::client::ClientAuthMethod;
 use super::provider::{Provider, ProviderError, missing_endpoint};
 use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};

@@ -1,32 +1,11 @@
-//! The credentials of this gateway at a provider, and how it shows them (RFC 6749 §2.3.1, RFC 7523 §2.2).
+//! The options of this gateway's credentials at a provider.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use aws_lc_rs::rand;
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use weir_plugin::{ConfigError, form};
-
-/// How the gateway authenticates at an endpoint of the provider (OpenID Connect Core 1.0 §9).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum ClientAuthMethod {
-    #[default]
-    #[serde(rename = "client_secret_basic")]
-    Basic,
-    #[serde(rename = "client_secret_post")]
-    Post,
-    /// By an assertion that the client secret signs.
-    #[serde(rename = "client_secret_jwt")]
-    SecretJwt,
-    /// By an assertion that the client's private key signs.
-    #[serde(rename = "private_key_jwt")]
-    PrivateKeyJwt,
-}
+use weir_plugin::ConfigError;
+use weir_tokens::{AssertionSigner, ClientAuthMethod, OpenidClient};
 
 /// The options of assertions.
 #[derive(Deserialize, JsonSchema)]
@@ -71,23 +50,6 @@ impl AssertionAlgorithm {
             AssertionAlgorithm::ES256 => Algorithm::ES256,
         }
     }
-}
-
-/// The credentials of this gateway at the provider.
-pub struct OpenidClient {
-    pub id: String,
-    secret: Option<String>,
-    /// Sign assertions with the secret and with the private key, if there is one.
-    by_secret: Option<AssertionSigner>,
-    by_key: Option<AssertionSigner>,
-    audience: Option<String>,
-    lifetime_s: u64,
-}
-
-/// Signs assertions.
-struct AssertionSigner {
-    header: Header,
-    key: EncodingKey,
 }
 
 impl AssertionOptions {
@@ -139,111 +101,28 @@ fn private_signer(pem: &str, algorithm: Algorithm, id: Option<String>) -> Result
     })
 }
 
-impl OpenidClient {
-    /// Checks that this client has what the method needs.
-    ///
-    /// # Errors
-    /// If it has not: at the option that is missing, with this problem.
-    pub fn check(&self, method: ClientAuthMethod, problem: &str) -> Result<(), ConfigError> {
-        let option = match method {
-            ClientAuthMethod::PrivateKeyJwt if self.by_key.is_none() => "client_rsa_private_key",
-            ClientAuthMethod::PrivateKeyJwt => return Ok(()),
-            _ if self.secret.is_none() => "client_secret",
-            _ => return Ok(()),
-        };
-        Err(ConfigError::new(option, problem))
+/// Checks that a client has what the method needs.
+///
+/// # Errors
+/// If it has not: at the option that is missing, with this problem.
+pub fn check_proof(client: &OpenidClient, method: ClientAuthMethod, problem: &str) -> Result<(), ConfigError> {
+    if client.can_prove(method) {
+        return Ok(());
     }
-
-    /// Adds the credentials to the fields and the body of a form that is sent to `url`.
-    ///
-    /// # Errors
-    /// If an assertion cannot be signed.
-    pub fn prove(
-        &self,
-        method: ClientAuthMethod,
-        url: &str,
-        fields: &mut HeaderMap,
-        body: &mut Vec<u8>,
-    ) -> Result<(), &'static str> {
-        let secret = self.secret.as_deref().unwrap_or_default();
-        let signer = match method {
-            ClientAuthMethod::Basic => {
-                fields.insert(AUTHORIZATION, basic(&self.id, secret));
-                return Ok(());
-            }
-            ClientAuthMethod::Post => {
-                append(body, &[("client_id", &self.id), ("client_secret", secret)]);
-                return Ok(());
-            }
-            ClientAuthMethod::SecretJwt => &self.by_secret,
-            ClientAuthMethod::PrivateKeyJwt => &self.by_key,
-        };
-        let assertion = signer.as_ref().and_then(|signer| self.assertion(signer, url));
-        let assertion = assertion.ok_or("the assertion for the provider could not be signed")?;
-        let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-        append(body, &[("client_id", &self.id), ("client_assertion_type", kind), ("client_assertion", &assertion)]);
-        Ok(())
-    }
-
-    /// RFC 7523 §3: what an assertion must contain.
-    fn assertion(&self, signer: &AssertionSigner, url: &str) -> Option<String> {
-        let mut id = [0; 16];
-        rand::fill(&mut id).ok()?;
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let claims = json!({
-            "iss": self.id,
-            "sub": self.id,
-            "aud": self.audience.as_deref().unwrap_or(url),
-            "jti": URL_SAFE_NO_PAD.encode(id),
-            "iat": now_s,
-            "exp": now_s + self.lifetime_s,
-        });
-        jsonwebtoken::encode(&signer.header, &claims, &signer.key).ok()
-    }
-}
-
-/// RFC 6749 §2.3.1: id and secret are each encoded as in a form.
-fn basic(id: &str, secret: &str) -> HeaderValue {
-    let mut shown = Vec::new();
-    form::write_encoded(id.as_bytes(), &mut shown);
-    shown.push(b':');
-    form::write_encoded(secret.as_bytes(), &mut shown);
-    let value = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(shown)));
-    let mut value = value.expect("base64 is visible ASCII");
-    value.set_sensitive(true);
-    value
-}
-
-/// Encodes pairs as a form.
-pub fn encoded(pairs: &[(&str, &str)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (name, value) in pairs {
-        if !out.is_empty() {
-            out.push(b'&');
-        }
-        form::write_encoded(name.as_bytes(), &mut out);
-        out.push(b'=');
-        form::write_encoded(value.as_bytes(), &mut out);
-    }
-    out
-}
-
-/// Adds pairs to a form. A `client_id` that is already among its parameters is not repeated.
-fn append(body: &mut Vec<u8>, pairs: &[(&str, &str)]) {
-    let has_id = form::pairs(body).any(|(name, _)| *name == *b"client_id");
-    for pair in pairs.iter().filter(|(name, _)| !has_id || *name != "client_id") {
-        if !body.is_empty() {
-            body.push(b'&');
-        }
-        body.append(&mut encoded(&[*pair]));
-    }
+    let option = match method {
+        ClientAuthMethod::PrivateKeyJwt => "client_rsa_private_key",
+        _ => "client_secret",
+    };
+    Err(ConfigError::new(option, problem))
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::HeaderMap;
     use serde_json::Value;
     use weir_testkit::{Authority, KeyKind};
 
+    use weir_plugin::form;
     use weir_tokens::WebToken;
 
     use super::*;
@@ -258,8 +137,8 @@ mod tests {
     }
 
     /// The pairs of a form after the credentials have been added.
-    fn proved(client: &OpenidClient, method: ClientAuthMethod, form: &[(&str, &str)]) -> Vec<(String, String)> {
-        let mut body = encoded(form);
+    fn proved(client: &OpenidClient, method: ClientAuthMethod, pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        let mut body = form::encoded_pairs(pairs);
         client.prove(method, "https://a/token", &mut HeaderMap::new(), &mut body).expect("proved");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         form::pairs(&body).map(|(name, value)| (text(&name), text(&value))).collect()
@@ -330,7 +209,7 @@ mod tests {
             (ClientAuthMethod::SecretJwt, "client_secret: is needed"),
             (ClientAuthMethod::Basic, "client_secret: is needed"),
         ] {
-            assert_eq!(client.check(method, "is needed").expect_err("refused").to_string(), want);
+            assert_eq!(check_proof(&client, method, "is needed").expect_err("refused").to_string(), want);
         }
     }
 }

@@ -3,19 +3,15 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use aws_lc_rs::digest::{SHA256, digest};
-use aws_lc_rs::rand;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::HeaderMap;
 use serde_json::{Map, Value};
 use weir_plugin::proto::Method;
 use weir_plugin::{Exchange, Stop, form};
-use weir_tokens::TokenRules;
+use weir_tokens::openid_login::{challenge, fault_of_login, random_text};
+use weir_tokens::{ClientAuthMethod, TokenRules};
 
 use super::bearer::{TokenRejection, verified};
-use super::client::{ClientAuthMethod, encoded};
-use super::provider::{Provider, ProviderError, missing_endpoint};
+use super::provider::{Provider, ProviderError, missing_endpoint, token_endpoint};
 use super::pushed::PushedRequests;
 use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
@@ -60,11 +56,8 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// 32 random bytes in base64url.
 fn random() -> Result<String, Stop> {
-    let mut bytes = [0; 32];
-    rand::fill(&mut bytes).map_err(|_| Stop::Internal)?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
+    random_text().map_err(|_| Stop::Internal)
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -138,7 +131,7 @@ impl LoginFlow {
         };
         let path = text(exchange.request.path());
         let redirect_uri = format!("{}{}", self.origin(exchange), self.callback(&path));
-        let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, begun.verifier.as_bytes()));
+        let challenge = challenge(&begun.verifier);
         let mut pairs = vec![
             ("response_type", "code"),
             ("client_id", &*provider.client.id),
@@ -158,8 +151,7 @@ impl LoginFlow {
             request_uri = pushed.push(provider, &pairs).await?;
             pairs = vec![("client_id", &*provider.client.id), ("request_uri", &request_uri)];
         }
-        let mark = if endpoint.contains('?') { '&' } else { '?' };
-        let location = format!("{endpoint}{mark}{}", text(&encoded(&pairs)));
+        let location = form::with_pairs(endpoint, &pairs);
         let stop = redirect(exchange, 302, &location)?;
         for surplus in self.surplus_logins(exchange) {
             self.cookies.set_login_cookie(exchange, &surplus, "", 0)?;
@@ -242,7 +234,7 @@ impl LoginFlow {
         pairs: &[(&str, &str)],
     ) -> Result<Option<Map<String, Value>>, ProviderError> {
         let discovery = provider.discovery().await?;
-        let endpoint = provider.endpoint(discovery.token_endpoint()?)?;
+        let endpoint = provider.endpoint(token_endpoint(&discovery)?)?;
         match provider.post(&endpoint, self.proof, HeaderMap::new(), pairs).await {
             Ok(answer) => Ok(Some(answer)),
             // RFC 6749 §5.2.
@@ -266,13 +258,8 @@ impl LoginFlow {
             (None, Some(before)) => (before.identity.clone(), before.raw.clone()),
             (None, None) => return Err(TokenRejection::Token("the provider sent no ID token")),
         };
-        let said = |claim: &str| identity.get(claim).and_then(Value::as_str);
-        if nonce.is_some() && said("nonce") != nonce {
-            return Err(TokenRejection::Token("the ID token belongs to another login (nonce)"));
-        }
-        let several = identity.get("aud").and_then(Value::as_array).is_some_and(|audience| audience.len() > 1);
-        if (several || identity.contains_key("azp")) && said("azp") != Some(&provider.client.id) {
-            return Err(TokenRejection::Token("the ID token is for another audience"));
+        if let Some(fault) = fault_of_login(&identity, &provider.client.id, nonce) {
+            return Err(TokenRejection::Token(fault));
         }
         if before.as_ref().is_some_and(|before| before.identity.get("sub") != identity.get("sub")) {
             return Err(TokenRejection::Token("the ID token is for another user"));
@@ -325,7 +312,7 @@ impl LoginFlow {
         let Some(token) = session.refresh_token.clone().filter(|_| self.renews) else {
             return Ok(LoginStep::NoSession);
         };
-        let endpoint = provider.endpoint(provider.discovery().await?.token_endpoint()?)?;
+        let endpoint = provider.endpoint(token_endpoint(&*provider.discovery().await?)?)?;
         let Some(answer) = provider.refresh(endpoint, self.proof, &token).await? else {
             return Ok(LoginStep::NoSession);
         };
@@ -359,8 +346,7 @@ impl LoginFlow {
             (Some(endpoint), after) => {
                 let mut pairs = vec![("client_id", provider.client.id.as_str())];
                 pairs.extend(after.as_deref().map(|after| ("post_logout_redirect_uri", after)));
-                let mark = if endpoint.contains('?') { '&' } else { '?' };
-                Some(format!("{endpoint}{mark}{}", text(&encoded(&pairs))))
+                Some(form::with_pairs(endpoint, &pairs))
             }
             (None, after) => after.clone(),
         };

@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::ServiceUrl;
 use weir_plugin::ConfigError;
-use weir_tokens::TokenRules;
+use weir_tokens::{ClientAuthMethod, OpenidClient, TokenRules};
 
-use super::client::{ClientAuthMethod, OpenidClient};
+use super::client::check_proof;
 use super::login::LoginFlow;
 use super::pushed::PushedRequests;
 use super::session::{Cookies, Sealer};
@@ -200,7 +200,7 @@ impl LoginOptions {
         wants_userinfo: bool,
     ) -> Result<LoginFlow, ConfigError> {
         let proof = self.token_endpoint_auth_method;
-        client.check(proof, "is needed for logins; or set `bearer_only: true`")?;
+        check_proof(client, proof, "is needed for logins; or set `bearer_only: true`")?;
         let session = self.session.as_ref().ok_or_else(|| {
             ConfigError::new("session", "is needed for logins, with a `secret`; or set `bearer_only: true`")
         })?;
@@ -249,7 +249,7 @@ impl LoginOptions {
             return Ok(None);
         }
         let proof = self.par.endpoint_auth_method.unwrap_or(self.token_endpoint_auth_method);
-        client.check(proof, "is needed by `par.endpoint_auth_method`")?;
+        check_proof(client, proof, "is needed by `par.endpoint_auth_method`")?;
         if let Some(url) = &self.par.endpoint {
             ServiceUrl::parse(url)
                 .map_err(|error| ConfigError::new("par.endpoint", format!("is not a URL: {error}")))?;

@@ -14,14 +14,12 @@ use http::{Method, Request};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use jsonwebtoken::Algorithm;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use weir_client::{CallError, HttpClient, IdleConnections};
-use weir_plugin::{Build, ConfigError, PerWorker};
-use weir_tokens::SigningKey;
+use weir_plugin::{Build, ConfigError, PerWorker, form};
+use weir_tokens::{ClientAuthMethod, OpenidClient, ProviderMetadata, SigningKey};
 
-use super::client::{ClientAuthMethod, OpenidClient, encoded};
 use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 use crate::http_service::HttpService;
@@ -46,7 +44,7 @@ enum ProviderSource {
     /// The provider's discovery document.
     Discovery(HttpService),
     /// The configuration: only the URL of its keys.
-    KeySet(Discovery),
+    KeySet(ProviderMetadata),
 }
 
 /// The URL in the configuration: of the discovery document, or of the keys.
@@ -63,24 +61,9 @@ pub struct ProviderEndpoint {
     service: HttpService,
 }
 
-/// The metadata of a provider.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Discovery {
-    pub issuer: String,
-    jwks_uri: Option<String>,
-    pub introspection_endpoint: Option<String>,
-    pub authorization_endpoint: Option<String>,
-    token_endpoint: Option<String>,
-    pub userinfo_endpoint: Option<String>,
-    pub end_session_endpoint: Option<String>,
-    pub revocation_endpoint: Option<String>,
-    pub pushed_authorization_request_endpoint: Option<String>,
-}
-
-impl Discovery {
-    pub fn token_endpoint(&self) -> Result<&str, ProviderError> {
-        self.token_endpoint.as_deref().ok_or_else(|| missing_endpoint("token_endpoint"))
-    }
+/// The URL of the token endpoint.
+pub fn token_endpoint(metadata: &ProviderMetadata) -> Result<&str, ProviderError> {
+    metadata.token_endpoint.as_deref().ok_or_else(|| missing_endpoint("token_endpoint"))
 }
 
 /// The discovery document has no such member.
@@ -193,7 +176,7 @@ impl Renewals {
 /// A worker's cache of a provider's metadata.
 #[derive(Default)]
 struct ProviderState {
-    discovery: RefCell<CachedDocument<Discovery>>,
+    discovery: RefCell<CachedDocument<ProviderMetadata>>,
     keys: RefCell<CachedDocument<[SigningKey]>>,
     /// Held during a fetch of a document; other exchanges wait for its result.
     asking: tokio::sync::Mutex<()>,
@@ -221,11 +204,11 @@ impl Provider {
                 let service = parsed(text, "jwks_uri")?;
                 let (name, timeout) = (service.name(), service.timeout);
                 let identity = format!("jwks_uri {name} {} {verify}", service.target);
-                let known = Discovery { jwks_uri: Some(text.to_owned()), ..Discovery::default() };
+                let known = ProviderMetadata { jwks_uri: Some(text.to_owned()), ..ProviderMetadata::default() };
                 (ProviderSource::KeySet(known), name, timeout, identity)
             }
             ProviderUrl::None => {
-                (ProviderSource::KeySet(Discovery::default()), String::new(), timeout, "public_key".to_owned())
+                (ProviderSource::KeySet(ProviderMetadata::default()), String::new(), timeout, "public_key".to_owned())
             }
         };
         let state = build.per_worker("openid-provider", &identity, ProviderState::default);
@@ -241,7 +224,7 @@ impl Provider {
         &self.name
     }
 
-    pub async fn discovery(&self) -> Result<Rc<Discovery>, ProviderError> {
+    pub async fn discovery(&self) -> Result<Rc<ProviderMetadata>, ProviderError> {
         if let Some(found) = self.state.get().discovery.borrow().find(self.keys_for) {
             return found;
         }
@@ -385,7 +368,7 @@ impl Provider {
         mut fields: HeaderMap,
         pairs: &[(&str, &str)],
     ) -> Result<Request<Full<Bytes>>, ProviderError> {
-        let mut body = encoded(pairs);
+        let mut body = form::encoded_pairs(pairs);
         let proved = self.client.prove(proof, &endpoint.url, &mut fields, &mut body);
         proved.map_err(|problem| ProviderError::Answer(problem.to_owned()))?;
         let mut request = Request::new(Full::default());

@@ -3,8 +3,8 @@
 
 use http::header::HeaderMap;
 use serde_json::Value;
+use weir_tokens::ClientAuthMethod;
 
-use super::client::ClientAuthMethod;
 use super::provider::{Provider, ProviderError, missing_endpoint};
 
 /// Authorization requests that the gateway sends to the provider itself (RFC 9126).
