@@ -14,4 +14,41 @@ pub struct ProviderMetadata {
     pub end_session_endpoint: Option<String>,
     pub revocation_endpoint: Option<String>,
     pub pushed_authorization_request_endpoint: Option<String>,
+    /// Whether each response of the provider says that it is its own (RFC 9207 §3).
+    #[serde(default)]
+    pub authorization_response_iss_parameter_supported: bool,
+}
+
+impl ProviderMetadata {
+    /// Whether a response with this parameter `iss` can be one of this provider (RFC 9207 §2.4).
+    pub fn may_have_answered(&self, issuer: Option<&str>) -> bool {
+        match issuer {
+            Some(issuer) => issuer == self.issuer,
+            None => !self.authorization_response_iss_parameter_supported,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_says_whose_it_is_if_the_provider_says_so() {
+        let of = |is_supported: bool| ProviderMetadata {
+            issuer: "a".to_owned(),
+            authorization_response_iss_parameter_supported: is_supported,
+            ..ProviderMetadata::default()
+        };
+        for (is_supported, issuer, expected) in [
+            (true, Some("a"), true),
+            (true, Some("b"), false),
+            (true, None, false),
+            (false, Some("a"), true),
+            (false, Some("b"), false),
+            (false, None, true),
+        ] {
+            assert_eq!(of(is_supported).may_have_answered(issuer), expected, "{is_supported} {issuer:?}");
+        }
+    }
 }

@@ -199,8 +199,7 @@ impl LoginFlow {
         }
         let Some(code) = argument("code") else { return wrong("the request has no code") };
         let discovery = provider.discovery().await?;
-        // RFC 9207 §2.4.
-        if argument("iss").is_some_and(|issuer| issuer != discovery.issuer) {
+        if !discovery.may_have_answered(argument("iss").as_deref()) {
             return wrong("the response of the login is from another provider");
         }
         let path = text(exchange.request.path());
