@@ -48,6 +48,18 @@ pub struct AssertionSigner {
 }
 
 impl OpenidClient {
+    /// A client without a private key, whose assertions nobody asks for.
+    pub fn with_secret(id: &str, secret: Option<&str>) -> OpenidClient {
+        OpenidClient {
+            id: id.to_owned(),
+            secret: secret.map(str::to_owned),
+            by_secret: None,
+            by_key: None,
+            audience: None,
+            lifetime_s: 0,
+        }
+    }
+
     /// Whether this client has what the method needs.
     pub fn can_prove(&self, method: ClientAuthMethod) -> bool {
         match method {

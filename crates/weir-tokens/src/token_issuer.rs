@@ -5,8 +5,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::Request;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::{Method, Request, Response};
 use hyper::body::Bytes;
 use jsonwebtoken::Algorithm;
 use serde_json::{Map, Value};
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
+use crate::provider_metadata::ProviderMetadata;
 use crate::signed_token::{SignedToken, SigningKey, TokenRules, now_s};
 
 /// Keys older than this are fetched again, beside their use.
@@ -65,6 +66,8 @@ struct KeySource {
 #[derive(Default)]
 struct KnownKeys {
     keys: Arc<[SigningKey]>,
+    /// What the issuer says about itself, if the keys are found by that.
+    metadata: Option<Arc<ProviderMetadata>>,
     /// When the keys were fetched.
     read_at: Option<Instant>,
     /// When a fetch last ended, and its error, if it failed.
@@ -95,12 +98,11 @@ impl KnownKeys {
         self.tried.as_ref().is_none_or(|(at, _)| at.elapsed() >= REFRESH)
     }
 
-    /// The keys for a token, or why there are none.
-    fn found(&self, is_known: bool) -> Result<Arc<[SigningKey]>, TokenError> {
+    /// Why what is not known is not, if that is because of the last fetch. What is known continues to be used.
+    fn found(&self, is_known: bool) -> Result<(), TokenError> {
         match self.tried.as_ref().and_then(|(_, problem)| problem.as_ref()) {
-            // Otherwise the keys that are known continue to be used.
             Some(problem) if !is_known => Err(TokenError::NoKeys(problem.clone())),
-            _ => Ok(Arc::clone(&self.keys)),
+            _ => Ok(()),
         }
     }
 }
@@ -133,7 +135,8 @@ impl TokenIssuer {
     /// The token is not valid, or cannot be verified.
     pub async fn verify(&self, token: &str) -> Result<Map<String, Value>, TokenError> {
         let signed = SignedToken::parse(token.as_bytes(), None).map_err(TokenError::Invalid)?;
-        let keys = self.source.keys_for(signed.token.key_id(), signed.algorithm).await?;
+        let (id, algorithm) = (signed.token.key_id(), signed.algorithm);
+        let keys = self.source.known_with(|known| known.has(id, algorithm), |known| Arc::clone(&known.keys)).await?;
         if !signed.is_signed_with_one_of(&keys) {
             return Err(TokenError::Invalid("the signature of the token is not valid"));
         }
@@ -142,45 +145,69 @@ impl TokenIssuer {
             None => Ok(signed.token.payload().clone()),
         }
     }
+
+    /// What the issuer says about itself, as old as its keys.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) async fn metadata(&self) -> Result<Arc<ProviderMetadata>, TokenError> {
+        let metadata = self.source.known_with(|known| known.metadata.is_some(), |known| known.metadata.clone()).await?;
+        metadata.ok_or_else(|| TokenError::NoKeys("the metadata of the provider lacks its endpoints".to_owned()))
+    }
+
+    /// Whether a URL is protected against manipulation in transit.
+    pub(crate) fn trusts(&self, url: &str) -> bool {
+        (self.source.is_trusted)(url)
+    }
+
+    /// Sends a request to the issuer. An error is a text, without what was sent.
+    pub(crate) async fn ask(
+        &self,
+        url: &str,
+        method: Method,
+        fields: HeaderMap,
+        body: Bytes,
+    ) -> Result<Response<Bytes>, String> {
+        self.source.ask(url, method, fields, body).await
+    }
 }
 
 impl KeySource {
-    /// The keys that a token may be signed with. Begins a fetch if there is need for one, and waits for it if the token needs it.
-    async fn keys_for(
+    /// A part of what is known. Begins a fetch if there is need for one, and waits for it if the part is not known.
+    async fn known_with<T>(
         self: &Arc<Self>,
-        id: Option<&str>,
-        algorithm: Algorithm,
-    ) -> Result<Arc<[SigningKey]>, TokenError> {
+        has: impl Fn(&KnownKeys) -> bool,
+        part: impl Fn(&KnownKeys) -> T,
+    ) -> Result<T, TokenError> {
         let mut fetch = {
             let mut known = self.known();
-            let is_known = known.has(id, algorithm);
+            let is_known = has(&known);
             if is_known && known.is_younger_than(KEYS_FOR) {
-                return Ok(Arc::clone(&known.keys));
+                return Ok(part(&known));
             }
             // It has no sender any more if its task panicked.
             if known.fetch.as_ref().is_none_or(|fetch| fetch.end.has_changed().is_err()) {
                 if !known.is_due() {
-                    return known.found(is_known);
+                    return known.found(is_known).map(|()| part(&known));
                 }
                 known.fetch = Some(self.begin_fetch());
             }
             if is_known && known.is_younger_than(KEYS_AT_MOST) {
-                return Ok(Arc::clone(&known.keys));
+                return Ok(part(&known));
             }
             let fetch = known.fetch.clone().expect("there was one, or it has just begun");
             // The one in `known` does not wait.
             if Arc::strong_count(&fetch.waiting) - 1 > MOST_WAITING {
                 let problem = "too many tokens wait for the keys of the issuer; try again later";
-                return known
-                    .found(is_known)
-                    .and_then(|keys| if is_known { Ok(keys) } else { Err(TokenError::NoKeys(problem.to_owned())) });
+                known.found(is_known)?;
+                return if is_known { Ok(part(&known)) } else { Err(TokenError::NoKeys(problem.to_owned())) };
             }
             fetch
         };
         // An error: the fetch has ended.
         let _ = fetch.end.changed().await;
         let known = self.known();
-        known.found(known.has(id, algorithm))
+        known.found(has(&known)).map(|()| part(&known))
     }
 
     /// Fetches the keys in a task of its own, which goes on when those that wait for it leave.
@@ -193,8 +220,9 @@ impl KeySource {
             let mut known = source.known();
             known.fetch = None;
             known.tried = Some((Instant::now(), read.as_ref().err().cloned()));
-            if let Ok(keys) = read {
+            if let Ok((metadata, keys)) = read {
                 known.keys = keys.into();
+                known.metadata = metadata.map(Arc::new);
                 known.read_at = Some(Instant::now());
             }
         });
@@ -205,9 +233,9 @@ impl KeySource {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn read_keys(&self) -> Result<Vec<SigningKey>, String> {
-        let set = match &self.keys_at {
-            IssuerKeys::KeySet(url) => self.read(url).await?,
+    async fn read_keys(&self) -> Result<(Option<ProviderMetadata>, Vec<SigningKey>), String> {
+        let (metadata, set) = match &self.keys_at {
+            IssuerKeys::KeySet(url) => (None, self.read(url).await?),
             IssuerKeys::Discovery(url) => {
                 let document = self.read(url).await?;
                 let text = |member: &str| document.get(member).and_then(Value::as_str);
@@ -219,31 +247,38 @@ impl KeySource {
                 if !(self.is_trusted)(set) {
                     return Err(format!("the `jwks_uri` in {url} is not an `https` URL"));
                 }
-                self.read(set).await?
+                let set = self.read(set).await?;
+                (serde_json::from_value(Value::Object(document)).ok(), set)
             }
         };
         match SigningKey::of_set(&set) {
             keys if keys.is_empty() => Err("the key set has no key for signatures".to_owned()),
-            keys => Ok(keys),
+            keys => Ok((metadata, keys)),
         }
     }
 
-    /// Fetches on a separate thread with its own runtime: the connections of an `HttpClient` belong to a thread.
     async fn read(&self, url: &str) -> Result<Map<String, Value>, String> {
+        let fields = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
+        let answer = self.ask(url, Method::GET, fields, Bytes::new()).await?;
+        if answer.status() != 200 {
+            return Err(format!("{url} answers with {}", answer.status().as_u16()));
+        }
+        serde_json::from_slice(answer.body()).map_err(|error| format!("{url} is not a JSON object: {error}"))
+    }
+
+    /// Asks on a separate thread with its own runtime: the connections of an `HttpClient` belong to a thread.
+    async fn ask(&self, url: &str, method: Method, fields: HeaderMap, body: Bytes) -> Result<Response<Bytes>, String> {
         let service = ServiceUrl::parse(url).map_err(|error| format!("`{url}` is not a URL: {error}"))?;
         let (http, name) = (self.http.clone(), url.to_owned());
         let asking = move || {
-            let request = Request::get(service.target().as_str()).header(ACCEPT, "application/json");
-            let request = request.body(Bytes::new()).map_err(|error| format!("{name}: {error}"))?;
+            let request = Request::builder().method(method).uri(service.target().as_str());
+            let mut request = request.body(body).map_err(|error| format!("{name}: {error}"))?;
+            *request.headers_mut() = fields;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| format!("an async runtime cannot be started: {error}"))?;
             let settings = CallSettings { connect_timeout: TIMEOUT, timeout: TIMEOUT, ..CallSettings::default() };
             let answer = runtime.block_on(http.call(&service, request, &settings));
-            let answer = answer.map_err(|error| format!("{name}: {error}"))?;
-            if answer.status() != 200 {
-                return Err(format!("{name} answers with {}", answer.status().as_u16()));
-            }
-            serde_json::from_slice(answer.body()).map_err(|error| format!("{name} is not a JSON object: {error}"))
+            answer.map_err(|error| format!("{name}: {error}"))
         };
         spawn_blocking(asking).await.unwrap_or_else(|_| Err("the request failed".to_owned()))
     }
