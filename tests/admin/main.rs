@@ -20,6 +20,7 @@ mod listeners;
 mod mcp;
 mod membership;
 mod migration;
+mod oidc;
 mod outside;
 mod own_addresses;
 mod resource_access;

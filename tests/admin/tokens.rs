@@ -18,28 +18,28 @@ use crate::weir;
 const AUDIENCE: &str = "weir-admin";
 
 /// A key that tokens are signed with.
-struct Signer {
+pub struct Signer {
     id: &'static str,
-    pair: Ed25519KeyPair,
+    pub pair: Ed25519KeyPair,
 }
 
 impl Signer {
-    fn new(id: &'static str) -> Signer {
+    pub fn new(id: &'static str) -> Signer {
         Signer { id, pair: Ed25519KeyPair::generate().expect("the system has random numbers") }
     }
 
-    fn public(&self) -> Value {
+    pub fn public(&self) -> Value {
         let x = URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref());
         json!({"kty": "OKP", "crv": "Ed25519", "kid": self.id, "use": "sig", "x": x})
     }
 
-    fn token(&self, claims: &Value) -> String {
+    pub fn token(&self, claims: &Value) -> String {
         let signed = signed_part(&json!({"alg": "EdDSA", "kid": self.id}), claims);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.pair.sign(signed.as_bytes())))
     }
 }
 
-fn signed_part(head: &Value, claims: &Value) -> String {
+pub fn signed_part(head: &Value, claims: &Value) -> String {
     let encoded = |part: &Value| URL_SAFE_NO_PAD.encode(part.to_string());
     format!("{}.{}", encoded(head), encoded(claims))
 }
@@ -99,7 +99,7 @@ fn tokens(issuer: &str, more: &str) -> String {
     )
 }
 
-fn now_s() -> u64 {
+pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_secs()
 }
 

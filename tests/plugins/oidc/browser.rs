@@ -11,11 +11,18 @@ pub struct Browser(pub BTreeMap<u16, BTreeMap<String, String>>);
 impl Browser {
     /// Asks `http://127.0.0.1:port` once.
     pub fn ask(&mut self, port: u16, method: &str, target: &str) -> Response {
+        self.send(port, method, target, "", "")
+    }
+
+    /// The same with further fields, each ended by CR LF, and with a body.
+    pub fn send(&mut self, port: u16, method: &str, target: &str, fields: &str, body: &str) -> Response {
         let cookies = self.0.entry(port).or_default();
         let pairs: Vec<String> = cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let cookie = if pairs.is_empty() { String::new() } else { format!("Cookie: {}\r\n", pairs.join("; ")) };
+        let host = if fields.contains("Host:") { String::new() } else { format!("Host: 127.0.0.1:{port}\r\n") };
+        let length = body.len();
         let request =
-            format!("{method} {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{cookie}Content-Length: 0\r\n\r\n");
+            format!("{method} {target} HTTP/1.1\r\n{host}{cookie}{fields}Content-Length: {length}\r\n\r\n{body}");
         let answer = Client::connect(([127, 0, 0, 1], port).into()).ask(request).expect("an answer");
         for cookie in answer.headers.all("set-cookie") {
             let (name, value) = cookie.split(';').next().and_then(|pair| pair.split_once('=')).expect("a pair");

@@ -1,6 +1,6 @@
 // A small OpenID Connect provider for tests: node provider.mjs DIRECTORY_OF_MODULES PORT REDIRECT_URI [CERTIFICATE]
 // `api` gets signed access tokens, `opaque` gets ones that only the provider can read, `web` logs people in, and so does
-// `keyed`, which authenticates with the key of CERTIFICATE.
+// `keyed`, which authenticates with the key of CERTIFICATE. `public` has no secret.
 import { createRequire } from 'node:module';
 import { generateKeyPairSync, randomUUID, X509Certificate } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -36,10 +36,11 @@ const provider = new (Provider ?? fallback)(issuer, {
   clients: [
     client('api'), client('short'), client('opaque'),
     client('web', login),
+    { client_id: 'public', token_endpoint_auth_method: 'none', ...login },
     ...(certificate ? [keyed()] : []),
   ],
-  scopes: ['openid', 'email', 'offline_access', 'read', 'write'],
-  claims: { openid: ['sub'], email: ['email'] },
+  scopes: ['openid', 'email', 'groups', 'offline_access', 'read', 'write'],
+  claims: { openid: ['sub'], email: ['email'], groups: ['groups'] },
   cookies: { keys: ['a key for cookies'] },
   pkce: { required: () => true },
   ttl: { AccessToken: 4 },
@@ -63,10 +64,10 @@ const provider = new (Provider ?? fallback)(issuer, {
       }),
     },
   },
-  findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, email: `${sub}@example.org` }) }),
+  findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, email: `${sub}@example.org`, groups: ['staff', 'gateway-admins'] }) }),
   loadExistingGrant: async (ctx) => {
     const grant = new ctx.oidc.provider.Grant({ clientId: ctx.oidc.client.clientId, accountId: ctx.oidc.session.accountId });
-    grant.addOIDCScope('openid email offline_access');
+    grant.addOIDCScope('openid email groups offline_access');
     await grant.save();
     return grant;
   },

@@ -24,6 +24,7 @@ use super::keys::{AdminKeys, Caller, KeyFault, bearer};
 use super::lanes::{ClientPresence, RequestLanes};
 use super::log_in::{KnownCaller, LogIns};
 use super::node_pages::{NodePage, NodePages, NodeStream, OpenedStream};
+use super::oidc::{OidcLogIns, OidcParts};
 use super::query::{Query, decoded_path};
 use super::refusals::{NOT_FOR_VIEWERS, WRONG_KEY_PAUSE, refused_token, unauthorized};
 use super::request::{
@@ -63,6 +64,8 @@ pub struct AdminParts {
     pub keys: AdminKeys,
     /// Tokens that are accepted in place of keys.
     pub tokens: Option<AcceptedTokens>,
+    /// The identity provider at which people log in.
+    pub oidc: Option<OidcParts>,
     /// Host names that requests may have, besides addresses and names of this machine.
     pub hosts: Vec<Box<str>>,
     /// Origins of web pages that may read responses (CORS).
@@ -107,9 +110,11 @@ struct AdminHandlers {
 
 impl AdminApi {
     /// # Errors
-    /// If no threads can be started.
+    /// If no threads can be started, or there are no random numbers.
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
-        let AdminParts { live, files, draft, hubs, writer, checker, keys, tokens, hosts, origins, mode, .. } = parts;
+        let AdminParts { live, files, draft, hubs, writer, checker, keys, tokens, oidc, hosts, origins, mode, .. } = parts;
+        let oidc = oidc.map(OidcLogIns::new).transpose();
+        let oidc = oidc.map_err(|_| io::Error::other("the random number generator failed"))?;
         let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
         let can_write_files = draft.as_ref().is_some_and(DraftFiles::may_write);
@@ -124,6 +129,7 @@ impl AdminApi {
                 sessions: parts.has_sessions.then(Arc::default),
                 keys,
                 tokens,
+                oidc,
                 hosts,
                 is_tls: parts.is_tls,
                 can_write_files,

@@ -24,6 +24,13 @@ pub(super) struct AuditedCaller {
     pub(super) role: AdminRole,
 }
 
+/// Why somebody was refused, and who, if that is known, passed in an extension of a response that is not JSON.
+#[derive(Clone)]
+pub(super) struct AuditedRefusal {
+    pub(super) who: Option<String>,
+    pub(super) reason: String,
+}
+
 /// The change that was made or, in a dry run, would have been, passed in an extension of the response.
 #[derive(Clone)]
 pub(super) struct AuditedChange {
@@ -96,6 +103,7 @@ impl AuditedRequest {
         let caller = answer.extensions_mut().remove::<AuditedCaller>();
         let change = answer.extensions_mut().remove::<AuditedChange>();
         let files = answer.extensions_mut().remove::<AuditedFiles>();
+        let refusal = answer.extensions_mut().remove::<AuditedRefusal>();
         let status = answer.status();
         if change.is_none() && !self.is_audited(status, caller.is_some()) {
             return None;
@@ -111,7 +119,7 @@ impl AuditedRequest {
             "time": format!("{:.3}", Timestamp::now()),
             "outcome": outcome,
             "status": status.as_u16(),
-            "who": caller.as_ref().map(|caller| &caller.name),
+            "who": caller.as_ref().map(|caller| &caller.name).or(refusal.as_ref().and_then(|refusal| refusal.who.as_ref())),
             "role": caller.as_ref().map(|caller| caller.role.name()),
             "address": address,
             "user_agent": user_agent,
@@ -130,7 +138,9 @@ impl AuditedRequest {
                 }
                 line["changes"] = changes;
             }
-            None if outcome != "accepted" => line["reason"] = reason(answer),
+            None if outcome != "accepted" => {
+                line["reason"] = refusal.map_or_else(|| reason(answer), |refusal| refusal.reason.into());
+            }
             None => {}
         }
         if let Some(AuditedFiles { written, not_written, settings }) = files {

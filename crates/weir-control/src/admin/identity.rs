@@ -6,6 +6,8 @@ use http::header::HOST;
 use http::request::Parts;
 use http::uri::Authority;
 
+use crate::document::is_local_name;
+
 /// Where the resources of a node are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminMode {
@@ -60,10 +62,5 @@ pub(super) fn host_of(head: &Parts) -> &str {
 pub(super) fn is_own_name(host: &str, local: IpAddr, hosts: &[Box<str>]) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host().to_ascii_lowercase();
-    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    is_address
-        || !name.contains('.')
-        || name.ends_with(".localhost")
-        || hosts.iter().any(|own| **own == *name)
-        || !local.is_loopback() && hosts.is_empty()
+    is_local_name(&name) || hosts.iter().any(|own| **own == *name) || !local.is_loopback() && hosts.is_empty()
 }

@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{COOKIE, HeaderMap, HeaderName, HeaderValue, ORIGIN, RETRY_AFTER, SET_COOKIE};
+use http::header::{HeaderMap, HeaderName, ORIGIN};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -13,13 +12,15 @@ use tokio::time::sleep;
 
 use super::answer::{self, AdminResponse, Refused, json_of};
 use super::audit::AuditedCaller;
+use super::cookies::{HostCookie, SameSite};
 use super::host::RequestHost;
 use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller};
 use super::node_pages::SessionHold;
-use super::refusals::{WRONG_KEY_PAUSE, refused_token, unauthorized};
+use super::oidc::{OidcLogIns, TICKET};
+use super::refusals::{WRONG_KEY_PAUSE, refused_session, refused_token, too_often, unauthorized};
 use super::request::{AdminPeer, BodyFault, unreadable};
-use super::sessions::{AdminSession, AdminSessions, SessionOrigin, SessionRefusal, SessionSecrets};
+use super::sessions::{AdminSession, AdminSessions, SessionOrigin, SessionSecrets};
 use super::tokens::{AcceptedTokens, TokenCaller};
 use crate::document::{AdminRole, AdminScope};
 use crate::stores::live::now_ms;
@@ -27,9 +28,8 @@ use crate::stores::live::now_ms;
 /// The field with the token of a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("x-weir-session");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Browsers accept this name only with `Secure`, for the whole host and no other (RFC 6265bis §4.1.3.2), so that no page of a
-/// subdomain can set it.
-const COOKIE_NAME: &str = "__Host-weir";
+/// One of the two secrets of a session.
+const COOKIE: HostCookie = HostCookie { name: "__Host-weir", same_site: SameSite::Strict };
 /// The most bytes of a log-in.
 const MAX_LOG_IN: usize = 16 << 10;
 
@@ -60,6 +60,8 @@ pub(super) struct LogIns {
     pub(super) sessions: Option<Arc<AdminSessions>>,
     pub(super) keys: AdminKeys,
     pub(super) tokens: Option<AcceptedTokens>,
+    /// Log-ins at an identity provider.
+    pub(super) oidc: Option<OidcLogIns>,
     /// Host names that requests may have, besides addresses and names of this machine.
     pub(super) hosts: Vec<Box<str>>,
     /// Whether clients use TLS.
@@ -90,6 +92,23 @@ impl LogIns {
             }
             (["session"], &Method::DELETE) => self.log_out(sessions, head, peer).await,
             (["session", "hint"], &Method::GET) => self.hint(head, peer),
+            (["session", "oidc"], &Method::GET) => {
+                let oidc = self.oidc.as_ref()?;
+                let begun = match self.check_page(head, peer) {
+                    Ok(()) => oidc.begin(head, host).await,
+                    Err(refusal) => Err(refusal),
+                };
+                begun.unwrap_or_else(|refusal| oidc.page_of(*refusal))
+            }
+            (["session", "oidc", "callback"], &Method::GET) => {
+                let oidc = self.oidc.as_ref()?;
+                // Another site, the provider, has sent the browser.
+                let ended = match self.check_place(head, peer) {
+                    Ok(()) => oidc.finish(head, host, (sessions, address_of(peer))).await,
+                    Err(refusal) => Err(refusal),
+                };
+                ended.unwrap_or_else(|refusal| oidc.page_of(*refusal))
+            }
             _ => return None,
         })
     }
@@ -104,7 +123,7 @@ impl LogIns {
     ) -> Refused<AdminResponse> {
         self.check_page(head, peer)?;
         let body = read(MAX_LOG_IN).await.map_err(|fault| Box::new(unreadable(fault, MAX_LOG_IN)))?;
-        let origin = self.proven(sessions, &body, (address_of(peer), host)).await?;
+        let origin = self.proven(sessions, &head.headers, &body, (address_of(peer), host)).await?;
         let caller = self.caller_of(&origin).ok_or_else(|| Box::new(unauthorized("wrong apikey")))?;
         // A second log-in makes new secrets and ends the session of the former ones.
         if let Some((token, _)) = self.session_of(sessions, &head.headers) {
@@ -114,26 +133,35 @@ impl LogIns {
         let mut told = self.told(&caller, Some(expires_ms), revision);
         told["token"] = token.into();
         let mut answer = json_of(StatusCode::OK, &told);
-        set_cookie(&mut answer, &cookie, lifetime);
+        COOKIE.set(&mut answer, &cookie, lifetime);
+        if TICKET.value(&head.headers).is_some() {
+            TICKET.clear(&mut answer);
+        }
         answer.extensions_mut().insert(AuditedCaller { name: caller.name.to_string(), role: caller.role });
         Ok(answer)
     }
 
-    /// What the body of a log-in proves. A right key or token is accepted however many log-ins of its address have failed, since others
+    /// What a log-in proves. A right key, token or ticket is accepted however many log-ins of its address have failed, since others
     /// could keep its owner out otherwise, and any request may try a key or a token. Everything else is limited.
     async fn proven(
         &self,
         sessions: &AdminSessions,
+        headers: &HeaderMap,
         body: &[u8],
         (address, host): (Option<IpAddr>, &dyn RequestHost),
     ) -> Refused<SessionOrigin> {
         let body: Result<Value, _> = serde_json::from_slice(body);
         let text = |name: &str| body.as_ref().ok()?.get(name)?.as_str().filter(|text| !text.is_empty());
-        let (key, token) = (text("key"), text("bearer"));
+        let (key, token, kept) = (text("key"), text("bearer"), text("oidc"));
         if let (Some(key), None) = (key, token)
             && let Some(key) = self.keys.of_text(key)
         {
             return Ok(SessionOrigin::Key(key.name.clone(), key.hash));
+        }
+        if let (None, None, Some(kept), Some(oidc)) = (key, token, kept, &self.oidc)
+            && let Some(caller) = oidc.redeem(headers, kept)
+        {
+            return Ok(SessionOrigin::Token(caller));
         }
         let mut fault = None;
         if let (None, Some(token), Some(tokens)) = (key, token, &self.tokens) {
@@ -160,6 +188,9 @@ impl LogIns {
                 Err(Box::new(unauthorized("wrong apikey")))
             }
             (None, Some(_), None) => answer::refuse("this node accepts no tokens; configure `admin.tokens`"),
+            (None, None, None) if kept.is_some() && self.oidc.is_some() => Err(Box::new(unauthorized(
+                "the log-in at the provider was not of this page, or took too long; log in again",
+            ))),
             _ => answer::refuse("a log-in has either `key` or `bearer`, a text that is not empty"),
         }
     }
@@ -175,18 +206,21 @@ impl LogIns {
                 answer.extensions_mut().insert(AuditedCaller { name: name.to_string(), role });
             }
         }
-        set_cookie(&mut answer, "", Duration::ZERO);
+        COOKIE.clear(&mut answer);
         answer
     }
 
     /// What a page without a session is told: how to log in here.
     fn hint(&self, head: &Parts, peer: AdminPeer) -> AdminResponse {
         let is_here = matches!(peer, AdminPeer::Tcp { remote, .. } if remote.ip().to_canonical().is_loopback());
-        let body = json!({
+        let mut body = json!({
             "secure": self.check_page(head, peer).is_ok(),
             "key_file": self.node.key_file.as_ref().filter(|_| is_here),
             "tokens": self.tokens.is_some(),
         });
+        if let Some(oidc) = &self.oidc {
+            body["oidc"] = oidc.hint();
+        }
         json_of(StatusCode::OK, &body)
     }
 
@@ -218,7 +252,7 @@ impl LogIns {
 
     fn session_of<'h>(&self, sessions: &AdminSessions, headers: &'h HeaderMap) -> Option<(&'h str, AdminSession)> {
         let token = headers.get(SESSION)?.to_str().ok()?;
-        Some((token, sessions.of(token, cookie(headers)?)?))
+        Some((token, sessions.of(token, COOKIE.value(headers)?)?))
     }
 
     /// The caller that a session stands for; `None` if its key is one no longer.
@@ -229,12 +263,8 @@ impl LogIns {
         }
     }
 
-    /// Refuses sessions to pages of other origins, to names that other hosts may have, and where the secrets of a session would cross
-    /// the network in the clear.
-    fn check_page(&self, head: &Parts, peer: AdminPeer) -> Refused<()> {
-        let refused = |reason: &str, problem: &str| {
-            Err(Box::new(json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem, "reason": reason }))))
-        };
+    /// Refuses sessions to names that other hosts may have, and where the secrets of a session would cross the network in the clear.
+    fn check_place(&self, head: &Parts, peer: AdminPeer) -> Refused<()> {
         let is_local = match peer {
             AdminPeer::Tcp { local, remote } => {
                 local.ip().to_canonical().is_loopback() && remote.ip().to_canonical().is_loopback()
@@ -250,6 +280,13 @@ impl LogIns {
         if !is_own_name(host, IpAddr::V4(Ipv4Addr::LOCALHOST), &self.hosts) {
             return refused("host", "sessions need a host name of this node; add the name to `admin.hosts`");
         }
+        Ok(())
+    }
+
+    /// As [`LogIns::check_place`], and refuses sessions to pages of other origins.
+    fn check_page(&self, head: &Parts, peer: AdminPeer) -> Refused<()> {
+        self.check_place(head, peer)?;
+        let host = host_of(head);
         let scheme = if self.is_tls { "https" } else { "http" };
         let field = |name: &HeaderName| head.headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let is_own_site = field(&FETCH_SITE).is_none_or(|site| matches!(site, "same-origin" | "none"));
@@ -305,35 +342,10 @@ fn address_of(peer: AdminPeer) -> Option<IpAddr> {
     }
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, value)| value)
-}
-
-fn set_cookie(answer: &mut AdminResponse, value: &str, lifetime: Duration) {
-    let seconds = lifetime.as_secs();
-    let text = format!("{COOKIE_NAME}={value}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={seconds}");
-    let text = HeaderValue::from_str(&text).expect("hexadecimal digits are a field value");
-    answer.headers_mut().insert(SET_COOKIE, text);
+fn refused(reason: &str, problem: &str) -> Refused<()> {
+    Err(Box::new(json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem, "reason": reason }))))
 }
 
 fn ended() -> Box<AdminResponse> {
     Box::new(unauthorized("the session has ended"))
-}
-
-fn too_often(wait: Duration) -> AdminResponse {
-    let seconds = wait.as_secs() + 1;
-    let problem = format!("too many log-ins of this address have failed; try again in {seconds} s");
-    let mut answer = json_of(StatusCode::TOO_MANY_REQUESTS, &json!({ "error_msg": problem }));
-    answer.headers_mut().insert(RETRY_AFTER, seconds.into());
-    answer
-}
-
-fn refused_session(refusal: SessionRefusal) -> Box<AdminResponse> {
-    let problem = match refusal {
-        SessionRefusal::TooMany => "there are as many sessions as there may be; log out of others, or try again later",
-        SessionRefusal::NoRandom => "the random number generator failed",
-    };
-    Box::new(json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem })))
 }

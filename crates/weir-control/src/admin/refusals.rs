@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{HeaderValue, WWW_AUTHENTICATE};
+use http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde_json::json;
 
 use super::answer::{self, AdminResponse};
+use super::sessions::SessionRefusal;
 use super::tokens::TokenFault;
 
 /// The delay of the response to a wrong key, which limits the rate of guessing. Its connection gives way to any other meanwhile.
@@ -38,4 +39,20 @@ pub(super) fn refused_token(fault: TokenFault) -> Box<AdminResponse> {
             answer::json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": problem }))
         }
     })
+}
+
+pub(super) fn too_often(wait: Duration) -> AdminResponse {
+    let seconds = wait.as_secs() + 1;
+    let problem = format!("too many log-ins of this address have failed; try again in {seconds} s");
+    let mut answer = answer::json_of(StatusCode::TOO_MANY_REQUESTS, &json!({ "error_msg": problem }));
+    answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+    answer
+}
+
+pub(super) fn refused_session(refusal: SessionRefusal) -> Box<AdminResponse> {
+    let problem = match refusal {
+        SessionRefusal::TooMany => "there are as many sessions as there may be; log out of others, or try again later",
+        SessionRefusal::NoRandom => "the random number generator failed",
+    };
+    Box::new(answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error_msg": problem })))
 }

@@ -30,7 +30,7 @@ const MOST_ADDRESSES: usize = 4_096;
 /// Random bytes of each secret.
 const SECRET: usize = 32;
 
-type SecretHash = [u8; 32];
+pub(super) type SecretHash = [u8; 32];
 
 /// The sessions of a node.
 #[derive(Default)]
@@ -158,6 +158,13 @@ impl AdminSessions {
         Ok(())
     }
 
+    /// Gives back what was taken for a log-in that has not failed.
+    pub(super) fn give_back_log_in(&self, address: Option<IpAddr>) {
+        if let Some(budget) = self.table().log_ins.get_mut(&address.map(client_network)) {
+            budget.left = budget.left.saturating_add(1).min(MOST_LOG_INS);
+        }
+    }
+
     fn table(&self) -> MutexGuard<'_, SessionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,11 +209,12 @@ impl SessionOrigin {
     }
 }
 
-fn hash(secret: &str) -> SecretHash {
+pub(super) fn hash(secret: &str) -> SecretHash {
     digest(&SHA256, secret.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-fn secret() -> Result<String, SessionRefusal> {
+/// Random bytes in hexadecimal digits.
+pub(super) fn secret() -> Result<String, SessionRefusal> {
     let mut random = [0; SECRET];
     aws_lc_rs::rand::fill(&mut random).map_err(|_| SessionRefusal::NoRandom)?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -281,6 +289,8 @@ mod tests {
         for _ in 0..MOST_LOG_INS {
             sessions.take_log_in(one).expect("within the limit");
         }
+        sessions.give_back_log_in(one);
+        sessions.take_log_in(one).expect("the one that has not failed");
         let wait = sessions.take_log_in(one).expect_err("beyond the limit");
         assert!(wait <= LOG_IN_INTERVAL && !wait.is_zero(), "{wait:?}");
         sessions.take_log_in(other).expect("another address");

@@ -60,27 +60,39 @@ impl AcceptedTokens {
     /// The caller that a token identifies, with its rights.
     pub(super) async fn caller(&self, token: &str) -> Result<TokenCaller, TokenFault> {
         let VerifiedToken { claims, until_ms } = self.verifier.verify(token).await?;
-        let AdminGrant { role, scopes } = self.grant(&claims).ok_or(TokenFault::NoRole)?.clone();
-        let subject = claims.get("sub").and_then(Value::as_str).unwrap_or_default();
-        let subject: String = subject.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
-        if subject.is_empty() {
-            return Err(TokenFault::Invalid("the token does not say whose it is (sub)".to_owned()));
-        }
-        // The prefix distinguishes the name from names of keys.
-        let caller = Caller { name: format!("token:{subject}").into(), role, scopes };
+        let caller = caller_of_claims(&self.roles, &claims, "token:")?;
         Ok(TokenCaller { caller, until_ms })
     }
+}
 
-    /// The first grant in the configuration whose value is in the claim.
-    fn grant(&self, claims: &Map<String, Value>) -> Option<&AdminGrant> {
-        let values: Vec<&str> = match claim(claims, &self.roles.claim)? {
-            Value::String(text) => text.split(' ').collect(),
-            Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
-            _ => return None,
-        };
-        let found = self.roles.grants.iter().find(|(value, _)| values.contains(&&**value));
-        found.map(|(_, grant)| grant)
-    }
+/// The caller that verified claims identify, with its rights. The prefix distinguishes its name from names of keys.
+pub(super) fn caller_of_claims(
+    roles: &TokenRoles,
+    claims: &Map<String, Value>,
+    prefix: &str,
+) -> Result<Caller, TokenFault> {
+    let AdminGrant { role, scopes } = grant(roles, claims).ok_or(TokenFault::NoRole)?.clone();
+    let missing = || TokenFault::Invalid("the token does not say whose it is (sub)".to_owned());
+    let subject = subject(claims).ok_or_else(missing)?;
+    Ok(Caller { name: format!("{prefix}{subject}").into(), role, scopes })
+}
+
+/// Whom claims are about; `None` if they do not say.
+pub(super) fn subject(claims: &Map<String, Value>) -> Option<String> {
+    let subject = claims.get("sub").and_then(Value::as_str)?;
+    let subject: String = subject.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
+    (!subject.is_empty()).then_some(subject)
+}
+
+/// The first grant in the configuration whose value is in the claim.
+fn grant<'r>(roles: &'r TokenRoles, claims: &Map<String, Value>) -> Option<&'r AdminGrant> {
+    let values: Vec<&str> = match claim(claims, &roles.claim)? {
+        Value::String(text) => text.split(' ').collect(),
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
+        _ => return None,
+    };
+    let found = roles.grants.iter().find(|(value, _)| values.contains(&&**value));
+    found.map(|(_, grant)| grant)
 }
 
 /// The claim of this name, or the member at a path such as `realm_access.roles`.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use weir_plugin::WrittenName;
 
 use super::admin_access::{self, AdminRole, AdminScope, AdminTokens, ROLES, SCOPES, TOKENS};
+use super::admin_oidc::{self, AdminOidc, ConsoleAddress, OIDC};
 use super::reference_text::literal_secret;
 use crate::keys;
 use crate::keys::kinds::{
@@ -26,7 +27,7 @@ use crate::text::tree::NodeKind;
 pub struct AdminSettings {
     /// The address to listen on. Default: `127.0.0.1:9180`.
     pub listen: AdminAddress,
-    /// May be empty only with `tokens`, on a loopback address, where the node generates a key, or on a Unix socket, which only
+    /// May be empty only with `tokens` or `oidc`, on a loopback address, where the node generates a key, or on a Unix socket, which only
     /// its owner can open.
     pub keys: Vec<AdminKey>,
     pub tls: Option<AdminTls>,
@@ -36,6 +37,8 @@ pub struct AdminSettings {
     pub origins: Vec<Box<str>>,
     /// JSON Web Tokens that are accepted in place of keys.
     pub tokens: Option<AdminTokens>,
+    /// The identity provider at which people log in to the console.
+    pub oidc: Option<AdminOidc>,
     /// The file of the audit log.
     pub audit: Option<PathBuf>,
     /// Whether the address serves the console, and browsers may log in.
@@ -103,8 +106,8 @@ keys! {
     /// connect to.
     listen: ParsedText<AdminAddress> = any_text().pattern(ADDRESS).parsed(address), own(), absent("`127.0.0.1:9180`"),
         example("unix:/run/weir/admin.sock");
-    /// The keys that requests may have, with their rights. Without keys and `tokens`, the node generates a key if it listens on a loopback
-    /// address, and asks for none on a Unix socket.
+    /// The keys that requests may have, with their rights. Without keys, `tokens` and `oidc`, the node generates a key if it listens on a
+    /// loopback address, and asks for none on a Unix socket.
     keys: Custom<Vec<AdminKey>> = custom("list: maps", keys_schema, keys).with(&ADMIN_KEY), own(), guide("admin-api.md#permissions"),
         example("[{ name: ops, key: 2f1c6f0d5e8b4a97c3d2e1f0a9b8c7d6, role: admin }]");
     /// TLS for connections to the API.
@@ -120,6 +123,9 @@ keys! {
     /// JSON Web Tokens of an identity provider, accepted in place of keys.
     tokens: SubMap<AdminTokens> = section(&TOKENS, admin_access::tokens), own(), absent("none"),
         guide("admin-api.md#tokens-of-an-identity-provider");
+    /// The identity provider at which people log in to the console.
+    oidc: SubMap<AdminOidc> = section(&OIDC, admin_oidc::read), own(), absent("none"),
+        guide("admin-api.md#log-in-at-an-identity-provider");
     /// Whether the address serves the console, and browsers may log in.
     console: Or<Flag> = flag().or(true), own();
     /// With `file`, the API shows the resources of this file, which it cannot change, in place of a store.
@@ -188,6 +194,7 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
         // A key that cannot be read is a fault of its own.
         && !fields.get(&ADMIN.keys).is_some_and(|keys| matches!(&keys.node().kind, NodeKind::List(keys) if !keys.is_empty()))
         && !fields.has(&ADMIN.tokens)
+        && !fields.has(&ADMIN.oidc)
         && !listen.ip().is_loopback()
     {
         at.report_advising(
@@ -203,18 +210,29 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
     {
         writes.report_advising("is for resources in files", "add `store: file`, or remove it");
     }
-    Some(AdminSettings {
+    let admin = AdminSettings {
         listen,
         keys,
         tls: fields.read(&ADMIN.tls),
         hosts: fields.read(&ADMIN.hosts).unwrap_or_default(),
         origins: fields.read(&ADMIN.origins).unwrap_or_default(),
         tokens: fields.read(&ADMIN.tokens),
+        oidc: fields.read(&ADMIN.oidc),
         audit: fields.read(&ADMIN.audit),
         console: fields.value(&ADMIN.console),
         shows_file: fields.read(&ADMIN.store).unwrap_or(false),
         writes_files: fields.value(&ADMIN.write_files),
-    })
+    };
+    if let (Some(at), Some(oidc)) = (fields.get(&ADMIN.oidc), &admin.oidc) {
+        let address = ConsoleAddress {
+            is_socket: matches!(admin.listen, AdminAddress::Unix(_)),
+            has_tls: admin.tls.is_some(),
+            has_console: admin.console,
+            hosts: &admin.hosts,
+        };
+        admin_oidc::check(&at, oidc, &address);
+    }
+    Some(admin)
 }
 
 fn audit(fields: &MapReader) -> Option<PathBuf> {

@@ -154,11 +154,11 @@ keys! {
         required("add `roles: { claim: groups, map: { gateway-admins: admin } }`");
 }
 
-const URL: ParsedText<Box<str>> = text(1, 2_048).pattern("^https?://").parsed(trusted_url);
+pub(super) const URL: ParsedText<Box<str>> = text(1, 2_048).pattern("^https?://").parsed(trusted_url);
 
 keys! {
     /// The rights that a claim of a token gives.
-    static ROLES_OF_TOKENS: TokenRolesKeys = "admin_token_roles",
+    pub(super) static ROLES_OF_TOKENS: TokenRolesKeys = "admin_token_roles",
         rules &[KeyRule::All {
             keys: &["claim", "map"],
             problem: "needs `claim` and `map`",
@@ -197,14 +197,13 @@ pub(super) fn tokens(fields: &MapReader) -> Option<AdminTokens> {
         (false, true) => discovery.map(TokenKeys::Discovery),
         (false, false) => {
             let place = fields.get(&TOKENS.issuer)?;
-            let url = format!("{}{WELL_KNOWN}", issuer.as_deref()?.trim_end_matches('/'));
-            trusted_url(&place, &url).map(TokenKeys::Discovery)
+            discovery_url(&place, issuer.as_deref()?).map(TokenKeys::Discovery)
         }
     };
     Some(AdminTokens { issuer: issuer?, audience: audience?, keys: keys?, roles: roles? })
 }
 
-fn read_roles(fields: &MapReader) -> Option<TokenRoles> {
+pub(super) fn read_roles(fields: &MapReader) -> Option<TokenRoles> {
     let (claim, grants) = (fields.read(&ROLES_OF_TOKENS.claim), fields.read(&ROLES_OF_TOKENS.map));
     Some(TokenRoles { claim: claim?, grants: grants? })
 }
@@ -226,6 +225,11 @@ fn grants(map: &NodeReader) -> Option<Vec<(Box<str>, AdminGrant)>> {
         map.report_advising("is empty", "map values of the claim to roles: `gateway-admins: admin`");
     }
     Some(entries.iter().filter_map(grant).collect())
+}
+
+/// Where an issuer has its metadata (OpenID Connect Discovery 1.0 §4).
+pub(super) fn discovery_url(at: &NodeReader, issuer: &str) -> Option<Box<str>> {
+    trusted_url(at, &format!("{}{WELL_KNOWN}", issuer.trim_end_matches('/')))
 }
 
 /// The URL must be trusted, since anyone able to replace the keys in transit could issue valid tokens.

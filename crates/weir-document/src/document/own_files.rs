@@ -77,6 +77,7 @@ impl NodeSettings {
                 hosts: _,
                 origins: _,
                 tokens: _,
+                oidc: _,
                 console: _,
                 shows_file: _,
                 writes_files: _,

@@ -3,6 +3,7 @@
 
 mod console;
 mod encoding;
+mod oidc;
 mod pages;
 mod streams;
 mod tokens;
@@ -140,6 +141,7 @@ pub fn start(
     let (keys, key_file) = keys(admin, settings, beside).map_err(failed)?;
     let tokens = admin.tokens.as_ref().map(|tokens| tokens::accepted(tokens, settings, beside));
     let tokens = tokens.transpose().map_err(failed)?;
+    let oidc = admin.oidc.as_ref().map(|oidc| oidc::parts(oidc, settings, beside)).transpose().map_err(failed)?;
     let figures = admin.console.then(|| Figures::start(Arc::clone(&resources.state))).transpose();
     let figures = figures.map_err(|error| failed(format!("the thread of figures cannot be started: {error}")))?;
     let (figures, figure_thread) = figures.unzip();
@@ -155,6 +157,7 @@ pub fn start(
         checker: resources.checker,
         keys: AdminKeys::new(keys),
         tokens,
+        oidc,
         hosts: admin.hosts.clone(),
         origins: admin.origins.clone(),
         mode: mode(settings),
@@ -310,7 +313,8 @@ fn keys(
     beside: &Path,
 ) -> Result<(Vec<AdminKey>, Option<String>), String> {
     let mut keys = admin.keys.clone();
-    if !keys.is_empty() || admin.tokens.is_some() || !matches!(admin.listen, AdminAddress::Tcp(_)) {
+    let has_others = admin.tokens.is_some() || admin.oidc.is_some();
+    if !keys.is_empty() || has_others || !matches!(admin.listen, AdminAddress::Tcp(_)) {
         return Ok((keys, None));
     }
     let directory = data_directory(settings, beside);
