@@ -122,6 +122,31 @@ fn a_log_in_at_a_provider_begins_the_session_that_a_key_does() {
 }
 
 #[test]
+fn a_log_out_leads_to_the_provider_if_it_is_to() {
+    let port = free_port();
+    let Some(provider) = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}")) else {
+        return;
+    };
+    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    let _gateway = weir().start(&settings(port, &issuer, ROLES, "    end_session: true\n"));
+    let mut person = Person::at(port);
+    let told = person.log_in();
+    let token = told["token"].as_str().expect("a token");
+    let gone = person.ask(token, "DELETE", "/weir/v1/session", "");
+    assert_eq!(gone.status, 200, "{}", gone.text());
+    let told: Value = serde_json::from_str(&gone.text()).expect("JSON");
+    let url = told["end_session"].as_str().expect("a URL");
+    assert!(url.starts_with(&format!("{issuer}/session/end?client_id=web&")), "{url}");
+    let target = url.strip_prefix(&issuer).expect("it is there");
+    let page = person.browser.ask(provider.port, "GET", target);
+    assert_eq!(page.status, 200, "the provider knows the address of the console: {}", page.text());
+    assert_eq!(person.ask(token, "GET", "/weir/v1/session", "").status, 401);
+    // Who has logged in with a key has nothing to end there.
+    let mut viewer = sessions::log_in(([127, 0, 0, 1], port).into(), VIEWER);
+    assert_eq!(viewer.ask("DELETE", "/weir/v1/session", "", "").status, 204);
+}
+
+#[test]
 fn a_client_without_a_secret_logs_in_by_pkce_alone() {
     let port = free_port();
     let Some(provider) = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}")) else {

@@ -53,6 +53,8 @@ pub use identity::{AdminMode, NodeIdentity};
 pub use keys::AdminKeys;
 pub use lanes::{ClientPresence, PresentClient};
 pub use node_pages::{NodePage, NodePages, NodeStream, OpenedStream, SentRequest, SessionHold, TracedRequest};
-pub use oidc::{BeginningLogIn, BroughtCode, FinishingLogIn, LogInProvider, OidcParts, PendingSecrets};
+pub use oidc::{
+    BeginningLogIn, BroughtCode, FinishingLogIn, LeavingProvider, LogInProvider, OidcParts, PendingSecrets,
+};
 pub use request::{AdminPeer, BodyFault};
 pub use tokens::{AcceptedTokens, TokenFault, TokenVerifier, VerifiedToken, VerifyingToken};

@@ -141,6 +141,19 @@ impl OpenidProvider {
         Ok(claims)
     }
 
+    /// The URL that a browser is sent to in order to log out at the provider, which then leads it to `after` (OpenID Connect
+    /// RP-Initiated Logout 1.0 §2); `None` if one cannot log out there.
+    ///
+    /// # Errors
+    /// The metadata of the provider cannot be read, or is not usable.
+    pub async fn leave(&self, after: &str) -> Result<Option<String>, LoginError> {
+        let metadata = self.issuer.metadata().await?;
+        let Some(endpoint) = metadata.end_session_endpoint.as_deref() else { return Ok(None) };
+        let endpoint = self.trusted(Some(endpoint), "end_session_endpoint")?;
+        let pairs = [("client_id", &*self.terms.client.id), ("post_logout_redirect_uri", after)];
+        Ok(Some(form::with_pairs(endpoint, &pairs)))
+    }
+
     /// Exchanges a code for tokens (RFC 6749 §4.1.3).
     async fn redeem(&self, endpoint: &str, code: &str, verifier: &str) -> Result<Map<String, Value>, LoginError> {
         let client = &self.terms.client;

@@ -22,7 +22,7 @@ const client = (client_id, more) => ({
 
 const login = {
   redirect_uris: [redirect], response_types: ['code'], grant_types: ['authorization_code', 'refresh_token'],
-  post_logout_redirect_uris: [`${new URL(redirect).origin}/bye`],
+  post_logout_redirect_uris: ['/bye', '/console/'].map((path) => new URL(path, redirect).href),
 };
 
 const keyed = () => ({

@@ -8,7 +8,7 @@ use super::answer::AdminResponse;
 
 /// When browsers send a cookie (RFC 6265bis §5.4.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SameSite {
+pub(super) enum CookieSite {
     /// With requests that pages of the same site make.
     Strict,
     /// Also when another site leads the browser here, as a provider does at the end of a log-in.
@@ -20,7 +20,7 @@ pub(super) enum SameSite {
 #[derive(Clone, Copy)]
 pub(super) struct HostCookie {
     pub(super) name: &'static str,
-    pub(super) same_site: SameSite,
+    pub(super) same_site: CookieSite,
 }
 
 impl HostCookie {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::answer::{self, AdminResponse, Refused, json_of};
 use super::audit::AuditedCaller;
-use super::cookies::{HostCookie, SameSite};
+use super::cookies::{CookieSite, HostCookie};
 use super::host::RequestHost;
 use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller};
@@ -29,7 +29,7 @@ use crate::stores::live::now_ms;
 pub(super) const SESSION: HeaderName = HeaderName::from_static("x-weir-session");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// One of the two secrets of a session.
-const COOKIE: HostCookie = HostCookie { name: "__Host-weir", same_site: SameSite::Strict };
+const COOKIE: HostCookie = HostCookie { name: "__Host-weir", same_site: CookieSite::Strict };
 /// The most bytes of a log-in.
 const MAX_LOG_IN: usize = 16 << 10;
 
@@ -202,6 +202,11 @@ impl LogIns {
         let mut answer = answer::text(StatusCode::NO_CONTENT, "");
         if let Some((token, session)) = self.session_of(sessions, &head.headers) {
             sessions.end(token);
+            if let (SessionOrigin::Token(user), Some(oidc)) = (&session.origin, &self.oidc)
+                && let Some(url) = oidc.leave(user).await
+            {
+                answer = json_of(StatusCode::OK, &json!({ "end_session": url }));
+            }
             if let Some(Caller { name, role, .. }) = self.caller_of(&session.origin) {
                 answer.extensions_mut().insert(AuditedCaller { name: name.to_string(), role });
             }

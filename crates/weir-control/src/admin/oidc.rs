@@ -24,7 +24,7 @@ use weir_client::ServiceUrl;
 
 use super::answer::{AdminResponse, Refused, json_of, refuse};
 use super::audit::AuditedRefusal;
-use super::cookies::{HostCookie, SameSite};
+use super::cookies::{CookieSite, HostCookie};
 use super::host::RequestHost;
 use super::identity::host_of;
 use super::query::Query;
@@ -38,9 +38,9 @@ use pending::{PendingLogIn, PendingLogIns};
 use tickets::LogInTickets;
 
 /// Log-ins that have begun in a browser. A `Strict` cookie would not come back from the provider.
-const PENDING: HostCookie = HostCookie { name: "__Host-weir-oidc", same_site: SameSite::Lax };
+const PENDING: HostCookie = HostCookie { name: "__Host-weir-oidc", same_site: CookieSite::Lax };
 /// The ticket of a browser that has come back.
-pub(super) const TICKET: HostCookie = HostCookie { name: "__Host-weir-ticket", same_site: SameSite::Strict };
+pub(super) const TICKET: HostCookie = HostCookie { name: "__Host-weir-ticket", same_site: CookieSite::Strict };
 /// The most codes that are exchanged at a time. Anyone can come back with a code.
 const MOST_EXCHANGES: usize = 8;
 /// Where a browser goes with its ticket, from the path of the callback. The query tells the page to log in.
@@ -68,12 +68,18 @@ pub type BeginningLogIn<'a> = Pin<Box<dyn Future<Output = Result<String, TokenFa
 /// The future of the claims of a user who has logged in.
 pub type FinishingLogIn<'a> = Pin<Box<dyn Future<Output = Result<Map<String, Value>, TokenFault>> + Send + 'a>>;
 
+/// The future of the URL at which a user logs out at the provider, if there is one.
+pub type LeavingProvider<'a> = Pin<Box<dyn Future<Output = Result<Option<String>, TokenFault>> + Send + 'a>>;
+
 /// Asks the provider.
 pub trait LogInProvider: Send + Sync {
     fn begin<'a>(&'a self, secrets: PendingSecrets<'a>) -> BeginningLogIn<'a>;
 
     /// Exchanges a code, and verifies the ID token that comes for it.
     fn finish<'a>(&'a self, brought: BroughtCode<'a>, secrets: PendingSecrets<'a>) -> FinishingLogIn<'a>;
+
+    /// Where a browser is sent to log out, from where it goes on to `after`.
+    fn leave<'a>(&'a self, after: &'a str) -> LeavingProvider<'a>;
 }
 
 /// The identity provider at which people log in, and the settings.
@@ -183,6 +189,16 @@ impl OidcLogIns {
     /// Whose ticket a request has, if it has what the page keeps that began the log-in.
     pub(super) fn redeem(&self, headers: &HeaderMap, kept: &str) -> Option<TokenCaller> {
         self.tickets.take(TICKET.value(headers)?, kept)
+    }
+
+    /// Where the browser of a user who has logged out goes, to log out at the provider as well; `None` if it stays here, also if the
+    /// provider cannot be asked.
+    pub(super) async fn leave(&self, user: &TokenCaller) -> Option<String> {
+        let is_own = self.settings.end_session && user.caller.name.starts_with(NAMED_BY);
+        if !is_own {
+            return None;
+        }
+        self.provider.leave(&self.console()).await.ok().flatten()
     }
 
     /// The claims of the user, by the response of the provider.

@@ -8,7 +8,7 @@ use weir_client::ServiceUrl;
 use super::admin_access::{ROLES_OF_TOKENS, TokenRoles, URL, discovery_url, is_trusted_url, read_roles};
 use super::reference_text::literal_secret;
 use crate::keys;
-use crate::keys::kinds::{Or, ParsedText, SubMap, Text, Time, Words, section, text, time, words};
+use crate::keys::kinds::{Flag, Or, ParsedText, SubMap, Text, Time, Words, flag, section, text, time, words};
 use crate::text::read::{MapReader, NodeReader, shortened};
 
 /// The identity provider at which people log in to the console, and the rights they get.
@@ -28,6 +28,8 @@ pub struct AdminOidc {
     /// What the log-in page calls the provider.
     pub name: Box<str>,
     pub session_lifetime: Duration,
+    /// Whether a log-out leads to the provider, to log out there.
+    pub end_session: bool,
     pub roles: TokenRoles,
 }
 
@@ -85,6 +87,9 @@ keys! {
     name: Text = text(1, 64), own(), absent("the host of `issuer`"), example("Example SSO");
     /// How long a session lasts at most.
     session_lifetime: Or<Time> = time().between(SHORTEST_SESSION, LONGEST_SESSION).or(LONGEST_SESSION), own();
+    /// Whether the log-out leads to the provider as well, to log out there (`end_session_endpoint`). The provider has to know the address
+    /// of the console, as `https://HOST/console/`, as one that it may lead to after that.
+    end_session: Or<Flag> = flag().or(false), own();
     /// Which claim of the ID token gives which rights. If the ID token does not have the claim, the user information of the provider does.
     roles: SubMap<TokenRoles> = section(&ROLES_OF_TOKENS, read_roles), own(),
         required("add `roles: { claim: groups, map: { gateway-admins: admin } }`");
@@ -115,6 +120,7 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminOidc> {
         scope,
         name: name.unwrap_or_else(|| host_of(&discovery)),
         session_lifetime: fields.value(&OIDC.session_lifetime),
+        end_session: fields.value(&OIDC.end_session),
         roles: roles?,
         issuer,
         discovery,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use weir_control::admin::{
-    BeginningLogIn, BroughtCode, FinishingLogIn, LogInProvider, OidcParts, PendingSecrets, TokenFault,
+    BeginningLogIn, BroughtCode, FinishingLogIn, LeavingProvider, LogInProvider, OidcParts, PendingSecrets, TokenFault,
 };
 use weir_control::document::{AdminOidc, NodeSettings, SecretProof, is_trusted_url};
 use weir_control::stores::{FileAccess, http_client};
@@ -39,6 +39,10 @@ impl LogInProvider for AskedProvider {
         let BroughtCode { code, issuer } = brought;
         let back = ReturnedCode { code, issuer };
         Box::pin(async move { self.0.finish(back, login_secrets(secrets)).await.map_err(fault) })
+    }
+
+    fn leave<'a>(&'a self, after: &'a str) -> LeavingProvider<'a> {
+        Box::pin(async move { self.0.leave(after).await.map_err(fault) })
     }
 }
 
