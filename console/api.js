@@ -2,16 +2,16 @@
 
 import { signal } from "./vendor/ui.js";
 
-/** The session as the node describes it; null: logged out; undefined: not known yet. */
+/** As the node describes it; null: logged out; undefined: not known yet. */
 export const session = signal(undefined);
 
-/** The revision of the store that the last answer named. */
+/** Of the store, as the last answer said. */
 export const revision = signal(null);
 
 const TOKEN = "weir-session";
 const root = new URL("../", document.baseURI);
 
-/** An answer that is not what was asked for. `status` is 0 if there was no answer. */
+/** `status` is 0 if there was no answer. */
 export class Refusal extends Error {
   constructor(status, body) {
     super(body.error_msg ?? body.description ?? body.message ?? `status ${status}`);
@@ -21,7 +21,7 @@ export class Refusal extends Error {
   }
 }
 
-/** Sends a request and returns the response, whatever its status. */
+/** The response, whatever its status. */
 async function send(path, { method = "GET", body, headers = {}, abort } = {}) {
   const token = sessionStorage.getItem(TOKEN);
   const all = { Accept: "application/json", ...headers };
@@ -46,7 +46,7 @@ async function read(response) {
   }
 }
 
-/** True for the 401 that says that the role may not, as Apache APISIX says it: the session is well. */
+/** The 401 of a role, as Apache APISIX says it: the session is well. */
 const forbidsRole = (body) => `${body.description ?? ""}${body.error_msg ?? ""}`.includes("invalid method for role");
 
 async function refuse(response) {
@@ -55,13 +55,12 @@ async function refuse(response) {
   throw new Refusal(response.status, body);
 }
 
-/** The session is over: what the tab keeps of it is forgotten. */
 function ended() {
   sessionStorage.removeItem(TOKEN);
   session.value = null;
 }
 
-/** Sends a request and returns the JSON of the answer. Throws a `Refusal`. */
+/** The JSON of the answer. Throws a `Refusal`. */
 export async function call(path, options) {
   return (await exchange(path, options)).body;
 }
@@ -75,7 +74,7 @@ export async function exchange(path, options) {
   return { body: await read(response), headers: response.headers };
 }
 
-/** A stream of lines of JSON, for each of which `onLine` is called, until it ends or `abort` ends it. */
+/** Calls `onLine` with each line of a stream of JSON, until it or `abort` ends. */
 export async function lines(path, onLine, abort) {
   const response = await send(path, { abort });
   if (!response.ok) await refuse(response);
@@ -90,7 +89,7 @@ export async function lines(path, onLine, abort) {
   }
 }
 
-/** Asks whether the tab still has a session. */
+/** Whether the tab still has a session. */
 export async function resume() {
   if (!sessionStorage.getItem(TOKEN)) {
     session.value = null;
@@ -99,9 +98,9 @@ export async function resume() {
   session.value = await call("weir/v1/session");
 }
 
-/** Logs in with a key. It is sent once and kept nowhere; the token that it is exchanged for is kept in this tab. */
-export async function logIn(key) {
-  const response = await send("weir/v1/session", { method: "POST", body: { key } });
+/** Logs in with `{key}` or `{oidc}`, which is kept nowhere. The token that comes for it is kept in this tab. */
+export async function logIn(proof) {
+  const response = await send("weir/v1/session", { method: "POST", body: proof });
   const body = await read(response);
   if (!response.ok) throw new Refusal(response.status, body);
   const { token, ...rest } = body;
@@ -109,15 +108,39 @@ export async function logIn(key) {
   session.value = rest;
 }
 
+const KEPT = "weir-log-in";
+
+/** Leaves for the identity provider. The session is for what only this tab keeps, of which the node gets the hash. */
+export async function leave() {
+  const kept = crypto.randomUUID() + crypto.randomUUID();
+  sessionStorage.setItem(KEPT, kept + location.hash);
+  const hash = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(kept));
+  const page = Array.from(new Uint8Array(hash), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  location.assign(new URL(`weir/v1/session/oidc?page=${page}`, root));
+}
+
+/** Back from the provider. */
+export const isBack = () => location.search === "?oidc";
+
+export async function comeBack() {
+  const [oidc, place] = (sessionStorage.getItem(KEPT) ?? "-").split("#");
+  sessionStorage.removeItem(KEPT);
+  history.replaceState(null, "", location.pathname);
+  location.hash = place ?? "";
+  await logIn({ oidc });
+}
+
 export async function logOut() {
+  let told;
   try {
-    await call("weir/v1/session", { method: "DELETE" });
+    told = await call("weir/v1/session", { method: "DELETE" });
   } finally {
     ended();
   }
+  if (told.end_session) location.assign(told.end_session);
 }
 
-/** What the log-in page shows before a user has logged in. */
+/** What the log-in page shows. */
 export const hint = () => call("weir/v1/session/hint");
 
 /** True if the node offers what a screen needs. */

@@ -5,7 +5,7 @@ import { t } from "./texts.js";
 import { html, nothing } from "./vendor/ui.js";
 
 const AROUND = 3;
-/** Beyond this number of pairs of lines, the middle is shown as replaced whole. */
+/** Beyond so many pairs of lines, the middle is replaced whole. */
 const MOST_PAIRS = 4_000_000;
 
 /** The lines of both as `{mark, text}`, where `mark` is ` `, `-` or `+`. */
@@ -73,7 +73,6 @@ function nearby(lines) {
 const CLASSES = { "-": "removed", "+": "added", " ": "", "…": "gap" };
 const SPOKEN = { "-": t.removedLine, "+": t.addedLine };
 
-/** The difference of two texts as a block. */
 export function diffText(before, after, label = t.difference) {
   const lines = nearby(compare(before, after));
   if (lines.length === 0) return html`<p class="muted">${t.noDifference}</p>`;

@@ -13,7 +13,7 @@ const isOpen = signal(false);
 
 const onTable = computed(() => KINDS.some((kind) => kind.list === route.value.path[0]) && route.value.path.length === 1);
 
-/** The text of the search. On a table it stands in the URL. */
+/** On a table, the text stands in the URL. */
 export const find = {
   get value() {
     return onTable.value ? (route.value.query.q ?? "") : free.value;
@@ -24,7 +24,7 @@ export const find = {
   },
 };
 
-/** What the search has found: `{kind, row}`, those whose id or name begins with the text first. */
+/** What was found: `{kind, row}`, first those whose id or name begins with the text. */
 const found = computed(() => {
   const text = free.value.trim();
   if (!text) return [];

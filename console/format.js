@@ -20,7 +20,7 @@ export function clock(ms) {
 
 const STEPS = [[60, "s"], [60, "min"], [24, "h"], [Infinity, "d"]];
 
-/** `3 min` of milliseconds: the greatest unit of which there is one at least. */
+/** `3 min` of milliseconds: the greatest unit that it has. */
 export function span(ms) {
   let number = Math.max(0, Math.abs(ms) / 1000);
   for (const [size, unit] of STEPS) {

@@ -6,7 +6,7 @@ import { signal } from "./vendor/ui.js";
 export const screenKeys = signal({});
 const pageKeys = new Map();
 
-/** Keys that work everywhere. A name of two letters is typed one after the other: `g r`. */
+/** Keys that work everywhere. `g r` is typed one after the other. */
 export function register(keys) {
   for (const [name, key] of Object.entries(keys)) pageKeys.set(name, key);
 }
@@ -32,7 +32,7 @@ function focused() {
 
 const innermost = () => document.activeElement?.shadowRoot?.activeElement ?? document.activeElement;
 
-/** A function that leaves the field that has the focus now, if it still has it then. */
+/** A function that leaves the field with the focus, if it still has it then. */
 export function leavingField() {
   const field = isField(focused()) && innermost();
   return () => field && field === innermost() && field.blur();

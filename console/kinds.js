@@ -3,10 +3,9 @@
 import { t } from "./texts.js";
 
 /**
- * `list`: the name in the Admin API; `schema`: the name of its schema; `go`: the letter after `g`; `columns`: those of the
- * table beside id, labels and changed; `main`: the members that a form always shows; `start`: a new resource;
- * `self`: the member that holds the id, where it is not `id`; `hidden`: answers leave parts out, so that a deleted one
- * cannot be written again from here.
+ * `list`: the name in the Admin API; `schema`: that of its schema; `go`: the letter after `g`; `columns`: beside id, labels and changed;
+ * `main`: members that a form always shows; `start`: a new resource; `self`: the member with the id, if it is not `id`; `hidden`:
+ * answers leave parts out, so that a deleted one cannot be written again from here.
  */
 export const KINDS = [
   {

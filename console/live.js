@@ -28,7 +28,7 @@ async function read(own) {
   try {
     await lines("weir/v1/events", receive, own.signal);
   } catch {
-    // What was refused or broken is tried again below, until the session has ended.
+    // It is tried again below, until the session has ended.
   }
   if (own !== running) return;
   running = null;

@@ -3,9 +3,8 @@
 import { signal } from "./vendor/ui.js";
 
 /**
- * `read(abort)` fetches. The result has `data` (undefined before the first answer), `error` and `busy`, which are drawn
- * again when they change; `load()`, of which the newest wins; and `close()`. With `everyMs`, it loads again at this interval
- * while the page is visible.
+ * `read(abort)` fetches. The result has `data` (undefined before the first answer), `error` and `busy`, drawn again when they change;
+ * `load()`, of which the newest wins; and `close()`. With `everyMs`, it loads again at this interval while the page is visible.
  */
 export function loaded(read, everyMs) {
   const state = signal({ data: undefined, error: null, busy: true });

@@ -1,6 +1,6 @@
 // The log-in page.
 
-import { hint, logIn } from "./api.js";
+import { comeBack, hint, leave, logIn, session } from "./api.js";
 import { loaded } from "./load.js";
 import { prose } from "./parts.js";
 import { t } from "./texts.js";
@@ -18,17 +18,30 @@ async function submit(event) {
   busy.value = true;
   fault.value = "";
   try {
-    await logIn(box.value.trim());
+    await logIn({ key: box.value.trim() });
   } catch (error) {
-    fault.value = inWords(error);
+    fault.value = inWords(error, t.login.wrong);
     box.select();
   } finally {
     busy.value = false;
   }
 }
 
-function inWords(error) {
-  if (error.status === 401) return t.login.wrong;
+/** The browser has come back from the provider. */
+export async function endLogIn() {
+  try {
+    await comeBack();
+  } catch (error) {
+    fault.value = inWords(error, t.login.ended);
+    session.value = null;
+  }
+}
+
+/** The cookies of a log-in are of the address that the provider leads back to. */
+const begin = () => (advice.data.oidc.console.startsWith(`${location.origin}/`) ? leave() : location.assign(advice.data.oidc.console));
+
+function inWords(error, wrong) {
+  if (error.status === 401) return wrong;
   if (error.status === 429) return t.login.many(error.body.retry_after ?? 60);
   if (error.body?.reason === "insecure") return t.login.insecure;
   return error.message === "no_answer" ? t.noAnswer : error.message;
@@ -44,4 +57,5 @@ export const loginPage = () => html`
     ${advice.data?.secure === false ? html`<p class="problem">${prose(t.login.insecure)}</p>` : nothing}
     <p class="fault" role="alert">${prose(fault.value)}</p>
     <button class="main" ?disabled=${busy.value}>${t.login.button}</button>
+    ${advice.data?.oidc ? html`<button type="button" @click=${begin}>${t.login.at(advice.data.oidc.name)}</button>` : nothing}
   </form></main>`;

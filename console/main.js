@@ -1,11 +1,11 @@
 // The console begins here: the session, the shell, and the screen that the URL names.
 
-import { resume, session } from "./api.js";
+import { isBack, resume, session } from "./api.js";
 import { forgetDraft } from "./drafts.js";
 import { focusSearch } from "./find.js";
 import { register, screenKeys } from "./keys.js";
 import { startLive, stopLive } from "./live.js";
-import { loginPage } from "./login.js";
+import { endLogIn, loginPage } from "./login.js";
 import { undo } from "./notices.js";
 import { problem } from "./parts.js";
 import { go, route } from "./router.js";
@@ -73,7 +73,7 @@ effect(() => {
 });
 effect(() => render(draw(), document.getElementById("app")));
 
-resume().catch((error) => {
+(isBack() ? endLogIn() : resume()).catch((error) => {
   if (error.status !== 401) failed.value = error;
 });
 

@@ -8,7 +8,7 @@ export const notice = signal(null);
 const SHOWN_MS = 15_000;
 let timer = 0;
 
-/** Shows a message. `undo`, a function, stays available with the key `u` until the next message. */
+/** Shows a message. The function `undo` stays at the key `u` until the next one. */
 export function tell(text, { tone = "good", undo = null } = {}) {
   clearTimeout(timer);
   notice.value = { text, tone, undo };
@@ -19,7 +19,7 @@ export function dismiss() {
   notice.value = null;
 }
 
-/** Undoes what the message that is shown is about. Runs once. */
+/** Runs once. */
 export async function undo() {
   const run = notice.peek()?.undo;
   if (!run) return;

@@ -15,7 +15,7 @@ export const labels = (map) =>
 
 export const key = (text) => html`<kbd>${text}</kbd>`;
 
-/** What is shown in place of a list without entries: what it is, and what to do next. */
+/** In place of a list without entries: what it is, and what to do next. */
 export const empty = (title, text, action = nothing) =>
   html`<div class="empty"><h2>${title}</h2><p>${text}</p>${action}</div>`;
 
@@ -32,7 +32,7 @@ export const diagnostic = (found) => html`<li>
   <span>${prose(found.problem)}${found.advice ? html`; <span class="muted">${prose(found.advice)}</span>` : nothing}</span>
 </li>`;
 
-/** Lines that stand in the place of what is being fetched. */
+/** In place of what is being fetched. */
 export const waiting = (rows = 6) =>
   html`<div class="waiting" role="status" aria-label=${t.loading}>${Array.from({ length: rows }, () => html`<i></i>`)}</div>`;
 

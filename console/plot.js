@@ -7,7 +7,7 @@ import { Plot } from "./vendor/plot.js";
 import { effect, html, render } from "./vendor/ui.js";
 
 const HEIGHT_PX = 150;
-/** One row of the table of values for this many values of the curve. */
+/** Values of the curve for each row of the table. */
 const ROWS = 12;
 /** Distances of marks on the axis of time. */
 const WHOLE_MINUTES_S = [60, 120, 300, 600, 900, 1800, 3600];
@@ -30,7 +30,7 @@ class PlotElement extends HTMLElement {
   connectedCallback() {
     this.setAttribute("role", "img");
     this.setAttribute("aria-label", this.label);
-    // The canvas has its colours drawn in: a change of the scheme draws another.
+    // The canvas has its colours drawn in.
     this.#stop = effect(() => void (scheme.value, this.#make()));
     this.#resize = new ResizeObserver(() => this.#plot.setSize({ width: Math.max(120, this.clientWidth), height: HEIGHT_PX }));
     this.#resize.observe(this);

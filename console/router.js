@@ -31,7 +31,7 @@ export function go(...parts) {
   location.hash = href(...parts);
 }
 
-/** Changes the query of this place, without an entry in the browser's history unless `push` is true. */
+/** Changes the query of this place, with an entry in the browser's history if `push` is true. */
 export function setQuery(changes, push = false) {
   const here = route.peek();
   const next = href(...here.path, { ...here.query, ...changes });

@@ -1,5 +1,5 @@
-// A table of any number of rows. As many elements are drawn as fit on the screen; row i always stands in element i modulo
-// their number, moved to its place by `transform`, so that scrolling moves no element within the tree.
+// A table of any number of rows. As many elements are drawn as fit on the screen; row i stands in element i modulo their number,
+// moved by `transform`, so that scrolling moves no element within the tree.
 
 import { t } from "./texts.js";
 import { html, nothing, render } from "./vendor/ui.js";
@@ -8,9 +8,9 @@ const ROW_PX = 36;
 const BEYOND = 6;
 
 /**
- * Properties: `rows`, of which each has an `id`; `columns`: `{key, title, width, rank, cell(row), sort?(row), align?}`, of which those
- * with a high rank are left out where the table is narrow; `label`; `order`: `key` or `-key`; `selected`: a set of ids, or
- * null. Calls `onOpen(row)`, `onOrder(order)`, `onSelect(set)`.
+ * Properties: `rows`, each with an `id`; `columns`: `{key, title, width, rank, cell(row), sort?(row), align?}`, those of a high rank not
+ * where the table is narrow; `label`; `order`: `key` or `-key`; `selected`: a set of ids, or null. Calls `onOpen(row)`, `onOrder(order)`,
+ * `onSelect(set)`.
  */
 class Table extends HTMLElement {
   #rows = [];
@@ -69,7 +69,6 @@ class Table extends HTMLElement {
     this.resize.disconnect();
   }
 
-  /** Draws again with the properties as they are now. */
   update() {
     this.#later();
   }
@@ -190,7 +189,7 @@ const MIN_PX = { 1: 0, 2: 480, 3: 760, 4: 1040 };
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-/** Absent values come last, whatever the direction is; numbers by size, lists by their texts. */
+/** Absent values come last in both directions; numbers by size, lists by their texts. */
 function compare(one, other) {
   if (one === other) return 0;
   if (one === null || one === undefined) return 1;

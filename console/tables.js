@@ -13,16 +13,15 @@ export function table(kind) {
 
 const running = new Map();
 
-/** Reads what has changed since the last time. Calls at the same time share one request. */
+/** Reads what has changed. Calls at the same time share one request. */
 export function refresh(kind) {
   if (!running.has(kind)) running.set(kind, readChanges(kind).finally(() => running.delete(kind)));
   return running.get(kind);
 }
 
-/** Reads the changes of all tables that were opened in this tab. */
+/** The same for all tables of this tab. */
 export const refreshAll = () => Promise.all([...tables.keys()].map(refresh));
 
-/** Forgets everything, as after a log-out. */
 export function forget() {
   tables.clear();
 }

@@ -28,6 +28,8 @@ export const t = {
     button: "Log in",
     insecure: "Over plain HTTP, one can log in only from the machine of the node. Use the node's TLS address, or a tunnel: `ssh -L 9180:127.0.0.1:9180 HOST`.",
     wrong: "The node does not know this key.",
+    at: (name) => `Log in with ${name}`,
+    ended: "This log-in is over. Log in again.",
     many: (seconds) => `Too many attempts. Try again in ${seconds} s.`,
   },
 

@@ -12,7 +12,7 @@ export function placeholder(schema) {
   return schema.examples?.length ? t.example(written(schema.examples[0])) : "";
 }
 
-/** Calls `write(text)` if the text of the element is another one than was drawn. */
+/** Calls `write(text)` if the text is another one than was drawn. */
 export const changed = (write) => (event) => {
   const element = event.currentTarget;
   if (element.value !== element.drawn) write(element.value, element);

@@ -1,5 +1,5 @@
-// A form for a JSON document, made from its schema. The document is the state: each control sets or removes one place in it, and
-// only if its text differs from the one it was drawn with. What the schema does not know is kept and shown as JSON.
+// A form for a JSON document, made from its schema. Each control sets or removes one place in the document, only if its text differs
+// from the one it was drawn with. What the schema does not know is kept and shown as JSON.
 
 import { pointer } from "../document.js";
 import { prose } from "../parts.js";
@@ -17,13 +17,13 @@ const CONTROLS = {
   plugins: pluginsControl, members: membersControl, json: jsonControl,
 };
 
-/** Controls that fill the whole width below their label. */
+/** Below their label, in the whole width. */
 const WIDE = new Set(["plugins", "members", "items", "entries"]);
 const FEW = 8;
 
 /**
- * `root` is the schema in which references are looked up; `set(path, value)` changes the document; `faults` maps pointers to lists of
- * texts; `plugins` are the plugins by name; `main` are the members that are always shown; `references(list)` gives ids.
+ * `root` has what references are to; `set(path, value)` changes the document; `faults` maps pointers to lists of texts; `plugins` are by
+ * name; `main` are the members that are always shown; `references(list)` gives ids.
  */
 export function form({ schema, value, set, faults = new Map(), plugins = {}, main = [], references = () => [], shown = new Map(), consumer = false }) {
   const context = { root: schema, set, faults, plugins, references, shown, consumer, field, control, members: membersControl };
@@ -31,7 +31,7 @@ export function form({ schema, value, set, faults = new Map(), plugins = {}, mai
   return html`<div class="form">${membersControl(own, context)}</div>`;
 }
 
-/** The control of a value. `given` may say `main`, and `label` for a control without a visible one. */
+/** `given` may say `main`, and `label` for a control without a visible one. */
 function control(given, context) {
   const found = controlFor(given.schema, given.value, context.root);
   return CONTROLS[found.control]({ ...given, ...found }, context);
@@ -64,7 +64,7 @@ function field({ name, schema, value, path, required = false, known = true }, co
 
 const labelled = (name) => !["several", "items", "pairs", "entries", "plugins", "members"].includes(name);
 
-/** A map with known members. Those that matter are shown, the others folded; which these are stays as it was when it was drawn first. */
+/** A map with known members. Those that matter when it is drawn first are shown, the others folded. */
 function membersControl({ schema, value: given, path, main = [], without = [] }, context) {
   const value = given ?? {};
   const known = schema.properties ?? {};
@@ -89,11 +89,11 @@ function membersControl({ schema, value: given, path, main = [], without = [] },
   </div>`;
 }
 
-/** The members in front: those that are there come first, then those that are required or named; of a map with few members, all. */
+/** The members in front: those that are there, then those required or named; of a map with few, all. */
 function chosen(schema, value, main, root) {
   const known = Object.keys(schema.properties ?? {});
   if (known.length <= FEW && main.length === 0) return new Set(known);
-  // Of each kind, controls that take much room come last, and otherwise the order is that of `main`.
+  // Of each kind, controls that take much room come last.
   const place = (name) => (name in value ? 0 : 200) + (WIDE.has(controlFor(schema.properties[name], value[name], root).control) ? 100 : 0)
     + (main.includes(name) ? main.indexOf(name) : main.length);
   const wanted = known.filter((name) => name in value || schema.required?.includes(name) || main.includes(name))
@@ -101,7 +101,7 @@ function chosen(schema, value, main, root) {
   return new Set(wanted.length ? wanted : known.filter((name) => !schema.properties[name].deprecated).slice(0, FEW / 2));
 }
 
-/** Whether an option has an effect, as the values of the options say that it depends on. What is there is always shown. */
+/** Whether an option has an effect, by those that it depends on. What is there is always shown. */
 function applies(known, name, value, root) {
   const conditions = known[name]["x-weir-only-if"];
   if (!conditions || value[name] !== undefined) return true;

@@ -7,7 +7,7 @@ import { changed, placeholder } from "./controls.js";
 import { resolve } from "./schema.js";
 import { written } from "./scalar.js";
 
-/** Some of a number of choices, in the order in which they stand in the document. */
+/** Some of several choices, in the order of the document. */
 export function severalControl({ list, value = [], path, id }, { set }) {
   const toggle = (one, on) => {
     const next = on ? [...value, one] : value.filter((other) => other !== one);
@@ -30,7 +30,7 @@ export function linesControl({ schema, value, path, id, label }, { set }) {
     @input=${changed((now) => set(path, read(now).length ? read(now) : undefined))}></textarea>`;
 }
 
-/** A list of anything else: each item with its own control, to be moved and removed. */
+/** Of anything else: each item with its own control. */
 export function itemsControl({ items, value = [], path, id }, context) {
   const place = (index) => [...path, index];
   const change = (next) => {

@@ -1,6 +1,6 @@
-// What a schema says about a value, so that a control can be chosen: references and alternatives are resolved here.
+// What a schema says about a value: references and alternatives are resolved here.
 
-/** The schema with `$ref` replaced by what it refers to, and `anyOf [X, null]` by X with `nullable`. */
+/** Without `$ref`, and X with `nullable` for `anyOf [X, null]`. */
 export function resolve(schema, root) {
   let own = schema ?? {};
   let nullable = false;
@@ -65,9 +65,9 @@ function branch(schema, value, root) {
 }
 
 /**
- * The control for a value: `{control, schema, …}`, where `control` is one of `switch`, `choice`, `text`, `area`, `scalar` (a number or several kinds),
+ * The control for a value: `{control, schema, …}`. `control` is `switch`, `choice`, `text`, `area`, `scalar` (a number or several kinds),
  * `several` (choices), `lines` (a list of texts), `items` (a list), `pairs` (a map of scalars), `entries` (a map of maps),
- * `members` (a map with known members), `plugins` and `json`, which holds everything.
+ * `members` (a map with known members), `plugins` or `json`.
  */
 export function controlFor(given, value, root) {
   const schema = resolve(given, root);
@@ -109,7 +109,7 @@ function single(schema, value, root) {
       return isText(value) && !value.includes("\r") ? { control: "area", schema } : json;
     case "integer":
     case "number":
-      // A text that is no number stays in its box, beside what the node says about it.
+      // A text that is no number stays in its box.
       return value === undefined || typeof value === "number" || oneLine(value) ? { control: "scalar", schema } : json;
     case "array":
       return array(schema, value, root) ?? json;

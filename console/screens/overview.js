@@ -56,7 +56,7 @@ export async function open() {
 const subtitle = (status) => html`<p class="muted">${status
   ? html`${session.value.node ?? ""} · ${words.version(status.version)} · ${words.since(span(status.uptime_seconds * 1000))} · ${words.state(status.state)}` : html`&nbsp;`}</p>`;
 
-/** The last value of a series: of the stream, or of what was read. */
+/** The last value of a series, streamed or read. */
 function numbers(figures) {
   const now = frame.value?.values ?? figures.last();
   const rate = now.requests_per_second ? (100 * (now.errors_per_second ?? 0)) / now.requests_per_second : 0;
@@ -77,7 +77,7 @@ const PLOTS = [
   { title: words.plotLatency, names: ["p50_ms", "p99_ms"], series: [{ label: words.p50, token: "curve-1" }, { label: words.p99, token: "curve-3" }] },
 ];
 
-/** The curves of ten minutes or an hour: read once, and continued with the frames of the stream. */
+/** Curves: read once, and continued with the frames of the stream. */
 function curves() {
   const range = () => (route.value.query.range === "1h" ? "1h" : "10m");
   const state = signal(null);
@@ -147,13 +147,13 @@ const endpointRow = (endpoint) => html`<li><i class="dot ${endpoint.up ? "good" 
   <span class="grow"></span>${endpoint.weight === 0 ? badge(words.drained) : session.value.can_write && !endpoint.upstream.includes("/")
     ? html`<button class="quiet" title=${words.takeOutTitle(endpoint.name)} @click=${() => takeOut(endpoint)}>${words.takeOut}</button>` : nothing}</li>`;
 
-/** The resource that an upstream is written in: `orders`, an upstream itself, or `route/images`. */
+/** The resource with an upstream: `orders`, itself one, or `route/images`. */
 function owner(name) {
   const [kind, ...id] = name.split("/");
   return id.length ? html`<a href=${href(`${kind}s`, id.join("/"))}>${name}</a>` : html`<a href=${href("upstreams", name)}>${name}</a>`;
 }
 
-/** Gives a node the weight 0, in the upstream that has this name, or this id. */
+/** Gives a node the weight 0, in the upstream of this name or id. */
 async function takeOut(endpoint) {
   const { readOne, save } = await import("../changes.js");
   const kind = kindOf("upstreams");

@@ -1,5 +1,5 @@
 //! The console in a browser, on a whole gateway. `screens` opens all of them, `draft` is for resources in files, `tasks` does what a first day asks for, by pointer and by
-//! keys, `pictures` makes those of the guide, `forms` holds the forms against the schemas, `hostile` has texts that try to be more, `rules` what can be said without a
+//! keys, `pictures` makes those of the guide, `forms` holds the forms against the schemas, `hostile` has texts that try to be more, `log_in` is that at a provider, `rules` what can be said without a
 //! browser: contrast of colours, sizes. Without Chromium or axe-core, the tests are reported as skipped; `scripts/setup` installs
 //! both.
 
@@ -9,6 +9,10 @@ mod bench;
 mod draft;
 mod forms;
 mod hostile;
+mod log_in;
+#[path = "../plugins/oidc/server.rs"]
+#[expect(dead_code, reason = "tests of the plugin use the rest")]
+mod oidc_server;
 mod pictures;
 mod rules;
 mod screens;
