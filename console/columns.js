@@ -35,7 +35,7 @@ const COLUMNS = {
 
 const SOON_MS = 14 * 86_400_000;
 
-/** When a certificate ends, with a tone if that is soon. */
+/** With a tone if that is soon. */
 export function validity(ms) {
   const left = ms - Date.now();
   const tone = left < 0 ? "bad" : left < SOON_MS ? "warn" : "";

@@ -80,7 +80,7 @@ export function diffText(before, after, label = t.difference) {
     <i aria-hidden="true">${mark}</i>${SPOKEN[mark] ? html`<span class="hidden">${SPOKEN[mark]}</span>` : nothing}<span>${text}</span></div>`)}</div>`;
 }
 
-/** The difference of two values, as JSON. Names of members are in one order, so that moved ones are no change. */
+/** Names of members are in one order, so that moved ones are no change. */
 export const diff = (before, after, label) => diffText(text(before), text(after), label);
 
 const text = (value) => (value === undefined || value === null ? "" : pretty(ordered(value)));

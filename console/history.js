@@ -1,4 +1,4 @@
-// Revisions: who changed what, what a revision changed, and going back.
+// Revisions: who changed what, and going back.
 
 import { call, session } from "./api.js";
 import { diff } from "./diff.js";
@@ -100,7 +100,7 @@ function summary(revision) {
   return first ? `${first.key} ${t.historyOf.actions[first.action] ?? first.action}${others ? `, ${t.historyOf.more(others)}` : ""}` : "";
 }
 
-/** One resource in a revision: its members before and after. */
+/** Members of one resource, before and after. */
 export function changeView(change) {
   const side = (name) => Object.fromEntries((change.members ?? []).filter((member) => !WRITTEN.has(member.path) && member[name] !== null)
     .map((member) => [member.path, member[name]]));

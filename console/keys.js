@@ -24,7 +24,7 @@ function name(event) {
 
 const isField = (element) => element?.matches?.("input:not([type=checkbox]), textarea, select, [contenteditable], weir-editor") ?? false;
 
-/** The element that has the focus, also in a shadow root. */
+/** Also in a shadow root. */
 function focused() {
   const outer = document.activeElement;
   return outer?.tagName === "WEIR-EDITOR" ? outer : innermost();

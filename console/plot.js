@@ -1,4 +1,4 @@
-// Curves over time, and the same values as a table for those who do not see curves.
+// Curves over time, and a table of them for those who do not see curves.
 
 import { clock, number } from "./format.js";
 import { colour, scheme } from "./scheme.js";
@@ -73,7 +73,7 @@ class PlotElement extends HTMLElement {
 
 customElements.define("weir-plot", PlotElement);
 
-/** The values of a plot as a table, the newest first, at regular distances. */
+/** Values at regular distances, the newest first. */
 export function values(data, series, label) {
   const step = Math.max(1, Math.floor(data[0].length / ROWS));
   const rows = data[0].map((_, index) => index).filter((index) => (data[0].length - 1 - index) % step === 0).reverse();

@@ -1,4 +1,4 @@
-// Completion of JSON by its schema: names of members, and values of which there are only some.
+// Completion of JSON by its schema.
 
 import { choices, controlFor, resolve } from "./form/schema.js";
 import { syntaxTree } from "./vendor/editor.js";
@@ -15,7 +15,6 @@ export function suggest(context, schemas) {
   return options.length ? { from: word?.from ?? context.pos, options, validFor: /^"?[\w.-]*$/ } : null;
 }
 
-/** The object that a name of a member stands in. */
 const outer = (node) => (node.name === "Object" ? node : node.parent?.name === "Object" ? node.parent : (node.parent?.parent ?? node));
 
 function pathOf(state, node) {

@@ -5,7 +5,7 @@ import { t } from "../texts.js";
 import { html, nothing } from "../vendor/ui.js";
 import { readScalar, written } from "./scalar.js";
 
-/** What stands in an empty box: the default, or what holds without the member, or an example. */
+/** In an empty box: the default, what holds without the member, or an example. */
 export function placeholder(schema) {
   if (schema.default !== undefined && schema.default !== null) return written(schema.default);
   if (schema["x-weir-absent"]) return schema["x-weir-absent"].replaceAll("`", "");
@@ -63,7 +63,7 @@ export function choiceControl({ schema, list, value, path, id, label }, { set })
   </select>${about ? html`<p class="about">${about}</p>` : nothing}`;
 }
 
-/** Any value, as JSON. What cannot be read is not written. */
+/** As JSON. What cannot be read is not written. */
 export function jsonControl({ schema, value, path, id, label }, { set }) {
   const text = pretty(value);
   const write = (element) => {

@@ -39,7 +39,7 @@ function control(given, context) {
 
 const idOf = (path) => `f${pointer(path)}`;
 
-/** A named member: label, control, description, and what the node says about it. */
+/** A member: label, control, description, and what the node says about it. */
 function field({ name, schema, value, path, required = false, known = true }, context) {
   const found = known ? controlFor(schema, value, context.root) : { control: "json", schema: {} };
   const own = { ...found, value, path, id: idOf(path), name };

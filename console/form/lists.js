@@ -1,5 +1,3 @@
-// Controls of lists.
-
 import { pointer } from "../document.js";
 import { t } from "../texts.js";
 import { html, nothing } from "../vendor/ui.js";
@@ -20,7 +18,7 @@ export function severalControl({ list, value = [], path, id }, { set }) {
   })}</div>`;
 }
 
-/** A list of texts, one on each line. */
+/** Texts, one on each line. */
 export function linesControl({ schema, value, path, id, label }, { set }) {
   const text = (value ?? []).join("\n");
   const read = (now) => now.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -61,7 +59,7 @@ function first(schema, root) {
   return kind === "integer" || kind === "number" ? 0 : "";
 }
 
-/** Items have moved: which members of them are shown is found anew. */
+/** Which members of moved items are shown is found anew. */
 function forget(shown, path) {
   const begin = `${pointer(path)}/`;
   for (const key of [...shown.keys()]) if (key.startsWith(begin)) shown.delete(key);

@@ -1,4 +1,4 @@
-// Controls of maps whose members have any names.
+// Maps with any names.
 
 import { rename } from "../document.js";
 import { t } from "../texts.js";
@@ -6,7 +6,7 @@ import { html, nothing } from "../vendor/ui.js";
 import { changed } from "./controls.js";
 import { readScalar, written } from "./scalar.js";
 
-/** Names and scalars, a line for each, and an empty one to add another. */
+/** Names and scalars, a line for each, and an empty one. */
 export function pairsControl({ schema, inner, value, path, id }, { set }) {
   const map = value ?? {};
   const text = inner.type === "string";

@@ -4,7 +4,7 @@ import { key as keyboardKey, prose } from "../parts.js";
 import { t } from "../texts.js";
 import { html, nothing, signal } from "../vendor/ui.js";
 
-/** The picker that is open, and its search: `{id, text, chosen}`. */
+/** The open picker and its search: `{id, text, chosen}`. */
 const opened = signal(null);
 
 export function openPicker(id) {
@@ -17,7 +17,7 @@ function close(id) {
   document.getElementById(id)?.focus();
 }
 
-/** `options` are `{name, about}`; `onPick(name)` is called with the one that was chosen. */
+/** `options` are `{name, about}`; `onPick(name)` is called. */
 export function picker({ id, label, key, search, options, onPick }) {
   const now = opened.value?.id === id ? opened.value : null;
   const button = html`<button type="button" id=${id} aria-expanded=${String(now !== null)} @click=${() => (now ? close(id) : openPicker(id))}>${label} ${keyboardKey(key)}</button>`;

@@ -1,4 +1,4 @@
-// The plugins of a resource: each with its options, and a switch that turns it off and keeps them.
+// Plugins: each with its options, and a switch that keeps them.
 
 import { put, same } from "../document.js";
 import { prose } from "../parts.js";
@@ -25,7 +25,7 @@ function card(name, value, path, context) {
   const schema = (context.consumer && plugin?.consumer_schema) || plugin?.schema;
   const faults = context.faults.get(`/plugins/${name.replaceAll("~", "~0").replaceAll("/", "~1")}`) ?? [];
   const own = { ...context, root: schema ?? {} };
-  // `_meta` has more than a switch only if a user wrote it as text; then the form shows it as text.
+  // `_meta` has more than a switch only if a user wrote it as text.
   const onlySwitch = same(Object.keys(value?._meta ?? {}), ["disable"]);
   const body = isMap && schema
     ? context.members({ schema, value, path, without: onlySwitch ? ["_meta"] : [] }, own)

@@ -34,7 +34,7 @@ function withoutNull({ anyOf, ...rest }) {
   return { ...anyOf.find((one) => one.type !== "null"), ...rest };
 }
 
-/** The choices of an enumeration as `{value, about}`; null if it is none. */
+/** An enumeration's `{value, about}`; null if it is none. */
 export function choices(schema) {
   if (Array.isArray(schema.enum)) return schema.enum.filter((value) => value !== null).map((value) => ({ value, about: "" }));
   const list = schema.oneOf ?? schema.anyOf;
@@ -48,10 +48,10 @@ const isText = (value) => typeof value === "string";
 const oneLine = (value) => isText(value) && !/[\r\n]/.test(value);
 const isMap = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** The alternatives of a schema that are no enumeration, resolved. */
+/** The alternatives that are no enumeration, resolved. */
 const branches = (schema, root) => (schema.oneOf ?? schema.anyOf ?? []).map((one) => resolve(one, root));
 
-/** The alternative that a value has the shape of; the first if there is no value. */
+/** The alternative with the shape of a value; else the first. */
 function branch(schema, value, root) {
   const all = branches(schema, root);
   const fits = (one) => {

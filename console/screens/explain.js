@@ -1,4 +1,4 @@
-// Which route takes a request, why others do not, and what runs on the way.
+// Which route takes a request, and why.
 
 import { call, has, session } from "../api.js";
 import { reference } from "../columns.js";
@@ -40,7 +40,7 @@ export function open() {
     sent.value = request();
     trace.load();
   };
-  // The request stands in the URL: another one is asked for at once.
+  // Another request in the URL is asked for at once.
   let asked = null;
   const follow = effect(() => {
     const { url, method, headers, from } = route.value.query;

@@ -99,7 +99,6 @@ const COLUMNS = [
   { key: "took", title: words.columns.took, width: "80px", align: "right", cell: (row) => took(row.request_time) },
 ];
 
-/** One request: where its time went, and all that is known of it. */
 function detail(row, close) {
   const { text: _, tone: __, id: ___, ...line } = row;
   const spans = waterfall(line);
@@ -111,7 +110,7 @@ function detail(row, close) {
     <dl class="pairs-list">${Object.entries(line).filter(([, value]) => value !== "").map(([name, value]) => html`<div><dt>${name}</dt><dd class="mono">${typeof value === "object" ? JSON.stringify(value) : value}</dd></div>`)}</dl></aside>`;
 }
 
-/** The stages of an exchange with an upstream; the last value of each, which is that of the attempt that was answered. */
+/** The last value of each stage, which is that of the attempt that was answered. */
 function waterfall(line) {
   const last = (text) => Number(String(text ?? "").split(",").at(-1));
   const [connect, header, response] = [line.upstream_connect_time, line.upstream_header_time, line.upstream_response_time].map(last);

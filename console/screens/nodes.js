@@ -1,4 +1,4 @@
-// This node with its workers, and the nodes that share its store.
+// This node, and those that share its store.
 
 import { call, session } from "../api.js";
 import { ago, number, span, time } from "../format.js";

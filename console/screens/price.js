@@ -1,4 +1,4 @@
-// What each plugin costs, by route: measured on some of the requests, the dearest first.
+// What plugins cost on some of the requests, the dearest first.
 
 import { call } from "../api.js";
 import { number } from "../format.js";
@@ -40,7 +40,7 @@ const sorted = (routes) => [...routes].sort((one, other) => other.cpu_ns_per_exc
 const micro = (ns) => `${number(ns / 1000)} µs`;
 const unsure = (measured) => (measured < ENOUGH ? badge(words.unsure(measured), "warn") : nothing);
 
-/** A route's request as a bar: a part for each plugin, and one for the gateway itself. */
+/** A request as a bar: each plugin, and the gateway itself. */
 function chain(one) {
   const parts = one.policies.map((policy) => ({ name: policy.policy, share: policy.share_of_route_cpu, ns: policy.cpu_ns_per_call, waited: policy.waited_ns_per_call, measured: policy.calls_measured }))
     .sort((first, second) => second.ns - first.ns);
