@@ -367,7 +367,7 @@ fn a_certificate_stays_in_use_until_its_key_has_followed_and_is_refused_at_a_sta
     let site = Site::start("", &directory);
     let shown = |name: &str| Client::connect_tls(site.gateway.tls_addr(), &TlsClient::trusting(authority), name);
     let error = shown("a.test").err().expect("the entry for all names does not take its place").to_string();
-    assert!(error.contains("nrecognized"), "{error}");
+    assert!(error.contains("UnrecognisedName"), "{error}");
     let mut other = shown("other.test").expect("the entry for all is served");
     assert_eq!(other.get("/alive").expect("an answer").status, 200);
     let elsewhere = other.ask("GET /alive HTTP/1.1\r\nHost: a.test\r\n\r\n").expect("an answer");

@@ -408,7 +408,7 @@ fn a_resource_stored_before_the_lists_existed_is_set_aside_until_it_is_listed() 
     gateway.signal(Signal::TERM);
     gateway.wait_exit(DEADLINE);
     let gateway = weir().start(&yaml(""));
-    assert_eq!((gateway.get("/r").status, gateway.get("/o").status), (404, 200));
+    assert_eq!((gateway.get("/r").status, gateway.get("/o").status), (503, 200));
     let warnings = gateway.status()["configuration"]["warnings"].to_string();
     assert!(warnings.contains("routes/r") && warnings.contains("`resource_env`"), "{warnings}");
     gateway.rewrite(&yaml("resource_env: [LISTED]\n"));

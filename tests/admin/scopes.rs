@@ -23,7 +23,7 @@ fn jack(team: &str) -> String {
 }
 
 fn credential(key: &str) -> String {
-    json!({"plugins": {"key-auth": {"key": key}}}).to_string()
+    json!({"desc": key, "plugins": {"key-auth": {"key": key}}}).to_string()
 }
 
 #[test]

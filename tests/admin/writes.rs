@@ -399,7 +399,7 @@ fn resource_left_behind_by_a_forced_delete_is_set_aside_and_comes_back() {
     let answer = api.ask("DELETE", "upstreams/u?force=true", "", "");
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(answer.headers.get("x-weir-set-aside").is_some_and(|keys| keys.contains("routes/r")));
-    assert_eq!(gateway.get("/r").status, 404);
+    assert_eq!(gateway.get("/r").status, 503);
     assert_eq!(gateway.get("/other").text(), "other");
     assert_eq!(api.get("routes")["total"], 2, "it is kept");
     let warnings = gateway.status()["configuration"]["warnings"].to_string();
