@@ -39,7 +39,7 @@ fn start(more: &str) -> Gateway {
     weir().file("more.yaml", MORE).start(&settings(RESOURCES, more))
 }
 
-const WRITES: &str = "  write_files: true\n";
+const WRITES: &str = "  draft: write\n";
 const CHECK: &str = "/weir/v1/draft/check";
 const EDIT: &str = "/weir/v1/draft/edit";
 /// An admin of some resources.
@@ -87,7 +87,7 @@ fn text(files: &Value, ending: &str) -> (String, String) {
 
 #[test]
 fn the_draft_has_all_files_with_their_texts() {
-    let gateway = start("");
+    let gateway = start("  draft: read\n");
     let mut api = Api::of(&gateway);
     let draft = read(&mut api);
     assert_eq!((&draft["writable"], &draft["findings"]), (&json!(false), &json!([])));
@@ -95,7 +95,7 @@ fn the_draft_has_all_files_with_their_texts() {
     assert_eq!(text(&draft, "more.yaml").1, MORE);
     assert!(!draft.to_string().contains("the-key-of-"), "the keys of the API are hidden: {draft:#}");
     let refused = ask(&mut api, "PUT", DRAFT, &json!({ "files": [], "revision": draft["revision"] }), 409);
-    assert!(refused["error_msg"].as_str().is_some_and(|text| text.contains("write_files")), "{refused}");
+    assert!(refused["error_msg"].as_str().is_some_and(|text| text.contains("draft: write")), "{refused}");
 }
 
 /// Others than admins of everything see nothing, and change nothing, by any of the calls.
@@ -136,7 +136,7 @@ fn the_draft_is_for_admins_without_scopes_only() {
 
 #[test]
 fn operations_on_resources_change_the_file_that_they_stand_in() {
-    let gateway = start("");
+    let gateway = start("  draft: read\n");
     let mut api = Api::of(&gateway);
     let value = json!({ "id": "included", "uri": "/renamed", "upstream_id": "u1" });
     let answer =
@@ -166,7 +166,7 @@ fn operations_on_resources_change_the_file_that_they_stand_in() {
 
 #[test]
 fn findings_of_a_draft_have_their_file_and_both_ends() {
-    let gateway = start("");
+    let gateway = start("  draft: read\n");
     let mut api = Api::of(&gateway);
     let (name, _) = text(&read(&mut api), "more.yaml");
     let sent = json!({ "files": [{ "name": name, "text": MORE.replace("uri: /included", "urri: /included") }] });
@@ -534,7 +534,7 @@ fn resources_of_variables_are_not_edited_by_their_index() {
 
 #[test]
 fn all_operations_of_a_request_have_one_budget() {
-    let gateway = start("");
+    let gateway = start("  draft: read\n");
     let mut api = Api::of(&gateway);
     let (name, _) = text(&read(&mut api), "more.yaml");
     let one = json!({ "file": name, "op": "replace", "path": "/routes/0/uri", "value": "/a" });
@@ -545,7 +545,7 @@ fn all_operations_of_a_request_have_one_budget() {
 /// A check reads nothing but the texts, and what the node has loaded already. A FIFO would be waited for.
 #[test]
 fn a_check_opens_no_other_file() {
-    let gateway = start("");
+    let gateway = start("  draft: read\n");
     let mut api = Api::of(&gateway);
     let directory = gateway.file().parent().expect("a directory").to_owned();
     let fifo = directory.join("fifo");

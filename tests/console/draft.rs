@@ -45,7 +45,7 @@ fn difference(bench: &Bench) -> String {
 
 #[test]
 fn a_draft_is_collected_undone_and_written() {
-    let Some(bench) = start("  write_files: true\n") else { return };
+    let Some(bench) = start("  draft: write\n") else { return };
     let before = file(&bench);
     change_path(&bench, "r1", "/changed");
     bench.wait_text("1 change in the draft");
@@ -70,7 +70,7 @@ fn a_draft_is_collected_undone_and_written() {
 
 #[test]
 fn several_are_deleted_in_the_draft_at_once() {
-    let Some(bench) = start("") else { return };
+    let Some(bench) = start("  draft: read\n") else { return };
     bench.go("#/routes");
     bench.page.press("j");
     bench.page.press("x");
@@ -89,7 +89,7 @@ fn several_are_deleted_in_the_draft_at_once() {
 
 #[test]
 fn findings_stand_at_their_lines_and_keep_the_draft_from_being_written() {
-    let Some(bench) = start("  write_files: true\n") else { return };
+    let Some(bench) = start("  draft: write\n") else { return };
     let before = file(&bench);
     change_path(&bench, "r1", "no-slash");
     bench.go("#/draft?tab=text");
@@ -108,7 +108,7 @@ fn findings_stand_at_their_lines_and_keep_the_draft_from_being_written() {
 
 #[test]
 fn a_draft_is_made_again_when_the_files_have_changed() {
-    let Some(bench) = start("  write_files: true\n") else { return };
+    let Some(bench) = start("  draft: write\n") else { return };
     change_path(&bench, "r1", "/changed");
     let theirs = format!("{}# another program\n", file(&bench));
     fs::write(bench.gateway.file(), &theirs).expect("it is written");
@@ -126,7 +126,7 @@ fn a_draft_is_made_again_when_the_files_have_changed() {
 
 #[test]
 fn the_draft_is_accessible() {
-    let (Some(axe), Some(bench)) = (axe(), start("  write_files: true\n")) else { return };
+    let (Some(axe), Some(bench)) = (axe(), start("  draft: write\n")) else { return };
     bench.page.evaluate(&axe);
     change_path(&bench, "r1", "/changed");
     for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)] {
@@ -156,7 +156,7 @@ fn loaded(bench: &Bench) -> String {
 /// Most nodes have a store, and the first screen is to be there at once.
 #[test]
 fn what_makes_drafts_is_loaded_only_where_it_is_needed() {
-    let Some(bench) = start("") else { return };
+    let Some(bench) = start("  draft: read\n") else { return };
     bench.go("#/overview");
     assert!(loaded(&bench).contains("drafts.js") && !loaded(&bench).contains("draft.js"), "{}", loaded(&bench));
     bench.go("#/routes");
@@ -172,7 +172,7 @@ fn what_makes_drafts_is_loaded_only_where_it_is_needed() {
 
 #[test]
 fn the_text_of_a_file_is_searched() {
-    let Some(bench) = start("") else { return };
+    let Some(bench) = start("  draft: read\n") else { return };
     bench.go("#/draft?tab=text");
     let within = |what: &str| format!("document.querySelector('weir-editor')?.shadowRoot.querySelector('{what}')");
     bench.page.wait("the editor", &format!("!!{}", within(".cm-content")));

@@ -72,7 +72,7 @@ use text_positions::TextPositions;
 
 pub use access_log::{AccessLogFormat, AccessLogSpec};
 pub use acme::{AcmeHost, AcmeSpec, Challenge, ExternalAccount};
-pub use admin::{AdminAddress, AdminKey, AdminSettings, AdminTls};
+pub use admin::{AdminAddress, AdminKey, AdminSettings, AdminTls, DraftRight};
 pub use admin_access::{AdminGrant, AdminRole, AdminScope, AdminTokens, TokenKeys, TokenRoles, is_trusted_url};
 pub use admin_oidc::{AdminOidc, OIDC_CALLBACK, SecretProof, is_local_name};
 pub use balance::BalanceSpec;

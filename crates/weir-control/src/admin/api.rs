@@ -112,11 +112,13 @@ impl AdminApi {
     /// # Errors
     /// If no threads can be started, or there are no random numbers.
     pub fn new(parts: AdminParts) -> io::Result<AdminApi> {
-        let AdminParts { live, files, draft, hubs, writer, checker, keys, tokens, oidc, hosts, origins, mode, .. } = parts;
+        let AdminParts { live, files, draft, hubs, writer, checker, keys, tokens, oidc, hosts, origins, mode, .. } =
+            parts;
         let oidc = oidc.map(OidcLogIns::new).transpose();
         let oidc = oidc.map_err(|_| io::Error::other("the random number generator failed"))?;
         let standalone = (mode == AdminMode::Memory).then(StandaloneResources::default);
         let waits = Semaphore::new(MOST_WAITS);
+        let has_draft = draft.is_some();
         let can_write_files = draft.as_ref().is_some_and(DraftFiles::may_write);
         let context = AdminContext { live, files, draft, writer, checker, served: parts.served, standalone, waits };
         let handlers = Arc::new(AdminHandlers { context, hubs, pages: parts.pages, mode });
@@ -132,6 +134,7 @@ impl AdminApi {
                 oidc,
                 hosts,
                 is_tls: parts.is_tls,
+                has_draft,
                 can_write_files,
                 mode,
                 node: parts.node,

@@ -37,7 +37,8 @@ impl DraftAccess<'_> {
         match &context.draft {
             Some(files) => Ok(DraftAccess { files, checker: &context.checker }),
             None => {
-                let problem = "the resources of this node do not stand in files; change them where they are";
+                let problem =
+                    "this node has no draft: it needs `admin: { store: file, draft: write }`, or `draft: read`";
                 Err(Box::new(json_of(StatusCode::CONFLICT, &json!({ "error_msg": problem }))))
             }
         }

@@ -66,7 +66,9 @@ pub(super) struct LogIns {
     pub(super) hosts: Vec<Box<str>>,
     /// Whether clients use TLS.
     pub(super) is_tls: bool,
-    /// Whether the API may write the files that resources stand in.
+    /// Whether there is a draft of the files that resources stand in.
+    pub(super) has_draft: bool,
+    /// Whether the API may write these files.
     pub(super) can_write_files: bool,
     pub(super) mode: AdminMode,
     pub(super) node: NodeIdentity,
@@ -327,7 +329,7 @@ impl LogIns {
             "can_write": can_write,
             "can_trace": has_all && (role == AdminRole::Admin || can_write),
             "can_tail": role != AdminRole::Viewer && has_all,
-            "can_draft": has_all && role == AdminRole::Admin && self.mode == AdminMode::File,
+            "can_draft": has_all && role == AdminRole::Admin && self.has_draft,
             "can_write_files": has_all && role == AdminRole::Admin && self.can_write_files,
             "can_rollback": role == AdminRole::Admin && self.mode.is_writable(),
             "features": FEATURES,

@@ -46,7 +46,7 @@ pub struct AdminSettings {
     /// Whether the API shows the resources of this file (`store: file`), which it cannot change.
     pub shows_file: bool,
     /// Whether the API may write the file and those that it includes.
-    pub writes_files: bool,
+    pub draft: Option<DraftRight>,
 }
 
 /// Where the Admin API listens.
@@ -130,10 +130,19 @@ keys! {
     console: Or<Flag> = flag().or(true), own();
     /// With `file`, the API shows the resources of this file, which it cannot change, in place of a store.
     store: Words<bool> = words(FILE), own(), absent("a store");
-    /// Whether admins may write the file, and those that it includes, through the API and the console (`store: file` only).
-    write_files: Or<Flag> = flag().or(false), own(), guide("admin-api.md#the-draft");
+    /// Lets admins read the file, and those that it includes, as texts, and change them in a draft; with `write`, write them, too
+    /// (`store: file` only). They are trusted as the owner of these files is.
+    draft: Words<DraftRight> = words(DRAFTS), own(), absent("no draft"), guide("admin-api.md#the-draft");
 }
 
+/// What admins may do with the files that resources stand in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftRight {
+    Read,
+    Write,
+}
+
+const DRAFTS: &[(&str, DraftRight)] = &[("read", DraftRight::Read), ("write", DraftRight::Write)];
 const FILE: &[(&str, bool)] = &[("file", true)];
 
 const ADDRESS: &str = r"^(([0-9.]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}|unix:.+)$";
@@ -205,10 +214,8 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
     if let (AdminAddress::Unix(_), Some(tls)) = (&listen, fields.get(&ADMIN.tls)) {
         tls.report_advising("is not used on a Unix socket", "remove `tls`, or listen on an IP address");
     }
-    if let (true, false, Some(writes)) =
-        (fields.value(&ADMIN.write_files), fields.has(&ADMIN.store), fields.get(&ADMIN.write_files))
-    {
-        writes.report_advising("is for resources in files", "add `store: file`, or remove it");
+    if let (false, Some(draft)) = (fields.has(&ADMIN.store), fields.get(&ADMIN.draft)) {
+        draft.report_advising("is for resources in files", "add `store: file`, or remove it");
     }
     let admin = AdminSettings {
         listen,
@@ -221,7 +228,7 @@ pub(super) fn read(fields: &MapReader) -> Option<AdminSettings> {
         audit: fields.read(&ADMIN.audit),
         console: fields.value(&ADMIN.console),
         shows_file: fields.read(&ADMIN.store).unwrap_or(false),
-        writes_files: fields.value(&ADMIN.write_files),
+        draft: fields.read(&ADMIN.draft),
     };
     if let (Some(at), Some(oidc)) = (fields.get(&ADMIN.oidc), &admin.oidc) {
         let address = ConsoleAddress {

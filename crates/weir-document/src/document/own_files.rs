@@ -80,7 +80,7 @@ impl NodeSettings {
                 oidc: _,
                 console: _,
                 shows_file: _,
-                writes_files: _,
+                draft: _,
             } = admin;
             private.extend(audit.clone());
             if let AdminAddress::Unix(socket) = listen {

@@ -28,7 +28,7 @@ use weir_control::admin::{
     AdminApi, AdminKeys, AdminMode, AdminParts, AdminPeer, AuditSink, BodyFault, HasRoom, NodeIdentity, OpenedStream,
     PresentClient, RequestHost, ShortAnswer, TakenRoom, WaitForRoom, generated_key,
 };
-use weir_control::document::{AdminAddress, AdminKey, AdminSettings, AdminTls, NodeSettings, StoreKind};
+use weir_control::document::{AdminAddress, AdminKey, AdminSettings, AdminTls, DraftRight, NodeSettings, StoreKind};
 use weir_control::stores::{DraftFiles, FileResources, LiveResources, ResourceChecker, ResourceWriter, data_directory};
 use weir_gateway::DataPlane;
 use weir_net::tls::{self, ClientDemand, ClientTerms, Server, ServerTerms, Versions};
@@ -150,7 +150,10 @@ pub fn start(
     let gateway = Arc::downgrade(gateway);
     let api = AdminApi::new(AdminParts {
         live: resources.live,
-        draft: resources.files.is_some().then(|| DraftFiles::new(file, admin.writes_files)),
+        draft: admin
+            .draft
+            .filter(|_| resources.files.is_some())
+            .map(|right| DraftFiles::new(file, right == DraftRight::Write)),
         files: resources.files,
         hubs: resources.hubs,
         writer: resources.writer,

@@ -66,7 +66,8 @@ fn put(context: &AdminContext, request: &AdminRequest, is_dry: bool) -> Refused<
     };
     let turn = draft.turn().map_err(|faults| Box::new(answer::invalid(&faults)))?;
     let Some(turn) = turn else {
-        let problem = "this node may not write its files; set `admin: { store: file, write_files: true }`, or write the text yourself";
+        let problem =
+            "this node may not write its files; set `admin: { store: file, draft: write }`, or write the text yourself";
         return Err(Box::new(json_of(StatusCode::CONFLICT, &json!({ "error_msg": problem }))));
     };
     let now = turn.before.revision();

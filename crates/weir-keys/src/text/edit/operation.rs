@@ -78,7 +78,7 @@ impl EditOperation {
                     );
                 };
                 let at = |step: Option<String>| match step.as_deref() {
-                    Some("-") => Some(items.len() - 1),
+                    Some("-") => items.len().checked_sub(1),
                     step => step.and_then(index_of).filter(|index| *index < items.len()),
                 };
                 let (Some(first), Some(second)) = (at(first), at(second)) else {

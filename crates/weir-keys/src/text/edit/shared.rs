@@ -1,5 +1,7 @@
 //! Values that are used in more than one place: changing one would change others.
 
+use std::collections::{HashMap, HashSet};
+
 use super::EditProblem;
 use super::syntax::{SyntaxEntry, SyntaxKind, SyntaxNode};
 
@@ -74,22 +76,48 @@ pub(super) fn refuse_above(root: &SyntaxNode, node: &SyntaxNode, place: usize) -
 
 /// Whether a map gets a key from another one, by `<<`.
 pub(super) fn is_merged(root: &SyntaxNode, entries: &[SyntaxEntry], key: &str) -> bool {
-    let merges = entries.iter().filter(|entry| entry.is_merge).map(|entry| &entry.value);
-    merges.into_iter().any(|value| gives(root, value, key))
+    Merges::of(root).any_has(entries, key)
 }
 
-/// Whether a value that is merged has a key. An alias is behind its anchor, so that this ends.
-fn gives(root: &SyntaxNode, value: &SyntaxNode, key: &str) -> bool {
-    match &value.kind {
-        SyntaxKind::Map { entries, .. } => {
-            entries.iter().any(|entry| !entry.is_merge && *entry.key == *key) || is_merged(root, entries, key)
+/// The values with anchors of a text.
+struct Merges<'t> {
+    anchored: HashMap<usize, &'t SyntaxNode>,
+}
+
+impl<'t> Merges<'t> {
+    fn of(root: &'t SyntaxNode) -> Merges<'t> {
+        let (mut anchored, mut pending) = (HashMap::new(), vec![root]);
+        while let Some(node) = pending.pop() {
+            if node.anchor > 0 {
+                anchored.insert(node.anchor, node);
+            }
+            match &node.kind {
+                SyntaxKind::Map { entries, .. } => pending.extend(entries.iter().map(|entry| &entry.value)),
+                SyntaxKind::List { items, .. } => pending.extend(items.iter().map(|item| &item.value)),
+                _ => {}
+            }
         }
-        SyntaxKind::List { items, .. } => items.iter().any(|item| gives(root, &item.value, key)),
-        SyntaxKind::Alias(anchor) => {
-            let mut found = false;
-            root.visit(&mut |node| found = found || node.anchor == *anchor && gives(root, node, key));
-            found
+        Merges { anchored }
+    }
+
+    /// Whether what these entries merge has a key. Each anchor is looked at once, however often and deeply aliases name it.
+    fn any_has(&self, entries: &'t [SyntaxEntry], key: &str) -> bool {
+        let merged =
+            |entries: &'t [SyntaxEntry]| entries.iter().filter(|entry| entry.is_merge).map(|entry| &entry.value);
+        let (mut pending, mut seen): (Vec<&SyntaxNode>, HashSet<usize>) = (merged(entries).collect(), HashSet::new());
+        while let Some(value) = pending.pop() {
+            match &value.kind {
+                SyntaxKind::Map { entries, .. } => {
+                    if entries.iter().any(|entry| !entry.is_merge && *entry.key == *key) {
+                        return true;
+                    }
+                    pending.extend(merged(entries));
+                }
+                SyntaxKind::List { items, .. } => pending.extend(items.iter().map(|item| &item.value)),
+                SyntaxKind::Alias(anchor) if seen.insert(*anchor) => pending.extend(self.anchored.get(anchor)),
+                _ => {}
+            }
         }
-        _ => false,
+        false
     }
 }
