@@ -532,6 +532,30 @@ fn resources_of_variables_are_not_edited_by_their_index() {
     ask(&mut api, "POST", EDIT, &other, 200);
 }
 
+/// Who selects the first two of three means these, and not the first and the third.
+#[test]
+fn resources_without_ids_are_not_mistaken_for_those_that_take_their_positions() {
+    let nameless = |number: u8| format!("- {{ uri: /{number}, upstream_id: u1 }}\n");
+    let more =
+        format!("routes:\n{}- {{ id: x, uri: /x, upstream_id: u1 }}\n", (1..=3).map(nameless).collect::<String>());
+    let gateway = weir().file("more.yaml", &more).start(&settings(RESOURCES, ""));
+    let mut api = Api::of(&gateway);
+    let put = json!({ "put": "routes/arr_1", "value": { "uri": "/changed", "upstream_id": "u1" } });
+    let delete = |id: &str| json!({ "delete": format!("routes/{id}") });
+    for operations in [json!([delete("arr_1"), delete("arr_2")]), json!([delete("arr_2"), put, delete("arr_2")])] {
+        let refused = ask(&mut api, "POST", EDIT, &json!({ "operations": operations }), 409);
+        let told = refused["error_msg"].as_str().unwrap_or_default();
+        assert!(told.contains("is known by its position, which has changed in this request"), "{refused:#}");
+    }
+    // From the last to the first, and beside changes of other lists, each is where it was.
+    let operations = json!([delete("x"), delete("arr_3"), delete("arr_2"), put]);
+    let answer = ask(&mut api, "POST", EDIT, &json!({ "operations": operations }), 200);
+    assert_eq!(text(&answer, "more.yaml").1, "routes:\n- { uri: /changed, upstream_id: u1 }\n");
+    let operations = json!([{ "delete": "consumers/jack" }, delete("arr_2")]);
+    let answer = ask(&mut api, "POST", EDIT, &json!({ "operations": operations }), 200);
+    assert_eq!(text(&answer, "more.yaml").1, more.replacen(&nameless(2), "", 1));
+}
+
 #[test]
 fn all_operations_of_a_request_have_one_budget() {
     let gateway = start("  draft: read\n");

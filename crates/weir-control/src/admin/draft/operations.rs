@@ -1,5 +1,6 @@
 //! Operations on the texts of a draft: on a resource, wherever it stands, or on a place of a file.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -24,6 +25,8 @@ pub(super) struct EditedDraft {
     pub files: Vec<DraftFile>,
     parsed: Vec<ParsedFile>,
     budget: EditBudget,
+    /// Of each list of which this request has removed or added items, the file and the index of the first of them.
+    moved: BTreeMap<&'static str, (usize, usize)>,
 }
 
 struct ParsedFile {
@@ -49,7 +52,7 @@ impl EditedDraft {
         let mut budget = EditBudget::default();
         let parsed = files.iter().map(|file| ParsedFile::of(file, &mut budget)).collect::<Result<_, _>>();
         let parsed = parsed.map_err(|faults| Box::new(not_editable(&faults, &budget)))?;
-        Ok(EditedDraft { files, parsed, budget })
+        Ok(EditedDraft { files, parsed, budget, moved: BTreeMap::new() })
     }
 
     /// Makes an operation, as it was sent.
@@ -66,7 +69,7 @@ impl EditedDraft {
     }
 
     /// The number of a file, and what is to be done in it.
-    fn lowered(&self, operation: DraftOperation) -> Refused<(usize, Vec<EditOperation>)> {
+    fn lowered(&mut self, operation: DraftOperation) -> Refused<(usize, Vec<EditOperation>)> {
         let (key, value) = match operation {
             DraftOperation::InFile(name, operation) => {
                 let file = self.files.iter().position(|file| file.name == name);
@@ -80,6 +83,21 @@ impl EditedDraft {
         };
         let list = key.list();
         let found = find_written(self.parsed.iter().map(|parsed| &parsed.tree), list, key.id());
+        if let Some((file, index)) = found {
+            self.refuse_moved(file, list, index)?;
+        }
+        let moved = match (found, &value) {
+            (Some(_), Some(_)) => None,
+            (Some(removed), None) => Some(removed),
+            (None, _) => {
+                let file = self.file_of_new(list);
+                Some((file, items(&self.parsed[file].tree, list).unwrap_or_default()))
+            }
+        };
+        if let (Some(moved), Some(kind)) = (moved, kinds::find(list)) {
+            let first = self.moved.entry(kind.list).or_insert(moved);
+            *first = moved.min(*first);
+        }
         match (found, value) {
             (None, None) => Err(Box::new(answer::key_not_found())),
             (None, Some(value)) => {
@@ -95,6 +113,26 @@ impl EditedDraft {
                 Ok((file, difference(&old, &kept(&key, value, &old)?, &path)))
             }
         }
+    }
+
+    /// A resource without an id has its position as its id, which is that of another one after a change of the list.
+    fn refuse_moved(&self, file: usize, list: &str, index: usize) -> Refused<()> {
+        if self.moved.get(list).is_none_or(|first| (file, index) < *first) {
+            return Ok(());
+        }
+        let tree = &self.parsed[file].tree;
+        let Some(NodeKind::List(items)) = tree.entry(list).map(|entry| &entry.value.kind) else { return Ok(()) };
+        let item = &items[index];
+        if ["id", "username"].iter().any(|name| item.entry(name).is_some()) {
+            return Ok(());
+        }
+        let source = (&*self.files[file].name).into();
+        let problem = "a resource without an id is known by its position, which has changed in this request";
+        let fault = Diagnostic::at_place(&source, item.place, problem);
+        Err(Box::new(not_editable(
+            &[fault.advise("give it an id, or change it in a request of its own")],
+            &self.budget,
+        )))
     }
 
     /// Refuses a list, or an item of it, that is not in the text as it is in the tree.
