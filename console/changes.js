@@ -92,7 +92,10 @@ export async function removeAll(kind, ids) {
   try {
     if (drafts()) {
       const text = ids.length === 1 ? t.deleted(ids[0]) : t.deletedMany(ids.length);
-      await putIntoDraft(kind, ids.map((id) => ({ delete: `${kind.list}/${id}` })), text);
+      // A resource without an id has its position as its id: the last goes first.
+      const position = (id) => Number(/^arr_(\d+)$/.exec(id)?.[1] ?? 0);
+      const last = [...ids].sort((one, other) => position(other) - position(one));
+      await putIntoDraft(kind, last.map((id) => ({ delete: `${kind.list}/${id}` })), text);
       return true;
     }
     const values = await Promise.all(ids.length > MANY ? [] : ids.map((id) => readOne(kind, id)));

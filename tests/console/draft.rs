@@ -183,3 +183,22 @@ fn the_text_of_a_file_is_searched() {
     bench.page.wait("it is closed", &format!("!{}", within(".cm-search")));
     bench.check_quiet();
 }
+
+#[test]
+fn resources_without_ids_are_deleted_as_they_were_selected() {
+    let file = api::file().replace("admin:\n", "admin:\n  store: file\n")
+        + "routes:\n  - { uri: /1, upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n  - { uri: /2, upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n  \
+           - { uri: /3, upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n";
+    let Some(bench) = Bench::logged_out(&file) else { return };
+    bench.log_in(api::ADMIN);
+    bench.go("#/routes");
+    for key in ["j", "x", "j", "x", "Delete"] {
+        bench.page.press(key);
+    }
+    bench.wait_text("In the draft: Deleted 2 resources");
+    bench.go("#/draft");
+    let difference = difference(&bench);
+    let gone: Vec<&str> = difference.lines().filter(|line| line.starts_with('-')).collect();
+    assert!(gone.len() == 2 && gone[0].contains("/1") && gone[1].contains("/2"), "{gone:?}");
+    bench.check_quiet();
+}
