@@ -98,7 +98,7 @@ export async function resume() {
   session.value = await call("weir/v1/session");
 }
 
-/** Logs in with `{key}` or `{oidc}`, which is kept nowhere. The token that comes for it is kept in this tab. */
+/** Logs in with `{key}` or `{oidc, ticket}`, which is kept nowhere. The token that comes for it is kept in this tab. */
 export async function logIn(proof) {
   const response = await send("weir/v1/session", { method: "POST", body: proof });
   const body = await read(response);
@@ -124,10 +124,11 @@ export const isBack = () => location.search === "?oidc";
 
 export async function comeBack() {
   const [oidc, place] = (sessionStorage.getItem(KEPT) ?? "-").split("#");
+  const ticket = location.hash.slice(1);
   sessionStorage.removeItem(KEPT);
   history.replaceState(null, "", location.pathname);
   location.hash = place ?? "";
-  await logIn({ oidc });
+  await logIn({ oidc, ticket });
 }
 
 export async function logOut() {

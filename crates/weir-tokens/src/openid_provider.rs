@@ -220,8 +220,9 @@ fn object(url: &str, answer: &Response<Bytes>) -> Result<Map<String, Value>, Log
     if answer.status() != 200 {
         return Err(LoginError::Unavailable(format!("{url} answers with {}", answer.status().as_u16())));
     }
+    // What is wrong with it is not told: the answer may have secrets, and serde repeats texts.
     let members = serde_json::from_slice(answer.body());
-    members.map_err(|error| LoginError::Unavailable(format!("{url} sent an unexpected answer: {error}")))
+    members.map_err(|_| LoginError::Unavailable(format!("{url} sent an answer that is no JSON object")))
 }
 
 /// The code of an error (RFC 6749 §5.2), as `: invalid_grant`; nothing if the answer has none. Its description is left out: it is free

@@ -1,6 +1,7 @@
 //! What a provider says about itself.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
 /// The metadata of a provider (OpenID Connect Discovery 1.0 §3).
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -15,8 +16,13 @@ pub struct ProviderMetadata {
     pub revocation_endpoint: Option<String>,
     pub pushed_authorization_request_endpoint: Option<String>,
     /// Whether each response of the provider says that it is its own (RFC 9207 §3).
-    #[serde(default)]
+    #[serde(default, deserialize_with = "is_true")]
     pub authorization_response_iss_parameter_supported: bool,
+}
+
+/// Of a member whose other values mean nothing here, and make nothing else unreadable.
+fn is_true<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Value::deserialize(deserializer).map(|value| value == true)
 }
 
 impl ProviderMetadata {

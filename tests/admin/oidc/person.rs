@@ -12,12 +12,19 @@ pub const CALLBACK: &str = "/weir/v1/session/oidc/callback";
 pub struct Person {
     pub browser: Browser,
     pub kept: String,
+    /// The fragment of the URL that the node has sent it back to.
+    pub ticket: String,
     port: u16,
 }
 
 impl Person {
     pub fn at(port: u16) -> Person {
-        Person { browser: Browser::default(), kept: "what only this page keeps".to_owned(), port }
+        Person {
+            browser: Browser::default(),
+            kept: "what only this page keeps".to_owned(),
+            ticket: String::new(),
+            port,
+        }
     }
 
     /// The target that the log-in begins with.
@@ -60,12 +67,16 @@ impl Person {
 
     /// Comes back to the node.
     pub fn come_back(&mut self, target: &str) -> Response {
-        self.browser.ask(self.port, "GET", target)
+        let answer = self.browser.ask(self.port, "GET", target);
+        if let Some((_, ticket)) = answer.headers.get("location").and_then(|location| location.split_once('#')) {
+            ticket.clone_into(&mut self.ticket);
+        }
+        answer
     }
 
     /// What the page does at the end of a log-in.
     pub fn redeem(&mut self) -> Response {
-        let body = json!({ "oidc": self.kept }).to_string();
+        let body = json!({ "oidc": self.kept, "ticket": self.ticket }).to_string();
         self.browser.send(self.port, "POST", "/weir/v1/session", "Sec-Fetch-Site: same-origin\r\n", &body)
     }
 

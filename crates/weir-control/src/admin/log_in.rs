@@ -17,7 +17,7 @@ use super::host::RequestHost;
 use super::identity::{AdminMode, NodeIdentity, host_of, is_own_name};
 use super::keys::{AdminKeys, Caller};
 use super::node_pages::SessionHold;
-use super::oidc::{OidcLogIns, TICKET};
+use super::oidc::OidcLogIns;
 use super::refusals::{WRONG_KEY_PAUSE, refused_session, refused_token, too_often, unauthorized};
 use super::request::{AdminPeer, BodyFault, unreadable};
 use super::sessions::{AdminSession, AdminSessions, SessionOrigin, SessionSecrets};
@@ -125,7 +125,7 @@ impl LogIns {
     ) -> Refused<AdminResponse> {
         self.check_page(head, peer)?;
         let body = read(MAX_LOG_IN).await.map_err(|fault| Box::new(unreadable(fault, MAX_LOG_IN)))?;
-        let origin = self.proven(sessions, &head.headers, &body, (address_of(peer), host)).await?;
+        let origin = self.proven(sessions, &body, (address_of(peer), host)).await?;
         let caller = self.caller_of(&origin).ok_or_else(|| Box::new(unauthorized("wrong apikey")))?;
         // A second log-in makes new secrets and ends the session of the former ones.
         if let Some((token, _)) = self.session_of(sessions, &head.headers) {
@@ -136,9 +136,6 @@ impl LogIns {
         told["token"] = token.into();
         let mut answer = json_of(StatusCode::OK, &told);
         COOKIE.set(&mut answer, &cookie, lifetime);
-        if TICKET.value(&head.headers).is_some() {
-            TICKET.clear(&mut answer);
-        }
         answer.extensions_mut().insert(AuditedCaller { name: caller.name.to_string(), role: caller.role });
         Ok(answer)
     }
@@ -148,20 +145,19 @@ impl LogIns {
     async fn proven(
         &self,
         sessions: &AdminSessions,
-        headers: &HeaderMap,
         body: &[u8],
         (address, host): (Option<IpAddr>, &dyn RequestHost),
     ) -> Refused<SessionOrigin> {
         let body: Result<Value, _> = serde_json::from_slice(body);
         let text = |name: &str| body.as_ref().ok()?.get(name)?.as_str().filter(|text| !text.is_empty());
-        let (key, token, kept) = (text("key"), text("bearer"), text("oidc"));
+        let (key, token, oidc) = (text("key"), text("bearer"), text("oidc").zip(text("ticket")));
         if let (Some(key), None) = (key, token)
             && let Some(key) = self.keys.of_text(key)
         {
             return Ok(SessionOrigin::Key(key.name.clone(), key.hash));
         }
-        if let (None, None, Some(kept), Some(oidc)) = (key, token, kept, &self.oidc)
-            && let Some(caller) = oidc.redeem(headers, kept)
+        if let (None, None, Some((kept, ticket)), Some(oidc)) = (key, token, oidc, &self.oidc)
+            && let Some(caller) = oidc.redeem(ticket, kept)
         {
             return Ok(SessionOrigin::Token(caller));
         }
@@ -190,7 +186,7 @@ impl LogIns {
                 Err(Box::new(unauthorized("wrong apikey")))
             }
             (None, Some(_), None) => answer::refuse("this node accepts no tokens; configure `admin.tokens`"),
-            (None, None, None) if kept.is_some() && self.oidc.is_some() => Err(Box::new(unauthorized(
+            (None, None, None) if text("oidc").is_some() && self.oidc.is_some() => Err(Box::new(unauthorized(
                 "the log-in at the provider was not of this page, or took too long; log in again",
             ))),
             _ => answer::refuse("a log-in has either `key` or `bearer`, a text that is not empty"),

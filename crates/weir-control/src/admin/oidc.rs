@@ -3,9 +3,12 @@
 //! 1. A page of the console makes a secret, keeps it in its tab, and sends the browser to `session/oidc` with the hash of it. The node
 //!    sends the browser to the provider, with a cookie that binds the log-in to this browser (`pending`).
 //! 2. The provider sends the browser back to `session/oidc/callback` with a code. The node exchanges the code, verifies the ID token,
-//!    and sends the browser to the console with a ticket in a cookie (`tickets`).
+//!    and sends the browser to the console with a ticket in the fragment of the URL, which no server and no other page sees (`tickets`).
 //! 3. The page logs in with the ticket and its secret, as others do with a key. So both secrets of the session come as in any log-in,
 //!    and neither is ever part of a URL.
+//!
+//! The ticket is in no cookie: a server on another port of the host, which gets all cookies, can begin a log-in with a secret of its own
+//! and have the victim's browser complete it.
 
 mod page;
 mod pending;
@@ -15,7 +18,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
-use http::header::{HeaderMap, HeaderValue, LOCATION};
+use http::header::{HeaderValue, LOCATION};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -39,12 +42,10 @@ use tickets::LogInTickets;
 
 /// Log-ins that have begun in a browser. A `Strict` cookie would not come back from the provider.
 const PENDING: HostCookie = HostCookie { name: "__Host-weir-oidc", same_site: CookieSite::Lax };
-/// The ticket of a browser that has come back.
-pub(super) const TICKET: HostCookie = HostCookie { name: "__Host-weir-ticket", same_site: CookieSite::Strict };
 /// The most codes that are exchanged at a time. Anyone can come back with a code.
 const MOST_EXCHANGES: usize = 8;
-/// Where a browser goes with its ticket, from the path of the callback. The query tells the page to log in.
-const CONSOLE: &str = "../../../../console/?oidc";
+/// Where a browser goes with its ticket, from the path of the callback. The query tells the page to log in, and the ticket follows.
+const CONSOLE: &str = "../../../../console/?oidc#";
 
 /// The secrets of a log-in that has begun.
 #[derive(Clone, Copy, Debug)]
@@ -160,9 +161,9 @@ impl OidcLogIns {
                 "no log-in of this browser has this state, or it began more than 10 minutes ago; log in again",
             ));
         };
+        let _permit = self.exchanges.try_acquire().map_err(|_| busy())?;
         // A code costs requests to the provider, and whether it is right is known only then.
         sessions.take_log_in(address).map_err(|wait| Box::new(too_often(wait)))?;
-        let _permit = self.exchanges.try_acquire().map_err(|_| busy())?;
         host.pause();
         let ended = match self.pending.take(state) {
             true => self.claims(&query, &log_in).await.and_then(|claims| self.caller(&claims)),
@@ -170,14 +171,19 @@ impl OidcLogIns {
         };
         let ticket = ended.and_then(|caller| self.tickets.give(&log_in.page, caller).map_err(refused_session));
         let answered = ticket.and_then(|ticket| {
-            let mut answer = redirect(StatusCode::SEE_OTHER, CONSOLE)?;
-            TICKET.set(&mut answer, &ticket, tickets::LIFETIME);
+            let answer = redirect(StatusCode::SEE_OTHER, &format!("{CONSOLE}{ticket}"))?;
             sessions.give_back_log_in(address);
             Ok(answer)
         });
         let (mut answer, is_refused) = match answered {
             Ok(answer) => (answer, false),
-            Err(refusal) => (*refusal, true),
+            Err(refusal) => {
+                // That the provider is away is not the user's fault.
+                if refusal.status() == StatusCode::SERVICE_UNAVAILABLE {
+                    sessions.give_back_log_in(address);
+                }
+                (*refusal, true)
+            }
         };
         match log_ins.is_empty() {
             true => PENDING.clear(&mut answer),
@@ -186,9 +192,9 @@ impl OidcLogIns {
         if is_refused { Err(Box::new(answer)) } else { Ok(answer) }
     }
 
-    /// Whose ticket a request has, if it has what the page keeps that began the log-in.
-    pub(super) fn redeem(&self, headers: &HeaderMap, kept: &str) -> Option<TokenCaller> {
-        self.tickets.take(TICKET.value(headers)?, kept)
+    /// Whose ticket this is, if it comes with what the page keeps that began the log-in.
+    pub(super) fn redeem(&self, ticket: &str, kept: &str) -> Option<TokenCaller> {
+        self.tickets.take(ticket, kept)
     }
 
     /// Where the browser of a user who has logged out goes, to log out at the provider as well; `None` if it stays here, also if the
@@ -260,8 +266,12 @@ impl OidcLogIns {
 
     /// The console at the address that browsers come back to.
     fn console(&self) -> String {
-        let scheme = if self.redirect_uri.origin().is_https { "https" } else { "http" };
-        format!("{scheme}://{}/console/", self.redirect_uri.authority().to_str().unwrap_or_default())
+        // As browsers write it: without the usual port, and in lower case.
+        let origin = self.redirect_uri.origin();
+        let (scheme, usual) = if origin.is_https { ("https", 443) } else { ("http", 80) };
+        let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.to_string() };
+        let port = if origin.port == usual { String::new() } else { format!(":{}", origin.port) };
+        format!("{scheme}://{host}{port}/console/")
     }
 }
 

@@ -160,7 +160,11 @@ impl AdminSessions {
 
     /// Gives back what was taken for a log-in that has not failed.
     pub(super) fn give_back_log_in(&self, address: Option<IpAddr>) {
-        if let Some(budget) = self.table().log_ins.get_mut(&address.map(client_network)) {
+        let mut table = self.table();
+        let key = address.map(client_network);
+        // Where too many addresses are counted, the others share one budget.
+        let key = if table.log_ins.contains_key(&key) { key } else { None };
+        if let Some(budget) = table.log_ins.get_mut(&key) {
             budget.left = budget.left.saturating_add(1).min(MOST_LOG_INS);
         }
     }

@@ -1,8 +1,8 @@
 //! Tickets of browsers that have come back from the provider: with a ticket, and with what the page of the console has kept, a session
 //! begins.
 //!
-//! Browsers send the ticket to every port of a host, and another port may have set it. So it is worth nothing without the text whose
-//! hash the page has sent when it began the log-in, which no other origin has.
+//! A ticket is worth nothing without the text whose hash the page has sent when it began the log-in, and the text nothing without the
+//! ticket: who begins a log-in need not be who completes it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use super::super::sessions::{SecretHash, SessionRefusal, hash, secret};
 use super::super::tokens::TokenCaller;
 
 /// How long a page has to begin its session.
-pub(super) const LIFETIME: Duration = Duration::from_mins(1);
+const LIFETIME: Duration = Duration::from_mins(1);
 /// The most tickets at a time, each of somebody with a role; another one takes the place of the oldest.
 const MOST: usize = 256;
 
