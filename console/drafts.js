@@ -1,12 +1,9 @@
-// Whether changes go into a draft, and what is in it. `draft.js`, which makes it, is loaded in file mode only, when it is needed.
+// What is in the draft; `draft.js` makes it.
 
 import { session } from "./api.js";
 import { signal } from "./vendor/ui.js";
 
-/**
- * `base`: the files as they were read, `{files, revision, writable}`; `texts`: the changed ones, by name; `operations`: those that
- * made them, in their order; `isTyped`: a text was typed, so that the operations alone no longer make the texts.
- */
+/** `base`: files as read; `texts`: changed ones, by name, by `operations`, or `isTyped`. */
 const NONE = { base: null, texts: new Map(), operations: [], isTyped: false };
 export const draft = signal(NONE);
 export const forgetDraft = () => (draft.value = NONE);

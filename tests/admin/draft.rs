@@ -513,7 +513,7 @@ fn resources_of_variables_are_not_edited_by_their_index() {
         .env("BOTH", both)
         .env("ALL", "[{ id: s, upstream_id: u1 }]")
         .file("more.yaml", more)
-        .start(&settings(RESOURCES, ""));
+        .start(&settings(RESOURCES, "  draft: read\n"));
     let mut api = Api::of(&gateway);
     for (operation, column) in [
         (json!({ "delete": "routes/third" }), 9),
@@ -538,7 +538,7 @@ fn resources_without_ids_are_not_mistaken_for_those_that_take_their_positions() 
     let nameless = |number: u8| format!("- {{ uri: /{number}, upstream_id: u1 }}\n");
     let more =
         format!("routes:\n{}- {{ id: x, uri: /x, upstream_id: u1 }}\n", (1..=3).map(nameless).collect::<String>());
-    let gateway = weir().file("more.yaml", &more).start(&settings(RESOURCES, ""));
+    let gateway = weir().file("more.yaml", &more).start(&settings(RESOURCES, "  draft: read\n"));
     let mut api = Api::of(&gateway);
     let put = json!({ "put": "routes/arr_1", "value": { "uri": "/changed", "upstream_id": "u1" } });
     let delete = |id: &str| json!({ "delete": format!("routes/{id}") });

@@ -437,14 +437,9 @@ fn a_log_in_begins_on_a_page_of_this_address_and_ends_at_the_console() {
     let back = person.come_back(&format!("{CALLBACK}?code=c&state={}{evil}", argument(&url, "state")));
     assert_eq!(
         (back.status, back.headers.get("location")),
-        (303, Some("../../../../console/?oidc")),
+        (303, Some(&*format!("../../../../console/?oidc#{}", person.ticket))),
         "{}",
         back.text()
-    );
-    let set: Vec<&str> = back.headers.all("set-cookie").collect();
-    assert!(
-        set.iter().any(|set| set.contains("SameSite=Strict") && set.contains("HttpOnly") && set.contains("Max-Age=60")),
-        "{set:?}"
     );
 }
 
