@@ -1,8 +1,10 @@
 //! Plugins that observe requests: loggers, metrics and traces; and advice for those that have no equivalent.
 
-use super::options::ConvertedPlugin;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
+
+/// The options of Kong that are converted, and the name and options of the plugin here.
+pub type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
 /// Plugins whose service has another way to it here.
 const OTHERWISE: [(&str, &str); 7] = [

@@ -1,13 +1,11 @@
 //! The options of a plugin.
 
 use super::consumers::GROUPS;
-use super::{observers, transformers};
+use super::observers::{self, ConvertedPlugin};
+use super::transformers;
 use crate::answer::answer;
 use crate::document::DocumentValue;
 use crate::yaml::Yaml;
-
-/// The options of Kong that are converted, and the name and options of the plugin here.
-pub type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
 /// The supported options, and the converted plugin; or why it cannot be converted.
 pub fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, &'static str> {
