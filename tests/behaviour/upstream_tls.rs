@@ -1,6 +1,6 @@
 //! What TLS to upstreams has of its own: whom to believe, who we are, and which connections may be used again.
 
-use weir_testkit::{Answer, Authority, Gateway, Identity, Origin, Reading, TlsServer};
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Identity, Origin, Reading, TlsServer, eventually};
 
 /// A route to these nodes, with more fields of its upstream.
 fn route(nodes: &[&Origin], more: &str) -> String {
@@ -96,6 +96,8 @@ fn an_endpoint_has_the_name_it_is_known_by() {
     let by_name = format!("\"localhost:{}\": 1", node.addr().port());
     let gateway =
         start(&format!("routes:\n  - {{ uri: /*, upstream: {{ scheme: https, nodes: {{ {by_name} }}, {ca} }} }}\n"));
+    // On a busy machine, the lookup of the name may end after the node is ready.
+    eventually("the name is looked up", DEADLINE, || ask(&gateway, "whoever.test").0 != 503);
     assert_eq!(ask(&gateway, "whoever.test"), (200, "0 localhost false 0".into()), "whatever the client says");
     gateway.rewrite(&route(&[&address], &format!("pass_host: node, {ca}")));
     assert_eq!(ask(&gateway, "whoever.test"), (200, "0 - false 0".into()), "addresses are not asked for by name");

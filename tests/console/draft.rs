@@ -186,7 +186,7 @@ fn the_text_of_a_file_is_searched() {
 
 #[test]
 fn resources_without_ids_are_deleted_as_they_were_selected() {
-    let file = api::file().replace("admin:\n", "admin:\n  store: file\n")
+    let file = api::file().replace("admin:\n", "admin:\n  store: file\n  draft: read\n")
         + "routes:\n  - { uri: /1, upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n  - { uri: /2, upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n  \
            - { uri: /3, upstream: { nodes: { \"127.0.0.1:1\": 1 } } }\n";
     let Some(bench) = Bench::logged_out(&file) else { return };

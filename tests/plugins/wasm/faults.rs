@@ -229,7 +229,8 @@ fn what_is_printed_in_pieces_is_logged_by_lines_and_does_not_hide_a_failure() {
         unreachable)";
     let rig = WasmRig::of(printed);
     assert_eq!(rig.get("/own/a").status, 500);
-    let log = rig.gateway.wait_stderr("the failure", |log| log.contains("it has failed"));
+    rig.gateway.wait_stderr("the failure", |line| line.contains("it has failed"));
+    let log = rig.gateway.stderr();
     assert!(log.contains(&format!("plugin own of route/own: {}\n", "ab".repeat(60))), "{log}");
     assert!(log.contains("plugin own of route/own: c\n"), "{log}");
 }
