@@ -132,7 +132,7 @@ keys! {
     store: Words<bool> = words(FILE), own(), absent("a store");
     /// Lets admins read the file, and those that it includes, as texts, and change them in a draft; with `write`, write them, too
     /// (`store: file` only). They are trusted as the owner of these files is.
-    draft: Words<DraftRight> = words(DRAFTS), own(), absent("no draft"), guide("admin-api.md#the-draft");
+    draft: Words<DraftRight> = words(DRAFTS), own(), only_if("store", &["file"]), absent("no draft"), guide("admin-api.md#the-draft");
 }
 
 /// What admins may do with the files that resources stand in.

@@ -73,7 +73,7 @@ keys! {
         example("weir-console");
     /// The secret of the client. Without it, the console is a public client, which PKCE alone protects.
     client_secret: ParsedText<Box<str>> = text(1, 1_024).parsed(secret_text), own(), secret(), absent("a public client"),
-        example("\"${{WEIR_OIDC_SECRET}}\"");
+        example("7Fd2kXq0b1Zc8s");
     /// How the secret is shown at the token endpoint.
     client_auth: Or<Words<SecretProof>> = words(PROOFS).or(SecretProof::Basic), own();
     /// Where the provider sends browsers back to: the address of the console as browsers have it, with the path
