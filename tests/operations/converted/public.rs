@@ -98,6 +98,7 @@ fn converted_files_of_public_services_pass_the_check_and_what_is_lost_is_listed(
             result.directory.write("apisix.yaml", "routes: []\n#END\n");
             let mut check = Command::new(env!("CARGO_BIN_EXE_weir"));
             check.arg("check").arg(&written).env("WEIR_ADMIN_KEY", "a-key-of-our-own-0123456789");
+            check.env("WEIR_VIEWER_KEY", "another-key-of-our-own-0123");
             let check = check.output().expect("it runs");
             if !check.status.success() {
                 wrong.push(format!("{}: {}", file.display(), String::from_utf8_lossy(&check.stderr)));
