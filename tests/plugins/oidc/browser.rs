@@ -26,7 +26,7 @@ impl Browser {
         let answer = Client::connect(([127, 0, 0, 1], port).into()).ask(request).expect("an answer");
         for cookie in answer.headers.all("set-cookie") {
             let (name, value) = cookie.split(';').next().and_then(|pair| pair.split_once('=')).expect("a pair");
-            match value.is_empty() || cookie.contains("1970") {
+            match value.is_empty() || cookie.contains("Jan 1970") {
                 true => cookies.remove(name),
                 false => cookies.insert(name.to_owned(), value.to_owned()),
             };
