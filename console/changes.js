@@ -2,8 +2,9 @@
 
 import { call, exchange, Refusal, revision, session } from "./api.js";
 import { editable } from "./document.js";
-import { draft, drafts, loadMaker } from "./drafts.js";
+import { draft, drafts } from "./drafts.js";
 import { idOf, placeOf } from "./kinds.js";
+import { loadMaker } from "./maker.js";
 import { tell } from "./notices.js";
 import { refresh } from "./tables.js";
 import { t } from "./texts.js";

@@ -15,7 +15,3 @@ export const mayChange = () => session.value?.can_write || drafts();
 
 /** The number of changes: of resources and of typed files. */
 export const size = () => draft.value.operations.length + draft.value.isTyped;
-
-/** The module, once it is loaded. */
-export let maker = null;
-export const loadMaker = async () => (maker ??= await import("./draft.js"));

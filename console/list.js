@@ -3,9 +3,10 @@
 import { has, revision } from "./api.js";
 import { removeAll } from "./changes.js";
 import { cells } from "./columns.js";
-import { draft, maker, mayChange } from "./drafts.js";
+import { draft, mayChange } from "./drafts.js";
 import { count } from "./format.js";
 import { wordsOf } from "./kinds.js";
+import { maker } from "./maker.js";
 import { empty, heading, key, problem, waiting } from "./parts.js";
 import { go, href, route, setQuery } from "./router.js";
 import { find } from "./find.js";

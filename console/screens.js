@@ -1,7 +1,7 @@
 // The menu, and which module draws which screen. A screen is `{title, view(), keys?(), enter?(), close?()}`.
 
 import { session } from "./api.js";
-import { drafts, loadMaker } from "./drafts.js";
+import { drafts } from "./drafts.js";
 import { KINDS, kindOf, wordsOf } from "./kinds.js";
 import { t } from "./texts.js";
 
@@ -38,7 +38,7 @@ const SCREENS = {
 export async function open(path) {
   const [name = "overview", ...rest] = path;
   const kind = kindOf(name === "new" ? rest[0] : name);
-  if (kind && drafts()) await loadMaker();
+  if (kind && drafts()) await (await import("./maker.js")).loadMaker();
   if (kind && (rest.length || name === "new")) {
     const { open: openDetail } = await import("./detail.js");
     return openDetail(kind, name === "new" ? null : rest.join("/"));

@@ -28,7 +28,7 @@ fn settings(resources: &str, more: &str) -> String {
 
 const RESOURCES: &str = "
 upstreams:
-  - { id: u1, nodes: { \"127.0.0.1:1\": 1 } }   # nobody
+  - { id: u1, nodes: { \"127.0.0.1:1\": 1 } }   # nothing listens there
 
 consumers:
 - username: jack

@@ -38,6 +38,14 @@ fn settings(port: u16, issuer: &str, roles: &str, more: &str) -> String {
 
 const ROLES: &str = "{ claim: groups, map: { gateway-admins: admin, staff: viewer } }";
 
+/// A real provider, the port that its client's console will have, and its URL; `None` if it is not installed.
+fn real_provider() -> Option<(Provider, u16, String)> {
+    let port = free_port();
+    let provider = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}"))?;
+    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    Some((provider, port, issuer))
+}
+
 /// A node that sends people to a scripted provider.
 fn node(provider: &ScriptedProvider) -> (Gateway, u16) {
     let port = free_port();
@@ -68,11 +76,7 @@ fn assert_page(answer: &Response, status: u16, told: &str) {
 
 #[test]
 fn a_log_in_at_a_provider_begins_the_session_that_a_key_does() {
-    let port = free_port();
-    let Some(provider) = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}")) else {
-        return;
-    };
-    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    let Some((_provider, port, issuer)) = real_provider() else { return };
     let gateway = weir().start(&settings(port, &issuer, ROLES, "    session_lifetime: 10m\n"));
     let mut person = Person::at(port);
     let url = person.begin();
@@ -121,11 +125,7 @@ fn a_log_in_at_a_provider_begins_the_session_that_a_key_does() {
 
 #[test]
 fn a_log_out_leads_to_the_provider_if_it_is_to() {
-    let port = free_port();
-    let Some(provider) = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}")) else {
-        return;
-    };
-    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    let Some((provider, port, issuer)) = real_provider() else { return };
     let _gateway = weir().start(&settings(port, &issuer, ROLES, "    end_session: true\n"));
     let mut person = Person::at(port);
     let told = person.log_in();
@@ -146,11 +146,7 @@ fn a_log_out_leads_to_the_provider_if_it_is_to() {
 
 #[test]
 fn a_client_without_a_secret_logs_in_by_pkce_alone() {
-    let port = free_port();
-    let Some(provider) = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}")) else {
-        return;
-    };
-    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    let Some((_provider, port, issuer)) = real_provider() else { return };
     // `sub` is in the ID token.
     let settings =
         settings(port, &issuer, "{ claim: sub, map: { jack: { role: editor, scopes: [{ kinds: [routes] }] } } }", "");
@@ -165,11 +161,7 @@ fn a_client_without_a_secret_logs_in_by_pkce_alone() {
 
 #[test]
 fn a_user_without_a_role_is_told_so_and_is_in_the_audit_log() {
-    let port = free_port();
-    let Some(provider) = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}")) else {
-        return;
-    };
-    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    let Some((_provider, port, issuer)) = real_provider() else { return };
     let gateway = weir().start(&settings(port, &issuer, "{ claim: groups, map: { others: admin } }", ""));
     let mut person = Person::at(port);
     let url = person.begin();
@@ -325,7 +317,7 @@ fn an_id_token_must_be_good_and_for_this_log_in() {
         (changed("exp", Value::Null), "no expiry"),
         (changed("iat", json!(now + 600)), "issued in the future"),
         (changed("sub", Value::Null), "whose it is"),
-        (changed("groups", json!("nobody")), "gives a role here"),
+        (changed("groups", json!("guests")), "gives a role here"),
         (Box::new(|claims| other.token(claims)), "signature of the token is not valid"),
         (Box::new(by_public_key), "signature of the token is not valid"),
         (Box::new(by_secret), "signature of the token is not valid"),
@@ -375,7 +367,7 @@ fn a_response_of_another_provider_is_refused() {
     for other in ["", "&iss=https://other.example", "&iss="] {
         assert_page(&come_back(other), 403, "from another provider");
     }
-    assert!(!provider.origin.targets().contains(&"/token".to_owned()), "another provider's code is sent to nobody");
+    assert!(!provider.origin.targets().contains(&"/token".to_owned()), "another provider's code is not sent");
     assert_eq!(come_back(&format!("&iss={}", provider.url)).status, 303);
 }
 
@@ -512,11 +504,7 @@ fn a_provider_that_is_down_or_hangs_keeps_nobody_else_waiting() {
     sessions::log_in(([127, 0, 0, 1], port).into(), VIEWER);
     drop(down);
 
-    let port = free_port();
-    let Some(provider) = Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}{CALLBACK}")) else {
-        return;
-    };
-    let issuer = format!("http://127.0.0.1:{}", provider.port);
+    let Some((provider, port, issuer)) = real_provider() else { return };
     let _gateway = weir().start(&settings(port, &issuer, ROLES, ""));
     let mut people: Vec<(Person, String)> = Vec::new();
     for _ in 0..12 {
@@ -593,7 +581,7 @@ fn the_log_in_page_knows_of_the_provider_only_if_there_is_one() {
     };
     let console = format!("http://127.0.0.1:{port}/console/");
     assert_eq!(hint(port)["oidc"], json!({ "name": "Example SSO", "console": console }));
-    assert!(provider.origin.requests().is_empty(), "a hint asks nobody");
+    assert!(provider.origin.requests().is_empty(), "a hint sends no request");
     let without = weir().start(&file());
     let port = crate::api::admin_addr(&without).port();
     assert_eq!(hint(port).get("oidc"), None);

@@ -18,17 +18,20 @@ fn settings(port: u16, provider: &Provider, roles: &str) -> String {
     )
 }
 
-fn provider(port: u16) -> Option<Provider> {
-    Provider::start_for(free_port(), &format!("http://127.0.0.1:{port}/weir/v1/session/oidc/callback"))
+/// A browser at the console of a node with a provider, and the console's port.
+fn logged_out(roles: &str) -> Option<(Bench, Provider, u16)> {
+    let port = free_port();
+    let callback = format!("http://127.0.0.1:{port}/weir/v1/session/oidc/callback");
+    let provider = Provider::start_for(free_port(), &callback)?;
+    let bench = Bench::logged_out(&settings(port, &provider, roles))?;
+    Some((bench, provider, port))
 }
 
 const BUTTON: &str = ".login form > button[type=button]";
 
 #[test]
 fn a_log_in_at_a_provider_returns_to_where_the_reader_was() {
-    let port = free_port();
-    let Some(provider) = provider(port) else { return };
-    let Some(bench) = Bench::logged_out(&settings(port, &provider, "{ gateway-admins: editor }")) else { return };
+    let Some((bench, _provider, _port)) = logged_out("{ gateway-admins: editor }") else { return };
     let page = &bench.page;
     page.evaluate("location.hash = '#/routes'");
     page.wait("the button", &format!("document.querySelector('{BUTTON}')?.textContent === 'Log in with Example SSO'"));
@@ -55,9 +58,7 @@ fn a_log_in_at_a_provider_returns_to_where_the_reader_was() {
 
 #[test]
 fn a_user_without_a_role_reads_why_and_finds_the_way_back() {
-    let port = free_port();
-    let Some(provider) = provider(port) else { return };
-    let Some(bench) = Bench::logged_out(&settings(port, &provider, "{ others: admin }")) else { return };
+    let Some((bench, _provider, port)) = logged_out("{ others: admin }") else { return };
     let page = &bench.page;
     page.wait("the button", &format!("document.querySelector('{BUTTON}')"));
     page.click(BUTTON);
@@ -73,9 +74,7 @@ fn a_user_without_a_role_reads_why_and_finds_the_way_back() {
 
 #[test]
 fn a_console_at_another_address_leads_to_that_of_the_log_in() {
-    let port = free_port();
-    let Some(provider) = provider(port) else { return };
-    let Some(bench) = Bench::logged_out(&settings(port, &provider, "{ gateway-admins: editor }")) else { return };
+    let Some((bench, _provider, port)) = logged_out("{ gateway-admins: editor }") else { return };
     let page = &bench.page;
     page.visit(&format!("http://localhost:{port}/console/"));
     page.wait("the button", &format!("document.querySelector('{BUTTON}')"));

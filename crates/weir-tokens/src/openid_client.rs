@@ -48,7 +48,7 @@ pub struct AssertionSigner {
 }
 
 impl OpenidClient {
-    /// A client without a private key, whose assertions nobody asks for.
+    /// A client that has a secret at most, and no private key to sign assertions with.
     pub fn with_secret(id: &str, secret: Option<&str>) -> OpenidClient {
         OpenidClient {
             id: id.to_owned(),

@@ -69,7 +69,8 @@ impl ScriptedProvider {
 
     /// Each code is answered with this ID token.
     pub fn gives(&self, token: &str) {
-        let tokens = json!({ "id_token": token, "access_token": "an-access-token", "refresh_token": "kept-by-nobody" });
+        let tokens =
+            json!({ "id_token": token, "access_token": "an-access-token", "refresh_token": "a-refresh-token" });
         self.answers(Answer::ok(tokens.to_string()));
     }
 

@@ -24,7 +24,7 @@ pub(super) struct AuditedCaller {
     pub(super) role: AdminRole,
 }
 
-/// Why somebody was refused, and who, if that is known, passed in an extension of a response that is not JSON.
+/// The reason of a refusal, and the refused caller if known: an extension of responses that are not JSON.
 #[derive(Clone)]
 pub(super) struct AuditedRefusal {
     pub(super) who: Option<String>,

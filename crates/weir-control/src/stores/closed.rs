@@ -36,9 +36,9 @@ const OF_STREAM_ROUTE: [&str; 10] = [
 ];
 const OF_SSL: [&str; 6] = ["name", "labels", "sni", "snis", "listeners", "status"];
 
-/// Plugins that only observe: a global rule of nothing else protects nothing.
-const OBSERVERS: [&str; 8] =
-    ["prometheus", "opentelemetry", "zipkin", "request-id", "real-ip", "gzip", "brotli", "alt-svc"];
+/// Plugins that decide nothing, beside loggers: a global rule of nothing else protects nothing. `real-ip` is none of them, since others
+/// restrict addresses by what it finds.
+const OBSERVERS: [&str; 7] = ["prometheus", "opentelemetry", "zipkin", "request-id", "gzip", "brotli", "alt-svc"];
 
 /// A closed form of a resource of a list: a route answers with 503, a stream route leads nowhere, a certificate refuses handshakes, and a
 /// global rule answers every request with 503. `None` if nothing has to be closed: what refers to an upstream, a service or a consumer

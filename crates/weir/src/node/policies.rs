@@ -132,7 +132,10 @@ fn write_policies(rows: &[(&str, &str, &PluginTotals)], page: &mut Page) {
     for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], totals.refusals);
     }
-    page.counter("weir_policy_errors", "Exchanges in which a plugin failed, measured or not.");
+    page.counter(
+        "weir_policy_errors",
+        "Exchanges in which a plugin failed, or the service that it asks, measured or not.",
+    );
     for (route, policy, totals) in rows {
         page.total(&[("route", route), ("policy", policy)], totals.errors);
     }

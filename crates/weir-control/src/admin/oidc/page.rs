@@ -1,4 +1,4 @@
-//! Pages for a browser whose log-in has failed. Whoever reads them has left the console, so that a script cannot show them.
+//! Error pages for browsers whose log-in has failed. The browser has left the console, so no script of the console can show the error.
 
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};

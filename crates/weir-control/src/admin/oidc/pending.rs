@@ -1,5 +1,5 @@
-//! Log-ins that have begun, of which the node keeps nothing: a browser brings its own back in a cookie that nobody else can make. So
-//! nobody can fill the node's memory with log-ins, nor push out those of others. Only states that were used are remembered.
+//! Log-ins that have begun. The node stores none of them: each is in a cookie of its browser, which the node signs. So clients cannot
+//! fill the node's memory with log-ins, nor remove those of others. The node remembers only the states that were used.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -15,7 +15,7 @@ use super::super::tokens::TokenCaller;
 
 /// How long a page has to begin its session.
 const LIFETIME: Duration = Duration::from_mins(1);
-/// The most tickets at a time, each of somebody with a role; another one takes the place of the oldest.
+/// The most tickets at a time, each of a user with a role; a further one replaces the oldest.
 const MOST: usize = 256;
 
 /// The tickets that have not been used.
