@@ -1,6 +1,6 @@
 //! The credentials of a consumer: the request fields for each policy that authenticates.
 
-use aws_lc_rs::hmac;
+use aws_lc_rs::{aead, hmac};
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
@@ -18,6 +18,9 @@ pub fn fields(row: &ScenarioRow, consumer: &TemplateConsumer, path: &str) -> Vec
     }
     if row.policies.contains_key("jwt-auth") {
         authorization(format!("Bearer {}", token(consumer)));
+    }
+    if row.policies.contains_key("jwe-decrypt") {
+        authorization(format!("Bearer {}", encrypted(consumer)));
     }
     if row.policies.contains_key("hmac-auth") {
         let date = jiff::Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
@@ -44,6 +47,23 @@ fn token(consumer: &TemplateConsumer) -> String {
     format!("{head}.{claims}.{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
+/// An encrypted token (RFC 7516, compact, `dir` with `A256GCM`); its key is the first 32 bytes of the consumer's secret.
+fn encrypted(consumer: &TemplateConsumer) -> String {
+    let head = serde_json::json!({ "alg": "dir", "enc": "A256GCM", "kid": consumer.name }).to_string();
+    let head = URL_SAFE_NO_PAD.encode(head);
+    let key = aead::UnboundKey::new(&aead::AES_256_GCM, &consumer.secret.as_bytes()[..32]).expect("a key has 32 bytes");
+    let nonce = [1; aead::NONCE_LEN];
+    let mut content = br#"{"plan":"gold"}"#.to_vec();
+    let tag = aead::LessSafeKey::new(key).seal_in_place_separate_tag(
+        aead::Nonce::assume_unique_for_key(nonce),
+        aead::Aad::from(head.as_bytes()),
+        &mut content,
+    );
+    let tag = tag.expect("a short text can be encrypted");
+    let [nonce, content, tag] = [&nonce[..], &content, tag.as_ref()].map(|part| URL_SAFE_NO_PAD.encode(part));
+    format!("{head}..{nonce}.{content}.{tag}")
+}
+
 fn sign(consumer: &TemplateConsumer, text: &str) -> hmac::Tag {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, consumer.secret.as_bytes()), text.as_bytes())
 }
@@ -62,6 +82,8 @@ mod tests {
         };
         assert_eq!(named("{key-auth: {}}"), ["apikey"]);
         assert_eq!(named("{jwt-auth: {}}"), ["Authorization"]);
+        assert_eq!(named("{jwe-decrypt: {}}"), ["Authorization"]);
+        assert_eq!(encrypted(&consumers[0]).split('.').count(), 5);
         assert_eq!(named("{hmac-auth: {}}"), ["Authorization", "Date"]);
         assert_eq!(named("{cors: {}}"), Vec::<String>::new());
         assert_eq!(token(&consumers[0]).split('.').count(), 3);
