@@ -201,6 +201,22 @@ fn missing_connections_are_reported_with_whose_limit_it_was() {
 }
 
 #[test]
+fn only_requests_that_wait_for_an_overloaded_backend_are_no_errors_of_the_row() {
+    let severity = |backend_limits, unanswered| {
+        let mut evidence = publication("clean.yaml");
+        let row = &mut evidence.rows[0];
+        (row.error_share, row.unanswered_share) = (Some(0.3), Some(unanswered));
+        (row.backend_limits, row.failed_connections) = (backend_limits, Some(0));
+        let verdicts = judge(&evidence);
+        let hides = verdicts.iter().any(|verdict| verdict.rule == "errors-without-failed-connections");
+        (verdicts.iter().find(|verdict| verdict.rule == "errors").map(|verdict| verdict.severity), hides)
+    };
+    assert_eq!(severity(true, 0.3), (Some(Severity::Note), false));
+    assert_eq!(severity(false, 0.3), (Some(Severity::Invalid), true));
+    assert_eq!(severity(true, 0.28), (Some(Severity::Invalid), true), "some were answered with an error");
+}
+
+#[test]
 fn missing_measurements_are_a_note() {
     let mut evidence = publication("clean.yaml");
     evidence.measured.truncate(5);

@@ -107,6 +107,8 @@ pub struct RowEvidence {
     pub completed: Option<u64>,
     /// The fraction of requests that failed, 0 to 1.
     pub error_share: Option<f64>,
+    /// The fraction of requests that were not answered in time, or that no connection was free for. A part of `error_share`.
+    pub unanswered_share: Option<f64>,
     /// The number of connections that could not be opened.
     pub failed_connections: Option<u64>,
     /// Idle connections: the number of connections that stayed open to the end.

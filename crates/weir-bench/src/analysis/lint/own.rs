@@ -93,6 +93,7 @@ fn row(result: &ResultFile, cell: &Cell, run: &MeasuredRun) -> RowEvidence {
         sent: Some(total.due.saturating_sub(total.missed)),
         completed: Some(total.completed),
         error_share: Some((total.errors.sum() + total.missed) as f64 / total.due.max(1) as f64),
+        unanswered_share: Some((total.errors.timeout + total.missed) as f64 / total.due.max(1) as f64),
         failed_connections: Some(run.load.connections.failed.sum()),
         held: run.held(),
         open_at_start: run.load.connections.open_at_start,

@@ -374,13 +374,23 @@ fn errors(row: &RowEvidence) -> RuleOutcome {
             format!("{:.3} % of the exchanges failed while the row's events or changes happened", share * 100.0),
         ));
     }
+    if only_unanswered(row) {
+        let words = "of the requests were not answered in time: the row asks for more than its backend can do";
+        return Some((Severity::Note, format!("{:.3} % {words}", share * 100.0)));
+    }
     let severity = if share > 0.01 { Severity::Invalid } else { Severity::Warning };
     Some((severity, format!("{:.3} % of the exchanges failed", share * 100.0)))
 }
 
+/// All that failed are requests that waited too long, or that no connection was free for, in a row that overloads its backend.
+fn only_unanswered(row: &RowEvidence) -> bool {
+    row.backend_limits
+        && row.error_share.zip(row.unanswered_share).is_some_and(|(failed, unanswered)| failed <= unanswered)
+}
+
 fn errors_without_failed_connections(row: &RowEvidence) -> RuleOutcome {
     let (share, failed) = (row.error_share?, row.failed_connections?);
-    (share > 0.01 && failed == 0 && !row.events).then(|| {
+    (share > 0.01 && failed == 0 && !row.events && !only_unanswered(row)).then(|| {
         let words = format!(
             "no connection failed and {:.2} % of the messages did: a table that shows only failed connections hides them",
             share * 100.0
