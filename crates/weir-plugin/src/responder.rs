@@ -97,7 +97,7 @@ struct Channel {
     switched: bool,
     /// Woken when content has arrived.
     reader: Option<Waker>,
-    head: Option<ReplyHead>,
+    head: Option<BegunHead>,
     has_begun: bool,
     /// Content of the response, of which the first `taken` bytes have been taken.
     outgoing: Vec<u8>,
@@ -209,6 +209,25 @@ impl Content {
     }
 }
 
+/// The head of a response that has begun.
+pub struct BegunHead {
+    /// Its fields come first.
+    shared: Option<Arc<ReplyHead>>,
+    own: ReplyHead,
+}
+
+impl BegunHead {
+    pub fn status(&self) -> u16 {
+        self.own.status
+    }
+
+    /// Names and values.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let shared = self.shared.iter().flat_map(|shared| &shared.fields);
+        shared.chain(&self.own.fields).map(|(name, value)| (&**name, &**value))
+    }
+}
+
 /// The response that a responder writes.
 pub struct Reply(Rc<RefCell<Channel>>);
 
@@ -223,8 +242,14 @@ impl Reply {
 
     /// Like [`Reply::begin`], with a head whose names are in lower case.
     pub fn begin_with(&mut self, head: ReplyHead) {
+        self.begin_sharing(None, head);
+    }
+
+    /// Like [`Reply::begin_with`], with the fields of another head before those of this one: many responses can share them.
+    pub fn begin_sharing(&mut self, shared: Option<Arc<ReplyHead>>, own: ReplyHead) {
+        let head = BegunHead { shared, own };
         let mut channel = self.0.borrow_mut();
-        if head.status == 101 {
+        if head.status() == 101 {
             channel.switched = true;
             channel.incoming_ended = false;
         }
@@ -346,7 +371,7 @@ impl ResponderCall {
     }
 
     /// Takes the response's head, once it was written.
-    pub fn take_head(&mut self) -> Option<ReplyHead> {
+    pub fn take_head(&mut self) -> Option<BegunHead> {
         self.channel.borrow_mut().head.take()
     }
 

@@ -261,11 +261,10 @@ impl UpstreamSide for ResponderSide<'_> {
         }
         if let Some(head) = call.take_head() {
             response.clear();
-            let fields = head.fields.iter().map(|(name, value)| (&**name, &**value));
             // A head is made as one of HTTP/2, which has no 101; for a WebSocket it has 2xx (RFC 8441 §5).
-            let switches = head.status == 101;
-            let status = if switches { 200 } else { head.status };
-            if response_head(status, fields, false, &RESPONSE_LIMITS, method, response).is_err() {
+            let switches = head.status() == 101;
+            let status = if switches { 200 } else { head.status() };
+            if response_head(status, head.fields(), false, &RESPONSE_LIMITS, method, response).is_err() {
                 return self.failed(Stop::Internal);
             }
             if switches {

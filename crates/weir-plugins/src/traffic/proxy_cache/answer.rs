@@ -14,7 +14,7 @@ use super::CacheRules;
 use super::directives::CacheDirectives;
 use super::fill::{Fetch, Fill, FillPiece, FillStage, LeftAnswer, PassedAnswer, PassedPlace};
 use super::freshness::StoredUse;
-use super::reply::{CacheOutcome, ReplyPart, head_for, marked, part_for};
+use super::reply::{CacheOutcome, ClientHead, ReplyPart, head_for, marked, part_for};
 use super::zone::{ResourceScope, ScopeParts, StoredHead, StoredResponse, VaryFields};
 use crate::clock::now;
 
@@ -285,7 +285,8 @@ impl CachedRequest<'_> {
     fn begin(&mut self, head: &StoredHead, part: &ReplyPart, length: Option<u64>, outcome: CacheOutcome) {
         let rules = &self.cache.rules;
         rules.totals.count(outcome);
-        self.reply.begin_with(head_for(head, part, length, (outcome, now()), rules.hides_control));
+        let ClientHead { shared, own } = head_for(head, part, length, (outcome, now()), rules.hides_control);
+        self.reply.begin_sharing(shared, own);
     }
 
     /// Sends a stored response.

@@ -487,7 +487,7 @@ async fn expired(kept: Option<&KeptFetch>) {
 
 fn stored_head(mut head: ReplyHead, age: StoredAge, lifetime: Lifetime, vary: VaryFields) -> StoredHead {
     head.fields.retain(|(name, _)| !MADE_ANEW.contains(&&**name));
-    StoredHead { head, age, lifetime, vary }
+    StoredHead { head: Arc::new(head), age, lifetime, vary }
 }
 
 /// Not with a status of `retry_on` that is no failure, such as 404.

@@ -2,6 +2,7 @@
 //! and §14).
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_plugin::proto::RequestHead;
@@ -72,6 +73,9 @@ pub enum ReplyPart {
     Unsatisfiable,
 }
 
+/// The most fields that a response has besides those of the stored one.
+const MOST_ADDED: usize = 5;
+
 /// What of a stored response the client asks for. Without a length, ranges are ignored.
 pub fn part_for(request: &RequestHead, head: &ReplyHead, length: Option<u64>) -> ReplyPart {
     // Preconditions and ranges apply to what would be a success (RFC 9110 §13.2.1).
@@ -125,17 +129,29 @@ pub fn range_of(range: &[u8], length: u64) -> ReplyPart {
 }
 
 /// The head of the response to one client.
+pub struct ClientHead {
+    /// The stored head, if the client gets all of its fields: they are not copied for each response.
+    pub shared: Option<Arc<ReplyHead>>,
+    /// The status, and the other fields.
+    pub own: ReplyHead,
+}
+
+/// The head of the response to one client.
 pub fn head_for(
     stored: &StoredHead,
     part: &ReplyPart,
     length: Option<u64>,
     (outcome, now): (CacheOutcome, Duration),
     hides_control: bool,
-) -> ReplyHead {
+) -> ClientHead {
     let age = stored.age.at(now);
-    let mut fields = stored.head.fields.clone();
-    let mut add = |name: &[u8], value: String| fields.push((name.into(), value.into_bytes().into()));
-    add(b"age", age.as_secs().to_string());
+    let shared = (*part != ReplyPart::NotModified && !hides_control).then(|| Arc::clone(&stored.head));
+    let mut fields = match &shared {
+        Some(_) => Vec::with_capacity(MOST_ADDED),
+        None => stored.head.fields.clone(),
+    };
+    let mut add = |name: &[u8], value: &str| fields.push((name.into(), value.as_bytes().into()));
+    add(b"age", itoa::Buffer::new().format(age.as_secs()));
     let status = match part {
         ReplyPart::Whole => stored.head.status,
         ReplyPart::NotModified => 304,
@@ -144,24 +160,24 @@ pub fn head_for(
     };
     let sent = match (part, length) {
         (ReplyPart::Bytes(bytes), Some(length)) => {
-            add(b"content-range", format!("bytes {}-{}/{length}", bytes.start, bytes.end - 1));
+            add(b"content-range", &format!("bytes {}-{}/{length}", bytes.start, bytes.end - 1));
             Some(bytes.end - bytes.start)
         }
         (ReplyPart::Unsatisfiable, Some(length)) => {
-            add(b"content-range", format!("bytes */{length}"));
+            add(b"content-range", &format!("bytes */{length}"));
             Some(0)
         }
         (ReplyPart::Whole, length) => length.filter(|_| !matches!(status, 204 | 304)),
         _ => None,
     };
     if let Some(sent) = sent {
-        add(b"content-length", sent.to_string());
+        add(b"content-length", itoa::Buffer::new().format(sent));
     }
     if *part == ReplyPart::NotModified {
         fields.retain(|(name, _)| !name.starts_with(b"content-") || **name == *b"content-location");
     }
     let left = stored.lifetime.fresh.as_secs() as i64 - age.as_secs() as i64;
-    marked(ReplyHead { status, fields }, outcome, left, hides_control)
+    ClientHead { shared, own: marked(ReplyHead { status, fields }, outcome, left, hides_control) }
 }
 
 /// A head with the fields that tell how it came about.

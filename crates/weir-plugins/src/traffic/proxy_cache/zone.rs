@@ -32,7 +32,7 @@ const PURGE_COUNTERS: usize = 1024;
 /// The head of a stored response, and what it says about its use.
 pub struct StoredHead {
     /// With names in lower case, without fields for one connection, and without `Age` and `Content-Length`.
-    pub head: ReplyHead,
+    pub head: Arc<ReplyHead>,
     pub age: StoredAge,
     pub lifetime: Lifetime,
     pub vary: VaryFields,
@@ -162,8 +162,16 @@ impl Drop for Reservation {
 pub type ResourceScope = Box<[u8]>;
 
 /// Builds a key or a scope: texts of different parts are never equal.
-#[derive(Default)]
 pub struct ScopeParts(Vec<u8>);
+
+/// The bytes that most keys and scopes have room in.
+const USUAL_SCOPE: usize = 256;
+
+impl Default for ScopeParts {
+    fn default() -> ScopeParts {
+        ScopeParts(Vec::with_capacity(USUAL_SCOPE))
+    }
+}
 
 impl ScopeParts {
     pub fn add(&mut self, part: &[u8]) {
@@ -423,7 +431,7 @@ mod tests {
             Trailers::default(),
             zone.reserve(488).expect("there is room"),
         );
-        let head = StoredHead { head, age, lifetime: Lifetime::default(), vary };
+        let head = StoredHead { head: head.into(), age, lifetime: Lifetime::default(), vary };
         Arc::new(StoredResponse::new(Arc::new(head), Arc::new(content)))
     }
 
