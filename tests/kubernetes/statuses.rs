@@ -1,10 +1,11 @@
 //! What is written to the cluster.
 
 use serde_json::json;
-use weir_testkit::{DEADLINE, eventually};
+use weir_testkit::{DEADLINE, eventually, free_port};
 
 use crate::edge::{Edge, serving, weir};
 use crate::objects::{gateway, route, service};
+use crate::pulling::{MutualTrust, RunningController, pulling};
 use crate::stand_in::{ObjectPath, StandIn};
 
 fn named(name: &str) -> ObjectPath {
@@ -105,4 +106,52 @@ fn a_node_without_the_lease_writes_nothing() {
     let asked = cluster.requests("leases");
     eventually("the Lease has been asked for again", DEADLINE, || cluster.requests("leases") > asked + 1);
     assert_eq!(cluster.objects().writes(), []);
+}
+
+/// The status of `Programmed` of each listener of the Gateway, with its name.
+fn programmed(cluster: &StandIn) -> Vec<(String, String)> {
+    let path =
+        ObjectPath { plural: "gateways".to_owned(), namespace: Some("shop".to_owned()), name: Some("edge".to_owned()) };
+    let gateway = cluster.objects().get(&path).unwrap_or_default();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let one = |listener: &serde_json::Value| {
+        let mut conditions = listener["conditions"].as_array().into_iter().flatten();
+        let status = conditions.find(|condition| condition["type"] == "Programmed");
+        (text(&listener["name"]), status.map(|condition| text(&condition["status"])).unwrap_or_default())
+    };
+    gateway["status"]["listeners"].as_array().into_iter().flatten().map(one).collect()
+}
+
+/// Gives the Gateway of `edge` a second listener, on a port that the node refuses until its file allows it.
+#[track_caller]
+fn a_refused_port_is_not_programmed(cluster: &StandIn, edge: &Edge) {
+    let (port, other) = (edge.address().port(), free_port());
+    let [_, mut gateway] = gateway(port);
+    let listeners = gateway["spec"]["listeners"].as_array_mut().expect("a list");
+    listeners.push(json!({ "name": "other", "port": other, "protocol": "HTTP" }));
+    cluster.apply([gateway]);
+    let wait = |status: &str| {
+        let wanted = [("http".to_owned(), "True".to_owned()), ("other".to_owned(), status.to_owned())];
+        eventually(&format!("`other` is {status}"), DEADLINE, || programmed(cluster) == wanted);
+    };
+    wait("False");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", other)).is_err(), "nothing listens there");
+    edge.rewrite(&format!("[\":{port}\"]"), &format!("[\":{port}\", \":{other}\"]"));
+    wait("True");
+    std::net::TcpStream::connect(("127.0.0.1", other)).expect("it is served");
+}
+
+#[test]
+fn a_listener_on_a_port_that_a_node_refuses_is_not_programmed() {
+    let cluster = StandIn::start();
+    let edge = Edge::start(&cluster);
+    a_refused_port_is_not_programmed(&cluster, &edge);
+}
+
+#[test]
+fn a_listener_on_a_port_that_a_node_of_a_controller_refuses_is_not_programmed() {
+    let (cluster, trust) = (StandIn::start(), MutualTrust::new());
+    let controller = RunningController::ready(&cluster, &trust);
+    let edge = pulling(&cluster, &trust, &[&controller]);
+    a_refused_port_is_not_programmed(&cluster, &edge);
 }

@@ -183,6 +183,12 @@ impl ResourceList {
     pub fn find(list: &str) -> Option<ResourceList> {
         ResourceList::ALL.into_iter().find(|known| known.list() == list)
     }
+
+    /// The list and the id of `LIST/ID`.
+    pub(crate) fn split(resource: &str) -> Option<(ResourceList, &str)> {
+        let (list, id) = resource.split_once('/')?;
+        Some((ResourceList::find(list)?, id))
+    }
 }
 
 impl fmt::Display for ResourceList {

@@ -258,7 +258,7 @@ impl Following {
     }
 
     fn translate(&mut self) {
-        self.has_started = true;
+        let is_first = !std::mem::replace(&mut self.has_started, true);
         let changes = std::mem::take(&mut self.seen.changes);
         let objects = &self.seen.objects;
         let mut passing = Passing { sink: &mut *self.sink, wanted: WantedChanges::of(&changes), objects };
@@ -275,15 +275,19 @@ impl Following {
             let newer = std::mem::replace(next, older);
             next.add(newer);
         }
-        self.write_served();
+        match is_first {
+            // A node that has started with its copy has reported what it does not serve, and nothing was known of it.
+            true => self.take_served(self.state.clone()),
+            false => self.write_served(),
+        }
     }
 
     fn take_served(&mut self, state: ControllerState) {
         self.state = state;
-        let policies = self.translator.set_refused(&self.state.set_aside);
-        match self.has_started && !policies.is_empty() {
+        let objects = self.translator.set_refused(&self.state.set_aside);
+        match self.has_started && !objects.is_empty() {
             true => {
-                self.seen.changes.statuses.extend(policies);
+                self.seen.changes.statuses.extend(objects);
                 self.translate();
             }
             false => self.write_served(),

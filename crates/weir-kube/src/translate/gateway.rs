@@ -61,6 +61,8 @@ pub(super) struct TranslatedGateways {
     routes: BTreeMap<ObjectRef, TranslatedRoute>,
     /// The listeners and their certificates, each with the object that it comes from.
     listeners: BTreeMap<(ResourceList, String), ObjectRef>,
+    /// The listeners and certificates that the node does not serve as they are, with the problems.
+    refused: BTreeMap<(ResourceList, String), String>,
     /// How many routes are attached to each listener.
     attached: Vec<usize>,
     /// The names of our Gateways.
@@ -146,6 +148,8 @@ impl TranslatedGateways {
         }
         for (state, attached) in parents.listeners.iter_mut().zip(&self.attached) {
             state.attached = *attached;
+            let problem = listener_resources::keys(state).find_map(|key| self.refused.get(&key)).cloned();
+            state.not_served = problem;
         }
         self.note_reached(world, &context, &mut parents);
         services::write(&context, &parents, &mut rest);
@@ -232,6 +236,21 @@ impl TranslatedGateways {
         gone.retain(|name, _| !self.listeners.contains_key(name));
         gone.keys().for_each(|(kind, id)| reader.remove(*kind, id));
         resources.into_iter().for_each(|resource| reader.put(resource));
+    }
+
+    /// Takes the resources that the node does not serve as they are, by `LIST/ID`, with the problems. Returns the objects whose listeners
+    /// they are, as far as that has changed: their statuses say it.
+    pub(super) fn set_refused(&mut self, resources: &BTreeMap<String, String>) -> BTreeSet<ObjectRef> {
+        let of_listener = |(resource, problem): (&String, &String)| {
+            let key = ResourceList::split(resource)?;
+            let is_of_listener = matches!(key.0, ResourceList::Listeners | ResourceList::Ssls);
+            is_of_listener.then(|| ((key.0, key.1.to_owned()), problem.clone()))
+        };
+        let refused = resources.iter().filter_map(of_listener).collect();
+        let before = std::mem::replace(&mut self.refused, refused);
+        let keys = before.keys().chain(self.refused.keys());
+        let changed = keys.filter(|key| before.get(*key) != self.refused.get(*key));
+        changed.filter_map(|key| self.listeners.get(key)).cloned().collect()
     }
 
     /// Policies have an entry in their status for each Gateway whose routes lead to their Services.

@@ -70,8 +70,8 @@ impl Translator {
         &self.gateways.owned
     }
 
-    /// Takes the resources that the node does not serve as they are, by `LIST/ID`, with the problems. Returns the policies that they are
-    /// of: to be translated again as if their statuses had changed, since those say it.
+    /// Takes the resources that the node does not serve as they are, by `LIST/ID`, with the problems. Returns the policies, and
+    /// the Gateways and ListenerSets, that they are of: to be translated again as if their statuses had changed, since those say it.
     pub fn set_refused(&mut self, resources: &BTreeMap<String, String>) -> BTreeSet<ObjectRef> {
         let mut refused = RefusedPolicies::new();
         for (resource, problem) in resources {
@@ -91,18 +91,16 @@ impl Translator {
         let changed = self.policies.set_refused(refused).into_iter();
         let of =
             |policy: ObjectName| ObjectRef { kind: Kind::WeirPolicy, namespace: policy.namespace, name: policy.name };
-        changed.map(of).collect()
+        changed.map(of).chain(self.gateways.set_refused(resources)).collect()
     }
 
     fn policies_of(&self, resource: &str) -> Vec<ObjectRef> {
-        let place = resource.split_once('/').and_then(|(list, id)| Some((ResourceList::find(list)?, id)));
-        place.map(|(kind, id)| self.shared.plugins.origins(kind, id)).unwrap_or_default()
+        ResourceList::split(resource).map(|(kind, id)| self.shared.plugins.origins(kind, id)).unwrap_or_default()
     }
 
     /// The object that a resource comes from, by `LIST/ID`; of several, the one that a user would change.
     pub fn origin(&self, resource: &str) -> Option<ObjectRef> {
-        let (list, id) = resource.split_once('/')?;
-        let kind = ResourceList::find(list)?;
+        let (kind, id) = ResourceList::split(resource)?;
         let shared = || self.shared.origin(kind, id);
         self.gateways.origin(kind, id).or_else(|| self.ingresses.origin(kind, id)).or_else(shared)
     }

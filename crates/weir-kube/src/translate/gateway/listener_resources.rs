@@ -15,7 +15,7 @@ pub(super) fn write(parents: &Parents, translation: &mut Translation) {
         let value = listener(parents, state, &addresses.host);
         push(ResourceList::Listeners, state.id.clone(), value, state, translation);
         for (number, certificate) in state.certificates.iter().enumerate() {
-            let id = resource_id(&[&state.id, &number.to_string()]);
+            let id = certificate_id(state, number);
             let mut value = json!({
                 "sni": state.host().map_or("*".to_owned(), str::to_ascii_lowercase),
                 "cert": certificate.chain,
@@ -29,6 +29,17 @@ pub(super) fn write(parents: &Parents, translation: &mut Translation) {
             push(ResourceList::Ssls, id, value, state, translation);
         }
     }
+}
+
+/// The resources of a listener, which are all needed to serve it.
+pub(super) fn keys(state: &ListenerState) -> impl Iterator<Item = (ResourceList, String)> {
+    let certificate = move |number| (ResourceList::Ssls, certificate_id(state, number));
+    let certificates = (0..state.certificates.len()).map(certificate);
+    std::iter::once((ResourceList::Listeners, state.id.clone())).chain(certificates)
+}
+
+fn certificate_id(state: &ListenerState, number: usize) -> String {
+    resource_id(&[&state.id, &number.to_string()])
 }
 
 fn listener(parents: &Parents, state: &ListenerState, host: &str) -> Value {

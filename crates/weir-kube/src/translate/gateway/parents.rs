@@ -63,6 +63,8 @@ pub(super) struct ListenerState<'a> {
     pub certificates: Vec<TlsCertificate>,
     pub clients: FrontendVerification,
     pub attached: usize,
+    /// Why the node does not serve it as it is.
+    pub not_served: Option<String>,
 }
 
 impl ListenerState<'_> {
@@ -184,6 +186,7 @@ impl<'a> Parents<'a> {
                 certificates: Vec::new(),
                 clients: FrontendVerification::default(),
                 attached: 0,
+                not_served: None,
             };
             state.find_kinds();
             if state.is_tls() {

@@ -109,10 +109,9 @@ fn gateway(parents: &Parents, state: &GatewayState, translation: &mut Translatio
         (None, Some(problem)) => conditions.set("Accepted", true, problem.reason, &problem.message),
         (accepted, _) => conditions.set_result("Accepted", accepted.as_ref()),
     }
-    let programmed = addresses.unusable.as_ref().or(accepted.as_ref());
-    match programmed {
+    match addresses.unusable.as_ref().or(accepted.as_ref()) {
         Some(problem) if accepted.is_some() => conditions.set("Programmed", false, "Invalid", &problem.message),
-        programmed => conditions.set_result("Programmed", programmed),
+        problem => set_programmed(&mut conditions, problem, &listeners),
     }
     let unresolved = state.identity.as_ref().err().cloned().or_else(|| some_unresolved(&listeners));
     conditions.set_result("ResolvedRefs", unresolved.as_ref());
@@ -148,12 +147,32 @@ fn listener_set(parents: &Parents, state: &SetState, translation: &mut Translati
         (None, Some(problem)) => conditions.set("Accepted", true, problem.reason, &problem.message),
         (refused, _) => conditions.set_result("Accepted", refused.as_ref()),
     }
-    conditions.set_result("Programmed", refused.as_ref());
+    set_programmed(&mut conditions, refused.as_ref(), &listeners);
     let mut status = json!({ "conditions": conditions.into_value() });
     if is_allowed {
         status["listeners"] = listener_statuses(&listeners, &set.status.listeners, set.metadata.generation);
     }
     push(set, status, translation);
+}
+
+fn not_served(problem: &str) -> String {
+    format!("the node does not serve it: {problem}")
+}
+
+/// Sets whether what has these listeners is programmed: if nothing else forbids it, and the node serves one of them.
+fn set_programmed(conditions: &mut StatusConditions, problem: Option<&Problem>, listeners: &[&ListenerState]) {
+    let is_served = |listener: &&ListenerState| listener.is_served() && listener.not_served.is_none();
+    let not_served = listeners.iter().filter(|listener| listener.not_served.is_some());
+    let names: Vec<&str> = not_served.map(|listener| &*listener.listener.name).collect();
+    let message = || format!("not served: listeners {}; see their conditions", names.join(", "));
+    match problem {
+        None if names.is_empty() => conditions.set_result("Programmed", None),
+        None if listeners.iter().any(is_served) => {
+            conditions.set("Programmed", true, "Programmed", &message());
+        }
+        None => conditions.set("Programmed", false, "Invalid", &message()),
+        problem => conditions.set_result("Programmed", problem),
+    }
 }
 
 fn listeners_of<'p, 'a, T: KubeObject>(parents: &'p Parents<'a>, owner: &T) -> Vec<&'p ListenerState<'a>> {
@@ -192,7 +211,11 @@ fn listener_statuses(listeners: &[&ListenerState], before: &[ListenerStatus], ge
         conditions.set_result("Accepted", accepted);
         match accepted.or(state.unresolved.as_ref().filter(|_| !state.is_served())) {
             Some(problem) if accepted.is_none() => conditions.set("Programmed", false, "Invalid", &problem.message),
-            programmed => conditions.set_result("Programmed", programmed),
+            Some(problem) => conditions.set_result("Programmed", Some(problem)),
+            None => match &state.not_served {
+                Some(problem) => conditions.set("Programmed", false, "Invalid", &not_served(problem)),
+                None => conditions.set_result("Programmed", None),
+            },
         }
         conditions.set_result("ResolvedRefs", state.unresolved.as_ref());
         match &state.conflict {
