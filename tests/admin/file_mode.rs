@@ -167,6 +167,30 @@ fn changes_of_files_can_be_tried() {
     assert_eq!(api.get("routes")["total"], 3);
 }
 
+/// What the file names itself is allowed in a trial, however it is written.
+#[test]
+fn a_file_that_is_named_by_its_parent_directory_refuses_no_trial() {
+    let gateway = weir().file("more.yaml", MORE).file("users.yaml", "{ \"127.0.0.1:1\": 1 }\n").start(&settings());
+    let folder = gateway.file().parent().and_then(|folder| folder.file_name()).expect("its directory").to_owned();
+    let folder = folder.to_str().expect("a name of ours");
+    let log = format!("../{folder}/a.log");
+    gateway.rewrite(&settings().replace(
+        "- id: orders\n  uri: /orders\n",
+        &format!(
+            "- id: of-file\n  uri: /of-file\n  upstream: {{ nodes_file: \"../{folder}/users.yaml\" }}\n  plugins: {{ \
+             file-logger: {{ path: \"{log}\" }} }}\n- id: orders\n  uri: /orders\n"
+        ),
+    ));
+    let mut api = Api::of(&gateway);
+    let is_there = |api: &mut Api| api.ask("GET", "routes/of-file", "", "").status == 200;
+    eventually_some("the new route", DEADLINE, || is_there(&mut api).then_some(()));
+    let tried = api.ask("PUT", "routes/new?dry_run=true", "", r#"{"uri": "/new", "upstream_id": "u1"}"#);
+    assert_eq!(tried.status, 200, "{}", tried.text());
+    let other = format!(r#"{{"uri": "/new", "upstream": {{"nodes_file": "../{folder}/more.yaml"}}}}"#);
+    let other = api.ask("PUT", "routes/new?dry_run=true", "", &other);
+    assert!(other.status == 400 && other.text().contains("may not be named"), "{}", other.text());
+}
+
 #[test]
 fn what_is_shown_follows_the_file() {
     let gateway = start();

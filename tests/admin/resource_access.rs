@@ -291,6 +291,20 @@ fn resources_naming(file: &str) -> Vec<(&'static str, String)> {
 }
 
 #[test]
+fn a_name_with_parents_in_a_listed_directory_is_refused_for_that() {
+    let gateway =
+        weir().file("lists/nodes.yaml", "{ \"127.0.0.1:9\": 1 }\n").start(&node_file("resource_files: [lists]\n"));
+    let mut api = Api::with_key(admin_addr(&gateway), ADMIN);
+    for (path, body) in resources_naming("lists/../lists/nodes.yaml") {
+        is_refused(&mut api, path, &body, "cannot name a file by `..`: write its absolute path");
+    }
+    let absolute = gateway.file().with_file_name("lists").join("nodes.yaml");
+    let body = json!({"type": "roundrobin", "nodes_file": absolute}).to_string();
+    let answer = api.ask("PUT", "upstreams/u", "", &body);
+    assert_eq!(answer.status, 201, "{}", answer.text());
+}
+
+#[test]
 fn messages_repeat_nothing_of_a_file_and_a_viewer_makes_the_node_open_none() {
     let gateway = weir()
         .file("lists/secret.txt", "password: the-content-of-a-file\n")

@@ -38,10 +38,20 @@ impl AllowedFolders {
 
     /// Whether a path is in an allowed directory by its name. Opens nothing: to report a configuration that cannot work.
     pub fn may_name(&self, path: &Path) -> bool {
-        let is_plain = path.components().all(|part| part != Component::ParentDir);
+        // What an entry names itself is allowed however it is written, and nothing is outside of `/`.
+        if self.allowed.iter().any(|entry| entry == path || entry == Path::new("/")) {
+            return true;
+        }
         let absolute = |path: &Path| std::path::absolute(path).ok();
-        let Some(path) = absolute(path).filter(|_| is_plain) else { return false };
-        self.allowed.iter().filter_map(|folder| absolute(folder)).any(|folder| path.starts_with(folder))
+        let Some(path) = absolute(path).filter(|_| !has_parents(path)) else { return false };
+        let folders = self.allowed.iter().filter_map(|folder| absolute(folder));
+        folders.map(|folder| without_parents(&folder)).any(|folder| path.starts_with(folder))
+    }
+
+    /// What else is to be said about the name of a file that no resource may use.
+    pub fn advice(name: &str) -> Option<&'static str> {
+        has_parents(Path::new(name))
+            .then_some("a resource of a store cannot name a file by `..`: write its absolute path")
     }
 
     /// Opens a file for reading. Does not wait for the other end of a FIFO.
@@ -120,6 +130,22 @@ impl AllowedFolders {
         };
         if self.refused_files.iter().any(is_it) { Err(refusal(OWN_FILE)) } else { Ok(()) }
     }
+}
+
+fn has_parents(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
+}
+
+/// A path with its `..` taken out by their names. If a link leads elsewhere, opening the file is refused.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// How the message of a refusal begins.
@@ -292,5 +318,24 @@ mod tests {
         ] {
             assert_eq!(folders.may_name(Path::new(path)), may, "{path}");
         }
+    }
+
+    #[test]
+    fn entries_with_parents_allow_what_they_name_and_absolute_paths_below() {
+        let allowed = vec!["/etc/weir/../certs".into(), "/etc/weir/../own/a.pem".into()];
+        let folders = AllowedFolders { directory: "/etc/weir".into(), allowed, ..AllowedFolders::default() };
+        for (name, may) in [
+            ("../own/a.pem", true),
+            ("/etc/own/a.pem", true),
+            ("/etc/certs/a.pem", true),
+            ("../certs/a.pem", false),
+            ("../own/b.pem", false),
+            ("/etc/own/b.pem", false),
+            ("certs/a.pem", false),
+        ] {
+            assert_eq!(folders.may_name(&folders.path_of(name)), may, "{name}");
+        }
+        let all = AllowedFolders { allowed: vec!["/".into()], ..folders };
+        assert!(all.may_name(&all.path_of("../logs/a.log")));
     }
 }

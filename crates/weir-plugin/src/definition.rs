@@ -310,10 +310,15 @@ impl Build {
         }
         self.note(|inputs| inputs.log_folders = true);
         let folders = self.shared.log_folders.clone();
+        let name = path;
         let path = folders.as_ref().map_or_else(|| PathBuf::from(path), |folders| folders.path_of(path));
         if folders.as_ref().is_some_and(|folders| !folders.may_name(&path)) {
             let problem = "names a file that no resource of the store may write; \
                            list its directory in `resource_log_files` of the node's configuration file";
+            let problem = match AllowedFolders::advice(name) {
+                Some(advice) => format!("{problem}; {advice}"),
+                None => problem.to_owned(),
+            };
             return Err(ConfigError::new(place, problem));
         }
         Ok(AppendedFile::new(path, folders))

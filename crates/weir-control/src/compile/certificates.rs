@@ -14,7 +14,7 @@ use weir_plugin::pattern::{self, PatternFault};
 use weir_plugin::secret_name::may_be_secret;
 
 use super::Compiler;
-use crate::document::resource_access::RESOURCE_FILES;
+use crate::document::resource_access::advice_on_file;
 use crate::document::{Pem, PemSource, ResourceOrigin, ServerName, Ssl};
 use crate::text::diagnostic::{Diagnostic, FaultCause};
 use crate::text::read::shortened;
@@ -277,7 +277,7 @@ impl Compiler<'_> {
             None if name.starts_with("$env://") && self.document.access().is_some() => return None,
             None if self.document.access().is_some() => {
                 let problem = format!("the file {} may not be named by a resource of the store", named(pem, name));
-                (problem, Some(RESOURCE_FILES.to_owned()))
+                (problem, Some(advice_on_file(name)))
             }
             None => {
                 let advice = "write the PEM text itself".to_owned();

@@ -10,7 +10,7 @@ use weir_net::tls::CertificateDer;
 use super::Document;
 use super::certificate::NamedBy;
 use super::names::{NameQuery, ResolvedNames};
-use super::resource_access::RESOURCE_FILES;
+use super::resource_access::advice_on_file;
 use super::upstream::{self, NodeSpec, NodesFile, UpstreamSpec};
 use crate::text::diagnostic::{Diagnostic, FaultCause, Faults};
 use crate::text::read::{NodeReader, join};
@@ -117,7 +117,7 @@ impl Document {
                 None => {
                     let problem = format!("the file `{path}` may not be named by a resource of the store");
                     let fault = Diagnostic { path: at, ..Diagnostic::at_place(&self.source, place, problem) };
-                    self.faults.push(fault.advise(RESOURCE_FILES));
+                    self.faults.push(fault.advise(advice_on_file(&path)));
                     continue;
                 }
             };

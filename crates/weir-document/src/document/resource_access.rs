@@ -20,9 +20,14 @@ use crate::keys::kinds::{List, ParsedText, list, text};
 use crate::keys::schema::Definitions;
 use crate::text::read::{NodeReader, shortened};
 
-/// What to do if a resource of a store may not name a file.
-pub const RESOURCE_FILES: &str =
-    "write the content itself, or add the file's directory to `resource_files` in the configuration file of the node";
+/// What to do if a resource of a store may not name this file.
+pub fn advice_on_file(name: &str) -> String {
+    let add = "add the file's directory to `resource_files` in the configuration file of the node";
+    match AllowedFolders::advice(name) {
+        Some(advice) => format!("{advice}, and {add} if it is not there; or write the content itself"),
+        None => format!("write the content itself, or {add}"),
+    }
+}
 
 /// Variables of the node that resources may not read even if they are listed, besides those that its file names.
 const OWN_VARIABLES: &[&str] = &["WEIR_ADMIN_KEY"];
