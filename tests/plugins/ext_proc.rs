@@ -474,7 +474,8 @@ fn ext_proc_refuses_a_route_whose_responses_it_cannot_process() {
     let origin = Origin::serving(|_| Answer::ok("through"));
     let with = |more: &str| {
         Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
-            "routes: [{{ uri: /*, plugins: {{ proxy-cache: {{}}, ext-proc: {{ grpc_service: {{ uri: \"http://{}\" }}, message_timeout: 20000, {more} }} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]
+            "plugin_configs: [{{ id: processed, plugins: {{ ext-proc: {{ grpc_service: {{ uri: \"http://{}\" }}, message_timeout: 20000, {more} }} }} }}]
+routes: [{{ uri: /*, plugin_config_id: processed, plugins: {{ proxy-cache: {{}} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}]
 ",
             service.address,
             origin.addr()
@@ -482,6 +483,9 @@ fn ext_proc_refuses_a_route_whose_responses_it_cannot_process() {
     };
     let both = with("");
     assert_eq!(both.get("/a").status, 500);
+    both.wait_stderr("a start warns", |text| {
+        text.contains("`ext-proc` of its plugin_config and `proxy-cache` of the route")
+    });
     both.wait_stderr("the reason is logged", |text| text.contains("two plugins answer in place of the upstream"));
     let heads = with("processing_mode: { response_header_mode: SKIP }");
     assert_eq!(heads.get("/a").status, 200);
@@ -496,6 +500,27 @@ routes: [{{ uri: /*, plugins: {{ proxy-cache: {{}} }}, upstream: {{ nodes: {{ \"
         origin.addr()
     ));
     assert_eq!(global.get("/a").status, 500);
+}
+
+#[test]
+fn ext_proc_beside_a_plugin_that_answers_is_a_fault_with_both_places() {
+    let refused = |plugins: &str, more: &str| {
+        let file = format!(
+            "data_dir: d\nhubs: [{{ id: h, url: \"http://a/hub\", topics: [\"http://a/*\"] }}]\nroutes:\n- id: r\n  uri: /*\n  plugins: {{ ext-proc: {{ grpc_service: {{ \
+             uri: \"http://127.0.0.1:9\" }} }}{plugins} }}\n  {more}\n"
+        );
+        let mut gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).spawn(&file);
+        assert_eq!(gateway.wait_exit(DEADLINE).code(), Some(1), "{plugins} {more}");
+        gateway.stderr()
+    };
+    let upstream = "upstream: { nodes: { \"127.0.0.1:9\": 1 } }";
+    for other in ["proxy-cache", "sse-fanout", "batch-requests", "public-api"] {
+        let told = refused(&format!(", {other}: {{}}"), upstream);
+        let place = format!("routes[0].plugins.ext-proc: answers in place of the upstream, and so does `{other}`");
+        assert!(told.contains(&place) && told.contains(&format!("(routes[0].plugins.{other})")), "{told}");
+    }
+    let told = refused("", "hub_id: h");
+    assert!(told.contains("routes[0].hub_id: the plugin `ext-proc` processes the responses"), "{told}");
 }
 
 #[test]

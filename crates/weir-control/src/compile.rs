@@ -1,6 +1,7 @@
 //! Compiles a document into a snapshot, without I/O. Either the whole document is compiled, or all of its faults are reported.
 
 mod acme;
+mod answers;
 mod built;
 mod catalog;
 mod certificates;

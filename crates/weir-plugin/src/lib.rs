@@ -63,7 +63,7 @@ pub use messages::{
     PingTerms, ReadMessages, StreamClose,
 };
 pub use page::PageRequest;
-pub use plugin::{Flow, Phases, Plugin, Waiting};
+pub use plugin::{AnswersInPlace, Flow, Phases, Plugin, Waiting};
 pub use protos::{ProtoDefinitions, ProtoFault};
 pub use publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 pub use reply_head::{ReplyField, ReplyHead};

@@ -68,6 +68,16 @@ impl Phases {
     }
 }
 
+/// Whether responders of a plugin answer in place of the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswersInPlace {
+    Never,
+    /// By [`Exchange::answer_by`].
+    SomeRequests,
+    /// All requests but exceptional ones, by [`Exchange::answer_only_by`]: with another responder they fail.
+    Alone,
+}
+
 /// A plugin's asynchronous work: a call to an auth server, a delay, a counter in Redis.
 pub type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), Stop>> + 'a>>;
 
@@ -120,6 +130,17 @@ impl fmt::Debug for Flow<'_> {
 pub trait Plugin: Send + Sync {
     fn phases(&self) -> Phases {
         Phases::REQUEST
+    }
+
+    /// What its options say about [`Exchange::answer_by`] and [`Exchange::answer_only_by`]. A configuration in which two plugins
+    /// cannot answer together is reported by this.
+    fn answers_in_place(&self) -> AnswersInPlace {
+        AnswersInPlace::Never
+    }
+
+    /// Whether its options make it answer every request by itself, so that none goes on to the plugins behind it.
+    fn answers_all(&self) -> bool {
+        false
     }
 
     /// Called when the plugin's configuration has been published to the workers, to start threads and connections. It is called

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use weir_plugin::proto::h1::{Limits, parse_request};
 use weir_plugin::{
-    Build, BuildContext, ConfigError, Consumer, Credential, Definition, Entry, Exchange, Flow, Plugin, Proof, Stop,
-    Template,
+    AnswersInPlace, Build, BuildContext, ConfigError, Consumer, Credential, Definition, Entry, Exchange, Flow, Plugin,
+    Proof, Stop, Template,
 };
 use weir_records::Record;
 
@@ -113,7 +113,10 @@ pub fn identify(exchange: &mut Exchange, labels: &[(&str, &str)]) {
 
 /// Runs a plugin's request phase.
 pub fn on_request(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> Result<(), Stop> {
-    finished(step.on_request(exchange))
+    let end = finished(step.on_request(exchange));
+    let says_so = step.answers_in_place() != AnswersInPlace::Never;
+    assert!(says_so || exchange.responder().is_none(), "the plugin says that it sets no responder");
+    end
 }
 
 /// Passes the whole content of a request to a plugin.

@@ -202,10 +202,9 @@ impl<'a> Chains<'a> {
         let shared = [plugins.config, plugins.service].map(|set| set.map(|set| &*set.built));
         let layers = [Some(&*own), shared[0], shared[1]];
         links.extend(nearest(layers).filter_map(|built| built.link.clone()));
-        (
-            Chain::new(links),
-            OwnPlugins { declarations: self.shared.take_declarations(), inputs: self.shared.take_inputs() },
-        )
+        let chain = Chain::new(links);
+        self.compiler.warn_of_two_answers(&route.origin, &chain.request, layers.map(Option::unwrap_or_default));
+        (chain, OwnPlugins { declarations: self.shared.take_declarations(), inputs: self.shared.take_inputs() })
     }
 
     /// The same for a stream route, which global rules do not apply to: as in APISIX, they are about requests.
@@ -366,6 +365,7 @@ impl<'a> Chains<'a> {
         // Sorted by name, so that the order of plugins with equal priority does not depend on the text.
         let mut built: Vec<BuiltPlugin> = plugins.iter().filter_map(build).collect();
         built.sort_by(|a, b| a.name.cmp(&b.name));
+        self.compiler.refuse_two_answers(origin, plugins, &built);
         built
     }
 

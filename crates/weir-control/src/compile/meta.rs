@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use weir_plugin::{Exchange, Expression, Filter, Flow, MessageFilter, MessageProtocol, NoteKey, Phases, Plugin, Stop};
+use weir_plugin::{
+    AnswersInPlace, Exchange, Expression, Filter, Flow, MessageFilter, MessageProtocol, NoteKey, Phases, Plugin, Stop,
+};
 
 use crate::document::ErrorResponse;
 
@@ -94,6 +96,18 @@ impl Meta {
 impl Plugin for PluginWithMeta {
     fn phases(&self) -> Phases {
         self.plugin.phases()
+    }
+
+    fn answers_in_place(&self) -> AnswersInPlace {
+        match &self.meta.filter {
+            None => self.plugin.answers_in_place(),
+            // It may leave out the requests that another plugin answers.
+            Some(_) => AnswersInPlace::Never,
+        }
+    }
+
+    fn answers_all(&self) -> bool {
+        self.meta.filter.is_none() && self.plugin.answers_all()
     }
 
     fn start(&self) -> Result<(), String> {

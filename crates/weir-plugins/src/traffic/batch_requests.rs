@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use weir_plugin::proto::Method;
 use weir_plugin::proto::head::reason;
 use weir_plugin::{
-    Build, ClientGateway, CollectAll, ConfigError, Content, Definition, Exchange, Flow, HasMetadata, Held,
-    InnerRequest, Plugin, PluginMetadata, Reply, ReplyHead, Responder, ResponderRequest, Responding, Stage, Stop,
+    AnswersInPlace, Build, ClientGateway, CollectAll, ConfigError, Content, Definition, Exchange, Flow, HasMetadata,
+    Held, InnerRequest, Plugin, PluginMetadata, Reply, ReplyHead, Responder, ResponderRequest, Responding, Stage, Stop,
     UpstreamAnswer,
 };
 
@@ -136,6 +136,10 @@ impl BatchEndpoint {
 }
 
 impl Plugin for BatchEndpoint {
+    fn answers_in_place(&self) -> AnswersInPlace {
+        AnswersInPlace::SomeRequests
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if exchange.request.method != Method::Post {
             let stop = RefusalResponse::error(405, Some("a batch is sent with POST")).send(exchange);

@@ -112,6 +112,10 @@ impl FaultCondition {
         Ok(FaultCondition { percentage, vars: vars.iter().enumerate().map(condition).collect_all()? })
     }
 
+    fn is_always(&self) -> bool {
+        self.percentage == 100 && self.vars.is_empty()
+    }
+
     fn is_now(&self, exchange: &Exchange) -> bool {
         let drawn = self.percentage == 100 || rand::random_range(0..100) < self.percentage;
         drawn && (self.vars.is_empty() || self.vars.iter().any(|expression| expression.holds(exchange)))
@@ -126,6 +130,10 @@ struct Abort {
 }
 
 impl Plugin for Abort {
+    fn answers_all(&self) -> bool {
+        self.when.is_always()
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if !self.when.is_now(exchange) {
             return Ok(Flow::Continue);
@@ -152,6 +160,10 @@ struct InjectedDelay {
 }
 
 impl Plugin for InjectedDelay {
+    fn answers_all(&self) -> bool {
+        self.abort.as_ref().is_some_and(Plugin::answers_all)
+    }
+
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         let aborted = |exchange| self.abort.as_ref().map_or(Ok(Flow::Continue), |abort| abort.on_request(exchange));
         if !self.when.is_now(exchange) {

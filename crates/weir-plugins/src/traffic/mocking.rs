@@ -119,6 +119,10 @@ enum MockContent {
 }
 
 impl Plugin for Mock {
+    fn answers_all(&self) -> bool {
+        true
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let stop = match &self.content {
             MockContent::Constant(body) => exchange.respond(self.status, &self.content_type, body),
@@ -155,6 +159,10 @@ struct DelayedMock {
 }
 
 impl Plugin for DelayedMock {
+    fn answers_all(&self) -> bool {
+        true
+    }
+
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         Ok(Flow::wait(async move {
             tokio::time::sleep(self.delay).await;

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::Method;
 use weir_plugin::{
-    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, ExchangePhase, Flow, HasMetadata, Phases, Plugin,
-    PluginMetadata, ReplyHead, Responder, Stage, Stop, Template, state,
+    AllOf, AnswersInPlace, Build, CollectAll, ConfigError, Definition, Exchange, ExchangePhase, Flow, HasMetadata,
+    Phases, Plugin, PluginMetadata, ReplyHead, Responder, Stage, Stop, Template, state,
 };
 
 mod answer;
@@ -518,6 +518,10 @@ fn any_set(templates: &[Template], exchange: &Exchange) -> bool {
 }
 
 impl Plugin for CachePlugin {
+    fn answers_in_place(&self) -> AnswersInPlace {
+        AnswersInPlace::SomeRequests
+    }
+
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::RESPONSE).and(Phases::START)
     }

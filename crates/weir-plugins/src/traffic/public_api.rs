@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
+use weir_plugin::{AnswersInPlace, Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
 use crate::traffic::batch_requests::BatchEndpoint;
 
@@ -45,6 +45,10 @@ struct PublishedApi {
 }
 
 impl Plugin for PublishedApi {
+    fn answers_in_place(&self) -> AnswersInPlace {
+        AnswersInPlace::SomeRequests
+    }
+
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         if self.follows_path && exchange.request.path() != BATCHES.as_bytes() {
             return Err(Stop::Respond(404));

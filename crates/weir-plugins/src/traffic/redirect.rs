@@ -113,6 +113,10 @@ enum RedirectTarget {
 }
 
 impl Plugin for Redirection {
+    fn answers_all(&self) -> bool {
+        matches!(self.place, RedirectTarget::Fixed(_))
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let mut place = Vec::new();
         let mut status = self.status;

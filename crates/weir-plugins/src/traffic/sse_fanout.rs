@@ -9,8 +9,8 @@ use serde::Deserialize;
 use weir_plugin::proto::address::client_network;
 use weir_plugin::proto::{Method, RequestHead};
 use weir_plugin::{
-    Build, ConfigError, Content, Definition, Exchange, Flow, HasMetadata, Held, PerWorker, Plugin, PluginMetadata,
-    Reply, ReplyField, ReplyHead, Responder, ResponderRequest, Responding, RouteUpstream, Stage, Stop,
+    AnswersInPlace, Build, ConfigError, Content, Definition, Exchange, Flow, HasMetadata, Held, PerWorker, Plugin,
+    PluginMetadata, Reply, ReplyField, ReplyHead, Responder, ResponderRequest, Responding, RouteUpstream, Stage, Stop,
 };
 
 mod blocks;
@@ -264,6 +264,10 @@ struct StreamSharing {
 struct FanoutPlugin(Arc<StreamSharing>);
 
 impl Plugin for FanoutPlugin {
+    fn answers_in_place(&self) -> AnswersInPlace {
+        AnswersInPlace::SomeRequests
+    }
+
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         if wants_events(&exchange.request) {
             let route = exchange.route.as_ref().map_or("", |route| &*route.route_id);

@@ -14,7 +14,9 @@ use std::time::Duration;
 use http::Request;
 use weir_client::CallError;
 use weir_plugin::proto::Known;
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Responder, Stage, Stop, Template};
+use weir_plugin::{
+    AnswersInPlace, Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Responder, Stage, Stop, Template,
+};
 
 use crate::envoy::messages::{Struct, StructKind, StructValue};
 use crate::envoy::service::GrpcService;
@@ -105,6 +107,14 @@ struct ExternalProcessor(Arc<ProcessorTerms>);
 impl Plugin for ExternalProcessor {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::RESPONSE)
+    }
+
+    fn answers_in_place(&self) -> AnswersInPlace {
+        match self.0.modes.response == mode::SentParts::NOTHING {
+            // Then only requests with content.
+            true => AnswersInPlace::SomeRequests,
+            false => AnswersInPlace::Alone,
+        }
     }
 
     /// The response to an upgrade does not pass a responder, so that only a 101 may pass, which has no content: a client may ask for an
