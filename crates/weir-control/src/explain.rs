@@ -3,18 +3,21 @@
 mod comparison;
 mod connection;
 mod explanation;
+mod handshake;
 mod outcome;
 mod resource_index;
+mod unreached;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use weir_gateway::route::{Candidate, CandidateVerdict, Lookup, TieBreak};
 use weir_gateway::snapshot::{ChainReach, Snapshot};
-use weir_plugin::{Exchange, Registry, Stage};
+use weir_plugin::{Exchange, Registry, Stage, Tls};
 use weir_proto::h1::parse_request;
 
 use crate::compile::{Compiled, compile, registry_of};
@@ -25,8 +28,10 @@ use crate::text::fingerprint::Fingerprint;
 pub(crate) use comparison::{RoutingOutcomes, compared};
 pub(crate) use explanation::NearPath;
 use explanation::{ExplainedCandidate, ExplainedRow};
+pub(crate) use handshake::HandshakeNote;
 pub(crate) use outcome::outcome;
 pub(crate) use resource_index::ResourceIndex;
+pub(crate) use unreached::UnreachedPlugins;
 
 pub use comparison::{ComparedRequest, compare_documents, described, told};
 pub use connection::{ConnectionDescription, ConnectionExplanation, explain_connection};
@@ -43,6 +48,8 @@ pub struct RequestDescription {
     pub headers: Vec<String>,
     /// The client's address.
     pub from: IpAddr,
+    /// The server name in its TLS handshake, if it is not the host of the URL.
+    pub server_name: Option<String>,
 }
 
 #[derive(Debug)]
@@ -78,7 +85,10 @@ pub fn explain(
 ) -> Result<Explanation, Unexplained> {
     let Compiled { snapshot, .. } = compile(document, registry, None).map_err(Unexplained::Document)?;
     let candidates = Candidates::of(&snapshot, &document.settings, question).map_err(Unexplained::Request)?;
-    let Candidates { tried, chosen, near, has_listener } = candidates;
+    let Candidates { tried, chosen, near, has_listener, handshake, unreached } = candidates;
+    // Of names whose certificates are obtained by ACME, files may not be there yet.
+    let obtained = |name: &str| document.acme.iter().flat_map(|acme| &acme.hosts).any(|host| *host.name == *name);
+    let handshake = handshake.filter(|note| !note.unknown_name.as_deref().is_some_and(obtained));
     let resources = ResourceIndex::new(document);
     let plugins = rows(&resources, registry, chosen.as_deref());
     let upstream = chosen.as_deref().and_then(|id| outcome::target(&resources, resources.routes.find(id)?));
@@ -89,11 +99,13 @@ pub fn explain(
         uri,
         reason: VerdictText(&verdict).to_string(),
     });
-    let plugins = plugins.into_iter().map(|PluginRow { stage, priority, plugin: name, source, off, .. }| {
-        ExplainedRow { name, stage: stage.to_string(), priority: priority.into(), source, off, price: None }
+    let plugins = plugins.into_iter().map(|PluginRow { stage, reach, priority, plugin: name, source, off, .. }| {
+        let unreached = unreached.has(&name, reach).then(|| unreached.behind.into());
+        ExplainedRow { name, stage: stage.to_string(), priority: priority.into(), source, off, unreached, price: None }
     });
     Ok(Explanation {
         route: chosen,
+        handshake: handshake.map(|note| note.text),
         near,
         has_listener,
         candidates: candidates.collect(),
@@ -133,6 +145,10 @@ pub(crate) struct Candidates {
     pub(crate) near: Option<NearPath>,
     /// Whether the host is one that is served on the port: otherwise no route is tried.
     pub(crate) has_listener: bool,
+    /// What comes before the route.
+    pub(crate) handshake: Option<HandshakeNote>,
+    /// The plugins of the chosen route that no request comes to.
+    pub(crate) unreached: UnreachedPlugins,
 }
 
 impl Candidates {
@@ -151,8 +167,11 @@ impl Candidates {
         let tried: Vec<_> = found.into_iter().map(|candidate| (id_of(&candidate), candidate)).collect();
         let is_chosen = |(_, candidate): &&(Box<str>, Candidate)| candidate.verdict == CandidateVerdict::Chosen;
         let chosen = tried.iter().find(is_chosen).map(|(id, _)| id.clone());
+        let route = tried.iter().find(is_chosen).map(|(_, candidate)| &*snapshot.routes[candidate.route as usize]);
+        let unreached = route.map(|route| UnreachedPlugins::of(&route.chain.request)).unwrap_or_default();
         let near = if chosen.is_none() { near_path(snapshot, settings, question) } else { None };
-        Ok(Candidates { tried, chosen, near, has_listener })
+        let handshake = handshake::note(snapshot, &exchange);
+        Ok(Candidates { tried, chosen, near, has_listener, handshake, unreached })
     }
 }
 
@@ -203,7 +222,12 @@ fn exchange(settings: &NodeSettings, question: &RequestDescription) -> Result<Ex
         Ok(Some(length)) if length == head.len() => {}
         Ok(_) => return Err("this is not a valid request".to_owned()),
         Err(reject) => {
-            return Err(format!("the gateway would reject this request with {} ({})", reject.status(), reject.name()));
+            let problem = format!("the gateway would reject this request with {} ({})", reject.status(), reject.name());
+            let in_capitals = question.method.to_ascii_uppercase();
+            // Methods are case-sensitive (RFC 9110 §9.1).
+            let advice =
+                (in_capitals != question.method).then(|| format!("; methods are in capital letters: `{in_capitals}`"));
+            return Err(problem + &advice.unwrap_or_default());
         }
     }
     exchange.client.addr = question.from;
@@ -218,6 +242,16 @@ fn exchange(settings: &NodeSettings, question: &RequestDescription) -> Result<Ex
         exchange.client.local.set_ip(address);
     }
     exchange.client.public_port = port;
+    match (&question.server_name, exchange.client.tls) {
+        (Some(_), false) => return Err("a server name is of a TLS handshake; write the URL with `https://`".to_owned()),
+        (_, false) => {}
+        (named, true) => {
+            let is_address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+            let of_url = Some(host).filter(|host| !host.is_empty() && !is_address);
+            let server_name = named.as_deref().or(of_url).map(|name| name.to_ascii_lowercase().into());
+            exchange.tls = Some(Rc::new(Tls { server_name, ..Tls::default() }));
+        }
+    }
     Ok(exchange)
 }
 

@@ -27,7 +27,8 @@ fn explained(method: &str, url: &str, headers: &[&str]) -> Result<String, Unexpl
         .alone();
     let headers = headers.iter().map(|header| (*header).to_owned()).collect();
     let from = "127.0.0.1".parse().expect("an address");
-    let question = RequestDescription { method: method.to_owned(), url: url.to_owned(), headers, from };
+    let question =
+        RequestDescription { method: method.to_owned(), url: url.to_owned(), headers, from, server_name: None };
     explain(&document, &plugins::REGISTRY, &question).map(|explanation| explanation.to_string())
 }
 
@@ -71,6 +72,7 @@ fn an_address_in_the_url_is_that_of_the_node() {
             url: url.to_owned(),
             headers: vec!["Host: a.test".to_owned()],
             from,
+            server_name: None,
         };
         let said = explain(&document, &plugins::REGISTRY, &question).expect("explained").to_string();
         let line = said.lines().find(|line| line.ends_with("chosen")).unwrap_or_default();
@@ -87,8 +89,13 @@ fn explanation_shows_no_match_and_plugins_that_are_off() {
         .without_secrets()
         .alone();
     let from = "127.0.0.1".parse().expect("an address");
-    let question =
-        RequestDescription { method: "GET".to_owned(), url: "http://a/".to_owned(), headers: Vec::new(), from };
+    let question = RequestDescription {
+        method: "GET".to_owned(),
+        url: "http://a/".to_owned(),
+        headers: Vec::new(),
+        from,
+        server_name: None,
+    };
     let text = explain(&document, &plugins::REGISTRY, &question).expect("explained").to_string();
     assert_eq!(text, "No route matches; the answer is 404.\n");
 }
@@ -121,7 +128,13 @@ routes: [{ id: of-a, uri: /*, listeners: [a], plugins: {} }, { id: of-b, uri: /*
         WrittenDocument::parse("f", file, &|_| None, TextLimits::default()).expect("is YAML").without_secrets().alone();
     let explained = |url: &str| {
         let from = "127.0.0.1".parse().expect("an address");
-        let question = RequestDescription { method: "GET".to_owned(), url: url.to_owned(), headers: Vec::new(), from };
+        let question = RequestDescription {
+            method: "GET".to_owned(),
+            url: url.to_owned(),
+            headers: Vec::new(),
+            from,
+            server_name: None,
+        };
         let explanation = explain(&document, &plugins::REGISTRY, &question).expect("explained");
         (explanation.route.as_deref().map(str::to_owned), explanation.to_string())
     };

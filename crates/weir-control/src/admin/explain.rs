@@ -6,13 +6,14 @@ use std::collections::HashSet;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 use weir_gateway::route::{Candidate, CandidateVerdict, TieBreak};
+use weir_gateway::snapshot::ChainReach;
 use weir_plugin::{Entry, Registry, Stage};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
 use super::references::id_text;
 use super::request::AdminRequest;
-use crate::explain::{Candidates, VerdictText, described};
+use crate::explain::{Candidates, UnreachedPlugins, VerdictText, described};
 use crate::stores::resources::{ResourceKey, ResourceSet};
 
 /// Explains the request in the body.
@@ -24,7 +25,7 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         let problem = json!({ "error_msg": "no configuration is served yet" });
         return Err(Box::new(answer::json_of(StatusCode::SERVICE_UNAVAILABLE, &problem)));
     };
-    let Candidates { tried, chosen, near, has_listener } =
+    let Candidates { tried, chosen, near, has_listener, handshake, unreached } =
         Candidates::of(&running.snapshot, &running.settings, &question)
             .or_else(|problem| refuse(format!("invalid request: {problem}")))?;
     let set = context.live.committed();
@@ -39,10 +40,11 @@ pub(super) fn answer(context: &AdminContext, request: &AdminRequest) -> Refused<
         "status": if chosen.is_none() { json!(404) } else { Value::Null },
         "near": near,
         "has_listener": has_listener,
+        "handshake": handshake.map(|note| note.text),
         "upstream": chosen.and_then(|id| target(&set, id)),
         "candidates": tried.iter().map(|(id, candidate)| told(id, candidate)).collect::<Vec<_>>(),
         "knows_consumers": plugins.iter().any(|plugin| plugin.entry.identifies && !plugin.is_off),
-        "plugins": plugins.iter().map(ExplainedPlugin::told).collect::<Vec<_>>(),
+        "plugins": plugins.iter().map(|plugin| plugin.told(&unreached)).collect::<Vec<_>>(),
     });
     let mut answer = answer::json_of(StatusCode::OK, &body);
     answer::at_revision(&mut answer, set.revision);
@@ -91,7 +93,9 @@ impl ExplainedPlugin {
         (self.entry.stage, !self.is_global, Reverse(self.priority), self.entry.name)
     }
 
-    fn told(&self) -> Value {
+    fn told(&self, unreached: &UnreachedPlugins) -> Value {
+        let reach = if self.is_global { ChainReach::Global } else { ChainReach::Own };
+        let is_unreached = !self.is_off && unreached.has(self.entry.name, reach);
         json!({
             "name": self.entry.name,
             "stage": self.entry.stage.to_string(),
@@ -99,6 +103,7 @@ impl ExplainedPlugin {
             "priority": self.priority,
             "source": self.source,
             "off": self.is_off,
+            "unreached": is_unreached.then_some(unreached.behind),
             "identifies": self.entry.identifies,
         })
     }

@@ -62,10 +62,10 @@ pub fn described(item: &Value) -> Result<RequestDescription, String> {
         Value::String(text) => {
             let (method, url) = text.trim().split_once(' ').ok_or(FORM)?;
             let (method, url) = (method.to_owned(), url.trim().to_owned());
-            Ok(RequestDescription { method, url, headers: Vec::new(), from: CLIENT })
+            Ok(RequestDescription { method, url, headers: Vec::new(), from: CLIENT, server_name: None })
         }
         Value::Object(members) => {
-            let known = ["method", "url", "headers", "from"];
+            let known = ["method", "url", "headers", "from", "server_name"];
             if let Some(unknown) = members.keys().find(|name| !known.contains(&name.as_str())) {
                 return Err(format!("unknown member `{unknown}`; known are {}", known.join(", ")));
             }
@@ -76,7 +76,8 @@ pub fn described(item: &Value) -> Result<RequestDescription, String> {
                 None => CLIENT,
                 Some(from) => from.parse().map_err(|_| format!("`{from}` is not an IP address"))?,
             };
-            Ok(RequestDescription { method, url, headers: fields(members)?, from })
+            let server_name = text("server_name").transpose()?.map(str::to_owned);
+            Ok(RequestDescription { method, url, headers: fields(members)?, from, server_name })
         }
         _ => Err(FORM.to_owned()),
     }

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Explanation {
     /// The id of the chosen route; `None` if none matches.
     pub route: Option<Box<str>>,
+    /// Of an https request: why it does not reach its route, or only with a certificate of its client.
+    #[serde(default)]
+    pub(super) handshake: Option<String>,
     /// If no route matches: a path that one takes, and that differs by its last slash alone.
     #[serde(default)]
     pub(super) near: Option<NearPath>,
@@ -57,6 +60,9 @@ pub(super) struct ExplainedRow {
     /// The kind and id of the resource that contains it.
     pub source: String,
     pub off: bool,
+    /// The plugin before it that answers all requests.
+    #[serde(default)]
+    pub unreached: Option<Box<str>>,
     /// Its cost, if known.
     #[serde(skip)]
     pub price: Option<String>,
@@ -71,7 +77,10 @@ impl Explanation {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { route, near, has_listener, candidates, upstream, plugins, knows_consumers } = self;
+        let Explanation { route, handshake, near, has_listener, candidates, upstream, plugins, knows_consumers } = self;
+        if let Some(handshake) = handshake {
+            writeln!(f, "{handshake}")?;
+        }
         match route {
             None if !has_listener => {
                 writeln!(
@@ -98,10 +107,12 @@ impl fmt::Display for Explanation {
         if !plugins.is_empty() {
             writeln!(f, "Plugins in the order in which they run:")?;
         }
-        for ExplainedRow { name, stage, priority, source, off, price } in plugins {
+        for ExplainedRow { name, stage, priority, source, off, unreached, price } in plugins {
             let off = if *off { " (off)" } else { "" };
             let price = price.as_ref().map(|price| format!(": {price}")).unwrap_or_default();
-            writeln!(f, "  {stage:<8} {priority:>6} {name:<22} from {source}{off}{price}")?;
+            let unreached = unreached.as_ref().map(|by| format!(" (not reached by requests: `{by}` answers)"));
+            let unreached = unreached.unwrap_or_default();
+            writeln!(f, "  {stage:<8} {priority:>6} {name:<22} from {source}{off}{unreached}{price}")?;
         }
         if *knows_consumers {
             writeln!(

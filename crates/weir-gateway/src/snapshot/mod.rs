@@ -26,7 +26,7 @@ pub use hashing::{HashKey, Hashing};
 pub use listener::{ListenerProtocol, ListenerSettings, Transport};
 pub use persistence::{Persistence, WhenEndpointGone};
 
-pub use crate::certificates::{Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
+pub use crate::certificates::{Admission, Certificate, Certificates, ChallengeCertificates, RequiredClientCertificate};
 pub use crate::pieces::Pieces;
 pub use crate::route::{
     ListenerConflict, ListenerRule, ListenerTable, RouteRule, RouteTable, StreamRule, StreamTables, TakenStream,

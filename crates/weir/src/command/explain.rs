@@ -50,7 +50,7 @@ pub struct Explain {
     /// The IP address of the client.
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     from: IpAddr,
-    /// With `TCP`: the server name in the TLS handshake.
+    /// The server name in the TLS handshake: of an https URL, if it is not its host, and with `TCP`.
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
     /// The status address of a gateway that runs this file: shows the cost of each plugin as measured there.
@@ -58,6 +58,11 @@ pub struct Explain {
     status: Option<SocketAddr>,
     #[command(flatten)]
     access: AdminAccess,
+}
+
+/// Whether a text has nothing of a URL: it is then more often a path without its slash than a host.
+fn is_word(url: &str) -> bool {
+    !url.contains(['/', '.', ':', '?']) && url != "localhost"
 }
 
 /// Says what is wrong with the command: no node was asked.
@@ -80,11 +85,18 @@ impl Explain {
                 None => self.connection(transport),
             };
         }
-        let Explain { method, url, headers, from, .. } = &self;
-        let question =
-            RequestDescription { method: method.clone(), url: url.clone(), headers: headers.clone(), from: *from };
+        if is_word(&self.url) {
+            return misused(&format!("`{0}` is neither a path nor a URL; write `/{0}` or `http://{0}/`", self.url));
+        }
+        let question = RequestDescription {
+            method: self.method.clone(),
+            url: self.url.clone(),
+            headers: self.headers.clone(),
+            from: self.from,
+            server_name: self.sni.clone(),
+        };
         if let Some(server) = server {
-            let headers = match running::fields(headers) {
+            let headers = match running::fields(&self.headers) {
                 Ok(headers) => headers,
                 Err(problem) => return misused(&problem),
             };

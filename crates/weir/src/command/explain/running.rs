@@ -25,8 +25,11 @@ pub fn explanation(
     headers: Map<String, Value>,
 ) -> Result<Explanation, ExitCause> {
     let node = AdminClient::at(server, access)?;
-    let RequestDescription { method, url, from, .. } = question;
-    let body = json!({ "method": method, "url": url, "headers": headers, "from": from });
+    let RequestDescription { method, url, from, server_name, .. } = question;
+    let mut body = json!({ "method": method, "url": url, "headers": headers, "from": from });
+    if let Some(name) = server_name {
+        body["server_name"] = name.as_str().into();
+    }
     let answer = node.ask(Method::POST, "/weir/v1/explain", &[], Some(&body))?.body;
     Explanation::deserialize(answer).map_err(|_| node.is_foreign().into())
 }
