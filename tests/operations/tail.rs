@@ -121,6 +121,9 @@ fn a_trace_tells_the_way_of_a_request() {
     }
     let (_, out, _) = trace(&[&url("/guarded")]);
     assert!(out.contains("refused by         key-auth") && out.contains("status             401"), "{out}");
+    let named = format!("http://shop.test:{}/guarded", gateway.addr().port());
+    let (done, out, error) = trace(&[&named, "--connect-to", &gateway.addr().to_string()]);
+    assert!(done && out.contains("shop.test"), "{out}{error}");
     let (_, out, _) = trace(&[&url("/guarded"), "-H", "apikey: sesame", "-X", "POST", "-d", "content", "--json"]);
     let told: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!((told["consumer"].as_str(), told["method"].as_str()), (Some("jack"), Some("POST")));

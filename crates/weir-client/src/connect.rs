@@ -49,7 +49,7 @@ impl HttpClient {
         let after = how.connect_timeout.min(how.timeout);
         let deadline = ConnectDeadline { at: Instant::now() + after, after };
         let addresses = self.allowed_addresses(origin, deadline).await?;
-        let (address, tcp) = connect_tcp(origin, &addresses, deadline).await?;
+        let (address, tcp) = connect_tcp((origin, self.port_of(origin)), &addresses, deadline).await?;
         if !origin.is_https {
             let http2 = how.protocol == HttpProtocol::Http2;
             return handshake(origin, tcp, http2).await;
@@ -67,7 +67,7 @@ impl HttpClient {
         let StreamTarget { origin, tls } = target;
         let deadline = ConnectDeadline { at: Instant::now() + timeout, after: timeout };
         let addresses = self.allowed_addresses(origin, deadline).await?;
-        let (address, tcp) = connect_tcp(origin, &addresses, deadline).await?;
+        let (address, tcp) = connect_tcp((origin, self.port_of(origin)), &addresses, deadline).await?;
         let Some(tls) = tls else { return Ok(ServiceStream::Plain(tcp)) };
         let name = tls.name.as_ref().unwrap_or(&origin.host);
         let connector = self.stream_connector(&tls.verification);
@@ -75,9 +75,14 @@ impl HttpClient {
         Ok(ServiceStream::Tls(Box::new(stream)))
     }
 
+    fn port_of(&self, origin: &UrlOrigin) -> u16 {
+        self.settings().connect_to.map_or(origin.port, |address| address.port())
+    }
+
     async fn allowed_addresses(&self, origin: &UrlOrigin, deadline: ConnectDeadline) -> Result<Vec<IpAddr>, CallError> {
         let host = &origin.host;
-        let found: Vec<IpAddr> = match host.parse::<IpAddr>() {
+        let given = self.settings().connect_to.map(|address| Ok(address.ip()));
+        let found: Vec<IpAddr> = match given.unwrap_or_else(|| host.parse::<IpAddr>()) {
             Ok(address) => vec![address],
             Err(_) => match timeout_at(deadline.at, self.resolver().addresses(host)).await {
                 Ok(Ok(addresses)) => addresses.to_vec(),
@@ -109,14 +114,14 @@ async fn connect_tls(
 
 /// Tries one address after another. If all fail, the error is that of the last one.
 async fn connect_tcp(
-    origin: &UrlOrigin,
+    (origin, port): (&UrlOrigin, u16),
     addresses: &[IpAddr],
     deadline: ConnectDeadline,
 ) -> Result<(SocketAddr, SharingStream), CallError> {
     let host = &origin.host;
     let mut failure = None;
     for (number, address) in addresses.iter().enumerate() {
-        let address = SocketAddr::new(*address, origin.port);
+        let address = SocketAddr::new(*address, port);
         let now = Instant::now();
         let left = (addresses.len() - number) as u32;
         let share = (deadline.at.saturating_duration_since(now) / left).max(MIN_PER_ADDRESS);

@@ -1,6 +1,7 @@
 //! Settings of a client, and of one call.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub struct HttpClientSettings {
     pub dns: DnsSettings,
     pub authorities: Authorities,
     pub addresses: AddressFilter,
+    /// Where connections lead in place of the host and port of the URL, which stay the name in the handshake and `Host`.
+    pub connect_to: Option<SocketAddr>,
 }
 
 /// The CAs that are trusted.

@@ -39,7 +39,7 @@ pub enum UrlError {
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            UrlError::Syntax => "it is not an absolute URL, such as `http://auth.example:8080/check`",
+            UrlError::Syntax => "it is not an absolute URL, such as `http://service.example:8080`",
             UrlError::Scheme => "its scheme is neither `http` nor `https`",
             UrlError::UserInformation => "it contains a user name; send credentials in a header field",
         })

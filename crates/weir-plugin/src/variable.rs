@@ -196,7 +196,7 @@ variables! {
     RequestCompletion = "request_completion",
     /// The cause for which the exchange ended early, as in the label `cause` of `weir_http_errors_total`; otherwise missing.
     ErrorCause = "error_cause",
-    /// The plugin that answered the request instead of the upstream, such as `key-auth` for a 401; otherwise missing.
+    /// The plugin that answered the request instead of the upstream, such as `key-auth` for a 401, or `mocking` for the response that it makes; otherwise missing.
     RefusedBy = "refused_by",
     /// The address of the endpoint. After retries, the addresses of all attempts in order: `10.0.0.1:80, 10.0.0.2:80`.
     UpstreamAddr = "upstream_addr",

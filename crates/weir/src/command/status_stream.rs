@@ -98,11 +98,13 @@ impl fmt::Display for ExchangeSummary<'_> {
         let (method, host, uri) = (self.text("method"), self.text("host"), self.text("uri"));
         let client = self.text("client");
         write!(f, "{clock} {} {client} {method} {host}{uri} {:.0}ms", self.0["status"], seconds * 1e3)?;
+        // A plugin may as well give the answer that is wanted.
+        let is_refusal = self.0["status"].as_u64().is_none_or(|status| status >= 400);
         for (label, name) in [
             ("route", "route_id"),
             ("upstream", "upstream_addr"),
             ("consumer", "consumer"),
-            ("refused_by", "refused_by"),
+            (if is_refusal { "refused_by" } else { "answered_by" }, "refused_by"),
             ("cause", "error_cause"),
         ] {
             let value = self.text(name);
@@ -128,5 +130,7 @@ mod tests {
         });
         let summary = ExchangeSummary(&exchange).to_string();
         assert_eq!(summary, "12:00:01 401 10.0.0.1 GET a/x?y 12ms route=orders refused_by=key-auth");
+        let answered = ExchangeSummary(&json!({ "status": 200, "refused_by": "mocking" })).to_string();
+        assert!(answered.ends_with(" answered_by=mocking"), "{answered}");
     }
 }

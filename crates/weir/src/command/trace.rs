@@ -1,6 +1,7 @@
 //! `weir trace`: sends a request to a running node, and shows how it was handled.
 
 use std::fmt::Write as _;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -43,6 +44,9 @@ pub struct TraceCommand {
     /// The body of the request
     #[arg(short = 'd', long, value_name = "TEXT", default_value = "")]
     data: String,
+    /// Connects to this address instead of the host of the URL: to one node behind a load balancer, or by a name that DNS does not know
+    #[arg(long, value_name = "HOST:PORT")]
+    connect_to: Option<String>,
     /// A PEM file with the CA certificate that the node's certificate is verified with
     #[arg(long, alias = "cacert", value_name = "FILE", conflicts_with = "insecure")]
     ca: Option<PathBuf>,
@@ -122,7 +126,8 @@ impl TraceCommand {
         let settings =
             CallSettings { verification, max_content_bytes: MOST_CONTENT, timeout: LONGEST, ..CallSettings::default() };
         let authorities = authorities(self.ca.as_deref())?;
-        let client = HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() });
+        let connect_to = self.connect_to.as_deref().map(address).transpose()?;
+        let client = HttpClient::new(HttpClientSettings { authorities, connect_to, ..HttpClientSettings::default() });
         let answered = client.call(&url, request, &settings).await;
         match stream.next().await {
             Ok(Some(exchange)) => Ok(exchange),
@@ -147,9 +152,22 @@ impl TraceCommand {
     fn advice(&self, url: &str) -> &'static str {
         let has_host = self.headers.iter().any(|(name, _)| name == http::header::HOST);
         match has_host && url.starts_with("https:") {
-            true => "; the name in the TLS handshake is that of the URL, whatever `Host` says",
+            true => {
+                "; the name in the TLS handshake is that of the URL, whatever `Host` says: write the name there, and the address of \
+                 the node as `--connect-to`"
+            }
             false => "",
         }
+    }
+}
+
+/// The first address of a host and a port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().map(|mut addresses| addresses.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err(format!("--connect-to: `{text}` has no address")),
+        Err(error) => Err(format!("--connect-to: `{text}`: {error}; write it as `127.0.0.1:8443`")),
     }
 }
 
@@ -203,7 +221,9 @@ fn way(exchange: &Value, port: Option<u16>) -> String {
         line(turn["phase"].as_str().unwrap_or_default(), Some(format!("{name:<24} {time:>12}")));
     }
     line("consumer", text("consumer").map(str::to_owned));
-    line("refused by", text("refused_by").map(str::to_owned));
+    // A plugin may as well give the answer that is wanted.
+    let is_refusal = exchange["status"].as_u64().is_none_or(|status| status >= 400);
+    line(if is_refusal { "refused by" } else { "answered by" }, text("refused_by").map(str::to_owned));
     line("cause", text("error_cause").map(str::to_owned));
     line("upstream", text("upstream_addr").map(str::to_owned));
     line("upstream uri", text("upstream_addr").and_then(|_| text("upstream_uri")).map(str::to_owned));
