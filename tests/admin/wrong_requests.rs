@@ -204,3 +204,49 @@ fn raw_line_breaks_in_texts_of_json_are_refused() {
     api.put("routes/r", "{\"uri\": \"/\", \"plugins\": {}, \"desc\": \"two\\nlines\"}");
     assert_eq!(api.get("routes/r")["value"]["desc"], "two\nlines");
 }
+
+#[test]
+fn methods_that_a_path_does_not_have_are_405_with_those_that_it_has() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    for (method, path, allowed) in [
+        ("POST", "/weir/v1/status", "GET"),
+        ("DELETE", "/weir/v1/tail", "GET"),
+        ("PUT", "/weir/v1/metrics/history", "GET"),
+        ("GET", "/weir/v1/explain", "POST"),
+        ("POST", "/weir/v1/table/routes", "GET"),
+        ("POST", "/weir/v1/hubs", "GET"),
+        ("POST", "schema/route", "GET"),
+        ("POST", "nodes", "GET"),
+        ("POST", "plugins/list", "GET"),
+        ("DELETE", "history/1", "GET"),
+        ("GET", "history/1/rollback", "POST"),
+        ("FOO", "routes", "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"),
+    ] {
+        let answer = api.ask(method, path, "", "");
+        assert_eq!(
+            (answer.status, answer.headers.get("allow")),
+            (405, Some(allowed)),
+            "{method} {path}: {}",
+            answer.text()
+        );
+        assert!(json(&answer)["error_msg"].as_str().is_some_and(|text| text.contains(allowed)), "{}", answer.text());
+    }
+}
+
+#[test]
+fn paths_that_are_not_there_are_told_in_json_with_those_that_are() {
+    let gateway = weir().start(&file());
+    let mut api = Api::of(&gateway);
+    for path in ["/apisix/admin/", "/admin/routes", "/nowhere"] {
+        let answer = api.ask("GET", path, "", "");
+        assert_eq!(answer.status, 404, "{path}: {}", answer.text());
+        assert!(
+            json(&answer)["error_msg"].as_str().is_some_and(|text| text.contains("`/apisix/admin/{list}`")),
+            "{path}"
+        );
+    }
+    let meant = api.ask("GET", "route", "", "");
+    assert_eq!(json(&meant)["error_msg"], "Unsupported resource type: route; did you mean `routes`?");
+    assert_eq!(json(&api.ask("GET", "bogus", "", ""))["error_msg"], "Unsupported resource type: bogus");
+}

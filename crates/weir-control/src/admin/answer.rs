@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::kinds;
@@ -45,9 +45,14 @@ pub(super) fn key_not_found() -> AdminResponse {
 }
 
 pub(super) fn not_found() -> AdminResponse {
-    let mut answer = text(StatusCode::NOT_FOUND, "<html><head><title>404 Not Found</title></head></html>\n");
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    answer
+    let problem = "not found; lists of resources are at `/apisix/admin/{list}`, such as `/apisix/admin/routes`, the state of the node is \
+                   at `/weir/v1/status`, and the console at `/console/`";
+    json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": problem }))
+}
+
+/// A path that is there, asked with a method that it does not have.
+pub(super) fn other_method(method: &Method, allowed: &'static str) -> AdminResponse {
+    method_not_allowed(&format!("the method {method} is not allowed here; use {allowed}"), allowed)
 }
 
 /// `allowed` are the methods that the resource has (RFC 9110 section 15.5.6).

@@ -226,7 +226,7 @@ impl AdminApi {
             Method::HEAD if path.is_empty() => return text(StatusCode::OK, ""),
             Method::HEAD if path != ["configs"] => return answer::not_found(),
             Method::GET | Method::HEAD | Method::PUT | Method::POST | Method::PATCH | Method::DELETE => {}
-            _ => return answer::not_found(),
+            _ => return answer::other_method(&head.method, "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"),
         }
         let mut read = Some(read);
         if is_own
@@ -374,6 +374,9 @@ impl AdminHandlers {
             (["explain"], &Method::POST) => explain::answer(&self.context, request),
             (["draft", rest @ ..], _) => draft::answer(&self.context, request, rest).await,
             (["trace"], &Method::POST) => trace::answer(&*self.pages, request).await,
+            (["explain" | "trace"], method) => Ok(answer::other_method(method, "POST")),
+            (["table", _], method) => Ok(answer::other_method(method, "GET")),
+            (path, method) if is_page(path) && *method != Method::GET => Ok(answer::other_method(method, "GET")),
             (_, &Method::GET) => self.node_page(request, query),
             _ => Ok(hubs::no_such_path()),
         };
@@ -416,6 +419,7 @@ impl AdminHandlers {
             (["configs", "validate"], &Method::POST) => validate::lists(context, request),
             (["configs"], _) => configs::answer(context, request).await,
             (["nodes"], &Method::GET) => nodes::answer(context).await,
+            (["nodes"] | ["schema", _], method) => Ok(answer::other_method(method, "GET")),
             (["history", rest @ ..], _) => history::answer(context, request, rest).await,
             (["schema", ..], _) => Ok(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" }))),
             ([], _) => Ok(answer::not_found()),
@@ -424,6 +428,14 @@ impl AdminHandlers {
         };
         answered.unwrap_or_else(|refused| *refused)
     }
+}
+
+/// Whether a path below `/weir/v1` is that of a page about the node, or of a stream.
+fn is_page(path: &[&str]) -> bool {
+    matches!(
+        path,
+        ["status" | "policies" | "records" | "metrics" | "certificates" | "tail" | "events"] | ["metrics", "history"]
+    )
 }
 
 /// The role that a path below `/weir/v1` needs at least. A line of `tail` has the address of a client. A trace reaches routes that are

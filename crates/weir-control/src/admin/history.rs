@@ -36,6 +36,8 @@ pub(super) async fn answer(context: &AdminContext, request: &AdminRequest, path:
         ([], &Method::GET) => list(context, request).await,
         ([revision], &Method::GET) => one(context, request, number(revision)?).await,
         ([revision, "rollback"], &Method::POST) => rollback(context, request, number(revision)?).await,
+        ([] | [_], method) => Ok(answer::other_method(method, "GET")),
+        ([_, "rollback"], method) => Ok(answer::other_method(method, "POST")),
         _ => Ok(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" }))),
     }
 }

@@ -19,7 +19,7 @@ pub(super) async fn answer(hubs: &Hubs, request: &AdminRequest, path: &[&str]) -
     let (id, path) = match path {
         [] if request.method == Method::GET => return Ok(list(hubs)),
         [id, path @ ..] => (id, path),
-        [] => return Ok(no_such_path()),
+        [] => return Ok(answer::other_method(&request.method, "GET")),
     };
     let hub = find(hubs, id)?;
     match (path, &request.method) {
@@ -27,6 +27,10 @@ pub(super) async fn answer(hubs: &Hubs, request: &AdminRequest, path: &[&str]) -
         (["subscriptions", number], &Method::GET) => subscription(&hub, request, number).await,
         (["dead-letters"], &Method::GET) => dead_letters(&hub, request).await,
         (["replay"], &Method::POST) => replay(&hub, request).await,
+        (["subscriptions"] | ["subscriptions", _] | ["dead-letters"], method) => {
+            Ok(answer::other_method(method, "GET"))
+        }
+        (["replay"], method) => Ok(answer::other_method(method, "POST")),
         _ => Ok(no_such_path()),
     }
 }

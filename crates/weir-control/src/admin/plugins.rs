@@ -13,7 +13,7 @@ pub(super) fn answer(registry: Registry, method: &Method, path: &[&str], query: 
     let is_read = *method == Method::GET;
     match path {
         ["reload"] => reload(method),
-        _ if !is_read => answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": "not found" })),
+        _ if !is_read => answer::other_method(method, "GET"),
         [] if query.is_true("all") => all(registry, query),
         [] => wrong("use `plugins?all=true`, `plugins/list` or `plugins/{name}`"),
         ["list"] => match query.get("subsystem").unwrap_or("http") {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::yield_now;
+use weir_plugin::suggest::closest;
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::{AdminContext, WantedChange};
@@ -19,7 +20,7 @@ use super::redact::redact;
 use super::references::{fault_of_id, id_text};
 use super::request::AdminRequest;
 use super::scopes::within;
-use crate::document::is_path_step;
+use crate::document::{RESOURCE_LISTS, is_path_step};
 use crate::stores::resources::{PendingResources, ResourceKey, ResourceView, RevisionRecord, StoredResource};
 use crate::stores::writes::{Plan, WriteReceipt};
 use crate::text::diagnostic::Diagnostic;
@@ -41,7 +42,9 @@ impl ResourceTarget {
     fn of(path: &[&str]) -> Refused<ResourceTarget> {
         let Some(kind) = path.first().and_then(|list| kinds::find(list)) else {
             let name = path.first().unwrap_or(&"");
-            let problem = json!({ "error_msg": format!("Unsupported resource type: {name}") });
+            let meant = closest(name, RESOURCE_LISTS.iter().copied()).map(|list| format!("; did you mean `{list}`?"));
+            let problem = format!("Unsupported resource type: {name}{}", meant.unwrap_or_default());
+            let problem = json!({ "error_msg": problem });
             return Err(Box::new(answer::json_of(StatusCode::NOT_FOUND, &problem)));
         };
         let joined = |parts: &[&str]| Some(parts.join("/")).filter(|text| !text.is_empty());

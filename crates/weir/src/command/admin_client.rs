@@ -108,6 +108,10 @@ impl AdminClient {
     /// # Errors
     /// What is wrong with the options.
     pub fn at(server: &str, options: &AdminAccess) -> Result<AdminClient, ExitCause> {
+        if !["http://", "https://", UNIX].iter().any(|scheme| server.starts_with(scheme)) {
+            let problem = "is not the address of an Admin API; write it as `http://127.0.0.1:9180`, or as `unix:PATH`";
+            return Err(ExitCause::local(format!("`{server}` {problem}")));
+        }
         let key = match &options.key_file {
             Some(path) => std::fs::read_to_string(path)
                 .map_err(|error| ExitCause::local(format!("{} cannot be read: {error}", path.display())))?,
