@@ -598,3 +598,17 @@ fn the_converted_file_is_written_where_the_option_says_and_a_fault_leaves_the_ol
     assert_eq!(status, Some(4), "{said}");
     assert!(said.contains("nowhere/weir.yaml: cannot be written"), "{said}");
 }
+
+#[test]
+fn a_format_that_is_wrong_or_without_a_converter_is_told() {
+    let directory = TempDir::new();
+    directory.write("nginx.conf", "http {\n  server {\n    listen 8080;\n    location / { return 204; }\n  }\n}\n");
+    let (status, said) = converted(&["caddy", "nginx.conf"], &directory);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("`weir convert nginx nginx.conf`"), "{said}");
+    for gateway in ["haproxy", "envoy"] {
+        let (status, said) = converted(&[gateway, "nginx.conf"], &directory);
+        assert_eq!(status, Some(2), "{said}");
+        assert!(said.contains("docs/guide/from-haproxy-and-envoy.md"), "{said}");
+    }
+}

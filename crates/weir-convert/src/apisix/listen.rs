@@ -62,11 +62,7 @@ fn addresses(settings: &mut NodeConversion, at: &DocumentValue, kind: AddressKin
         if is_quic && !kind.tls {
             settings.conversion.lost(item, "`enable_http3` without TLS: HTTP/3 needs an address of `ssl.listen`");
         }
-        if item.is_true("enable_http2", false) && !kind.tls {
-            let text =
-                "`enable_http2` without TLS: for HTTP/2 in the clear, add an address of its own with `h2c: true`";
-            settings.conversion.differs(item, text);
-        }
+        // `enable_http2` needs nothing: an address in the clear serves HTTP/2 to clients that begin with it.
     }
 }
 

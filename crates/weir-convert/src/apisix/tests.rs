@@ -133,8 +133,6 @@ plugin_attr:
             "16: not converted: `plugin_attr.prometheus`: metrics are at `/metrics` of the address `status`",
             "17: not converted: `plugin_attr.skywalking`: the attributes of plugins are options of the plugin, or \
              `plugin_metadata`",
-            "2: behaves differently: `enable_http2` without TLS: for HTTP/2 in the clear, add an address of its own with \
-             `h2c: true`",
         ]
     );
 }

@@ -153,10 +153,7 @@ pub fn listened(
         return None;
     }
     let address = ListenPlace::of(conversion, listen, Some(80))?;
-    if has("http2") && !is_tls && !has("ssl") {
-        let text = "for HTTP/2 without TLS, add an address of its own with `h2c: true`";
-        conversion.lost(&listen.place, format!("`{}`: {text}", listen.head()));
-    }
+    // `http2` needs nothing: an address serves HTTP/2 to clients that choose it by ALPN, or begin with it in the clear.
     let is_tls = is_tls || has("ssl");
     addresses.add(ListenSettingItem {
         tls: is_tls,

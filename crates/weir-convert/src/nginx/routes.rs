@@ -55,8 +55,11 @@ pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &
     regions.iter_mut().for_each(|region| region.priority *= step);
     let top = regions.iter().map(|region| region.priority).max().unwrap_or(0) + step;
     let own: Vec<String> = regions.iter().flat_map(|region| region.uris.iter().cloned()).collect();
-    let everywhere = with_all(&[own, uncovered.clone()].concat());
+    let known = with_all(&[own, uncovered.clone()].concat());
     let early = early_directives(scope).count() as i64;
+    // Also the paths for which redirects are added below.
+    let slashes = regions.iter().filter_map(|region| redirected(&region.location, &known)).map(str::to_owned);
+    let everywhere = with_all(&[known.clone(), slashes.collect()].concat());
     if let Some(returns) = early_answers(conversion, scope, selector, (&everywhere, top + early)) {
         let plugins = rewrite::returned(conversion, scope, returns, None);
         let uris = with_all(&selector.elsewhere);
@@ -64,7 +67,7 @@ pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &
     }
     for region in &regions {
         convert_location(conversion, selector, region, step);
-        with_slash(conversion, selector, region, &everywhere);
+        with_slash(conversion, selector, region, &known);
     }
     let is_for_all = regions.iter().any(|region| region.priority == 0 && region.uris[0] == "/*");
     if !is_for_all && (!selector.hosts.is_empty() || selector.priority > 0) {
@@ -231,13 +234,16 @@ fn without_slash<'a>(location: &'a Location) -> Option<&'a str> {
     path.strip_suffix('/').filter(|without| !without.is_empty() && is_proxied)
 }
 
+/// The same, if no route has it.
+fn redirected<'a>(location: &'a Location, known: &[String]) -> Option<&'a str> {
+    let is_taken = |path: &str| known.iter().any(|uri| uri == path || uri.strip_suffix('*') == Some(path));
+    without_slash(location).filter(|without| !is_taken(without))
+}
+
 /// Adds nginx's redirect for the path of a proxied location without its final slash.
 fn with_slash(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, known: &[String]) {
     let Region { location, .. } = region;
-    let Some(without) = without_slash(location) else { return };
-    if known.iter().any(|uri| uri == without || uri.strip_suffix('*') == Some(without)) {
-        return;
-    }
+    let Some(without) = redirected(location, known) else { return };
     let uri = Yaml::text(format!("{without}/$is_args$args"));
     let mut plugins = policies::added_fields(conversion, &location.scope);
     plugins.push(("redirect".to_owned(), Yaml::map([("uri", uri), ("ret_code", Yaml::Integer(301))])));
@@ -270,8 +276,9 @@ fn handled(
     }
     let Some(pass) = own("proxy_pass").or_else(|| own("grpc_pass")) else {
         let text = format!(
-            "`location {}`: static files are not served; the route answers with {}",
+            "`location {}`: {}; the route answers with {}",
             directive.arguments.join(" "),
+            content_of(directive),
             if is_closed { 503 } else { 404 }
         );
         conversion.lost(&directive.place, text);
@@ -281,6 +288,20 @@ fn handled(
         return (plugins, Vec::new());
     };
     proxied(conversion, location, pass, plugins, directive.children().iter().collect())
+}
+
+/// Why what a location without an upstream of HTTP answers is not there.
+fn content_of(location: &Directive) -> &'static str {
+    const OTHERS: [(&str, &str); 6] = [
+        ("stub_status", "metrics are at the address `status`"),
+        ("fastcgi_pass", "FastCGI is not spoken"),
+        ("uwsgi_pass", "uwsgi is not spoken"),
+        ("scgi_pass", "SCGI is not spoken"),
+        ("memcached_pass", "the protocol of memcached is not spoken"),
+        ("content_by_lua", "Lua does not run here"),
+    ];
+    let has = |name: &str| location.children().iter().any(|child| child.name.starts_with(name));
+    OTHERS.iter().find(|(name, _)| has(name)).map_or("static files are not served", |(_, text)| text)
 }
 
 /// The plugins and the upstream of a location whose requests are all answered by a named location, since there are no files.

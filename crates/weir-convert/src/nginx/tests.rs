@@ -666,8 +666,6 @@ server {
             "1: not converted: `log_format timed`: Weir has no variable `$pipe`".to_owned(),
             "2: not converted: `set_real_ip_from lb.example`: only addresses and networks are trusted".to_owned(),
             "2: not converted: `resolver dns.example`: write the addresses of the DNS servers".to_owned(),
-            "4: not converted: `listen 80 http2`: for HTTP/2 without TLS, add an address of its own with `h2c: true`"
-                .to_owned(),
             format!("7: not converted: `proxy_set_header Content-Length `: {own}"),
             format!("8: not converted: `add_header Connection close`: {own}"),
             format!("9: not converted: `proxy_hide_header Transfer-Encoding`: {own}"),
@@ -704,4 +702,25 @@ fn empty_segments_are_removed_where_an_expression_changes_the_path() {
     let count = |text: &str| converted(text).yaml().matches("merge_slashes: true").count();
     assert_eq!(count(text), 2, "{}", converted(text).yaml());
     assert_eq!(count(&text.replace("server {", "server { merge_slashes off;")), 0);
+}
+
+#[test]
+fn an_if_of_a_server_holds_for_the_redirects_that_are_added() {
+    let text = "server { listen 80; if ($http_x_block) { return 403; } location /app/ { proxy_pass http://a; } location / { \
+                proxy_pass http://a; } }";
+    let yaml = converted(text).yaml();
+    let route = yaml.split("- id: ").find(|route| route.starts_with("if-")).unwrap_or_default();
+    assert!(route.contains("uris: [/*, /app/*, /app]"), "{yaml}");
+    assert!(yaml.contains("uri: /app\n"), "the redirect: {yaml}");
+}
+
+#[test]
+fn a_location_without_files_is_not_told_to_have_some() {
+    let text =
+        "server { listen 80; location /status { stub_status; } location /php/ { fastcgi_pass 127.0.0.1:9000; } }";
+    let told = findings(text);
+    for says in ["`location /status`: metrics are at the address `status`", "`location /php/`: FastCGI is not spoken"] {
+        assert!(told.iter().any(|told| told.contains(says)), "{told:?}");
+    }
+    assert!(!told.iter().any(|told| told.contains("static files")), "{told:?}");
 }

@@ -54,6 +54,19 @@ enum Dialect {
     Ingress,
 }
 
+/// The gateways that a guide tells of in place of a converter.
+const WITHOUT_CONVERTER: [&str; 2] = ["haproxy", "envoy"];
+
+/// Whether a text is a configuration of nginx: it has one of its blocks, and ends directives as a Caddyfile never does.
+fn is_of_nginx(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    let is_block = |line: &str| {
+        let word = line.strip_suffix('{').map(str::trim_end);
+        word.is_some_and(|word| matches!(word, "events" | "http" | "server" | "stream"))
+    };
+    lines.clone().any(is_block) && lines.any(|line| line.ends_with(';'))
+}
+
 /// Parses the format. If a file name stands in its place, the error shows the command with a format before the file name.
 #[derive(Clone)]
 struct DialectParser;
@@ -65,6 +78,10 @@ impl TypedValueParser for DialectParser {
         let formats = EnumValueParser::<Dialect>::new();
         formats.parse_ref(command, argument, value).map_err(|error| {
             let name = value.to_string_lossy();
+            if WITHOUT_CONVERTER.contains(&&*name.to_lowercase()) {
+                let problem = format!("there is no converter for `{name}`; docs/guide/from-haproxy-and-envoy.md shows how to write the same\n");
+                return clap::Error::raw(ErrorKind::InvalidValue, problem).with_cmd(command);
+            }
             if !name.contains(['.', '/']) && !Path::new(value).exists() {
                 return error;
             }
@@ -96,6 +113,12 @@ impl ConvertCommand {
                     return ExitFailure::Configuration.into();
                 }
             }
+        }
+        if let (Dialect::Caddy, [(name, text), ..]) = (self.from, &*texts)
+            && is_of_nginx(text)
+        {
+            say!("{name}: is a configuration of nginx; convert it by `weir convert nginx {name}`");
+            return ExitFailure::Configuration.into();
         }
         let converted = match self.convert(&texts) {
             Ok(converted) => converted,

@@ -43,6 +43,13 @@ impl RecordsCommand {
     }
 
     fn unreadable(&self, error: &io::Error) -> ExitCode {
+        if error.kind() == io::ErrorKind::NotFound && self.directory.is_dir() {
+            say!(
+                "{}: holds no log records; loggers with `spool` write them below the `data_dir` of their node",
+                self.directory.display()
+            );
+            return ExitFailure::System.into();
+        }
         say!("{}: {error}; give the `data_dir` of a node", self.directory.display());
         ExitFailure::System.into()
     }
