@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use weir_testkit::{DEADLINE, Signal, TempDir, eventually};
+use weir_testkit::{Authority, DEADLINE, Signal, TempDir, eventually};
 
 use crate::load::{origin, routes};
 use crate::weir;
@@ -76,6 +76,9 @@ fn check_reads_directories_and_standard_input() {
     let directory = place.path().to_str().expect("ASCII");
     ends(&["check", directory], 1, "a.yaml is valid");
     ends(&["check", directory], 1, "below/b.yml is not valid: 1 fault");
+    place.write(".c.yaml", "lisen: []\n");
+    let checked = run(&["check", directory]);
+    assert!(!String::from_utf8_lossy(&checked.stderr).contains(".c.yaml"), "{checked:?}");
     let empty = TempDir::new();
     ends(&["check", empty.path().to_str().expect("ASCII")], 1, "no file to check");
     for (text, code, says) in [(FILE, 0, "standard input is valid"), ("lisen: []\n", 1, "standard input:1:1: lisen:")] {
@@ -87,6 +90,29 @@ fn check_reads_directories_and_standard_input() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(code) && said.contains(says), "{said}");
     }
+}
+
+#[test]
+fn check_of_the_file_of_a_controller_reads_the_files_that_it_names() {
+    let place = TempDir::new();
+    let authority = Authority::of_tests();
+    let (own, other) = (authority.identity(&["controller"]), authority.identity(&["other"]));
+    for (name, content) in
+        [("a.crt", &own.certificate), ("a.key", &own.key), ("b.key", &other.key), ("ca.crt", &authority.certificate)]
+    {
+        place.write(name, content);
+    }
+    place.write("kubeconfig", "");
+    let check = |key: &str, kubeconfig: &str, code: i32, says: &str| {
+        let tls = format!("tls: {{ cert: a.crt, key: {key}, ca: ca.crt }}");
+        let file =
+            place.write("k.yaml", format!("controller: {{ kubernetes: {{ kubeconfig: {kubeconfig} }}, {tls} }}\n"));
+        ends(&["check", file.to_str().expect("ASCII")], code, says);
+    };
+    check("a.key", "kubeconfig", 0, "k.yaml is valid");
+    check("b.key", "kubeconfig", 1, "k.yaml:1:60: controller.tls: `b.key` ");
+    check("b.key", "kubeconfig", 1, "is not the key of this certificate");
+    check("a.key", "none", 1, "controller.kubernetes.kubeconfig: the file `none` cannot be read: No such file");
 }
 
 /// The advice must not open a door: to leave out what was to ask for a token.
@@ -231,6 +257,98 @@ fn explain_names_the_upstream_and_the_path_with_another_last_slash() {
         assert!(told(path).starts_with(&format!("{missed} {near}")), "{path}: {}", told(path));
     }
     assert_eq!(told("/c"), "No route matches; the answer is 404.\n");
+}
+
+#[test]
+fn explain_says_what_a_request_over_tls_meets_before_its_route() {
+    let place = TempDir::new();
+    let authority = Authority::of_tests();
+    let files = |name: &str| {
+        let identity = authority.identity(&[name]);
+        place.write(&format!("{name}.pem"), identity.certificate);
+        place.write(&format!("{name}.key"), identity.key);
+        format!("cert: {name}.pem, key: {name}.key")
+    };
+    let (shop, bank) = (files("shop.test"), files("bank.test"));
+    place.write("ca.pem", &*authority.certificate);
+    let file = place.write(
+        "good.yaml",
+        format!(
+            "{FILE_HEAD}ssls:\n- {{ sni: shop.test, {shop} }}\n- {{ sni: bank.test, {bank}, client: {{ ca: ca.pem }} }}\n\
+             routes: [{{ uri: /*, plugins: {{}} }}]\n"
+        ),
+    );
+    let file = file.to_str().expect("ASCII");
+    let told = |arguments: &[&str]| {
+        let output = run(&[&["explain", file, "GET"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("chosen"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        said.lines().next().unwrap_or_default().to_owned()
+    };
+    for (arguments, first) in [
+        (&["https://shop.test/"][..], "Routes whose path matches:"),
+        (&["http://none.test/"][..], "Routes whose path matches:"),
+        (&["https://none.test/"][..], "No entry of `ssls` has a certificate for the server name `none.test`"),
+        (
+            &["https://127.0.0.1/", "-H", "Host: shop.test"][..],
+            "No entry of `ssls` has a certificate for the server name `*`",
+        ),
+        (
+            &["https://shop.test/", "--sni", "none.test"][..],
+            "No entry of `ssls` has a certificate for the server name `none.test`",
+        ),
+        (&["https://none.test/", "--sni", "shop.test"][..], "Routes whose path matches:"),
+        (&["https://bank.test/"][..], "The client needs a certificate of its own"),
+        (
+            &["https://bank.test/", "--sni", "shop.test"][..],
+            "The answer is 421: the handshake named `shop.test`, and the request is for `bank.test`",
+        ),
+    ] {
+        let said = told(arguments);
+        assert!(said.starts_with(first), "{arguments:?}: {said}");
+    }
+    ends(&["explain", file, "GET", "http://a/", "--sni", "b"], 1, "write the URL with `https://`");
+}
+
+#[test]
+fn explain_says_which_plugins_are_not_reached() {
+    let place = TempDir::new();
+    let limit = "limit-count: { count: 2, time_window: 60 }";
+    for (answering, is_told) in [
+        ("mocking: { response_example: a }", true),
+        ("mocking: { response_example: a, delay: 1 }", true),
+        ("redirect: { uri: /b }", true),
+        ("fault-injection: { abort: { http_status: 503 } }", true),
+        ("fault-injection: { delay: { duration: 1 }, abort: { http_status: 503 } }", true),
+        ("fault-injection: { abort: { http_status: 503, percentage: 50 } }", false),
+        ("mocking: { response_example: a, _meta: { filter: [[uri, '==', /b]] } }", false),
+        ("redirect: { http_to_https: true }", false),
+    ] {
+        let routes = format!("routes: [{{ uri: /*, plugins: {{ {answering}, {limit}, key-auth: {{}} }} }}]\n");
+        let file = place.write("good.yaml", format!("{FILE_HEAD}{routes}"));
+        let output = run(&["explain", file.to_str().expect("ASCII"), "/a"]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = |name: &str| said.lines().find(|line| line.contains(name)).unwrap_or_default();
+        assert_eq!(line(" limit-count ").contains("(not reached by requests: `"), is_told, "{answering}: {said}");
+        let name = answering.split(':').next().unwrap_or_default();
+        assert!(!line(&format!(" {name} ")).contains("not reached"), "{answering}: {said}");
+    }
+}
+
+#[test]
+fn explain_says_how_a_method_and_a_path_are_written() {
+    let place = TempDir::new();
+    let file = place.write("good.yaml", FILE);
+    let file = file.to_str().expect("ASCII");
+    ends(&["explain", file, "get", "/x"], 1, "methods are in capital letters: `GET`");
+    ends(&["explain", file, "orders"], 1, "write `/orders` or `http://orders/`");
+}
+
+#[test]
+fn records_of_a_directory_without_records_are_told_apart_from_no_directory() {
+    let place = TempDir::new();
+    ends(&["records", place.path().to_str().expect("ASCII")], 4, "holds no log records");
+    ends(&["records", place.join("none").to_str().expect("ASCII")], 4, "give the `data_dir` of a node");
 }
 
 #[test]

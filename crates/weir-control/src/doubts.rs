@@ -5,6 +5,7 @@ mod bodies;
 mod consumers;
 mod plugin_list;
 mod routes;
+mod stream_routes;
 mod streams;
 mod transcoding;
 mod uris;
@@ -40,7 +41,8 @@ pub(crate) fn about_document(document: &Document, registry: &Registry) -> Vec<Di
     consumers::without_credentials(&found, registry);
     consumers::admitted_nowhere(&found, registry);
     plugin_list::without_a_plugin(&found, registry);
-    found.list.into_diagnostics()
+    stream_routes::without_a_listener(&found);
+    document.read_warnings.iter().cloned().chain(found.list.into_diagnostics()).collect()
 }
 
 /// The findings about these resources of a store, given by list and id, that are told without the others. The cost depends on their

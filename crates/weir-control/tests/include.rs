@@ -98,7 +98,7 @@ fn faults_are_told_in_the_lines_of_their_own_file() {
 #[test]
 fn invalid_include_is_refused_with_its_place() {
     let place = TempDir::new();
-    let include = |entry: &str| ("weir.yaml", format!("listen: []\ninclude:\n- {entry}\n"));
+    let include = |entry: &str| ("weir.yaml", format!("routes: []\ninclude:\n- {entry}\n"));
     let refused = |entry: &str, says: &[&str]| {
         let (name, text) = include(entry);
         write(&place, &[(name, &text)]);
@@ -161,4 +161,41 @@ fn a_text_that_is_no_file_includes_nothing() {
         faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["text:1:10: include: files cannot be included here; write the resources themselves"]
     );
+}
+
+#[test]
+fn an_id_that_is_taken_hides_no_other_fault() {
+    let place = TempDir::new();
+    let routes = "routes:\n- { id: a, uri: q, plugins: {} }\n- { id: b, uri: /b, upstream_id: none }\n";
+    write(
+        &place,
+        &[
+            (
+                "weir.yaml",
+                "include: more.yaml\nroutes: [{ id: a, uri: /a, plugins: {} }]\nconsumers: [{ username: j }]\n",
+            ),
+            ("more.yaml", &format!("{routes}consumers: [{{ username: j, plugins: {{ none: {{}} }} }}]\n")),
+        ],
+    );
+    let found = found(&place);
+    for says in [
+        "more.yaml:2:3: routes[0]: the id `a` is already in use; weir.yaml:2:10 has this id",
+        "more.yaml:4:13: consumers[0]: the id `j` is already in use; weir.yaml:3:13 has this id",
+        "more.yaml:2:17: routes[0].uri: ",
+    ] {
+        assert_eq!(found.iter().filter(|found| found.starts_with(says)).count(), 1, "{says}: {found:?}");
+    }
+    assert!(!found.iter().any(|found| found.contains("again_")), "{found:?}");
+}
+
+#[test]
+fn a_pattern_that_no_file_has_is_a_warning() {
+    let place = TempDir::new();
+    write(&place, &[("routes/.a.yaml", "routes: []\n"), ("routes/b.yaml", "routes: []\n")]);
+    for (include, warns) in [("routes/*.txt", true), ("routes/?.yaml", false), ("routes", false)] {
+        write(&place, &[("weir.yaml", &format!("routes: []\ninclude: [\"{include}\"]\n"))]);
+        let found = found(&place);
+        let says = format!("weir.yaml:2:11: include: no file is at `{include}`");
+        assert_eq!(found.iter().any(|found| found.starts_with(&says)), warns, "{found:?}");
+    }
 }

@@ -156,6 +156,8 @@ pub struct Document {
     pub read_at: SystemTime,
     /// The faults that were found without knowledge of the plugins.
     pub faults: Vec<Diagnostic>,
+    /// What was found while the texts were read, and is no fault.
+    pub read_warnings: Vec<Diagnostic>,
     /// The references that may stand in place of values of options.
     kept: KeptReferences,
     /// The references that were replaced by their values, so that messages do not quote these.

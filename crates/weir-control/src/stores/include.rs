@@ -117,6 +117,11 @@ impl<'a> IncludeReader<'a> {
         };
         self.seen.append(found.seen);
         self.entries_left = found.entries_left;
+        if found.files.is_empty() {
+            let problem = format!("no file is at `{shown}`; names that begin with a dot do not count");
+            let fault = Diagnostic::at_place(from.name, from.place, problem).advise("correct the path, or remove it");
+            self.found.warnings.push(Diagnostic { path: "include".to_owned(), ..fault });
+        }
         found.files.into_iter().for_each(|(path, real)| self.read_file(from, &path, real));
     }
 

@@ -26,6 +26,15 @@ pub struct IncludedFile {
 pub struct IncludedFiles {
     pub files: Vec<IncludedFile>,
     pub faults: Vec<Diagnostic>,
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// The faults of texts that were merged.
+#[derive(Debug)]
+pub(crate) struct MergeFaults {
+    pub faults: Vec<Diagnostic>,
+    /// Whether all resources are in the merged tree nevertheless.
+    pub is_complete: bool,
 }
 
 /// Reads the files that the value of `include` names.
@@ -50,24 +59,24 @@ struct IncludedText {
 
 impl DocumentText {
     /// Adds the items of the files to the tree of the main text. Also returns the faults found by that.
-    pub fn merge(main: SourceText, tree: &mut TreeNode, files: Vec<IncludedFile>) -> (DocumentText, Vec<Diagnostic>) {
-        let mut merger = Merger { known: HashMap::new(), faults: Vec::new() };
+    pub fn merge(main: SourceText, tree: &mut TreeNode, files: Vec<IncludedFile>) -> (DocumentText, MergeFaults) {
+        let mut merger = Merger { known: HashMap::new(), faults: Vec::new(), is_complete: true };
         let mut text = DocumentText { included: Vec::new(), main };
         if files.is_empty() {
-            return (text, Vec::new());
+            return (text, merger.into_faults());
         }
         merger.note_ids(text.main.source(), tree, 0);
         let mut lines = text.main.lines();
         for IncludedFile { name, text: own, tree: mut added } in files {
             merger.check(&name, &added);
             shift(&mut added, lines);
-            merger.note_ids(&name, &added, lines);
+            merger.note_ids(&name, &mut added, lines);
             let items_before = append(tree, added);
             let lines_before = lines;
             lines = lines.saturating_add(own.lines());
             text.included.push(IncludedText { name, text: own, lines_before, items_before });
         }
-        (text, merger.faults)
+        (text, merger.into_faults())
     }
 
     /// The merged tree, with the position of every value.
@@ -221,9 +230,14 @@ struct Merger {
     /// The file and position of each resource, by list and id.
     known: HashMap<ListAndId, FileAndPlace>,
     faults: Vec<Diagnostic>,
+    is_complete: bool,
 }
 
 impl Merger {
+    fn into_faults(self) -> MergeFaults {
+        MergeFaults { faults: self.faults, is_complete: self.is_complete }
+    }
+
     fn report(&mut self, source: &Arc<str>, path: String, place: TextPosition, problem: String, advice: String) {
         let fault = Diagnostic::at_place(source, place, problem).advise(advice);
         self.faults.push(Diagnostic { path, ..fault });
@@ -243,6 +257,7 @@ impl Merger {
     /// Reports content that is not allowed in an included file.
     fn check(&mut self, name: &Arc<str>, tree: &TreeNode) {
         let NodeKind::Map(entries) = &tree.kind else {
+            self.is_complete = false;
             let problem = "expected a map with lists of resources".to_owned();
             return self.report(name, String::new(), tree.place, problem, "write as `routes: [...]`".to_owned());
         };
@@ -253,27 +268,43 @@ impl Merger {
                 let advice = "move settings of the node to the file that `weir` is started with".to_owned();
                 self.report(name, key.to_string(), *key_place, problem, advice);
             } else if !matches!(value.kind, NodeKind::List(_) | NodeKind::Null) {
+                self.is_complete = false;
                 let problem = "expected a list".to_owned();
                 self.report(name, key.to_string(), value.place, problem, format!("write as `{key}: [...]`"));
             }
         }
     }
 
-    /// Reports ids that occur twice, in one file or in two.
-    fn note_ids(&mut self, name: &Arc<str>, tree: &TreeNode, lines_before: u32) {
-        let NodeKind::Map(entries) = &tree.kind else { return };
-        for MapEntry { key: list, value, .. } in entries.iter().filter(|entry| is_list_of_resources(&entry.key)) {
-            let NodeKind::List(items) = &value.kind else { continue };
-            for (index, item) in items.iter().enumerate() {
+    /// Reports ids that occur twice, in one file or in two, and puts others in their place: the faults of such resources are told as well,
+    /// and this one is told once.
+    fn note_ids(&mut self, name: &Arc<str>, tree: &mut TreeNode, lines_before: u32) {
+        let NodeKind::Map(entries) = &mut tree.kind else { return };
+        for MapEntry { key: list, value, .. } in entries.iter_mut().filter(|entry| is_list_of_resources(&entry.key)) {
+            let NodeKind::List(items) = &mut value.kind else { continue };
+            for (index, item) in items.iter_mut().enumerate() {
                 let Some(id) = id_of(item) else { continue };
                 let place = TextPosition { line: item.place.line - lines_before, ..item.place };
                 let Some((other, at)) = self.first_of(list, &id, (name, place)) else { continue };
                 let problem = format!("the id `{}` is already in use", shortened(&id));
                 let advice = format!("{other}:{}:{} has this id; choose another id", at.line, at.column);
                 self.report(name, format!("{list}[{index}]"), place, problem, advice);
+                rename(item, self.faults.len());
             }
         }
     }
+}
+
+/// Gives a resource another id of the same form.
+fn rename(item: &mut TreeNode, number: usize) {
+    let NodeKind::Map(entries) = &mut item.kind else { return };
+    let key = if entries.iter().any(|entry| &*entry.key == "username") { "username" } else { "id" };
+    let Some(entry) = entries.iter_mut().find(|entry| &*entry.key == key) else { return };
+    let kept = match &entry.value.kind {
+        // The kind of a secret manager.
+        NodeKind::Text(id) => id.rsplit_once('/').map(|(kind, _)| format!("{kind}/")),
+        _ => None,
+    };
+    entry.value.kind = NodeKind::Text(format!("{}again_{number}", kept.unwrap_or_default()).into());
 }
 
 /// The id of a resource, or its `username`, if present.
@@ -290,7 +321,7 @@ fn id_of(item: &TreeNode) -> Option<Box<str>> {
 pub(crate) fn refuse_files(source: &Arc<str>, include: &TreeNode) -> IncludedFiles {
     let fault = Diagnostic::at_place(source, include.place, "files cannot be included here");
     let fault = Diagnostic { path: "include".to_owned(), ..fault.advise("write the resources themselves") };
-    IncludedFiles { files: Vec::new(), faults: vec![fault] }
+    IncludedFiles { faults: vec![fault], ..IncludedFiles::default() }
 }
 
 impl IncludedFile {

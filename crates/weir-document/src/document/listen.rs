@@ -49,11 +49,12 @@ impl Listen {
     /// Whether one of them is for every address of the port, so that the other one cannot be opened.
     fn is_within(&self, other: &Listen) -> bool {
         let [one, two] = [self, other].map(|listen| listen.address.socket_addr());
-        let covers = |all: SocketAddr, one: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
-        one.port() != 0
-            && one.port() == two.port()
-            && (covers(one, two) || covers(two, one))
-            && self.shared_transport(other).is_some()
+        have_one_port(one, two) && one != two && self.shared_transport(other).is_some()
+    }
+
+    /// Whether another listener for TCP cannot be opened at this address.
+    pub(super) fn takes(&self, address: SocketAddr) -> bool {
+        self.uses(Transport::Tcp) && have_one_port(self.address.socket_addr(), address)
     }
 
     fn shared_transport(&self, other: &Listen) -> Option<Transport> {
@@ -63,6 +64,12 @@ impl Listen {
     fn uses(&self, transport: Transport) -> bool {
         self.settings.protocol.transport() == transport || self.http3 && transport == Transport::Udp
     }
+}
+
+/// Whether two addresses are the same, or one of them is for every address of the port of the other one. Port 0 is a different one each time.
+pub(super) fn have_one_port(one: SocketAddr, two: SocketAddr) -> bool {
+    let covers = |all: SocketAddr, one: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    one.port() != 0 && one.port() == two.port() && (one == two || covers(one, two) || covers(two, one))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

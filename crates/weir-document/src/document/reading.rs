@@ -74,6 +74,7 @@ impl Document {
             faults: Vec::new(),
             kept: KeptReferences::None,
             resolved: ResolvedTexts::default(),
+            read_warnings: Vec::new(),
             positions: TextPositions::of(tree),
         }
     }

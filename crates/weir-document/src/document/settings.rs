@@ -14,10 +14,11 @@ use weir_gateway::snapshot::{ClientSettings, ListenerProtocol};
 
 use super::access_log::AccessLogSpec;
 use super::acme::AcmeSpec;
-use super::admin::{ADMIN, AdminSettings};
+use super::admin::{ADMIN, AdminAddress, AdminSettings};
 use super::certificate::Pem;
 use super::controller::ServedClusterSettings;
 use super::data_encryption::DataEncryption;
+use super::kinds;
 use super::listen::{self, Listen};
 use super::listener::AllowedAddresses;
 use super::otlp_metrics::OtlpMetricsSettings;
@@ -179,7 +180,7 @@ pub(super) fn enabled_plugins(fields: &MapReader) -> Option<HashSet<Box<str>>> {
 pub(super) fn read(fields: &MapReader) -> NodeSettings {
     let clients = clients::read(fields);
     let store = store(fields);
-    NodeSettings {
+    let settings = NodeSettings {
         listen: listen(fields, &clients),
         clients,
         worker_processes: fields.read(&NODE.worker_processes).flatten(),
@@ -212,6 +213,35 @@ pub(super) fn read(fields: &MapReader) -> NodeSettings {
         },
         otlp_metrics: fields.read(&NODE.otlp_metrics),
         wasm: fields.read(&NODE.wasm).unwrap_or_default(),
+    };
+    refuse_taken_addresses(fields, &settings);
+    settings
+}
+
+/// Reports addresses beside `listen` at which the node listens already. A controller serves no clients at `listen`.
+fn refuse_taken_addresses(fields: &MapReader, settings: &NodeSettings) {
+    let admin = settings.admin.as_ref().and_then(|admin| match &admin.listen {
+        AdminAddress::Tcp(address) => Some((*address, fields.get(&NODE.admin)?)),
+        AdminAddress::Unix(_) => None,
+    });
+    let controller = settings.controller.as_ref();
+    let controller = controller.and_then(|controller| Some((controller.listen, fields.get(&NODE.controller)?)));
+    // The default of `status` is taken by an address of `listen`.
+    let status_at = fields.get(&NODE.status).or_else(|| fields.get(&NODE.listen));
+    let status = settings.status.zip(status_at);
+    let listen: &[Listen] = if controller.is_some() { &[] } else { &settings.listen };
+    let mut taken: Vec<SocketAddr> = Vec::new();
+    for (address, at) in [admin, controller, status].into_iter().flatten() {
+        let is_taken = listen.iter().any(|listen| listen.takes(address))
+            || taken.iter().any(|other| listen::have_one_port(*other, address));
+        taken.push(address);
+        if is_taken {
+            let (problem, advice) = (format!("this node listens at {address} already"), "choose another port");
+            match at.node().entry("listen") {
+                Some(entry) => at.below(entry).report_advising(problem, advice),
+                None => at.report_advising(problem, advice),
+            }
+        }
     }
 }
 
@@ -270,6 +300,15 @@ fn controller(fields: &MapReader) -> Option<ServedClusterSettings> {
             "is of a controller, and `store` and `admin` are of a node",
             "give the controller a file of its own: `weir controller -c FILE`",
         );
+    }
+    let of_traffic = |name: &&str| *name == NODE.listen.name() || kinds::find(name).is_some();
+    for name in fields.names().filter(of_traffic) {
+        if let Some(found) = fields.find(name) {
+            found.report_advising(
+                "has no effect: a file with `controller` serves no traffic",
+                "remove it, or move it to the file of a node",
+            );
+        }
     }
     fields.read(&NODE.controller)
 }

@@ -55,7 +55,7 @@ impl WrittenDocument {
     /// Like [`WrittenDocument::parse`], for a text that may include other files; `read` reads them.
     ///
     /// # Errors
-    /// If the text is not valid YAML. If the included files have faults, the document contains only these faults.
+    /// If the text is not valid YAML. If included files cannot be read, the document contains only these faults.
     pub fn parse_including(
         source: &str,
         text: &str,
@@ -67,18 +67,20 @@ impl WrittenDocument {
         let text = SourceText::new(&source, text, lookup, limits)?;
         let Parsed { mut tree, faults } = text.parse()?;
         let include = settings::include(&tree).map(|entry| (entry.key_place, read(&entry.value)));
-        let (place, IncludedFiles { files, faults: mut of_files }) = include.unwrap_or_default();
+        let (place, IncludedFiles { files, faults: of_files, warnings }) = include.unwrap_or_default();
         let mut lists = resources_in(&tree);
         lists.extend(place.known().then_some(("include", place)));
         let (text, of_merge) = DocumentText::merge(text, &mut tree, files);
-        of_files.extend(of_merge);
-        if !of_files.is_empty() {
-            // With an incomplete tree, other checks would report missing resources, so the document stays empty.
+        let is_complete = of_files.is_empty() && of_merge.is_complete;
+        let of_files = of_files.into_iter().chain(of_merge.faults);
+        if !is_complete {
+            // Other checks would report missing resources, so the document stays empty.
             let nothing = TreeNode::unplaced(NodeKind::Map(Vec::new()));
-            return Ok(WrittenDocument::of_tree(source, nothing, of_files, lookup));
+            return Ok(WrittenDocument::of_tree(source, nothing, of_files.collect(), lookup));
         }
-        let mut written = WrittenDocument::of_tree(source, tree, faults, lookup);
+        let mut written = WrittenDocument::of_tree(source, tree, of_files.chain(faults).collect(), lookup);
         written.document.positions.text = Some(text);
+        written.document.read_warnings = warnings;
         written.document.refuse_two_places_for_resources(lists);
         Ok(written)
     }
@@ -143,7 +145,7 @@ impl WrittenDocument {
         let WrittenDocument { mut document, referring, with_references, .. } = self;
         let Some(mut tree) = with_references else { return document };
         let lists = document.store.is_some().then(|| document.take_lists(referring));
-        let Document { source, managers, kept, store, resolved, positions, .. } = document;
+        let Document { source, managers, kept, store, resolved, positions, read_warnings, .. } = document;
         let mut resolved = resolved.own;
         let find = |secret: &SecretReference| {
             let keeper = managers.iter().find(|manager| manager.id == secret.manager);
@@ -158,6 +160,7 @@ impl WrittenDocument {
         let mut document = Document::build(source, tree, lists.zip(store));
         document.kept = kept;
         document.positions.text = positions.text;
+        document.read_warnings = read_warnings;
         document.resolved.own = resolved;
         let faults = document.faults.drain(..).chain(faults).collect();
         document.set_faults(faults);

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::{fs, io};
 
 use clap::{Args, ValueEnum};
+use weir_control::Diagnostic;
 
 use crate::exit::{self, ExitFailure};
-use crate::node::PLUGINS;
+use crate::node::{PLUGINS, controller};
 use crate::say::say;
 use report::{CheckFinding, CheckSeverity, CheckedFile};
 use weir_telemetry::stderr;
@@ -18,7 +19,7 @@ use weir_telemetry::stderr;
 /// go to standard output. Host names are not looked up.
 #[derive(Debug, Args)]
 pub struct CheckCommand {
-    /// Configuration files; `-` is standard input, and a directory means every .yaml, .yml and .json file in it and below.
+    /// Configuration files; `-` is standard input, and a directory means every .yaml, .yml and .json file in it and below, without names that begin with a dot.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The output format.
@@ -78,7 +79,9 @@ pub(super) fn add_files(path: &Path, files: &mut Vec<PathBuf>) -> io::Result<()>
     }
     let mut entries = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     entries.sort();
-    for entry in entries {
+    // As for `include`. What Kubernetes mounts has each file twice, once below such a name.
+    let is_hidden = |entry: &PathBuf| entry.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    for entry in entries.into_iter().filter(|entry| !is_hidden(entry)) {
         let is_configuration =
             entry.extension().is_some_and(|name| ["yaml", "yml", "json"].iter().any(|own| name == *own));
         if is_configuration || entry.is_dir() {
@@ -94,12 +97,19 @@ fn check(file: &Path) -> CheckedFile {
     } else {
         (file.display().to_string(), weir_control::check_file(file, &PLUGINS))
     };
+    let of_files = of_controller(file);
     let (is_valid, severity, diagnostics) = match outcome {
+        Ok(_) if !of_files.is_empty() => (false, CheckSeverity::Error, of_files),
         Ok(warnings) => (true, CheckSeverity::Warning, warnings),
         Err(faults) => (false, CheckSeverity::Error, faults),
     };
     let findings = diagnostics.into_iter().map(|diagnostic| CheckFinding { severity, diagnostic }).collect();
     CheckedFile { name, is_valid, findings }
+}
+
+/// What is wrong with the files of a controller, if the file is that of one.
+fn of_controller(file: &Path) -> Vec<Diagnostic> {
+    if file == Path::new("-") { Vec::new() } else { controller::faults_of_files(file) }
 }
 
 fn say_lines(checked: &[CheckedFile], deny_warnings: bool) {

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
 use weir_control::document::ServedClusterSettings;
 use weir_control::stores::{ServedCluster, controller_name};
-use weir_control::{DocumentLoader, LoadedDocument};
+use weir_control::{Diagnostic, DocumentLoader, LoadedDocument};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
 use weir_telemetry::error_log;
@@ -120,6 +120,38 @@ impl ControllerNode {
             }
         })
     }
+}
+
+/// What `weir controller` would refuse in the files that a controller's file names. Nobody is asked.
+pub fn faults_of_files(file: &Path) -> Vec<Diagnostic> {
+    let Ok(loaded) = DocumentLoader::of_file_directly(file).read() else { return Vec::new() };
+    let document = &loaded.document;
+    let Some(controller) = &document.settings.controller else { return Vec::new() };
+    let beside = file.parent().unwrap_or(Path::new(""));
+    let fault = |path: &str, problem: String, advice: &str| {
+        let fault = Diagnostic::at_place(&document.source, document.place_at(path), problem).advise(advice);
+        Diagnostic { path: path.to_owned(), ..fault }
+    };
+    let mut faults = Vec::new();
+    if let Err(problem) = CertificateFiles::read(&controller.tls, beside) {
+        let problem = problem.trim_start_matches("controller.tls: ").to_owned();
+        faults.push(fault(
+            "controller.tls",
+            problem,
+            "name the certificate of this controller, its key, and the CA of the nodes",
+        ));
+    }
+    if let Some(name) = &controller.kubernetes.kubeconfig
+        && let Err(error) = std::fs::read(beside.join(&**name))
+    {
+        let problem = format!("the file `{name}` cannot be read: {error}");
+        faults.push(fault(
+            "controller.kubernetes.kubeconfig",
+            problem,
+            "correct the path, which starts at the directory of this file",
+        ));
+    }
+    faults
 }
 
 /// The file, which has been checked, and the settings of a controller in it.
