@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use weir_gateway::snapshot::Link;
 use weir_hub::{ConsumerGroups, HubSettings};
 use weir_plugin::Responder;
 
@@ -27,9 +28,11 @@ impl<'a> HubResponders<'a> {
         }
     }
 
-    /// The responder of a route that refers to a hub. A dangling reference is a fault.
-    pub(super) fn of(&self, compiler: &Compiler<'_>, route: &RouteSpec) -> Option<Arc<dyn Responder>> {
+    /// The responder of a route that refers to a hub. A dangling reference is a fault, and so is a plugin that needs an upstream;
+    /// `chain` has the plugins that see the requests.
+    pub(super) fn of(&self, compiler: &Compiler<'_>, route: &RouteSpec, chain: &[Link]) -> Option<Arc<dyn Responder>> {
         let index = compiler.referred(&route.origin, "hub_id", &route.hub_id, &self.by_id, "hubs")?;
+        compiler.refuse_hub_behind(&route.origin, chain);
         Some(Arc::clone(&self.responders[index]))
     }
 }

@@ -196,11 +196,8 @@ impl<'a> RouteCompiler<'a> {
         }
         let warnings = self.compiler.warnings.count();
         let (chain, own) = chains.of_route(written, &plugins);
-        let target = match self.hubs.of(self.compiler, written) {
-            Some(hub) => {
-                self.compiler.refuse_hub_behind(&written.origin, &chain.request);
-                Target::Responder(hub)
-            }
+        let target = match self.hubs.of(self.compiler, written, &chain.request) {
+            Some(hub) => Target::Responder(hub),
             None => upstream.map_or(Target::Nothing, Target::Upstream),
         };
         self.compiler.warn_of_missing_listeners(&written.origin, &written.listeners);
