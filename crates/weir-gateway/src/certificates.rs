@@ -20,7 +20,8 @@ impl Certificate {
         match &self.proof {
             None => Admission::Admitted,
             Some(_) if self.server.scope() != tls.proof => Admission::Misdirected,
-            Some(wanted) if tls.certificate.is_none() && !wanted.except.is_match(path) => Admission::Unproved,
+            Some(_) if tls.certificate.is_some() => Admission::Proved,
+            Some(wanted) if !wanted.except.is_match(path) => Admission::Unproved,
             Some(_) => Admission::Admitted,
         }
     }
@@ -181,8 +182,13 @@ impl Certificates {
             return admission(own);
         }
         let of_name = tls.server_name.as_deref().and_then(|name| self.own(name)).or(self.default);
-        let mut admissions = [self.governing_number(host), of_name].into_iter().flatten().map(admission);
-        admissions.find(|admission| *admission != Admission::Admitted).unwrap_or(Admission::Admitted)
+        let [of_host, of_name] =
+            [self.governing_number(host), of_name].map(|number| number.map_or(Admission::Admitted, admission));
+        // What the name in the handshake demanded proves nothing to another host.
+        match of_name {
+            Admission::Misdirected | Admission::Unproved if of_host.is_admitted() => of_name,
+            _ => of_host,
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -194,8 +200,16 @@ impl Certificates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Admitted,
+    /// The client has shown a certificate that is valid for this host.
+    Proved,
     /// The host needs client certificates of another scope than the server name of the connection.
     Misdirected,
     /// The client has shown no certificate.
     Unproved,
+}
+
+impl Admission {
+    fn is_admitted(self) -> bool {
+        matches!(self, Admission::Admitted | Admission::Proved)
+    }
 }

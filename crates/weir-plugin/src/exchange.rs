@@ -344,6 +344,9 @@ pub struct ClientFacts {
     pub trusted: bool,
     /// The client's connection uses TLS, which ends in the gateway.
     pub tls: bool,
+    /// The client's certificate was verified as the host of this request demands it of its clients. A certificate that only another
+    /// server name of this node demands does not count.
+    pub proved: bool,
     pub protocol: ClientProtocol,
     /// A number for the connection, unique in this process, and the number of this request on it (from 1).
     pub connection: u64,
@@ -355,7 +358,16 @@ impl ClientFacts {
     pub fn of_another_connection(self, connection: u64) -> ClientFacts {
         let ClientFacts { peer, local, .. } = self;
         let (addr, port, public_port) = (peer.ip(), peer.port(), local.port());
-        ClientFacts { addr, port, public_port, trusted: false, connection, connection_requests: 1, ..self }
+        ClientFacts {
+            addr,
+            port,
+            public_port,
+            trusted: false,
+            proved: false,
+            connection,
+            connection_requests: 1,
+            ..self
+        }
     }
 }
 
@@ -371,6 +383,7 @@ impl Default for ClientFacts {
             public_port: nowhere.port(),
             trusted: false,
             tls: false,
+            proved: false,
             protocol: ClientProtocol::Http,
             connection: 0,
             connection_requests: 0,

@@ -136,6 +136,7 @@ impl Accepted {
             public_port: self.local.port(),
             trusted: false,
             tls: self.tls.is_some(),
+            proved: false,
             protocol: weir_plugin::ClientProtocol::Http,
             connection: self.number,
             connection_requests: requests,

@@ -117,7 +117,7 @@ fn admit(snapshot: &Snapshot, exchange: &Exchange) -> Result<(), Stop> {
     let name = tls.server_name.as_deref().unwrap_or_default().as_bytes();
     let listener = snapshot.listeners.find(exchange.client.local, name).and_then(|found| found.id.as_deref());
     match snapshot.certificates.of_listener(listener).admit(name, b"", tls) {
-        Admission::Admitted => Ok(()),
+        Admission::Admitted | Admission::Proved => Ok(()),
         Admission::Misdirected | Admission::Unproved => Err(Stop::NoCertificate),
     }
 }
