@@ -10,7 +10,8 @@ pub struct Tls {
     /// The server name (SNI) of the client's hello, in lower case.
     pub server_name: Option<Box<str>>,
     pub resumed: bool,
-    /// The client's verified certificate, if one was requested and sent.
+    /// The client's verified certificate, if one was requested and sent. It was verified by the authorities of the server name in the
+    /// handshake; whether these count for the host of a request says [`ClientFacts::proved`](crate::ClientFacts::proved).
     pub certificate: Option<ClientCertificate>,
     /// A digest of the client-certificate requirements of the connection: equal for equal requirements, zero if there are none.
     pub proof: [u8; 32],
@@ -27,4 +28,15 @@ pub struct ClientCertificate {
     /// SHA-1 of the certificate, hexadecimal in lower case, as in nginx.
     pub fingerprint: Box<str>,
     pub pem: Box<str>,
+    /// Its alternative names by kind, as lists with commas, which no name contains: URIs, DNS names in lower case, and e-mail
+    /// addresses with their domain in lower case.
+    pub san_uri: Box<str>,
+    pub san_dns: Box<str>,
+    pub san_email: Box<str>,
+    /// The common name of the subject, if it has exactly one, and the certificate has no such alternative names; otherwise empty.
+    pub common_name: Box<str>,
+    /// SHA-256 of the certificate, hexadecimal in lower case.
+    pub sha256: Box<str>,
+    /// The last second of its validity, since 1970.
+    pub until: i64,
 }

@@ -180,6 +180,12 @@ variables! {
     TlsClientFingerprint = "ssl_client_fingerprint",
     /// The client's certificate as PEM.
     TlsClientCertificate = "ssl_client_raw_cert",
+    /// The URIs among the alternative names (SAN) of the client's certificate, such as a SPIFFE ID: a list. As a text, they are separated by commas. Names with a comma, a space or a control character are left out, and those after the 64th.
+    TlsClientSanUri = "ssl_client_san_uri",
+    /// The DNS names among the alternative names of the client's certificate, in lower case, likewise.
+    TlsClientSanDns = "ssl_client_san_dns",
+    /// The e-mail addresses among the alternative names of the client's certificate, with their domain in lower case, likewise.
+    TlsClientSanEmail = "ssl_client_san_email",
 
     // The outcome.
     /// The status sent to the client.

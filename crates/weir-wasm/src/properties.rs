@@ -111,8 +111,15 @@ fn of_connection(exchange: &Exchange, name: &[u8]) -> Option<Vec<u8>> {
         b"requested_server_name" => Some(tls?.server_name.as_deref()?.as_bytes().to_vec()),
         b"tls_version" => Some(tls?.version.into()),
         b"subject_peer_certificate" => Some(certificate?.subject.as_bytes().to_vec()),
+        b"uri_san_peer_certificate" => first(&certificate?.san_uri),
+        b"dns_san_peer_certificate" => first(&certificate?.san_dns),
         _ => None,
     }
+}
+
+/// The first name of a list.
+fn first(names: &str) -> Option<Vec<u8>> {
+    names.split(',').next().filter(|name| !name.is_empty()).map(|name| name.as_bytes().to_vec())
 }
 
 /// Path and query as they are forwarded.

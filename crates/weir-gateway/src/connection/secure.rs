@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use weir_net::handshake::{ACME_TLS, AcceptError, ClientHello, RequestedServer, accept_after, read_hello};
 use weir_net::quic::QuicHandshake;
 use weir_net::stream::Stream;
-use weir_net::tls::{CertificateDer, CertificateFacts, Scope, Server};
+use weir_net::tls::{CertificateDer, CertificateFacts, ClientNames, Scope, Server};
 use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;
@@ -150,13 +150,20 @@ fn tls_facts(stream: &Stream, proof: Scope) -> Tls {
 
 fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
     // The certificate was verified; fields that cannot be parsed stay empty.
-    let Ok(facts) = CertificateFacts::of(certificate) else { return ClientCertificate::default() };
+    let read = CertificateFacts::of(certificate).and_then(|facts| Ok((facts, ClientNames::of(certificate)?)));
+    let Ok((facts, names)) = read else { return ClientCertificate::default() };
     ClientCertificate {
         subject: facts.subject.into(),
         issuer: facts.issuer.into(),
         serial: facts.serial.into(),
         fingerprint: facts.fingerprint.into(),
         pem: facts.pem.into(),
+        san_uri: names.uris.join(",").into(),
+        san_dns: names.hosts.join(",").into(),
+        san_email: names.emails.join(",").into(),
+        common_name: names.common_name.unwrap_or_default().into(),
+        sha256: names.fingerprint.into(),
+        until: facts.until,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -56,6 +56,72 @@ impl CertificateFacts {
             Some(rest) => name.split_once('.').is_some_and(|(_, after)| after == rest),
             None => false,
         })
+    }
+}
+
+/// The most names of one kind that count for a client; its certificate may have as many as fit into a handshake.
+const MAX_CLIENT_NAMES: usize = 64;
+
+/// What identifies the owner of a client certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientNames {
+    /// Its alternative names (RFC 5280 §4.2.1.6), of each kind the first 64: URIs as they are, DNS names in lower case, and e-mail
+    /// addresses with their domain in lower case. Names with a comma, a space or a control character are left out, so that a list
+    /// with commas has no other names than these.
+    pub uris: Vec<String>,
+    pub hosts: Vec<String>,
+    pub emails: Vec<String>,
+    /// The only common name of the subject, if the certificate has no alternative name of these kinds (RFC 9525 §6.3).
+    pub common_name: Option<String>,
+    /// SHA-256 of the certificate, hexadecimal in lower case.
+    pub fingerprint: String,
+}
+
+impl ClientNames {
+    /// # Errors
+    /// The bytes are not a certificate.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<ClientNames, KeyError> {
+        let (_, parsed) =
+            X509Certificate::from_der(certificate).map_err(|error| KeyError::Damaged(error.to_string()))?;
+        let fingerprint = hex::encode(digest(&SHA256, certificate));
+        let mut names = ClientNames { fingerprint, ..ClientNames::default() };
+        // A certificate whose names cannot be read has none, nor a common name in their place.
+        let Ok(alternative) = parsed.subject_alternative_name() else { return Ok(names) };
+        let mut is_named = false;
+        for name in alternative.iter().flat_map(|alternative| &alternative.value.general_names) {
+            let (list, name) = match name {
+                GeneralName::URI(uri) => (&mut names.uris, (*uri).to_owned()),
+                GeneralName::DNSName(host) => (&mut names.hosts, host.to_ascii_lowercase()),
+                GeneralName::RFC822Name(email) => (&mut names.emails, normalised_email(email)),
+                // It may be one of these kinds.
+                GeneralName::Invalid(..) => {
+                    is_named = true;
+                    continue;
+                }
+                _ => continue,
+            };
+            is_named = true;
+            if list.len() < MAX_CLIENT_NAMES && is_listable(&name) {
+                list.push(name);
+            }
+        }
+        let mut common = parsed.subject().iter_common_name();
+        if let (false, Some(name), None) = (is_named, common.next(), common.next()) {
+            names.common_name = name.as_str().ok().map(str::to_owned);
+        }
+        Ok(names)
+    }
+}
+
+fn is_listable(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+}
+
+/// An e-mail address with its domain in lower case; the part before it belongs to the domain (RFC 5280 §7.5).
+pub fn normalised_email(email: &str) -> String {
+    match email.rsplit_once('@') {
+        Some((local, domain)) => format!("{local}@{}", domain.to_ascii_lowercase()),
+        None => email.to_owned(),
     }
 }
 
@@ -190,6 +256,39 @@ mod tests {
         assert_eq!(issued_to(vec![uri()]), ["spiffe://a.test/ns/One"]);
         assert_eq!(issued_to(Vec::new()), ["common"]);
         assert_eq!(identities(&CertificateDer::from(vec![1, 2])), [""; 0]);
+    }
+
+    #[test]
+    fn a_client_is_named_by_its_alternative_names_or_else_by_its_only_common_name() {
+        let names = |alternative: &[SanType], common: &[&str]| {
+            let mut params = CertificateParams::default();
+            params.subject_alt_names = alternative.to_vec();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            for (index, name) in common.iter().enumerate() {
+                // A second attribute of the same type is written by its number.
+                let kind = if index == 0 { DnType::CommonName } else { DnType::CustomDnType(vec![2, 5, 4, 3]) };
+                params.distinguished_name.push(kind, *name);
+            }
+            let key = KeyPair::generate().expect("a key");
+            ClientNames::of(params.self_signed(&key).expect("a certificate").der()).expect("it is one")
+        };
+        let uri = |text: &str| SanType::URI(text.try_into().expect("ASCII"));
+        let dns = |text: &str| SanType::DnsName(text.try_into().expect("ASCII"));
+        let email = |text: &str| SanType::Rfc822Name(text.try_into().expect("ASCII"));
+        let all = names(&[dns("A.test"), uri("spiffe://a/One"), email("Jack@A.test"), dns("*.b.test")], &["jack"]);
+        assert_eq!(all.uris, ["spiffe://a/One"]);
+        assert_eq!(all.hosts, ["a.test", "*.b.test"]);
+        assert_eq!(all.emails, ["Jack@a.test"]);
+        assert_eq!((all.common_name, all.fingerprint.len()), (None, 64));
+        // Neither what a list could not tell apart, nor a common name in its place.
+        let odd = names(&[uri("spiffe://a/x,spiffe://a/admin"), dns("a.test\0"), dns("")], &["jack"]);
+        assert_eq!((odd.uris.len(), odd.hosts.len(), odd.common_name), (0, 0, None));
+        let address = SanType::IpAddress([127, 0, 0, 1].into());
+        assert_eq!(names(&[address], &["jack"]).common_name.as_deref(), Some("jack"));
+        assert_eq!(names(&[], &["jack", "admin"]).common_name, None);
+        let many: Vec<SanType> = (0..100).map(|number| dns(&format!("{number}.test"))).collect();
+        assert_eq!(names(&many, &[]).hosts.len(), MAX_CLIENT_NAMES);
+        assert!(ClientNames::of(&CertificateDer::from(vec![1, 2])).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::crypto::CryptoProvider;
 
 pub use config::{ClientTerms, InvalidTerms, Server, ServerTerms, TlsConnector, Trust, UpstreamTerms, Versions};
-pub use facts::{CertificateFacts, identities};
+pub use facts::{CertificateFacts, ClientNames, identities, normalised_email};
 pub use keys::{KeyError, certificates, certified, unchecked};
 pub use rustls::pki_types::{CertificateDer, ServerName};
 pub use rustls::sign::CertifiedKey;

@@ -86,6 +86,9 @@ fn is_of_handshakes(variable: &Variable) -> bool {
             | TlsClientSerial
             | TlsClientFingerprint
             | TlsClientCertificate
+            | TlsClientSanUri
+            | TlsClientSanDns
+            | TlsClientSanEmail
     )
 }
 

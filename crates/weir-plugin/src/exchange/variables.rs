@@ -48,6 +48,16 @@ impl Variables for Exchange {
         }
     }
 
+    fn any_element(&self, variable: &Variable, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        match variable {
+            Variable::TlsClientSanUri | Variable::TlsClientSanDns | Variable::TlsClientSanEmail => {
+                let names = self.variable(variable);
+                names.is_some_and(|names| names.split(|&byte| byte == b',').any(test))
+            }
+            _ => false,
+        }
+    }
+
     fn address(&self, variable: &Variable) -> Option<IpAddr> {
         match variable {
             Variable::RemoteAddr => Some(self.client.addr),
@@ -182,6 +192,9 @@ impl Exchange {
             Variable::TlsClientSerial => certificate(self, |certificate| &certificate.serial),
             Variable::TlsClientFingerprint => certificate(self, |certificate| &certificate.fingerprint),
             Variable::TlsClientCertificate => certificate(self, |certificate| &certificate.pem),
+            Variable::TlsClientSanUri => names(self, |certificate| &certificate.san_uri),
+            Variable::TlsClientSanDns => names(self, |certificate| &certificate.san_dns),
+            Variable::TlsClientSanEmail => names(self, |certificate| &certificate.san_email),
             // GraphQL would need the body, which is not read for this: see `Variable::absence`.
             Variable::GraphqlName
             | Variable::GraphqlOperation
@@ -244,6 +257,11 @@ impl Exchange {
 /// A part of the client's certificate.
 fn certificate<'a>(exchange: &'a Exchange, part: impl FnOnce(&'a ClientCertificate) -> &'a str) -> Value<'a> {
     exchange.tls.as_ref()?.certificate.as_ref().map(part).map(|text| Cow::Borrowed(text.as_bytes()))
+}
+
+/// The names of one kind in the client's certificate; `None` if there are none.
+fn names<'a>(exchange: &'a Exchange, kind: impl FnOnce(&'a ClientCertificate) -> &'a str) -> Value<'a> {
+    certificate(exchange, kind).filter(|names| !names.is_empty())
 }
 
 impl Exchange {
@@ -332,6 +350,7 @@ fn remote_user(exchange: &Exchange) -> Value<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vars::Expression;
     use weir_proto::h1::{Limits, parse_request};
 
     fn exchange(head: &str) -> Exchange {
@@ -452,12 +471,39 @@ mod tests {
         ] {
             assert_eq!(value(&exchange, name).as_deref(), want, "{name}");
         }
+        assert_eq!(value(&exchange, "ssl_client_san_uri"), None);
         exchange.tls = Some(Rc::new(Tls { certificate: Some(certificate), ..Default::default() }));
         assert_eq!(value(&exchange, "ssl_client_verify").as_deref(), Some("SUCCESS"));
         assert_eq!(value(&exchange, "ssl_client_s_dn").as_deref(), Some("CN=jack"));
         assert_eq!(value(&exchange, "ssl_client_serial").as_deref(), Some("0A"));
         exchange.clear();
         assert_eq!(value(&exchange, "ssl_protocol"), None);
+    }
+
+    #[test]
+    fn names_of_a_certificate_are_lists() {
+        let mut exchange = exchange("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let certificate = ClientCertificate {
+            san_uri: "spiffe://a/x,spiffe://a/y".into(),
+            san_dns: "a.test".into(),
+            ..Default::default()
+        };
+        exchange.tls = Some(Rc::new(Tls { certificate: Some(certificate), ..Default::default() }));
+        assert_eq!(value(&exchange, "ssl_client_san_uri").as_deref(), Some("spiffe://a/x,spiffe://a/y"));
+        assert_eq!(value(&exchange, "ssl_client_san_dns").as_deref(), Some("a.test"));
+        assert_eq!(value(&exchange, "ssl_client_san_email"), None);
+        for (rule, want) in [
+            (["ssl_client_san_uri", "has", "spiffe://a/y"], true),
+            (["ssl_client_san_uri", "has", "spiffe://a"], false),
+            (["ssl_client_san_uri", "has", "spiffe://a/x,spiffe://a/y"], false),
+            (["ssl_client_san_dns", "has", "a.test"], true),
+            (["ssl_client_san_dns", "has", "spiffe://a/x"], false),
+            (["ssl_client_san_email", "has", ""], false),
+            (["ssl_client_s_dn", "has", ""], false),
+        ] {
+            let conditions = Expression::compile(&serde_json::json!([rule])).expect("valid");
+            assert_eq!(conditions.holds(&exchange), want, "{rule:?}");
+        }
     }
 
     #[test]
