@@ -2,6 +2,7 @@
 //! every pair of protocols; `http1` what is specific to HTTP/1; `programs` uses other HTTP clients.
 
 mod checks;
+mod client_certificates;
 mod grpc;
 mod grpc_libraries;
 mod grpc_transcode;

@@ -80,6 +80,11 @@ impl Consumers {
         self.by_name.get(username)
     }
 
+    /// All consumers, in no order.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Consumer>> {
+        self.by_name.values()
+    }
+
     /// The credentials for an auth plugin.
     pub fn credentials(&self, plugin: &str) -> &[Arc<Credential>] {
         self.credentials.get(plugin).map_or(&[], Vec::as_slice)

@@ -128,6 +128,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["content_type", "", "response_headers.a b"],
     ),
     (
+        "mtls-auth",
+        "{ consumer_by: [username], skip_consumer_lookup: true, realm: '\"', anonymous_consumer: unknown }",
+        &["consumer_by", "anonymous_consumer", "realm"],
+    ),
+    (
         "multi-auth",
         "{ auth_plugins: [{ cors: {} }, { key-auth: { header: 'a b' } }] }",
         &["auth_plugins[0].cors", "auth_plugins[1].key-auth.header"],

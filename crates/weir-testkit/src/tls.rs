@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
 };
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
@@ -97,6 +98,21 @@ impl Authority {
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).expect("it can sign").pem();
         Identity { certificate, key: key.serialize_pem() }
+    }
+
+    /// Issues a certificate for a client with these alternative names: URIs, e-mail addresses and DNS names.
+    pub fn client_identity(&self, names: &[&str]) -> Identity {
+        self.identity_with(&[], KeyKind::Ecdsa, |params| {
+            let ia5 = |name: &str| name.try_into().expect("ASCII");
+            params.subject_alt_names = names
+                .iter()
+                .map(|name| match (name.contains("://"), name.contains('@')) {
+                    (true, _) => SanType::URI(ia5(name)),
+                    (_, true) => SanType::Rfc822Name(ia5(name)),
+                    _ => SanType::DnsName(ia5(name)),
+                })
+                .collect();
+        })
     }
 
     /// Issues a certificate as public authorities do: for 90 days, and only for servers.

@@ -20,7 +20,9 @@ pub(super) fn without_credentials(doubts: &Doubts, registry: &Registry) {
     for (origin, plugins) in of_routes.chain(of_services).chain(of_sets) {
         for plugin in plugins.iter().filter(|plugin| !plugin.disabled) {
             let names = credential_plugins(registry, plugin);
-            let admits_others = anonymous(plugin).next().is_some() || with_options(plugin).any(has_own_users);
+            let admits_others = anonymous(plugin).next().is_some()
+                || with_options(plugin)
+                    .any(|part| has_own_users(part) || names_consumers(part) || needs_no_consumer(part));
             if names.is_empty() || names.iter().any(|name| held.contains(name)) || admits_others {
                 continue;
             }
@@ -93,6 +95,16 @@ fn has_own_users((_, options): (&str, &Value)) -> bool {
     !options["users"].is_null()
 }
 
+/// Whether consumers are also found by names of their own, without credentials (`mtls-auth`).
+fn names_consumers((_, options): (&str, &Value)) -> bool {
+    options["consumer_by"].as_array().is_some_and(|attributes| !attributes.is_empty())
+}
+
+/// Whether every client that proves something is admitted, whoever it is (`mtls-auth`).
+fn needs_no_consumer((_, options): (&str, &Value)) -> bool {
+    options["skip_consumer_lookup"] == true
+}
+
 /// A plugin and the plugins inside it.
 fn with_options(plugin: &PluginSpec) -> impl Iterator<Item = (&str, &Value)> {
     std::iter::once((&*plugin.name, &plugin.options)).chain(parts(plugin))
@@ -120,6 +132,8 @@ struct RouteAdmission<'a> {
     consumers: HashSet<(&'a str, &'a str)>,
     groups: HashSet<(&'a str, &'a str)>,
     anonymous: HashSet<&'a str>,
+    /// Some route finds consumers without credentials.
+    by_name: bool,
 }
 
 impl<'a> RouteAdmission<'a> {
@@ -131,6 +145,7 @@ impl<'a> RouteAdmission<'a> {
             let restriction = restriction.map(|plugin| &plugin.options);
             for plugin in &plugins {
                 admission.anonymous.extend(anonymous(plugin));
+                admission.by_name |= with_options(plugin).any(names_consumers);
                 credential_plugins(registry, plugin).into_iter().for_each(|name| admission.add(name, restriction));
             }
         }
@@ -160,6 +175,7 @@ impl<'a> RouteAdmission<'a> {
     fn admits(&self, consumer: &ConsumerSpec, credentials: &[&str]) -> bool {
         let group = consumer.group_id.as_ref().map(|group| &*group.id);
         self.anonymous.contains(&*consumer.username)
+            || self.by_name
             || credentials.iter().any(|plugin| {
                 self.open.contains(plugin)
                     || self.consumers.contains(&(*plugin, &*consumer.username))

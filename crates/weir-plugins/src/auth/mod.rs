@@ -13,6 +13,7 @@ pub mod jwe_decrypt;
 pub mod jwt_auth;
 pub mod key_auth;
 pub mod ldap_auth;
+pub mod mtls_auth;
 pub mod multi_auth;
 pub mod opa;
 pub mod openid_connect;

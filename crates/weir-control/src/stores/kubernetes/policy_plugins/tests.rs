@@ -15,7 +15,7 @@ fn refusal(plugin: &str, options: Value) -> String {
 
 /// What a policy cannot have of the examples of all plugins, where their servers are not on the node. Whether users of a namespace may
 /// configure a new plugin is decided by what its options, and its line in the list of plugins, declare.
-const REFUSED_EXAMPLES: [(&str, &str); 11] = [
+const REFUSED_EXAMPLES: [(&str, &str); 12] = [
     ("basic-auth", "needs consumers"),
     ("file-logger", "path: names a file of the node"),
     ("hmac-auth", "needs consumers"),
@@ -23,6 +23,7 @@ const REFUSED_EXAMPLES: [(&str, &str); 11] = [
     ("jwt-auth", "needs consumers"),
     ("key-auth", "needs consumers"),
     ("ldap-auth", "needs consumers"),
+    ("mtls-auth", "needs consumers"),
     ("multi-auth", "needs consumers"),
     ("opentelemetry", "is configured by the operator of the node alone"),
     ("proxy-cache", "is configured by the operator of the node alone"),
