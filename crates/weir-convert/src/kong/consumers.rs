@@ -1,5 +1,6 @@
 //! Consumers, with their credentials and groups.
 
+use super::mtls;
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
@@ -54,7 +55,12 @@ pub fn carry_over(conversion: &mut DocumentConversion) {
         let mut credentials = Vec::new();
         for (kind, fields) in KINDS {
             for credential in consumer.list(kind).iter().chain(of_consumer(conversion.root, kind, consumer)) {
-                match self::credential(kind, credential, fields) {
+                let options = match kind {
+                    mtls::CREDENTIALS => mtls::credential(conversion.root, credential)
+                        .map(|options| ("mtls-auth".to_owned(), Yaml::Map(options))),
+                    kind => self::credential(kind, credential, fields),
+                };
+                match options {
                     Some(options) => credentials.push((credential, options)),
                     None => conversion.lost(credential, format!("`{kind}`: a credential that cannot be converted")),
                 }
@@ -113,10 +119,11 @@ fn groups(root: &DocumentValue, consumer: &DocumentValue) -> Option<String> {
     Some(groups?.join(",")).filter(|groups| groups.chars().count() <= 256)
 }
 
-const KINDS: [(&str, &[&str]); 3] = [
+const KINDS: [(&str, &[&str]); 4] = [
     ("keyauth_credentials", &["key"]),
     ("basicauth_credentials", &["username", "password"]),
     ("jwt_secrets", &["key", "secret"]),
+    (mtls::CREDENTIALS, &[]),
 ];
 
 fn credential(kind: &str, credential: &DocumentValue, fields: &[&str]) -> Option<(String, Yaml)> {

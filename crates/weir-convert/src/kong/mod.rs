@@ -4,6 +4,7 @@
 //! each route. A route whose access control cannot be converted responds to every request with 503.
 
 mod consumers;
+mod mtls;
 mod observers;
 mod options;
 mod plugins;
@@ -30,7 +31,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     certificates(&mut conversion);
     route::carry_over(&mut conversion);
     consumers::carry_over(&mut conversion);
-    const KNOWN: [&str; 13] = [
+    const KNOWN: [&str; 14] = [
         "_format_version",
         "_transform",
         "_info",
@@ -44,8 +45,10 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
         "keyauth_credentials",
         "basicauth_credentials",
         "jwt_secrets",
+        mtls::CREDENTIALS,
     ];
-    for (name, value) in root.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())) {
+    let is_used = |name: &str| name == "ca_certificates" && mtls::authorities(&root).is_some();
+    for (name, value) in root.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str()) && !is_used(name)) {
         conversion.lost(value, format!("`{name}`: this kind of entity is not converted"));
     }
     Ok(conversion.finished())
@@ -76,14 +79,16 @@ fn certificates(conversion: &mut DocumentConversion) {
             conversion.lost(certificate, "a certificate without `snis`, or from a vault: write an entry of `ssls`");
             continue;
         }
-        let members = vec![
+        let mut members = vec![
             ("snis".to_owned(), Yaml::texts(snis)),
             ("cert".to_owned(), Yaml::text(cert)),
             ("key".to_owned(), Yaml::text(key)),
         ];
+        members.extend(mtls::client(conversion.root));
         let item = ConvertedResource::new(&conversion.place(certificate), "certificate", members);
         conversion.converted.ssls.push(item);
     }
+    mtls::report_unasked(conversion);
     if !conversion.converted.ssls.is_empty() {
         let tls = Yaml::map([("address", Yaml::text(":8443")), ("tls", Yaml::Boolean(true))]);
         conversion.converted.settings[0].1 = Yaml::List(vec![Yaml::text(":8000"), tls]);

@@ -2,7 +2,7 @@
 
 use super::consumers::GROUPS;
 use super::observers::{self, ConvertedPlugin};
-use super::transformers;
+use super::{mtls, transformers};
 use crate::answer::answer;
 use crate::document::DocumentValue;
 use crate::yaml::Yaml;
@@ -42,6 +42,7 @@ pub fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, 
             }
             (&["key_claim_name", "claims_to_verify", "run_on_preflight"], plugin("jwt-auth", Yaml::Map(options)))
         }
+        "mtls-auth" => (&mtls::OPTIONS, plugin(name, mtls::options(config)?)),
         "acl" => {
             let (list, groups) = allow_or_deny(config, ["allow_labels", "deny_labels"])?;
             let options = Yaml::map([

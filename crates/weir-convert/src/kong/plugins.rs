@@ -1,7 +1,7 @@
 //! The plugins of a route: which of them are in effect, and what becomes of those that cannot be converted.
 
 use super::consumers::{GROUPS, has_groups_of_others};
-use super::{observers, options, transformers};
+use super::{mtls, observers, options, transformers};
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
@@ -23,7 +23,7 @@ const HARMLESS: [&str; 13] = [
     "correlation-id",
 ];
 
-const AUTH: [&str; 3] = ["key-auth", "basic-auth", "jwt"];
+const AUTH: [&str; 4] = ["key-auth", "basic-auth", "jwt", "mtls-auth"];
 
 /// The plugins of a route. `closed`: one that controls access could not be converted.
 #[derive(Default)]
@@ -134,6 +134,13 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
     if name == "acl" && has_groups_of_others(conversion.root) {
         return refuse(conversion, plugin, chain, "not all `acls` name a consumer of this file");
     }
+    if name == "mtls-auth" {
+        if mtls::authorities(conversion.root).is_none() {
+            let why = "its `ca_certificates` are not all in this file, or differ from those of another instance";
+            return refuse(conversion, plugin, chain, why);
+        }
+        conversion.differs(plugin, mtls::DIFFERENCE);
+    }
     if !config.is_true("run_on_preflight", true) {
         conversion.differs(plugin, "`run_on_preflight: false`: OPTIONS requests have to authenticate, too");
     }
@@ -164,6 +171,7 @@ fn is_default(option: &str, value: &DocumentValue) -> bool {
         "error_code" => texts == ["429"],
         "error_message" => texts == ["API rate limit exceeded"],
         "sync_rate" => texts == ["-1"],
+        "revocation_check_mode" => texts == ["SKIP"] || texts == ["IGNORE_CA_ERROR"],
         // Unused, since other policies are refused.
         option if option == "redis" || option.starts_with("redis_") => true,
         _ => false,

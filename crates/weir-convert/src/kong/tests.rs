@@ -343,3 +343,49 @@ fn hosts_with_a_wildcard_at_the_end_and_server_names_are_conditions() {
     assert!(yaml.contains("[ssl_server_name, in, [a.example]]"), "{yaml}");
     assert!(!found.iter().any(|finding| finding.contains("snis")), "{found:?}");
 }
+
+/// Routes with `mtls-auth`, whose authorities are these, in one file.
+fn with_certificates(authorities: &[&str], rest: &str) -> String {
+    let route = |(number, ids): (usize, &&str)| {
+        format!(
+            "  - {{ name: r{number}, service: {{ name: s }}, paths: [/{number}], plugins: [{{ name: mtls-auth, config: {{ ca_certificates: [{ids}] }} }}] }}\n"
+        )
+    };
+    let routes: String = authorities.iter().enumerate().map(route).collect();
+    format!("_format_version: \"3.0\"\nservices: [{{ name: s, url: http://10.0.0.1 }}]\nroutes:\n{routes}{rest}")
+}
+
+#[test]
+fn client_certificates_become_credentials_and_a_demand_of_the_certificate() {
+    let rest = "ca_certificates: [{ id: one, cert: AUTHORITY }]\n\
+                certificates: [{ cert: CERT, key: KEY, snis: [a.example] }]\n\
+                consumers: [{ username: jack, mtls_auth_credentials: [{ subject_name: jack.example }, { subject_name: j, ca_certificate: { id: one } }] }]\n\
+                mtls_auth_credentials: [{ subject_name: other, ca_certificate: { id: two }, consumer: jack }]\n";
+    let text = with_certificates(&["one"], rest);
+    let yaml = converted(&text).yaml();
+    assert!(yaml.contains("mtls-auth: { consumer_by: [username, custom_id] }"), "{yaml}");
+    assert!(yaml.contains("client:") && yaml.contains("AUTHORITY") && yaml.contains("mode: any"), "{yaml}");
+    assert!(yaml.contains("mtls-auth: { subject_name: jack.example }"), "{yaml}");
+    assert!(yaml.contains("mtls-auth: { subject_name: j }") && !yaml.contains("subject_name: other"), "{yaml}");
+    let found = findings(&text);
+    assert!(found.iter().any(|line| line.contains("a credential that cannot be converted")), "{found:?}");
+    assert!(!found.iter().any(|line| line.contains("ca_certificates")), "{found:?}");
+}
+
+#[test]
+fn a_route_whose_client_certificates_are_for_other_authorities_is_closed() {
+    let both = "ca_certificates: [{ id: one, cert: A }, { id: two, cert: B }]\n";
+    for (authorities, rest) in [(&["one", "two"][..], both), (&["one"], ""), (&[""], both)] {
+        let text = with_certificates(authorities, rest);
+        let found = findings(&text);
+        let is_closed =
+            |line: &&String| line.contains("the plugin `mtls-auth`: its `ca_certificates`") && line.contains("503");
+        assert_eq!(found.iter().filter(is_closed).count(), authorities.len(), "{found:?}");
+    }
+    let found = findings(&with_certificates(&["one"], both));
+    assert!(found.iter().any(|line| line.contains("clients are not asked for certificates, and refused")), "{found:?}");
+    let strict = "services: [{ name: s, url: http://10.0.0.1, routes: [{ name: r, paths: [/], plugins: [{ name: mtls-auth, \
+                  config: { ca_certificates: [one], revocation_check_mode: STRICT } }] }] }]\n";
+    let found = findings(&format!("_format_version: \"3.0\"\n{strict}{both}"));
+    assert!(found.iter().any(|line| line.contains("`revocation_check_mode` is not converted")), "{found:?}");
+}
