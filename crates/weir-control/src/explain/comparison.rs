@@ -14,7 +14,15 @@ use crate::text::diagnostic::Diagnostic;
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// `Err` is why a request is malformed, with its description.
-pub type ComparedRequest = Result<RoutingComparison, (RequestDescription, String)>;
+pub type ComparedRequest = Result<RoutingComparison, MalformedRequest>;
+
+/// A request that no gateway would take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MalformedRequest {
+    /// Its method and URL.
+    pub request: String,
+    pub problem: String,
+}
 
 /// How a document handles each request; of a request that is malformed, why.
 pub(crate) type RoutingOutcomes = Vec<Result<RoutingOutcome, String>>;
@@ -45,7 +53,7 @@ pub(crate) fn compared(
 ) -> Vec<ComparedRequest> {
     let both = requests.iter().zip(before).zip(after);
     both.map(|((request, before), after)| {
-        let malformed = |problem: String| (request.clone(), problem);
+        let malformed = |problem: String| MalformedRequest { request: name(request), problem };
         let (before, after) = (before.map_err(malformed)?, after.map_err(malformed)?);
         Ok(RoutingComparison { request: request.clone(), before, after })
     })
@@ -103,7 +111,9 @@ pub fn told(compared: &[ComparedRequest]) -> Value {
     for one in compared {
         match one {
             Ok(comparison) => changed.extend(difference_of(comparison)),
-            Err((request, problem)) => malformed.push(json!({ "request": name(request), "problem": problem })),
+            Err(MalformedRequest { request, problem }) => {
+                malformed.push(json!({ "request": request, "problem": problem }));
+            }
         }
     }
     json!({ "compared": compared.len(), "changed": changed, "malformed": malformed })

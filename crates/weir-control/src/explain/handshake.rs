@@ -41,7 +41,7 @@ pub(super) fn note(snapshot: &Snapshot, exchange: &Exchange) -> Option<Handshake
         Admission::Unproved => {
             "The client needs a certificate of its own: `client` of the entry of `ssls` demands it.".to_owned()
         }
-        Admission::Admitted => return None,
+        Admission::Admitted | Admission::Proved => return None,
     };
     Some(HandshakeNote { unknown_name: None, text })
 }
