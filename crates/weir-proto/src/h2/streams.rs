@@ -51,12 +51,12 @@ pub struct Streams {
     open: VecDeque<StreamState>,
     ignored: Vec<u32>,
     next_ignored: usize,
-    ended: [Ended; MOST_ENDED],
+    ended: [EndedStream; MOST_ENDED],
     next_ended: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Ended {
+struct EndedStream {
     stream: u32,
     by_reset: bool,
 }
@@ -119,7 +119,8 @@ impl Streams {
         match why {
             StreamEnd::ByUs => self.ignore(id),
             why => {
-                self.ended[self.next_ended % MOST_ENDED] = Ended { stream: id, by_reset: why == StreamEnd::ByPeer };
+                self.ended[self.next_ended % MOST_ENDED] =
+                    EndedStream { stream: id, by_reset: why == StreamEnd::ByPeer };
                 self.next_ended += 1;
             }
         }
