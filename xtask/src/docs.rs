@@ -79,8 +79,17 @@ fn pages() -> Result<Vec<(String, String)>, Problems> {
     ]
     .map(|(name, text)| (name.to_owned(), text))
     .into();
+    pages.push(("prices.md".to_owned(), prices()?));
     pages.extend(results()?);
     Ok(pages)
+}
+
+/// What each plugin costs, from the stored results of the scenario that measures it: the newest figures count.
+fn prices() -> Result<String, Problems> {
+    let mut stored = tracked()?;
+    stored.retain(|path| path.starts_with("bench/results/policies-"));
+    stored.sort_by(|one, other| other.cmp(one));
+    output(Command::new(binary()?).args(["bench", "page", "--prices"]).args(stored))
 }
 
 fn policy_definition() -> Result<String, Problems> {

@@ -142,13 +142,16 @@ pub fn page(arguments: PageArguments) -> Result<u8, LabError> {
     if arguments.folder.is_some() {
         page.push_str(markdown::INDEX_TABLE);
     }
-    for path in &arguments.files {
-        let result = ResultFile::read(path)?;
-        let findings = summary::findings(&result);
+    let results = arguments.files.iter().map(|path| ResultFile::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let findings: Vec<Findings<'_>> = results.iter().map(summary::findings).collect();
+    if arguments.prices {
+        page.push_str(&markdown::prices(&findings));
+    }
+    // A run that only counted instructions has no figures of its own: they are on the page of prices.
+    for one in findings.iter().filter(|one| !arguments.prices && !one.result.cells.is_empty()) {
         let section = match &arguments.folder {
-            Some(folder) => markdown::index_row(&findings, &result_page(&findings, folder)?),
-            None if arguments.prices => markdown::prices(&findings),
-            None => markdown::results(&findings),
+            Some(folder) => markdown::index_row(one, &result_page(one, folder)?),
+            None => markdown::results(one),
         };
         page.push_str(&section);
     }

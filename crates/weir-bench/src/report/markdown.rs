@@ -1,5 +1,6 @@
 //! Pages for the documentation, generated from stored results.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::{level, target_name};
@@ -10,7 +11,7 @@ use crate::{
     },
     plot::Unit,
     result::MeasuredRun,
-    scenario::Scenario,
+    scenario::{Ablation, Scenario},
     stats::{Comparison, ConfidenceInterval, median, modes},
 };
 
@@ -28,7 +29,10 @@ pub const PRICES_HEAD: &str = "# The cost of each plugin\n\n\
     The cost that a plugin adds to the same request on a route without the plugin: instructions in user space, and processor \
     time of the gateway, including the kernel. Plugins that answer requests themselves, such as `mocking` and `redirect`, \
     save the request to the upstream and have a negative cost. The plugins have typical options; the options and the \
-    requests are in [bench/scenarios/policies.yaml](../../bench/scenarios/policies.yaml).\n\n\
+    requests are in [bench/scenarios/policies.yaml](../../bench/scenarios/policies.yaml), with the plugins that have no row and \
+    why. The commands that measured this page:\n\n    \
+    weir bench run policies --valgrind\n    \
+    weir bench page --prices bench-results/policies-*.json --to docs/reference/prices.md\n\n\
     Instruction counts are reproducible to a few per cent on any machine; times depend on the machine and the day. Times are \
     not meaningful for plugins that cost less than a microsecond, because an additional plugin also makes the gateway wait \
     less for a backend that shares its processor with the load; use the instructions for these plugins. `/policies` on the \
@@ -125,7 +129,7 @@ fn publication(scenario: &Scenario) -> String {
 fn versions(findings: &Findings<'_>) -> String {
     let named = findings.result.targets.iter().filter_map(|one| Some((&one.name, one.version.as_ref()?)));
     let list: Vec<String> = named.map(|(name, version)| format!("{name}: {version}")).collect();
-    if list.is_empty() { String::new() } else { format!("\n{}.\n", list.join("; ")) }
+    if list.is_empty() { String::new() } else { format!("\nVersions: {}.\n", list.join("; ")) }
 }
 
 fn verdict(findings: &Findings<'_>) -> String {
@@ -167,18 +171,17 @@ fn measured(findings: &Findings<'_>) -> String {
     let result = findings.result;
     let (manifest, method) = (&result.manifest, &result.scenario.method);
     let day = result.started_at.split('T').next().unwrap_or_default();
-    let repeats = match method.repeats {
-        1 => "1 run".to_owned(),
-        repeats => format!("{repeats} interleaved repeats"),
+    let runs = match method.repeats {
+        0 => "counted by valgrind".to_owned(),
+        1 => format!("1 run of {}", super::length(result)),
+        repeats => format!("{repeats} interleaved repeats of {}", super::length(result)),
     };
     let command = result.command.iter().map(String::as_str).skip_while(|word| *word != "bench").collect::<Vec<_>>();
     format!(
-        "{}, {} processors, {}, {day}; {} of {}. To repeat: `weir {}`",
+        "{}, {} processors, {}, {day}; {runs}. To repeat: `weir {}`",
         manifest.cpu.model,
         manifest.cpu.logical,
         manifest.kernel_release(),
-        repeats,
-        super::length(result),
         command.join(" ")
     )
 }
@@ -236,27 +239,36 @@ fn spread(runs: &[MeasuredRun], figure: impl Fn(&MeasuredRun) -> Option<f64>, un
     }
 }
 
-/// The cost of each policy, from a result with an ablation: instructions if they were counted, times if they were
-/// measured.
-pub fn prices(findings: &Findings<'_>) -> String {
-    let result = findings.result;
-    let mut page = format!("\n{}.\n\n| plugin | instructions | time |\n|---|--:|--:|\n", measured(findings));
-    let mut lines: Vec<(String, String, String)> = Vec::new();
-    for one in &result.scenario.ablations {
-        let counted = result
-            .scenario
-            .targets
-            .iter()
-            .find_map(|target| Some(result.counted(&one.with, target)? - result.counted(&one.without, target)?));
-        let cost = findings.costs.iter().find(|cost| cost.row.name == one.with && cost.base.name == one.without);
-        let time = cost.and_then(|cost: &PolicyCost<'_>| cost.cpu_us);
-        let time = time.map_or("–".to_owned(), |us| format!("{:.2} µs ({:.2}–{:.2})", us.median, us.low, us.high));
-        let counted = counted.map_or("–".to_owned(), thousands);
-        lines.push((one.policy.clone(), counted, time));
+/// The cost of each policy, from results with an ablation: instructions from the first one that counted them, and times from the
+/// first one that measured them. Counting needs no quiet machine, so it may be a run of its own.
+pub fn prices(all: &[Findings<'_>]) -> String {
+    let mut page = String::new();
+    let mut costs: BTreeMap<&str, (Option<f64>, Option<ConfidenceInterval>)> = BTreeMap::new();
+    for findings in all {
+        let result = findings.result;
+        let counts = |one: &Ablation| {
+            let of = |target: &String| Some(result.counted(&one.with, target)? - result.counted(&one.without, target)?);
+            result.scenario.targets.iter().find_map(of)
+        };
+        let time = |one: &Ablation| {
+            let is_it = |cost: &&PolicyCost<'_>| cost.row.name == one.with && cost.base.name == one.without;
+            findings.costs.iter().find(is_it)?.cpu_us
+        };
+        let kinds = [("Instructions", !result.counts.is_empty()), ("Times", !result.cells.is_empty())];
+        let kinds: Vec<&str> = kinds.iter().filter(|(_, has)| *has).map(|(kind, _)| *kind).collect();
+        let _ = writeln!(page, "\n{}: {}.", kinds.join(" and "), measured(findings));
+        for one in &result.scenario.ablations {
+            let (count, interval) = costs.entry(&one.policy).or_default();
+            *count = count.or_else(|| counts(one));
+            *interval = interval.or_else(|| time(one));
+        }
     }
-    lines.sort();
-    for (policy, counted, time) in lines {
-        let _ = writeln!(page, "| `{policy}` | {counted} | {time} |");
+    page.push_str("\n| plugin | instructions | time |\n|---|--:|--:|\n");
+    for (policy, (count, interval)) in costs {
+        let count = count.map_or("–".to_owned(), thousands);
+        let time =
+            interval.map_or("–".to_owned(), |us| format!("{:.2} µs ({:.2}–{:.2})", us.median, us.low, us.high));
+        let _ = writeln!(page, "| `{policy}` | {count} | {time} |");
     }
     page
 }

@@ -44,6 +44,16 @@ mod tests {
                 "`{name}`: `{count}` is not a number of instructions"
             );
         }
+        let scenario = include_str!("../../../../../bench/scenarios/policies.yaml");
+        for name in PLUGINS.built_in().iter().map(|entry| entry.name) {
+            let measured = scenario.contains(&format!("policy: {name},"));
+            assert_ne!(
+                measured,
+                scenario.contains(&format!("`{name}`")),
+                "`{name}` has a row in bench/scenarios/policies.yaml, or is named there as not included"
+            );
+            assert!(!measured || rows().any(|(row, _)| row == name), "docs/reference/prices.md has no row of `{name}`");
+        }
         assert!(price("key-auth").ends_with(" user instructions, calibrated"));
         assert!(price("redirect").starts_with("saves "), "{}", price("redirect"));
         assert_eq!(price("unheard-of"), "–");
