@@ -106,6 +106,18 @@ pub fn carry_over(conversion: &mut DocumentConversion) {
     }
 }
 
+/// Whether nothing of a consumer is lost that decides what it may do, or whose a certificate is. Otherwise its credentials are left
+/// out, and a consumer that needs none must not be found: it would have more rights than in Kong, or another one would be found.
+pub fn are_whole(root: &DocumentValue) -> bool {
+    root.list("consumers").iter().all(|consumer| {
+        let of_top = of_consumer(root, mtls::CREDENTIALS, consumer);
+        let mut certificates = consumer.list(mtls::CREDENTIALS).iter().chain(of_top);
+        consumer.get("plugins").is_none()
+            && groups(root, consumer).is_some()
+            && certificates.all(|certificate| mtls::credential(root, certificate).is_some())
+    })
+}
+
 /// The groups of a consumer, as the value of a label; `None` if a label cannot hold them.
 fn groups(root: &DocumentValue, consumer: &DocumentValue) -> Option<String> {
     let is_plain =

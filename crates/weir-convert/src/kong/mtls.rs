@@ -21,18 +21,32 @@ pub const OPTIONS: [&str; 10] = [
     "ssl_verify",
 ];
 
-pub fn options(config: &DocumentValue) -> Result<Yaml, &'static str> {
-    if config.is_true("skip_consumer_lookup", false) {
-        return Ok(Yaml::map([("skip_consumer_lookup", Yaml::Boolean(true))]));
-    }
-    let consumer_by = match config.get("consumer_by") {
+/// What of a consumer may be the name in a certificate.
+fn consumer_by(config: &DocumentValue) -> Vec<&str> {
+    match config.get("consumer_by") {
+        _ if skips_lookup(config) => Vec::new(),
         None => vec!["username", "custom_id"],
         Some(_) => config.texts("consumer_by"),
-    };
-    Ok(match consumer_by.is_empty() {
-        true => Yaml::Map(Vec::new()),
-        false => Yaml::map([("consumer_by", Yaml::texts(consumer_by))]),
-    })
+    }
+}
+
+fn skips_lookup(config: &DocumentValue) -> bool {
+    config.is_true("skip_consumer_lookup", false)
+}
+
+/// Whether a consumer needs no credential.
+pub fn finds_by_names(config: &DocumentValue) -> bool {
+    !consumer_by(config).is_empty()
+}
+
+pub fn options(config: &DocumentValue) -> Yaml {
+    if skips_lookup(config) {
+        return Yaml::map([("skip_consumer_lookup", Yaml::Boolean(true))]);
+    }
+    match finds_by_names(config) {
+        true => Yaml::map([("consumer_by", Yaml::texts(consumer_by(config)))]),
+        false => Yaml::Map(Vec::new()),
+    }
 }
 
 /// What is different for every route with the plugin.

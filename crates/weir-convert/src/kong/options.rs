@@ -42,7 +42,7 @@ pub fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, 
             }
             (&["key_claim_name", "claims_to_verify", "run_on_preflight"], plugin("jwt-auth", Yaml::Map(options)))
         }
-        "mtls-auth" => (&mtls::OPTIONS, plugin(name, mtls::options(config)?)),
+        "mtls-auth" => (&mtls::OPTIONS, plugin(name, mtls::options(config))),
         "acl" => {
             let (list, groups) = allow_or_deny(config, ["allow_labels", "deny_labels"])?;
             let options = Yaml::map([

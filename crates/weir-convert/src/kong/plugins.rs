@@ -1,6 +1,6 @@
 //! The plugins of a route: which of them are in effect, and what becomes of those that cannot be converted.
 
-use super::consumers::{GROUPS, has_groups_of_others};
+use super::consumers::{GROUPS, are_whole, has_groups_of_others};
 use super::{mtls, observers, options, transformers};
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
@@ -137,6 +137,10 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
     if name == "mtls-auth" {
         if mtls::authorities(conversion.root).is_none() {
             let why = "its `ca_certificates` are not all in this file, or differ from those of another instance";
+            return refuse(conversion, plugin, chain, why);
+        }
+        if mtls::finds_by_names(config) && !are_whole(conversion.root) {
+            let why = "it finds consumers by their names, and plugins, groups or certificates of consumers are not converted";
             return refuse(conversion, plugin, chain, why);
         }
         conversion.differs(plugin, mtls::DIFFERENCE);

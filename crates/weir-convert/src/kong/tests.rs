@@ -359,17 +359,34 @@ fn with_certificates(authorities: &[&str], rest: &str) -> String {
 fn client_certificates_become_credentials_and_a_demand_of_the_certificate() {
     let rest = "ca_certificates: [{ id: one, cert: AUTHORITY }]\n\
                 certificates: [{ cert: CERT, key: KEY, snis: [a.example] }]\n\
-                consumers: [{ username: jack, mtls_auth_credentials: [{ subject_name: jack.example }, { subject_name: j, ca_certificate: { id: one } }] }]\n\
-                mtls_auth_credentials: [{ subject_name: other, ca_certificate: { id: two }, consumer: jack }]\n";
+                consumers: [{ username: jack, mtls_auth_credentials: [{ subject_name: jack.example }, { subject_name: j, ca_certificate: { id: one } }] }]\n";
     let text = with_certificates(&["one"], rest);
     let yaml = converted(&text).yaml();
     assert!(yaml.contains("mtls-auth: { consumer_by: [username, custom_id] }"), "{yaml}");
     assert!(yaml.contains("client:") && yaml.contains("AUTHORITY") && yaml.contains("mode: any"), "{yaml}");
     assert!(yaml.contains("mtls-auth: { subject_name: jack.example }"), "{yaml}");
-    assert!(yaml.contains("mtls-auth: { subject_name: j }") && !yaml.contains("subject_name: other"), "{yaml}");
+    assert!(yaml.contains("mtls-auth: { subject_name: j }"), "{yaml}");
     let found = findings(&text);
-    assert!(found.iter().any(|line| line.contains("a credential that cannot be converted")), "{found:?}");
     assert!(!found.iter().any(|line| line.contains("ca_certificates")), "{found:?}");
+}
+
+/// A consumer that is found by its own name needs no credential, so leaving those out would not keep it out.
+#[test]
+fn no_consumer_is_found_by_its_name_if_something_of_one_is_lost() {
+    for (lost, consumers) in [
+        ("plugins", "{ username: jack, plugins: [{ name: ip-restriction, config: { allow: [10.0.0.0/8] } }] }"),
+        ("groups", "{ username: jack, acls: [{ group: bad group }] }"),
+        ("a credential", "{ username: jack, mtls_auth_credentials: [{ subject_name: jim, ca_certificate: { id: two } }] }, { username: jim }"),
+    ] {
+        let rest = format!("ca_certificates: [{{ id: one, cert: A }}]\nconsumers: [{consumers}]\n");
+        let text = with_certificates(&["one"], &rest);
+        let (yaml, found) = (converted(&text).yaml(), findings(&text));
+        assert!(!yaml.contains("mtls-auth:") && !yaml.contains("subject_name"), "{lost}: {yaml}");
+        let is_closed = |line: &String| line.contains("it finds consumers by their names") && line.contains("503");
+        assert!(found.iter().any(is_closed), "{lost}: {found:?}");
+        let text = text.replace("ca_certificates: [one]", "ca_certificates: [one], consumer_by: []");
+        assert!(converted(&text).yaml().contains("mtls-auth: {}"), "{lost}: with credentials alone it is open");
+    }
 }
 
 #[test]
