@@ -140,7 +140,8 @@ fn one(conversion: &mut DocumentConversion, plugin: &DocumentValue, name: &str, 
             return refuse(conversion, plugin, chain, why);
         }
         if mtls::finds_by_names(config) && !are_whole(conversion.root) {
-            let why = "it finds consumers by their names, and plugins, groups or certificates of consumers are not converted";
+            let why =
+                "it finds consumers by their names, and plugins, groups or certificates of consumers are not converted";
             return refuse(conversion, plugin, chain, why);
         }
         conversion.differs(plugin, mtls::DIFFERENCE);

@@ -376,7 +376,10 @@ fn no_consumer_is_found_by_its_name_if_something_of_one_is_lost() {
     for (lost, consumers) in [
         ("plugins", "{ username: jack, plugins: [{ name: ip-restriction, config: { allow: [10.0.0.0/8] } }] }"),
         ("groups", "{ username: jack, acls: [{ group: bad group }] }"),
-        ("a credential", "{ username: jack, mtls_auth_credentials: [{ subject_name: jim, ca_certificate: { id: two } }] }, { username: jim }"),
+        (
+            "a credential",
+            "{ username: jack, mtls_auth_credentials: [{ subject_name: jim, ca_certificate: { id: two } }] }, { username: jim }",
+        ),
     ] {
         let rest = format!("ca_certificates: [{{ id: one, cert: A }}]\nconsumers: [{consumers}]\n");
         let text = with_certificates(&["one"], &rest);
