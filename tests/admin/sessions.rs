@@ -280,7 +280,7 @@ fn the_state_of_the_node_needs_a_key_and_the_whole_node() {
         if !is_stream {
             assert_eq!(log_in(address, VIEWER).ask("GET", &path, "", "").status, 200, "{path}");
         }
-        assert!(matches!(Api::with_key(address, ADMIN).ask("POST", &path, "", "").status, 404), "{path}");
+        assert!(matches!(Api::with_key(address, ADMIN).ask("POST", &path, "", "").status, 405), "{path}");
     }
     let mut viewer = log_in(address, VIEWER);
     assert_eq!(viewer.ask("GET", "/weir/v1/tail", "", "").status, 403, "it shows the addresses of clients");

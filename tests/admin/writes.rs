@@ -536,7 +536,7 @@ fn resources_name_no_files_unless_the_node_allows_it() {
         let gateway = weir().start(&yaml);
         let mut api = Api::of(&gateway);
         let mut answers = Vec::new();
-        for name in ["secret.yaml", "none.yaml", "nodes/../secret.yaml"] {
+        for name in ["secret.yaml", "none.yaml", "nodes/../secret.yaml", "nodes/../none.yaml"] {
             for (key, body) in [("ssls/1", ssl(name)), ("upstreams/1", listed(name))] {
                 let answer = api.ask("PUT", key, "", &body);
                 assert_eq!(answer.status, 400, "{}", answer.text());
@@ -548,7 +548,8 @@ fn resources_name_no_files_unless_the_node_allows_it() {
         }
         answers.sort();
         answers.dedup();
-        assert_eq!(answers.len(), 2, "a file that exists and one that does not have the same answer: {answers:#?}");
+        // A name with `..` is told so.
+        assert_eq!(answers.len(), 4, "a file that exists and one that does not have the same answer: {answers:#?}");
         let answer = api.ask("PUT", "upstreams/there", "", &listed("nodes/there.yaml"));
         assert_eq!(answer.status, if allows { 201 } else { 400 }, "{}", answer.text());
     }
