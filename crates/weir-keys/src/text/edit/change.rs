@@ -220,7 +220,14 @@ impl<'t> EditedText<'t> {
         if is_item && !is_below {
             let column = if node.core == self.root.core { 0 } else { column + 2 };
             let block = self.manner.block(value, column);
-            return vec![(core..node.end, if is_absent { format!(" {block}") } else { block })];
+            let block = if is_absent { format!(" {block}") } else { block };
+            let Some((header, body)) = block.split_once(self.manner.newline).filter(|_| value.is_string()) else {
+                return vec![(core..node.end, block)];
+            };
+            // A literal: a comment behind the old value stays in the line of its header.
+            let mut patches = vec![(core..node.end, header.to_owned())];
+            patches.extend(self.lines_below(node.end, body));
+            return patches;
         }
         let lines = self.manner.behind_colon(value, column);
         let Some(lines) = lines.strip_prefix(self.manner.newline) else {
