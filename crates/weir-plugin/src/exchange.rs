@@ -65,6 +65,9 @@ pub struct Exchange {
     /// Limit of the request's content in bytes; `u64::MAX` is no limit. A larger one is answered with 413.
     pub body_limit: u64,
     responded_locally: bool,
+    /// The client's certificate was verified as the host of this request demands it of its clients. A certificate that only another
+    /// server name of this node demands does not count.
+    pub client_is_proved: bool,
     stop: Option<Stop>,
     /// The client's credential, with its consumer; set by [`Exchange::identify`].
     pub identity: Option<Arc<Credential>>,
@@ -344,9 +347,6 @@ pub struct ClientFacts {
     pub trusted: bool,
     /// The client's connection uses TLS, which ends in the gateway.
     pub tls: bool,
-    /// The client's certificate was verified as the host of this request demands it of its clients. A certificate that only another
-    /// server name of this node demands does not count.
-    pub proved: bool,
     pub protocol: ClientProtocol,
     /// A number for the connection, unique in this process, and the number of this request on it (from 1).
     pub connection: u64,
@@ -358,16 +358,7 @@ impl ClientFacts {
     pub fn of_another_connection(self, connection: u64) -> ClientFacts {
         let ClientFacts { peer, local, .. } = self;
         let (addr, port, public_port) = (peer.ip(), peer.port(), local.port());
-        ClientFacts {
-            addr,
-            port,
-            public_port,
-            trusted: false,
-            proved: false,
-            connection,
-            connection_requests: 1,
-            ..self
-        }
+        ClientFacts { addr, port, public_port, trusted: false, connection, connection_requests: 1, ..self }
     }
 }
 
@@ -383,7 +374,6 @@ impl Default for ClientFacts {
             public_port: nowhere.port(),
             trusted: false,
             tls: false,
-            proved: false,
             protocol: ClientProtocol::Http,
             connection: 0,
             connection_requests: 0,
@@ -507,6 +497,7 @@ impl Default for Exchange {
             body_bytes: 0,
             body_limit: u64::MAX,
             responded_locally: false,
+            client_is_proved: false,
             stop: None,
             identity: None,
             notes: Notes::default(),
@@ -534,6 +525,7 @@ impl Exchange {
         self.body_bytes = 0;
         self.body_limit = u64::MAX;
         self.responded_locally = false;
+        self.client_is_proved = false;
         self.stop = None;
         self.identity = None;
         self.notes.clear();

@@ -11,7 +11,7 @@ pub struct Tls {
     pub server_name: Option<Box<str>>,
     pub resumed: bool,
     /// The client's verified certificate, if one was requested and sent. It was verified by the authorities of the server name in the
-    /// handshake; whether these count for the host of a request says [`ClientFacts::proved`](crate::ClientFacts::proved).
+    /// handshake; whether these count for the host of a request says [`Exchange::client_is_proved`](crate::Exchange::client_is_proved).
     pub certificate: Option<ClientCertificate>,
     /// A digest of the client-certificate requirements of the connection: equal for equal requirements, zero if there are none.
     pub proof: [u8; 32],

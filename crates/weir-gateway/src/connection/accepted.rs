@@ -136,7 +136,6 @@ impl Accepted {
             public_port: self.local.port(),
             trusted: false,
             tls: self.tls.is_some(),
-            proved: false,
             protocol: weir_plugin::ClientProtocol::Http,
             connection: self.number,
             connection_requests: requests,

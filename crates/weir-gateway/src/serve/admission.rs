@@ -29,8 +29,8 @@ pub fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), St
             certificates = certificates.of_listener(listeners.find(local, host).and_then(|found| found.id.as_deref()));
         }
         match certificates.admit(exchange.request.host(), exchange.request.path(), tls) {
-            Admission::Admitted => exchange.client.proved = false,
-            Admission::Proved => exchange.client.proved = true,
+            Admission::Admitted => exchange.client_is_proved = false,
+            Admission::Proved => exchange.client_is_proved = true,
             Admission::Misdirected => return Err(Stop::Misdirected),
             Admission::Unproved => return Err(Stop::NoCertificate),
         }

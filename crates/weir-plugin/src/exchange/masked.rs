@@ -92,6 +92,7 @@ impl Exchange {
             body_bytes: self.body_bytes,
             body_limit: self.body_limit,
             responded_locally: self.responded_locally,
+            client_is_proved: self.client_is_proved,
             stop: self.stop,
             identity: self.identity.clone(),
             notes: self.notes.clone(),

@@ -120,7 +120,7 @@ impl CertificateAuthenticator {
     fn judge(&self, exchange: &Exchange, now: Duration) -> Result<(Option<Arc<Credential>>, Duration), &'static str> {
         let certificate = exchange.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
         let certificate = certificate.ok_or("Missing client certificate")?;
-        if !exchange.client.proved {
+        if !exchange.client_is_proved {
             return Err("The client certificate does not count for this host");
         }
         // The certificate is valid up to the end of this second.

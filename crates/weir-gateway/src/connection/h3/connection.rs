@@ -388,7 +388,6 @@ impl H3Connection {
             public_port: self.local.port(),
             trusted: false,
             tls: true,
-            proved: false,
             protocol: weir_plugin::ClientProtocol::Http,
             connection: self.number,
             connection_requests: self.requests.get(),

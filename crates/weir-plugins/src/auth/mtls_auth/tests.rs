@@ -34,7 +34,7 @@ fn certificate() -> ClientCertificate {
 fn proved(certificate: ClientCertificate) -> Exchange {
     let mut exchange = get("/");
     exchange.tls = Some(Rc::new(Tls { certificate: Some(certificate), ..Tls::default() }));
-    exchange.client.proved = true;
+    exchange.client_is_proved = true;
     exchange
 }
 
@@ -105,7 +105,7 @@ fn a_request_without_a_certificate_that_counts_is_refused() {
     for (mut exchange, fault) in [
         (get("/"), "Missing client certificate"),
         (without(|it| it.tls = Some(Rc::default())), "Missing client certificate"),
-        (without(|it| it.client.proved = false), "The client certificate does not count for this host"),
+        (without(|it| it.client_is_proved = false), "The client certificate does not count for this host"),
         (proved(ClientCertificate { until: 1, ..own() }), "The client certificate has expired"),
         (proved(ClientCertificate { until: -1, ..own() }), "The client certificate has expired"),
         (proved(certificate()), "The client certificate belongs to no consumer"),
@@ -148,7 +148,7 @@ fn every_verified_certificate_passes_where_no_consumer_is_looked_for() {
     let door = door(json!({"skip_consumer_lookup": true}));
     assert_eq!(owner(&door, certificate()).as_deref(), Some(""));
     let mut exchange = proved(certificate());
-    exchange.client.proved = false;
+    exchange.client_is_proved = false;
     assert_eq!(on_request(&door, &mut exchange), Err(Stop::Answered));
 }
 
