@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::json;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually};
 
-use crate::api::{Api, file};
+use crate::api::{Api, file, wait_warnings};
 use crate::weir;
 
 fn kept_in(directory: &TempDir) -> String {
@@ -51,8 +51,7 @@ fn a_secret_that_can_be_read_again_brings_its_resource_back() {
     assert!(warnings.contains("consumers/jack") && warnings.contains("503"), "{warnings}");
     is_open.store(true, Relaxed);
     eventually("the consumer is back", DEADLINE, || status_with(&gateway, "of-jack") == 200);
-    let warnings = || gateway.status()["configuration"]["warnings"].to_string();
-    eventually("no warning is left", DEADLINE, || !warnings().contains("consumers/jack"));
+    wait_warnings(&gateway, |warnings| !warnings.contains("consumers/jack"));
 }
 
 #[test]
@@ -196,9 +195,8 @@ fn a_plugin_that_the_file_does_not_allow_any_more_closes_its_routes() {
     assert_eq!(gateway.get("/own").status, 401);
     let text = kept_in(&directory);
     gateway.replace_file(&format!("{text}plugins: [{{ name: mocking }}]\n"));
-    let state = |gateway: &Gateway| gateway.status()["configuration"].clone();
     eventually("it is closed", DEADLINE, || gateway.get("/own").status == 503);
-    assert!(state(&gateway)["warnings"].to_string().contains("routes/own"), "{}", state(&gateway));
+    wait_warnings(&gateway, |warnings| warnings.contains("routes/own"));
     assert_eq!(gateway.get("/other").status, 200);
     gateway.replace_file(&text);
     eventually("it is back", DEADLINE, || gateway.get("/own").status == 401);

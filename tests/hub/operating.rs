@@ -132,7 +132,7 @@ fn bad_requests_for_hubs_are_explained() {
         ("POST", "hubs/h/replay", r#"{"subscription":7}"#, 404, "no subscription 7 in this hub, and no other one"),
         ("POST", "hubs/h/replay", r#"{"topic":"http://x/"}"#, 404, "this hub has no topic http://x/"),
         ("POST", "hubs/h/replay", r#"{"event":9}"#, 404, "no event 9 in this hub; the newest one is 0"),
-        ("PUT", "hubs/h/subscriptions", "", 404, "not found"),
+        ("PUT", "hubs/h/subscriptions", "", 405, "the method PUT is not allowed here; use GET"),
         ("GET", "routes", "", 404, "not found"),
     ] {
         let answer = api.ask(method, &format!("/weir/v1/{path}"), "", body);

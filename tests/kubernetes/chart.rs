@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use weir_kube::objects::Kind;
-use weir_testkit::{Program, TempDir};
+use weir_testkit::{Authority, Program, TempDir};
 
 use crate::control_plane::{ControlPlane, collection};
 
@@ -120,12 +120,18 @@ fn nodes_have_no_rights_if_controllers_follow_the_cluster() {
         assert_eq!(account["automountServiceAccountToken"] == false, is_of_node);
     }
     let directory = TempDir::new();
+    let authority = Authority::of_tests();
+    let identity = authority.identity(&["weir-controller"]);
+    directory.write("ca.crt", &authority.certificate);
+    directory.write("tls.crt", &identity.certificate);
+    directory.write("tls.key", &identity.key);
     for (name, follows) in [("controller.yaml", true), ("weir.yaml", false)] {
         let config = of_kind(objects, "ConfigMap").find_map(|map| map["data"][name].as_str());
         let config = config.unwrap_or_else(|| panic!("{name} is rendered"));
         // What the values say of following the cluster is for who follows it.
         assert_eq!(config.contains("gateway_addresses: 203.0.113.0/24"), follows, "{config}");
-        let file = directory.write(name, config);
+        // The Secret is not mounted here.
+        let file = directory.write(name, config.replace("/etc/weir-tls", &directory.path().display().to_string()));
         let checked = Command::new(env!("CARGO_BIN_EXE_weir")).arg("check").arg(&file).output().expect("weir runs");
         assert!(checked.status.success(), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
     }

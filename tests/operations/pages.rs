@@ -51,6 +51,11 @@ pub fn certificates() -> Vec<(String, String)> {
         files.push((format!("certs/{name}.pem"), identity.certificate));
         files.push((format!("certs/{name}.key"), identity.key));
     }
+    // Those of a controller and its nodes have the names that a Secret has.
+    let identity = authority.identity(&["weir-controller"]);
+    files.push(("ca.crt".to_owned(), authority.certificate.clone()));
+    files.push(("tls.crt".to_owned(), identity.certificate));
+    files.push(("tls.key".to_owned(), identity.key));
     files
 }
 
