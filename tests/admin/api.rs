@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use weir_testkit::{Client, DEADLINE, Gateway, Response, eventually};
+use weir_testkit::{Client, Gateway, Response};
 
 /// Keys of the nodes under test, by role.
 pub const ADMIN: &str = "the-key-of-an-admin";
@@ -16,13 +16,6 @@ pub fn file() -> String {
         "admin:\n  listen: \"127.0.0.1:0\"\n  keys:\n  - {{ name: ann, key: {ADMIN}, role: admin }}\n  \
          - {{ name: ed, key: {EDITOR}, role: editor }}\n  - {{ name: vi, key: {VIEWER}, role: viewer }}\n"
     )
-}
-
-/// Waits until the warnings of a node are as they should be. Workers serve a change a moment before the node tells of it.
-#[track_caller]
-pub fn wait_warnings(gateway: &Gateway, are_right: impl Fn(&str) -> bool) {
-    let warnings = || gateway.status()["configuration"]["warnings"].to_string();
-    eventually("the warnings of the change", DEADLINE, || are_right(&warnings()));
 }
 
 /// Where the Admin API of a node is.

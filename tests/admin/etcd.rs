@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use weir_testkit::{Client, DEADLINE, Gateway, Program, Signal, TempDir, eventually, free_port, scaled};
 
-use crate::api::{ADMIN, Api, admin_addr, file, wait_warnings};
+use crate::api::{ADMIN, Api, admin_addr, file};
+use crate::set_aside::wait_warnings;
 use crate::weir;
 
 /// The longest time after a fault until all nodes have the current state: detecting a dead member, and electing a new leader.

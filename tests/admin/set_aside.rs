@@ -7,8 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::json;
 use weir_testkit::{Answer, DEADLINE, Gateway, Origin, Signal, TempDir, eventually};
 
-use crate::api::{Api, file, wait_warnings};
+use crate::api::{Api, file};
 use crate::weir;
+
+/// Waits until the warnings of a node are as they should be. Workers serve a change a moment before the node tells of it.
+#[track_caller]
+pub fn wait_warnings(gateway: &Gateway, are_right: impl Fn(&str) -> bool) {
+    let warnings = || gateway.status()["configuration"]["warnings"].to_string();
+    eventually("the warnings of the change", DEADLINE, || are_right(&warnings()));
+}
 
 fn kept_in(directory: &TempDir) -> String {
     format!(
