@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use weir_net::handshake::{ACME_TLS, AcceptError, ClientHello, RequestedServer, accept_after, read_hello};
 use weir_net::quic::QuicHandshake;
 use weir_net::stream::Stream;
-use weir_net::tls::{CertificateDer, CertificateFacts, ClientNames, Scope, Server};
+use weir_net::tls::{CertificateDer, CertificateFacts, Scope, Server};
 use weir_plugin::{ClientCertificate, Tls};
 
 use super::accepted::Accepted;
@@ -150,8 +150,7 @@ fn tls_facts(stream: &Stream, proof: Scope) -> Tls {
 
 fn certificate(certificate: &CertificateDer<'_>) -> ClientCertificate {
     // The certificate was verified; fields that cannot be parsed stay empty.
-    let read = CertificateFacts::of(certificate).and_then(|facts| Ok((facts, ClientNames::of(certificate)?)));
-    let Ok((facts, names)) = read else { return ClientCertificate::default() };
+    let Ok((facts, names)) = CertificateFacts::of_client(certificate) else { return ClientCertificate::default() };
     ClientCertificate {
         subject: facts.subject.into(),
         issuer: facts.issuer.into(),

@@ -33,11 +33,22 @@ impl CertificateFacts {
     /// # Errors
     /// The bytes are not a certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Result<CertificateFacts, KeyError> {
-        let parsed = X509Certificate::from_der(certificate);
-        let (_, parsed) = parsed.map_err(|error| KeyError::Damaged(error.to_string()))?;
+        Ok(CertificateFacts::read(certificate, &parse(certificate)?))
+    }
+
+    /// The same of a client's certificate, with what identifies its owner.
+    ///
+    /// # Errors
+    /// The bytes are not a certificate.
+    pub fn of_client(certificate: &CertificateDer<'_>) -> Result<(CertificateFacts, ClientNames), KeyError> {
+        let parsed = parse(certificate)?;
+        Ok((CertificateFacts::read(certificate, &parsed), ClientNames::read(certificate, &parsed)))
+    }
+
+    fn read(certificate: &CertificateDer<'_>, parsed: &X509Certificate<'_>) -> CertificateFacts {
         let names = parsed.subject_alternative_name().ok().flatten();
         let names = names.map(|names| names.value.general_names.iter().filter_map(shown).collect());
-        Ok(CertificateFacts {
+        CertificateFacts {
             subject: distinguished(parsed.subject()),
             issuer: distinguished(parsed.issuer()),
             serial: hex::encode_upper(parsed.raw_serial()),
@@ -46,7 +57,7 @@ impl CertificateFacts {
             names: names.unwrap_or_default(),
             since: parsed.validity().not_before.timestamp(),
             until: parsed.validity().not_after.timestamp(),
-        })
+        }
     }
 
     /// Whether the certificate is valid for a host name; a name in it may have `*` as its first label.
@@ -57,6 +68,11 @@ impl CertificateFacts {
             None => false,
         })
     }
+}
+
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, KeyError> {
+    let parsed = X509Certificate::from_der(certificate);
+    parsed.map(|(_, parsed)| parsed).map_err(|error| KeyError::Damaged(error.to_string()))
 }
 
 /// The most names of one kind that count for a client; its certificate may have as many as fit into a handshake.
@@ -78,15 +94,11 @@ pub struct ClientNames {
 }
 
 impl ClientNames {
-    /// # Errors
-    /// The bytes are not a certificate.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<ClientNames, KeyError> {
-        let (_, parsed) =
-            X509Certificate::from_der(certificate).map_err(|error| KeyError::Damaged(error.to_string()))?;
+    fn read(certificate: &CertificateDer<'_>, parsed: &X509Certificate<'_>) -> ClientNames {
         let fingerprint = hex::encode(digest(&SHA256, certificate));
         let mut names = ClientNames { fingerprint, ..ClientNames::default() };
         // A certificate whose names cannot be read has none, nor a common name in their place.
-        let Ok(alternative) = parsed.subject_alternative_name() else { return Ok(names) };
+        let Ok(alternative) = parsed.subject_alternative_name() else { return names };
         let mut is_named = false;
         for name in alternative.iter().flat_map(|alternative| &alternative.value.general_names) {
             let (list, name) = match name {
@@ -109,7 +121,7 @@ impl ClientNames {
         if let (false, Some(name), None) = (is_named, common.next(), common.next()) {
             names.common_name = name.as_str().ok().map(str::to_owned);
         }
-        Ok(names)
+        names
     }
 }
 
@@ -270,7 +282,7 @@ mod tests {
                 params.distinguished_name.push(kind, *name);
             }
             let key = KeyPair::generate().expect("a key");
-            ClientNames::of(params.self_signed(&key).expect("a certificate").der()).expect("it is one")
+            CertificateFacts::of_client(params.self_signed(&key).expect("a certificate").der()).expect("it is one").1
         };
         let uri = |text: &str| SanType::URI(text.try_into().expect("ASCII"));
         let dns = |text: &str| SanType::DnsName(text.try_into().expect("ASCII"));
@@ -288,7 +300,7 @@ mod tests {
         assert_eq!(names(&[], &["jack", "admin"]).common_name, None);
         let many: Vec<SanType> = (0..100).map(|number| dns(&format!("{number}.test"))).collect();
         assert_eq!(names(&many, &[]).hosts.len(), MAX_CLIENT_NAMES);
-        assert!(ClientNames::of(&CertificateDer::from(vec![1, 2])).is_err());
+        assert!(CertificateFacts::of_client(&CertificateDer::from(vec![1, 2])).is_err());
     }
 
     #[test]
