@@ -783,8 +783,10 @@ impl Exchange {
         self.rare.as_ref()?.identity_ends_at
     }
 
+    /// Of several proofs, such as a certificate and a token, the one that ends first counts.
     pub fn set_identity_ends_at(&mut self, end: Duration) {
-        self.rare.get_or_insert_default().identity_ends_at = Some(end);
+        let known = &mut self.rare.get_or_insert_default().identity_ends_at;
+        *known = Some(known.map_or(end, |known| known.min(end)));
     }
 
     /// The claims of the token that an auth plugin has verified, if one has.
