@@ -11,7 +11,7 @@ use crate::{
     },
     plot::Unit,
     result::MeasuredRun,
-    scenario::{Ablation, Scenario},
+    scenario::{Ablation, Scenario, TableColumn},
     stats::{Comparison, ConfidenceInterval, median, modes},
 };
 
@@ -141,22 +141,27 @@ fn measurements(findings: &Findings<'_>) -> String {
     let mut page = String::new();
     let idle = super::holds_connections(findings.result);
     let baseline = &findings.result.scenario.baseline;
-    page.push_str(&match idle {
-        true => "\n| row | clients | target | held | memory of each | errors |\n|---|--:|---|--:|--:|--:|\n".to_owned(),
-        false => format!(
-            "\n| row | clients | target | requests/s | / {baseline} | CPU a request | / {baseline} | p50 | p99 | memory | \
-             errors |\n|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
-        ),
-    });
-    for summary in findings.cells.iter().filter(|summary| !summary.cell.runs().is_empty()) {
+    let measured: Vec<&CellSummary<'_>> = findings.cells.iter().filter(|one| !one.cell.runs().is_empty()).collect();
+    let own = own_columns(findings, &measured);
+    let common = match idle {
+        true => "row | clients | target | held | memory of each | errors".to_owned(),
+        false => {
+            format!("row | clients | target | requests/s | / {baseline} | CPU a request | / {baseline} | p50 | p99 | memory | errors")
+        }
+    };
+    let heads: Vec<&str> = common.split(" | ").chain(own.iter().map(|(head, _)| *head)).collect();
+    let lines = heads.iter().map(|head| if ["row", "target"].contains(head) { "---" } else { "--:" });
+    let _ = writeln!(page, "\n| {} |\n|{}|", heads.join(" | "), lines.collect::<Vec<_>>().join("|"));
+    for (number, summary) in measured.iter().enumerate() {
         let cell = summary.cell;
+        let own = own.iter().map(|(_, values)| values[number].clone());
         let _ = writeln!(
             page,
             "| {} | {} | {} | {} |",
             cell.row,
             level(cell.level.connections, cell.level.workers),
             target_name(findings, cell),
-            figures(summary, idle).join(" | ")
+            figures(summary, idle).into_iter().chain(own).collect::<Vec<_>>().join(" | ")
         );
     }
     for (index, line) in super::left_out(findings).iter().enumerate() {
@@ -164,6 +169,19 @@ fn measurements(findings: &Findings<'_>) -> String {
         let _ = writeln!(page, "- {line}");
     }
     page
+}
+
+/// The columns that the scenario adds, with the value of each cell. One in which no cell has a value is left out: what it shows could
+/// not be measured.
+fn own_columns(findings: &Findings<'_>, cells: &[&CellSummary<'_>]) -> Vec<(&'static str, Vec<String>)> {
+    let of_column = |column: &TableColumn| {
+        let values: Vec<Vec<String>> = cells.iter().map(|summary| super::extra(*column, summary)).collect();
+        let heads = super::extra_headers(*column).into_iter().enumerate();
+        heads.map(|(place, head)| (head, values.iter().map(|row| row[place].clone()).collect())).collect::<Vec<_>>()
+    };
+    let mut columns: Vec<(&str, Vec<String>)> = findings.result.scenario.columns.iter().flat_map(of_column).collect();
+    columns.retain(|(_, values)| values.iter().any(|value| !["", "–"].contains(&&**value)));
+    columns
 }
 
 /// Where and how a result was measured, and the command that repeats it.
