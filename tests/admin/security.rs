@@ -52,7 +52,7 @@ fn nothing_is_answered_without_a_key() {
                 let request =
                     format!("{method} /apisix/admin/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n");
                 let answer = client.ask(request).unwrap_or_else(|error| panic!("{method} {path}: {error}"));
-                // These two are for nobody, whatever the key.
+                // The Admin API refuses these two methods before it reads the key.
                 let is_refused = matches!((method, answer.status), (_, 401) | ("HEAD", 404) | ("TRACE", 405));
                 assert!(is_refused, "{method} {path}: {} {}", answer.status, answer.text());
                 assert!(!answer.text().contains("total"), "{}", answer.text());

@@ -262,11 +262,11 @@ fn a_connection_from_before_is_subject_to_what_holds_now() {
     let mut ask = || client.ask("GET / HTTP/1.1\r\nHost: m.test\r\n\r\n").expect("an answer").status;
     assert_eq!(ask(), 200);
     gateway.rewrite(&demand.replace("spiffe://a.test/orders", "spiffe://a.test/others"));
-    assert_eq!(ask(), 401, "the name belongs to nobody any more");
+    assert_eq!(ask(), 401, "no consumer has the name any more");
     gateway.rewrite(&demand);
     assert_eq!(ask(), 200);
     gateway.rewrite(&file(&server, &[("m.test", None)], &rest));
-    assert_eq!(ask(), 401, "the host demands no certificate any more");
+    assert_eq!(ask(), 401, "the host no longer demands a certificate");
     gateway.rewrite(&file(&server, &[("m.test", Some((&authority, "required")))], &rest));
     assert_eq!(ask(), 421, "the host trusts another authority");
 }

@@ -100,7 +100,7 @@ fn names_consumers((_, options): (&str, &Value)) -> bool {
     options["consumer_by"].as_array().is_some_and(|attributes| !attributes.is_empty())
 }
 
-/// Whether every client that proves something is admitted, whoever it is (`mtls-auth`).
+/// Whether clients are admitted that belong to no consumer (`mtls-auth`).
 fn needs_no_consumer((_, options): (&str, &Value)) -> bool {
     options["skip_consumer_lookup"] == true
 }

@@ -92,7 +92,7 @@ pub fn client(root: &DocumentValue) -> Option<(String, Yaml)> {
     Some(("client".to_owned(), demand))
 }
 
-/// Reports that nobody is asked for a certificate, if no entry of `ssls` is made.
+/// Reports that the gateway asks no client for a certificate, if the file has no certificate for an entry of `ssls`.
 pub fn report_unasked(conversion: &mut DocumentConversion) {
     if let Some(plugin) = instances(conversion.root).next().filter(|_| conversion.converted.ssls.is_empty()) {
         let what =

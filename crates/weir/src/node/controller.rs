@@ -122,7 +122,8 @@ impl ControllerNode {
     }
 }
 
-/// What `weir controller` would refuse in the files that a controller's file names. Nobody is asked.
+/// The faults in the files that a controller's file names, for which `weir controller` would not start. Neither the cluster nor another
+/// service is asked.
 pub fn faults_of_files(file: &Path) -> Vec<Diagnostic> {
     let Ok(loaded) = DocumentLoader::of_file_directly(file).read() else { return Vec::new() };
     let document = &loaded.document;

@@ -192,7 +192,7 @@ fn wrong_options_are_refused_with_their_place() {
     for (options, want) in [
         (json!({"consumer_by": ["name"]}), "consumer_by[0]"),
         (json!({"consumer_by": ["username"], "skip_consumer_lookup": true}), "consumer_by: no consumer is looked for"),
-        (json!({"anonymous_consumer": "nobody"}), "anonymous_consumer: `nobody` is not a consumer"),
+        (json!({"anonymous_consumer": "guest"}), "anonymous_consumer: `guest` is not a consumer"),
         (json!({"realm": "a\"b"}), "realm: must be printable ASCII characters"),
     ] {
         let error = refused::<MtlsAuth>(options);
