@@ -146,7 +146,9 @@ fn measurements(findings: &Findings<'_>) -> String {
     let common = match idle {
         true => "row | clients | target | held | memory of each | errors".to_owned(),
         false => {
-            format!("row | clients | target | requests/s | / {baseline} | CPU a request | / {baseline} | p50 | p99 | memory | errors")
+            format!(
+                "row | clients | target | requests/s | / {baseline} | CPU a request | / {baseline} | p50 | p99 | memory | errors"
+            )
         }
     };
     let heads: Vec<&str> = common.split(" | ").chain(own.iter().map(|(head, _)| *head)).collect();
