@@ -294,7 +294,7 @@ const VAULT: &str =
 
 /// Keys of certificates, tokens and keys of the API are never shown, and stay when the rest is edited.
 #[test]
-fn what_is_hidden_stays_in_the_file() {
+fn hidden_values_stay_in_the_file() {
     let gateway = weir().file("more.yaml", MORE).start(&settings(&format!("{RESOURCES}{VAULT}"), WRITES));
     let mut api = Api::of(&gateway);
     let draft = read(&mut api);
@@ -320,7 +320,7 @@ fn what_is_hidden_stays_in_the_file() {
 
 /// The token would be sent to the new address, be it by a check or later.
 #[test]
-fn what_is_hidden_is_not_sent_elsewhere() {
+fn hidden_values_are_not_sent_elsewhere() {
     let thief = Origin::serving(|_| Answer::ok("{}"));
     let reading = "consumers:\n- username: jill\n  plugins: { key-auth: { key: $secret://vault/1/jill/key } }\n";
     let vault = Origin::serving(|_| Answer::ok(r#"{"data":{"key":"k-of-jill"}}"#));

@@ -192,7 +192,7 @@ fn a_file_that_is_named_by_its_parent_directory_refuses_no_trial() {
 }
 
 #[test]
-fn what_is_shown_follows_the_file() {
+fn the_api_shows_the_file_as_it_is_now() {
     let gateway = start();
     let mut api = Api::of(&gateway);
     let before = api.get("routes/included")["modifiedIndex"].as_u64();

@@ -372,7 +372,7 @@ fn a_response_of_another_provider_is_refused() {
 }
 
 #[test]
-fn what_the_provider_refuses_is_told_without_what_it_says() {
+fn a_refusal_of_the_provider_is_told_without_its_words() {
     let provider = ScriptedProvider::start();
     let (gateway, port) = node(&provider);
     let come_back = |more: &str| {

@@ -117,7 +117,7 @@ fn guarded(directory: &TempDir, resources: &[(&str, serde_json::Value)]) -> Gate
 }
 
 #[test]
-fn what_is_set_aside_at_a_start_is_closed_and_no_wider_route_takes_its_requests() {
+fn a_resource_set_aside_at_a_start_is_closed_and_no_wider_route_takes_its_requests() {
     let directory = TempDir::new();
     let users = json!({"basic-auth": {"users": [{"username": "a", "password": "$env://WEIR_TEST_PASSWORD"}]}});
     let answer = json!({"response_example": "guarded"});

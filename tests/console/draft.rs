@@ -155,7 +155,7 @@ fn loaded(bench: &Bench) -> String {
 
 /// Most nodes have a store, and the first screen is to be there at once.
 #[test]
-fn what_makes_drafts_is_loaded_only_where_it_is_needed() {
+fn code_for_drafts_is_loaded_only_where_it_is_needed() {
     let Some(bench) = start("  draft: read\n") else { return };
     bench.go("#/overview");
     assert!(loaded(&bench).contains("drafts.js") && !loaded(&bench).contains("draft.js"), "{}", loaded(&bench));

@@ -60,7 +60,7 @@ fn resources_of_all_kinds_survive_their_forms() {
 }
 
 #[test]
-fn what_a_schema_does_not_know_is_kept() {
+fn members_unknown_to_a_schema_are_kept() {
     let Some(bench) = Bench::logged_out(&api::file()) else { return };
     bench.log_in(api::ADMIN);
     let mut admin = Api::of(&bench.gateway);

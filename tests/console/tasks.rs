@@ -411,7 +411,7 @@ fn requests_with_5xx_are_watched() {
 }
 
 #[test]
-fn who_changed_a_route_last_and_a_copy_as_yaml() {
+fn the_last_change_of_a_route_and_a_copy_as_yaml() {
     let Some(bench) = Bench::start() else { return };
     bench.page.take_clicks();
     search(&bench, "images", "images");

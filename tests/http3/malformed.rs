@@ -217,7 +217,7 @@ fn heads_that_come_in_part_take_a_bounded_amount_of_memory() {
 }
 
 #[test]
-fn what_has_no_meaning_is_ignored() {
+fn frames_and_streams_without_meaning_are_ignored() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let served = serve(&origin, "");
     run(async {

@@ -132,7 +132,7 @@ fn an_early_answer_reaches_a_client_that_still_sends() {
 }
 
 #[test]
-fn what_http1_answers_with_400_is_answered_so() {
+fn requests_that_http1_answers_with_400_are_answered_so() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
     let served = serve(&origin, "");
     run(async {

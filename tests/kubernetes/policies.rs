@@ -265,7 +265,7 @@ fn plugins_that_a_node_enables_no_more_close_what_has_them() {
 }
 
 #[test]
-fn what_is_closed_needs_no_plugin_of_the_list() {
+fn a_closed_route_needs_no_plugin_of_the_list() {
     let (cluster, _origin, edge) = serving_with("plugins: [{ name: mocking }]\n");
     cluster.apply([policy("wrong", ("HTTPRoute", "orders"), json!({ "mocking": { "delai": 1 } }))]);
     wait_reason(&cluster, "wrong", "Invalid");

@@ -182,7 +182,7 @@ fn a_listener_has_the_requests_of_its_host_to_itself() {
 }
 
 #[test]
-fn what_does_not_exist_answers_500_and_what_is_empty_503() {
+fn a_missing_backend_answers_500_and_an_empty_one_503() {
     let cluster = serve(
         &[
             BASE.to_owned(),

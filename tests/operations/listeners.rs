@@ -289,7 +289,7 @@ fn connections_of_a_removed_listener_finish_what_they_have_begun() {
 }
 
 #[test]
-fn what_does_not_end_on_a_removed_listener_is_ended_when_its_time_is_up() {
+fn connections_of_a_removed_listener_are_ended_when_their_time_is_up() {
     let origin = origin();
     let file = |addresses: &[&str]| listen(addresses) + "worker_shutdown_timeout: 1\n" + &routes(&origin);
     let gateway = weir().start(&file(&["\"127.0.0.1:0\"", "\"127.0.0.1:0\""]));

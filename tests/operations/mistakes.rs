@@ -254,7 +254,7 @@ fn every_mistake_has_its_place_its_fault_and_what_would_be_right() {
 }
 
 #[test]
-fn what_is_right_is_not_doubted() {
+fn right_input_causes_no_doubt() {
     let place = TempDir::new();
     let head = "listen: [\"127.0.0.1:0\"]\n";
     let users = "basic-auth: { users: [{ username: a, password: b }] }";

@@ -109,6 +109,10 @@ fn sources() -> Result<Problems, Problems> {
             {
                 problems.push(format!("{path}:{}: `{found}…` is something left to be done", number + 1));
             }
+            if path.ends_with(".rs") && hides_its_subject(line) {
+                let advice = "begin the name with its subject: `a_closed_route_needs_…`, not `what_is_closed_needs_…`";
+                problems.push(format!("{path}:{}: {advice}", number + 1));
+            }
         }
     }
     Ok(problems)
@@ -119,9 +123,21 @@ fn names(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| !line[..at].ends_with('}'))
 }
 
+/// Whether a line declares a function, of tests mostly, whose name begins with a question.
+fn hides_its_subject(line: &str) -> bool {
+    let name = line.split_once("fn ").map_or("", |(_, name)| name);
+    !line.contains('"') && (name.starts_with("what_") || name.starts_with("who_"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_begins_with_a_question_is_found() {
+        assert!(hides_its_subject("    fn what_is_left() {") && hides_its_subject("async fn who_may() {"));
+        assert!(!hides_its_subject("    fn a_rest_is_what_is_left() {") && !hides_its_subject("// what_is_left"));
+    }
 
     #[test]
     fn a_path_below_a_placeholder_is_no_place_on_a_machine() {

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_can_be_passed_to_another_client() {
+    fn held_bytes_can_be_passed_to_another_client() {
         let budget = HeldBudget::new(HeldLimits { node: 5 * STEP, client: 2 * STEP });
         let mut held = Held { of: client(1), bytes: 0 };
         assert_eq!(held.most_in(&budget), 2 * STEP);

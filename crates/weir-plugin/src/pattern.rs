@@ -89,7 +89,7 @@ mod tests {
     const MOST: usize = 1 << 20;
 
     #[test]
-    fn what_is_compiled_already_counts_if_all_does() {
+    fn a_compiled_pattern_counts_when_all_are_counted() {
         let text = "^/counted/[a-z]+$";
         let kept = compile(text, false, MOST).expect("valid");
         let again = || compile(text, false, MOST).is_ok();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compiled_already_takes_nothing_of_a_budget() {
+    fn a_compiled_pattern_takes_nothing_of_a_budget() {
         let text = "^[a-z]{3000}once$";
         let (kept, _) = pattern_budget::within(MOST, || compile(text, false, MOST).expect("valid"));
         let again = || (compile(text, false, MOST).is_ok(), compile(text, true, MOST).is_ok());

@@ -20,7 +20,7 @@ const FILES: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn what_is_written_for_manifests_passes_the_check_and_each_loss_is_listed() {
+fn converted_manifests_pass_the_check_and_each_loss_is_listed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/operations/ingress/manifests");
     let directory = TempDir::new();
     for (name, losses) in FILES {

@@ -217,7 +217,7 @@ fn wasm_plugins_are_known_to_the_commands_and_the_admin_api() {
 }
 
 #[test]
-fn what_is_printed_in_pieces_is_logged_by_lines_and_does_not_hide_a_failure() {
+fn output_in_pieces_is_logged_by_lines_and_does_not_hide_a_failure() {
     // 60 times two bytes without a line break, a line break, two more bytes, and a trap.
     let printed = "(func (export \"proxy_on_request_headers\") (param i32 i32 i32) (result i32) (local i32)
         (i32.store (i32.const 64) (i32.const 80)) (i32.store (i32.const 68) (i32.const 2))

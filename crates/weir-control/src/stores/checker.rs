@@ -159,13 +159,13 @@ impl CheckLoader {
         } else {
             document.without_secrets()
         };
-        let beside = self.what_is_beside(&document, &files, looks_outside).map_err(|stall| stalled(&stall))?;
+        let beside = self.files_beside(&document, &files, looks_outside).map_err(|stall| stalled(&stall))?;
         let mut document = document.complete(beside, &process_environment, self.limits);
         document.found = self.names.known(document.queries());
         Ok(LoadedDocument::of_check(document, settings.revision(), trial.names()))
     }
 
-    fn what_is_beside(
+    fn files_beside(
         &self,
         document: &Document,
         access: &FileAccess,

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_refer_to_is_not_closed_and_a_rule_that_protects_is() {
+    fn a_resource_that_others_refer_to_stays_open_and_a_rule_that_protects_is_closed() {
         for list in ["services", "upstreams", "plugin_configs", "consumers", "plugin_metadata"] {
             assert_eq!(of(list, json!({ "plugins": {} })), None);
         }

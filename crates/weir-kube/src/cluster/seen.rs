@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_second_list_does_not_have_is_gone() {
+    fn objects_that_a_second_list_lacks_are_gone() {
         let mut seen = SeenCluster::default();
         let all = scope(None);
         assert!(seen.expect(&all) && !seen.expect(&all) && !seen.is_complete());

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_meaning_is_skipped_up_to_a_bound() {
+    fn frames_without_meaning_are_skipped_up_to_a_bound() {
         let frame = [&[0x21, 0x7f, 0xff][..], &[0; 0x3fff]].concat();
         let most = MAX_SKIPPED as usize / 0x3fff;
         let mut frames = vec![&SETTINGS[..]];

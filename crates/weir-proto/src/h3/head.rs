@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_known_from_what_is_answered() {
+    fn malformed_heads_are_told_from_those_that_are_answered() {
         for (more, reject) in [
             (&[("connection", "close")][..], Reject::Malformed),
             (&[(":path", "/")], Reject::Malformed),

@@ -269,7 +269,7 @@ routes: [{ id: r, uri: /a, plugins: { jwt-auth: { secret: seen } } }]
 
     /// A secret would be sent elsewhere, if what is around it could change.
     #[test]
-    fn what_is_around_a_hidden_text_stays_as_it_is() {
+    fn text_around_a_hidden_one_stays_as_it_is() {
         let (hidden, shown) = hidden(TEXT);
         for (old, new) in [
             ("id: vault/2, uri: 'http://v'", "id: vault/2, uri: 'http://evil'"),

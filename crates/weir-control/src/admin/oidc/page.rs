@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_page_says_is_text() {
+    fn a_page_escapes_its_text() {
         let refusal = json_of(StatusCode::FORBIDDEN, &json!({ "error_msg": "<script>\"&" }));
         let page = page_of(refusal, "/console/");
         let text = String::from_utf8_lossy(page.body());

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_copy_has_and_the_first_translation_has_not_is_gone() {
+    fn resources_of_the_copy_that_the_first_translation_lacks_are_gone() {
         let known = StoredResource { json: "{}".into(), created: 3, modified: 4, expires_ms: None };
         let keys = ["one", "two"].map(|id| (ResourceKey::new("routes", id), known.clone()));
         let (mut sink, mailbox) = sink(ResourceSet { revision: 7, all: keys.into_iter().collect() });

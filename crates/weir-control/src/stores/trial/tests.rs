@@ -178,7 +178,7 @@ impl ResourceStore for ClosingStore {
 }
 
 #[test]
-fn what_is_served_in_place_of_a_faulty_resource_is_closed_and_last_the_version_before() {
+fn a_faulty_resource_is_served_closed_or_at_last_as_the_version_before() {
     let store = ClosingStore(MemoryStore::new(100, u64::MAX));
     let live = Arc::new(LiveResources::of_store(Box::new(store)).expect("it loads"));
     let (key, source) = (ResourceKey::new("routes", "r"), Arc::from("store"));

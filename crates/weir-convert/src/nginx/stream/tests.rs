@@ -172,7 +172,7 @@ stream {
 }
 
 #[test]
-fn what_a_stream_cannot_carry_is_reported_with_its_line() {
+fn directives_that_a_stream_cannot_carry_are_reported_with_their_line() {
     let text = "\
 stream {
   log_format basic '$remote_addr';

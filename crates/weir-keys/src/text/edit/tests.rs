@@ -194,7 +194,7 @@ fn json_stays_json() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn an_edit_that_does_not_fit_is_refused() {
     for operation in [
         add("/x/y", json!(1)),
         add("/a/9", json!(1)),

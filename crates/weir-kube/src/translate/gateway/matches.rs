@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_a_pattern_of_weir_is_quoted() {
+    fn characters_of_patterns_are_quoted() {
         let found = http(json!({ "path": { "type": "Exact", "value": "/a/:b" } }));
         assert_eq!(found["vars"], json!([["uri", "~~", "^/a/\\:b$"]]));
         let found = http(json!({ "path": { "type": "RegularExpression", "value": "/api/v[0-9]+/.*" } }));

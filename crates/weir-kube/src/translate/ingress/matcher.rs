@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_expression_begins_with_is_never_too_long() {
+    fn the_prefix_of_an_expression_is_never_too_long() {
         for (expression, begins) in [
             ("/shop", "/shop"),
             ("/shop/(?!x)", "/shop"),

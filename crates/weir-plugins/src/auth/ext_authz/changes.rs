@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gateway_says_of_clients_is_not_removed_by_a_service() {
+    fn a_service_does_not_remove_fields_that_the_gateway_sets_about_clients() {
         let changes = Changes {
             removed: vec![b"X-Consumer-Username".as_slice().into(), b"X-Old".as_slice().into()],
             ..Changes::default()

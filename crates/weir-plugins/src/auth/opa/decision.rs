@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_decision_says_why() {
+    fn an_answer_without_a_decision_says_why() {
         for (answer, want) in [
             (json!({}), "the policy has no `result`"),
             (json!({"result": null}), "the policy has no `result`"),

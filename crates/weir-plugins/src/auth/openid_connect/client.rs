@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_method_needs_is_checked() {
+    fn each_method_is_checked_for_the_options_it_needs() {
         let of = |key: String, algorithm: &str| {
             client(json!({"client_rsa_private_key": key, "client_jwt_assertion_alg": algorithm}), None).err()
         };

@@ -246,7 +246,7 @@ fn of_operation(method: &str, operation: &Value, schemas: &Value) -> Arc<dyn Plu
 }
 
 #[test]
-fn what_is_there_twice_and_takes_one_value_is_refused() {
+fn a_parameter_that_takes_one_value_is_refused_twice() {
     let role = json!({ "type": "object", "properties": { "role": { "enum": ["user"] } } });
     let json_content = json!({ "application/json": { "schema": role } });
     let parameters = json!([

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_batch_is_told() {
+    fn a_body_that_is_no_batch_is_an_error() {
         let many = |count: usize| vec![r#"{"path": "/"}"#; count].join(",");
         let names: Vec<_> = (0..=MOST_NAMES).map(|number| format!("\"{number}\": 1")).collect();
         for (batch, want) in [

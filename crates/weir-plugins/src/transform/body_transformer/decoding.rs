@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_its_format_is_told() {
+    fn content_of_another_format_is_an_error() {
         let deep = |open: &str| open.repeat(MOST_DEPTH + 1);
         for (format, body, want) in [
             (InputFormat::Json, "{".to_owned(), "is no JSON"),

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_template_cannot_make_is_told_with_its_line() {
+    fn template_errors_name_their_line() {
         for (template, want) in [
             ("\n{{missing.name}}", "line 2 of the template: `missing` is a nil, which has no members"),
             ("{{map.k.x.y}}", "`map.k` is a string, which has no members"),

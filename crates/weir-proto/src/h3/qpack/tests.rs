@@ -82,7 +82,7 @@ fn the_static_table_is_used_for_whole_fields_and_for_names() {
 }
 
 #[test]
-fn what_is_never_indexed_is_marked() {
+fn fields_that_are_never_indexed_are_marked() {
     let mut out = Vec::new();
     let mut writer = SectionWriter::begin(&mut out);
     writer.add_as(b"Authorization", b"secret", true);

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_nothing_gives_way_then_the_longest_idle_and_of_young_ones_who_has_done_least() {
+    fn silent_connections_give_way_first_then_the_longest_idle_and_of_young_ones_that_which_did_least() {
         let (silent, start) = accepted(false);
         let mut begun = ConnectionProgress::new(start, false);
         begun.received(start);

@@ -61,7 +61,7 @@ fn a_class_that_reads_no_annotations_refuses_an_ingress_that_needs_one() {
 }
 
 #[test]
-fn what_is_not_stated_is_as_in_ingress_nginx() {
+fn defaults_are_those_of_ingress_nginx() {
     let (settings, remarks) = treated(&[]);
     assert!(remarks.is_empty());
     assert_eq!(settings.plugins["client-control"]["max_body_size"], 1_048_576);
