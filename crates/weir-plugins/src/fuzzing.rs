@@ -3,18 +3,18 @@
 pub use crate::content::{graphql, json, xml};
 use http::Response;
 use hyper::body::Bytes;
+use weir_otlp::answer::{ExportAnswer, ExportItems};
 use weir_records::SendOutcome;
 
 use crate::log::elasticsearch_logger;
-use crate::observe::trace::otlp::answer::{ExportAnswer, ExportItems};
-pub use crate::observe::trace::otlp::grpc::delay_of as grpc_retry_delay;
-pub use crate::observe::trace::otlp::rejected as otlp_rejected;
 pub use crate::observe::trace::{b3, w3c};
 pub use crate::traffic::proxy_cache::{CacheReading, read_response as read_cached_response};
 pub use crate::transform::body_transformer::decoding::InputFormat;
 pub use crate::transform::body_transformer::{BodyTemplate, Scene};
 pub use crate::transform::grpc_transcode::fuzzing::TranscodedCall;
 pub use crate::transform::grpc_web::Base64Decoder as GrpcWebDecoder;
+pub use weir_otlp::grpc::delay_of as grpc_retry_delay;
+pub use weir_otlp::messages::rejected as otlp_rejected;
 
 /// For how many records the answer to a bulk request has an outcome; `None` if it has one outcome for all of them.
 pub fn bulk_outcomes(answer: &[u8], count: usize) -> Option<usize> {

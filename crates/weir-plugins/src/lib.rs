@@ -13,8 +13,6 @@ mod envoy;
 mod fair_turns;
 #[doc(hidden)]
 pub mod fuzzing;
-mod grpc_call;
-mod http_service;
 #[cfg(test)]
 mod independent_faults;
 mod limit;
@@ -30,11 +28,7 @@ mod traffic;
 mod transform;
 mod trust;
 
-pub use observe::collector::ResourceSpec;
-pub use observe::metrics_export::{MetricsCollector, MetricsCollectorOptions, MetricsExported};
 pub use observe::prometheus::{BOUNDS_MS, BucketHistogram, KINDS as LATENCIES, Totals, totals};
-pub use observe::trace::otlp::metrics::MetricsPeriod;
-pub use observe::trace::otlp::service::OtlpProtocol;
 pub use store::counters::{hand_over as hand_over_counters, take_over as take_over_counters};
 pub use store::durable::{
     failed_writes as failed_counter_writes, finish as finish_counters, refusal as counter_refusal,

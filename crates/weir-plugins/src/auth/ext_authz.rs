@@ -19,13 +19,13 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, NoteKey, Phase
 
 use crate::envoy::fields::is_of_gateway;
 use crate::envoy::names::FieldNameList;
-use crate::http_service::HttpService;
 use crate::rate_limited_log::RateLimitedLog;
 
 use self::http::HttpCheck;
 use changes::{Changes, CheckRefusal};
 use grpc::GrpcCheck;
 use told::{ToldContent, ToldParts};
+use weir_services::http_service::HttpService;
 
 pub use options::ExtAuthz;
 

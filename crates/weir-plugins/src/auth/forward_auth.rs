@@ -16,13 +16,13 @@ use weir_plugin::{
     AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, NoteKey, Phases, Plugin, Stage, Stop, Template,
 };
 
-use crate::http_service::{HttpService, ServiceCallOptions};
 use crate::options::early_template::needs_no_content;
 use crate::options::headers::{Scalar, header_name};
 use crate::rate_limited_log::RateLimitedLog;
 
 use decisions::DecisionCache;
 use sign_in::SignIn;
+use weir_services::http_service::{HttpService, ServiceCallOptions};
 
 /// Asks an external service over HTTP whether a request is allowed, as `auth_request` of nginx and `ForwardAuth` of
 /// Traefik do.

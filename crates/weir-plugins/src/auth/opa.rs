@@ -10,12 +10,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Plugin, Stage, Stop};
 
-use crate::http_service::{HttpService, ServiceCallOptions};
 use crate::options::headers::header_name;
 use crate::rate_limited_log::RateLimitedLog;
 
 use decision::Decision;
 use input::InputParts;
+use weir_services::http_service::{HttpService, ServiceCallOptions};
 
 /// Asks Open Policy Agent (OPA) whether a request is allowed.
 ///

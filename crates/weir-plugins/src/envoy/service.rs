@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_client::{HttpProtocol, IdleConnections};
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Exchange, Template};
+use weir_services::http_service::HttpService;
 
-use crate::http_service::HttpService;
 use crate::options::early_template::needs_no_content;
 use crate::options::headers::{Scalar, header_name};
 

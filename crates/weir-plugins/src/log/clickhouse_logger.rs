@@ -8,13 +8,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, RejectReason, SendOutcome};
+use weir_services::http_answer;
+use weir_services::receivers::{ReceiverOptions, Receivers, secret_header_value};
 
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::RecordWriter;
-use crate::log::http_answer;
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers, secret_header_value};
 
 /// Inserts a record of each exchange into a table of ClickHouse, as `JSONEachRow`.
 ///

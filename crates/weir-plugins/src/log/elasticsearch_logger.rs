@@ -24,11 +24,11 @@ use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, Se
 
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
-use crate::log::http_answer;
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, ReceiverRequest, Receivers, header_fields, secret_header_value};
 use index_template::{IndexTemplate, TemplateOptions};
+use weir_services::http_answer;
+use weir_services::receivers::{ReceiverOptions, ReceiverRequest, Receivers, header_fields, secret_header_value};
 
 /// Stores a record of each exchange in Elasticsearch (7 to 9) or OpenSearch.
 ///

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use weir_client::IdleConnections;
 use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
+use weir_services::http_answer;
+use weir_services::http_service::HttpService;
+use weir_services::receivers::secret_header_value;
 
-use crate::http_service::HttpService;
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::RecordWriter;
-use crate::log::http_answer;
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::secret_header_value;
 
 /// Sends a record of each exchange to a service over HTTP, in batches of JSON.
 ///

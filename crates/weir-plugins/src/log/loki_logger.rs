@@ -9,14 +9,14 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
+use weir_services::http_answer;
+use weir_services::receivers::{ReceiverOptions, Receivers, header_fields, header_value};
 
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
-use crate::log::http_answer;
 use crate::log::json::JsonObjectWriter;
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers, header_fields, header_value};
 
 /// Sends a record of each exchange to Grafana Loki, as a line of JSON in the stream that the labels identify.
 ///

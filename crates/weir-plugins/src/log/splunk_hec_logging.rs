@@ -9,14 +9,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage};
 use weir_records::{Destination, Record, RecordSending, SendOutcome};
+use weir_services::http_answer;
+use weir_services::receivers::{ReceiverOptions, Receivers, header_value, secret_header_value};
 
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
-use crate::log::http_answer;
 use crate::log::json::{JsonObjectWriter, known};
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers, header_value, secret_header_value};
 
 /// Sends a record of each exchange to Splunk's HTTP Event Collector.
 ///

@@ -6,13 +6,13 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::HttpClient;
-use weir_plugin::{AllOf, ConfigError, PluginMetadata, state};
+use weir_otlp::answer::ExportItems;
+use weir_otlp::messages;
+use weir_otlp::resource::{ResourceSpec, SCOPE, resource};
+use weir_otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
+use weir_plugin::{AllOf, ConfigError, PluginMetadata};
 use weir_records::{Batching, Destination, Record, RecordSending, Retries, SinkOptions};
-
-use crate::log::receivers::{ReceiverOptions, Receivers, header_fields};
-use crate::observe::trace::otlp::answer::ExportItems;
-use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
-use crate::observe::trace::otlp::{self, ResourceValue};
+use weir_services::receivers::{ReceiverOptions, Receivers, header_fields};
 
 /// Where the spans of this node go, for all routes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
@@ -41,15 +41,6 @@ pub enum TraceIdSource {
     #[default]
     Random,
     XRequestId,
-}
-
-/// A value of a resource's attribute.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum ResourceSpec {
-    Flag(bool),
-    Number(f64),
-    Text(String),
 }
 
 /// The collector.
@@ -137,45 +128,6 @@ impl PluginMetadata for CollectorMetadata {
     }
 }
 
-/// `service.instance.id`: identifies this process, so a new one begins with a start or binary upgrade.
-struct InstanceId(String);
-
-impl Default for InstanceId {
-    fn default() -> InstanceId {
-        InstanceId(uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string())
-    }
-}
-
-/// The attributes of the resource: those from the settings, and defaults that describe this process. All signals have the same,
-/// but for the name of the service unless it is set.
-pub fn resource(attributes: &BTreeMap<String, ResourceSpec>, service: &str) -> Vec<u8> {
-    let mut resource = Vec::new();
-    let instance = state::permanent::<InstanceId>("service-instance");
-    let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    for (name, value) in [
-        ("service.name", service),
-        ("service.version", env!("CARGO_PKG_VERSION")),
-        ("service.instance.id", &*instance.0),
-        ("host.name", &*hostname),
-        ("telemetry.sdk.name", "weir"),
-        ("telemetry.sdk.language", "rust"),
-        ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
-    ] {
-        if !attributes.contains_key(name) {
-            otlp::resource_attribute(&mut resource, name, &ResourceValue::Text(value));
-        }
-    }
-    for (name, value) in attributes {
-        let value = match value {
-            ResourceSpec::Text(text) => ResourceValue::Text(text),
-            ResourceSpec::Flag(flag) => ResourceValue::Flag(*flag),
-            ResourceSpec::Number(number) => ResourceValue::Number(*number),
-        };
-        otlp::resource_attribute(&mut resource, name, &value);
-    }
-    resource
-}
-
 /// The collector as the destination of a sink.
 pub struct OtlpCollector {
     service: OtlpService,
@@ -207,12 +159,9 @@ impl OtlpCollector {
 /// The name of the service for spans and log records, as in Apache APISIX.
 pub const SERVICE: &str = "APISIX";
 
-/// The instrumentation scope: the name and version of this gateway.
-pub const SCOPE: (&str, &str) = ("weir", env!("CARGO_PKG_VERSION"));
-
 impl Destination for OtlpCollector {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let body = otlp::request(&self.resource, SCOPE, batch.iter().map(|record| &*record.payload));
+        let body = messages::request(&self.resource, SCOPE, batch.iter().map(|record| &*record.payload));
         Box::pin(async move { self.service.export(body).await.outcome(batch.len(), ExportItems::Spans) })
     }
 }

@@ -1,7 +1,6 @@
 //! Metrics, request ids, and traces.
 
 pub mod collector;
-pub mod metrics_export;
 pub mod opentelemetry;
 pub mod otlp_logger;
 pub mod prometheus;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use weir_otlp::messages;
+use weir_otlp::span::TraceSpan;
 use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
 
 use crate::observe::collector::{CollectorMetadata, OtlpCollector, TraceIdSource};
 use crate::observe::trace::exchange_spans::{ExtraAttributes, error_of};
 use crate::observe::trace::note::{TraceNote, TraceNoteKey, next_id};
-use crate::observe::trace::otlp;
 use crate::observe::trace::sampler::{SampleRate, SampleRatio, Sampler, new_trace};
-use crate::observe::trace::span::TraceSpan;
 use crate::observe::trace::span_sink::{SpanFormat, SpanSink};
 use crate::observe::trace::w3c::{self, Traceparent};
 
@@ -185,7 +185,7 @@ struct OtlpSpans;
 
 impl SpanFormat for OtlpSpans {
     fn span(&self, span: &TraceSpan<'_>, _: &TraceNote, out: &mut Vec<u8>) {
-        otlp::span(out, span);
+        messages::span(out, span);
     }
 }
 

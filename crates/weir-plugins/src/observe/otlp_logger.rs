@@ -5,18 +5,19 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
+use weir_otlp::answer::ExportItems;
+use weir_otlp::messages::{self, LogRecord};
+use weir_otlp::resource::{ResourceSpec, SCOPE, resource};
+use weir_otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
 use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
 use weir_records::{Destination, Record, RecordSending};
+use weir_services::receivers::{ReceiverOptions, Receivers, header_fields};
 
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::receivers::{ReceiverOptions, Receivers, header_fields};
-use crate::observe::collector::{self, ResourceSpec};
-use crate::observe::trace::otlp::answer::ExportItems;
-use crate::observe::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
-use crate::observe::trace::otlp::{self, LogRecord};
+use crate::observe::collector::SERVICE;
 use crate::observe::trace::w3c::Traceparent;
 
 /// Sends a record of each exchange to an OpenTelemetry collector, as a log record (OTLP over HTTP or gRPC). Not in APISIX.
@@ -81,7 +82,7 @@ impl Definition for OtlpLogger {
         let name = format!("otlp-logger {}", service.name());
         let identity = SinkIdentity::new(name, &[&self.endpoint_addrs.join(" ")]).with_fields(&self.headers);
         let options = sink.named(identity);
-        let resource = collector::resource(&self.resource, collector::SERVICE);
+        let resource = resource(&self.resource, SERVICE);
         let logs = OtlpLogs { service, resource, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, logs))
     }
@@ -112,15 +113,15 @@ impl OtlpLogs {
             let parent = hidden.iter().skip(1).find_map(|text| Traceparent::read(std::iter::once(*text)));
             let log = LogRecord {
                 time_ns: captured::end_ms(record) * 1_000_000,
-                severity: otlp::severity_of(status.unwrap_or_default()),
+                severity: messages::severity_of(status.unwrap_or_default()),
                 // Cannot fail: `BatchWriter::json` writes valid JSON.
                 body: &serde_json::from_slice::<Value>(&json).unwrap_or_default(),
                 id: &record.id(),
                 context: parent.map(|parent| (parent.trace, parent.span, parent.is_sampled)),
             };
-            otlp::log_record(&mut records, &log);
+            messages::log_record(&mut records, &log);
         }
-        otlp::request(&self.resource, collector::SCOPE, std::iter::once(&*records))
+        messages::request(&self.resource, SCOPE, std::iter::once(&*records))
     }
 }
 

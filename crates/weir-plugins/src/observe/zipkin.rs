@@ -10,18 +10,18 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_client::IdleConnections;
+use weir_otlp::span::TraceSpan;
 use weir_plugin::proto::Head;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 use weir_records::{Batching, Destination, Record, RecordSending, Retries, SendOutcome, SinkOptions};
+use weir_services::http_answer;
+use weir_services::http_service::HttpService;
 
-use crate::http_service::HttpService;
-use crate::log::http_answer;
 use crate::observe::trace::b3::{B3Context, B3Fields, B3Sampling, B3Span};
 use crate::observe::trace::exchange_spans::ExtraAttributes;
 use crate::observe::trace::note::{TraceNote, TraceNoteKey, next_id};
 use crate::observe::trace::sampler::{SampleRatio, new_trace};
-use crate::observe::trace::span::TraceSpan;
 use crate::observe::trace::span_sink::{SpanFormat, SpanSink};
 use crate::observe::trace::zipkin_json::{self, ZipkinWriter};
 

@@ -17,9 +17,9 @@ use weir_plugin::{
     Build, CollectAll, ConfigError, Definition, Exchange, Filter, Flow, Held, NoteKey, PerWorker, Phases, Plugin,
     Stage, Stop, state,
 };
+use weir_services::http_service::HttpService;
 
 use crate::content::body_recorder::BodyRecorder;
-use crate::http_service::HttpService;
 
 /// Sends copies of requests to other services and ignores the responses.
 ///

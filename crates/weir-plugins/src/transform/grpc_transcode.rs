@@ -31,7 +31,7 @@ use self::json::JsonForm;
 use self::status::CallStatus;
 use self::stream::StreamWriter;
 use crate::content::coding;
-use crate::grpc_call::PREFIX;
+use weir_services::grpc_call::PREFIX;
 
 /// Turns requests of a REST API into calls of a gRPC service, for an upstream whose `scheme` is `grpc` or `grpcs`.
 ///
@@ -484,8 +484,8 @@ mod tests {
     use weir_plugin::{UriParameters, UriTemplate};
 
     use super::*;
-    use crate::grpc_call::framed;
     use crate::testing::{build, exchange, get, on_request, on_request_body, refused as refusal};
+    use weir_services::grpc_call::framed;
 
     const PROTO: &str =
         "syntax = \"proto3\"; package t; service S { rpc One (A) returns (A); rpc Send (stream A) returns (A); }

@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 use weir_client::HttpClient;
 use weir_control::document::{MetricsProtocol, OtlpMetricsSettings, ResourceAttribute};
-use weir_plugins::{
-    MetricsCollector, MetricsCollectorOptions, MetricsExported, MetricsPeriod, OtlpProtocol, ResourceSpec,
-};
+use weir_otlp::metrics::MetricsPeriod;
+use weir_otlp::metrics_collector::{MetricsCollector, MetricsCollectorOptions, MetricsExported};
+use weir_otlp::resource::ResourceSpec;
+use weir_otlp::service::OtlpProtocol;
 use weir_records::{Retries, RetryPauses};
 use weir_telemetry::process;
 

@@ -6,6 +6,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use prost::Message;
 use weir_plugin::Exchange;
+use weir_services::grpc_call::{GrpcStatus, PREFIX, only_message, write_prefix};
 
 use super::AuthorizationAnswer;
 use super::changes::{BadDecision, Changes, CheckRefusal};
@@ -13,7 +14,6 @@ use super::messages::{AuthorizationCheck, CheckResponse, DeniedHttpResponse, Htt
 use crate::envoy::fields::field_changes;
 use crate::envoy::messages::{Struct, StructValue};
 use crate::envoy::service::GrpcService;
-use crate::grpc_call::{GrpcStatus, PREFIX, only_message, write_prefix};
 
 const PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::envoy::fields::{FieldAction, UnknownAction};
     use crate::envoy::messages::{HeaderValue as Header, HeaderValueOption, HttpStatus, ListValue, StructKind};
-    use crate::grpc_call::framed;
+    use weir_services::grpc_call::framed;
 
     fn option(name: &str, value: &str, append: Option<bool>, append_action: i32) -> HeaderValueOption {
         let header = Header { key: name.to_owned(), value: value.to_owned(), raw_value: Vec::new() };

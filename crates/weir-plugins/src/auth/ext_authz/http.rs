@@ -10,13 +10,13 @@ use hyper::body::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use weir_plugin::proto::field;
 use weir_plugin::{Exchange, Template};
+use weir_services::http_service::HttpService;
 
 use super::AuthorizationAnswer;
 use super::changes::{Changes, CheckRefusal};
 use super::told::{ToldContent, ToldParts, judged_method, judged_target};
 use crate::envoy::fields::{FieldAction, FieldChange, is_managed, is_of_gateway};
 use crate::envoy::names::FieldNameList;
-use crate::http_service::HttpService;
 
 /// Names of fields of an allowing answer that are removed from the request, as in Envoy.
 const TO_REMOVE: &str = "x-envoy-auth-headers-to-remove";

@@ -18,11 +18,11 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use weir_client::{CallError, HttpClient, IdleConnections};
 use weir_plugin::{Build, ConfigError, PerWorker, form};
+use weir_services::http_service::HttpService;
 use weir_tokens::{ClientAuthMethod, OpenidClient, ProviderMetadata, SigningKey};
 
 use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
-use crate::http_service::HttpService;
 
 /// The configuration of a provider, and of this client.
 pub struct Provider {

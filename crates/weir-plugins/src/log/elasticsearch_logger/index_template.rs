@@ -5,10 +5,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_plugin::{AllOf, ConfigError};
+use weir_services::http_answer;
+use weir_services::receivers::{ReceiverRequest, Receivers};
 
 use crate::log::capture::Capture;
-use crate::log::http_answer;
-use crate::log::receivers::{ReceiverRequest, Receivers};
 
 /// An index template that the logger creates before its first batch.
 #[derive(Deserialize, JsonSchema)]

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use weir_otlp::span::{AttributeValue, SpanAttribute, SpanKind, TraceSpan};
 use weir_plugin::proto::{Method, Version};
 use weir_plugin::{
     AttemptRecord, Build, CollectAll, ConfigError, EndedBy, Exchange, LoggedExchange, SecretFields, Variable, Variables,
 };
 
 use super::note::{TraceNote, next_id};
-use super::span::{AttributeValue, SpanAttribute, SpanKind, TraceSpan};
 use crate::log::capture::SecretNames;
 
 /// The attributes that an operator has configured in addition to the standard ones.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use weir_otlp::span::TraceSpan;
 use weir_plugin::{Build, Exchange, PerWorker};
 use weir_records::{OpenDestination, RecordSink, SinkOptions, SinkRegister, SinkWriter};
 
 use super::exchange_spans::{ExtraAttributes, spans_of};
 use super::note::TraceNote;
-use super::span::TraceSpan;
 
 /// Encodes a span in the format of its collector.
 pub trait SpanFormat: Send + Sync {

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::note::TraceNote;
-use super::span::{AttributeValue, SpanKind, TraceSpan};
 use crate::log::json::{JsonObjectWriter, known};
+use weir_otlp::span::{AttributeValue, SpanKind, TraceSpan};
 
 /// Writes the spans of one service.
 pub struct ZipkinWriter {

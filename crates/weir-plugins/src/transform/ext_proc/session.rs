@@ -15,6 +15,7 @@ use prost::Message;
 use tokio::time::{Instant, timeout_at};
 use weir_client::{CallError, CallReceiver, CallSender};
 use weir_plugin::Stop;
+use weir_services::grpc_call::{GrpcStatus, PREFIX, write_prefix};
 
 use super::ProcessorTerms;
 use super::fields::BadMutation;
@@ -23,7 +24,6 @@ use super::messages::{
     ProtoDuration, ProtocolConfiguration, RequestPart, ResponsePart,
 };
 use crate::envoy::messages::Struct;
-use crate::grpc_call::{GrpcStatus, PREFIX, write_prefix};
 
 /// The largest message of the service, as in most libraries of gRPC.
 const MOST_MESSAGE_BYTES: usize = 4 << 20;

@@ -7,6 +7,7 @@ use prost_reflect::{DynamicMessage, FieldDescriptor, MessageDescriptor, MethodDe
 use serde_json::Map;
 use weir_plugin::proto::h2::ErrorCode;
 use weir_plugin::{Exchange, NoteKey, Stop, form};
+use weir_services::grpc_call::framed;
 
 use super::arguments::{self, ArgumentFault, ArgumentPlace};
 use super::encoding;
@@ -16,7 +17,6 @@ use super::json::{self, JsonForm, JsonFormFault};
 use super::status::{self, CallStatus, DetailForm};
 use crate::answer::RefusalResponse;
 use crate::content::{DIGESTS, content_type, replace_response_content};
-use crate::grpc_call::framed;
 
 /// What is called.
 pub struct Call {

@@ -1,6 +1,6 @@
 //! The messages in the content of a gRPC answer.
 
-use crate::grpc_call::PREFIX;
+use weir_services::grpc_call::PREFIX;
 
 /// Why no further message can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl MessageFrames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc_call::framed;
+    use weir_services::grpc_call::framed;
 
     #[test]
     fn messages_are_taken_from_pieces_of_any_size() {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use weir_client::HttpClient;
 use weir_plugin::{AllOf, ConfigError};
+use weir_services::receivers::{ReceiverOptions, Receivers, header_fields};
 use weir_telemetry::page::MetricFamily;
 
-use super::collector::{self, ResourceSpec};
-use super::trace::otlp::answer::ExportAnswer;
-use super::trace::otlp::metrics::{self, MetricsPeriod};
-use super::trace::otlp::service::{OtlpProtocol, OtlpService, OtlpSignal};
-use crate::log::receivers::{ReceiverOptions, Receivers, header_fields};
+use crate::answer::ExportAnswer;
+use crate::metrics::{self, MetricsPeriod};
+use crate::resource::{ResourceSpec, SCOPE, resource};
+use crate::service::{OtlpProtocol, OtlpService, OtlpSignal};
 
 /// The collector of the metrics.
 #[derive(Clone, Debug)]
@@ -56,13 +56,13 @@ impl MetricsCollector {
     /// # Errors
     /// An option is invalid.
     pub fn new(options: &MetricsCollectorOptions, client: &HttpClient) -> Result<MetricsCollector, ConfigError> {
-        let MetricsCollectorOptions { endpoint, protocol, headers, timeout, verify, resource } = options;
+        let MetricsCollectorOptions { endpoint, protocol, headers, timeout, verify, resource: attributes } = options;
         let receiver = ReceiverOptions { option: "endpoint", verify: *verify, timeout: *timeout };
         let service = Receivers::one(client, endpoint, &receiver)
             .and_then(|receivers| OtlpService::new(receivers, *protocol, OtlpSignal::Metrics, ("endpoint", *timeout)));
         let (service, fields) = (service, header_fields(headers, "headers")).all_of()?;
         let service = service.with_fields(fields);
-        Ok(MetricsCollector { service, resource: collector::resource(resource, "weir"), most_bytes: MOST_BYTES })
+        Ok(MetricsCollector { service, resource: resource(attributes, "weir"), most_bytes: MOST_BYTES })
     }
 
     /// The origin of the collector, for messages.
@@ -73,7 +73,7 @@ impl MetricsCollector {
     /// Sends the metrics, in several requests if they are many.
     pub async fn export(&mut self, families: &[MetricFamily], period: MetricsPeriod) -> MetricsExported {
         'again: loop {
-            let requests = metrics::requests(&self.resource, collector::SCOPE, families, period, self.most_bytes);
+            let requests = metrics::requests(&self.resource, SCOPE, families, period, self.most_bytes);
             let (mut rejected, mut why) = (0_u64, String::new());
             for request in requests {
                 match self.service.export(request).await {

@@ -8,9 +8,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::{HeaderMap, Response};
 use hyper::body::Bytes;
 
-use super::answer::ExportAnswer;
-use super::{ProtobufFields, ProtobufValue};
-use crate::grpc_call::{GrpcStatus, unframed};
+use weir_services::grpc_call::{GrpcStatus, unframed};
+
+use crate::answer::ExportAnswer;
+use crate::messages::{ProtobufFields, ProtobufValue};
 
 const DETAILS: &str = "grpc-status-details-bin";
 
@@ -99,9 +100,10 @@ fn part<'a, T>(message: &'a [u8], field: u64, read: impl Fn(&'a [u8]) -> Option<
 mod tests {
     use weir_client::AnswerTrailers;
 
-    use super::super::{bytes, message, number};
+    use weir_services::grpc_call::framed;
+
     use super::*;
-    use crate::grpc_call::framed;
+    use crate::messages::{bytes, message, number};
 
     const STATUS: &str = "grpc-status";
     const MESSAGE: &str = "grpc-message";

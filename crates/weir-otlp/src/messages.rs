@@ -1,15 +1,10 @@
-//! Encodes spans and log records in OTLP: the messages of `opentelemetry/proto/{trace,logs}/v1` (`metrics` encodes metrics), and
-//! the answers of a collector (`answer`, `grpc`), which `service` reaches by HTTP or gRPC. Workers write the spans of an exchange with [`span`]; the
-//! sink's thread writes log records with [`log_record`], and joins the items of a batch with [`request`].
-
-pub mod answer;
-pub mod grpc;
-pub mod metrics;
-pub mod service;
+//! Encodes spans and log records in OTLP: the messages of `opentelemetry/proto/{trace,logs}/v1` (`metrics` encodes metrics).
+//! Workers write the spans of an exchange with [`span`]; the sink's thread writes log records with [`log_record`], and joins the
+//! items of a batch with [`request`].
 
 use serde_json::Value;
 
-use super::span::{AttributeValue, SpanKind, TraceSpan};
+use crate::span::{AttributeValue, SpanKind, TraceSpan};
 
 const VARINT: u64 = 0;
 const FIXED_64: u64 = 1;
@@ -20,7 +15,7 @@ const FIXED_32: u64 = 5;
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
-fn varint(out: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -28,37 +23,37 @@ fn varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn key(out: &mut Vec<u8>, field: u64, wire: u64) {
+pub(crate) fn key(out: &mut Vec<u8>, field: u64, wire: u64) {
     varint(out, field << 3 | wire);
 }
 
-fn number(out: &mut Vec<u8>, field: u64, value: u64) {
+pub(crate) fn number(out: &mut Vec<u8>, field: u64, value: u64) {
     key(out, field, VARINT);
     varint(out, value);
 }
 
-fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
+pub(crate) fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
     key(out, field, BYTES);
     varint(out, value.len() as u64);
     out.extend_from_slice(value);
 }
 
-fn fixed_64(out: &mut Vec<u8>, field: u64, value: u64) {
+pub(crate) fn fixed_64(out: &mut Vec<u8>, field: u64, value: u64) {
     key(out, field, FIXED_64);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-fn double(out: &mut Vec<u8>, field: u64, value: f64) {
+pub(crate) fn double(out: &mut Vec<u8>, field: u64, value: f64) {
     fixed_64(out, field, value.to_bits());
 }
 
 /// Writes a `string`; bytes that are not UTF-8 are replaced.
-fn text(out: &mut Vec<u8>, field: u64, value: &[u8]) {
+pub(crate) fn text(out: &mut Vec<u8>, field: u64, value: &[u8]) {
     bytes(out, field, String::from_utf8_lossy(value).as_bytes());
 }
 
 /// Writes an embedded message. Its length is inserted in front once it is known.
-fn message(out: &mut Vec<u8>, field: u64, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn message(out: &mut Vec<u8>, field: u64, write: impl FnOnce(&mut Vec<u8>)) {
     key(out, field, BYTES);
     let start = out.len();
     write(out);
@@ -98,7 +93,7 @@ fn json_value(out: &mut Vec<u8>, value: &Value) {
 }
 
 /// Writes a `KeyValue` with an `AnyValue`.
-fn key_value(out: &mut Vec<u8>, field: u64, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn key_value(out: &mut Vec<u8>, field: u64, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
     message(out, field, |out| {
         bytes(out, 1, name.as_bytes());
         message(out, 2, value);
@@ -223,14 +218,14 @@ pub fn rejected(answer: &[u8]) -> (u64, String) {
     rejected
 }
 
-enum ProtobufValue<'a> {
+pub(crate) enum ProtobufValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     Fixed,
 }
 
 /// Iterates over the fields of a message, until its end or an invalid field.
-struct ProtobufFields<'a>(&'a [u8]);
+pub(crate) struct ProtobufFields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> ProtobufFields<'a> {
     fn varint(&mut self) -> Option<u64> {

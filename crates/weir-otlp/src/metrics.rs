@@ -6,7 +6,7 @@
 use weir_telemetry::exemplar::{Exemplar, SampledTrace};
 use weir_telemetry::page::{HistogramValue, MetricFamily, MetricKind, MetricSample, MetricValue};
 
-use super::{bytes, double, fixed_64, key_value, message, number, request};
+use crate::messages::{bytes, double, fixed_64, key_value, message, number, request};
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u64 = 2;

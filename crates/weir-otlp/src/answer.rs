@@ -6,9 +6,9 @@ use http::Response;
 use hyper::body::Bytes;
 use weir_client::CallError;
 use weir_records::{Outcome, RejectReason, SendOutcome};
+use weir_services::http_answer;
 
-use super::rejected;
-use crate::log::http_answer;
+use crate::messages::rejected;
 
 /// What became of an export.
 #[derive(Debug, PartialEq, Eq)]

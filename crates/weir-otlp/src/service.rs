@@ -8,11 +8,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{CallError, HttpProtocol};
 use weir_plugin::ConfigError;
+use weir_services::grpc_call::framed;
+use weir_services::receivers::{ReceiverRequest, Receivers};
 
-use super::answer::ExportAnswer;
-use super::grpc;
-use crate::grpc_call::framed;
-use crate::log::receivers::{ReceiverRequest, Receivers};
+use crate::answer::ExportAnswer;
+use crate::grpc;
 
 /// How exports are sent to a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
