@@ -32,10 +32,10 @@ use weir_proto::{FieldSink, Head, Method, RequestHead, ResponseHead};
 use weir_wasm::pairs;
 
 /// A target takes any bytes.
-pub type Target = fn(&[u8]);
+pub(crate) type Target = fn(&[u8]);
 
 /// Every target by name.
-pub const ALL: &[(&str, Target)] = &[
+pub(crate) const ALL: &[(&str, Target)] = &[
     ("request_head", request_head),
     ("response_head", response_head),
     ("h2_head", h2_head),
@@ -76,7 +76,7 @@ pub const ALL: &[(&str, Target)] = &[
 
 /// A head is complete at one length and not before, and whatever came of it can be looked at: a refused one is answered
 /// and logged too.
-pub fn request_head(data: &[u8]) {
+pub(crate) fn request_head(data: &[u8]) {
     let limits = Limits::default();
     let mut request = RequestHead::default();
     let whole = parse_request(data, &limits, &mut request);
@@ -99,7 +99,7 @@ pub fn request_head(data: &[u8]) {
 }
 
 /// The same for a response, to a GET and to a HEAD.
-pub fn response_head(data: &[u8]) {
+pub(crate) fn response_head(data: &[u8]) {
     let limits = Limits::default();
     for method in [Method::Get, Method::Head] {
         let mut response = ResponseHead::default();
@@ -124,7 +124,7 @@ pub fn response_head(data: &[u8]) {
 
 /// Fields as HTTP/2 brings them, one on each line: `name: value`, where names may begin with a colon. What is taken of
 /// them goes out as HTTP/1 lines.
-pub fn h2_head(data: &[u8]) {
+pub(crate) fn h2_head(data: &[u8]) {
     let mut pseudo = PseudoField { method: b"GET", ended: data.len().is_multiple_of(2), ..PseudoField::default() };
     let mut fields = Vec::new();
     for line in data.split(|&byte| byte == b'\n') {
@@ -163,7 +163,7 @@ pub fn h2_head(data: &[u8]) {
 }
 
 /// The bytes of a connection, to a server and to a client: however they are cut, the same comes of them.
-pub fn h2_connection(data: &[u8]) {
+pub(crate) fn h2_connection(data: &[u8]) {
     for role in [Role::Server, Role::Client] {
         let whole = read(role, data, usize::MAX);
         for piece in [1, 2, 9, 24] {
@@ -174,7 +174,7 @@ pub fn h2_connection(data: &[u8]) {
 
 /// Frames behind the beginning of a connection: each is four bytes (its type, flags, stream, and the length of its
 /// payload) and the payload, so that most of them can be understood.
-pub fn h2_frames(data: &[u8]) {
+pub(crate) fn h2_frames(data: &[u8]) {
     let mut frames = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
     let mut rest = data;
     while let Some((&[kind, flags, stream, length], others)) = rest.split_first_chunk() {
@@ -245,7 +245,7 @@ fn read(role: Role, data: &[u8], piece: usize) -> (Vec<String>, Option<ErrorCode
 }
 
 /// Any bytes are a field section or none; and what was decoded can be encoded, and is decoded to the same.
-pub fn qpack(data: &[u8]) {
+pub(crate) fn qpack(data: &[u8]) {
     let decode = |section: &[u8]| {
         let mut fields = Vec::new();
         let decoded = h3::qpack::decode(section, |h2::hpack::DecodedField { class, name, value, .. }| {
@@ -269,7 +269,7 @@ pub fn qpack(data: &[u8]) {
 }
 
 /// The stream of a request: however it is cut, the same comes of it.
-pub fn h3_message(data: &[u8]) {
+pub(crate) fn h3_message(data: &[u8]) {
     let read = |piece: usize| {
         let (mut reader, mut parts, mut content) = (H3MessageReader::new(1_000), Vec::new(), Vec::new());
         for mut rest in data.chunks(piece) {
@@ -302,7 +302,7 @@ pub fn h3_message(data: &[u8]) {
 }
 
 /// The streams that only a client sends on, each preceded by its length: however they are cut, the same comes of them.
-pub fn h3_streams(data: &[u8]) {
+pub(crate) fn h3_streams(data: &[u8]) {
     let read = |piece: usize| {
         let (mut streams, mut events, mut rest) = (PeerStreams::default(), Vec::new(), data);
         while let Some((&length, after)) = rest.split_first() {
@@ -330,7 +330,7 @@ pub fn h3_streams(data: &[u8]) {
 }
 
 /// Any bytes are a field section or none; and what was decoded can be encoded, and is decoded to the same.
-pub fn hpack(data: &[u8]) {
+pub(crate) fn hpack(data: &[u8]) {
     let mut fields = Vec::new();
     let decoded =
         h2::hpack::Decoder::default().decode(data, |h2::hpack::DecodedField { class, name, value, .. }| {
@@ -368,7 +368,7 @@ fn one_line_each(sent: &[u8]) {
 }
 
 /// However the bytes are cut, the same data comes out, or the same refusal.
-pub fn chunked(data: &[u8]) {
+pub(crate) fn chunked(data: &[u8]) {
     let whole = decode(data, usize::MAX);
     for piece in [1, 2, 7] {
         assert_eq!(decode(data, piece), whole, "cut in pieces of {piece}");
@@ -400,7 +400,7 @@ fn decode(data: &[u8], piece: usize) -> Decoded {
 }
 
 /// The canonical form is canonical, and cannot be climbed out of.
-pub fn path(data: &[u8]) {
+pub(crate) fn path(data: &[u8]) {
     let mut once = Vec::new();
     match canonical(data, &mut once) {
         Err(_) => return,
@@ -432,7 +432,7 @@ fn is_canonical(path: &[u8]) {
 }
 
 /// Any JSON is an expression or a refusal, and an expression can be asked.
-pub fn vars(data: &[u8]) {
+pub(crate) fn vars(data: &[u8]) {
     let Ok(value) = serde_json::from_slice(data) else { return };
     if let Ok(expression) = Expression::compile(&value) {
         let _ = expression.variables();
@@ -440,7 +440,7 @@ pub fn vars(data: &[u8]) {
 }
 
 /// Any text is a configuration, or has at least one diagnostic.
-pub fn configuration(data: &[u8]) {
+pub(crate) fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Err(diagnostics) = weir_control::check_text(text) {
         assert!(!diagnostics.is_empty(), "refused without a reason");
@@ -449,7 +449,7 @@ pub fn configuration(data: &[u8]) {
 
 /// Files that include each other are a configuration, or have diagnostics, each of which is about one of them. The files are parted by
 /// NUL bytes, which no YAML has: the main one first, then `1.yaml` and so on.
-pub fn include(data: &[u8]) {
+pub(crate) fn include(data: &[u8]) {
     const MOST: usize = 4;
     // What lies elsewhere on the machine is not to be read.
     if data.contains(&b'/') || data.windows(2).any(|pair| pair == b"..") {
@@ -472,7 +472,7 @@ pub fn include(data: &[u8]) {
 
 /// A text that is edited has the values that the operations say, or the edit is refused with a reason. The operations are JSON, after
 /// the first NUL byte, which no YAML has.
-pub fn edit(data: &[u8]) {
+pub(crate) fn edit(data: &[u8]) {
     let Ok(data) = std::str::from_utf8(data) else { return };
     let (text, operations) =
         data.split_once('\0').unwrap_or((data, r#"[{"op":"add","path":"/a","value":{"b":[1,"x"]}}]"#));
@@ -491,7 +491,7 @@ fn edit_of_nothing(text: &str) -> bool {
 }
 
 /// A PROXY header is complete at its length and not before, and what is written for its client is read as the same one.
-pub fn proxy_header(data: &[u8]) {
+pub(crate) fn proxy_header(data: &[u8]) {
     let Ok(Some(announced)) = proxy_protocol::parse(data) else { return };
     let length = announced.length();
     assert!(length <= data.len(), "longer than what was given");
@@ -508,7 +508,7 @@ pub fn proxy_header(data: &[u8]) {
 }
 
 /// A cache reads every response: what is not for all is not stored, and a range is within the content.
-pub fn cached_response(data: &[u8]) {
+pub(crate) fn cached_response(data: &[u8]) {
     let mut lines = data.split(|byte| *byte == b'\n');
     let range = lines.next().unwrap_or_default();
     let fields: Vec<(&[u8], &[u8])> = lines
@@ -530,7 +530,7 @@ pub fn cached_response(data: &[u8]) {
 }
 
 /// Every text is a template, which writes the same each time, and within a JSON string nothing that ends the string.
-pub fn template(data: &[u8]) {
+pub(crate) fn template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for variables in [Fixed(None), Fixed(Some(data))] {
         for style in [TemplateStyle::PLAIN, TemplateStyle::JSON, TemplateStyle::LOG_LINE] {
@@ -561,7 +561,7 @@ impl Variables for Fixed<'_> {
 }
 
 /// The scanner takes what another parser takes and refuses what that refuses; its tokens stand in order.
-pub fn json(data: &[u8]) {
+pub(crate) fn json(data: &[u8]) {
     const DEPTH: usize = 64;
     let Ok(mut scanner) = json_text::Scanner::new(data, DEPTH) else { return };
     let mut end = 0;
@@ -590,7 +590,7 @@ pub fn json(data: &[u8]) {
 }
 
 /// What is found in XML lies within it.
-pub fn xml(data: &[u8]) {
+pub(crate) fn xml(data: &[u8]) {
     for path in ["//a", "/a/*/b", "//a/@b"] {
         let path = xml_text::XmlPath::parse(path).expect("a path");
         for found in path.find(data, 64).into_iter().flatten() {
@@ -600,7 +600,7 @@ pub fn xml(data: &[u8]) {
 }
 
 /// Header maps that a plugin in WebAssembly writes: what is read is written as it was.
-pub fn wasm_pairs(data: &[u8]) {
+pub(crate) fn wasm_pairs(data: &[u8]) {
     if let Some(found) = pairs::decode(data) {
         let written = pairs::encode(found.iter().map(|(name, value)| (&**name, &**value)));
         assert!(written == data || data.is_empty(), "another map");
@@ -608,7 +608,7 @@ pub fn wasm_pairs(data: &[u8]) {
 }
 
 /// What is read of a body has bounds, and can be shown as JSON.
-pub fn body_values(data: &[u8]) {
+pub(crate) fn body_values(data: &[u8]) {
     let kind = b"multipart/form-data; boundary=b";
     for format in [InputFormat::Xml, InputFormat::Json, InputFormat::Encoded, InputFormat::Multipart] {
         if let Ok(value) = format.read(data, kind) {
@@ -618,7 +618,7 @@ pub fn body_values(data: &[u8]) {
 }
 
 /// A template makes at most what it may, of a body that has a bit of everything.
-pub fn body_template(data: &[u8]) {
+pub(crate) fn body_template(data: &[u8]) {
     const MOST: usize = 1000;
     let Ok(template) = std::str::from_utf8(data).map(BodyTemplate::parse) else { return };
     let Ok(template) = template else { return };
@@ -630,7 +630,7 @@ pub fn body_template(data: &[u8]) {
 }
 
 /// A fault lies within the document, what is ignored after a document changes nothing, and what it costs is found.
-pub fn graphql(data: &[u8]) {
+pub(crate) fn graphql(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let with_comment = format!("{text}\n#, {{");
     match (graphql_text::GraphqlDocument::parse(text), graphql_text::GraphqlDocument::parse(&with_comment)) {
@@ -647,7 +647,7 @@ pub fn graphql(data: &[u8]) {
 }
 
 /// However gRPC-Web's text is cut, it is decoded to the same bytes, or refused.
-pub fn grpc_web(data: &[u8]) {
+pub(crate) fn grpc_web(data: &[u8]) {
     let decode = |piece: usize| {
         let (mut decoder, mut out) = (GrpcWebDecoder::default(), Vec::new());
         data.chunks(piece).try_for_each(|bytes| decoder.piece(bytes, &mut out)).ok()?;
@@ -661,7 +661,7 @@ pub fn grpc_web(data: &[u8]) {
 }
 
 /// Definitions of protobuf, as text or as descriptors in base64: both are read or refused, and what was read can be written and read again.
-pub fn proto_text(data: &[u8]) {
+pub(crate) fn proto_text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for content in [text.into_owned(), STANDARD.encode(data)] {
         match ProtoDefinitions::parse(&content) {
@@ -675,7 +675,7 @@ pub fn proto_text(data: &[u8]) {
 }
 
 /// A request, or an answer, of a gRPC call with messages of every kind: what comes of JSON, of arguments and of a message is a message.
-pub fn transcoding(data: &[u8]) {
+pub(crate) fn transcoding(data: &[u8]) {
     thread_local!(static CALL: TranscodedCall = TranscodedCall::of_every_kind());
     CALL.with(|call| {
         for message in [call.of_json(data), call.of_arguments(data)].into_iter().flatten() {
@@ -695,7 +695,7 @@ pub fn transcoding(data: &[u8]) {
 }
 
 /// Whatever a store answers, each record of a batch fares somehow, or all fare alike.
-pub fn bulk_answer(data: &[u8]) {
+pub(crate) fn bulk_answer(data: &[u8]) {
     for count in [1, 2, 5] {
         if let Some(outcomes) = bulk_outcomes(data, count) {
             assert_eq!(outcomes, count, "an outcome for each record");
@@ -704,7 +704,7 @@ pub fn bulk_answer(data: &[u8]) {
 }
 
 /// A batch of Kafka with a right checksum, whatever is in it: offsets of what is read are not before the one that was asked for.
-pub fn kafka_batch(data: &[u8]) {
+pub(crate) fn kafka_batch(data: &[u8]) {
     let _ = stored_messages(data, 0);
     // First offset, length, leader epoch, format, checksum.
     let mut batch = 7_i64.to_be_bytes().to_vec();
@@ -719,7 +719,7 @@ pub fn kafka_batch(data: &[u8]) {
 
 /// Whatever a collector answers, each record of a batch fares somehow, and what is read of the answer is read again of one that says
 /// just this.
-pub fn otlp_answer(data: &[u8]) {
+pub(crate) fn otlp_answer(data: &[u8]) {
     for count in [1, 2, 5] {
         if let Some(outcomes) = otlp_outcomes(data, count) {
             assert_eq!(outcomes, count, "an outcome for each record");
@@ -750,7 +750,7 @@ fn varint(out: &mut Vec<u8>, mut number: u64) {
 }
 
 /// What is read of a trace context is written in a form that says the same. Each line is a field.
-pub fn trace_context(data: &[u8]) {
+pub(crate) fn trace_context(data: &[u8]) {
     let mut fields = data.split(|&byte| byte == b'\n');
     if let Some(parent) = Traceparent::read(fields.clone().take(1)) {
         assert_eq!(Traceparent::read([parent.field().as_bytes()].into_iter()), Some(parent), "W3C");
@@ -773,7 +773,7 @@ pub fn trace_context(data: &[u8]) {
 
 /// Whatever another gateway's configuration holds, what is written of it is YAML without a key that stands twice, which a converter
 /// that reads YAML can read.
-pub fn convert(data: &[u8]) {
+pub(crate) fn convert(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let none = |pattern: &str| match pattern {
         "again" => Ok(vec![("again".to_owned(), text.to_owned())]),
@@ -796,7 +796,7 @@ pub fn convert(data: &[u8]) {
 
 /// Whatever happens to the files of a journal, it opens, and what is read from it is what was written under that number. The first half
 /// of the data is written, the other damages it.
-pub fn journal(data: &[u8]) {
+pub(crate) fn journal(data: &[u8]) {
     const MOST: usize = 512;
     let (payloads, damage) = data[..data.len().min(MOST)].split_at(data.len().min(MOST) / 2);
     let options = || Options { segment_bytes: 256, sync: Sync::Never, ..Options::default() };
@@ -842,7 +842,7 @@ pub fn journal(data: &[u8]) {
 
 /// However the frames of a WebSocket are cut, the same is read of them; and what was read is written as it came. The first byte says
 /// who sends them, and whether compression was agreed to.
-pub fn websocket_frames(data: &[u8]) {
+pub(crate) fn websocket_frames(data: &[u8]) {
     let Some((&first, frames)) = data.split_first() else { return };
     let sender = if first & 1 == 0 { FrameSender::Client } else { FrameSender::Server };
     let read = |piece: usize| read_frames(FrameReader::new(sender, first & 2 != 0), frames, piece);
@@ -882,7 +882,7 @@ fn read_frames(mut reader: FrameReader, frames: &[u8], piece: usize) -> (Vec<u8>
 
 /// Compressed messages, each preceded by its length: none gets larger than the limit, and cuts change nothing. The same bytes as
 /// extensions of a handshake: what is offered again is all compression.
-pub fn websocket_deflate(data: &[u8]) {
+pub(crate) fn websocket_deflate(data: &[u8]) {
     let Some((&first, messages)) = data.split_first() else { return };
     let (window_bits, limit) = (first & 15, 1_000);
     let read = |piece: usize| {
@@ -916,7 +916,7 @@ pub fn websocket_deflate(data: &[u8]) {
 }
 
 /// However a stream of events is cut, every byte of it is told once, and as the same.
-pub fn event_stream(data: &[u8]) {
+pub(crate) fn event_stream(data: &[u8]) {
     let read = |piece: usize| {
         let (mut reader, mut kinds) = (EventReader::default(), Vec::new());
         for mut bytes in data.chunks(piece) {

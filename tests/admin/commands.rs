@@ -16,7 +16,7 @@ fn command(arguments: &[&str], gateway: &Gateway) -> Output {
 }
 
 #[track_caller]
-pub fn done(arguments: &[&str], gateway: &Gateway) -> String {
+pub(crate) fn done(arguments: &[&str], gateway: &Gateway) -> String {
     let output = command(arguments, gateway);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");

@@ -26,7 +26,7 @@ use crate::weir;
 const CONVERGENCE: Duration = Duration::from_secs(60);
 
 /// A cluster of real etcd members.
-pub struct Etcd {
+pub(crate) struct Etcd {
     members: Vec<Member>,
 }
 
@@ -46,7 +46,7 @@ impl Member {
 
 impl Etcd {
     /// `None` if etcd is not installed.
-    pub fn of(count: usize) -> Option<Etcd> {
+    pub(crate) fn of(count: usize) -> Option<Etcd> {
         let mut etcd = Etcd::at(&vec!["127.0.0.1"; count])?;
         (0..count).for_each(|member| etcd.start(member));
         etcd.wait();
@@ -101,7 +101,7 @@ impl Etcd {
         eventually("etcd answers", DEADLINE, || self.try_ctl(&["get", "nothing"]).is_some());
     }
 
-    pub fn endpoints(&self) -> Vec<String> {
+    pub(crate) fn endpoints(&self) -> Vec<String> {
         self.members.iter().map(|member| member.url(member.client)).collect()
     }
 
@@ -127,7 +127,7 @@ impl Etcd {
     }
 
     #[track_caller]
-    pub fn ctl(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
         self.try_ctl(arguments).unwrap_or_else(|| panic!("etcdctl {arguments:?} failed"))
     }
 
@@ -136,13 +136,13 @@ impl Etcd {
     }
 
     /// The file of a node. The node's own data is in `directory`.
-    pub fn node(&self, directory: &TempDir) -> String {
+    pub(crate) fn node(&self, directory: &TempDir) -> String {
         let directory = directory.path().display();
         format!("worker_processes: 1\n{}data_dir: {directory}\n{}", file(), self.settings())
     }
 
     /// The setting of a node that keeps its resources here.
-    pub fn settings(&self) -> String {
+    pub(crate) fn settings(&self) -> String {
         let hosts = serde_json::to_string(&self.endpoints()).expect("texts");
         format!("store: {{ etcd: {{ hosts: {hosts} }} }}\n")
     }
@@ -172,11 +172,11 @@ fn a_node_that_is_started_before_etcd_waits_for_it() {
     assert!(alone.stderr().contains("starts without etcd, from the copy"), "it says what to do: {}", alone.stderr());
 }
 
-pub fn mocking(text: &str) -> String {
+pub(crate) fn mocking(text: &str) -> String {
     json!({"uri": "/r", "plugins": {"mocking": {"response_example": text}}}).to_string()
 }
 
-pub fn serves(gateway: &Gateway, path: &str, text: &str) -> bool {
+pub(crate) fn serves(gateway: &Gateway, path: &str, text: &str) -> bool {
     gateway.get(path).text() == text
 }
 

@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 const MANY: usize = 160;
 const ROUTE: &str = r#"{"uri":"/r","plugins":{"mocking":{"response_example":"mocked"}}}"#;
 
-pub struct Site {
+pub(crate) struct Site {
     pub gateway: Gateway,
     tls: TlsClient,
     pub mode: ClientMode,
@@ -28,12 +28,12 @@ pub struct Site {
 }
 
 impl Site {
-    pub fn start(mode: ClientMode, workers: usize) -> Site {
+    pub(crate) fn start(mode: ClientMode, workers: usize) -> Site {
         Site::with_settings(mode, workers, "")
     }
 
     /// Starts a node with further settings below `admin`.
-    pub fn with_settings(mode: ClientMode, workers: usize, settings: &str) -> Site {
+    pub(crate) fn with_settings(mode: ClientMode, workers: usize, settings: &str) -> Site {
         let authority = Authority::of_tests();
         let identity = authority.identity(&["a.example"]);
         let tls = if mode == ClientMode::Tls { "  tls: { cert: admin.crt, key: admin.key }\n" } else { "" };
@@ -43,15 +43,15 @@ impl Site {
         Site { gateway, tls: TlsClient::trusting(authority), mode, workers }
     }
 
-    pub fn everywhere(check: impl Fn(&Site)) {
+    pub(crate) fn everywhere(check: impl Fn(&Site)) {
         Site::with_workers(&[1, 2], check);
     }
 
-    pub fn with_workers(workers: &[usize], check: impl Fn(&Site)) {
+    pub(crate) fn with_workers(workers: &[usize], check: impl Fn(&Site)) {
         ClientMode::with_workers(workers, |mode, workers| check(&Site::start(mode, workers)));
     }
 
-    pub fn admin(&self) -> SocketAddr {
+    pub(crate) fn admin(&self) -> SocketAddr {
         admin_addr(&self.gateway)
     }
 
@@ -60,23 +60,23 @@ impl Site {
     }
 
     /// A client of the Admin API.
-    pub fn try_client(&self) -> std::io::Result<Client> {
+    pub(crate) fn try_client(&self) -> std::io::Result<Client> {
         self.mode.try_connect(self.admin(), &self.tls, "a.example")
     }
 
     #[track_caller]
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.try_client().expect("a connection")
     }
 
     /// Whether a change is made, on a new connection.
-    pub fn changes(&self) -> bool {
+    pub(crate) fn changes(&self) -> bool {
         let Ok(mut client) = self.try_client() else { return false };
         client.ask(request("PUT", "routes/r", ADMIN, ROUTE)).is_ok_and(|put| matches!(put.status, 200 | 201))
     }
 
     #[track_caller]
-    pub fn serves(&self, beside: &str) {
+    pub(crate) fn serves(&self, beside: &str) {
         if beside == "body" {
             // Who has a key, and sends a part of a body, gives way after a second.
             eventually("a change is made beside bodies that do not come", DEADLINE, || self.changes());
@@ -87,12 +87,12 @@ impl Site {
         assert_eq!(ready.status, 200, "{beside}, {:?}: {}", self.mode, ready.text());
     }
 
-    pub fn server(&self, metric: &str, server: &str) -> f64 {
+    pub(crate) fn server(&self, metric: &str, server: &str) -> f64 {
         self.gateway.metrics().sum(metric, &[&format!("server=\"{server}\"")])
     }
 }
 
-pub fn request(method: &str, path: &str, key: &str, body: &str) -> String {
+pub(crate) fn request(method: &str, path: &str, key: &str, body: &str) -> String {
     format!(
         "{method} /apisix/admin/{path} HTTP/1.1\r\nHost: a.example\r\nX-API-KEY: {key}\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()

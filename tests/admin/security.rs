@@ -6,9 +6,9 @@ use weir_testkit::{Authority, Client};
 use crate::api::{ADMIN, Api, EDITOR, VIEWER, admin_addr, file};
 use crate::weir;
 
-pub const METHODS: [&str; 7] = ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "TRACE"];
+pub(crate) const METHODS: [&str; 7] = ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "TRACE"];
 
-pub const PATHS: [&str; 27] = [
+pub(crate) const PATHS: [&str; 27] = [
     "routes",
     "routes/r",
     "routes/r/uri",

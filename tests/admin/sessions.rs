@@ -9,7 +9,7 @@ use crate::api::{ADMIN, Api, EDITOR, VIEWER, admin_addr, file};
 use crate::weir;
 
 /// A browser with a session.
-pub struct Browser {
+pub(crate) struct Browser {
     client: Client,
     pub token: String,
     pub cookie: String,
@@ -18,7 +18,7 @@ pub struct Browser {
 }
 
 #[track_caller]
-pub fn log_in(address: SocketAddr, key: &str) -> Browser {
+pub(crate) fn log_in(address: SocketAddr, key: &str) -> Browser {
     let mut client = Client::connect(address);
     let answer = send(&mut client, "POST", "/weir/v1/session", "", &json!({ "key": key }).to_string());
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -31,13 +31,13 @@ pub fn log_in(address: SocketAddr, key: &str) -> Browser {
 
 impl Browser {
     #[track_caller]
-    pub fn ask(&mut self, method: &str, path: &str, fields: &str, body: &str) -> Response {
+    pub(crate) fn ask(&mut self, method: &str, path: &str, fields: &str, body: &str) -> Response {
         let fields = format!("X-Weir-Session: {}\r\nCookie: {}\r\n{fields}", self.token, self.cookie);
         send(&mut self.client, method, path, &fields, body)
     }
 
     #[track_caller]
-    pub fn get(&mut self, path: &str) -> Value {
+    pub(crate) fn get(&mut self, path: &str) -> Value {
         let answer = self.ask("GET", path, "", "");
         assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         serde_json::from_str(&answer.text()).expect("JSON")

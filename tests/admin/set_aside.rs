@@ -12,7 +12,7 @@ use crate::weir;
 
 /// Waits until the warnings of a node are as they should be. Workers serve a change a moment before the node tells of it.
 #[track_caller]
-pub fn wait_warnings(gateway: &Gateway, are_right: impl Fn(&str) -> bool) {
+pub(crate) fn wait_warnings(gateway: &Gateway, are_right: impl Fn(&str) -> bool) {
     let warnings = || gateway.status()["configuration"]["warnings"].to_string();
     eventually("the warnings of the change", DEADLINE, || are_right(&warnings()));
 }

@@ -18,28 +18,28 @@ use crate::weir;
 const AUDIENCE: &str = "weir-admin";
 
 /// A key that tokens are signed with.
-pub struct Signer {
+pub(crate) struct Signer {
     id: &'static str,
     pub pair: Ed25519KeyPair,
 }
 
 impl Signer {
-    pub fn new(id: &'static str) -> Signer {
+    pub(crate) fn new(id: &'static str) -> Signer {
         Signer { id, pair: Ed25519KeyPair::generate().expect("the system has random numbers") }
     }
 
-    pub fn public(&self) -> Value {
+    pub(crate) fn public(&self) -> Value {
         let x = URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref());
         json!({"kty": "OKP", "crv": "Ed25519", "kid": self.id, "use": "sig", "x": x})
     }
 
-    pub fn token(&self, claims: &Value) -> String {
+    pub(crate) fn token(&self, claims: &Value) -> String {
         let signed = signed_part(&json!({"alg": "EdDSA", "kid": self.id}), claims);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.pair.sign(signed.as_bytes())))
     }
 }
 
-pub fn signed_part(head: &Value, claims: &Value) -> String {
+pub(crate) fn signed_part(head: &Value, claims: &Value) -> String {
     let encoded = |part: &Value| URL_SAFE_NO_PAD.encode(part.to_string());
     format!("{}.{}", encoded(head), encoded(claims))
 }
@@ -99,7 +99,7 @@ fn tokens(issuer: &str, more: &str) -> String {
     )
 }
 
-pub fn now_s() -> u64 {
+pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_secs()
 }
 

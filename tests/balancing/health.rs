@@ -59,7 +59,7 @@ fn is_up(gateway: &Gateway, origin: &Origin) -> bool {
 }
 
 /// The same, by address.
-pub fn is_in_rotation(gateway: &Gateway, address: &str) -> bool {
+pub(crate) fn is_in_rotation(gateway: &Gateway, address: &str) -> bool {
     let status = gateway.status();
     let upstreams = status["upstreams"].as_array().expect("a list").iter();
     let endpoints = upstreams.flat_map(|upstream| upstream["endpoints"].as_array().expect("a list"));

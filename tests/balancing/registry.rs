@@ -7,26 +7,26 @@ use std::thread::{self, JoinHandle};
 use weir_testkit::{DEADLINE, Gateway, eventually};
 
 /// The weights of the endpoints of the first upstream.
-pub fn endpoints(gateway: &Gateway) -> Vec<u64> {
+pub(crate) fn endpoints(gateway: &Gateway) -> Vec<u64> {
     let status = gateway.status();
     let all = status["upstreams"][0]["endpoints"].as_array().cloned().unwrap_or_default();
     all.iter().map(|one| one["weight"].as_u64().unwrap_or_default()).collect()
 }
 
 #[track_caller]
-pub fn wait_endpoints(gateway: &Gateway, count: usize) {
+pub(crate) fn wait_endpoints(gateway: &Gateway, count: usize) {
     eventually(&format!("{count} endpoints"), DEADLINE, || endpoints(gateway).len() == count);
 }
 
 /// Continuous requests, none of which may fail.
-pub struct SteadyClients {
+pub(crate) struct SteadyClients {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl SteadyClients {
-    pub fn of(gateway: &Gateway) -> SteadyClients {
+    pub(crate) fn of(gateway: &Gateway) -> SteadyClients {
         let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let threads = (0..2).map(|_| {
             let (stop, served, mut client) = (Arc::clone(&stop), Arc::clone(&served), gateway.client());
@@ -41,7 +41,7 @@ impl SteadyClients {
     }
 
     /// The number of requests.
-    pub fn end(self) -> usize {
+    pub(crate) fn end(self) -> usize {
         self.stop.store(true, Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("no request fails"));
         self.served.load(Relaxed)

@@ -13,7 +13,7 @@ use weir_testkit::{Answer, Authority, DEADLINE, Gate, Gateway, Identity, Origin,
 use crate::sides::{ClientSide, Http2, Length, Plain, Secure, UpstreamSide};
 
 /// Server and client in one process.
-pub struct Peers {
+pub(crate) struct Peers {
     child: Child,
     orders: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
@@ -22,7 +22,7 @@ pub struct Peers {
 
 impl Peers {
     /// `None` where there is no Python with `grpcio`.
-    pub fn start() -> Option<Peers> {
+    pub(crate) fn start() -> Option<Peers> {
         let python: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/python/bin/python");
         let imports = Command::new(&python).args(["-c", "import grpc"]).stderr(Stdio::null()).status();
         if !imports.is_ok_and(|status| status.success()) {
@@ -48,7 +48,7 @@ impl Peers {
     }
 
     /// Tells it to do something; what it says to that.
-    pub fn ask(&mut self, order: &str) -> String {
+    pub(crate) fn ask(&mut self, order: &str) -> String {
         writeln!(self.orders, "{order}").expect("it listens");
         self.said.next().expect("it answers").expect("it says text")
     }

@@ -11,15 +11,15 @@ use weir_testkit::{
     Authority, BodyFraming, Client, Fields, Gateway, Identity, Origin, OriginConnection, Reading, TlsClient, TlsServer,
 };
 
-pub use http2::Http2;
-pub use http3::Http3;
+pub(crate) use http2::Http2;
+pub(crate) use http3::Http3;
 
 /// A field of a header or trailer section.
-pub type Field<'a> = (&'a str, &'a str);
+pub(crate) type Field<'a> = (&'a str, &'a str);
 
 /// What a sender says beforehand about a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Length {
+pub(crate) enum Length {
     /// There is none.
     None,
     /// So many bytes.
@@ -29,7 +29,7 @@ pub enum Length {
 }
 
 /// The client side of one connection.
-pub trait ClientSide: Sized + Send + 'static {
+pub(crate) trait ClientSide: Sized + Send + 'static {
     const TLS: bool;
     const HTTP3: bool = false;
     fn connect(gateway: &Gateway) -> Self;
@@ -74,14 +74,14 @@ pub trait ClientSide: Sized + Send + 'static {
 
 /// A complete response.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub fields: Fields,
     pub body: String,
 }
 
 /// The upstream side: how an origin takes one request and answers it.
-pub trait UpstreamSide: Sized + 'static {
+pub(crate) trait UpstreamSide: Sized + 'static {
     const TLS: bool;
     const HTTP2: bool;
     /// An origin that runs `script` for each request.
@@ -89,7 +89,7 @@ pub trait UpstreamSide: Sized + 'static {
 }
 
 /// One request at an origin.
-pub trait Exchange {
+pub(crate) trait Exchange {
     fn method(&self) -> &str;
     fn target(&self) -> &str;
     fn fields(&self) -> &Fields;
@@ -130,17 +130,17 @@ pub trait Exchange {
 }
 
 /// Whether TLS is between.
-pub trait Security: Send + 'static {
+pub(crate) trait Security: Send + 'static {
     const TLS: bool;
 }
 
-pub enum Plain {}
+pub(crate) enum Plain {}
 
 impl Security for Plain {
     const TLS: bool = false;
 }
 
-pub enum Secure {}
+pub(crate) enum Secure {}
 
 impl Security for Secure {
     const TLS: bool = true;
@@ -153,7 +153,7 @@ fn identity() -> &'static Identity {
 }
 
 /// Where a gateway waits for such clients.
-pub fn listen<C: ClientSide>() -> String {
+pub(crate) fn listen<C: ClientSide>() -> String {
     let Identity { certificate, key } = identity();
     match C::TLS {
         true => format!(
@@ -166,18 +166,18 @@ pub fn listen<C: ClientSide>() -> String {
 }
 
 /// A gateway between such a client and such an upstream.
-pub fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
+pub(crate) fn file<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> String {
     file_of::<C>(&[&format!("id: all, uri: /*, upstream: {}", upstream::<U>(&[origin]))])
 }
 
 /// A file with these routes.
-pub fn file_of<C: ClientSide>(routes: &[&str]) -> String {
+pub(crate) fn file_of<C: ClientSide>(routes: &[&str]) -> String {
     let routes: String = routes.iter().map(|route| format!("  - {{ {route} }}\n")).collect();
     format!("{}routes:\n{routes}", listen::<C>())
 }
 
 /// An upstream of these origins.
-pub fn upstream<U: UpstreamSide>(origins: &[&Origin]) -> String {
+pub(crate) fn upstream<U: UpstreamSide>(origins: &[&Origin]) -> String {
     let mut spoken = match U::TLS {
         true => format!(", scheme: https, tls: {{ ca: {:?} }}", Authority::of_tests().certificate),
         false => String::new(),
@@ -190,7 +190,7 @@ pub fn upstream<U: UpstreamSide>(origins: &[&Origin]) -> String {
 }
 
 /// HTTP/1.1, on either side.
-pub struct Http1<S> {
+pub(crate) struct Http1<S> {
     security: PhantomData<S>,
     client: Client,
     method: String,

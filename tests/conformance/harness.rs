@@ -10,12 +10,12 @@ const CANARY: &str = "GET /canary-1 HTTP/1.1\r\nHost: t\r\n\r\n";
 const TRICKLED: usize = 700;
 
 /// The gateway under test.
-pub fn weir() -> Launcher {
+pub(crate) fn weir() -> Launcher {
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
 }
 
 /// Everything for `Host: t` goes to `origin`, but `/blocked`, which the gateway itself answers with 401.
-pub fn routes(origin: SocketAddr) -> String {
+pub(crate) fn routes(origin: SocketAddr) -> String {
     format!(
         "routes:
   - id: all
@@ -32,25 +32,25 @@ pub fn routes(origin: SocketAddr) -> String {
 }
 
 /// A gateway before one origin.
-pub struct Rig {
+pub(crate) struct Rig {
     pub gateway: Gateway,
     pub origin: Origin,
 }
 
 impl Rig {
     /// Before an origin that answers each request with its method, target and body length.
-    pub fn echo(reading: Reading) -> Rig {
+    pub(crate) fn echo(reading: Reading) -> Rig {
         Rig::before(Origin::echo(reading))
     }
 
     /// Before this origin.
-    pub fn before(origin: Origin) -> Rig {
+    pub(crate) fn before(origin: Origin) -> Rig {
         let gateway = weir().start(&routes(origin.addr()));
         Rig { gateway, origin }
     }
 
     /// A GET for `target` from a client of its own gets its own answer.
-    pub fn canary(&self, target: &str) -> Result<(), String> {
+    pub(crate) fn canary(&self, target: &str) -> Result<(), String> {
         let answer = self.gateway.client().get(target).map_err(|error| format!("the other client: {error}"))?;
         own_answer(&answer, "GET", target, 0).map_err(|what| format!("the other client: {what}"))
     }
@@ -58,7 +58,7 @@ impl Rig {
 
 /// What must come of an attack.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// One of these statuses with `Connection: close`, the connection closed, not one byte upstream.
     Refused(&'static [u16]),
     /// The same, but found in a body whose beginning may have gone up already: no complete request upstream.
@@ -69,48 +69,48 @@ pub enum Outcome {
 
 /// A request as the origin must see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub method: String,
     pub target: String,
     pub body: Vec<u8>,
 }
 
 /// A request as the origin must see it.
-pub fn seen(method: &str, target: &str, body: impl AsRef<[u8]>) -> Seen {
+pub(crate) fn seen(method: &str, target: &str, body: impl AsRef<[u8]>) -> Seen {
     Seen { method: method.to_owned(), target: target.to_owned(), body: body.as_ref().to_vec() }
 }
 
 /// One attack.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     pub bytes: Vec<u8>,
     pub outcome: Outcome,
 }
 
 /// 400 and the connection closed, nothing upstream.
-pub fn refused(bytes: impl AsRef<[u8]>) -> Case {
+pub(crate) fn refused(bytes: impl AsRef<[u8]>) -> Case {
     refused_with(&[400], bytes)
 }
 
 /// One of `statuses` and the connection closed, nothing upstream.
-pub fn refused_with(statuses: &'static [u16], bytes: impl AsRef<[u8]>) -> Case {
+pub(crate) fn refused_with(statuses: &'static [u16], bytes: impl AsRef<[u8]>) -> Case {
     Case { bytes: bytes.as_ref().to_vec(), outcome: Outcome::Refused(statuses) }
 }
 
 /// 400 and the connection closed, no complete request upstream.
-pub fn refused_in_body(bytes: impl AsRef<[u8]>) -> Case {
+pub(crate) fn refused_in_body(bytes: impl AsRef<[u8]>) -> Case {
     Case { bytes: bytes.as_ref().to_vec(), outcome: Outcome::RefusedInBody(&[400]) }
 }
 
 /// Exactly this request upstream.
-pub fn served(request: Seen, bytes: impl AsRef<[u8]>) -> Case {
+pub(crate) fn served(request: Seen, bytes: impl AsRef<[u8]>) -> Case {
     Case { bytes: bytes.as_ref().to_vec(), outcome: Outcome::Served(vec![request]) }
 }
 
 /// Runs every case against a strict origin and two careless ones, in one piece and byte by byte, and panics with all
 /// that went wrong.
 #[track_caller]
-pub fn run(cases: &[Case]) {
+pub(crate) fn run(cases: &[Case]) {
     let mut failures = Vec::new();
     for reading in [Reading::Strict, Reading::LengthWins, Reading::ChunkedWins] {
         let mut rig = Rig::echo(reading);
@@ -178,7 +178,7 @@ fn run_one(rig: &Rig, case: &Case, piece: usize) -> Result<(), String> {
 }
 
 /// Refused with one of `statuses`, announced as the last answer, and closed with nothing after it.
-pub fn refusal(client: &mut Client, request: &[u8], statuses: &[u16]) -> Result<(), String> {
+pub(crate) fn refusal(client: &mut Client, request: &[u8], statuses: &[u16]) -> Result<(), String> {
     let method = if request.starts_with(b"HEAD ") { "HEAD" } else { "GET" };
     let answer = client.response_to(method).map_err(|error| error.to_string())?;
     if !statuses.contains(&answer.status) {
@@ -195,7 +195,7 @@ pub fn refusal(client: &mut Client, request: &[u8], statuses: &[u16]) -> Result<
 }
 
 /// The answer that the echoing origin makes of this request and no other.
-pub fn own_answer(answer: &Response, method: &str, target: &str, length: usize) -> Result<(), String> {
+pub(crate) fn own_answer(answer: &Response, method: &str, target: &str, length: usize) -> Result<(), String> {
     let expected = if method == "HEAD" { String::new() } else { format!("{method} {target} {length}") };
     if answer.status == 200 && answer.text() == expected {
         return Ok(());

@@ -8,7 +8,7 @@ use weir_testkit::{Answer, BrowserPage, Gateway, Origin, skipped};
 use crate::api::{self, Api};
 
 /// Resources of each kind: the key in the Admin API, and the value. `ORIGIN` stands for the address of the backend.
-pub const RESOURCES: &[(&str, &str)] = &[
+pub(crate) const RESOURCES: &[(&str, &str)] = &[
     ("upstreams/orders", r#"{"name":"orders","nodes":{"ORIGIN":1,"127.0.0.1:1":0},"labels":{"team":"a"}}"#),
     (
         "services/shop",
@@ -35,7 +35,7 @@ pub const RESOURCES: &[(&str, &str)] = &[
 ];
 
 /// The page, what it shows, and what is behind it.
-pub struct Bench {
+pub(crate) struct Bench {
     pub page: BrowserPage,
     pub gateway: Gateway,
     pub origin: Origin,
@@ -44,7 +44,7 @@ pub struct Bench {
 impl Bench {
     /// `None`, with a line that reports the test as skipped, if there is no browser.
     #[track_caller]
-    pub fn start() -> Option<Bench> {
+    pub(crate) fn start() -> Option<Bench> {
         let bench = Bench::logged_out(&api::file())?;
         let mut admin = Api::of(&bench.gateway);
         for (key, value) in RESOURCES {
@@ -56,7 +56,7 @@ impl Bench {
 
     /// A gateway with this file, and the log-in page of its console.
     #[track_caller]
-    pub fn logged_out(file: &str) -> Option<Bench> {
+    pub(crate) fn logged_out(file: &str) -> Option<Bench> {
         let page = BrowserPage::open()?;
         let origin = Origin::serving(|request| match request.target.contains("slow") {
             true => Answer::status(503, ""),
@@ -70,7 +70,7 @@ impl Bench {
     }
 
     #[track_caller]
-    pub fn log_in(&self, key: &str) {
+    pub(crate) fn log_in(&self, key: &str) {
         self.page.fill("#key", key);
         self.page.press("Enter");
         self.page.wait("the menu", "document.querySelector('#menu a')");
@@ -79,7 +79,7 @@ impl Bench {
 
     /// Goes to a place, and waits until all of it is there.
     #[track_caller]
-    pub fn go(&self, place: &str) {
+    pub(crate) fn go(&self, place: &str) {
         self.page.evaluate(&format!("location.hash = {place:?}"));
         self.page.wait(place, &format!("location.hash === {place:?}"));
         self.settle(place);
@@ -87,7 +87,7 @@ impl Bench {
 
     /// Waits until a screen is there: its heading, and nothing in the place of what is being fetched.
     #[track_caller]
-    pub fn settle(&self, what: &str) {
+    pub(crate) fn settle(&self, what: &str) {
         let is_there = "document.querySelector('#content').dataset.place === location.hash.split('?')[0]
             && document.querySelector('#content h1')?.textContent && !document.querySelector('#content .waiting, #content .plot-place')
             && [...document.querySelectorAll('weir-editor')].every((one) => one.shadowRoot?.querySelector('.cm-content'))
@@ -96,24 +96,24 @@ impl Bench {
     }
 
     #[track_caller]
-    pub fn wait_text(&self, text: &str) {
+    pub(crate) fn wait_text(&self, text: &str) {
         self.page.wait(&format!("the text `{text}`"), &format!("document.body.innerText.includes({text:?})"));
     }
 
     /// The JSON of a resource as the node has it; `None` if there is none.
     #[track_caller]
-    pub fn resource(&self, key: &str) -> Option<serde_json::Value> {
+    pub(crate) fn resource(&self, key: &str) -> Option<serde_json::Value> {
         let answer = Api::of(&self.gateway).ask("GET", key, "", "");
         (answer.status == 200).then(|| api::json(&answer)["value"].clone())
     }
 
-    pub fn admin_addr(&self) -> SocketAddr {
+    pub(crate) fn admin_addr(&self) -> SocketAddr {
         api::admin_addr(&self.gateway)
     }
 
     /// Panics if the page has complained of something, or has asked another host.
     #[track_caller]
-    pub fn check_quiet(&self) {
+    pub(crate) fn check_quiet(&self) {
         let complaints = self.page.complaints();
         assert!(complaints.is_empty(), "{complaints:#?}");
         let own = format!("http://{}/", self.admin_addr());
@@ -128,7 +128,7 @@ impl Bench {
 }
 
 /// The source of axe-core; `None`, with a line that reports the test as skipped, if it is not installed.
-pub fn axe() -> Option<String> {
+pub(crate) fn axe() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/axe/node_modules/axe-core/axe.min.js");
     let source = std::fs::read_to_string(path).ok();
     if source.is_none() {

@@ -5,7 +5,7 @@ use crate::api;
 use crate::bench::{Bench, axe};
 
 /// Each screen of a node with a store.
-pub const SCREENS: &[&str] = &[
+pub(crate) const SCREENS: &[&str] = &[
     "#/overview",
     "#/explain",
     "#/explain?url=%2Forders%2F1",

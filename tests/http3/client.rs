@@ -12,20 +12,20 @@ use rustls::pki_types::pem::PemObject;
 use weir_testkit::Authority;
 
 /// The name in the certificate of the gateway.
-pub const NAME: &str = "a.test";
+pub(crate) const NAME: &str = "a.test";
 
-pub type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
-pub type Stream = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
+pub(crate) type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
+pub(crate) type Stream = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 
 /// Runs a client.
-pub fn run<T>(client: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(client: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async { tokio::time::timeout(weir_testkit::DEADLINE, client).await.expect("it ends in time") })
 }
 
 /// An endpoint that trusts the authority.
-pub fn endpoint(authority: &Authority) -> quinn::Endpoint {
+pub(crate) fn endpoint(authority: &Authority) -> quinn::Endpoint {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(authority.certificate.as_bytes()).expect("a certificate");
     roots.add(certificate).expect("an authority");
@@ -41,25 +41,25 @@ pub fn endpoint(authority: &Authority) -> quinn::Endpoint {
 }
 
 /// A connection of QUIC without HTTP.
-pub async fn connect(authority: &Authority, to: SocketAddr) -> quinn::Connection {
+pub(crate) async fn connect(authority: &Authority, to: SocketAddr) -> quinn::Connection {
     let connecting = endpoint(authority).connect(to, NAME).expect("it is begun");
     connecting.await.expect("it is established")
 }
 
 /// A connection of HTTP/3, with that of QUIC below it.
-pub async fn client(authority: &Authority, to: SocketAddr) -> (Sender, quinn::Connection) {
+pub(crate) async fn client(authority: &Authority, to: SocketAddr) -> (Sender, quinn::Connection) {
     let quic = connect(authority, to).await;
     let (mut driver, sender) = h3::client::new(h3_quinn::Connection::new(quic.clone())).await.expect("it begins");
     tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
     (sender, quic)
 }
 
-pub fn request(method: &str, path: &str) -> Request<()> {
+pub(crate) fn request(method: &str, path: &str) -> Request<()> {
     Request::builder().method(method).uri(format!("https://{NAME}{path}")).body(()).expect("a request")
 }
 
 /// The rest of a response: its content, and its trailers.
-pub async fn rest(stream: &mut Stream) -> (Vec<u8>, Option<HeaderMap>) {
+pub(crate) async fn rest(stream: &mut Stream) -> (Vec<u8>, Option<HeaderMap>) {
     let mut content = Vec::new();
     while let Some(mut piece) = stream.recv_data().await.expect("content") {
         content.extend_from_slice(&piece.copy_to_bytes(piece.remaining()));
@@ -68,7 +68,7 @@ pub async fn rest(stream: &mut Stream) -> (Vec<u8>, Option<HeaderMap>) {
 }
 
 /// Sends a request without content, and receives the whole response.
-pub async fn ask(sender: &mut Sender, request: Request<()>) -> (Response<()>, Vec<u8>) {
+pub(crate) async fn ask(sender: &mut Sender, request: Request<()>) -> (Response<()>, Vec<u8>) {
     let mut stream = sender.send_request(request).await.expect("it is sent");
     stream.finish().await.expect("it ends");
     let response = stream.recv_response().await.expect("a response");

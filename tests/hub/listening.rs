@@ -81,7 +81,7 @@ fn a_client_that_does_not_read_holds_nothing_up() {
 
 /// The most memory that a stream may cost whose client does not read. Measured: 26 KiB, a part of which is the hub's memory of the
 /// events; with a buffer of 64 KiB for each response, 86 KiB.
-pub const MOST_PER_STREAM: u64 = 56 << 10;
+pub(crate) const MOST_PER_STREAM: u64 = 56 << 10;
 
 #[test]
 fn many_clients_that_do_not_read_hold_little_memory() {

@@ -32,12 +32,12 @@ fn callback(scheme: &str, hosts: &[SocketAddr], subscriber: usize) -> String {
 }
 
 /// Subscribes all receivers, each with a secret.
-pub fn subscribe(node: &HubNode, hosts: &[SocketAddr], count: usize) {
+pub(crate) fn subscribe(node: &HubNode, hosts: &[SocketAddr], count: usize) {
     subscribe_at(node, "http", hosts, count);
 }
 
 /// The same with callbacks of this scheme.
-pub fn subscribe_at(node: &HubNode, scheme: &str, hosts: &[SocketAddr], count: usize) {
+pub(crate) fn subscribe_at(node: &HubNode, scheme: &str, hosts: &[SocketAddr], count: usize) {
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             scope.spawn(move || {

@@ -29,7 +29,7 @@ fn hub(per_second: usize) -> String {
 }
 
 /// The median and the 99th percentile of the durations of requests of the other route, until `is_done`.
-pub fn answered(node: &HubNode, is_done: impl Fn(usize) -> bool) -> [Duration; 2] {
+pub(crate) fn answered(node: &HubNode, is_done: impl Fn(usize) -> bool) -> [Duration; 2] {
     let (mut client, mut took) = (node.gateway.client(), Vec::new());
     while !is_done(took.len()) {
         let began = Instant::now();

@@ -10,11 +10,11 @@ use weir_testkit::{
 };
 
 /// The hub's URL, as it stands in its configuration.
-pub const HUB: &str = "http://gw.example/hub";
-pub const TOPIC: &str = "http://gw.example/t/orders";
+pub(crate) const HUB: &str = "http://gw.example/hub";
+pub(crate) const TOPIC: &str = "http://gw.example/t/orders";
 
 /// A gateway whose routes `/hub` and `/t/*` lead to a hub.
-pub struct HubNode {
+pub(crate) struct HubNode {
     pub gateway: Gateway,
     data: Arc<TempDir>,
     hub: String,
@@ -23,17 +23,17 @@ pub struct HubNode {
 
 impl HubNode {
     /// Anyone may publish, and callbacks may be on loopback.
-    pub fn start() -> HubNode {
+    pub(crate) fn start() -> HubNode {
         HubNode::with("")
     }
 
     /// The same, with more settings of the hub: lines of YAML, each with two blanks before it.
-    pub fn with(hub: &str) -> HubNode {
+    pub(crate) fn with(hub: &str) -> HubNode {
         HubNode::beside(hub, "")
     }
 
     /// The same with an Admin API, by which its routes were made.
-    pub fn administered(hub: &str) -> HubNode {
+    pub(crate) fn administered(hub: &str) -> HubNode {
         let node = HubNode::beside(hub, &api::file());
         let mut api = Api::of(&node.gateway);
         api.put("routes/hub", r#"{"uri": "/hub", "hub_id": "h"}"#);
@@ -54,48 +54,48 @@ impl HubNode {
     }
 
     /// With all the settings of the hub, and more resources.
-    pub fn of(data: Arc<TempDir>, hub: &str, rest: &str) -> HubNode {
+    pub(crate) fn of(data: Arc<TempDir>, hub: &str, rest: &str) -> HubNode {
         HubNode::run(Path::new(env!("CARGO_BIN_EXE_weir")), data, hub, rest)
     }
 
     /// The same, with this program.
-    pub fn run(binary: &Path, data: Arc<TempDir>, hub: &str, rest: &str) -> HubNode {
+    pub(crate) fn run(binary: &Path, data: Arc<TempDir>, hub: &str, rest: &str) -> HubNode {
         let yaml = yaml(&data, hub, rest);
         let gateway = Gateway::with_binary(binary).start(&yaml);
         HubNode { gateway, data, hub: hub.to_owned(), rest: rest.to_owned() }
     }
 
     /// Kills the process, and starts another one with the same files.
-    pub fn kill(self) -> HubNode {
+    pub(crate) fn kill(self) -> HubNode {
         let HubNode { gateway, data, hub, rest } = self;
         drop(gateway);
         HubNode::of(data, &hub, &rest)
     }
 
-    pub fn data(&self) -> &TempDir {
+    pub(crate) fn data(&self) -> &TempDir {
         &self.data
     }
 
     /// Changes the hub's settings while it runs.
-    pub fn reconfigure(&self, hub: &str) {
+    pub(crate) fn reconfigure(&self, hub: &str) {
         self.rewrite(hub, &self.rest);
     }
 
     /// Changes the hub's settings and the other resources while it runs.
-    pub fn rewrite(&self, hub: &str, rest: &str) {
+    pub(crate) fn rewrite(&self, hub: &str, rest: &str) {
         self.gateway.rewrite(&yaml(&self.data, hub, rest));
     }
 
-    pub fn form(&self, fields: &[(&str, &str)]) -> Response {
+    pub(crate) fn form(&self, fields: &[(&str, &str)]) -> Response {
         let pairs: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
         self.post("/hub", "application/x-www-form-urlencoded", pairs.join("&").as_bytes())
     }
 
-    pub fn post(&self, target: &str, content_type: &str, content: &[u8]) -> Response {
+    pub(crate) fn post(&self, target: &str, content_type: &str, content: &[u8]) -> Response {
         self.send("POST", target, &format!("Content-Type: {content_type}\r\n"), content)
     }
 
-    pub fn send(&self, method: &str, target: &str, lines: &str, content: &[u8]) -> Response {
+    pub(crate) fn send(&self, method: &str, target: &str, lines: &str, content: &[u8]) -> Response {
         let length = content.len();
         let head = format!("{method} {target} HTTP/1.1\r\nHost: gw.example\r\n{lines}Content-Length: {length}\r\n\r\n");
         self.gateway.client().ask([head.as_bytes(), content].concat()).expect("the gateway answers")
@@ -103,12 +103,12 @@ impl HubNode {
 
     /// Publishes to [`TOPIC`], and expects that it is taken.
     #[track_caller]
-    pub fn publish(&self, content: impl AsRef<[u8]>) {
+    pub(crate) fn publish(&self, content: impl AsRef<[u8]>) {
         self.publish_as("text/plain", content);
     }
 
     #[track_caller]
-    pub fn publish_as(&self, content_type: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn publish_as(&self, content_type: &str, content: impl AsRef<[u8]>) {
         let target = format!("/hub?hub.mode=publish&hub.topic={}", encoded(TOPIC));
         let answer = self.post(&target, content_type, content.as_ref());
         assert_eq!(answer.status, 202, "{}", answer.text());
@@ -116,7 +116,7 @@ impl HubNode {
 
     /// Subscribes a callback to [`TOPIC`], and waits until it is verified.
     #[track_caller]
-    pub fn subscribe(&self, subscriber: &Subscriber, path: &str, more: &[(&str, &str)]) {
+    pub(crate) fn subscribe(&self, subscriber: &Subscriber, path: &str, more: &[(&str, &str)]) {
         let callback = subscriber.url(path);
         let before = subscriber.verifications().len();
         let required = [("hub.mode", "subscribe"), ("hub.topic", TOPIC), ("hub.callback", &*callback)];
@@ -128,13 +128,13 @@ impl HubNode {
     }
 
     /// What `/status` says of the hub.
-    pub fn status(&self) -> serde_json::Value {
+    pub(crate) fn status(&self) -> serde_json::Value {
         self.gateway.status()["hubs"][0].clone()
     }
 
     /// The hub's account, once nothing is pending.
     #[track_caller]
-    pub fn settled(&self) -> serde_json::Value {
+    pub(crate) fn settled(&self) -> serde_json::Value {
         eventually_some("nothing is pending", DEADLINE, || {
             let status = self.status();
             (status["pending"] == 0 && status["in_flight"] == 0).then_some(status)
@@ -153,7 +153,7 @@ fn yaml(data: &TempDir, hub: &str, rest: &str) -> String {
 }
 
 /// Percent-encoding of everything but unreserved characters.
-pub fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => (byte as char).to_string(),
         _ => format!("%{byte:02X}"),
@@ -162,7 +162,7 @@ pub fn encoded(text: &str) -> String {
 }
 
 /// The pairs of a target's query, decoded.
-pub fn query(target: &str) -> Vec<(String, String)> {
+pub(crate) fn query(target: &str) -> Vec<(String, String)> {
     let (_, query) = target.split_once('?').unwrap_or((target, ""));
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -189,26 +189,26 @@ fn decoded(text: &str) -> String {
 }
 
 /// The last value of a name: a callback may have one of the same name before it.
-pub fn value(target: &str, name: &str) -> Option<String> {
+pub(crate) fn value(target: &str, name: &str) -> Option<String> {
     query(target).into_iter().rev().find(|(own, _)| own == name).map(|(_, value)| value)
 }
 
 type Behaviour = Box<dyn Fn(&Request) -> Option<Answer> + Send + Sync>;
 
 /// A server of callbacks. It verifies what it is asked and takes what it is sent, unless it is told otherwise.
-pub struct Subscriber {
+pub(crate) struct Subscriber {
     pub origin: Origin,
     pub scheme: &'static str,
     behaviour: Arc<Mutex<Behaviour>>,
 }
 
 impl Subscriber {
-    pub fn start() -> Subscriber {
+    pub(crate) fn start() -> Subscriber {
         Subscriber::of("http", |answer| Origin::serving(answer))
     }
 
     /// The same over TLS, with a certificate of the authority of the tests.
-    pub fn over_tls() -> Subscriber {
+    pub(crate) fn over_tls() -> Subscriber {
         let identity = Authority::of_tests().identity(&["127.0.0.1"]);
         Subscriber::of("https", |answer| Origin::serving_tls(&TlsServer::new(&identity), answer))
     }
@@ -227,42 +227,42 @@ impl Subscriber {
     }
 
     /// From now on it answers what this has an answer for with that.
-    pub fn answer(&self, behaviour: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static) {
+    pub(crate) fn answer(&self, behaviour: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static) {
         *self.behaviour.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(behaviour);
     }
 
     /// From now on it answers deliveries with this status.
-    pub fn refuse(&self, status: u16) {
+    pub(crate) fn refuse(&self, status: u16) {
         self.answer(move |request| (request.method == "POST").then(|| Answer::status(status, "")));
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("{}://{}{path}", self.scheme, self.origin.addr())
     }
 
-    pub fn verifications(&self) -> Vec<Request> {
+    pub(crate) fn verifications(&self) -> Vec<Request> {
         self.origin.requests().into_iter().filter(|request| request.method == "GET").collect()
     }
 
-    pub fn deliveries(&self) -> Vec<Request> {
+    pub(crate) fn deliveries(&self) -> Vec<Request> {
         self.origin.requests().into_iter().filter(|request| request.method == "POST").collect()
     }
 
     #[track_caller]
-    pub fn wait_deliveries(&self, count: usize) -> Vec<Request> {
+    pub(crate) fn wait_deliveries(&self, count: usize) -> Vec<Request> {
         eventually_some(&format!("{count} deliveries"), DEADLINE, || {
             Some(self.deliveries()).filter(|deliveries| deliveries.len() >= count)
         })
     }
 
     #[track_caller]
-    pub fn wait_verification(&self, count: usize) -> Request {
+    pub(crate) fn wait_verification(&self, count: usize) -> Request {
         eventually_some(&format!("{count} verifications"), DEADLINE, || self.verifications().get(count - 1).cloned())
     }
 }
 
 /// What it answers.
-pub fn usual(request: &Request) -> Answer {
+pub(crate) fn usual(request: &Request) -> Answer {
     match value(&request.target, "hub.challenge") {
         Some(challenge) if request.method == "GET" => Answer::ok(challenge),
         _ => Answer::status(204, ""),
@@ -270,7 +270,7 @@ pub fn usual(request: &Request) -> Answer {
 }
 
 /// Whether a delivery is signed by this method and secret.
-pub fn is_signed(delivery: &Request, method: &str, secret: &str) -> bool {
+pub(crate) fn is_signed(delivery: &Request, method: &str, secret: &str) -> bool {
     let algorithm = match method {
         "sha1" => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
         "sha256" => hmac::HMAC_SHA256,

@@ -13,12 +13,12 @@ use crate::peers::value;
 const HOSTS: usize = 10;
 const STEADY_HOSTS: usize = 2;
 /// Subscribers that never fail, and leave and come back.
-pub const STEADY: usize = 20;
+pub(crate) const STEADY: usize = 20;
 /// The size of an event, in bytes.
-pub const EVENT_BYTES: usize = 1_000;
+pub(crate) const EVENT_BYTES: usize = 1_000;
 
 /// The content of an event. No two have the same.
-pub fn content(number: u64) -> Vec<u8> {
+pub(crate) fn content(number: u64) -> Vec<u8> {
     let mut content = format!("{number:>20} ").into_bytes();
     content.resize(EVENT_BYTES, b'a' + (number % 26) as u8);
     content
@@ -26,7 +26,7 @@ pub fn content(number: u64) -> Vec<u8> {
 
 /// What one subscriber has got.
 #[derive(Default)]
-pub struct Received {
+pub(crate) struct Received {
     /// A bit for each event, by its number at the hub.
     accepted: Vec<u64>,
     pub accepted_count: u64,
@@ -39,7 +39,7 @@ pub struct Received {
 }
 
 impl Received {
-    pub fn has(&self, event: u64) -> bool {
+    pub(crate) fn has(&self, event: u64) -> bool {
         self.accepted.get(event as usize / 64).is_some_and(|word| word & 1 << (event % 64) != 0)
     }
 
@@ -100,7 +100,7 @@ enum Reaction {
 }
 
 /// All subscribers, and what their hosts do at the moment.
-pub struct Receivers {
+pub(crate) struct Receivers {
     pub received: Vec<Mutex<Received>>,
     /// The publisher's number of each event that has come, by its number at the hub.
     pub published: Mutex<HashMap<u64, u64>>,
@@ -121,12 +121,12 @@ pub struct Receivers {
     pub gone_from: AtomicU64,
 }
 
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Receivers {
-    pub fn new(count: usize, poison: u64) -> Arc<Receivers> {
+    pub(crate) fn new(count: usize, poison: u64) -> Arc<Receivers> {
         Arc::new(Receivers {
             received: (0..count).map(|_| Mutex::default()).collect(),
             published: Mutex::default(),
@@ -142,7 +142,7 @@ impl Receivers {
     }
 
     /// Serves all callbacks, each host at an address of its own, until the process ends.
-    pub fn serve(self: &Arc<Self>) -> Vec<SocketAddr> {
+    pub(crate) fn serve(self: &Arc<Self>) -> Vec<SocketAddr> {
         (0..HOSTS).map(|host| self.listen(host).expect("loopback has free ports")).collect()
     }
 
@@ -160,19 +160,19 @@ impl Receivers {
     }
 
     /// The index of the server of a subscriber's callback.
-    pub fn host_of(subscriber: usize) -> usize {
+    pub(crate) fn host_of(subscriber: usize) -> usize {
         match subscriber < STEADY {
             true => subscriber % STEADY_HOSTS,
             false => STEADY_HOSTS + subscriber % (HOSTS - STEADY_HOSTS),
         }
     }
 
-    pub fn accepted(&self) -> u64 {
+    pub(crate) fn accepted(&self) -> u64 {
         self.received.iter().map(|received| lock(received).accepted_count).sum()
     }
 
     #[track_caller]
-    pub fn assert_no_faults(&self) {
+    pub(crate) fn assert_no_faults(&self) {
         let faults = lock(&self.faults);
         assert!(faults.is_empty(), "{} faults, such as {:?}", faults.len(), &faults[..faults.len().min(5)]);
     }

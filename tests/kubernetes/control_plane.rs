@@ -27,7 +27,7 @@ const INSTALLED: [&str; 7] = [
 const START: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// A control plane on the right side of a network. Nodes and endpoints are on the left one.
-pub struct ControlPlane {
+pub(crate) struct ControlPlane {
     network: SplitNetwork,
     server: Option<Program>,
     _etcd: Program,
@@ -36,7 +36,7 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// `None`, with a line that reports the test as skipped, if a program is missing.
-    pub fn start() -> Option<ControlPlane> {
+    pub(crate) fn start() -> Option<ControlPlane> {
         let etcd = Program::find("etcd")?;
         Program::find("kube-apiserver")?;
         if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
@@ -54,23 +54,23 @@ impl ControlPlane {
     }
 
     /// Calls `act` on the side of the node.
-    pub fn beside<T>(&self, act: impl FnOnce() -> T) -> T {
+    pub(crate) fn beside<T>(&self, act: impl FnOnce() -> T) -> T {
         self.network.within(NetworkSide::Left, act)
     }
 
     /// An address on the side of the node, for an endpoint.
-    pub fn endpoint(port: u16) -> SocketAddr {
+    pub(crate) fn endpoint(port: u16) -> SocketAddr {
         format!("{}:{port}", SplitNetwork::address(NetworkSide::Left)).parse().expect("an address")
     }
 
     /// Kills the API server.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         drop(self.server.take());
     }
 
     /// Starts it again, and waits until it is ready.
     #[track_caller]
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         let file = |name: &str| self.directory.join(name).display().to_string();
         let mut command = Program::find("kube-apiserver").expect("it was there just now");
         command.args([
@@ -93,7 +93,7 @@ impl ControlPlane {
 
     /// Installs the definitions of the Gateway API.
     #[track_caller]
-    pub fn define_gateway_api(&self) {
+    pub(crate) fn define_gateway_api(&self) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kubernetes/crds");
         for file in fs::read_dir(folder).expect("they are installed with the programs").flatten() {
             let name = file.file_name().to_string_lossy().into_owned();
@@ -119,7 +119,7 @@ impl ControlPlane {
     }
 
     /// A request of the administrator: the status and the body of the answer.
-    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, String) {
         let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         self.send(method, path, kind, body.map(Value::to_string).as_deref())
     }
@@ -152,14 +152,14 @@ impl ControlPlane {
 
     /// Creates an object in a collection.
     #[track_caller]
-    pub fn create(&self, collection: &str, object: &Value) {
+    pub(crate) fn create(&self, collection: &str, object: &Value) {
         let (status, answer) = self.ask("POST", collection, Some(object));
         assert_eq!(status, 201, "{answer}");
     }
 
     /// Creates an object, or changes it, by server-side apply.
     #[track_caller]
-    pub fn apply(&self, object: &Value) {
+    pub(crate) fn apply(&self, object: &Value) {
         let name = object["metadata"]["name"].as_str().expect("objects have names");
         let path = format!("{}/{name}?fieldManager=tests&fieldValidation=Strict", collection(object));
         let (status, answer) = self.send("PATCH", &path, "application/apply-patch+yaml", Some(&object.to_string()));
@@ -168,42 +168,42 @@ impl ControlPlane {
 
     /// Changes fields of an object.
     #[track_caller]
-    pub fn patch(&self, path: &str, fields: &Value) {
+    pub(crate) fn patch(&self, path: &str, fields: &Value) {
         let (status, answer) = self.ask("PATCH", path, Some(fields));
         assert_eq!(status, 200, "{answer}");
     }
 
     #[track_caller]
-    pub fn delete(&self, path: &str) {
+    pub(crate) fn delete(&self, path: &str) {
         let (status, answer) = self.ask("DELETE", path, None);
         assert_eq!(status, 200, "{answer}");
     }
 
     #[track_caller]
-    pub fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let (status, answer) = self.ask("GET", path, None);
         assert_eq!(status, 200, "{answer}");
         serde_json::from_str(&answer).expect("the API server answers with JSON")
     }
 
     /// The file of a node with the rights that the chart gives, and no others.
-    pub fn node(&self) -> String {
+    pub(crate) fn node(&self) -> String {
         self.node_with(&format!("publish_addresses: [\"{}\"]", SplitNetwork::address(NetworkSide::Left)))
     }
 
     /// The same with other settings of the store.
-    pub fn node_with(&self, settings: &str) -> String {
+    pub(crate) fn node_with(&self, settings: &str) -> String {
         let kubeconfig = self.directory.join("kubeconfig");
         format!("store: {{ kubernetes: {{ kubeconfig: {}, {settings} }} }}\n", kubeconfig.display())
     }
 
     /// A kubeconfig file with the rights of an administrator.
-    pub fn administration(&self) -> PathBuf {
+    pub(crate) fn administration(&self) -> PathBuf {
         self.directory.join("admin.kubeconfig")
     }
 
     /// Starts the controllers that make pods of Deployments, and EndpointSlices of pods.
-    pub fn start_controllers(&self) -> Option<Program> {
+    pub(crate) fn start_controllers(&self) -> Option<Program> {
         let mut command = Program::find("kube-controller-manager")?;
         command.arg("--kubeconfig").arg(self.administration());
         command.args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
@@ -213,7 +213,7 @@ impl ControlPlane {
     }
 
     /// Starts a node that runs pods (`suite/agent.py`), on the side of the gateway.
-    pub fn start_agent(&self) -> Option<Program> {
+    pub(crate) fn start_agent(&self) -> Option<Program> {
         let echo = Program::find("echo-basic")?;
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/kubernetes/suite/agent.py");
         let mut command = Command::new("unshare");
@@ -249,7 +249,7 @@ impl ControlPlane {
     }
 
     /// Adds the rights for `gateway_services`, which the chart gives only with that setting.
-    pub fn grant_services(&self) {
+    pub(crate) fn grant_services(&self) {
         let rule = |group: &str, resource: &str| json!({ "apiGroups": [group], "resources": [resource], "verbs": ["create", "patch"] });
         self.apply(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -268,7 +268,7 @@ impl ControlPlane {
 }
 
 /// Where the API server has the objects of an object's kind and namespace.
-pub fn collection(object: &Value) -> String {
+pub(crate) fn collection(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let root = if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };

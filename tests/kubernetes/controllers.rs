@@ -16,7 +16,7 @@ use crate::pulling::{MutualTrust, RunningController, ScriptedNode, pulling, pull
 use crate::stand_in::{ObjectPath, StandIn};
 
 /// A cluster with an HTTPRoute from `/orders` to an origin.
-pub fn cluster() -> (StandIn, Origin) {
+pub(crate) fn cluster() -> (StandIn, Origin) {
     let cluster = StandIn::start();
     let origin = Origin::serving(|_| Answer::ok("orders"));
     cluster.apply([route("orders", "/orders")]);
@@ -45,7 +45,7 @@ fn is_told(cluster: &StandIn, plural: &str, name: &str, pointer: &str, kind: &st
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
 
-pub fn is_accepted(cluster: &StandIn, name: &str) -> bool {
+pub(crate) fn is_accepted(cluster: &StandIn, name: &str) -> bool {
     is_told(cluster, "httproutes", name, "/status/parents/0/conditions", "Accepted")
 }
 

@@ -9,7 +9,7 @@ use crate::objects::{gateway, route, service};
 use crate::stand_in::StandIn;
 
 /// A node that serves a cluster.
-pub struct Edge {
+pub(crate) struct Edge {
     pub node: Gateway,
     address: SocketAddr,
     file: String,
@@ -17,18 +17,18 @@ pub struct Edge {
 }
 
 /// The gateway under test.
-pub fn weir() -> Launcher {
+pub(crate) fn weir() -> Launcher {
     let other = std::env::var_os("WEIR_TEST_BINARY");
     Gateway::with_binary(Path::new(&other.unwrap_or_else(|| env!("CARGO_BIN_EXE_weir").into())))
 }
 
 /// A cluster with an HTTPRoute from `/orders` to an origin, and a node that serves it.
-pub fn serving() -> (StandIn, Origin, Edge) {
+pub(crate) fn serving() -> (StandIn, Origin, Edge) {
     serving_with("")
 }
 
 /// The same with further settings of the node.
-pub fn serving_with(settings: &str) -> (StandIn, Origin, Edge) {
+pub(crate) fn serving_with(settings: &str) -> (StandIn, Origin, Edge) {
     let cluster = StandIn::start();
     let origin = Origin::serving(|_| Answer::ok("orders"));
     cluster.apply([route("orders", "/orders")]);
@@ -41,13 +41,13 @@ pub fn serving_with(settings: &str) -> (StandIn, Origin, Edge) {
 impl Edge {
     /// Puts a Gateway into the cluster, starts a node, and waits until it is ready.
     #[track_caller]
-    pub fn start(cluster: &StandIn) -> Edge {
+    pub(crate) fn start(cluster: &StandIn) -> Edge {
         Edge::start_with(cluster, "")
     }
 
     /// The same with further settings of the node.
     #[track_caller]
-    pub fn start_with(cluster: &StandIn, settings: &str) -> Edge {
+    pub(crate) fn start_with(cluster: &StandIn, settings: &str) -> Edge {
         let (data, file, address) = place(cluster);
         let file = file + settings;
         Edge { node: weir().start(&file), address, file, data }
@@ -55,21 +55,21 @@ impl Edge {
 
     /// Starts a node with this file, which has the data directory `data`, and a Gateway at this port.
     #[track_caller]
-    pub fn with_file(file: String, data: TempDir, port: u16) -> Edge {
+    pub(crate) fn with_file(file: String, data: TempDir, port: u16) -> Edge {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         Edge { node: weir().start(&file), address, file, data }
     }
 
     /// Starts a node, and does not wait until it is ready.
     #[track_caller]
-    pub fn spawn(cluster: &StandIn) -> Edge {
+    pub(crate) fn spawn(cluster: &StandIn) -> Edge {
         let (data, file, address) = place(cluster);
         Edge { node: weir().spawn(&file), address, file, data }
     }
 
     /// Ends the node, and starts it again with the same data directory.
     #[track_caller]
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.node.signal(weir_testkit::Signal::TERM);
         self.node.wait_exit(DEADLINE);
         self.node = weir().start(&self.file);
@@ -77,13 +77,13 @@ impl Edge {
 
     /// Replaces a text in the file of the node, and waits until the node serves by it.
     #[track_caller]
-    pub fn rewrite(&self, from: &str, to: &str) {
+    pub(crate) fn rewrite(&self, from: &str, to: &str) {
         assert!(self.file.contains(from), "{from} is in the file");
         self.node.rewrite(&self.file.replace(from, to));
     }
 
     #[track_caller]
-    pub fn get(&self, path: &str) -> Response {
+    pub(crate) fn get(&self, path: &str) -> Response {
         let answer = Client::try_connect(self.address).map(|mut client| client.get(path));
         let answer = answer.unwrap_or_else(|error| panic!("{}: {error}\n{}", self.address, self.node.stderr()));
         answer.unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -91,25 +91,25 @@ impl Edge {
 
     /// Waits until a path has this status.
     #[track_caller]
-    pub fn wait(&self, path: &str, status: u16) {
+    pub(crate) fn wait(&self, path: &str, status: u16) {
         eventually(&format!("{path} has {status}"), DEADLINE, || self.get(path).status == status);
     }
 
     /// Waits until the node says that it is connected to the cluster, or that it is not.
     #[track_caller]
-    pub fn wait_store(&self, connected: bool) {
+    pub(crate) fn wait_store(&self, connected: bool) {
         eventually(&format!("`connected` is {connected}"), DEADLINE, || {
             self.node.status()["configuration"]["store"]["connected"] == connected
         });
     }
 
     /// Where its Gateway is reached.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// The data directory of the node.
-    pub fn data(&self) -> &TempDir {
+    pub(crate) fn data(&self) -> &TempDir {
         &self.data
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use weir_testkit::TempDir;
 
 /// Requests that are sent until this value is asked for the result.
-pub struct Load {
+pub(crate) struct Load {
     child: Child,
     directory: TempDir,
     words: String,
@@ -16,7 +16,7 @@ pub struct Load {
 impl Load {
     /// `words` are those of `weir load`, without a count or a time.
     #[track_caller]
-    pub fn start(words: &str) -> Load {
+    pub(crate) fn start(words: &str) -> Load {
         let directory = TempDir::new();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.arg("load").args(words.split_whitespace()).args(["--duration", "1h", "--quiet", "--json"]);
@@ -27,7 +27,7 @@ impl Load {
 
     /// Ends the load, waits for the answers that are on their way, and returns what was measured.
     #[track_caller]
-    pub fn finish(mut self) -> Value {
+    pub(crate) fn finish(mut self) -> Value {
         kill_process(Pid::from_child(&self.child), Signal::INT).expect("it runs");
         let status = self.child.wait().expect("it is a child of ours");
         assert!(status.success(), "{}: {status}", self.words);
@@ -38,7 +38,7 @@ impl Load {
     /// The same; each request must have been answered as expected, on connections that only this side has closed. Returns their
     /// number.
     #[track_caller]
-    pub fn finish_unharmed(self) -> u64 {
+    pub(crate) fn finish_unharmed(self) -> u64 {
         let words = self.words.clone();
         let mut result = self.finish();
         let mut total = result["total"].take();

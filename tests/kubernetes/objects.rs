@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 /// A GatewayClass of the node, and a Gateway of it with one listener on this port.
-pub fn gateway(port: u16) -> [Value; 2] {
+pub(crate) fn gateway(port: u16) -> [Value; 2] {
     [
         json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
@@ -26,7 +26,7 @@ pub fn gateway(port: u16) -> [Value; 2] {
 }
 
 /// An HTTPRoute of the Gateway from a path, and those below it, to the Service of the same name.
-pub fn route(name: &str, path: &str) -> Value {
+pub(crate) fn route(name: &str, path: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
@@ -42,7 +42,7 @@ pub fn route(name: &str, path: &str) -> Value {
 }
 
 /// A TCPRoute or a UDPRoute from a listener of the Gateway to the Service of the same name.
-pub fn stream_route(kind: &str, name: &str) -> Value {
+pub(crate) fn stream_route(kind: &str, name: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1alpha2",
         "kind": kind,
@@ -55,7 +55,7 @@ pub fn stream_route(kind: &str, name: &str) -> Value {
 }
 
 /// A Service with one endpoint.
-pub fn service(name: &str, endpoint: SocketAddr) -> [Value; 2] {
+pub(crate) fn service(name: &str, endpoint: SocketAddr) -> [Value; 2] {
     [
         json!({
             "apiVersion": "v1",

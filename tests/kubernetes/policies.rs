@@ -10,7 +10,7 @@ use crate::objects::{gateway, route, service, stream_route};
 use crate::stand_in::{ObjectPath, StandIn};
 
 /// A policy in the namespace of the tests.
-pub fn policy(name: &str, (kind, target): (&str, &str), plugins: Value) -> Value {
+pub(crate) fn policy(name: &str, (kind, target): (&str, &str), plugins: Value) -> Value {
     let target = json!({ "group": "gateway.networking.k8s.io", "kind": kind, "name": target });
     json!({
         "apiVersion": "weir.dev/v1alpha1",

@@ -11,19 +11,19 @@ use crate::objects::gateway;
 use crate::stand_in::StandIn;
 
 /// What the certificates of controllers and nodes are issued by.
-pub struct MutualTrust {
+pub(crate) struct MutualTrust {
     pub authority: Authority,
     files: TempDir,
 }
 
 /// A node of which a test says what it reports: over one connection.
-pub struct ScriptedNode {
+pub(crate) struct ScriptedNode {
     client: Client,
     text: String,
 }
 
 /// A controller that runs.
-pub struct RunningController {
+pub(crate) struct RunningController {
     program: Program,
     file: String,
     pub address: SocketAddr,
@@ -31,7 +31,7 @@ pub struct RunningController {
 }
 
 impl MutualTrust {
-    pub fn new() -> MutualTrust {
+    pub(crate) fn new() -> MutualTrust {
         let trust = MutualTrust { authority: Authority::new(), files: TempDir::new() };
         trust.write("controller", &trust.authority.identity(&["127.0.0.1"]));
         trust.write("node", &trust.authority.identity(&["weir-node"]));
@@ -39,14 +39,14 @@ impl MutualTrust {
     }
 
     /// Writes the files of one end. Both ends trust this authority.
-    pub fn write(&self, end: &str, identity: &Identity) {
+    pub(crate) fn write(&self, end: &str, identity: &Identity) {
         self.files.write(&format!("{end}.crt"), &identity.certificate);
         self.files.write(&format!("{end}.key"), &identity.key);
         self.trust(end, &self.authority);
     }
 
     /// Lets one end trust this authority from now on.
-    pub fn trust(&self, end: &str, authority: &Authority) {
+    pub(crate) fn trust(&self, end: &str, authority: &Authority) {
         self.files.write(&format!("{end}-ca.crt"), &authority.certificate);
     }
 
@@ -57,7 +57,7 @@ impl MutualTrust {
     }
 
     /// A client with the certificate of a node.
-    pub fn client(&self) -> TlsClient {
+    pub(crate) fn client(&self) -> TlsClient {
         TlsClient::known_as(&self.authority, &self.authority.identity(&["weir-node"]))
     }
 }
@@ -65,7 +65,11 @@ impl MutualTrust {
 impl ScriptedNode {
     /// Opens a stream, over HTTP/1.1. Returns the lines of the state as well.
     #[track_caller]
-    pub fn connect(controller: &RunningController, trust: &MutualTrust, name: &str) -> (ScriptedNode, Vec<Value>) {
+    pub(crate) fn connect(
+        controller: &RunningController,
+        trust: &MutualTrust,
+        name: &str,
+    ) -> (ScriptedNode, Vec<Value>) {
         let client = Client::connect_tls(controller.address, &trust.client(), "127.0.0.1").expect("a node");
         let mut node = ScriptedNode { client, text: String::new() };
         node.client.send(format!("GET /v1/state?node={name} HTTP/1.1\r\nHost: controller\r\n\r\n"));
@@ -76,7 +80,7 @@ impl ScriptedNode {
 
     /// Reads lines up to the end of the state or the change, without beats.
     #[track_caller]
-    pub fn lines_to_end(&mut self) -> Vec<Value> {
+    pub(crate) fn lines_to_end(&mut self) -> Vec<Value> {
         let mut lines: Vec<Value> = Vec::new();
         while lines.last().is_none_or(|line| line["end"].is_null()) {
             self.text += &String::from_utf8(self.client.chunk().expect("a piece")).expect("it is UTF-8");
@@ -91,7 +95,7 @@ impl ScriptedNode {
 
 /// Reports that the node of a stream, whose state this was, serves the newest revision.
 #[track_caller]
-pub fn report_newest(controller: &RunningController, trust: &MutualTrust, state: &[Value]) {
+pub(crate) fn report_newest(controller: &RunningController, trust: &MutualTrust, state: &[Value]) {
     let mut reporter = Client::connect_tls(controller.address, &trust.client(), "127.0.0.1").expect("a node");
     let report = json!({ "stream": state[0]["stream"], "revision": controller.page()["revision"] }).to_string();
     let post = "POST /v1/report HTTP/1.1\r\nHost: controller\r\nContent-Length:";
@@ -102,7 +106,7 @@ pub fn report_newest(controller: &RunningController, trust: &MutualTrust, state:
 impl RunningController {
     /// Starts one with further settings of `controller`, and does not wait until it has read the cluster.
     #[track_caller]
-    pub fn start(cluster: &StandIn, trust: &MutualTrust, more: &str) -> RunningController {
+    pub(crate) fn start(cluster: &StandIn, trust: &MutualTrust, more: &str) -> RunningController {
         let [address, status] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let file = format!(
             "status: \"{status}\"\ncontroller:\n  kubernetes: {}\n  listen: \"{address}\"\n  {}\n  {more}\n",
@@ -114,20 +118,20 @@ impl RunningController {
 
     /// The same, and waits until it serves the state of the cluster.
     #[track_caller]
-    pub fn ready(cluster: &StandIn, trust: &MutualTrust) -> RunningController {
+    pub(crate) fn ready(cluster: &StandIn, trust: &MutualTrust) -> RunningController {
         RunningController::ready_with(cluster, trust, "")
     }
 
     /// The same with further settings of `controller`.
     #[track_caller]
-    pub fn ready_with(cluster: &StandIn, trust: &MutualTrust, more: &str) -> RunningController {
+    pub(crate) fn ready_with(cluster: &StandIn, trust: &MutualTrust, more: &str) -> RunningController {
         let controller = RunningController::start(cluster, trust, more);
         controller.wait_ready();
         controller
     }
 
     #[track_caller]
-    pub fn wait_ready(&self) {
+    pub(crate) fn wait_ready(&self) {
         eventually("the controller is ready", DEADLINE, || {
             let answer = Client::try_connect(self.status).ok().and_then(|mut client| client.get("/readyz").ok());
             answer.is_some_and(|answer| answer.status == 200)
@@ -136,33 +140,33 @@ impl RunningController {
 
     /// Kills the process.
     #[track_caller]
-    pub fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         self.program.crash();
     }
 
     /// Ends the process as a service manager does.
     #[track_caller]
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         assert!(self.program.end().success());
     }
 
     /// Starts it again, after a crash.
     #[track_caller]
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.program = program(&self.file);
         self.wait_ready();
     }
 
     /// What it says about itself.
     #[track_caller]
-    pub fn page(&self) -> Value {
+    pub(crate) fn page(&self) -> Value {
         let answer = Client::connect(self.status).get("/status").expect("it answers");
         serde_json::from_str(&answer.text()).expect("it is JSON")
     }
 
     /// Waits until so many nodes are connected that serve what there is.
     #[track_caller]
-    pub fn wait_nodes(&self, count: usize) {
+    pub(crate) fn wait_nodes(&self, count: usize) {
         eventually(&format!("{count} nodes serve the newest revision"), DEADLINE, || {
             let page = self.page();
             let nodes = page["nodes"].as_array().expect("a list").clone();
@@ -181,7 +185,7 @@ fn program(file: &str) -> Program {
 
 /// Puts a Gateway into the cluster, and starts a node that pulls from controllers at these addresses; `more` are further settings of it.
 #[track_caller]
-pub fn pulling_from(cluster: &StandIn, trust: &MutualTrust, addresses: &[SocketAddr], more: &str) -> Edge {
+pub(crate) fn pulling_from(cluster: &StandIn, trust: &MutualTrust, addresses: &[SocketAddr], more: &str) -> Edge {
     let port = free_port();
     cluster.apply(gateway(port));
     let hosts: Vec<String> = addresses.iter().map(|address| format!("\"https://{address}\"")).collect();
@@ -197,13 +201,18 @@ pub fn pulling_from(cluster: &StandIn, trust: &MutualTrust, addresses: &[SocketA
 
 /// The same from these controllers.
 #[track_caller]
-pub fn pulling_with(cluster: &StandIn, trust: &MutualTrust, controllers: &[&RunningController], more: &str) -> Edge {
+pub(crate) fn pulling_with(
+    cluster: &StandIn,
+    trust: &MutualTrust,
+    controllers: &[&RunningController],
+    more: &str,
+) -> Edge {
     let addresses: Vec<SocketAddr> = controllers.iter().map(|controller| controller.address).collect();
     pulling_from(cluster, trust, &addresses, more)
 }
 
 /// The same without further settings.
 #[track_caller]
-pub fn pulling(cluster: &StandIn, trust: &MutualTrust, controllers: &[&RunningController]) -> Edge {
+pub(crate) fn pulling(cluster: &StandIn, trust: &MutualTrust, controllers: &[&RunningController]) -> Edge {
     pulling_with(cluster, trust, controllers, "")
 }

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use serde_json::{Value, json};
 use weir_testkit::{Origin, Reading, TempDir};
 
-pub use store::ObjectPath;
+pub(crate) use store::ObjectPath;
 use store::ObjectStore;
 
 /// An API server of objects in memory. It ends with this value.
-pub struct StandIn {
+pub(crate) struct StandIn {
     address: SocketAddr,
     origin: Option<Origin>,
     shared: Arc<Shared>,
@@ -23,7 +23,7 @@ pub struct StandIn {
 
 /// What the connections share.
 #[derive(Default)]
-pub struct Shared {
+pub(crate) struct Shared {
     pub objects: ObjectStore,
     /// The status that every request gets; 0 for none.
     fault: AtomicU16,
@@ -31,7 +31,7 @@ pub struct Shared {
 
 impl StandIn {
     /// An API server without objects.
-    pub fn start() -> StandIn {
+    pub(crate) fn start() -> StandIn {
         let shared = Arc::new(Shared::default());
         let of_origin = Arc::clone(&shared);
         let origin = Origin::scripted(Reading::Strict, move |connection| answers::answer_all(&of_origin, connection));
@@ -53,44 +53,44 @@ impl StandIn {
     }
 
     /// The file of a node that serves the cluster; `more` are further settings of `store.kubernetes`.
-    pub fn node(&self, more: &str) -> String {
+    pub(crate) fn node(&self, more: &str) -> String {
         format!("store: {{ kubernetes: {} }}\n", self.settings(more))
     }
 
     /// The settings by which the cluster is followed, and `more` of them.
-    pub fn settings(&self, more: &str) -> String {
+    pub(crate) fn settings(&self, more: &str) -> String {
         format!("{{ kubeconfig: {}{more} }}", self.directory.join("kubeconfig").display())
     }
 
-    pub fn objects(&self) -> &ObjectStore {
+    pub(crate) fn objects(&self) -> &ObjectStore {
         &self.shared.objects
     }
 
     /// Creates or replaces objects, each with `apiVersion` and `kind`.
-    pub fn apply(&self, objects: impl IntoIterator<Item = Value>) {
+    pub(crate) fn apply(&self, objects: impl IntoIterator<Item = Value>) {
         objects.into_iter().for_each(|object| self.shared.objects.apply(object));
     }
 
     /// How many requests have been made for objects of a kind.
-    pub fn requests(&self, plural: &str) -> usize {
+    pub(crate) fn requests(&self, plural: &str) -> usize {
         let targets = self.origin.as_ref().map(Origin::targets).unwrap_or_default();
         targets.iter().filter(|target| target.contains(&format!("/{plural}"))).count()
     }
 
     /// Answers all requests with this status, and ends all watches. 0 ends that.
-    pub fn refuse(&self, status: u16) {
+    pub(crate) fn refuse(&self, status: u16) {
         self.shared.fault.store(status, Ordering::Release);
         self.shared.objects.end_watches();
     }
 
     /// Ends the process, as far as others see it: nothing listens on its address.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         drop(self.origin.take());
         self.shared.objects.end_watches();
     }
 
     /// Starts it again, with the same objects.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         let shared = Arc::clone(&self.shared);
         self.origin = Some(Origin::scripted_at(self.address, Reading::Strict, move |connection| {
             answers::answer_all(&shared, connection);
@@ -99,7 +99,7 @@ impl StandIn {
 }
 
 impl Shared {
-    pub fn fault(&self) -> Option<u16> {
+    pub(crate) fn fault(&self) -> Option<u16> {
         Some(self.fault.load(Ordering::Acquire)).filter(|status| *status != 0)
     }
 }

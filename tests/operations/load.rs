@@ -10,7 +10,7 @@ use weir_testkit::{BodyFraming, Client, DEADLINE, Origin, OriginConnection, Read
 
 /// An origin for all of them: says what it was asked, upgrades `/tunnel` to an echo, and sends events at `/events`
 /// until its client leaves.
-pub fn origin() -> Origin {
+pub(crate) fn origin() -> Origin {
     Origin::scripted(Reading::Strict, |connection| {
         while let Ok(request) = connection.request() {
             let served = match request.target.as_str() {
@@ -56,13 +56,13 @@ fn events(connection: &mut OriginConnection) {
 }
 
 /// The routes for it.
-pub fn routes(origin: &Origin) -> String {
+pub(crate) fn routes(origin: &Origin) -> String {
     let addr = origin.addr();
     format!("routes:\n  - {{ id: all, uri: /*, upstream: {{ type: roundrobin, nodes: {{ \"{addr}\": 1 }} }} }}\n")
 }
 
 /// Clients that go on until told to stop.
-pub struct Load {
+pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Result<(), String>>>,
     done: Arc<AtomicUsize>,
@@ -70,17 +70,17 @@ pub struct Load {
 
 impl Load {
     /// Clients that honour `Connection: close`: new connections, and kept ones with GET and POST.
-    pub fn start(addr: SocketAddr) -> Load {
+    pub(crate) fn start(addr: SocketAddr) -> Load {
         Load::by(move || Client::try_connect(addr))
     }
 
     /// The same, over connections of any kind.
-    pub fn by(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
+    pub(crate) fn by(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
         Load::through(move || connect().map_err(|error| Failure::Other(format!("connect: {error}"))))
     }
 
     /// The same, until connections are refused: clients of a listener that is removed.
-    pub fn until_refused(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
+    pub(crate) fn until_refused(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
         Load::through(move || {
             connect().map_err(|error| match error.kind() {
                 io::ErrorKind::ConnectionRefused => Failure::Refused,
@@ -90,7 +90,7 @@ impl Load {
     }
 
     /// Only kept connections, for listeners without HTTP/1.
-    pub fn kept_by(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
+    pub(crate) fn kept_by(connect: impl Fn() -> io::Result<Client> + Clone + Send + 'static) -> Load {
         let mut load = Load { stop: Arc::default(), clients: Vec::new(), done: Arc::default() };
         load.keep(move || connect().map_err(|error| Failure::Other(format!("connect: {error}"))));
         load
@@ -131,12 +131,12 @@ impl Load {
 
     /// Waits until all clients have ended by themselves.
     #[track_caller]
-    pub fn wait_ended(&self) {
+    pub(crate) fn wait_ended(&self) {
         eventually("no client is left", DEADLINE, || self.clients.iter().all(JoinHandle::is_finished));
     }
 
     /// The same, and a tunnel and a stream of events that stay open all the time.
-    pub fn with_streams(addr: SocketAddr) -> Load {
+    pub(crate) fn with_streams(addr: SocketAddr) -> Load {
         let mut load = Load::start(addr);
         load.spawn(move |stop, done| {
             let mut tunnel = Tunnel::open(addr);
@@ -156,7 +156,7 @@ impl Load {
 
     /// Waits until so many more exchanges have come to a good end.
     #[track_caller]
-    pub fn wait_for(&self, more: usize) {
+    pub(crate) fn wait_for(&self, more: usize) {
         let wanted = self.done.load(Relaxed) + more;
         eventually("clients are served", DEADLINE, || {
             self.done.load(Relaxed) >= wanted || self.clients.iter().any(JoinHandle::is_finished)
@@ -165,7 +165,7 @@ impl Load {
 
     /// Ends the clients. Panics when anything went wrong for any of them.
     #[track_caller]
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         self.stop.store(true, Relaxed);
         let ends = self.clients.into_iter().map(|client| client.join().expect("clients do not panic"));
         let failures: Vec<String> = ends.filter_map(Result::err).collect();
@@ -212,14 +212,14 @@ fn expect(client: &mut Client, request: &str, body: &str) -> Result<bool, String
 }
 
 /// An open tunnel.
-pub struct Tunnel {
+pub(crate) struct Tunnel {
     client: Client,
     sent: usize,
 }
 
 impl Tunnel {
     #[track_caller]
-    pub fn open(addr: SocketAddr) -> Tunnel {
+    pub(crate) fn open(addr: SocketAddr) -> Tunnel {
         let mut client = Client::connect(addr);
         client.send("GET /tunnel HTTP/1.1\r\nHost: t\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
         let head = client.response_head("GET").expect("an answer");
@@ -228,7 +228,7 @@ impl Tunnel {
     }
 
     /// Sends something and gets it back.
-    pub fn echo(&mut self) -> Result<(), String> {
+    pub(crate) fn echo(&mut self) -> Result<(), String> {
         self.sent += 1;
         let message = format!("message {}\n", self.sent);
         self.client.try_send(&message).map_err(|error| format!("tunnel: {error}"))?;
@@ -241,14 +241,14 @@ impl Tunnel {
 }
 
 /// An open stream of events.
-pub struct Events {
+pub(crate) struct Events {
     client: Client,
     seen: usize,
 }
 
 impl Events {
     #[track_caller]
-    pub fn open(addr: SocketAddr) -> Events {
+    pub(crate) fn open(addr: SocketAddr) -> Events {
         let mut client = Client::connect(addr);
         client.send("GET /events HTTP/1.1\r\nHost: t\r\n\r\n");
         let head = client.response_head("GET").expect("an answer");
@@ -257,7 +257,7 @@ impl Events {
     }
 
     /// Waits for the next event, which must be the right one.
-    pub fn next(&mut self) -> Result<(), String> {
+    pub(crate) fn next(&mut self) -> Result<(), String> {
         let event = self.client.text_to("\n\n").map_err(|error| format!("events: {error}"))?;
         let expected = format!("data: {}\n\n", self.seen);
         self.seen += 1;

@@ -12,7 +12,7 @@ use weir_testkit::{Authority, TempDir};
 
 /// A fenced block of a page.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Block<'a> {
+pub(crate) struct Block<'a> {
     /// The line on which it begins.
     pub line: usize,
     /// What follows the fence: a language, and a mark.
@@ -21,7 +21,7 @@ pub struct Block<'a> {
 }
 
 /// The fenced blocks of a page.
-pub fn blocks(page: &str) -> Vec<Block<'_>> {
+pub(crate) fn blocks(page: &str) -> Vec<Block<'_>> {
     let mut found: Vec<Block> = Vec::new();
     let mut is_inside = false;
     for (number, line) in page.lines().enumerate() {
@@ -43,7 +43,7 @@ pub fn blocks(page: &str) -> Vec<Block<'_>> {
 }
 
 /// Certificates for recipes and pages, by the names that these give to their files.
-pub fn certificates() -> Vec<(String, String)> {
+pub(crate) fn certificates() -> Vec<(String, String)> {
     let authority = Authority::of_tests();
     let mut files = vec![("certs/ca.pem".to_owned(), authority.certificate.clone())];
     for (name, host) in [("localhost", "localhost"), ("client", "client"), ("example", "*.example.com")] {

@@ -42,12 +42,12 @@ fn under_load<T>(gateway: &Gateway, work: impl FnOnce() -> T) -> T {
 }
 
 /// `weir top` in a terminal of its own, which ends with it.
-pub struct Terminal(Child);
+pub(crate) struct Terminal(Child);
 
 impl Terminal {
     /// Shows a node in so many columns.
     #[track_caller]
-    pub fn show(gateway: &Gateway, columns: u16) -> Terminal {
+    pub(crate) fn show(gateway: &Gateway, columns: u16) -> Terminal {
         // The size of a pseudo-terminal is that of the one around it, and here there is none.
         let (binary, status) = (env!("CARGO_BIN_EXE_weir"), gateway.status_addr());
         Terminal::run(&format!("stty rows 20 cols {columns}; exec {binary} top --status {status}"))
@@ -63,7 +63,7 @@ impl Terminal {
         Terminal(child)
     }
 
-    pub fn screen(&mut self) -> Screen {
+    pub(crate) fn screen(&mut self) -> Screen {
         Screen::of(self.0.stdout.take().expect("it is piped"))
     }
 }
@@ -76,7 +76,7 @@ impl Drop for Terminal {
 }
 
 /// What a program writes, collected by a thread.
-pub struct Screen(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Screen(Arc<Mutex<Vec<u8>>>);
 
 impl Screen {
     fn of(mut output: impl Read + Send + 'static) -> Screen {
@@ -92,7 +92,7 @@ impl Screen {
     }
 
     /// Waits until this was written since the last wait.
-    pub fn wait(&self, text: &str) {
+    pub(crate) fn wait(&self, text: &str) {
         eventually(text, DEADLINE, || {
             let mut collected = self.0.lock().expect("no test panics with it");
             let is_there = String::from_utf8_lossy(&collected).contains(text);

@@ -36,7 +36,7 @@ fn runs(process: u32) -> bool {
 
 /// Upgrades the process that serves, and returns the one that does afterwards.
 #[track_caller]
-pub fn upgrade(gateway: &Gateway) -> u32 {
+pub(crate) fn upgrade(gateway: &Gateway) -> u32 {
     let before = eventually_some("somebody serves", DEADLINE, || serving(gateway));
     signal(before, Signal::USR2);
     gateway.wait_stderr("that another serves", |line| line.ends_with(&format!("; process {before} drains")));

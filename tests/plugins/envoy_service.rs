@@ -12,7 +12,7 @@ fn root() -> PathBuf {
 }
 
 /// Python with gRPC and the messages of Envoy, if it is there.
-pub fn python() -> Option<Command> {
+pub(crate) fn python() -> Option<Command> {
     let mut program = Command::new(root().join(".cache/python/bin/python"));
     // What is imported from the folder of the tests leaves nothing there.
     program.env("PYTHONPATH", root().join(".cache/xds-protos")).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -27,12 +27,12 @@ pub fn python() -> Option<Command> {
 }
 
 /// A program of the tests.
-pub fn script(name: &str) -> PathBuf {
+pub(crate) fn script(name: &str) -> PathBuf {
     root().join("tests/plugins").join(name)
 }
 
 /// A service that takes orders, and tells what it was asked.
-pub struct Service {
+pub(crate) struct Service {
     child: Child,
     orders: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
@@ -41,7 +41,7 @@ pub struct Service {
 
 impl Service {
     /// `None` where there is no Python for it.
-    pub fn start(name: &str, arguments: &[&Path]) -> Option<Service> {
+    pub(crate) fn start(name: &str, arguments: &[&Path]) -> Option<Service> {
         let mut program = python()?;
         program.arg(script(name)).args(arguments);
         let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
@@ -53,14 +53,14 @@ impl Service {
     }
 
     /// Gives an order, and returns what the service was asked since the last one.
-    pub fn order(&mut self, order: &Value) -> Vec<Value> {
+    pub(crate) fn order(&mut self, order: &Value) -> Vec<Value> {
         writeln!(self.orders, "{order}").expect("it reads");
         let line = self.said.next().expect("it answers").expect("it says text");
         serde_json::from_str(&line).expect("JSON")
     }
 
     /// Ends the service at once.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();

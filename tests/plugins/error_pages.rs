@@ -25,7 +25,7 @@ routes:
     )
 }
 
-pub fn origin() -> Origin {
+pub(crate) fn origin() -> Origin {
     Origin::serving(|request| {
         let status = request.target.rsplit('/').next().and_then(|status| status.parse().ok()).unwrap_or(200);
         Answer::with(status, "Content-Type: text/plain\r\nETag: \"1\"\r\n", "of the origin")

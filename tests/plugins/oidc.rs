@@ -1,7 +1,7 @@
 //! Tests with tokens of a real OpenID Connect provider.
 
 mod browser;
-pub mod server;
+pub(crate) mod server;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use weir_testkit::{DEADLINE, Program, TempDir, eventually, eventually_some, free_port};
 
-pub struct Redis {
+pub(crate) struct Redis {
     program: Program,
     pub port: u16,
 }
 
 impl Redis {
     /// `None` if Redis is not installed on this machine; a message has been printed then.
-    pub fn start(arguments: &[&str]) -> Option<Redis> {
+    pub(crate) fn start(arguments: &[&str]) -> Option<Redis> {
         Redis::start_on(free_port(), arguments)
     }
 
-    pub fn start_on(port: u16, arguments: &[&str]) -> Option<Redis> {
+    pub(crate) fn start_on(port: u16, arguments: &[&str]) -> Option<Redis> {
         Redis::start_in(TempDir::new(), port, &[&["--save", ""], arguments].concat())
     }
 
     /// A server that keeps its data in `directory`, so that a restart restores it.
-    pub fn keeping(directory: &TempDir, port: u16) -> Option<Redis> {
+    pub(crate) fn keeping(directory: &TempDir, port: u16) -> Option<Redis> {
         let kept = directory.path().to_string_lossy();
         Redis::start_on(port, &["--appendonly", "yes", "--appendfsync", "always", "--dir", &kept])
     }
@@ -39,7 +39,7 @@ impl Redis {
     }
 
     /// Three masters that share the slots.
-    pub fn cluster() -> Option<Vec<Redis>> {
+    pub(crate) fn cluster() -> Option<Vec<Redis>> {
         let node = |_| {
             let bus = free_port().to_string();
             let options = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-announce-bus-port", &bus];
@@ -62,7 +62,7 @@ impl Redis {
     }
 
     /// A master, its replica, and a sentinel that knows them as `counters`.
-    pub fn watched() -> Option<(Redis, Redis, Redis)> {
+    pub(crate) fn watched() -> Option<(Redis, Redis, Redis)> {
         let master = Redis::start(&[])?;
         let replica = Redis::start(&["--replicaof", "127.0.0.1", &master.port.to_string()])?;
         eventually("the replica follows", DEADLINE, || {
@@ -85,22 +85,22 @@ impl Redis {
     }
 
     /// The value of its only key.
-    pub fn counted(&self) -> String {
+    pub(crate) fn counted(&self) -> String {
         let key = self.ask("KEYS *");
         self.ask(&format!("GET {key}"))
     }
 
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.program.freeze();
     }
 
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.program.thaw();
     }
 
     /// The answer to a command: numbers and statuses in the protocol's form, `:1` and `+OK`; of a list, one line per element.
     #[track_caller]
-    pub fn ask(&self, command: &str) -> String {
+    pub(crate) fn ask(&self, command: &str) -> String {
         eventually_some("Redis answers", DEADLINE, || self.try_ask(command))
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weir_testkit::{DEADLINE, Identity, Program, TempDir, eventually, free_port};
 
-pub struct Slapd {
+pub(crate) struct Slapd {
     program: Program,
     /// For LDAP, and LDAP after StartTLS where there is an identity.
     pub port: u16,
@@ -45,11 +45,11 @@ userPassword: js
 
 impl Slapd {
     /// `None` where there is no slapd on this machine, which has been said then.
-    pub fn start(identity: Option<&Identity>) -> Option<Slapd> {
+    pub(crate) fn start(identity: Option<&Identity>) -> Option<Slapd> {
         Slapd::start_on(free_port(), identity)
     }
 
-    pub fn start_on(port: u16, identity: Option<&Identity>) -> Option<Slapd> {
+    pub(crate) fn start_on(port: u16, identity: Option<&Identity>) -> Option<Slapd> {
         let mut command = Program::find("slapd")?;
         let root = Path::new(command.get_program()).ancestors().nth(3).expect("it stands in usr/sbin");
         let schema = root.join("etc/ldap/schema/core.schema");
@@ -78,11 +78,11 @@ impl Slapd {
         Some(slapd)
     }
 
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.program.freeze();
     }
 
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.program.thaw();
     }
 }

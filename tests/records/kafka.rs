@@ -13,7 +13,7 @@ use crate::real_kafka::{Kafka, change_topic};
 const SETTLE: Duration = Duration::from_secs(120);
 
 /// What one of our programs says of a topic, a value a line.
-pub fn said(mut java: Command, program: &str, port: u16, topic: &str) -> Vec<Value> {
+pub(crate) fn said(mut java: Command, program: &str, port: u16, topic: &str) -> Vec<Value> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/records/{program}.java"));
     java.arg(file).arg(port.to_string()).arg(topic);
     let said = java.stdout(Stdio::piped()).output().expect("Java starts");
@@ -26,7 +26,7 @@ fn messages(kafka: &Kafka, topic: &str) -> Vec<Value> {
     said(kafka.java(), "KafkaMessages", kafka.port, topic)
 }
 
-pub fn gateway(options: &str, data: &TempDir, origin: &Origin) -> Gateway {
+pub(crate) fn gateway(options: &str, data: &TempDir, origin: &Origin) -> Gateway {
     let trusted = data.write("authority.pem", &Authority::of_tests().certificate);
     Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
         "data_dir: {}
@@ -47,12 +47,12 @@ fn sink(gateway: &Gateway) -> Value {
     report["sinks"][0].clone()
 }
 
-pub fn ask(gateway: &Gateway, count: usize) {
+pub(crate) fn ask(gateway: &Gateway, count: usize) {
     let mut client = gateway.client();
     (0..count).for_each(|turn| assert_eq!(client.get(&format!("/a?turn={turn}")).expect("an answer").status, 200));
 }
 
-pub fn delivered(gateway: &Gateway, count: u64) {
+pub(crate) fn delivered(gateway: &Gateway, count: u64) {
     eventually("every record is delivered", SETTLE, || {
         let sink = sink(gateway);
         assert_eq!((&sink["rejected"], &sink["dropped"]), (&serde_json::json!({}), &serde_json::json!({})), "{sink:#}");
@@ -61,7 +61,7 @@ pub fn delivered(gateway: &Gateway, count: u64) {
 }
 
 /// How often each record is in a topic.
-pub fn counts(messages: Vec<Value>) -> BTreeMap<String, u64> {
+pub(crate) fn counts(messages: Vec<Value>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for message in messages {
         let records = if let Value::Array(list) = message { list } else { vec![message] };

@@ -8,7 +8,7 @@ use serde_json::Value;
 use weir_testkit::{Request, skipped};
 
 /// The spans (`traces`), log records (`logs`) or metrics (`metrics`) in requests of OTLP over HTTP; `None` without the Python package.
-pub fn decoded(kind: &str, requests: &[Request]) -> Option<Vec<Value>> {
+pub(crate) fn decoded(kind: &str, requests: &[Request]) -> Option<Vec<Value>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = root.join(".cache/python/bin/python");
     let imports = Command::new(&python).args(["-c", "import opentelemetry.proto"]).stderr(Stdio::null()).status();

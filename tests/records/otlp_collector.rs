@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use weir_testkit::skipped;
 
-pub struct GrpcCollector {
+pub(crate) struct GrpcCollector {
     child: Child,
     orders: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
@@ -16,7 +16,7 @@ pub struct GrpcCollector {
 
 impl GrpcCollector {
     /// `None` without the Python packages.
-    pub fn start() -> Option<GrpcCollector> {
+    pub(crate) fn start() -> Option<GrpcCollector> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let python = root.join(".cache/python/bin/python");
         let imports =
@@ -36,12 +36,12 @@ impl GrpcCollector {
     }
 
     /// The answer to the next export that has none yet.
-    pub fn answer(&mut self, order: &str) {
+    pub(crate) fn answer(&mut self, order: &str) {
         writeln!(self.orders, "{order}").expect("it listens");
     }
 
     /// Waits for the next export.
-    pub fn export(&mut self) -> Value {
+    pub(crate) fn export(&mut self) -> Value {
         let line = self.lines.next().expect("it is running").expect("text");
         serde_json::from_str(&line).expect("JSON")
     }

@@ -13,7 +13,7 @@ use weir_testkit::{Authority, Program, TempDir, eventually, free_port, skipped};
 const START: Duration = Duration::from_secs(240);
 
 /// One broker, which is its own controller. It listens in the clear, and in TLS for those who log in.
-pub struct Kafka {
+pub(crate) struct Kafka {
     child: Child,
     pub port: u16,
     pub secure_port: u16,
@@ -23,7 +23,7 @@ pub struct Kafka {
 
 impl Kafka {
     /// `None` where there is no Java, or no Kafka.
-    pub fn start() -> Option<Kafka> {
+    pub(crate) fn start() -> Option<Kafka> {
         let jars = jars()?;
         let directory = TempDir::new();
         let [port, secure_port, controller] = [free_port(), free_port(), free_port()];
@@ -41,7 +41,7 @@ impl Kafka {
     }
 
     /// Runs Java with Kafka's classes.
-    pub fn java(&self) -> Command {
+    pub(crate) fn java(&self) -> Command {
         java(&self.jars, &self.directory)
     }
 
@@ -49,12 +49,12 @@ impl Kafka {
         listens(self.port);
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is ours");
         self.child.wait().expect("it is ours");
     }
 
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.child = run(&self.jars, &self.directory, "server.properties");
         self.wait();
     }
@@ -69,10 +69,10 @@ impl Drop for Kafka {
 }
 
 /// The id of every cluster.
-pub const CLUSTER: &str = "4L6g3nShT-eMCtK--X86sw";
+pub(crate) const CLUSTER: &str = "4L6g3nShT-eMCtK--X86sw";
 
 /// `None` where there is no Java, or no Kafka.
-pub fn jars() -> Option<PathBuf> {
+pub(crate) fn jars() -> Option<PathBuf> {
     let jars = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/kafka");
     Program::java()?;
     if !jars.is_dir() {
@@ -83,7 +83,7 @@ pub fn jars() -> Option<PathBuf> {
 }
 
 /// Waits until a broker does.
-pub fn listens(port: u16) {
+pub(crate) fn listens(port: u16) {
     eventually("Kafka listens", START, || TcpStream::connect(("127.0.0.1", port)).is_ok());
 }
 
@@ -130,7 +130,7 @@ message.max.bytes=100000
     text
 }
 
-pub fn java(jars: &Path, directory: &TempDir) -> Command {
+pub(crate) fn java(jars: &Path, directory: &TempDir) -> Command {
     let mut command = Program::java().expect("it was found");
     command.current_dir(directory.path()).args(["-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]);
     command.arg(jars.canonicalize().expect("it is there").join("*")).stdin(Stdio::null());
@@ -140,12 +140,12 @@ pub fn java(jars: &Path, directory: &TempDir) -> Command {
 }
 
 /// Runs our program that creates or changes a topic: `create cleanup.policy=compact`, `create 1,2,1,2`, `set cleanup.policy=delete`.
-pub fn change_topic(mut java: Command, port: u16, topic: &str, (verb, what): (&str, &str)) {
+pub(crate) fn change_topic(mut java: Command, port: u16, topic: &str, (verb, what): (&str, &str)) {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/records/KafkaTopic.java");
     java.arg(program).arg(port.to_string()).args([topic, verb, what]);
     assert!(java.status().expect("Java starts").success(), "{verb} {what} of topic {topic}");
 }
 
-pub fn run(jars: &Path, directory: &TempDir, properties: &str) -> Child {
+pub(crate) fn run(jars: &Path, directory: &TempDir, properties: &str) -> Child {
     java(jars, directory).args(["kafka.Kafka", properties]).spawn().expect("Java starts")
 }

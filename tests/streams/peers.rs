@@ -9,13 +9,13 @@ use std::thread;
 use weir_testkit::DEADLINE;
 
 /// A TCP server: each connection is served by a thread.
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     pub addr: SocketAddr,
     accepted: Arc<AtomicUsize>,
 }
 
 impl Endpoint {
-    pub fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Endpoint {
+    pub(crate) fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Endpoint {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let addr = listener.local_addr().expect("it is bound");
         let (serve, accepted) = (Arc::new(serve), Arc::new(AtomicUsize::new(0)));
@@ -31,7 +31,7 @@ impl Endpoint {
     }
 
     /// Sends this line first, and then everything back; closes its half after the client has closed its own.
-    pub fn echo(greeting: &str) -> Endpoint {
+    pub(crate) fn echo(greeting: &str) -> Endpoint {
         let greeting = greeting.to_owned();
         Endpoint::new(move |mut stream| {
             let _ = stream.write_all(greeting.as_bytes());
@@ -46,29 +46,29 @@ impl Endpoint {
     }
 
     /// Connections accepted so far.
-    pub fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
 
     /// As the nodes of an upstream.
-    pub fn node(&self) -> String {
+    pub(crate) fn node(&self) -> String {
         format!("\"{}\": 1", self.addr)
     }
 }
 
 /// The keys `upstream` of a stream route to these nodes.
-pub fn upstream(nodes: &[String]) -> String {
+pub(crate) fn upstream(nodes: &[String]) -> String {
     format!("upstream: {{ scheme: tcp, nodes: {{ {} }} }}", nodes.join(", "))
 }
 
 /// An address on which nothing listens.
-pub fn refusing() -> String {
+pub(crate) fn refusing() -> String {
     format!("\"127.0.0.1:{}\": 1", weir_testkit::free_port())
 }
 
 /// A connection that fails rather than waits for ever.
 #[track_caller]
-pub fn connect(addr: SocketAddr) -> TcpStream {
+pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("set");
     stream.set_write_timeout(Some(DEADLINE)).expect("set");
@@ -77,7 +77,7 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
 
 /// The next bytes, exactly as many as `expected` has.
 #[track_caller]
-pub fn expect(stream: &mut impl Read, expected: &str) {
+pub(crate) fn expect(stream: &mut impl Read, expected: &str) {
     let mut got = vec![0; expected.len()];
     stream.read_exact(&mut got).unwrap_or_else(|error| panic!("waiting for {expected:?}: {error}"));
     assert_eq!(String::from_utf8_lossy(&got), expected);
@@ -85,13 +85,13 @@ pub fn expect(stream: &mut impl Read, expected: &str) {
 
 /// Sends a line, and waits until it has come back.
 #[track_caller]
-pub fn ping(stream: &mut (impl Read + Write), line: &str) {
+pub(crate) fn ping(stream: &mut (impl Read + Write), line: &str) {
     stream.write_all(line.as_bytes()).expect("sent");
     expect(stream, line);
 }
 
 /// What comes until the end. A connection that is reset has no end.
-pub fn rest(stream: &mut impl Read) -> std::io::Result<String> {
+pub(crate) fn rest(stream: &mut impl Read) -> std::io::Result<String> {
     let mut text = Vec::new();
     stream.read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())

@@ -3,7 +3,7 @@
 use crate::{Problems, cargo, console, dependencies, docs, step, tidy};
 
 /// Runs all checks, the quick ones first, and reports all that failed.
-pub fn check() -> Result<(), Problems> {
+pub(crate) fn check() -> Result<(), Problems> {
     let checks: &[fn() -> Result<(), Problems>] =
         &[format, tidy::tidy, console::verify, clippy, docs::compare, dependencies::dependencies];
     let problems: Problems = checks.iter().filter_map(|check| check().err()).flatten().collect();

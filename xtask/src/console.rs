@@ -19,7 +19,7 @@ const LIST: &str = "console/vendor/vendor.toml";
 const LICENCES: &str = "console/vendor/licences.txt";
 
 /// Fetches the packages of the lock file, and makes everything anew.
-pub fn vendor() -> Result<(), Problems> {
+pub(crate) fn vendor() -> Result<(), Problems> {
     fs::create_dir_all(SCRATCH).map_err(|error| vec![format!("{SCRATCH}: {error}")])?;
     for name in inputs() {
         copy(&name)?;
@@ -36,7 +36,7 @@ pub fn vendor() -> Result<(), Problems> {
 }
 
 /// Compares the bundles with their sums, and with what is made of the packages where these are. Checks their licences.
-pub fn verify() -> Result<(), Problems> {
+pub(crate) fn verify() -> Result<(), Problems> {
     let list = tree::read(LIST)?;
     let mut problems = Problems::new();
     for name in BUNDLES {

@@ -14,7 +14,7 @@ const EXAMPLE: &str = "demo/weir.yaml";
 const FILE: &str = "weir.yaml";
 
 /// Runs the weir that was built beside this program, until interrupted. With `once`: on ports that are free, until the first answer.
-pub fn demo(once: bool) -> Result<(), Problems> {
+pub(crate) fn demo(once: bool) -> Result<(), Problems> {
     let failed = |error: std::io::Error| vec![error.to_string()];
     let binary = std::env::current_exe().map_err(failed)?.with_file_name("weir");
     if !binary.is_file() {
@@ -36,7 +36,7 @@ pub fn demo(once: bool) -> Result<(), Problems> {
 }
 
 /// Runs a binary with a file before a backend of its own.
-pub fn run(binary: &Path, file: &str, once: bool) -> Result<(), Problems> {
+pub(crate) fn run(binary: &Path, file: &str, once: bool) -> Result<(), Problems> {
     let backend = backend().map_err(|error| vec![format!("the demo backend: {error}")])?;
     let mut weir = Command::new(binary)
         .args(["run", file])

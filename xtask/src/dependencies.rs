@@ -11,11 +11,11 @@ use serde_json::Value;
 use crate::{Problems, cargo, output, step, tree};
 
 /// The file of the rules.
-pub const RULES: &str = "deny.toml";
+pub(crate) const RULES: &str = "deny.toml";
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Checks all of it, and the advisories where `cargo deny` and a database are there.
-pub fn dependencies() -> Result<(), Problems> {
+pub(crate) fn dependencies() -> Result<(), Problems> {
     let rules = tree::read(RULES)?;
     let built = built()?;
     let mut problems = banned(&strings(&rules, "deny"), &built)?;
@@ -38,7 +38,7 @@ fn built() -> Result<BTreeSet<(String, String)>, Problems> {
 }
 
 /// The strings of the first list of this name: `name = ["a", "b"]`, on one line or several.
-pub fn strings<'a>(rules: &'a str, name: &str) -> Vec<&'a str> {
+pub(crate) fn strings<'a>(rules: &'a str, name: &str) -> Vec<&'a str> {
     let begins = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('='));
     let from = rules.lines().find(begins).map_or(rules.len(), |line| line.as_ptr().addr() - rules.as_ptr().addr());
     let list = rules[from..].split(']').next().unwrap_or_default();

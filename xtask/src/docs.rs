@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::tree::tracked;
 use crate::{Problems, binary, cargo, output, schema_page, step};
 
-pub use book::build as build_site;
+pub(crate) use book::build as build_site;
 
 const FOLDER: &str = "docs/reference";
 /// The definition of Weir's own kind of object. The chart has it by a link.
@@ -26,7 +26,7 @@ const POLICY_DEFINITION: &str = "deploy/kubernetes/weirpolicies.weir.dev.yaml";
 const RESULTS: &str = "results";
 
 /// Writes every page.
-pub fn write() -> Result<(), Problems> {
+pub(crate) fn write() -> Result<(), Problems> {
     fs::create_dir_all(Path::new(FOLDER).join(RESULTS)).map_err(|error| vec![format!("{FOLDER}: {error}")])?;
     let pages = pages()?;
     for path in left_over(&pages)? {
@@ -43,7 +43,7 @@ pub fn write() -> Result<(), Problems> {
 }
 
 /// Says which page is not what it would be if it were written now.
-pub fn compare() -> Result<(), Problems> {
+pub(crate) fn compare() -> Result<(), Problems> {
     let stale = |(name, text): &(String, String)| {
         let path = Path::new(FOLDER).join(name);
         let is_same = fs::read_to_string(&path).is_ok_and(|written| written == *text);

@@ -11,7 +11,7 @@ const NAMES: usize = 20;
 const WORDS: usize = 4;
 
 /// Prints what the seed draws, each with the place where it stands.
-pub fn draw(seed: &str) -> Result<(), Problems> {
+pub(crate) fn draw(seed: &str) -> Result<(), Problems> {
     let seed = seed.parse().map_err(|_| vec![format!("`{seed}` is not a number; the seed of a draw is one")])?;
     let (mut messages, mut names) = (Vec::new(), Vec::new());
     for path in tracked()?.into_iter().filter(|path| is_public(path)) {

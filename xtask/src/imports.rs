@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The modules of a crate, by path (`endpoint::pool`; the root is empty), with the modules each one imports.
-pub type Imports = BTreeMap<String, BTreeSet<String>>;
+pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// What one file says of others.
-pub struct Module {
+pub(crate) struct Module {
     /// Without comments and ends of lines.
     code: String,
     /// What its `use` declarations bring into it, by name.
@@ -14,7 +14,7 @@ pub struct Module {
 }
 
 impl Module {
-    pub fn new(text: String) -> Module {
+    pub(crate) fn new(text: String) -> Module {
         let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default().trim());
         let code = lines.fold(String::new(), |code, line| code + line + " ");
         let mut imported = Vec::new();
@@ -27,7 +27,7 @@ impl Module {
 }
 
 /// The imports of all modules of a crate.
-pub fn imports(modules: &BTreeMap<String, Module>) -> Imports {
+pub(crate) fn imports(modules: &BTreeMap<String, Module>) -> Imports {
     let of = |(name, module): (&String, &Module)| {
         let known = |path: &String| home(modules, name, path, 0).filter(|home| home != name && !home.is_empty());
         (name.clone(), paths(modules, name, module).iter().filter_map(known).collect())
@@ -118,7 +118,7 @@ fn home(modules: &BTreeMap<String, Module>, module: &str, path: &str, passed_on:
 const MOST_PASSES: usize = 8;
 
 /// The part of a room that a module belongs to; nothing if it is not in the room, or is the room's own file.
-pub fn part<'a>(room: &str, module: &'a str) -> Option<&'a str> {
+pub(crate) fn part<'a>(room: &str, module: &'a str) -> Option<&'a str> {
     let inside = if room.is_empty() { module } else { module.strip_prefix(room)?.strip_prefix("::")? };
     inside.split("::").next().filter(|part| !part.is_empty())
 }

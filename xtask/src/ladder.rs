@@ -9,7 +9,7 @@ use crate::imports::{Imports, part};
 type Steps<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (&'a str, &'a str)>>;
 
 /// The circles between the parts of all rooms of a crate, one for each part that is in one and not in a circle named before.
-pub fn circles_of_folders(imports: &Imports) -> Vec<String> {
+pub(crate) fn circles_of_folders(imports: &Imports) -> Vec<String> {
     let mut found = Vec::new();
     for room in rooms(imports) {
         let steps = steps(imports, &room);
@@ -30,7 +30,7 @@ pub fn circles_of_folders(imports: &Imports) -> Vec<String> {
 
 /// Compares the order of a crate's top with the table that ARCHITECTURE.md has for it, if it has one: after a heading that names the
 /// crate's folder, rows `| parts | ... |` from bottom to top.
-pub fn against_page(page: &str, name: &str, imports: &Imports) -> Vec<String> {
+pub(crate) fn against_page(page: &str, name: &str, imports: &Imports) -> Vec<String> {
     let heading = format!("{}/src`, from bottom to top", name.trim_start_matches("crates/"));
     let mut lines = page.lines().skip_while(|line| !line.contains(&heading));
     if lines.next().is_none() {

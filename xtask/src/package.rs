@@ -15,7 +15,7 @@ use crate::{Problems, output, step};
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What to package, and where to.
-pub struct Package<'a> {
+pub(crate) struct Package<'a> {
     /// A binary that is built already; without one, the profile `dist` is built.
     pub binary: Option<&'a str>,
     pub out: &'a str,
@@ -23,7 +23,7 @@ pub struct Package<'a> {
 
 impl Package<'_> {
     /// Writes all of them.
-    pub fn make(&self) -> Result<(), Problems> {
+    pub(crate) fn make(&self) -> Result<(), Problems> {
         let built = match self.binary {
             Some(binary) => Built { binary: PathBuf::from(binary), symbols: None },
             None => Built::dist()?,

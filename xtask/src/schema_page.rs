@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// The sections of one kind of file, below `heading`.
-pub fn sections(heading: &str, schema: &Value, page: &mut String) {
+pub(crate) fn sections(heading: &str, schema: &Value, page: &mut String) {
     let _ = write!(page, "\n## {heading}\n\n");
     part(schema, page);
     for (name, definition) in schema["$defs"].as_object().into_iter().flatten() {

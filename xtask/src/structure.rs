@@ -13,7 +13,7 @@ const MOST_LINES: usize = 60;
 const REASON: &str = "// Long, since ";
 
 /// Checks them in every crate of the workspace.
-pub fn structure() -> Result<Problems, Problems> {
+pub(crate) fn structure() -> Result<Problems, Problems> {
     let mut problems = Vec::new();
     let page = read("ARCHITECTURE.md")?;
     for name in crates()? {
@@ -42,7 +42,7 @@ fn described(name: &str, circle: &[String]) -> String {
 }
 
 /// The folders of the crates that have sources.
-pub fn crates() -> Result<Vec<String>, Problems> {
+pub(crate) fn crates() -> Result<Vec<String>, Problems> {
     let mut crates = BTreeSet::new();
     for path in tracked()? {
         if let Some((folder, _)) = path.split_once("/src/").filter(|_| path.ends_with(".rs")) {
@@ -53,7 +53,7 @@ pub fn crates() -> Result<Vec<String>, Problems> {
 }
 
 /// The files of a crate that are no tests, with what comes before the tests in each.
-pub fn sources(folder: &str) -> Result<Vec<(String, String)>, Problems> {
+pub(crate) fn sources(folder: &str) -> Result<Vec<(String, String)>, Problems> {
     let root = format!("{folder}/src/");
     let is_source = |path: &&String| {
         let is_test = |part: &str| matches!(part, "tests" | "oracle.rs" | "testing.rs") || part.ends_with("tests.rs");

@@ -9,7 +9,7 @@ use crate::tree::{read, tracked};
 use crate::{Problems, cargo, output, structure, type_names};
 
 /// Checks all of them.
-pub fn tidy() -> Result<(), Problems> {
+pub(crate) fn tidy() -> Result<(), Problems> {
     let mut problems = Vec::new();
     problems.extend(layering()?);
     problems.extend(sources()?);

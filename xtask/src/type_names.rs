@@ -6,7 +6,7 @@ use crate::Problems;
 use crate::structure::{crates, sources};
 
 /// Finds types that are declared in more than one place of the crates, their tests left out.
-pub fn type_names() -> Result<Problems, Problems> {
+pub(crate) fn type_names() -> Result<Problems, Problems> {
     let mut declared: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in crates()? {
         for (path, text) in sources(&name)? {

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// A process, the processes of the group that it leads, and all current descendants of these.
-pub fn process_tree(root: u32) -> Vec<u32> {
+pub(crate) fn process_tree(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let mut tree = vec![root];
     for pid in numbers(Path::new("/proc")) {
@@ -31,7 +31,7 @@ pub fn process_tree(root: u32) -> Vec<u32> {
 
 /// The current children of a process: cheaper than [`process_tree`], which reads all processes of the machine. `None` if the
 /// kernel does not list children (`CONFIG_PROC_CHILDREN`), or the process has ended.
-pub fn children(pid: u32) -> Option<Vec<u32>> {
+pub(crate) fn children(pid: u32) -> Option<Vec<u32>> {
     let tasks = PathBuf::from(format!("/proc/{pid}/task"));
     let mut found = Vec::new();
     for thread in numbers(&tasks) {
@@ -46,7 +46,7 @@ pub fn children(pid: u32) -> Option<Vec<u32>> {
 }
 
 /// The fields of `/proc/PID/stat`.
-pub struct ProcessStat {
+pub(crate) struct ProcessStat {
     pub parent: u32,
     /// The process group.
     pub group: u32,
@@ -58,7 +58,7 @@ pub struct ProcessStat {
     pub rss_bytes: u64,
 }
 
-pub fn stat(path: &Path) -> Option<ProcessStat> {
+pub(crate) fn stat(path: &Path) -> Option<ProcessStat> {
     let text = fs::read_to_string(path).ok()?;
     // The command name may contain spaces and parentheses; the fields follow its last parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
@@ -76,7 +76,7 @@ pub fn stat(path: &Path) -> Option<ProcessStat> {
 }
 
 /// The entries of a directory whose names are numbers.
-pub fn numbers(directory: &Path) -> Vec<u32> {
+pub(crate) fn numbers(directory: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }

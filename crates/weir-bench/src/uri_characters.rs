@@ -3,4 +3,4 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 
 /// All but unreserved characters (RFC 3986 §2.3).
-pub const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

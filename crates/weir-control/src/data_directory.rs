@@ -9,7 +9,7 @@ const DATA: &str = "weir-data";
 const STORE: &str = "store.redb";
 
 /// `data_dir`; a relative one is beside the configuration file.
-pub fn configured_directory(settings: &NodeSettings, beside: &Path) -> Option<PathBuf> {
+pub(crate) fn configured_directory(settings: &NodeSettings, beside: &Path) -> Option<PathBuf> {
     settings.data_dir.as_deref().map(|directory| beside.join(directory))
 }
 

@@ -3,30 +3,30 @@
 use crate::{SourcePlace, SyntaxError};
 
 /// The rest of a file.
-pub struct CharReader<'a> {
+pub(crate) struct CharReader<'a> {
     file: &'a str,
     pub rest: &'a str,
     line: usize,
 }
 
 impl<'a> CharReader<'a> {
-    pub fn new(file: &'a str, text: &'a str) -> CharReader<'a> {
+    pub(crate) fn new(file: &'a str, text: &'a str) -> CharReader<'a> {
         CharReader { file, rest: text, line: 1 }
     }
 
-    pub fn place(&self) -> SourcePlace {
+    pub(crate) fn place(&self) -> SourcePlace {
         SourcePlace { file: self.file.to_owned(), line: self.line }
     }
 
-    pub fn error(&self, text: impl Into<String>) -> SyntaxError {
+    pub(crate) fn error(&self, text: impl Into<String>) -> SyntaxError {
         SyntaxError { place: self.place(), text: text.into() }
     }
 
-    pub fn peek(&self) -> Option<char> {
+    pub(crate) fn peek(&self) -> Option<char> {
         self.rest.chars().next()
     }
 
-    pub fn take(&mut self) -> Option<char> {
+    pub(crate) fn take(&mut self) -> Option<char> {
         let next = self.peek()?;
         self.rest = &self.rest[next.len_utf8()..];
         self.line += usize::from(next == '\n');
@@ -34,7 +34,7 @@ impl<'a> CharReader<'a> {
     }
 
     /// Skips the rest of the line, but not its end.
-    pub fn skip_line(&mut self) {
+    pub(crate) fn skip_line(&mut self) {
         let end = self.rest.find('\n').unwrap_or(self.rest.len());
         self.rest = &self.rest[end..];
     }
@@ -43,7 +43,7 @@ impl<'a> CharReader<'a> {
     ///
     /// # Errors
     /// If the closing quote is missing.
-    pub fn quoted(
+    pub(crate) fn quoted(
         &mut self,
         quote: char,
         escaped: Option<fn(&mut CharReader<'_>, &mut String)>,

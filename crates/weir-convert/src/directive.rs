@@ -4,7 +4,7 @@ use crate::SourcePlace;
 
 /// A directive, with the content of its braces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directive {
+pub(crate) struct Directive {
     pub name: String,
     pub arguments: Vec<String>,
     pub block: Option<Vec<Directive>>,
@@ -13,22 +13,22 @@ pub struct Directive {
 
 impl Directive {
     /// An argument, or the empty text.
-    pub fn argument(&self, index: usize) -> &str {
+    pub(crate) fn argument(&self, index: usize) -> &str {
         self.arguments.get(index).map_or("", String::as_str)
     }
 
     /// The arguments after the first one.
-    pub fn after_first(&self) -> &[String] {
+    pub(crate) fn after_first(&self) -> &[String] {
         self.arguments.get(1..).unwrap_or_default()
     }
 
     /// The content of its braces.
-    pub fn children(&self) -> &[Directive] {
+    pub(crate) fn children(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 
     /// The directive as written, without its block.
-    pub fn head(&self) -> String {
+    pub(crate) fn head(&self) -> String {
         let mut words = vec![self.name.clone()];
         words.extend(self.arguments.iter().cloned());
         words.join(" ")

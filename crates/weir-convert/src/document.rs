@@ -17,14 +17,14 @@ const VALUES: usize = 1_000_000;
 
 /// A value, and the line on which it begins.
 #[derive(Clone, Debug, Default)]
-pub struct DocumentValue {
+pub(crate) struct DocumentValue {
     pub line: usize,
     pub kind: ValueKind,
     values: usize,
 }
 
 #[derive(Clone, Debug, Default)]
-pub enum ValueKind {
+pub(crate) enum ValueKind {
     #[default]
     Null,
     /// A scalar, and whether it is quoted, which makes it text.
@@ -34,51 +34,51 @@ pub enum ValueKind {
 }
 
 impl DocumentValue {
-    pub fn get(&self, name: &str) -> Option<&DocumentValue> {
+    pub(crate) fn get(&self, name: &str) -> Option<&DocumentValue> {
         let value = self.members().iter().find(|(member, _)| member == name).map(|(_, value)| value)?;
         (!matches!(value.kind, ValueKind::Null)).then_some(value)
     }
 
-    pub fn members(&self) -> &[(String, DocumentValue)] {
+    pub(crate) fn members(&self) -> &[(String, DocumentValue)] {
         if let ValueKind::Map(members) = &self.kind { members } else { &[] }
     }
 
-    pub fn items(&self) -> &[DocumentValue] {
+    pub(crate) fn items(&self) -> &[DocumentValue] {
         if let ValueKind::List(items) = &self.kind { items } else { &[] }
     }
 
-    pub fn as_text(&self) -> Option<&str> {
+    pub(crate) fn as_text(&self) -> Option<&str> {
         if let ValueKind::Scalar(text, _) = &self.kind { Some(text) } else { None }
     }
 
-    pub fn list(&self, name: &str) -> &[DocumentValue] {
+    pub(crate) fn list(&self, name: &str) -> &[DocumentValue] {
         self.get(name).map_or(&[], DocumentValue::items)
     }
 
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.get(name)?.as_text()
     }
 
-    pub fn texts(&self, name: &str) -> Vec<&str> {
+    pub(crate) fn texts(&self, name: &str) -> Vec<&str> {
         self.list(name).iter().filter_map(DocumentValue::as_text).collect()
     }
 
-    pub fn number(&self, name: &str) -> Option<i64> {
+    pub(crate) fn number(&self, name: &str) -> Option<i64> {
         self.text(name)?.parse::<f64>().ok().map(|number| number as i64)
     }
 
-    pub fn is_true(&self, name: &str, default: bool) -> bool {
+    pub(crate) fn is_true(&self, name: &str, default: bool) -> bool {
         self.text(name).map_or(default, |text| text == "true")
     }
 
     /// The target of a pointer within the document, such as `#/components/schemas/Order`.
-    pub fn at_pointer(&self, pointer: &str) -> Option<&DocumentValue> {
+    pub(crate) fn at_pointer(&self, pointer: &str) -> Option<&DocumentValue> {
         let path = pointer.strip_prefix("#/")?;
         path.split('/').try_fold(self, |value, name| value.get(&name.replace("~1", "/").replace("~0", "~")))
     }
 
     /// The same value for output.
-    pub fn to_yaml(&self) -> Yaml {
+    pub(crate) fn to_yaml(&self) -> Yaml {
         match &self.kind {
             ValueKind::Null => Yaml::Null,
             ValueKind::Scalar(text, true) => Yaml::text(text),
@@ -111,7 +111,7 @@ struct OpenValue {
 }
 
 /// Parses the first document of a text.
-pub fn parse(file: &str, text: &str) -> Result<DocumentValue, SyntaxError> {
+pub(crate) fn parse(file: &str, text: &str) -> Result<DocumentValue, SyntaxError> {
     let error = |line, text: String| SyntaxError { place: SourcePlace { file: file.to_owned(), line }, text };
     let mut open: Vec<OpenValue> = Vec::new();
     let mut anchors: HashMap<usize, DocumentValue> = HashMap::new();

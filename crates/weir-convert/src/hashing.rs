@@ -16,7 +16,7 @@ const VARIABLES: [&str; 9] = [
 ];
 
 /// `chash` by a variable, given without its dollar sign.
-pub fn hashed(variable: &str) -> YamlMembers {
+pub(crate) fn hashed(variable: &str) -> YamlMembers {
     let header = variable.strip_prefix("http_").map(|name| name.replace('_', "-"));
     let (kind, key) = match (header, variable.strip_prefix("cookie_"), variable) {
         (Some(header), ..) => ("header", Some(header)),
@@ -32,7 +32,7 @@ pub fn hashed(variable: &str) -> YamlMembers {
 }
 
 /// `chash` by a text with variables.
-pub fn hashed_text(text: &str) -> YamlMembers {
+pub(crate) fn hashed_text(text: &str) -> YamlMembers {
     let members = [("type", "chash"), ("hash_on", "vars_combinations"), ("key", text)];
     members.map(|(name, value)| (name.to_owned(), Yaml::text(value))).to_vec()
 }

@@ -6,12 +6,12 @@ use crate::yaml::{Yaml, YamlMembers};
 
 /// The authentication that the definition requires cannot be converted; requests must not pass without it.
 #[derive(Debug)]
-pub struct NotConvertible;
+pub(crate) struct NotConvertible;
 
-pub type NamedPlugin = (String, Yaml);
+pub(crate) type NamedPlugin = (String, Yaml);
 
 /// The plugin for alternative security requirements, one of which must be met; `None` without requirements.
-pub fn plugin(
+pub(crate) fn plugin(
     conversion: &mut DocumentConversion,
     requirements: Option<&DocumentValue>,
 ) -> Result<Option<NamedPlugin>, NotConvertible> {
@@ -39,7 +39,7 @@ pub fn plugin(
 }
 
 /// The response of a route whose authentication was not converted.
-pub fn refusal() -> NamedPlugin {
+pub(crate) fn refusal() -> NamedPlugin {
     ("fault-injection".to_owned(), Yaml::map([("abort", Yaml::map([("http_status", Yaml::Integer(503))]))]))
 }
 

@@ -109,7 +109,7 @@ impl Converted {
 }
 
 impl ConvertedResource {
-    pub fn new(place: &SourcePlace, what: impl Into<String>, members: YamlMembers) -> ConvertedResource {
+    pub(crate) fn new(place: &SourcePlace, what: impl Into<String>, members: YamlMembers) -> ConvertedResource {
         ConvertedResource { members, comment: Some((place.clone(), what.into())) }
     }
 

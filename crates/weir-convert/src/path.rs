@@ -4,14 +4,14 @@ use crate::pattern::regex_quoted;
 
 /// The conditions of a route on the path.
 #[derive(Debug, PartialEq, Eq)]
-pub struct RouteUri {
+pub(crate) struct RouteUri {
     pub uri: String,
     /// A regular expression for the path, if `uri` alone would match too much.
     pub pattern: Option<String>,
 }
 
 /// A parameter that is a whole segment becomes `:name`; one that shares its segment with other text needs a regular expression.
-pub fn convert(template: &str) -> RouteUri {
+pub(crate) fn convert(template: &str) -> RouteUri {
     let segments: Vec<&str> = template.split('/').collect();
     let simple: Option<Vec<String>> = segments.iter().map(|segment| simple(segment)).collect();
     if let Some(simple) = simple {

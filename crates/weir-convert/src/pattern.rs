@@ -3,14 +3,14 @@
 use regex::Regex;
 
 /// A regular expression that matches exactly this text.
-pub fn regex_quoted(text: &str) -> String {
+pub(crate) fn regex_quoted(text: &str) -> String {
     text.chars()
         .flat_map(|char| ["\\.+*?()|[]{}^$".contains(char).then_some('\\'), Some(char)].into_iter().flatten())
         .collect()
 }
 
 /// A regular expression that matches the whole path if `pattern` is found in it, since `rewrite` replaces the whole path.
-pub fn whole(pattern: &str, ignores_case: bool) -> String {
+pub(crate) fn whole(pattern: &str, ignores_case: bool) -> String {
     let flags = if ignores_case { "(?i)" } else { "" };
     if pattern.starts_with('^') && pattern.ends_with('$') && !pattern.contains('|') {
         return format!("{flags}{pattern}");
@@ -27,7 +27,7 @@ pub fn whole(pattern: &str, ignores_case: bool) -> String {
 
 /// The expression as Weir reads it; `None` if it needs what Weir's expressions lack, such as back-references. A negative look-ahead
 /// for texts, behind which anything may follow, is written without one.
-pub fn supported(pattern: &str) -> Option<String> {
+pub(crate) fn supported(pattern: &str) -> Option<String> {
     let written = without_look_ahead(pattern).unwrap_or_else(|| pattern.to_owned());
     Regex::new(&written).is_ok().then_some(written)
 }

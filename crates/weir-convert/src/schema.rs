@@ -5,7 +5,7 @@ use crate::document::{DocumentValue, ValueKind};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Converts a schema of what clients send.
-pub struct RequestSchema<'a, 'b> {
+pub(crate) struct RequestSchema<'a, 'b> {
     conversion: &'a mut DocumentConversion<'b>,
     /// Whether this is OpenAPI 3.0, whose schemas differ from JSON Schema.
     is_older: bool,
@@ -54,7 +54,7 @@ const SCHEMAS: [&str; 15] = [
 ];
 
 impl<'a, 'b> RequestSchema<'a, 'b> {
-    pub fn new(conversion: &'a mut DocumentConversion<'b>) -> RequestSchema<'a, 'b> {
+    pub(crate) fn new(conversion: &'a mut DocumentConversion<'b>) -> RequestSchema<'a, 'b> {
         let is_older = conversion.root.text("openapi").is_some_and(|version| version.starts_with("3.0"));
         RequestSchema { conversion, is_older, references: Vec::new() }
     }
@@ -63,7 +63,7 @@ impl<'a, 'b> RequestSchema<'a, 'b> {
     ///
     /// # Errors
     /// If it refers to something outside of the document.
-    pub fn convert(self, schema: &DocumentValue) -> Result<Yaml, String> {
+    pub(crate) fn convert(self, schema: &DocumentValue) -> Result<Yaml, String> {
         self.convert_any(&[schema])
     }
 
@@ -71,7 +71,7 @@ impl<'a, 'b> RequestSchema<'a, 'b> {
     ///
     /// # Errors
     /// If one of them refers to something outside of the document.
-    pub fn convert_any(mut self, schemas: &[&DocumentValue]) -> Result<Yaml, String> {
+    pub(crate) fn convert_any(mut self, schemas: &[&DocumentValue]) -> Result<Yaml, String> {
         let mut converted = schemas.iter().map(|schema| self.schema(schema)).collect::<Result<Vec<_>, _>>()?;
         let mut members = match (converted.len(), converted.pop()) {
             (1, Some(Yaml::Map(members))) => members,

@@ -9,7 +9,7 @@ use crate::yaml::{Yaml, YamlMembers};
 const PLACEHOLDER: &str = "127.0.0.1:8080";
 
 /// A text with a server's variables replaced by their defaults.
-pub fn with_defaults(server: &DocumentValue, member: &str) -> String {
+pub(crate) fn with_defaults(server: &DocumentValue, member: &str) -> String {
     let mut text = server.text(member).unwrap_or_default().to_owned();
     for (name, variable) in server.get("variables").map_or(&[][..], DocumentValue::members) {
         text = text.replace(&format!("{{{name}}}"), variable.text("default").unwrap_or_default());
@@ -18,13 +18,18 @@ pub fn with_defaults(server: &DocumentValue, member: &str) -> String {
 }
 
 /// The path of a URL as a prefix: without a final slash, or empty.
-pub fn base_path(path: &str) -> String {
+pub(crate) fn base_path(path: &str) -> String {
     let path = path.trim_end_matches('/');
     if path.is_empty() || path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
 
 /// The id of the upstream at an address; without an address, of an upstream with the placeholder.
-pub fn upstream(conversion: &mut DocumentConversion, at: &DocumentValue, scheme: &str, authority: &str) -> String {
+pub(crate) fn upstream(
+    conversion: &mut DocumentConversion,
+    at: &DocumentValue,
+    scheme: &str,
+    authority: &str,
+) -> String {
     let (scheme, node) = address(scheme, authority).unwrap_or_else(|| {
         conversion.lost(at, format!("no address of a server: write that of the API in place of {PLACEHOLDER}"));
         ("http", PLACEHOLDER.to_owned())

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// A value of a document.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Yaml {
+pub(crate) enum Yaml {
     Null,
     Text(String),
     Integer(i64),
@@ -15,27 +15,27 @@ pub enum Yaml {
 }
 
 /// The members of a map, in order.
-pub type YamlMembers = Vec<(String, Yaml)>;
+pub(crate) type YamlMembers = Vec<(String, Yaml)>;
 
 /// The most characters in a line; longer lists and maps are written in blocks.
 const WIDTH: usize = 100;
 
 impl Yaml {
-    pub fn text(text: impl Into<String>) -> Yaml {
+    pub(crate) fn text(text: impl Into<String>) -> Yaml {
         Yaml::Text(text.into())
     }
 
-    pub fn texts<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Yaml {
+    pub(crate) fn texts<S: AsRef<str>>(texts: impl IntoIterator<Item = S>) -> Yaml {
         Yaml::List(texts.into_iter().map(|text| Yaml::text(text.as_ref())).collect())
     }
 
     /// A number; without decimals if it is whole.
-    pub fn number(value: f64) -> Yaml {
+    pub(crate) fn number(value: f64) -> Yaml {
         if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
     }
 
     /// A map with these members.
-    pub fn map<const N: usize>(members: [(&str, Yaml); N]) -> Yaml {
+    pub(crate) fn map<const N: usize>(members: [(&str, Yaml); N]) -> Yaml {
         Yaml::Map(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
@@ -80,7 +80,7 @@ impl Yaml {
     }
 
     /// Appends the value of a member whose `name:` is at the end of `out`, and ends the line.
-    pub fn write_member(&self, out: &mut String, indent: usize, name: &str) {
+    pub(crate) fn write_member(&self, out: &mut String, indent: usize, name: &str) {
         let is_block = !self.is_empty() && matches!(self, Yaml::List(_) | Yaml::Map(_));
         if !is_block || self.fits(indent + name.len() + 2) {
             let _ = writeln!(out, " {}", self.flow());
@@ -95,7 +95,7 @@ impl Yaml {
     }
 
     /// Appends an item of a list in a block.
-    pub fn write_item(&self, out: &mut String, indent: usize) {
+    pub(crate) fn write_item(&self, out: &mut String, indent: usize) {
         let blanks = " ".repeat(indent);
         match self {
             Yaml::Map(members) if !members.is_empty() && !self.fits(indent + 2) => {
@@ -110,7 +110,7 @@ impl Yaml {
     }
 }
 
-pub fn write_members(members: &[(String, Yaml)], out: &mut String, indent: usize) {
+pub(crate) fn write_members(members: &[(String, Yaml)], out: &mut String, indent: usize) {
     for (name, value) in members {
         let name = scalar(name);
         let _ = write!(out, "{}{name}:", " ".repeat(indent));

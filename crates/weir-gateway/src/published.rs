@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// so its cost must not depend on how often the configuration changes.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
-pub struct Published {
+pub(crate) struct Published {
     pub snapshot: Arc<Snapshot>,
     /// Has the same indices as [`Snapshot::routes`].
     pub slots: Arc<[RouteSlot]>,
@@ -33,7 +33,7 @@ pub struct Published {
 
 impl Published {
     /// Looks up only what differs from `before`.
-    pub fn new(
+    pub(crate) fn new(
         snapshot: Arc<Snapshot>,
         before: Option<&Published>,
         metrics: &Metrics,
@@ -64,12 +64,12 @@ impl Published {
     }
 
     /// The upstreams, each with the health of its endpoints.
-    pub fn upstreams(&self) -> impl Iterator<Item = (&Upstream, &[Arc<Health>])> {
+    pub(crate) fn upstreams(&self) -> impl Iterator<Item = (&Upstream, &[Arc<Health>])> {
         self.snapshot.upstreams.iter().map(|(number, upstream)| (&**upstream, &*self.health[number]))
     }
 
     /// Whether the active checks may differ from before.
-    pub fn has_other_checks(&self, before: &Published) -> bool {
+    pub(crate) fn has_other_checks(&self, before: &Published) -> bool {
         let (new, old) = (&self.snapshot.upstreams, &before.snapshot.upstreams);
         let is_checked = |upstreams: &Pieces<Arc<Upstream>>, number: usize| {
             upstreams.get(number).is_some_and(|upstream| upstream.endpoints.iter().any(|one| one.checks.is_some()))
@@ -94,13 +94,13 @@ fn slots(metrics: &Metrics, snapshot: &Snapshot) -> Arc<[RouteSlot]> {
 }
 
 /// Holds replaced snapshots until no worker uses them any more, so that no worker has to free them.
-pub struct RetiredSnapshotDropper {
+pub(crate) struct RetiredSnapshotDropper {
     inbox: Option<mpsc::Sender<Arc<Published>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl RetiredSnapshotDropper {
-    pub fn start(table: Arc<HealthTable>, metrics: Arc<Metrics>) -> std::io::Result<RetiredSnapshotDropper> {
+    pub(crate) fn start(table: Arc<HealthTable>, metrics: Arc<Metrics>) -> std::io::Result<RetiredSnapshotDropper> {
         let (inbox, retired) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("snapshots".into())
@@ -109,7 +109,7 @@ impl RetiredSnapshotDropper {
     }
 
     /// Takes over a snapshot that was replaced.
-    pub fn take(&self, published: Arc<Published>) {
+    pub(crate) fn take(&self, published: Arc<Published>) {
         // If the thread has panicked, the last worker frees the snapshot.
         let _ = self.inbox.as_ref().map(|inbox| inbox.send(published));
     }
@@ -149,19 +149,19 @@ fn free_retired_snapshots(retired: &mpsc::Receiver<Arc<Published>>, table: &Heal
 }
 
 /// The snapshot that is served now, for the threads that publish and that report.
-pub struct Latest(Mutex<Arc<Published>>);
+pub(crate) struct Latest(Mutex<Arc<Published>>);
 
 impl Latest {
-    pub fn new(published: Arc<Published>) -> Latest {
+    pub(crate) fn new(published: Arc<Published>) -> Latest {
         Latest(Mutex::new(published))
     }
 
-    pub fn get(&self) -> Arc<Published> {
+    pub(crate) fn get(&self) -> Arc<Published> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the previous one.
-    pub fn replace(&self, published: Arc<Published>) -> Arc<Published> {
+    pub(crate) fn replace(&self, published: Arc<Published>) -> Arc<Published> {
         std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), published)
     }
 }

@@ -69,7 +69,7 @@ impl Account {
 
 /// Why a request to subscribe or unsubscribe is refused, besides what the request itself shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestRefusal {
+pub(crate) enum RequestRefusal {
     /// Too many requests wait for verification.
     Unverified,
     /// Too many requests of its client wait for verification.
@@ -95,7 +95,7 @@ impl RequestRefusal {
     ];
 
     /// Its name in metrics.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             RequestRefusal::Unverified => "unverified",
             RequestRefusal::UnverifiedOfClient => "unverified_of_client",

@@ -6,7 +6,7 @@ use weir_client::CallError;
 
 /// The result of a delivery attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeliveryOutcome {
+pub(crate) enum DeliveryOutcome {
     /// 2xx (W3C WebSub §7).
     Delivered,
     /// 410: the subscription ends.

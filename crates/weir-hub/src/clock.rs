@@ -4,13 +4,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The system's time, except that it never decreases and never stands still: after the system's clock was set back, it advances at half
 /// the speed until the system's clock has caught up. Retries, pauses and limits go on meanwhile.
-pub struct HubClock {
+pub(crate) struct HubClock {
     now_us: u64,
     looked: Instant,
 }
 
 /// Milliseconds since 1970, by the system's clock.
-pub fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     unix_us() / 1_000
 }
 
@@ -20,17 +20,17 @@ fn unix_us() -> u64 {
 }
 
 impl HubClock {
-    pub fn new() -> HubClock {
+    pub(crate) fn new() -> HubClock {
         HubClock { now_us: unix_us(), looked: Instant::now() }
     }
 
     /// Milliseconds since 1970, when [`HubClock::look`] was called last.
-    pub fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         self.now_us / 1_000
     }
 
     /// Advances to the present.
-    pub fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         self.advance(unix_us(), Instant::now());
     }
 

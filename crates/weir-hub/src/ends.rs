@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 /// Why a subscription ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
+pub(crate) enum EndReason {
     Unsubscribed,
     LeaseEnded,
     /// Its callback answered 410.
@@ -16,7 +16,7 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    pub const ALL: [EndReason; 5] = [
+    pub(crate) const ALL: [EndReason; 5] = [
         EndReason::Unsubscribed,
         EndReason::LeaseEnded,
         EndReason::Gone,
@@ -25,7 +25,7 @@ impl EndReason {
     ];
 
     /// Its name in metrics.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             EndReason::Unsubscribed => "unsubscribed",
             EndReason::LeaseEnded => "lease_ended",

@@ -41,9 +41,9 @@ use crate::ends::{EndReason, SubscriptionEnds};
 use crate::record::StateRecord;
 use crate::settings::HubSettings;
 use callback_requests::OpenDenials;
-pub use callback_requests::{CallbackRequest, Denial, Verification};
+pub(crate) use callback_requests::{CallbackRequest, Denial, Verification};
 use dead_letters::DeadLetters;
-pub use deliveries::Delivery;
+pub(crate) use deliveries::Delivery;
 use fan_out::FanOuts;
 use hosts::CallbackHosts;
 use lanes::Standing;
@@ -78,7 +78,7 @@ enum Due {
     HostRequest(HostNumber),
 }
 
-pub struct Engine {
+pub(crate) struct Engine {
     settings: Arc<HubSettings>,
     topics: Topics,
     subscriptions: Subscriptions,
@@ -115,7 +115,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    pub fn new(settings: Arc<HubSettings>, seed: u64) -> Engine {
+    pub(crate) fn new(settings: Arc<HubSettings>, seed: u64) -> Engine {
         Engine {
             settings,
             topics: Topics::default(),
@@ -145,22 +145,22 @@ impl Engine {
     }
 
     /// Sets the first id to assign, so that engines that share a hub use different ids.
-    pub fn with_ids_from(self, first: u64) -> Engine {
+    pub(crate) fn with_ids_from(self, first: u64) -> Engine {
         Engine { next_id: first, ..self }
     }
 
     /// The number of the last event taken in.
-    pub fn processed(&self) -> u64 {
+    pub(crate) fn processed(&self) -> u64 {
         self.processed
     }
 
     /// The number of the last request taken in from a shared log of events.
-    pub fn requests_taken(&self) -> u64 {
+    pub(crate) fn requests_taken(&self) -> u64 {
         self.requests_taken
     }
 
     /// Takes in a committed event, for all subscriptions of its topic at this moment. They are queued by [`Engine::fan_out`].
-    pub fn committed(&mut self, seq: u64, topic: &str, bytes: u32, now_ms: u64) {
+    pub(crate) fn committed(&mut self, seq: u64, topic: &str, bytes: u32, now_ms: u64) {
         let topic = self.topics.take_in(seq, topic, bytes, now_ms);
         self.processed = seq;
         self.begin_fan_out(topic);
@@ -168,7 +168,7 @@ impl Engine {
 
     /// Fires timers that are due, and ends subscriptions whose leases have ended. If there are many, some are left, and
     /// [`Engine::next_due_ms`] is not later than `now_ms`.
-    pub fn look(&mut self, now_ms: u64) {
+    pub(crate) fn look(&mut self, now_ms: u64) {
         for _ in 0..DUE_AT_ONCE {
             if self.due.peek().is_none_or(|Reverse((at_ms, _))| *at_ms > now_ms) {
                 break;
@@ -199,7 +199,7 @@ impl Engine {
     }
 
     /// When [`Engine::look`] has to be called next, or pacing allows the next delivery.
-    pub fn next_due_ms(&mut self, now_ms: u64) -> Option<u64> {
+    pub(crate) fn next_due_ms(&mut self, now_ms: u64) -> Option<u64> {
         let due = self.due.peek().map(|Reverse((at_ms, _))| *at_ms);
         let may_send = self.hosts.has_ready() && self.in_flight < self.settings.delivery.in_flight;
         let paced = may_send.then(|| self.pacing.wait_until(self.settings.delivery.per_second, now_ms)).flatten();
@@ -207,40 +207,40 @@ impl Engine {
     }
 
     /// The records to write to the state log since the last call, in this order.
-    pub fn take_records(&mut self) -> Vec<StateRecord> {
+    pub(crate) fn take_records(&mut self) -> Vec<StateRecord> {
         std::mem::take(&mut self.records)
     }
 
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    pub fn subscription_count(&self) -> usize {
+    pub(crate) fn subscription_count(&self) -> usize {
         self.subscriptions.len()
     }
 
     /// The number of requests that wait for verification.
-    pub fn open_requests(&self) -> usize {
+    pub(crate) fn open_requests(&self) -> usize {
         self.requests.len()
     }
 
     /// Events of a topic after this one, oldest first.
-    pub fn events_after(&self, topic: &str, seq: u64, limit: usize) -> Vec<u64> {
+    pub(crate) fn events_after(&self, topic: &str, seq: u64, limit: usize) -> Vec<u64> {
         let Some(topic) = self.topics.find(topic) else { return Vec::new() };
         self.topics.get(topic).list_after(seq, limit)
     }
 
     /// The size of an event's content, in bytes; 0 if the event is not kept.
-    pub fn bytes_of(&self, seq: u64) -> u64 {
+    pub(crate) fn bytes_of(&self, seq: u64) -> u64 {
         self.topics.bytes_of(seq)
     }
 
-    pub fn newest_of(&self, topic: &str) -> Option<u64> {
+    pub(crate) fn newest_of(&self, topic: &str) -> Option<u64> {
         self.topics.get(self.topics.find(topic)?).newest()
     }
 
     /// The account since the first event.
-    pub fn account(&self) -> Account {
+    pub(crate) fn account(&self) -> Account {
         let pending = self.dead_letters.replay_count() as u64;
         let mut account = Account { audience: self.ended.total() - self.ended.replayed, tally: self.ended, pending };
         for (_, subscription) in self.subscriptions.iter() {

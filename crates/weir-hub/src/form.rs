@@ -216,7 +216,7 @@ pub fn known_topic(topic: &str, settings: &HubSettings) -> Result<Box<str>, Refu
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A callback with the parameters of a verification or denial appended; its own stay as they are (§5.2, §5.3).
-pub fn with_parameters(callback: &str, parameters: &[(&str, &str)]) -> String {
+pub(crate) fn with_parameters(callback: &str, parameters: &[(&str, &str)]) -> String {
     let mut url = callback.to_owned();
     let mut separator = if callback.contains('?') { '&' } else { '?' };
     for (name, value) in parameters {

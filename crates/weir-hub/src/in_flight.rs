@@ -6,7 +6,7 @@ use std::collections::HashMap;
 const MOST_BYTES: usize = 64 << 20;
 
 #[derive(Default)]
-pub struct EventsInFlight {
+pub(crate) struct EventsInFlight {
     /// By number: the deliveries, and the size of the content.
     events: HashMap<u64, (usize, usize)>,
     bytes: usize,
@@ -14,11 +14,11 @@ pub struct EventsInFlight {
 
 impl EventsInFlight {
     /// Whether another delivery may begin.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.bytes < MOST_BYTES
     }
 
-    pub fn begin(&mut self, seq: u64, bytes: usize) {
+    pub(crate) fn begin(&mut self, seq: u64, bytes: usize) {
         let (deliveries, _) = self.events.entry(seq).or_insert_with(|| {
             self.bytes += bytes;
             (0, bytes)
@@ -26,7 +26,7 @@ impl EventsInFlight {
         *deliveries += 1;
     }
 
-    pub fn end(&mut self, seq: u64) {
+    pub(crate) fn end(&mut self, seq: u64) {
         let Some((deliveries, bytes)) = self.events.get_mut(&seq) else { return };
         *deliveries -= 1;
         if *deliveries == 0 {

@@ -8,23 +8,23 @@ use weir_client::HttpClientSettings;
 use crate::settings::HubSettings;
 
 /// The current settings of a hub and of its HTTP client.
-pub struct LiveSettings {
+pub(crate) struct LiveSettings {
     pub settings: ArcSwap<HubSettings>,
     http: Mutex<HttpClientSettings>,
 }
 
 impl LiveSettings {
-    pub fn new(settings: Arc<HubSettings>, http: &HttpClientSettings) -> Arc<LiveSettings> {
+    pub(crate) fn new(settings: Arc<HubSettings>, http: &HttpClientSettings) -> Arc<LiveSettings> {
         Arc::new(LiveSettings { settings: ArcSwap::new(settings), http: Mutex::new(http.clone()) })
     }
 
-    pub fn set(&self, settings: Arc<HubSettings>, http: HttpClientSettings) {
+    pub(crate) fn set(&self, settings: Arc<HubSettings>, http: HttpClientSettings) {
         self.settings.store(settings);
         *self.http.lock().unwrap_or_else(PoisonError::into_inner) = http;
     }
 
     /// The node's settings for resolving names and trusting certificates.
-    pub fn http(&self) -> HttpClientSettings {
+    pub(crate) fn http(&self) -> HttpClientSettings {
         self.http.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

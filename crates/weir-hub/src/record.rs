@@ -27,7 +27,7 @@ pub struct Event {
 
 /// A subscription as it is stored.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SavedSubscription {
+pub(crate) struct SavedSubscription {
     pub id: u64,
     pub topic: Box<str>,
     pub callback: Box<str>,
@@ -47,7 +47,7 @@ pub struct SavedSubscription {
 
 /// The outcome of one event for one subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub(crate) struct Mark {
     pub subscription: u64,
     /// The event, which becomes the last one with an outcome.
     pub seq: u64,
@@ -57,7 +57,7 @@ pub struct Mark {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MarkOutcome {
+pub(crate) enum MarkOutcome {
     Delivered,
     /// Given up after the last attempt.
     Dead(AbandonedDelivery),
@@ -69,7 +69,7 @@ pub enum MarkOutcome {
 
 /// The circumstances in which an event was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AbandonedDelivery {
+pub(crate) struct AbandonedDelivery {
     /// The failure of the last attempt.
     pub failure: DeliveryFailure,
     pub attempts: u32,
@@ -78,14 +78,14 @@ pub struct AbandonedDelivery {
 
 /// A dead letter as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SavedDeadLetter {
+pub(crate) struct SavedDeadLetter {
     pub subscription: u64,
     pub seq: u64,
     pub given_up: AbandonedDelivery,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub enum StateRecord {
+pub(crate) enum StateRecord {
     /// Begins a snapshot, which replaces all records before it.
     SnapshotBegin,
     /// Ends a snapshot: from here on it is valid.
@@ -135,7 +135,7 @@ pub enum StateRecord {
 }
 
 /// A record of a log of events that several nodes share.
-pub enum LogEntry {
+pub(crate) enum LogEntry {
     Event(Arc<Event>),
     /// A request, with its number in the log.
     Request(u64, SubscriptionRequest),
@@ -184,21 +184,21 @@ impl Event {
 }
 
 /// Encodes a request for a shared log of events.
-pub fn encode_request(request: &SubscriptionRequest) -> Vec<u8> {
+pub(crate) fn encode_request(request: &SubscriptionRequest) -> Vec<u8> {
     let mut out = vec![REQUEST];
     put_request(&mut out, 0, request);
     out
 }
 
 /// Whether a record of a log of events is a request.
-pub fn is_request(record: &[u8]) -> bool {
+pub(crate) fn is_request(record: &[u8]) -> bool {
     matches!(record.first(), Some(&REQUEST | &REQUEST_WITHOUT_LIMITS))
 }
 
 impl LogEntry {
     /// # Errors
     /// The record is of a newer version.
-    pub fn decode(seq: u64, time_ms: u64, record: &[u8]) -> Result<LogEntry, UnknownRecord> {
+    pub(crate) fn decode(seq: u64, time_ms: u64, record: &[u8]) -> Result<LogEntry, UnknownRecord> {
         if !is_request(record) {
             return Ok(LogEntry::Event(Arc::new(Event::decode(seq, time_ms, record)?)));
         }
@@ -213,7 +213,7 @@ impl LogEntry {
 const PAYLOAD_BYTES: usize = 256 << 10;
 
 /// Encodes records as payloads of the journal, each with its records; a payload is written as a whole or not at all.
-pub fn encode(records: &[StateRecord]) -> impl Iterator<Item = (Vec<u8>, &[StateRecord])> {
+pub(crate) fn encode(records: &[StateRecord]) -> impl Iterator<Item = (Vec<u8>, &[StateRecord])> {
     let (mut payloads, mut out, mut begin) = (Vec::new(), Vec::new(), 0);
     for (index, record) in records.iter().enumerate() {
         put_record(&mut out, record);
@@ -227,7 +227,7 @@ pub fn encode(records: &[StateRecord]) -> impl Iterator<Item = (Vec<u8>, &[State
 
 /// # Errors
 /// One of the records is of a newer version.
-pub fn decode(payload: &[u8]) -> Result<Vec<StateRecord>, UnknownRecord> {
+pub(crate) fn decode(payload: &[u8]) -> Result<Vec<StateRecord>, UnknownRecord> {
     let mut from = RecordDecoder(payload);
     let mut records = Vec::new();
     while !from.0.is_empty() {
@@ -569,7 +569,7 @@ impl<'a> RecordDecoder<'a> {
 
 /// One payload of these records.
 #[cfg(test)]
-pub fn whole(records: &[StateRecord]) -> Vec<u8> {
+pub(crate) fn whole(records: &[StateRecord]) -> Vec<u8> {
     encode(records).flat_map(|(payload, _)| payload).collect()
 }
 

@@ -34,7 +34,7 @@ const ANSWER_CONTENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends the hub's requests.
 #[derive(Clone)]
-pub struct HubSender {
+pub(crate) struct HubSender {
     settings: Arc<HubSettings>,
     base: HttpClientSettings,
     /// Connects only to publicly routed addresses, except those that the configuration allows.
@@ -46,7 +46,7 @@ pub struct HubSender {
 
 impl HubSender {
     /// `base` has the node's settings for resolving names and trusting certificates.
-    pub fn new(settings: Arc<HubSettings>, base: &HttpClientSettings) -> HubSender {
+    pub(crate) fn new(settings: Arc<HubSettings>, base: &HttpClientSettings) -> HubSender {
         let allowed = settings.subscribe.callbacks.allow.clone();
         let addresses = AddressFilter { public_only: true, allowed, denied: Vec::new() };
         let callbacks = HttpClient::new(HttpClientSettings { addresses, ..base.clone() });
@@ -63,7 +63,7 @@ impl HubSender {
     }
 
     /// A sender with other settings. It keeps the open connections unless the settings concern them.
-    pub fn with(&self, settings: Arc<HubSettings>, base: &HttpClientSettings) -> HubSender {
+    pub(crate) fn with(&self, settings: Arc<HubSettings>, base: &HttpClientSettings) -> HubSender {
         let of_connections = |settings: &HubSettings| {
             let HubSettings { subscribe, delivery, .. } = settings;
             (subscribe.callbacks.allow.clone(), delivery.timeout, delivery.in_flight_per_host)
@@ -75,7 +75,7 @@ impl HubSender {
     }
 
     /// One attempt at a notification (§7).
-    pub async fn deliver(&self, delivery: &Delivery, event: &Event) -> DeliveryOutcome {
+    pub(crate) async fn deliver(&self, delivery: &Delivery, event: &Event) -> DeliveryOutcome {
         let Ok(to) = ServiceUrl::parse(&delivery.callback) else {
             return DeliveryOutcome::NoAnswer(NoAnswerReason::Unknown);
         };
@@ -113,7 +113,7 @@ impl HubSender {
     ///
     /// # Errors
     /// Why it is not confirmed.
-    pub async fn verify(&self, verification: &Verification) -> Result<(), VerificationFailure> {
+    pub(crate) async fn verify(&self, verification: &Verification) -> Result<(), VerificationFailure> {
         let mut random = [0; CHALLENGE_BYTES];
         rand::fill(&mut random).map_err(|_| NoAnswerReason::Unknown)?;
         let challenge = URL_SAFE_NO_PAD.encode(random);
@@ -143,7 +143,7 @@ impl HubSender {
     }
 
     /// Informs a subscriber that its subscription was ended (§5.2). The answer is ignored.
-    pub async fn deny(&self, denial: &Denial) {
+    pub(crate) async fn deny(&self, denial: &Denial) {
         let parameters = [("hub.mode", "denied"), ("hub.topic", &*denial.topic), ("hub.reason", &*denial.reason)];
         let url = with_parameters(&denial.callback, &parameters);
         let _ = self.get(&self.callbacks, &url, &self.how).await;
@@ -153,7 +153,7 @@ impl HubSender {
     ///
     /// # Errors
     /// The configuration does not allow to fetch from this origin, or the fetch failed.
-    pub async fn fetch(&self, topic: &str) -> Result<(Box<str>, Bytes), Refusal> {
+    pub(crate) async fn fetch(&self, topic: &str) -> Result<(Box<str>, Bytes), Refusal> {
         let origin = origin_of(topic).unwrap_or_default();
         if !self.settings.publish.fetch.iter().any(|allowed| **allowed == *origin) {
             let reason = "this hub does not fetch content from this origin: send the content in the request";

@@ -43,7 +43,7 @@ pub fn sign(method: SignatureMethod, secret: &[u8], content: &[u8]) -> String {
 
 /// The value of `webhook-signature` (Standard Webhooks 1.0): `v1,` and the HMAC-SHA-256 of `id.timestamp.content` in base64. A
 /// secret that begins with `whsec_` is base64 after that; any other is taken as it is.
-pub fn sign_standard(secret: &[u8], id: &str, timestamp_s: u64, content: &[u8]) -> String {
+pub(crate) fn sign_standard(secret: &[u8], id: &str, timestamp_s: u64, content: &[u8]) -> String {
     let encoded = secret.strip_prefix(b"whsec_").and_then(|encoded| STANDARD.decode(encoded).ok());
     let key = hmac::Key::new(hmac::HMAC_SHA256, encoded.as_deref().unwrap_or(secret));
     let mut context = hmac::Context::with_key(&key);

@@ -40,19 +40,19 @@ const READ_AHEAD_BYTES: usize = 256 << 10;
 const MAX_READERS: usize = 16;
 
 /// The log of events. Any thread may read and append.
-pub struct EventLog {
+pub(crate) struct EventLog {
     pub journal: Journal,
     /// Appends events elsewhere, if the journal is a copy. Each record of a copy begins with the time of the original.
     pub origin: Option<EventOrigin>,
 }
 
 /// Appends an event to the log that the journal is a copy of.
-pub type EventOrigin = Box<dyn Fn(Vec<u8>, OnCommit) -> Result<(), AppendError> + Send + std::marker::Sync>;
+pub(crate) type EventOrigin = Box<dyn Fn(Vec<u8>, OnCommit) -> Result<(), AppendError> + Send + std::marker::Sync>;
 
 impl EventLog {
     /// # Errors
     /// The event is refused.
-    pub fn append(&self, record: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+    pub(crate) fn append(&self, record: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
         match &self.origin {
             Some(origin) => origin(record, on_commit),
             None => self.journal.append(record, on_commit),
@@ -61,7 +61,7 @@ impl EventLog {
 
     /// The options of the journal. The engine does the retention; the limit of the journal applies only if space is not freed fast
     /// enough.
-    pub fn options(settings: &HubSettings, is_copy: bool) -> Options {
+    pub(crate) fn options(settings: &HubSettings, is_copy: bool) -> Options {
         Options {
             segment_bytes: EVENT_SEGMENT_BYTES,
             max_bytes: settings.retention.bytes.saturating_mul(2) + 4 * EVENT_SEGMENT_BYTES,
@@ -73,12 +73,12 @@ impl EventLog {
     }
 
     /// Applies other settings from now on.
-    pub fn reconfigure(&self, settings: &HubSettings) {
+    pub(crate) fn reconfigure(&self, settings: &HubSettings) {
         self.journal.set_options(EventLog::options(settings, self.origin.is_some()));
     }
 
     /// The record of a copy: the original's time, and the original record.
-    pub fn copied(time_ms: u64, record: &[u8]) -> Vec<u8> {
+    pub(crate) fn copied(time_ms: u64, record: &[u8]) -> Vec<u8> {
         [&time_ms.to_le_bytes(), record].concat()
     }
 
@@ -99,7 +99,7 @@ impl EventLog {
 
 /// One of several shares of the subscriptions, each with an engine of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubscriptionShare {
+pub(crate) struct SubscriptionShare {
     pub index: u32,
     pub count: u32,
 }
@@ -110,19 +110,19 @@ impl SubscriptionShare {
     const NUMBERS: u64 = 1 << 40;
 
     /// Whether the request belongs to this share. A subscription is identified by its topic and callback (W3C WebSub §5.1).
-    pub fn has(&self, request: &SubscriptionRequest) -> bool {
+    pub(crate) fn has(&self, request: &SubscriptionRequest) -> bool {
         let key = format!("{} {}", request.topic, request.callback);
         partition_of(key.as_bytes(), self.count as usize) == self.index as usize
     }
 
-    pub fn first_number(&self) -> u64 {
+    pub(crate) fn first_number(&self) -> u64 {
         u64::from(self.index) * SubscriptionShare::NUMBERS + 1
     }
 }
 
 /// The log of the state: changes of subscriptions and outcomes, in order. Each hub, or share of a hub, is the only writer of its
 /// log.
-pub trait StateLog: Send {
+pub(crate) trait StateLog: Send {
     /// Appends a record; `on_commit` is called when it is valid. With `survives_power_loss` it is on
     /// the disk by then.
     ///
@@ -144,7 +144,7 @@ pub trait StateLog: Send {
 
 /// The size of a state log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StateLogSize {
+pub(crate) struct StateLogSize {
     /// The number of its last record.
     pub last: u64,
     pub bytes: u64,
@@ -191,7 +191,7 @@ pub struct HubRecovery {
     pub damaged: usize,
 }
 
-pub struct HubStore {
+pub(crate) struct HubStore {
     pub events: Arc<EventLog>,
     pub state: Box<dyn StateLog>,
     /// Reads events as they are committed.
@@ -232,7 +232,7 @@ impl HubStore {
     ///
     /// # Errors
     /// The files cannot be used, or are of a newer version.
-    pub fn open(
+    pub(crate) fn open(
         directory: &Path,
         lock: File,
         settings: &Arc<HubSettings>,
@@ -277,7 +277,7 @@ impl HubStore {
     ///
     /// # Errors
     /// The copy cannot be read, or contains a record of a newer version.
-    pub fn over_copy(
+    pub(crate) fn over_copy(
         events: Arc<EventLog>,
         state: Box<dyn StateLog>,
         engine: &mut Engine,
@@ -297,7 +297,7 @@ impl HubStore {
     ///
     /// # Errors
     /// The snapshot could not be written; the records before it stay valid.
-    pub fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
+    pub(crate) fn write_snapshot(&mut self, engine: &Engine) -> io::Result<()> {
         let before = self.state.size();
         let failed = |error: AppendError| io::Error::other(error.to_string());
         let wait = |written: mpsc::Receiver<Result<u64, AppendError>>| {
@@ -326,7 +326,7 @@ impl HubStore {
     }
 
     /// Whether the state log has grown so much that a snapshot should replace it.
-    pub fn wants_snapshot(&self) -> bool {
+    pub(crate) fn wants_snapshot(&self) -> bool {
         self.state.size().bytes > 2 * self.snapshot_bytes + self.least_growth_bytes
     }
 
@@ -334,7 +334,7 @@ impl HubStore {
     ///
     /// # Errors
     /// Reading failed; it may succeed later.
-    pub fn next_committed(&mut self) -> io::Result<Option<LogEntry>> {
+    pub(crate) fn next_committed(&mut self) -> io::Result<Option<LogEntry>> {
         if let Some(request) = self.early.pop_front() {
             return Ok(Some(request));
         }
@@ -362,7 +362,7 @@ impl HubStore {
     ///
     /// # Errors
     /// Reading failed; it may succeed later.
-    pub fn event(&mut self, seq: u64) -> io::Result<Option<Arc<Event>>> {
+    pub(crate) fn event(&mut self, seq: u64) -> io::Result<Option<Arc<Event>>> {
         match self.cache.get(seq) {
             Some(event) => Ok(Some(event)),
             None => self.cache.load(&self.events, seq),
@@ -375,7 +375,7 @@ fn storage(directory: &Path) -> io::Result<Arc<dyn Storage>> {
 }
 
 /// Restores an engine from the records of a state log.
-pub struct StateRestore {
+pub(crate) struct StateRestore {
     new: Box<dyn Fn() -> Engine + Send>,
     engine: Engine,
     /// The engine of a snapshot that has begun, until its end is read.
@@ -383,13 +383,13 @@ pub struct StateRestore {
 }
 
 impl StateRestore {
-    pub fn new(new: impl Fn() -> Engine + Send + 'static) -> StateRestore {
+    pub(crate) fn new(new: impl Fn() -> Engine + Send + 'static) -> StateRestore {
         StateRestore { engine: new(), new: Box::new(new), unfinished: None }
     }
 
     /// # Errors
     /// The payload was written by a newer version.
-    pub fn take(&mut self, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn take(&mut self, payload: &[u8]) -> io::Result<()> {
         for record in record::decode(payload).map_err(unreadable)? {
             match record {
                 StateRecord::SnapshotBegin => self.unfinished = Some((self.new)()),
@@ -406,12 +406,12 @@ impl StateRestore {
     }
 
     /// Discards a snapshot that has begun: its end will not come.
-    pub fn forget_unfinished(&mut self) {
+    pub(crate) fn forget_unfinished(&mut self) {
         self.unfinished = None;
     }
 
     /// Returns the engine. A snapshot without an end is discarded.
-    pub fn end(self) -> Engine {
+    pub(crate) fn end(self) -> Engine {
         self.engine
     }
 }

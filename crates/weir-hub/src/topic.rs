@@ -1,7 +1,7 @@
 //! Topics: URLs that events are published under.
 
 /// The longest accepted topic or callback, in bytes.
-pub const MAX_URL_BYTES: usize = 2_048;
+pub(crate) const MAX_URL_BYTES: usize = 2_048;
 
 /// One topic, or with `*` at its end all topics with this prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn is_http_url(text: &str) -> bool {
 
 /// Whether the path of a URL has a segment `.` or `..` (RFC 3986 §5.2.4). As servers differ, an encoded slash separates segments, too, so
 /// does a backslash, and what follows a `;` is not part of a segment.
-pub fn has_dot_segments(url: &str) -> bool {
+pub(crate) fn has_dot_segments(url: &str) -> bool {
     let path = url.find("://").and_then(|at| url[at + 3..].split(['?', '#']).next()).unwrap_or(url);
     let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
     let names =
@@ -85,7 +85,7 @@ pub fn has_dot_segments(url: &str) -> bool {
 }
 
 /// Decodes what need not be encoded (W3C WebSub §5.1, RFC 3986 §2.3): `%7E` and `~` name the same topic.
-pub fn normalized(url: &str) -> String {
+pub(crate) fn normalized(url: &str) -> String {
     let mut out = String::with_capacity(url.len());
     let mut rest = url;
     while let Some(at) = rest.find('%') {

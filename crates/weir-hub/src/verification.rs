@@ -12,7 +12,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a callback did not confirm a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VerificationFailure {
+pub(crate) enum VerificationFailure {
     /// The callback was not reached, or its response has another status than 2xx.
     Failed(DeliveryFailure),
     /// The content of the response is not the challenge.

@@ -3,17 +3,17 @@
 use crate::Seq;
 
 /// Length of the header before the payload.
-pub const HEADER_BYTES: usize = 24;
+pub(crate) const HEADER_BYTES: usize = 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     pub seq: Seq,
     pub time_ms: u64,
     pub payload: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decoded<'a> {
+pub(crate) enum Decoded<'a> {
     /// A valid frame, and its length in bytes.
     Whole(Frame<'a>, usize),
     /// The bytes end within the frame. It has at least this many bytes in total.
@@ -23,7 +23,7 @@ pub enum Decoded<'a> {
 }
 
 /// Appends a frame of the journal `id` to `out`. The payload must not be longer than `u32::MAX` bytes.
-pub fn encode(out: &mut Vec<u8>, id: u64, seq: Seq, time_ms: u64, payload: &[u8]) {
+pub(crate) fn encode(out: &mut Vec<u8>, id: u64, seq: Seq, time_ms: u64, payload: &[u8]) {
     let start = out.len();
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     out.extend_from_slice(&[0; 4]);
@@ -45,7 +45,7 @@ fn checksum(id: u64, length: u32, rest: &[u8]) -> u32 {
 }
 
 /// Decodes the frame of journal `id` at the start of `bytes`. A length above `max_payload` counts as damage.
-pub fn decode(bytes: &[u8], id: u64, max_payload: u32) -> Decoded<'_> {
+pub(crate) fn decode(bytes: &[u8], id: u64, max_payload: u32) -> Decoded<'_> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Decoded::Partial(HEADER_BYTES) };
     let length = u32::from_le_bytes(part(header, 0));
     // A block of zeros looks like an empty frame with sequence number 0, which no record has.
@@ -67,7 +67,7 @@ fn part<const N: usize>(header: &[u8; HEADER_BYTES], at: usize) -> [u8; N] {
 }
 
 /// The offset, 1 or higher, of the next valid frame that may follow record `after`.
-pub fn resync(bytes: &[u8], id: u64, max_payload: u32, after: Seq) -> Option<usize> {
+pub(crate) fn resync(bytes: &[u8], id: u64, max_payload: u32, after: Seq) -> Option<usize> {
     // No more frames fit in between. Without this bound random bytes would often look like headers of long frames, each of which
     // costs a checksum.
     let newest = after.saturating_add((bytes.len() / HEADER_BYTES) as u64 + 1);

@@ -92,7 +92,7 @@ pub struct Status {
 }
 
 /// State shared by the writer and the readers.
-pub struct JournalShared {
+pub(crate) struct JournalShared {
     pub storage: Arc<dyn Storage>,
     pub id: u64,
     pub max_record_bytes: u32,
@@ -106,12 +106,12 @@ pub struct JournalShared {
 }
 
 impl JournalShared {
-    pub fn segments(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
+    pub(crate) fn segments(&self) -> MutexGuard<'_, VecDeque<Arc<Segment>>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The removals since the last call.
-    pub fn take_removals(&self) -> Vec<Removal> {
+    pub(crate) fn take_removals(&self) -> Vec<Removal> {
         mem::take(&mut *self.removals.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -119,7 +119,7 @@ impl JournalShared {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    pub fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let segments = self.segments();
         let committed = self.committed.load(Ordering::Acquire);
         Status {
@@ -134,7 +134,7 @@ impl JournalShared {
 }
 
 /// Appends to the newest segment, begins new segments, and removes old ones.
-pub struct Log {
+pub(crate) struct Log {
     shared: Arc<JournalShared>,
     options: Options,
     current: Option<OpenSegment>,
@@ -153,7 +153,7 @@ struct OpenSegment {
 impl Log {
     /// # Errors
     /// The directory, or a segment in it, cannot be read.
-    pub fn open(storage: Arc<dyn Storage>, options: Options) -> io::Result<(Log, Recovery)> {
+    pub(crate) fn open(storage: Arc<dyn Storage>, options: Options) -> io::Result<(Log, Recovery)> {
         let recovered = recovery::recover(&*storage, &options)?;
         let shared = JournalShared {
             storage,
@@ -175,13 +175,13 @@ impl Log {
         Ok((log, recovered.recovery))
     }
 
-    pub fn shared(&self) -> &Arc<JournalShared> {
+    pub(crate) fn shared(&self) -> &Arc<JournalShared> {
         &self.shared
     }
 
     /// Applies other limits and another durability from now on; [`Options::min_next_seq`] and the limits of one record and of
     /// queued bytes stay.
-    pub fn set_options(&mut self, options: Options) {
+    pub(crate) fn set_options(&mut self, options: Options) {
         self.options = Options {
             max_record_bytes: self.options.max_record_bytes,
             max_pending_bytes: self.options.max_pending_bytes,
@@ -191,7 +191,7 @@ impl Log {
     }
 
     /// Appends all of the records or none, with one write, and with [`Sync::Always`] one sync. Returns the number of the first.
-    pub fn append(&mut self, payloads: &[impl AsRef<[u8]>], now_ms: u64) -> Result<Seq, AppendError> {
+    pub(crate) fn append(&mut self, payloads: &[impl AsRef<[u8]>], now_ms: u64) -> Result<Seq, AppendError> {
         let result = self.try_append(payloads, now_ms);
         match &result {
             Ok(_) => self.shared.set_error(None),
@@ -321,12 +321,12 @@ impl Log {
     }
 
     /// Whether written records have not been synced.
-    pub fn is_dirty(&self) -> bool {
+    pub(crate) fn is_dirty(&self) -> bool {
         self.is_dirty
     }
 
     /// Syncs written records to the disk.
-    pub fn sync(&mut self) -> io::Result<()> {
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
         if !self.is_dirty || self.options.sync == Sync::Never {
             return Ok(());
         }
@@ -345,12 +345,12 @@ impl Log {
     }
 
     /// Removes the segments whose records are all released, up to and including `seq`, and those without a record before them.
-    pub fn release(&mut self, seq: Seq) -> io::Result<()> {
+    pub(crate) fn release(&mut self, seq: Seq) -> io::Result<()> {
         self.remove_while(|segment| segment.last_seq() <= seq, None)
     }
 
     /// Removes the segments without a record younger than `oldest_ms`, in ms since 1970.
-    pub fn expire(&mut self, oldest_ms: u64) -> io::Result<()> {
+    pub(crate) fn expire(&mut self, oldest_ms: u64) -> io::Result<()> {
         let is_old = |segment: &Segment| segment.newest_ms.load(Ordering::Relaxed) < oldest_ms;
         self.remove_while(is_old, Some(RemovalReason::Expired))
     }

@@ -46,7 +46,7 @@ impl Recovery {
 }
 
 /// The recovered segments of a journal.
-pub struct RecoveredSegments {
+pub(crate) struct RecoveredSegments {
     pub id: u64,
     /// The lowest number for the next record.
     pub next_seq: Seq,
@@ -55,7 +55,7 @@ pub struct RecoveredSegments {
 }
 
 /// Reads every segment. Damage is repaired or skipped; the error is a directory or file that cannot be read.
-pub fn recover(storage: &dyn Storage, options: &Options) -> io::Result<RecoveredSegments> {
+pub(crate) fn recover(storage: &dyn Storage, options: &Options) -> io::Result<RecoveredSegments> {
     let mut names: Vec<_> = storage.list()?.into_iter().filter_map(|name| Some((parse_name(&name)?, name))).collect();
     names.sort();
     let mut found = Vec::new();
@@ -219,7 +219,7 @@ impl Recoverer<'_> {
 }
 
 /// Creates the segment after all others.
-pub fn begin(storage: &dyn Storage, header: Header) -> io::Result<(Segment, Arc<dyn File>)> {
+pub(crate) fn begin(storage: &dyn Storage, header: Header) -> io::Result<(Segment, Arc<dyn File>)> {
     let name = name(header.first_seq);
     let file = match storage.create(&name) {
         // Left by an earlier attempt that could not remove it.

@@ -11,11 +11,11 @@ use crate::storage::File;
 const MAGIC: [u8; 8] = *b"WEIRJRNL";
 const VERSION: u32 = 1;
 const SUFFIX: &str = ".segment";
-pub const HEADER_BYTES: u64 = 40;
+pub(crate) const HEADER_BYTES: u64 = 40;
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     /// The journal's id, a random number.
     pub id: u64,
     /// The number of the first record the segment may contain.
@@ -27,14 +27,14 @@ pub struct Header {
 
 /// Why the first bytes of a file are not a header.
 #[derive(Debug, PartialEq, Eq)]
-pub enum HeaderError {
+pub(crate) enum HeaderError {
     Broken,
     /// A valid header of a format version that this program does not support.
     Version(u32),
 }
 
 impl Header {
-    pub fn encode(self) -> [u8; HEADER_BYTES as usize] {
+    pub(crate) fn encode(self) -> [u8; HEADER_BYTES as usize] {
         let mut bytes = [0; HEADER_BYTES as usize];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -46,7 +46,7 @@ impl Header {
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
         let bytes: &[u8; HEADER_BYTES as usize] = bytes.first_chunk().ok_or(HeaderError::Broken)?;
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let (version, crc) = (number(8) as u32, (number(8) >> 32) as u32);
@@ -67,12 +67,12 @@ fn header_checksum(bytes: &[u8; HEADER_BYTES as usize]) -> u32 {
     hasher.finalize()
 }
 
-pub fn name(first_seq: Seq) -> String {
+pub(crate) fn name(first_seq: Seq) -> String {
     format!("{first_seq:020}{SUFFIX}")
 }
 
 /// The first record of the segment with this file name; `None` for other files.
-pub fn parse_name(name: &str) -> Option<Seq> {
+pub(crate) fn parse_name(name: &str) -> Option<Seq> {
     let digits = name.strip_suffix(SUFFIX)?;
     let is_number = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().ok()).flatten().filter(|seq| *seq > 0)
@@ -80,7 +80,7 @@ pub fn parse_name(name: &str) -> Option<Seq> {
 
 /// A segment, shared by the writer and the readers.
 #[derive(Debug)]
-pub struct Segment {
+pub(crate) struct Segment {
     pub name: String,
     pub header: Header,
     /// The end of the committed frames in bytes; readers stop there.
@@ -93,7 +93,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    pub fn new(name: String, header: Header) -> Segment {
+    pub(crate) fn new(name: String, header: Header) -> Segment {
         Segment {
             name,
             header,
@@ -105,19 +105,19 @@ impl Segment {
     }
 
     /// Publishes frames up to `bytes` to readers. Called by the writer only.
-    pub fn commit(&self, bytes: u64, last_seq: Seq, records: u64, newest_ms: u64) {
+    pub(crate) fn commit(&self, bytes: u64, last_seq: Seq, records: u64, newest_ms: u64) {
         self.last_seq.store(last_seq, Ordering::Relaxed);
         self.records.fetch_add(records, Ordering::Relaxed);
         self.newest_ms.fetch_max(newest_ms, Ordering::Relaxed);
         self.committed_bytes.store(bytes, Ordering::Release);
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.committed_bytes.load(Ordering::Acquire)
     }
 
     /// The last record, or `first_seq - 1` if there is none.
-    pub fn last_seq(&self) -> Seq {
+    pub(crate) fn last_seq(&self) -> Seq {
         match self.last_seq.load(Ordering::Relaxed) {
             0 => self.header.first_seq - 1,
             last => last,
@@ -126,7 +126,7 @@ impl Segment {
 }
 
 /// Reads the frames of a segment in order.
-pub struct Frames {
+pub(crate) struct Frames {
     file: Arc<dyn File>,
     id: u64,
     max_payload: u32,
@@ -142,7 +142,7 @@ pub struct Frames {
 
 /// The result of [`Frames::peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeekedFrame {
+pub(crate) enum PeekedFrame {
     /// A valid frame with this number. A gap before it is damage that was skipped.
     Frame(Seq),
     /// No further valid frame before the limit, but this many bytes that are not a frame.
@@ -151,7 +151,7 @@ pub enum PeekedFrame {
 
 impl Frames {
     /// Starts at the first frame. `chunk_bytes` are read at a time.
-    pub fn new(file: Arc<dyn File>, header: Header, max_payload: u32, chunk_bytes: usize) -> Frames {
+    pub(crate) fn new(file: Arc<dyn File>, header: Header, max_payload: u32, chunk_bytes: usize) -> Frames {
         Frames {
             file,
             id: header.id,
@@ -165,12 +165,12 @@ impl Frames {
     }
 
     /// Offset of the next frame in the file.
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.offset + self.at as u64
     }
 
     /// Finds the next frame before `limit` whose number is greater than `after`.
-    pub fn peek(&mut self, limit: u64, after: Seq) -> io::Result<PeekedFrame> {
+    pub(crate) fn peek(&mut self, limit: u64, after: Seq) -> io::Result<PeekedFrame> {
         loop {
             match frame::decode(&self.buffer[self.at..], self.id, self.max_payload) {
                 Decoded::Whole(frame, _) if frame.seq > after.max(self.last) => {
@@ -191,7 +191,7 @@ impl Frames {
     }
 
     /// The frame found by [`Frames::peek`].
-    pub fn take(&mut self) -> Frame<'_> {
+    pub(crate) fn take(&mut self) -> Frame<'_> {
         let begin = self.at;
         match frame::decode(&self.buffer[begin..], self.id, self.max_payload) {
             Decoded::Whole(frame, total) => {

@@ -13,6 +13,6 @@ static TO_UNIX_NS: LazyLock<u64> = LazyLock::new(|| {
 });
 
 /// Time since 1970: the system's time at the first call, plus the monotonic time since then.
-pub fn now() -> Duration {
+pub(crate) fn now() -> Duration {
     Duration::from_nanos(monotonic_ns().wrapping_add(*TO_UNIX_NS))
 }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_plugin::proto::address::client_network;
 
 /// Gives turns to the requests of all clients.
-pub struct FairTurns {
+pub(crate) struct FairTurns {
     free: Arc<Semaphore>,
     /// The number of turns at a time.
     places: usize,
@@ -35,7 +35,7 @@ struct ClientTurns {
 
 impl FairTurns {
     /// One client may have a quarter of the `most` requests that have a turn or wait for one.
-    pub fn new(places: usize, most: usize) -> FairTurns {
+    pub(crate) fn new(places: usize, most: usize) -> FairTurns {
         FairTurns {
             free: Arc::new(Semaphore::new(places)),
             places,
@@ -50,7 +50,7 @@ impl FairTurns {
     }
 
     /// Waits for a turn; `None` if too many wait.
-    pub async fn take(self: &Arc<Self>, client: IpAddr) -> Option<FairTurn> {
+    pub(crate) async fn take(self: &Arc<Self>, client: IpAddr) -> Option<FairTurn> {
         let (own, waiting) = self.enter(client)?;
         // Neither semaphore is ever closed.
         let own = own.acquire_owned().await.ok()?;
@@ -74,7 +74,7 @@ impl FairTurns {
 }
 
 /// A turn, until it is dropped.
-pub struct FairTurn {
+pub(crate) struct FairTurn {
     _free: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
     _request: TurnRequest,

@@ -16,7 +16,7 @@ use weir_records::Record;
 use crate::log::capture::Capture;
 
 /// An exchange with this request head, as after routing. Lines end in ` ` here.
-pub fn exchange(head: &str) -> Exchange {
+pub(crate) fn exchange(head: &str) -> Exchange {
     let mut exchange = Exchange::default();
     let head = head.trim_end().replace('\n', "\r\n") + "\r\n\r\n";
     parse_request(head.as_bytes(), &Limits::default(), &mut exchange.request).expect("valid").expect("complete");
@@ -26,12 +26,12 @@ pub fn exchange(head: &str) -> Exchange {
 }
 
 /// A log record with these members as its JSON object.
-pub fn captured(sequence: u64, members: Value) -> Record {
+pub(crate) fn captured(sequence: u64, members: Value) -> Record {
     captured_at(0, sequence, members, &[])
 }
 
 /// The same for an exchange that ended at `end_ms` since 1970; `hidden` are the templates that only the destination uses.
-pub fn captured_at(end_ms: u64, sequence: u64, members: Value, hidden: &[&[u8]]) -> Record {
+pub(crate) fn captured_at(end_ms: u64, sequence: u64, members: Value, hidden: &[&[u8]]) -> Record {
     let hidden = hidden.iter().map(|text| Template::compile(&String::from_utf8_lossy(text))).collect();
     let capture =
         Capture::compile(members.as_object(), None, &mut Build::default()).expect("valid").with_hidden(hidden);
@@ -42,18 +42,18 @@ pub fn captured_at(end_ms: u64, sequence: u64, members: Value, hidden: &[&[u8]])
 }
 
 /// A GET of this target from `h.example`.
-pub fn get(target: &str) -> Exchange {
+pub(crate) fn get(target: &str) -> Exchange {
     exchange(&format!("GET {target} HTTP/1.1\nHost: h.example"))
 }
 
 /// A plugin built from its options as JSON.
-pub fn build<D: Definition>(options: Value) -> Arc<dyn Plugin> {
+pub(crate) fn build<D: Definition>(options: Value) -> Arc<dyn Plugin> {
     try_build::<D>(options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The error that these options cause.
 #[track_caller]
-pub fn refused<D: Definition>(options: Value) -> String {
+pub(crate) fn refused<D: Definition>(options: Value) -> String {
     match try_build::<D>(options) {
         Ok(_) => panic!("these options should have been refused"),
         Err(error) => error.to_string(),
@@ -61,13 +61,13 @@ pub fn refused<D: Definition>(options: Value) -> String {
 }
 
 /// The same, for options that name upstreams, which get the numbers 0, 1 and so on.
-pub fn build_with_upstreams<D: Definition>(options: Value) -> Arc<dyn Plugin> {
+pub(crate) fn build_with_upstreams<D: Definition>(options: Value) -> Arc<dyn Plugin> {
     let mut build = Build::default().with_upstreams(upstreams(&options));
     (Entry::of::<D>().build)(&options, &mut build).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Numbers for the upstreams that the options name, as the compiler of a document assigns them.
-pub fn upstreams(options: &Value) -> Vec<(Box<str>, u32)> {
+pub(crate) fn upstreams(options: &Value) -> Vec<(Box<str>, u32)> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut places = Vec::new();
     for (rule, options) in list(&options["rules"]).iter().enumerate() {
@@ -88,12 +88,15 @@ fn try_build<D: Definition>(options: Value) -> Result<Arc<dyn Plugin>, ConfigErr
 }
 
 /// Builds a plugin with the context that all plugins of a document share.
-pub fn build_with<D: Definition>(options: Value, shared: &Rc<BuildContext>) -> Result<Arc<dyn Plugin>, ConfigError> {
+pub(crate) fn build_with<D: Definition>(
+    options: Value,
+    shared: &Rc<BuildContext>,
+) -> Result<Arc<dyn Plugin>, ConfigError> {
     (Entry::of::<D>().build)(&options, &mut Build::of("test".to_owned(), shared))
 }
 
 /// A context with consumers, each with one credential: user name, plugin, options.
-pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<BuildContext> {
+pub(crate) fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<BuildContext> {
     let mut shared = BuildContext::default();
     for (username, plugin, options) in consumers {
         let consumer = Consumer { username: (*username).into(), ..Consumer::default() };
@@ -104,7 +107,7 @@ pub fn with_consumers(consumers: &[(&str, &str, Value)]) -> Rc<BuildContext> {
 }
 
 /// Identifies the client as a consumer with these labels.
-pub fn identify(exchange: &mut Exchange, labels: &[(&str, &str)]) {
+pub(crate) fn identify(exchange: &mut Exchange, labels: &[(&str, &str)]) {
     let labels = labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
     let consumer = Arc::new(Consumer { username: "jack".into(), labels, ..Consumer::default() });
     let credential = Credential { consumer, id: Box::default(), options: Value::Null };
@@ -112,7 +115,7 @@ pub fn identify(exchange: &mut Exchange, labels: &[(&str, &str)]) {
 }
 
 /// Runs a plugin's request phase.
-pub fn on_request(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> Result<(), Stop> {
+pub(crate) fn on_request(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> Result<(), Stop> {
     let end = finished(step.on_request(exchange));
     let says_so = step.answers_in_place() != AnswersInPlace::Never;
     assert!(says_so || exchange.responder().is_none(), "the plugin says that it sets no responder");
@@ -120,7 +123,7 @@ pub fn on_request(step: &Arc<dyn Plugin>, exchange: &mut Exchange) -> Result<(),
 }
 
 /// Passes the whole content of a request to a plugin.
-pub fn on_request_body(step: &Arc<dyn Plugin>, exchange: &mut Exchange, content: &str) -> Result<(), Stop> {
+pub(crate) fn on_request_body(step: &Arc<dyn Plugin>, exchange: &mut Exchange, content: &str) -> Result<(), Stop> {
     let mut content = content.as_bytes().to_vec();
     finished(step.on_request_body(exchange, &mut content))
 }
@@ -139,18 +142,18 @@ fn waited<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// The options of an entry's example.
-pub fn example(entry: &Entry) -> Value {
+pub(crate) fn example(entry: &Entry) -> Value {
     let document: Value =
         serde_saphyr::from_str(entry.example).unwrap_or_else(|error| panic!("{}: {error}", entry.name));
     document.get(entry.name).unwrap_or_else(|| panic!("the example of {} names it", entry.name)).clone()
 }
 
 /// The value of a response field, as text.
-pub fn sent<'a>(exchange: &'a Exchange, name: &str) -> Option<&'a str> {
+pub(crate) fn sent<'a>(exchange: &'a Exchange, name: &str) -> Option<&'a str> {
     exchange.response.head.value(name.as_bytes()).map(|value| std::str::from_utf8(value).expect("test values are text"))
 }
 
 /// The body of an answer, as text.
-pub fn body(exchange: &Exchange) -> &str {
+pub(crate) fn body(exchange: &Exchange) -> &str {
     std::str::from_utf8(&exchange.body).expect("test bodies are text")
 }

@@ -7,7 +7,7 @@ use rustls::ClientConfig;
 use weir_net::tls::{self, TlsConnector, UpstreamTerms};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ServerTrust {
+pub(crate) enum ServerTrust {
     /// Certificates are verified against the system's CA certificates.
     System,
     Unverified,
@@ -30,7 +30,7 @@ fn config(trust: tls::Trust<'_>) -> Result<Arc<ClientConfig>, String> {
 
 impl ServerTrust {
     /// Loads the system's CA certificates here if they are needed, so that no worker has to.
-    pub fn of(verify: bool) -> ServerTrust {
+    pub(crate) fn of(verify: bool) -> ServerTrust {
         if verify {
             LazyLock::force(&SYSTEM);
             ServerTrust::System
@@ -40,7 +40,7 @@ impl ServerTrust {
     }
 
     /// The rustls configuration; an error if the system's CA certificates could not be loaded.
-    pub fn config(self) -> io::Result<Arc<ClientConfig>> {
+    pub(crate) fn config(self) -> io::Result<Arc<ClientConfig>> {
         let config = match self {
             ServerTrust::System => &*SYSTEM,
             ServerTrust::Unverified => &*UNVERIFIED,

@@ -127,7 +127,7 @@ pub struct Books {
 }
 
 /// The size of serialised books, in 64-bit words.
-pub const WORDS: usize = 64;
+pub(crate) const WORDS: usize = 64;
 
 impl Books {
     pub fn drop_from(&mut self, place: fn(&mut Books) -> &mut RecordTally, reason: DropReason, tally: RecordTally) {

@@ -19,7 +19,7 @@ const MAGIC: u64 = 0x5745_4952_4143_0001;
 const COPIES: usize = 8;
 const SLOTS: usize = COPIES + 2 * WORDS;
 /// The most threads that write records to one sink at a time.
-pub const MAX_SLOTS: usize = 512;
+pub(crate) const MAX_SLOTS: usize = 512;
 /// A slot fills a cache line, so that workers do not share one.
 const SLOT_WORDS: usize = 8;
 const LENGTH: usize = SLOTS + MAX_SLOTS * SLOT_WORDS;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The bytes of records that all sinks of a process hold in memory, and the limits, which writers read without a lock.
-pub struct RecordMemory {
+pub(crate) struct RecordMemory {
     in_use: AtomicU64,
     most: AtomicU64,
     most_of_sink: AtomicU64,
@@ -12,42 +12,42 @@ pub struct RecordMemory {
 
 impl RecordMemory {
     /// The limits are those of all sinks together, and of each sink.
-    pub fn new(most: u64, most_of_sink: u64) -> RecordMemory {
+    pub(crate) fn new(most: u64, most_of_sink: u64) -> RecordMemory {
         RecordMemory { in_use: AtomicU64::new(0), most: most.into(), most_of_sink: most_of_sink.into() }
     }
 
-    pub fn set_limits(&self, most: u64, most_of_sink: u64) {
+    pub(crate) fn set_limits(&self, most: u64, most_of_sink: u64) {
         self.most.store(most, Ordering::Relaxed);
         self.most_of_sink.store(most_of_sink, Ordering::Relaxed);
     }
 
-    pub fn in_use(&self) -> u64 {
+    pub(crate) fn in_use(&self) -> u64 {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    pub fn most(&self) -> u64 {
+    pub(crate) fn most(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }
 
-    pub fn most_of_sink(&self) -> u64 {
+    pub(crate) fn most_of_sink(&self) -> u64 {
         self.most_of_sink.load(Ordering::Relaxed)
     }
 }
 
 /// The bytes of records that a sink holds in memory, counted against its own limit and against that of all sinks. Its task and
 /// its writers share it.
-pub struct SinkMemory {
+pub(crate) struct SinkMemory {
     all: Arc<RecordMemory>,
     held: AtomicU64,
 }
 
 impl SinkMemory {
-    pub fn new(all: Arc<RecordMemory>) -> SinkMemory {
+    pub(crate) fn new(all: Arc<RecordMemory>) -> SinkMemory {
         SinkMemory { all, held: AtomicU64::new(0) }
     }
 
     /// Reserves memory for a record; `false` if a limit does not allow it.
-    pub fn take(&self, bytes: u64) -> bool {
+    pub(crate) fn take(&self, bytes: u64) -> bool {
         let has_room = add_up_to(&self.held, bytes, self.all.most_of_sink());
         if has_room && !add_up_to(&self.all.in_use, bytes, self.all.most()) {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
@@ -57,24 +57,24 @@ impl SinkMemory {
     }
 
     /// Counts a record beyond the limits.
-    pub fn take_anyway(&self, bytes: u64) {
+    pub(crate) fn take_anyway(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::Relaxed);
         self.all.in_use.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub fn give(&self, bytes: u64) {
+    pub(crate) fn give(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
         self.all.in_use.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether the limits allow so many more bytes.
-    pub fn has_room(&self, bytes: u64) -> bool {
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let fits = |used: u64, most: u64| used.saturating_add(bytes) <= most;
         fits(self.held.load(Ordering::Relaxed), self.all.most_of_sink()) && fits(self.all.in_use(), self.all.most())
     }
 
     /// Whether three quarters of a limit are used.
-    pub fn is_nearly_full(&self) -> bool {
+    pub(crate) fn is_nearly_full(&self) -> bool {
         self.held.load(Ordering::Relaxed) > self.all.most_of_sink() / 4 * 3
             || self.all.in_use() > self.all.most() / 4 * 3
     }

@@ -10,9 +10,9 @@ use crate::ring::Attachment;
 
 const VERSION: u8 = 1;
 /// The size, in bytes, up to which records are put into one parcel.
-pub const MAX_BYTES: u64 = 256 << 10;
+pub(crate) const MAX_BYTES: u64 = 256 << 10;
 
-pub fn encode(records: &[Record]) -> Vec<u8> {
+pub(crate) fn encode(records: &[Record]) -> Vec<u8> {
     let mut out = Vec::with_capacity(tally(records).bytes as usize + 32 * records.len() + 8);
     out.push(VERSION);
     out.extend_from_slice(&(records.len() as u32).to_le_bytes());
@@ -32,7 +32,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// `None` if the parcel is of another version. The journal's checksums detect damage before.
-pub fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
     let (mut rest, records) = header(bytes)?;
     let mut decoded = Vec::with_capacity((records as usize).min(1 << 16));
     for _ in 0..records {

@@ -68,13 +68,13 @@ fn hexadecimal(number: u64) -> [u8; 8] {
 }
 
 /// The tally of some records.
-pub fn tally<'a>(records: impl IntoIterator<Item = &'a Record>) -> RecordTally {
+pub(crate) fn tally<'a>(records: impl IntoIterator<Item = &'a Record>) -> RecordTally {
     records.into_iter().map(|record| RecordTally::one(record.bytes())).sum()
 }
 
 /// A queue in the order of sequence numbers.
 #[derive(Default)]
-pub struct RecordQueue {
+pub(crate) struct RecordQueue {
     records: VecDeque<Record>,
     bytes: u64,
     /// When the first record arrived, and when the last one did.
@@ -86,7 +86,7 @@ pub struct RecordQueue {
 
 /// When the next batch is due.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ready {
+pub(crate) enum Ready {
     Now,
     In(Duration),
     /// The queue is empty.
@@ -94,7 +94,7 @@ pub enum Ready {
 }
 
 impl RecordQueue {
-    pub fn push(&mut self, record: Record, now: Instant) {
+    pub(crate) fn push(&mut self, record: Record, now: Instant) {
         self.bytes += record.bytes();
         self.first.get_or_insert(now);
         self.last = Some(now);
@@ -102,7 +102,7 @@ impl RecordQueue {
     }
 
     /// Puts unsent records back, before those with higher numbers.
-    pub fn put_back(&mut self, records: Vec<Record>, now: Instant) {
+    pub(crate) fn put_back(&mut self, records: Vec<Record>, now: Instant) {
         let Some(first) = records.first().map(|record| record.sequence) else { return };
         self.bytes += tally(&records).bytes;
         let after = self.records.split_off(self.records.partition_point(|queued| queued.sequence < first));
@@ -113,19 +113,19 @@ impl RecordQueue {
         self.last.get_or_insert(now);
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    pub fn ready(&self, batching: &Batching, now: Instant) -> Ready {
+    pub(crate) fn ready(&self, batching: &Batching, now: Instant) -> Ready {
         let (Some(first), Some(last)) = (self.first, self.last) else { return Ready::Empty };
         if self.is_empty() {
             return Ready::Empty;
@@ -138,7 +138,7 @@ impl RecordQueue {
     }
 
     /// Takes as many records as a batch may have; at least one, if there is one.
-    pub fn batch(&mut self, max_records: usize, max_bytes: usize, now: Instant) -> Vec<Record> {
+    pub(crate) fn batch(&mut self, max_records: usize, max_bytes: usize, now: Instant) -> Vec<Record> {
         let mut bytes = 0;
         let fits = |record: &&Record| {
             bytes += record.bytes();

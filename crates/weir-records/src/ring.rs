@@ -20,7 +20,7 @@ use crate::account::RecordAccount;
 use crate::memory::SinkMemory;
 
 /// The capacity in bytes. Pages are touched only as they are used.
-pub const RING_BYTES: usize = 1 << 20;
+pub(crate) const RING_BYTES: usize = 1 << 20;
 /// The most bytes of content beside the ring that are not counted in the sink's memory.
 const ATTACHED_BYTES: u64 = 16 << 20;
 /// The size at first of the buffer for a record.
@@ -171,7 +171,7 @@ impl Drop for RingWriter {
 }
 
 /// The sink's end of a ring.
-pub struct RingReader {
+pub(crate) struct RingReader {
     ring: Consumer<u8>,
     attachments: Receiver<Vec<Attachment>>,
     further: Receiver<Consumer<u8>>,
@@ -183,7 +183,7 @@ pub struct RingReader {
 }
 
 /// A record taken out of a ring.
-pub struct RingTake {
+pub(crate) struct RingTake {
     pub payload: Vec<u8>,
     pub attachments: Vec<Attachment>,
     /// Records of this worker that were refused since the previous one.
@@ -193,7 +193,7 @@ pub struct RingTake {
 }
 
 impl RingTake {
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         (self.payload.len() + attached_bytes(&self.attachments)) as u64
     }
 }
@@ -203,7 +203,7 @@ fn attached_bytes(attachments: &[Attachment]) -> usize {
 }
 
 impl RingReader {
-    pub fn take(&mut self) -> Option<RingTake> {
+    pub(crate) fn take(&mut self) -> Option<RingTake> {
         if let Some(next) = self.next.take() {
             return Some(next);
         }
@@ -238,33 +238,33 @@ impl RingReader {
     }
 
     /// Puts back the record that was taken last: the next one to take.
-    pub fn put_back(&mut self, taken: RingTake) {
+    pub(crate) fn put_back(&mut self, taken: RingTake) {
         self.next = Some(taken);
     }
 
     /// Whether there are records to take that are counted in the sink's memory already.
-    pub fn has_counted(&self) -> bool {
+    pub(crate) fn has_counted(&self) -> bool {
         self.counters.counted.load(Ordering::Relaxed) > 0
     }
 
-    pub fn account(&self) -> &Arc<RecordAccount> {
+    pub(crate) fn account(&self) -> &Arc<RecordAccount> {
         &self.account
     }
 
     /// Whether there is nothing to take now. Further rings are begun by [`RingReader::take`], which comes before.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.next.is_none() && self.ring.is_empty()
     }
 
     /// Whether no more records will come.
-    pub fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         // In this order, so that no record written before the writer was dropped is missed.
         self.next.is_none() && self.ring.is_abandoned() && self.ring.is_empty() && self.go_on().is_none()
     }
 }
 
 /// Creates a ring for the calling thread, if the account has a free slot.
-pub fn new_ring(account: &Arc<RecordAccount>, memory: &Arc<SinkMemory>) -> Option<(RingWriter, RingReader)> {
+pub(crate) fn new_ring(account: &Arc<RecordAccount>, memory: &Arc<SinkMemory>) -> Option<(RingWriter, RingReader)> {
     let slot = account.take_slot()?;
     let (producer, consumer) = RingBuffer::new(RING_BYTES);
     let ((attachments, attached), (further, rings)) = (channel(), channel());

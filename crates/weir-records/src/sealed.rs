@@ -36,7 +36,7 @@ impl fmt::Debug for SpoolKeys {
 
 /// The error for a parcel that was encrypted with a key that is not configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MissingKey;
+pub(crate) struct MissingKey;
 
 impl SpoolKeys {
     /// `None` if there are more than `MAX_SPOOL_KEYS`.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
 #[derive(Default)]
-pub struct SinkSignals {
+pub(crate) struct SinkSignals {
     /// The last user of the sink has dropped it.
     closed: AtomicBool,
     /// The process ends, and waits no longer for the sink.
@@ -17,29 +17,29 @@ pub struct SinkSignals {
 }
 
 impl SinkSignals {
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    pub fn has_given_up(&self) -> bool {
+    pub(crate) fn has_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
     }
 
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 
     /// Sets whether writers should stop; returns whether that has changed.
-    pub fn set_full(&self, is_full: bool) -> bool {
+    pub(crate) fn set_full(&self, is_full: bool) -> bool {
         self.full.swap(is_full, Ordering::Relaxed) != is_full
     }
 
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
 
-    pub fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }

@@ -29,7 +29,7 @@ pub struct SinkOptions {
 }
 
 /// The state shared by a sink's users and its task.
-pub struct SinkCore {
+pub(crate) struct SinkCore {
     pub options: SinkOptions,
     pub account: Arc<RecordAccount>,
     /// The account on disk, once it is open.
@@ -43,12 +43,12 @@ pub struct SinkCore {
 
 impl SinkCore {
     /// Whether writers should stop when there is almost no room, so that no record is lost.
-    pub fn blocks(&self) -> bool {
+    pub(crate) fn blocks(&self) -> bool {
         let spool = self.options.spool.as_ref();
         spool.is_some_and(|spool| spool.options.when_full == SpoolFullPolicy::Block)
     }
 
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.options.name
     }
 }

@@ -27,7 +27,7 @@ use crate::sealed::{MissingKey, SpoolKeys};
 /// The most places of one sink.
 const MAX_PLACES: usize = 64;
 /// The largest journal, in bytes, that a sink reads before it takes records. Larger ones are read beside its work.
-pub const QUICKLY_READ: u64 = 32 << 20;
+pub(crate) const QUICKLY_READ: u64 = 32 << 20;
 const LOCK: &str = "lock";
 const ACCOUNT: &str = "account";
 const NAME: &str = "name";
@@ -360,7 +360,7 @@ pub fn read_accounts(directory: &Path) -> io::Result<Vec<AccountReading>> {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn read_places(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> io::Result<Vec<AccountReading>> {
+pub(crate) fn read_places(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> io::Result<Vec<AccountReading>> {
     let mut readings = Vec::new();
     for sink in fs::read_dir(directory)? {
         let Ok(places) = fs::read_dir(sink?.path()) else { continue };
@@ -381,7 +381,7 @@ pub fn read_places(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> io::R
 }
 
 /// The sums of the readings of each sink, by its name.
-pub fn by_name(readings: impl IntoIterator<Item = AccountReading>) -> Vec<AccountReading> {
+pub(crate) fn by_name(readings: impl IntoIterator<Item = AccountReading>) -> Vec<AccountReading> {
     let mut sums: BTreeMap<String, AccountReading> = BTreeMap::new();
     for reading in readings {
         match sums.get_mut(&reading.name) {

@@ -36,7 +36,7 @@ pub struct SinkSpool {
 /// A parcel's number, and whether it was committed.
 type SpoolCommit = (u64, Result<Seq, AppendError>);
 
-pub struct Spooling {
+pub(crate) struct Spooling {
     spool: SinkSpool,
     name: String,
     register: Arc<SinkRegister>,
@@ -73,7 +73,7 @@ impl Drop for Spooling {
 }
 
 /// A sink's own place, and those of ended processes.
-pub struct OpenedPlaces {
+pub(crate) struct OpenedPlaces {
     spool: SinkSpool,
     places: Vec<Arc<SpoolPlace>>,
     unusable: Vec<PathBuf>,
@@ -81,7 +81,7 @@ pub struct OpenedPlaces {
 
 /// The parcels that were written, or failed, since the last step.
 #[derive(Default)]
-pub struct SpoolWritten {
+pub(crate) struct SpoolWritten {
     pub bytes: u64,
     /// Whether there are new records to read.
     pub committed: bool,
@@ -96,7 +96,7 @@ impl Spooling {
     ///
     /// # Errors
     /// The directory cannot be used.
-    pub fn open(spool: SinkSpool, name: &str, register: &Arc<SinkRegister>) -> io::Result<OpenedPlaces> {
+    pub(crate) fn open(spool: SinkSpool, name: &str, register: &Arc<SinkRegister>) -> io::Result<OpenedPlaces> {
         let mut open = register.claim_places(&spool.directory, |_| true);
         open.iter().for_each(|place| place.use_with(spool.options));
         let opened = |place| {
@@ -113,7 +113,7 @@ impl Spooling {
         Ok(OpenedPlaces { spool, places: open, unusable })
     }
 
-    pub fn new(opened: OpenedPlaces, name: &str, register: &Arc<SinkRegister>) -> Spooling {
+    pub(crate) fn new(opened: OpenedPlaces, name: &str, register: &Arc<SinkRegister>) -> Spooling {
         let mut places = opened.places.into_iter();
         let place = places.next().expect("one was opened");
         let ((committing, commits), (finding, found)) = (unbounded_channel(), unbounded_channel());
@@ -142,7 +142,7 @@ impl Spooling {
         spooling
     }
 
-    pub fn account(&self) -> &Arc<RecordAccount> {
+    pub(crate) fn account(&self) -> &Arc<RecordAccount> {
         &self.place.account
     }
 
@@ -156,30 +156,30 @@ impl Spooling {
     }
 
     /// How long a record may wait.
-    pub fn max_age(&self) -> Duration {
+    pub(crate) fn max_age(&self) -> Duration {
         self.spool.options.max_age
     }
 
-    pub fn is_spooling(&self) -> bool {
+    pub(crate) fn is_spooling(&self) -> bool {
         self.is_spooling.get()
     }
 
     /// Sends all records through the disk from now on, since the destination lags.
-    pub fn start_spooling(&self) {
+    pub(crate) fn start_spooling(&self) {
         self.is_spooling.set(true);
     }
 
     /// Whether the disk has failed recently.
-    pub fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.broken_until.get().is_some_and(|until| Instant::now() < until)
     }
 
-    pub fn is_writing(&self) -> bool {
+    pub(crate) fn is_writing(&self) -> bool {
         !self.writing.borrow().is_empty()
     }
 
     /// Hands records to the journal, as one or more parcels.
-    pub fn write(&self, records: Vec<Record>) {
+    pub(crate) fn write(&self, records: Vec<Record>) {
         let mut writing = self.writing.borrow_mut();
         let mut parcels = vec![Vec::new()];
         let mut bytes = 0;
@@ -205,7 +205,7 @@ impl Spooling {
     }
 
     /// Books the results of writes that the journal has reported.
-    pub fn step(&self) -> SpoolWritten {
+    pub(crate) fn step(&self) -> SpoolWritten {
         let mut written = SpoolWritten::default();
         self.used.borrow().iter().for_each(|place| place.book_removals());
         while let Ok((number, commit)) = self.commits.borrow_mut().try_recv() {
@@ -240,7 +240,7 @@ impl Spooling {
 
     /// Removes expired records, and takes over places of ended processes and sinks, at most every `TIDY_EVERY`. Places are
     /// searched and read on a blocking thread.
-    pub fn tidy(&self) {
+    pub(crate) fn tidy(&self) {
         if let Ok(FoundPlaces { places, unusable }) = self.found.borrow_mut().try_recv() {
             self.is_searching.set(false);
             self.unusable.borrow_mut().extend(unusable);
@@ -271,7 +271,11 @@ impl Spooling {
     ///
     /// # Errors
     /// The disk cannot be read.
-    pub async fn next(&self, max_records: usize, max_bytes: usize) -> io::Result<Option<(Arc<SpoolPlace>, Group)>> {
+    pub(crate) async fn next(
+        &self,
+        max_records: usize,
+        max_bytes: usize,
+    ) -> io::Result<Option<(Arc<SpoolPlace>, Group)>> {
         loop {
             let oldest =
                 self.backlog.borrow_mut().first_mut().map(|(place, reader)| (Arc::clone(place), reader.take()));

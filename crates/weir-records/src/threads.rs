@@ -10,11 +10,11 @@ use tokio::task::LocalSet;
 use crate::lock::locked;
 
 /// A closure that starts a task on the thread it runs on.
-pub type StartTask = Box<dyn FnOnce() + Send>;
+pub(crate) type StartTask = Box<dyn FnOnce() + Send>;
 
 /// Threads, each with a runtime of its own. Sinks are assigned to them in turn.
 #[derive(Default)]
-pub struct SinkThreads(Mutex<Threads>);
+pub(crate) struct SinkThreads(Mutex<Threads>);
 
 #[derive(Default)]
 struct Threads {
@@ -27,7 +27,7 @@ impl SinkThreads {
     ///
     /// # Errors
     /// The system refuses to start a thread.
-    pub fn run(&self, most: usize, cpus: &[u16], start: StartTask) -> io::Result<()> {
+    pub(crate) fn run(&self, most: usize, cpus: &[u16], start: StartTask) -> io::Result<()> {
         let mut threads = locked(&self.0);
         if threads.running.len() < most.max(1) {
             let thread = spawn(threads.running.len(), cpus)?;

@@ -6,10 +6,10 @@ use rustls::pki_types::ServerName;
 
 /// Stores the sessions of all servers under one name, so that a server is offered those of others, which it must refuse.
 #[derive(Debug)]
-pub struct Mixed(ClientSessionMemoryCache);
+pub(crate) struct Mixed(ClientSessionMemoryCache);
 
 impl Mixed {
-    pub fn new() -> Mixed {
+    pub(crate) fn new() -> Mixed {
         Mixed(ClientSessionMemoryCache::new(16))
     }
 }

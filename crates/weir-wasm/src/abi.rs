@@ -3,7 +3,7 @@
 /// What a host function answers (`proxy_status_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum HostStatus {
+pub(crate) enum HostStatus {
     Ok = 0,
     NotFound = 1,
     BadArgument = 2,
@@ -16,20 +16,20 @@ pub enum HostStatus {
 
 /// What a callback answers (`proxy_action_t`); older plugins have other words for pauses, with higher numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallbackAction {
+pub(crate) enum CallbackAction {
     Continue,
     Pause,
 }
 
 impl CallbackAction {
-    pub fn of(number: u32) -> CallbackAction {
+    pub(crate) fn of(number: u32) -> CallbackAction {
         if number == 0 { CallbackAction::Continue } else { CallbackAction::Pause }
     }
 }
 
 /// The header maps (`proxy_header_map_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapKind {
+pub(crate) enum MapKind {
     Request,
     RequestTrailers,
     Response,
@@ -40,7 +40,7 @@ pub enum MapKind {
 
 impl MapKind {
     /// `None`: unknown, or of gRPC calls, which there are none of.
-    pub fn of(number: u32) -> Option<MapKind> {
+    pub(crate) fn of(number: u32) -> Option<MapKind> {
         Some(match number {
             0 => MapKind::Request,
             1 => MapKind::RequestTrailers,
@@ -55,7 +55,7 @@ impl MapKind {
 
 /// The buffers (`proxy_buffer_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BufferKind {
+pub(crate) enum BufferKind {
     RequestBody,
     ResponseBody,
     CallAnswer,
@@ -65,7 +65,7 @@ pub enum BufferKind {
 
 impl BufferKind {
     /// `None`: unknown, or of streams without HTTP, gRPC calls and foreign functions, which there are none of.
-    pub fn of(number: u32) -> Option<BufferKind> {
+    pub(crate) fn of(number: u32) -> Option<BufferKind> {
         Some(match number {
             0 => BufferKind::RequestBody,
             1 => BufferKind::ResponseBody,
@@ -79,13 +79,13 @@ impl BufferKind {
 
 /// The streams that can be continued and closed (`proxy_stream_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamKind {
+pub(crate) enum StreamKind {
     Request,
     Response,
 }
 
 impl StreamKind {
-    pub fn of(number: u32) -> Option<StreamKind> {
+    pub(crate) fn of(number: u32) -> Option<StreamKind> {
         match number {
             0 => Some(StreamKind::Request),
             1 => Some(StreamKind::Response),
@@ -95,4 +95,5 @@ impl StreamKind {
 }
 
 /// The exports by which a plugin says which version it was made for.
-pub const VERSIONS: [&str; 3] = ["proxy_abi_version_0_2_1", "proxy_abi_version_0_2_0", "proxy_abi_version_0_1_0"];
+pub(crate) const VERSIONS: [&str; 3] =
+    ["proxy_abi_version_0_2_1", "proxy_abi_version_0_2_0", "proxy_abi_version_0_1_0"];

@@ -17,14 +17,14 @@ const STREAMED: Rights = Rights { request: Access::Read, response: Access::Read,
 
 /// The message, and whose it is.
 #[derive(Clone, Copy)]
-pub struct FilteredMessage {
+pub(crate) struct FilteredMessage {
     pub side: MessageSide,
     pub serial: u64,
     pub context: u32,
 }
 
 /// Shows the content of one message to the plugin.
-pub struct WasmContentFilter {
+pub(crate) struct WasmContentFilter {
     message: FilteredMessage,
     worker: Rc<WorkerPlugin>,
     outside: Outside,
@@ -40,7 +40,7 @@ pub struct WasmContentFilter {
 }
 
 impl WasmContentFilter {
-    pub fn new(
+    pub(crate) fn new(
         message: FilteredMessage,
         worker: Rc<WorkerPlugin>,
         outside: Outside,

@@ -17,25 +17,25 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
     Engine::new(&config).expect("the settings are those of every platform that Weir runs on")
 });
 
-pub fn engine() -> &'static Engine {
+pub(crate) fn engine() -> &'static Engine {
     &ENGINE
 }
 
 /// The ticks after which a call has had this much time. A tick more, because the first one may be about to come.
-pub fn ticks(time: Duration) -> u64 {
+pub(crate) fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 /// Keeps the clock running. Its thread ends with the last of them.
 #[derive(Debug)]
-pub struct EpochClock(#[expect(dead_code, reason = "only held")] Arc<()>);
+pub(crate) struct EpochClock(#[expect(dead_code, reason = "only held")] Arc<()>);
 
 impl EpochClock {
     /// Starts the clock, unless it runs.
     ///
     /// # Errors
     /// The system has no room for a thread.
-    pub fn run() -> Result<EpochClock, String> {
+    pub(crate) fn run() -> Result<EpochClock, String> {
         static RUNNING: Mutex<Weak<()>> = Mutex::new(Weak::new());
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = running.upgrade() {

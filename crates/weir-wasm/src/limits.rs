@@ -3,43 +3,43 @@
 use std::time::Duration;
 
 /// The most time of the calls by which an instance starts: `_initialize`, `proxy_on_vm_start` and `proxy_on_configure`.
-pub const START_TIME: Duration = Duration::from_secs(1);
+pub(crate) const START_TIME: Duration = Duration::from_secs(1);
 /// The most bytes of a stack of WebAssembly.
-pub const STACK_BYTES: usize = 512 << 10;
+pub(crate) const STACK_BYTES: usize = 512 << 10;
 /// The most elements of a table.
-pub const TABLE_ELEMENTS: usize = 100_000;
+pub(crate) const TABLE_ELEMENTS: usize = 100_000;
 /// The most bytes of content that a plugin holds of one message, within the budget of the node and of the client.
-pub const HELD_BYTES: u64 = 64 << 20;
+pub(crate) const HELD_BYTES: u64 = 64 << 20;
 /// The most pairs of a header map that a plugin writes, and their bytes.
-pub const PAIRS: usize = 1_000;
-pub const PAIR_BYTES: usize = 1 << 20;
+pub(crate) const PAIRS: usize = 1_000;
+pub(crate) const PAIR_BYTES: usize = 1 << 20;
 /// The most bytes of a line that a plugin logs.
-pub const LOG_LINE: usize = 4 << 10;
+pub(crate) const LOG_LINE: usize = 4 << 10;
 /// The most lines that the plugin of a resource logs in [`LOG_PERIOD`].
-pub const LOG_LINES: u32 = 100;
-pub const LOG_PERIOD: Duration = Duration::from_secs(10);
+pub(crate) const LOG_LINES: u32 = 100;
+pub(crate) const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// The most calls to services that an instance has in flight.
-pub const CALLS: usize = 128;
+pub(crate) const CALLS: usize = 128;
 /// The most time of a call, whatever the plugin asks for, and the most bytes of its answer.
-pub const CALL_TIME: Duration = Duration::from_secs(60);
-pub const CALL_ANSWER: usize = 4 << 20;
+pub(crate) const CALL_TIME: Duration = Duration::from_secs(60);
+pub(crate) const CALL_ANSWER: usize = 4 << 20;
 /// The most time that a request waits for a plugin to go on.
-pub const PAUSE: Duration = Duration::from_secs(60);
+pub(crate) const PAUSE: Duration = Duration::from_secs(60);
 /// The most entries and bytes of the data that the instances of a plugin share.
-pub const SHARED_ENTRIES: usize = 10_000;
-pub const SHARED_BYTES: usize = 16 << 20;
+pub(crate) const SHARED_ENTRIES: usize = 10_000;
+pub(crate) const SHARED_BYTES: usize = 16 << 20;
 /// The most values that a plugin sets for one exchange, and their bytes.
-pub const PROPERTIES: usize = 64;
-pub const PROPERTY_BYTES: usize = 64 << 10;
+pub(crate) const PROPERTIES: usize = 64;
+pub(crate) const PROPERTY_BYTES: usize = 64 << 10;
 /// The most metrics of a plugin, and the most bytes of their names.
-pub const METRICS: usize = 256;
-pub const METRIC_NAME: usize = 256;
+pub(crate) const METRICS: usize = 256;
+pub(crate) const METRIC_NAME: usize = 256;
 /// The shortest time between two ticks.
-pub const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 /// The pause before an instance is made again that could not be started: from the least, doubled each time, to the most.
-pub const LEAST_PAUSE: Duration = Duration::from_millis(100);
-pub const MOST_PAUSE: Duration = Duration::from_secs(30);
+pub(crate) const LEAST_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const MOST_PAUSE: Duration = Duration::from_secs(30);
 /// Instances that fail at what clients send are made again so that at most a part in this of the time is spent on it.
-pub const PAUSE_PER_START: u32 = 10;
+pub(crate) const PAUSE_PER_START: u32 = 10;
 /// The most configurations of which a file remembers that they are accepted.
-pub const TRIED: usize = 256;
+pub(crate) const TRIED: usize = 256;

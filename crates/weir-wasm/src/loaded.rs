@@ -25,7 +25,7 @@ pub static RUNTIME: WasmRuntime = WasmRuntime;
 pub struct WasmRuntime;
 
 /// The compiled code of one file.
-pub struct CompiledModule {
+pub(crate) struct CompiledModule {
     pub pre: InstancePre<HostState>,
     /// SHA-256 of the file, hexadecimal.
     digest: String,
@@ -53,7 +53,7 @@ impl PluginRuntime for WasmRuntime {
 }
 
 /// The code of a file: compiled once, as long as some configuration has it.
-pub fn compiled(content: &[u8]) -> Result<Arc<CompiledModule>, String> {
+pub(crate) fn compiled(content: &[u8]) -> Result<Arc<CompiledModule>, String> {
     static KNOWN: Mutex<Option<HashMap<Vec<u8>, Weak<CompiledModule>>>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let sum = digest::digest(&digest::SHA256, content).as_ref().to_vec();

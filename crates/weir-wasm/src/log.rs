@@ -10,11 +10,11 @@ use weir_telemetry::error_log::BOUNDED;
 use crate::limits;
 
 /// The level of lines about what fails.
-pub const ERROR: u32 = 4;
+pub(crate) const ERROR: u32 = 4;
 
 /// The lines that the plugin of one resource may still write.
 #[derive(Debug)]
-pub struct PluginLog {
+pub(crate) struct PluginLog {
     plugin: Box<str>,
     budget: Mutex<LogBudget>,
     /// Of what the gateway says of it, which must not be lost among its own lines.
@@ -36,12 +36,12 @@ impl Default for LogBudget {
 
 impl PluginLog {
     /// `plugin`: its name, and the resource that it stands in.
-    pub fn new(plugin: &str) -> PluginLog {
+    pub(crate) fn new(plugin: &str) -> PluginLog {
         PluginLog { plugin: plugin.into(), budget: Mutex::default(), of_gateway: Mutex::default() }
     }
 
     /// A line of the plugin, at a level of its interface: from 0, trace, to 5, critical.
-    pub fn line(&self, level: u32, text: &str) {
+    pub(crate) fn line(&self, level: u32, text: &str) {
         let shown = is_shown(level);
         if !shown || !self.may_write(&self.budget) {
             return;
@@ -57,7 +57,7 @@ impl PluginLog {
     }
 
     /// A line of the gateway about a failure of the plugin.
-    pub fn failure(&self, what: impl Display) {
+    pub(crate) fn failure(&self, what: impl Display) {
         if is_shown(ERROR) && self.may_write(&self.of_gateway) {
             tracing::error!(target: BOUNDED, "plugin {}: it has failed: {what}", self.plugin);
         }
@@ -80,7 +80,7 @@ impl PluginLog {
 }
 
 /// Bytes of a plugin as a line of a log: cut, and without control characters, which would make other lines of it.
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     let is_cut = bytes.len() > limits::LOG_LINE;
     let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(limits::LOG_LINE)]);
     let mut text = shown.trim_end().replace(char::is_control, " ");
@@ -91,7 +91,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The least severe level that the error log has.
-pub fn least_level() -> u32 {
+pub(crate) fn least_level() -> u32 {
     (0..5).find(|level| is_shown(*level)).unwrap_or(5)
 }
 

@@ -9,14 +9,14 @@ use crate::limits;
 
 /// What a metric counts (`proxy_metric_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DefinedMetricKind {
+pub(crate) enum DefinedMetricKind {
     Counter,
     Gauge,
     Histogram,
 }
 
 impl DefinedMetricKind {
-    pub fn of(number: u32) -> Option<DefinedMetricKind> {
+    pub(crate) fn of(number: u32) -> Option<DefinedMetricKind> {
         match number {
             0 => Some(DefinedMetricKind::Counter),
             1 => Some(DefinedMetricKind::Gauge),
@@ -38,7 +38,7 @@ struct Metric {
 
 /// Those of one plugin, by its name. They stay until the process ends, as totals do.
 #[derive(Debug, Default)]
-pub struct PluginMetrics {
+pub(crate) struct PluginMetrics {
     defined: Mutex<Vec<Arc<Metric>>>,
     pub failures: AtomicU64,
     pub timeouts: AtomicU64,
@@ -48,7 +48,7 @@ pub struct PluginMetrics {
 static ALL: LazyLock<Mutex<BTreeMap<Box<str>, Arc<PluginMetrics>>>> = LazyLock::new(Mutex::default);
 
 impl PluginMetrics {
-    pub fn of(plugin: &str) -> Arc<PluginMetrics> {
+    pub(crate) fn of(plugin: &str) -> Arc<PluginMetrics> {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry(plugin.into()).or_default())
     }
@@ -67,7 +67,7 @@ impl PluginMetrics {
     ///
     /// # Errors
     /// The name has another kind already, is not one, or there are too many.
-    pub fn define(&self, kind: DefinedMetricKind, name: &str) -> Result<u32, HostStatus> {
+    pub(crate) fn define(&self, kind: DefinedMetricKind, name: &str) -> Result<u32, HostStatus> {
         if name.is_empty() || name.len() > limits::METRIC_NAME {
             return Err(HostStatus::BadArgument);
         }
@@ -84,7 +84,7 @@ impl PluginMetrics {
     }
 
     /// Adds to a counter or a gauge.
-    pub fn increment(&self, id: u32, by: i64) -> Result<(), HostStatus> {
+    pub(crate) fn increment(&self, id: u32, by: i64) -> Result<(), HostStatus> {
         let metric = self.find(id)?;
         match metric.kind {
             DefinedMetricKind::Counter if by < 0 => return Err(HostStatus::BadArgument),
@@ -95,7 +95,7 @@ impl PluginMetrics {
     }
 
     /// Sets a gauge, or records a value of a histogram.
-    pub fn record(&self, id: u32, value: i64) -> Result<(), HostStatus> {
+    pub(crate) fn record(&self, id: u32, value: i64) -> Result<(), HostStatus> {
         let metric = self.find(id)?;
         match metric.kind {
             DefinedMetricKind::Counter => return Err(HostStatus::BadArgument),
@@ -108,7 +108,7 @@ impl PluginMetrics {
         Ok(())
     }
 
-    pub fn value(&self, id: u32) -> Result<i64, HostStatus> {
+    pub(crate) fn value(&self, id: u32) -> Result<i64, HostStatus> {
         let metric = self.find(id)?;
         if metric.kind == DefinedMetricKind::Histogram {
             Err(HostStatus::BadArgument)

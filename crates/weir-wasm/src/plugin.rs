@@ -24,7 +24,7 @@ const RESPONSE: Rights = Rights { request: Access::Read, response: Access::Write
 const LOG: Rights = Rights { request: Access::Read, response: Access::Read, answers: false, calls: false };
 
 /// A plugin whose code is WebAssembly.
-pub struct WasmPlugin {
+pub(crate) struct WasmPlugin {
     facts: Arc<PluginFacts>,
     worker: PerWorker<WorkerPlugin>,
     outside: Outside,
@@ -74,7 +74,7 @@ enum NextStep {
 }
 
 impl WasmPlugin {
-    pub fn new(facts: Arc<PluginFacts>, worker: PerWorker<WorkerPlugin>, outside: Outside) -> WasmPlugin {
+    pub(crate) fn new(facts: Arc<PluginFacts>, worker: PerWorker<WorkerPlugin>, outside: Outside) -> WasmPlugin {
         WasmPlugin { facts, worker, outside, note: NoteKey::unique(), clock: OnceLock::new() }
     }
 

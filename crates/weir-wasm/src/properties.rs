@@ -10,7 +10,7 @@ use crate::pairs;
 use crate::state::{Access, HostState};
 
 /// The value of a property; `None` if there is none, or not in this call.
-pub fn get(state: &mut HostState, path: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn get(state: &mut HostState, path: &[u8]) -> Option<Vec<u8>> {
     if let Some(set) = state.current().and_then(|context| context.properties.get(path)) {
         return Some(set.clone());
     }
@@ -123,7 +123,7 @@ fn first(names: &str) -> Option<Vec<u8>> {
 }
 
 /// Path and query as they are forwarded.
-pub fn path(head: &RequestHead) -> Cow<'_, [u8]> {
+pub(crate) fn path(head: &RequestHead) -> Cow<'_, [u8]> {
     match head.query() {
         None => Cow::Borrowed(head.unmerged_path()),
         Some(query) => Cow::Owned([head.unmerged_path(), b"?", query].concat()),

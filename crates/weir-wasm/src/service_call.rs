@@ -7,7 +7,7 @@ use crate::pairs::MapPair;
 use crate::state::{CallAnswer, OutgoingCall, PluginFacts};
 
 /// Makes a call. One that fails has an answer without fields, as the interface wants it, and a line in the log.
-pub async fn make(http: HttpClient, call: OutgoingCall, facts: std::sync::Arc<PluginFacts>) -> CallAnswer {
+pub(crate) async fn make(http: HttpClient, call: OutgoingCall, facts: std::sync::Arc<PluginFacts>) -> CallAnswer {
     const WARNING: u32 = 3;
     let OutgoingCall { token, context, url, is_verified, request, timeout } = call;
     let failed = CallAnswer { token, context, ..CallAnswer::default() };

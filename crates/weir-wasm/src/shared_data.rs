@@ -7,7 +7,7 @@ use crate::abi::HostStatus;
 use crate::limits;
 
 #[derive(Debug, Default)]
-pub struct SharedData(Mutex<SharedDataTable>);
+pub(crate) struct SharedData(Mutex<SharedDataTable>);
 
 #[derive(Debug, Default)]
 struct SharedDataTable {
@@ -18,7 +18,7 @@ struct SharedDataTable {
 
 impl SharedData {
     /// The value of a key, with its number.
-    pub fn get(&self, key: &[u8]) -> Option<(Vec<u8>, u32)> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<(Vec<u8>, u32)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values.get(key).cloned()
     }
 
@@ -26,7 +26,7 @@ impl SharedData {
     ///
     /// # Errors
     /// The number is another one, or there is no room.
-    pub fn set(&self, key: &[u8], value: &[u8], cas: u32) -> Result<(), HostStatus> {
+    pub(crate) fn set(&self, key: &[u8], value: &[u8], cas: u32) -> Result<(), HostStatus> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = table.values.get(key).map(|(value, number)| (value.len(), *number));
         if cas != 0 && known.is_none_or(|(_, number)| number != cas) {

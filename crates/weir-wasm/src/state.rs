@@ -19,11 +19,11 @@ use crate::pairs::MapPair;
 use crate::shared_data::SharedData;
 
 /// The context that stands for the plugin itself. Those of exchanges follow.
-pub const ROOT: u32 = 1;
+pub(crate) const ROOT: u32 = 1;
 
 /// What all instances of a plugin with one configuration have in common.
 #[derive(Debug)]
-pub struct PluginFacts {
+pub(crate) struct PluginFacts {
     pub name: &'static str,
     pub conf: Vec<u8>,
     pub callback_time: Duration,
@@ -36,14 +36,14 @@ pub struct PluginFacts {
 
 /// What a plugin reaches outside of the process.
 #[derive(Clone, Debug, Default)]
-pub struct Outside {
+pub(crate) struct Outside {
     pub http: HttpClient,
     pub services: Arc<Services>,
 }
 
 /// Whether a call into the plugin may see a message, and change it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     #[default]
     None,
     Read,
@@ -52,7 +52,7 @@ pub enum Access {
 
 /// What a call into the plugin may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rights {
+pub(crate) struct Rights {
     pub request: Access,
     pub response: Access,
     /// It may answer the exchange itself.
@@ -63,7 +63,7 @@ pub struct Rights {
 
 /// The context of an exchange, or that of the plugin.
 #[derive(Debug, Default)]
-pub struct ContextState {
+pub(crate) struct ContextState {
     /// The values that the plugin has set (`proxy_set_property`), by path.
     pub properties: HashMap<Vec<u8>, Vec<u8>>,
     pub property_bytes: usize,
@@ -76,7 +76,7 @@ pub struct ContextState {
 
 /// A response that the plugin has made.
 #[derive(Debug, PartialEq, Eq)]
-pub struct LocalAnswer {
+pub(crate) struct LocalAnswer {
     pub status: u16,
     pub fields: Vec<MapPair>,
     pub body: Vec<u8>,
@@ -84,7 +84,7 @@ pub struct LocalAnswer {
 
 /// A call to a service that the plugin has asked for.
 #[derive(Debug)]
-pub struct OutgoingCall {
+pub(crate) struct OutgoingCall {
     pub token: u32,
     pub context: u32,
     pub url: Box<str>,
@@ -95,7 +95,7 @@ pub struct OutgoingCall {
 
 /// The answer of a service. Without fields, the call has failed.
 #[derive(Debug, Default)]
-pub struct CallAnswer {
+pub(crate) struct CallAnswer {
     pub token: u32,
     pub context: u32,
     pub fields: Vec<MapPair>,
@@ -103,7 +103,7 @@ pub struct CallAnswer {
     pub trailers: Vec<MapPair>,
 }
 
-pub struct HostState {
+pub(crate) struct HostState {
     pub memory: Option<Memory>,
     pub allocate: Option<TypedFunc<u32, u32>>,
     pub limit: InstanceLimit,
@@ -139,11 +139,11 @@ const INFO: u32 = 2;
 
 impl HostState {
     /// Whether the plugin has let the request of a context go on since this was asked last.
-    pub fn resumed(&mut self, context: u32) -> bool {
+    pub(crate) fn resumed(&mut self, context: u32) -> bool {
         self.contexts.get_mut(&context).is_some_and(|context| std::mem::take(&mut context.is_resumed))
     }
 
-    pub fn new(facts: &Arc<PluginFacts>, outside: Outside, is_trial: bool) -> HostState {
+    pub(crate) fn new(facts: &Arc<PluginFacts>, outside: Outside, is_trial: bool) -> HostState {
         HostState {
             memory: None,
             allocate: None,
@@ -170,12 +170,12 @@ impl HostState {
     }
 
     /// The context that functions act for, if it is still there.
-    pub fn current(&mut self) -> Option<&mut ContextState> {
+    pub(crate) fn current(&mut self) -> Option<&mut ContextState> {
         self.contexts.get_mut(&self.context)
     }
 
     /// Takes what the plugin prints, in any pieces. Each line that ends is logged; the rest of one that is too long is left out.
-    pub fn print(&mut self, output: usize, mut bytes: &[u8]) {
+    pub(crate) fn print(&mut self, output: usize, mut bytes: &[u8]) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             self.print_piece(output, &bytes[..end]);
             self.end_line(output);
@@ -191,7 +191,7 @@ impl HostState {
     }
 
     /// Logs what has been printed when a call into the plugin ends.
-    pub fn end_lines(&mut self) {
+    pub(crate) fn end_lines(&mut self) {
         (0..self.printed.len()).for_each(|output| self.end_line(output));
     }
 
@@ -207,7 +207,7 @@ impl HostState {
     }
 
     /// A line of the plugin's log.
-    pub fn log(&mut self, level: u32, text: &str) {
+    pub(crate) fn log(&mut self, level: u32, text: &str) {
         const WARNING: u32 = 3;
         match &mut self.trial {
             Some(lines) if level >= WARNING && lines.len() < limits::PROPERTIES => lines.push(text.to_owned()),
@@ -219,7 +219,7 @@ impl HostState {
 
 /// The bounds of one instance.
 #[derive(Debug)]
-pub struct InstanceLimit {
+pub(crate) struct InstanceLimit {
     pub memory: u64,
 }
 
@@ -234,7 +234,7 @@ impl ResourceLimiter for InstanceLimit {
 }
 
 /// What a plugin sees of an exchange that it cannot change any more.
-pub fn copy_of(exchange: &Exchange) -> Exchange {
+pub(crate) fn copy_of(exchange: &Exchange) -> Exchange {
     let mut copy = Exchange::default();
     copy.request = exchange.request.clone();
     copy.response = exchange.response.clone();

@@ -17,12 +17,12 @@ use crate::vm::{MessageSide, PluginFailure, Vm};
 #[path = "../../../tests/plugins/wasm/module.rs"]
 mod module;
 
-pub use module::module;
+pub(crate) use module::module;
 
 /// Everything is allowed.
-pub const ALL: Rights = Rights { request: Access::Write, response: Access::Write, answers: true, calls: true };
+pub(crate) const ALL: Rights = Rights { request: Access::Write, response: Access::Write, answers: true, calls: true };
 
-pub fn facts(name: &'static str) -> PluginFacts {
+pub(crate) fn facts(name: &'static str) -> PluginFacts {
     PluginFacts {
         name,
         conf: b"the configuration".to_vec(),
@@ -35,24 +35,24 @@ pub fn facts(name: &'static str) -> PluginFacts {
     }
 }
 
-pub fn compile(functions: &str) -> Arc<CompiledModule> {
+pub(crate) fn compile(functions: &str) -> Arc<CompiledModule> {
     compiled(&module(functions)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// An instance that knows one service, `auth`.
-pub fn started(functions: &str, facts: PluginFacts) -> Result<Vm, PluginFailure> {
+pub(crate) fn started(functions: &str, facts: PluginFacts) -> Result<Vm, PluginFailure> {
     let service = CalledService { urls: ["http://127.0.0.1:1".into()].into(), is_verified: true };
     let services = Arc::new(Services::from([("auth".into(), service)]));
     let outside = Outside { services, ..Outside::default() };
     Vm::start(&compile(functions).pre, &Arc::new(facts), outside, (1, false))
 }
 
-pub fn vm(functions: &str) -> Vm {
+pub(crate) fn vm(functions: &str) -> Vm {
     started(functions, facts("tested")).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// An exchange with a request for `/a?b=1` that has `X-One: 1` and two fields `X-Two`, and a response.
-pub fn exchange() -> Exchange {
+pub(crate) fn exchange() -> Exchange {
     let mut exchange = Exchange::default();
     let head = b"GET /a?b=1 HTTP/1.1\r\nHost: shop.example\r\nX-One: 1\r\nX-Two: 2\r\nX-Two: 3\r\n\r\n";
     h1::parse_request(head, &Limits::default(), &mut exchange.request).expect("a request");
@@ -62,7 +62,7 @@ pub fn exchange() -> Exchange {
 }
 
 /// What the plugin's function for heads of requests stores at the beginning of its memory: four bytes at a time.
-pub struct Ran {
+pub(crate) struct Ran {
     pub vm: Vm,
     pub exchange: Exchange,
     pub result: Result<CallbackAction, PluginFailure>,
@@ -71,23 +71,23 @@ pub struct Ran {
 
 impl Ran {
     /// The number that a host function has answered, stored at 0.
-    pub fn status(&mut self) -> u32 {
+    pub(crate) fn status(&mut self) -> u32 {
         self.number(0)
     }
 
-    pub fn number(&mut self, at: usize) -> u32 {
+    pub(crate) fn number(&mut self, at: usize) -> u32 {
         u32::from_le_bytes(self.vm.memory(at, 4).try_into().expect("four bytes"))
     }
 
     /// The bytes that the host has given last.
-    pub fn given(&mut self) -> Vec<u8> {
+    pub(crate) fn given(&mut self) -> Vec<u8> {
         let (place, size) = (self.number(16) as usize, self.number(20) as usize);
         self.vm.memory(place, size)
     }
 }
 
 /// Runs a body of the function for heads of requests, on [`exchange`], with these rights.
-pub fn run_with(rights: Rights, body: &str, prepare: impl FnOnce(&mut Vm)) -> Ran {
+pub(crate) fn run_with(rights: Rights, body: &str, prepare: impl FnOnce(&mut Vm)) -> Ran {
     let functions =
         format!("(func (export \"proxy_on_request_headers\") (param i32 i32 i32) (result i32) {body} (i32.const 0))");
     let (mut vm, mut exchange) = (vm(&functions), exchange());
@@ -98,6 +98,6 @@ pub fn run_with(rights: Rights, body: &str, prepare: impl FnOnce(&mut Vm)) -> Ra
 }
 
 /// Stores what a host function answers at 0.
-pub fn run(call: &str) -> Ran {
+pub(crate) fn run(call: &str) -> Ran {
     run_with(ALL, &format!("(i32.store (i32.const 0) {call})"), |_| ())
 }

@@ -19,7 +19,7 @@ use crate::state::{
 
 /// Why a plugin did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PluginFailure {
+pub(crate) enum PluginFailure {
     /// Its code has failed, so that the instance cannot be used any more.
     Trap(String),
     /// The same: a call took longer than it may.
@@ -39,7 +39,7 @@ pub enum PluginFailure {
 impl PluginFailure {
     /// Logs and counts a failure that leaves the instance as it is. Those of the code itself have been logged, with what becomes of the
     /// instance.
-    pub fn report(&self, facts: &PluginFacts) {
+    pub(crate) fn report(&self, facts: &PluginFacts) {
         if matches!(self, PluginFailure::Stuck | PluginFailure::Unresumed(_) | PluginFailure::Refused(_)) {
             facts.metrics.failures.fetch_add(1, Relaxed);
             facts.log.failure(self);
@@ -90,13 +90,13 @@ struct Callbacks {
 
 /// The message whose content or trailers a plugin sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageSide {
+pub(crate) enum MessageSide {
     Request,
     Response,
 }
 
 /// An instance.
-pub struct Vm {
+pub(crate) struct Vm {
     store: Store<HostState>,
     callbacks: Callbacks,
     facts: Arc<PluginFacts>,
@@ -114,7 +114,7 @@ impl Drop for Vm {
 
 impl Vm {
     /// Makes an instance, and starts it with its configuration. In a trial, it leaves nothing behind.
-    pub fn start(
+    pub(crate) fn start(
         code: &InstancePre<HostState>,
         facts: &Arc<PluginFacts>,
         outside: Outside,
@@ -200,7 +200,7 @@ impl Vm {
     }
 
     /// Sets what it reaches outside of the process.
-    pub fn reach(&mut self, outside: &Outside) {
+    pub(crate) fn reach(&mut self, outside: &Outside) {
         let known = &mut self.store.data_mut().outside;
         if !Arc::ptr_eq(&known.services, &outside.services) {
             *known = outside.clone();
@@ -208,7 +208,7 @@ impl Vm {
     }
 
     /// Makes a context for an exchange.
-    pub fn open(&mut self) -> Result<u32, PluginFailure> {
+    pub(crate) fn open(&mut self) -> Result<u32, PluginFailure> {
         let context = self.free_context();
         self.store.data_mut().contexts.insert(context, ContextState::default());
         self.call(self.callbacks.on_context_create.clone(), (context, Rights::default()), (context, ROOT))?;
@@ -228,7 +228,7 @@ impl Vm {
     }
 
     /// Ends the context of an exchange that has ended.
-    pub fn close(&mut self, context: u32, rights: Rights) -> Result<(), PluginFailure> {
+    pub(crate) fn close(&mut self, context: u32, rights: Rights) -> Result<(), PluginFailure> {
         self.call(self.callbacks.on_done.clone(), (context, rights), context)?;
         self.call(self.callbacks.on_log.clone(), (context, rights), context)?;
         self.call(self.callbacks.on_delete.clone(), (context, Rights::default()), context)?;
@@ -237,11 +237,11 @@ impl Vm {
     }
 
     /// The plugin wants to see exchanges that have ended.
-    pub fn logs(&self) -> bool {
+    pub(crate) fn logs(&self) -> bool {
         self.callbacks.on_log.is_some()
     }
 
-    pub fn sees_content(&self, side: MessageSide) -> bool {
+    pub(crate) fn sees_content(&self, side: MessageSide) -> bool {
         match side {
             MessageSide::Request => {
                 self.callbacks.on_request_body.is_some() || self.callbacks.on_request_trailers.is_some()
@@ -252,7 +252,7 @@ impl Vm {
         }
     }
 
-    pub fn on_headers(
+    pub(crate) fn on_headers(
         &mut self,
         side: MessageSide,
         context: u32,
@@ -277,7 +277,7 @@ impl Vm {
     }
 
     /// Shows content to the plugin, which may change it.
-    pub fn on_body(
+    pub(crate) fn on_body(
         &mut self,
         side: MessageSide,
         (context, rights): (u32, Rights),
@@ -297,11 +297,11 @@ impl Vm {
     }
 
     /// Lets the plugin see and change the content of a request while a call is answered.
-    pub fn show_content(&mut self, content: Option<Vec<u8>>) {
+    pub(crate) fn show_content(&mut self, content: Option<Vec<u8>>) {
         self.store.data_mut().request_body = content;
     }
 
-    pub fn take_content(&mut self) -> Option<Vec<u8>> {
+    pub(crate) fn take_content(&mut self) -> Option<Vec<u8>> {
         self.store.data_mut().request_body.take()
     }
 
@@ -313,7 +313,7 @@ impl Vm {
         }
     }
 
-    pub fn on_trailers(
+    pub(crate) fn on_trailers(
         &mut self,
         side: MessageSide,
         (context, rights): (u32, Rights),
@@ -339,13 +339,13 @@ impl Vm {
         }
     }
 
-    pub fn on_tick(&mut self) -> Result<(), PluginFailure> {
+    pub(crate) fn on_tick(&mut self) -> Result<(), PluginFailure> {
         let rights = Rights { calls: true, ..Rights::default() };
         self.call(self.callbacks.on_tick.clone(), (ROOT, rights), ROOT).map(drop)
     }
 
     /// Gives the plugin the answer of a service. Of an exchange that has ended meanwhile, nothing is left to tell it.
-    pub fn on_answer(&mut self, answer: CallAnswer, rights: Rights) -> Result<(), PluginFailure> {
+    pub(crate) fn on_answer(&mut self, answer: CallAnswer, rights: Rights) -> Result<(), PluginFailure> {
         let (token, context) = (answer.token, answer.context);
         let state = self.store.data_mut();
         state.in_flight = state.in_flight.saturating_sub(1);
@@ -361,27 +361,27 @@ impl Vm {
     }
 
     /// The time between ticks that the plugin wants.
-    pub fn tick(&self) -> Option<Duration> {
+    pub(crate) fn tick(&self) -> Option<Duration> {
         self.store.data().tick
     }
 
     /// The response that the plugin has made for an exchange.
-    pub fn take_answer(&mut self, context: u32) -> Option<LocalAnswer> {
+    pub(crate) fn take_answer(&mut self, context: u32) -> Option<LocalAnswer> {
         self.store.data_mut().contexts.get_mut(&context)?.answer.take()
     }
 
     /// Whether the plugin has let the request of an exchange go on since it was last asked.
-    pub fn take_resumed(&mut self, context: u32) -> bool {
+    pub(crate) fn take_resumed(&mut self, context: u32) -> bool {
         self.store.data_mut().resumed(context)
     }
 
     /// What tells an exchange that the plugin has something for it.
-    pub fn woken(&self, context: u32) -> Option<std::rc::Rc<tokio::sync::Notify>> {
+    pub(crate) fn woken(&self, context: u32) -> Option<std::rc::Rc<tokio::sync::Notify>> {
         self.store.data().contexts.get(&context).map(|context| context.woken.clone())
     }
 
     /// The calls that the plugin has asked for in the name of an exchange; they count as in flight from now on.
-    pub fn take_calls(&mut self, context: u32) -> Vec<OutgoingCall> {
+    pub(crate) fn take_calls(&mut self, context: u32) -> Vec<OutgoingCall> {
         let state = self.store.data_mut();
         let (own, others) = mem::take(&mut state.outbox).into_iter().partition(|call| call.context == context);
         state.outbox = others;
@@ -389,7 +389,7 @@ impl Vm {
     }
 
     /// Takes the calls that have not been taken yet.
-    pub fn take_all_calls(&mut self) -> Vec<OutgoingCall> {
+    pub(crate) fn take_all_calls(&mut self) -> Vec<OutgoingCall> {
         let all = mem::take(&mut self.store.data_mut().outbox);
         self.sent(all)
     }
@@ -400,42 +400,42 @@ impl Vm {
     }
 
     /// A call that counted as in flight is given up.
-    pub fn forget_calls(&mut self, count: usize) {
+    pub(crate) fn forget_calls(&mut self, count: usize) {
         let state = self.store.data_mut();
         state.in_flight = state.in_flight.saturating_sub(count);
     }
 
     /// Lends it an exchange, until the loan is dropped.
-    pub fn lend<'v>(&'v mut self, exchange: &'v mut Exchange) -> Loan<'v> {
+    pub(crate) fn lend<'v>(&'v mut self, exchange: &'v mut Exchange) -> Loan<'v> {
         mem::swap(&mut self.store.data_mut().exchange, exchange);
         Loan { vm: self, exchange }
     }
 
     #[cfg(test)]
-    pub fn state(&mut self) -> &mut HostState {
+    pub(crate) fn state(&mut self) -> &mut HostState {
         self.store.data_mut()
     }
 
     #[cfg(test)]
-    pub fn memory(&mut self, at: usize, size: usize) -> Vec<u8> {
+    pub(crate) fn memory(&mut self, at: usize, size: usize) -> Vec<u8> {
         let memory = self.store.data().memory.expect("it has been started");
         memory.data(&self.store)[at..at + size].to_vec()
     }
 
     #[cfg(test)]
-    pub fn contexts(&self) -> usize {
+    pub(crate) fn contexts(&self) -> usize {
         self.store.data().contexts.len()
     }
 }
 
 /// An instance that has an exchange: moved there and back, since the code of plugins must not refer to what may go away.
-pub struct Loan<'v> {
+pub(crate) struct Loan<'v> {
     vm: &'v mut Vm,
     exchange: &'v mut Exchange,
 }
 
 impl Loan<'_> {
-    pub fn exchange(&mut self) -> &mut Exchange {
+    pub(crate) fn exchange(&mut self) -> &mut Exchange {
         &mut self.vm.store.data_mut().exchange
     }
 }

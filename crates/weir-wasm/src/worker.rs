@@ -15,7 +15,7 @@ use crate::state::{HostState, OutgoingCall, Outside, PluginFacts, Rights};
 use crate::vm::{PluginFailure, Vm};
 
 /// The instance of a plugin with one configuration.
-pub struct WorkerPlugin(Rc<WorkerInstance>);
+pub(crate) struct WorkerPlugin(Rc<WorkerInstance>);
 
 struct WorkerInstance {
     code: InstancePre<HostState>,
@@ -51,12 +51,12 @@ impl Drop for Ticking {
 }
 
 impl WorkerPlugin {
-    pub fn new(code: InstancePre<HostState>, facts: Arc<PluginFacts>) -> WorkerPlugin {
+    pub(crate) fn new(code: InstancePre<HostState>, facts: Arc<PluginFacts>) -> WorkerPlugin {
         WorkerPlugin(Rc::new(WorkerInstance { code, facts, slot: RefCell::default() }))
     }
 
     /// Runs something with the instance. If the code of the plugin fails, the instance is dropped.
-    pub fn with<R>(
+    pub(crate) fn with<R>(
         &self,
         outside: &Outside,
         run: impl FnOnce(&mut Vm) -> Result<R, PluginFailure>,

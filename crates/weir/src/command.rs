@@ -1,33 +1,33 @@
 //! The commands, in one file each; those of the lab are in its own crate.
 
-pub mod admin_client;
-pub mod apply;
-pub mod bench;
+pub(crate) mod admin_client;
+pub(crate) mod apply;
+pub(crate) mod bench;
 mod change_words;
-pub mod check;
+pub(crate) mod check;
 mod compared_files;
 mod compared_requests;
-pub mod completions;
-pub mod controller;
-pub mod convert;
-pub mod explain;
-pub mod history;
-pub mod hub;
-pub mod man;
-pub mod plugins;
+pub(crate) mod completions;
+pub(crate) mod controller;
+pub(crate) mod convert;
+pub(crate) mod explain;
+pub(crate) mod history;
+pub(crate) mod hub;
+pub(crate) mod man;
+pub(crate) mod plugins;
 mod recorded_requests;
-pub mod records;
-pub mod reference;
-pub mod resource_files;
-pub mod resources;
-pub mod run;
-pub mod schema;
-pub mod status_stream;
-pub mod store;
-pub mod tail;
-pub mod top;
-pub mod trace;
-pub mod version;
+pub(crate) mod records;
+pub(crate) mod reference;
+pub(crate) mod resource_files;
+pub(crate) mod resources;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod status_stream;
+pub(crate) mod store;
+pub(crate) mod tail;
+pub(crate) mod top;
+pub(crate) mod trace;
+pub(crate) mod version;
 
 use std::process::ExitCode;
 
@@ -90,7 +90,7 @@ const SECTIONS: [(&str, &[&str]); 6] = [
 ];
 
 /// The command line, with its commands in sections, which clap has only for options.
-pub fn command_line() -> clap::Command {
+pub(crate) fn command_line() -> clap::Command {
     let command = Weir::command();
     let mut list = String::new();
     for (title, names) in SECTIONS {
@@ -107,7 +107,7 @@ pub fn command_line() -> clap::Command {
 }
 
 /// Does what the command line says.
-pub fn execute() -> ExitCode {
+pub(crate) fn execute() -> ExitCode {
     match Weir::from_arg_matches(&command_line().get_matches()) {
         Ok(weir) => weir.execute(),
         Err(error) => error.exit(),

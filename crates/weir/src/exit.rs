@@ -6,7 +6,7 @@ use weir_control::Diagnostic;
 use weir_control::text::diagnostic::FaultCause;
 
 /// 0: success.
-pub const DONE: ExitCode = ExitCode::SUCCESS;
+pub(crate) const DONE: ExitCode = ExitCode::SUCCESS;
 
 /// Failures. Code 2, wrong usage, is clap's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl ExitFailure {
 
 /// Why a command that sends requests to a node failed: the exit code and the message.
 #[derive(Debug)]
-pub struct ExitCause {
+pub(crate) struct ExitCause {
     pub code: ExitFailure,
     /// Several lines, if there are several faults.
     pub problem: String,
@@ -43,7 +43,7 @@ pub struct ExitCause {
 
 impl ExitCause {
     /// A failure on this machine: a file is not valid or cannot be read, or the user has not confirmed the change. A retry fails again.
-    pub fn local(problem: impl Into<String>) -> ExitCause {
+    pub(crate) fn local(problem: impl Into<String>) -> ExitCause {
         ExitCause { code: ExitFailure::Configuration, problem: problem.into() }
     }
 }
@@ -62,7 +62,7 @@ impl From<ExitFailure> for ExitCode {
 }
 
 /// The text at the end of `--help`.
-pub const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 Exit codes:
   0  success; for `run`: the process stopped on request
   1  the configuration, a file or the key for the node is not valid, or cannot be read; `diff`: there are

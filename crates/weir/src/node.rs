@@ -3,7 +3,7 @@
 mod admin;
 mod certificates;
 mod configuration;
-pub mod controller;
+pub(crate) mod controller;
 mod figures;
 mod health;
 mod hubs;
@@ -24,7 +24,7 @@ mod sockets;
 mod state;
 mod status;
 mod systemd;
-pub mod tail;
+pub(crate) mod tail;
 mod traffic;
 mod upgrade;
 
@@ -66,7 +66,7 @@ use upgrade::{Failed, Invocation, UpgradeAttempt};
 
 /// Options of a node that are not in its file.
 #[derive(Debug, Clone)]
-pub struct NodeOptions {
+pub(crate) struct NodeOptions {
     pub file: PathBuf,
     pub log_format: error_log::ErrorLogFormat,
     /// How long a new binary may take until it serves, in an upgrade.
@@ -76,7 +76,7 @@ pub struct NodeOptions {
 /// The plugins of this binary.
 /// The plugins of this binary, with what runs those in files.
 #[cfg(feature = "wasm")]
-pub static PLUGINS: weir_plugin::Registry = weir_plugins::REGISTRY.with_runtime(&weir_wasm::RUNTIME);
+pub(crate) static PLUGINS: weir_plugin::Registry = weir_plugins::REGISTRY.with_runtime(&weir_wasm::RUNTIME);
 #[cfg(not(feature = "wasm"))]
 pub use weir_plugins::REGISTRY as PLUGINS;
 
@@ -85,7 +85,7 @@ const STATUS: &str = "status";
 const ADMIN: &str = "admin";
 
 /// A running gateway.
-pub struct GatewayNode {
+pub(crate) struct GatewayNode {
     runtime: Runtime,
     control: Control,
 }
@@ -125,7 +125,7 @@ enum End {
 impl GatewayNode {
     /// Reads the file, opens every socket and starts the workers. The node serves only after everything that can fail has
     /// succeeded. An error has already been reported when this returns it.
-    pub fn start(options: NodeOptions) -> Result<Self, ExitFailure> {
+    pub(crate) fn start(options: NodeOptions) -> Result<Self, ExitFailure> {
         // Long, since it is the order in which a node starts: each step needs what those before it have opened.
         let invocation = Invocation::of_this_process();
         #[expect(unsafe_code, reason = "only the start of the process knows that it has opened nothing")]
@@ -290,7 +290,7 @@ impl GatewayNode {
     }
 
     /// Serves until a signal ends it.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         self.runtime.block_on(async {
             let end = self.control.serve().await;
             self.control.end(end).await;

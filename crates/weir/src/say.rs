@@ -14,12 +14,12 @@ use crate::exit::{self, ExitFailure};
 static IN_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Sets the format of the lines to that of the error log.
-pub fn like(format: error_log::ErrorLogFormat) {
+pub(crate) fn like(format: error_log::ErrorLogFormat) {
     IN_JSON.store(format == error_log::ErrorLogFormat::Json, Relaxed);
 }
 
 /// Writes one line in a single write, so that lines of two processes do not mix during an upgrade. Only JSON shows the level.
-pub fn line(level: Level, text: Arguments) {
+pub(crate) fn line(level: Level, text: Arguments) {
     if IN_JSON.load(Relaxed) {
         stderr::write_line(error_log::json_line(level, &text.to_string()).as_bytes());
     } else {
@@ -40,7 +40,7 @@ macro_rules! say_error {
 pub(crate) use say_error;
 
 /// Prints a result. A closed pipe, as with `head`, is not a failure.
-pub fn print(text: &[u8]) -> ExitCode {
+pub(crate) fn print(text: &[u8]) -> ExitCode {
     match io::stdout().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             say_error!("cannot write to standard output: {error}");
@@ -54,7 +54,7 @@ pub fn print(text: &[u8]) -> ExitCode {
 ///
 /// # Errors
 /// Standard input is not a terminal, or cannot be read.
-pub fn confirmed(question: &str) -> Result<bool, String> {
+pub(crate) fn confirmed(question: &str) -> Result<bool, String> {
     let input = io::stdin();
     if !input.is_terminal() {
         return Err("standard input is not a terminal, so the change cannot be confirmed: use `--yes`".to_owned());

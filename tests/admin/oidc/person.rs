@@ -6,10 +6,10 @@ use weir_testkit::Response;
 
 use super::browser::Browser;
 
-pub const CALLBACK: &str = "/weir/v1/session/oidc/callback";
+pub(super) const CALLBACK: &str = "/weir/v1/session/oidc/callback";
 
 /// A browser at the console of the node with this port.
-pub struct Person {
+pub(super) struct Person {
     pub browser: Browser,
     pub kept: String,
     /// The fragment of the URL that the node has sent it back to.
@@ -18,7 +18,7 @@ pub struct Person {
 }
 
 impl Person {
-    pub fn at(port: u16) -> Person {
+    pub(super) fn at(port: u16) -> Person {
         Person {
             browser: Browser::default(),
             kept: "what only this page keeps".to_owned(),
@@ -28,7 +28,7 @@ impl Person {
     }
 
     /// The target that the log-in begins with.
-    pub fn begins_at(&self) -> String {
+    pub(super) fn begins_at(&self) -> String {
         let hash = digest(&SHA256, self.kept.as_bytes());
         let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("/weir/v1/session/oidc?page={hash}")
@@ -36,7 +36,7 @@ impl Person {
 
     /// Begins a log-in, and returns the URL that the browser is sent to.
     #[track_caller]
-    pub fn begin(&mut self) -> String {
+    pub(super) fn begin(&mut self) -> String {
         let answer = self.browser.ask(self.port, "GET", &self.begins_at());
         assert_eq!(answer.status, 302, "{}", answer.text());
         answer.headers.get("location").expect("a location").to_owned()
@@ -44,7 +44,7 @@ impl Person {
 
     /// Goes to the provider and back, and returns the target of the callback.
     #[track_caller]
-    pub fn visit(&mut self, url: &str) -> String {
+    pub(super) fn visit(&mut self, url: &str) -> String {
         let own = format!("http://127.0.0.1:{}", self.port);
         let mut url = url.to_owned();
         let mut base = url.clone();
@@ -66,7 +66,7 @@ impl Person {
     }
 
     /// Comes back to the node.
-    pub fn come_back(&mut self, target: &str) -> Response {
+    pub(super) fn come_back(&mut self, target: &str) -> Response {
         let answer = self.browser.ask(self.port, "GET", target);
         if let Some((_, ticket)) = answer.headers.get("location").and_then(|location| location.split_once('#')) {
             ticket.clone_into(&mut self.ticket);
@@ -75,14 +75,14 @@ impl Person {
     }
 
     /// What the page does at the end of a log-in.
-    pub fn redeem(&mut self) -> Response {
+    pub(super) fn redeem(&mut self) -> Response {
         let body = json!({ "oidc": self.kept, "ticket": self.ticket }).to_string();
         self.browser.send(self.port, "POST", "/weir/v1/session", "Sec-Fetch-Site: same-origin\r\n", &body)
     }
 
     /// The whole way; the answer is that of a log-in.
     #[track_caller]
-    pub fn log_in(&mut self) -> Value {
+    pub(super) fn log_in(&mut self) -> Value {
         let url = self.begin();
         let target = self.visit(&url);
         let back = self.come_back(&target);
@@ -93,12 +93,12 @@ impl Person {
     }
 
     /// Asks with the session of this token.
-    pub fn ask(&mut self, token: &str, method: &str, path: &str, body: &str) -> Response {
+    pub(super) fn ask(&mut self, token: &str, method: &str, path: &str, body: &str) -> Response {
         self.browser.send(self.port, method, path, &format!("X-Weir-Session: {token}\r\n"), body)
     }
 
     /// The value of a cookie of the node.
-    pub fn cookie(&self, name: &str) -> Option<String> {
+    pub(super) fn cookie(&self, name: &str) -> Option<String> {
         self.browser.0.get(&self.port)?.get(name).cloned()
     }
 }

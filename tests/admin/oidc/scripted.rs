@@ -8,9 +8,9 @@ use weir_testkit::{Answer, Authority, Origin, TlsServer};
 use crate::tokens::{Signer, now_s};
 
 /// The client at all providers.
-pub const CLIENT: &str = "web";
+pub(super) const CLIENT: &str = "web";
 
-pub struct ScriptedProvider {
+pub(super) struct ScriptedProvider {
     pub origin: Origin,
     pub url: String,
     pub signer: Arc<Signer>,
@@ -19,11 +19,11 @@ pub struct ScriptedProvider {
 }
 
 impl ScriptedProvider {
-    pub fn start() -> ScriptedProvider {
+    pub(super) fn start() -> ScriptedProvider {
         ScriptedProvider::start_over(false)
     }
 
-    pub fn start_over(tls: bool) -> ScriptedProvider {
+    pub(super) fn start_over(tls: bool) -> ScriptedProvider {
         let signer = Arc::new(Signer::new("one"));
         let script = Arc::new(Mutex::new((Answer::status(400, r#"{"error": "invalid_grant"}"#), json!({}))));
         let scheme = if tls { "https" } else { "http" };
@@ -58,24 +58,24 @@ impl ScriptedProvider {
     }
 
     /// Further members of the metadata.
-    pub fn says(&self, metadata: Value) {
+    pub(super) fn says(&self, metadata: Value) {
         self.script.lock().expect("no test panics here").1 = metadata;
     }
 
     /// Each code is answered with this.
-    pub fn answers(&self, answer: Answer) {
+    pub(super) fn answers(&self, answer: Answer) {
         self.script.lock().expect("no test panics here").0 = answer;
     }
 
     /// Each code is answered with this ID token.
-    pub fn gives(&self, token: &str) {
+    pub(super) fn gives(&self, token: &str) {
         let tokens =
             json!({ "id_token": token, "access_token": "an-access-token", "refresh_token": "a-refresh-token" });
         self.answers(Answer::ok(tokens.to_string()));
     }
 
     /// The claims of an admin, for the log-in that was sent here.
-    pub fn claims(&self, sent_to: &str) -> Value {
+    pub(super) fn claims(&self, sent_to: &str) -> Value {
         json!({
             "iss": self.url, "aud": CLIENT, "sub": "alice", "exp": now_s() + 60, "groups": ["gateway-admins"],
             "nonce": argument(sent_to, "nonce"),
@@ -85,7 +85,7 @@ impl ScriptedProvider {
 
 /// An argument of a URL.
 #[track_caller]
-pub fn argument(url: &str, name: &str) -> String {
+pub(super) fn argument(url: &str, name: &str) -> String {
     let query = url.split_once('?').expect("a query").1;
     let found = query.split('&').find_map(|pair| pair.split_once('=').filter(|(own, _)| *own == name));
     found.unwrap_or_else(|| panic!("no {name} in {url}")).1.to_owned()

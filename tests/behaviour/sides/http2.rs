@@ -19,7 +19,7 @@ use weir_testkit::{Authority, DEADLINE, Fields, Gateway, TlsClient};
 use super::{ClientSide, Field, Length, Security};
 
 /// One connection of HTTP/2, with one stream at a time.
-pub struct Http2<S> {
+pub(crate) struct Http2<S> {
     security: PhantomData<S>,
     runtime: Runtime,
     requests: SendRequest<Bytes>,
@@ -31,7 +31,7 @@ pub struct Http2<S> {
     trailers: Fields,
 }
 
-pub trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for T {}
 
 async fn dial(address: SocketAddr) -> TcpStream {
@@ -60,7 +60,7 @@ async fn connect<S: Security>(gateway: &Gateway) -> SendRequest<Bytes> {
     requests
 }
 
-pub fn header_map(fields: &[Field]) -> HeaderMap {
+pub(super) fn header_map(fields: &[Field]) -> HeaderMap {
     let pair = |(name, value): &Field| {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a test writes names");
         (name, HeaderValue::from_str(value).expect("a test writes values"))
@@ -69,7 +69,7 @@ pub fn header_map(fields: &[Field]) -> HeaderMap {
 }
 
 /// Waits for something, while the connection makes progress: it does so at no other time, and reads nothing unasked.
-pub fn wait<T, E: ToString>(
+pub(super) fn wait<T, E: ToString>(
     runtime: &Runtime,
     deadline: Duration,
     what: impl Future<Output = Result<T, E>>,
@@ -92,7 +92,7 @@ fn flush(runtime: &Runtime) {
 }
 
 /// Sends bytes as the window for them opens.
-pub async fn piece_by_piece(stream: &mut SendStream<Bytes>, mut part: Bytes, ends: bool) -> Result<(), String> {
+pub(super) async fn piece_by_piece(stream: &mut SendStream<Bytes>, mut part: Bytes, ends: bool) -> Result<(), String> {
     while !part.is_empty() {
         stream.reserve_capacity(part.len());
         let room = match poll_fn(|context| stream.poll_capacity(context)).await {

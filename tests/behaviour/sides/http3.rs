@@ -13,7 +13,7 @@ use super::{ClientSide, Field, Length};
 use crate::http3_client::{Sender, endpoint};
 
 /// One connection of HTTP/3, with one request at a time.
-pub struct Http3 {
+pub(crate) struct Http3 {
     /// Keeps the connection going also while nothing is asked of it: what is received and not read is bounded by the windows.
     runtime: Runtime,
     requests: Sender,

@@ -6,34 +6,34 @@ use std::time::Duration;
 
 use weir_testkit::{Client, DEADLINE, Gateway, ReadError};
 
-pub const DATA: u8 = 0;
-pub const HEADERS: u8 = 1;
-pub const PRIORITY: u8 = 2;
-pub const RST_STREAM: u8 = 3;
-pub const SETTINGS: u8 = 4;
-pub const PUSH_PROMISE: u8 = 5;
-pub const PING: u8 = 6;
-pub const GOAWAY: u8 = 7;
-pub const WINDOW_UPDATE: u8 = 8;
-pub const CONTINUATION: u8 = 9;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const PRIORITY: u8 = 2;
+pub(super) const RST_STREAM: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
+pub(super) const PUSH_PROMISE: u8 = 5;
+pub(super) const PING: u8 = 6;
+pub(super) const GOAWAY: u8 = 7;
+pub(super) const WINDOW_UPDATE: u8 = 8;
+pub(super) const CONTINUATION: u8 = 9;
 
-pub const END_STREAM: u8 = 0x1;
-pub const ACK: u8 = 0x1;
-pub const END_HEADERS: u8 = 0x4;
+pub(super) const END_STREAM: u8 = 0x1;
+pub(super) const ACK: u8 = 0x1;
+pub(super) const END_HEADERS: u8 = 0x4;
 /// A whole field section, and nothing after it.
-pub const WHOLE: u8 = END_STREAM | END_HEADERS;
+pub(super) const WHOLE: u8 = END_STREAM | END_HEADERS;
 
-pub const NO_ERROR: u32 = 0x0;
-pub const PROTOCOL_ERROR: u32 = 0x1;
-pub const INTERNAL_ERROR: u32 = 0x2;
-pub const REFUSED_STREAM: u32 = 0x7;
-pub const CANCEL: u32 = 0x8;
-pub const ENHANCE_YOUR_CALM: u32 = 0xb;
+pub(super) const NO_ERROR: u32 = 0x0;
+pub(super) const PROTOCOL_ERROR: u32 = 0x1;
+pub(super) const INTERNAL_ERROR: u32 = 0x2;
+pub(super) const REFUSED_STREAM: u32 = 0x7;
+pub(super) const CANCEL: u32 = 0x8;
+pub(super) const ENHANCE_YOUR_CALM: u32 = 0xb;
 
 /// Fields that make any message malformed, from a client or from an upstream (RFC 9113 §8.2, §8.3): control characters, white
 /// space around a value, names that are not lower-case tokens, fields of a connection, and pseudo-fields that are unknown, repeated
 /// or of the other direction.
-pub const MALFORMED_FIELDS: [(&str, &str); 29] = [
+pub(super) const MALFORMED_FIELDS: [(&str, &str); 29] = [
     ("x", "a\x7fb"),
     ("x", "a\0b"),
     ("x", "a\rb"),
@@ -65,40 +65,40 @@ pub const MALFORMED_FIELDS: [(&str, &str); 29] = [
     (":protocol", "websocket"),
 ];
 
-pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
-pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
+pub(super) const MAX_CONCURRENT_STREAMS: u16 = 0x3;
+pub(super) const INITIAL_WINDOW_SIZE: u16 = 0x4;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// One frame as it goes over the wire (RFC 9113 §4.1).
-pub fn frame(kind: u8, flags: u8, stream: u32, payload: impl AsRef<[u8]>) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: impl AsRef<[u8]>) -> Vec<u8> {
     let payload = payload.as_ref();
     let length = (payload.len() as u32).to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// A HEADERS frame with these fields, pseudo-fields among them.
-pub fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn headers(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
     frame(HEADERS, flags, stream, section(fields))
 }
 
-pub fn reset(stream: u32, code: u32) -> Vec<u8> {
+pub(super) fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, code.to_be_bytes())
 }
 
 /// The fields of a GET, with `more` behind them.
-pub fn get<'a>(path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+pub(super) fn get<'a>(path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     request("GET", path, more)
 }
 
-pub fn request<'a>(method: &'a str, path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+pub(super) fn request<'a>(method: &'a str, path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut fields = vec![(":method", method), (":scheme", "http"), (":authority", "t"), (":path", path)];
     fields.extend_from_slice(more);
     fields
 }
 
 /// A field section of literals that are not remembered (RFC 7541 §6.2.2).
-pub fn section(fields: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn section(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
         bytes.push(0);
@@ -109,7 +109,7 @@ pub fn section(fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// The same for one field that is remembered (RFC 7541 §6.2.1): from then on it is entry 62.
-pub fn remembered(name: &str, value: &str) -> Vec<u8> {
+pub(super) fn remembered(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0x40];
     text(&mut bytes, name);
     text(&mut bytes, value);
@@ -135,7 +135,7 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
 
 /// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub(super) struct Frame {
     pub kind: u8,
     pub flags: u8,
     pub stream: u32,
@@ -151,7 +151,7 @@ impl Frame {
 
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// An answer. Its status is one that HPACK has an entry for (RFC 7541 appendix A), or 0.
     Answered(u16, String),
     /// The stream was reset, with this code.
@@ -163,7 +163,7 @@ pub enum End {
 }
 
 /// One connection of HTTP/2.
-pub struct Frames {
+pub(super) struct Frames {
     client: Client,
     /// What each stream has brought until now.
     heads: BTreeMap<u32, (u16, Vec<u8>)>,
@@ -172,22 +172,22 @@ pub struct Frames {
 
 impl Frames {
     /// Begins a connection by prior knowledge.
-    pub fn connect(gateway: &Gateway) -> Frames {
+    pub(super) fn connect(gateway: &Gateway) -> Frames {
         Frames::over(gateway.client())
     }
 
     /// The same with settings.
-    pub fn connect_with(gateway: &Gateway, settings: &[(u16, u32)]) -> Frames {
+    pub(super) fn connect_with(gateway: &Gateway, settings: &[(u16, u32)]) -> Frames {
         Frames::begin(gateway.client(), settings)
     }
 
     /// The same with the smallest receive buffer that the kernel allows.
-    pub fn connect_narrow(gateway: &Gateway, settings: &[(u16, u32)]) -> Frames {
+    pub(super) fn connect_narrow(gateway: &Gateway, settings: &[(u16, u32)]) -> Frames {
         Frames::begin(Client::connect_narrow(gateway.addr()).expect("it listens"), settings)
     }
 
     /// Begins a connection on what `client` has agreed on already.
-    pub fn over(client: Client) -> Frames {
+    pub(super) fn over(client: Client) -> Frames {
         Frames::begin(client, &[])
     }
 
@@ -202,18 +202,18 @@ impl Frames {
     }
 
     /// The number of a stream that was not used before.
-    pub fn stream(&mut self) -> u32 {
+    pub(super) fn stream(&mut self) -> u32 {
         self.next_stream += 2;
         self.next_stream - 2
     }
 
     /// Sends as it is; whether it was taken.
-    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+    pub(super) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.client.try_send(bytes).is_ok()
     }
 
     /// Receives a frame. `None` is the end of the connection, with or without a reset.
-    pub fn receive(&mut self) -> Option<Frame> {
+    pub(super) fn receive(&mut self) -> Option<Frame> {
         match self.read() {
             Ok(frame) => Some(frame),
             Err(ReadError::Closed { .. } | ReadError::Reset { .. }) => None,
@@ -229,7 +229,7 @@ impl Frames {
     }
 
     /// Waits for what becomes of the request on `stream`.
-    pub fn end(&mut self, stream: u32) -> End {
+    pub(super) fn end(&mut self, stream: u32) -> End {
         while let Some(frame) = self.receive() {
             match frame.kind {
                 GOAWAY if frame.number(4) != NO_ERROR => return End::GoAway(frame.number(4)),
@@ -252,7 +252,7 @@ impl Frames {
     }
 
     /// Waits until the connection's window is opened, and says by how much.
-    pub fn opened(&mut self) -> u32 {
+    pub(super) fn opened(&mut self) -> u32 {
         loop {
             let frame = self.receive().expect("the connection stands");
             if frame.kind == WINDOW_UPDATE && frame.stream == 0 {
@@ -262,7 +262,7 @@ impl Frames {
     }
 
     /// Waits for the answer to a ping.
-    pub fn answer_to_ping(&mut self) {
+    pub(super) fn answer_to_ping(&mut self) {
         loop {
             let frame = self.receive().expect("the connection stands");
             if frame.kind == PING && frame.flags & ACK != 0 {
@@ -273,7 +273,7 @@ impl Frames {
 
     /// Waits for `time`, in which nothing may be received, and the connection must stand.
     #[track_caller]
-    pub fn stands_silent_for(&mut self, time: Duration) {
+    pub(super) fn stands_silent_for(&mut self, time: Duration) {
         self.client.set_deadline(time);
         match self.read() {
             Err(ReadError::TimedOut { .. }) => self.client.set_deadline(DEADLINE),
@@ -282,19 +282,19 @@ impl Frames {
     }
 
     /// Asks for `path` on a stream of its own.
-    pub fn ask(&mut self, path: &str) -> End {
+    pub(super) fn ask(&mut self, path: &str) -> End {
         self.ask_for(&get(path, &[]))
     }
 
     /// Sends a request of these fields on a stream of its own.
-    pub fn ask_for(&mut self, fields: &[(&str, &str)]) -> End {
+    pub(super) fn ask_for(&mut self, fields: &[(&str, &str)]) -> End {
         let stream = self.stream();
         self.send(headers(stream, WHOLE, fields));
         self.end(stream)
     }
 
     /// A GET for `target` gets its own answer from an echoing origin.
-    pub fn canary(&mut self, target: &str) -> Result<(), String> {
+    pub(super) fn canary(&mut self, target: &str) -> Result<(), String> {
         match self.ask(target) {
             End::Answered(200, body) if body == format!("GET {target} 0") => Ok(()),
             end => Err(format!("{target} on the same connection: {end:?}")),
@@ -302,7 +302,7 @@ impl Frames {
     }
 
     /// Reads to the end of the connection; the frames that came.
-    pub fn until_closed(&mut self) -> Farewell {
+    pub(super) fn until_closed(&mut self) -> Farewell {
         let mut farewell = Farewell::default();
         while let Some(frame) = self.receive() {
             match frame.kind {
@@ -319,7 +319,7 @@ impl Frames {
 
 /// What came before the end of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Farewell {
+pub(super) struct Farewell {
     /// The code of the last GOAWAY; `None` where there was none.
     pub code: Option<u32>,
     /// The last stream that it names.

@@ -8,23 +8,23 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, KeyLog, ProtocolVersion};
 use weir_testkit::{Client, Gateway, ReadError, TlsClient};
 
-pub const ALERT: u8 = 21;
-pub const HANDSHAKE: u8 = 22;
-pub const DATA: u8 = 23;
+pub(super) const ALERT: u8 = 21;
+pub(super) const HANDSHAKE: u8 = 22;
+pub(super) const DATA: u8 = 23;
 
 /// A warning, `close_notify` (RFC 8446 §6.1).
-pub const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+pub(super) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 /// A warning, `no_renegotiation` (RFC 5246 §7.2.2).
-pub const NO_RENEGOTIATION: [u8; 2] = [1, 100];
+pub(super) const NO_RENEGOTIATION: [u8; 2] = [1, 100];
 
 /// A record as it stands on the wire, not protected.
-pub fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+pub(super) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let length = u16::try_from(content.len()).expect("a record is smaller");
     [&[kind, 3, 3], &length.to_be_bytes()[..], content].concat()
 }
 
 /// The same content in records of at most `size` bytes.
-pub fn fragmented(records: &[u8], size: usize) -> Vec<u8> {
+pub(super) fn fragmented(records: &[u8], size: usize) -> Vec<u8> {
     let (mut rest, mut content) = (records, Vec::new());
     while let [_, _, _, high, low, after @ ..] = rest {
         let (this, next) = after.split_at(usize::from(u16::from_be_bytes([*high, *low])));
@@ -155,7 +155,7 @@ impl KeyLog for Secrets {
 }
 
 /// A connection whose handshake is done.
-pub struct Records {
+pub(super) struct Records {
     client: Client,
     ours: Keys,
     theirs: Keys,
@@ -164,12 +164,12 @@ pub struct Records {
 }
 
 impl Records {
-    pub fn connect(gateway: &Gateway, tls: &TlsClient) -> Records {
+    pub(super) fn connect(gateway: &Gateway, tls: &TlsClient) -> Records {
         Records::connect_with(gateway, tls, |hello, client| client.send(hello))
     }
 
     /// The same, with a ClientHello that is sent in a way of its own.
-    pub fn connect_with(gateway: &Gateway, tls: &TlsClient, send: impl FnOnce(&[u8], &mut Client)) -> Records {
+    pub(super) fn connect_with(gateway: &Gateway, tls: &TlsClient, send: impl FnOnce(&[u8], &mut Client)) -> Records {
         let mut client = Client::connect(gateway.tls_addr());
         let secrets = Arc::new(Secrets::default());
         let mut config = ClientConfig::clone(tls.config());
@@ -185,24 +185,24 @@ impl Records {
         Records { client, ours: Keys::new(agreed.tx, ours), theirs: Keys::new(agreed.rx, theirs), plain: Vec::new() }
     }
 
-    pub fn seal(&mut self, kind: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
+    pub(super) fn seal(&mut self, kind: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
         self.ours.seal(kind, content.as_ref())
     }
 
     /// A KeyUpdate (RFC 8446 §4.6.3); what is sealed after it has the next keys.
-    pub fn update_keys(&mut self, wants_answer: bool) -> Vec<u8> {
+    pub(super) fn update_keys(&mut self, wants_answer: bool) -> Vec<u8> {
         let record = self.seal(HANDSHAKE, [24, 0, 0, 1, u8::from(wants_answer)]);
         self.ours.update();
         record
     }
 
     /// Sends as it is; whether it was taken.
-    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+    pub(super) fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.client.try_send(bytes).is_ok()
     }
 
     /// Receives a record and opens it. `None` is the end of the connection, with or without a reset.
-    pub fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
+    pub(super) fn receive(&mut self) -> Option<(u8, Vec<u8>)> {
         match self.read() {
             Ok(record) => Some(record),
             Err(ReadError::Closed { .. } | ReadError::Reset { .. }) => None,
@@ -221,7 +221,7 @@ impl Records {
     }
 
     /// Receives plaintext until `wanted` has come. `None` if it does not come.
-    pub fn receive_text(&mut self, wanted: &str) -> Option<()> {
+    pub(super) fn receive_text(&mut self, wanted: &str) -> Option<()> {
         while !String::from_utf8_lossy(&self.plain).contains(wanted) {
             if let (DATA, content) = self.receive()? {
                 self.plain.extend_from_slice(&content);
@@ -232,14 +232,14 @@ impl Records {
     }
 
     /// A GET for `target` gets its own answer from an echoing origin.
-    pub fn ask(&mut self, target: &str) -> Option<()> {
+    pub(super) fn ask(&mut self, target: &str) -> Option<()> {
         let request = self.seal(DATA, format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
         self.send(request);
         self.receive_text(&format!("GET {target} 0"))
     }
 
     /// Receives to the end of the connection; the alerts that came.
-    pub fn until_closed(&mut self) -> Vec<Vec<u8>> {
+    pub(super) fn until_closed(&mut self) -> Vec<Vec<u8>> {
         let mut alerts = Vec::new();
         while let Some((kind, content)) = self.receive() {
             if kind == ALERT {
@@ -251,12 +251,12 @@ impl Records {
 }
 
 /// The client's side of a handshake with `t`.
-pub fn shake_hands(config: ClientConfig) -> ClientConnection {
+pub(super) fn shake_hands(config: ClientConfig) -> ClientConnection {
     ClientConnection::new(Arc::new(config), ServerName::try_from("t").expect("a name")).expect("it can begin")
 }
 
 /// Takes a handshake that has begun to its end.
-pub fn complete(connection: &mut ClientConnection, client: &mut Client) {
+pub(super) fn complete(connection: &mut ClientConnection, client: &mut Client) {
     while connection.is_handshaking() {
         let received = client.some().expect("an answer");
         assert!(!received.is_empty(), "closed within the handshake");
@@ -267,7 +267,7 @@ pub fn complete(connection: &mut ClientConnection, client: &mut Client) {
 }
 
 /// What a connection has to say.
-pub fn said(connection: &mut ClientConnection) -> Vec<u8> {
+pub(super) fn said(connection: &mut ClientConnection) -> Vec<u8> {
     let mut bytes = Vec::new();
     while connection.wants_write() {
         connection.write_tls(&mut bytes).expect("it is in memory");

@@ -21,7 +21,7 @@ struct Asked {
 }
 
 /// Answers the requests of a connection.
-pub fn answer_all(shared: &Shared, connection: &mut OriginConnection) {
+pub(super) fn answer_all(shared: &Shared, connection: &mut OriginConnection) {
     while let Ok(request) = connection.request() {
         let answered = match shared.fault() {
             Some(status) => send(connection, status, &failure(status)),

@@ -32,7 +32,7 @@ const KINDS: [(&str, &str, &str, bool); 20] = [
 
 /// Names an object, or a collection if `name` is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ObjectPath {
+pub(crate) struct ObjectPath {
     pub plural: String,
     pub namespace: Option<String>,
     pub name: Option<String>,
@@ -40,7 +40,7 @@ pub struct ObjectPath {
 
 /// A change that watches see.
 #[derive(Clone)]
-pub struct Change {
+pub(crate) struct Change {
     pub revision: u64,
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub verb: &'static str,
@@ -62,7 +62,7 @@ struct Content {
 }
 
 #[derive(Default)]
-pub struct ObjectStore {
+pub(crate) struct ObjectStore {
     content: Mutex<Content>,
     changed: Condvar,
 }
@@ -73,7 +73,7 @@ impl ObjectStore {
     }
 
     /// The kinds of a group and version.
-    pub fn kinds(&self, version: &str) -> Vec<Value> {
+    pub(crate) fn kinds(&self, version: &str) -> Vec<Value> {
         let missing = self.content().missing.clone();
         let known =
             KINDS.iter().filter(|(of, plural, ..)| *of == version && !missing.iter().any(|name| name == plural));
@@ -85,7 +85,7 @@ impl ObjectStore {
     }
 
     /// Whether a kind is there (`true` by default). Without it, its objects are gone and watches of it end.
-    pub fn install(&self, plural: &str, is_there: bool) {
+    pub(crate) fn install(&self, plural: &str, is_there: bool) {
         let mut content = self.content();
         content.missing.retain(|missing| missing != plural);
         if !is_there {
@@ -96,11 +96,11 @@ impl ObjectStore {
         self.changed.notify_all();
     }
 
-    pub fn is_missing(&self, plural: &str) -> bool {
+    pub(crate) fn is_missing(&self, plural: &str) -> bool {
         self.content().missing.iter().any(|missing| missing == plural)
     }
 
-    pub fn apply(&self, object: Value) {
+    pub(crate) fn apply(&self, object: Value) {
         let kind = object["kind"].as_str().expect("the object of a test has a kind");
         let known = KINDS.iter().find(|(_, _, name, _)| *name == kind);
         let (_, plural, _, namespaced) = known.unwrap_or_else(|| panic!("{kind} is not known here"));
@@ -114,12 +114,12 @@ impl ObjectStore {
     }
 
     /// Creates or replaces an object. An update of the status leaves the generation as it is.
-    pub fn put(&self, path: &ObjectPath, object: Value, is_status: bool) -> Value {
+    pub(crate) fn put(&self, path: &ObjectPath, object: Value, is_status: bool) -> Value {
         self.put_over(path, None, object, is_status).expect("there is no condition")
     }
 
     /// The same; with a version, which only clients state, `None` if the object has another one, since it was changed meanwhile.
-    pub fn put_over(
+    pub(crate) fn put_over(
         &self,
         path: &ObjectPath,
         version: Option<&Value>,
@@ -160,7 +160,7 @@ impl ObjectStore {
         Some(object)
     }
 
-    pub fn delete(&self, plural: &str, namespace: &str, name: &str) {
+    pub(crate) fn delete(&self, plural: &str, namespace: &str, name: &str) {
         let mut content = self.content();
         let namespace = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
         let path = ObjectPath { plural: plural.to_owned(), namespace, name: Some(name.to_owned()) };
@@ -172,55 +172,55 @@ impl ObjectStore {
         self.changed.notify_all();
     }
 
-    pub fn get(&self, path: &ObjectPath) -> Option<Value> {
+    pub(crate) fn get(&self, path: &ObjectPath) -> Option<Value> {
         self.content().objects.get(path).cloned()
     }
 
     /// The objects of a kind, by namespace and name.
-    pub fn all(&self, plural: &str) -> Vec<Value> {
+    pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
         let content = self.content();
         let of_kind = content.objects.iter().filter(|(path, _)| path.plural == plural);
         of_kind.map(|(_, object)| object.clone()).collect()
     }
 
-    pub fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.content().revision
     }
 
     /// Notes a write of a client.
-    pub fn wrote(&self, path: &ObjectPath) {
+    pub(crate) fn wrote(&self, path: &ObjectPath) {
         self.content().writes.push(path.clone());
     }
 
     /// The objects that clients wrote, in order; Leases are left out.
-    pub fn writes(&self) -> Vec<ObjectPath> {
+    pub(crate) fn writes(&self) -> Vec<ObjectPath> {
         self.content().writes.iter().filter(|path| path.plural != "leases").cloned().collect()
     }
 
     /// The number of these.
-    pub fn write_count(&self) -> usize {
+    pub(crate) fn write_count(&self) -> usize {
         self.content().writes.iter().filter(|path| path.plural != "leases").count()
     }
 
     /// Forgets all versions before now: watches that go on from one of them get 410.
-    pub fn forget_history(&self) {
+    pub(crate) fn forget_history(&self) {
         let mut content = self.content();
         content.forgotten = content.revision;
         content.history.clear();
     }
 
-    pub fn end_watches(&self) {
+    pub(crate) fn end_watches(&self) {
         self.content().ended += 1;
         self.changed.notify_all();
     }
 
     /// A mark for [`ObjectStore::next`].
-    pub fn ends(&self) -> u64 {
+    pub(crate) fn ends(&self) -> u64 {
         self.content().ended
     }
 
     /// Waits for changes after a revision. `Err` ends the watch: with `true` since the revision is forgotten.
-    pub fn next(&self, after: u64, ends: u64, patience: Duration) -> Result<Vec<Change>, bool> {
+    pub(crate) fn next(&self, after: u64, ends: u64, patience: Duration) -> Result<Vec<Change>, bool> {
         let mut content = self.content();
         loop {
             if content.ended != ends {

@@ -7,7 +7,7 @@ use serde_json::json;
 use weir_testkit::{Authority, Client, DEADLINE, Dns, Program, TempDir, TlsClient, eventually, free_port};
 
 /// How an authority behaves.
-pub struct Manners {
+pub(super) struct Manners {
     /// How long its certificates are good.
     pub lifetime_s: u32,
     /// Where it shakes hands with hosts; nowhere unless told.
@@ -25,7 +25,7 @@ impl Default for Manners {
 }
 
 /// Where it will be, and what its own server shows.
-pub struct Place {
+pub(super) struct Place {
     port: u16,
     management: u16,
     files: TempDir,
@@ -33,14 +33,14 @@ pub struct Place {
 }
 
 /// A running authority.
-pub struct Pebble {
+pub(super) struct Pebble {
     pub program: Program,
     pub place: Place,
 }
 
 impl Place {
     /// `None`, and a line that says so, where Pebble is not installed.
-    pub fn find() -> Option<Place> {
+    pub(super) fn find() -> Option<Place> {
         Program::find("pebble")?;
         let (files, dns) = (TempDir::new(), Dns::start());
         let identity = Authority::of_tests().identity(&["127.0.0.1"]);
@@ -51,12 +51,12 @@ impl Place {
     }
 
     /// From now on the authority finds these hosts here.
-    pub fn resolve(&self, hosts: &[&str]) {
+    pub(super) fn resolve(&self, hosts: &[&str]) {
         hosts.iter().for_each(|host| self.dns.addresses(host, 1, [Ipv4Addr::LOCALHOST]));
     }
 
     /// A block `acme` for these hosts, with more lines of its own.
-    pub fn acme(&self, hosts: &str, storage: &TempDir, more: &str) -> String {
+    pub(super) fn acme(&self, hosts: &str, storage: &TempDir, more: &str) -> String {
         format!(
             "acme:\n  hosts: [{hosts}]\n  email: ops@weir.test\n  terms_of_service_agreed: true\n  \
              directory: https://127.0.0.1:{}/dir\n  ca: {}\n  storage: {}\n{more}",
@@ -67,12 +67,12 @@ impl Place {
     }
 
     /// The folder in `storage` for what comes from here.
-    pub fn folder(&self, storage: &TempDir) -> PathBuf {
+    pub(super) fn folder(&self, storage: &TempDir) -> PathBuf {
         storage.join(&format!("127.0.0.1-{}-dir", self.port))
     }
 
     /// Starts the authority, which asks hosts on this port.
-    pub fn start(self, http_port: u16, manners: &Manners) -> Pebble {
+    pub(super) fn start(self, http_port: u16, manners: &Manners) -> Pebble {
         let own = |name| self.files.join(name).display().to_string();
         let mut config = json!({ "pebble": {
             "listenAddress": format!("127.0.0.1:{}", self.port),
@@ -100,12 +100,12 @@ impl Place {
 
 impl Pebble {
     /// Trusts whom this authority vouches for.
-    pub fn trusted(&self) -> TlsClient {
+    pub(super) fn trusted(&self) -> TlsClient {
         TlsClient::trusting_certificate(&self.root())
     }
 
     /// Its own certificate, as PEM.
-    pub fn root(&self) -> String {
+    pub(super) fn root(&self) -> String {
         self.ask("/roots/0").expect("it answers")
     }
 

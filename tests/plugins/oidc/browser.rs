@@ -6,16 +6,16 @@ use weir_testkit::{Client, Response};
 
 /// Cookies by the port they came from.
 #[derive(Default)]
-pub struct Browser(pub BTreeMap<u16, BTreeMap<String, String>>);
+pub(super) struct Browser(pub BTreeMap<u16, BTreeMap<String, String>>);
 
 impl Browser {
     /// Asks `http://127.0.0.1:port` once.
-    pub fn ask(&mut self, port: u16, method: &str, target: &str) -> Response {
+    pub(super) fn ask(&mut self, port: u16, method: &str, target: &str) -> Response {
         self.send(port, method, target, "", "")
     }
 
     /// The same with further fields, each ended by CR LF, and with a body.
-    pub fn send(&mut self, port: u16, method: &str, target: &str, fields: &str, body: &str) -> Response {
+    pub(super) fn send(&mut self, port: u16, method: &str, target: &str, fields: &str, body: &str) -> Response {
         let cookies = self.0.entry(port).or_default();
         let pairs: Vec<String> = cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let cookie = if pairs.is_empty() { String::new() } else { format!("Cookie: {}\r\n", pairs.join("; ")) };
@@ -35,7 +35,7 @@ impl Browser {
     }
 
     /// Goes wherever it is sent, until there is an answer.
-    pub fn follow(&mut self, port: u16, target: &str) -> (String, Response) {
+    pub(super) fn follow(&mut self, port: u16, target: &str) -> (String, Response) {
         let (mut port, mut target) = (port, target.to_owned());
         for _ in 0..12 {
             let answer = self.ask(port, "GET", &target);

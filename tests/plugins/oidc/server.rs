@@ -9,31 +9,31 @@ use serde_json::Value;
 use weir_testkit::{Client, DEADLINE, Program, TempDir, eventually, free_port, skipped};
 
 /// Of all clients. As it stands in a form: see [`Provider::token`].
-pub const SECRET: &str = "a secret: of 32 characters or so+";
+pub(crate) const SECRET: &str = "a secret: of 32 characters or so+";
 
-pub struct Provider {
+pub(crate) struct Provider {
     program: Program,
     pub port: u16,
 }
 
 impl Provider {
     /// `None` where it is not installed, which has been said then.
-    pub fn start() -> Option<Provider> {
+    pub(crate) fn start() -> Option<Provider> {
         Provider::start_on(free_port())
     }
 
     /// With keys of its own each time.
-    pub fn start_on(port: u16) -> Option<Provider> {
+    pub(crate) fn start_on(port: u16) -> Option<Provider> {
         Provider::start_for(port, "http://127.0.0.1:9/callback")
     }
 
     /// For logins that come back there.
-    pub fn start_for(port: u16, redirect_uri: &str) -> Option<Provider> {
+    pub(crate) fn start_for(port: u16, redirect_uri: &str) -> Option<Provider> {
         Provider::start_in(TempDir::new(), port, redirect_uri, &[])
     }
 
     /// The same, with a client `keyed` that authenticates with the key of this certificate.
-    pub fn start_with_key(port: u16, redirect_uri: &str, certificate: &str) -> Option<Provider> {
+    pub(crate) fn start_with_key(port: u16, redirect_uri: &str, certificate: &str) -> Option<Provider> {
         let folder = TempDir::new();
         let path = folder.path().join("client.pem");
         std::fs::write(&path, certificate).expect("the folder is ours");
@@ -57,14 +57,14 @@ impl Provider {
 
     /// A new access token for one of its clients.
     #[track_caller]
-    pub fn token(&self, client: &str) -> String {
+    pub(crate) fn token(&self, client: &str) -> String {
         let answer = self.post("/token", client, "grant_type=client_credentials&scope=read");
         answer["access_token"].as_str().unwrap_or_else(|| panic!("no token: {answer}")).to_owned()
     }
 
     /// Whether a token of the client `web` is valid (RFC 7662).
     #[track_caller]
-    pub fn is_active(&self, token: &str) -> bool {
+    pub(crate) fn is_active(&self, token: &str) -> bool {
         let answer = self.post("/token/introspection", "web", &format!("token={token}"));
         answer["active"].as_bool().unwrap_or_else(|| panic!("no answer: {answer}"))
     }
@@ -83,11 +83,11 @@ impl Provider {
         serde_json::from_slice(&answer.body).expect("JSON")
     }
 
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.program.freeze();
     }
 
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.program.thaw();
     }
 }

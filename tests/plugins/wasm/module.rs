@@ -81,7 +81,7 @@ const COMMON: &str = r#"
 
 /// The text of a module with these functions. `$"text"` in them stands for the place and the length of a text in memory, in which
 /// `\00` is a NUL.
-pub fn text(functions: &str) -> String {
+pub(super) fn text(functions: &str) -> String {
     let mut module = "(module\n".to_owned();
     for (from, list) in [("env", IMPORTS), ("wasi_snapshot_preview1", WASI)] {
         for (name, parameters) in list.iter().filter(|(name, _)| functions.contains(&format!("${name}"))) {
@@ -124,7 +124,7 @@ fn with_texts(functions: &str) -> (String, String) {
 }
 
 /// A module with these functions.
-pub fn module(functions: &str) -> Vec<u8> {
+pub(crate) fn module(functions: &str) -> Vec<u8> {
     let text = text(functions);
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }

@@ -25,7 +25,7 @@ enum ContentsEntry {
 }
 
 /// Builds the site: target/site/index.html.
-pub fn build() -> Result<(), Problems> {
+pub(crate) fn build() -> Result<(), Problems> {
     if !Path::new(MDBOOK).exists() {
         return Err(vec![format!("there is no {MDBOOK}; run scripts/mdbook")]);
     }
@@ -51,7 +51,7 @@ fn write() -> Result<(), Problems> {
 }
 
 /// Reports each page that the index leaves out.
-pub fn check() -> Result<(), Problems> {
+pub(super) fn check() -> Result<(), Problems> {
     let known = pages(&contents(&read(INDEX)?)?);
     let all = tracked()?.into_iter().filter(|path| path.starts_with("docs/") && path.ends_with(".md"));
     let left_out = all.filter(|page| !known.contains(page) && Path::new(page).exists());

@@ -9,7 +9,7 @@ const SOURCE: &str = "docs/reference/results/gwlb.md";
 const CLIENTS: [&str; 4] = ["500", "2000", "6000", "12000"];
 
 /// Reports each row that is missing, as it should stand.
-pub fn compare() -> Result<(), Problems> {
+pub(super) fn compare() -> Result<(), Problems> {
     let source = read(SOURCE)?;
     let rows = rows(&source);
     let mut problems = Problems::new();

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::{Problems, tree};
 
 /// Reports each link of a page of ours that leads nowhere.
-pub fn check() -> Result<(), Problems> {
+pub(super) fn check() -> Result<(), Problems> {
     let mut problems = Problems::new();
     for page in tree::tracked()?.iter().filter(|path| path.ends_with(".md")) {
         let Ok(text) = fs::read_to_string(page) else { continue }; // removed and not committed yet

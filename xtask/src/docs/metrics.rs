@@ -49,7 +49,7 @@ impl fmt::Display for MetricLabel {
 }
 
 /// The page.
-pub fn page() -> Result<String, Problems> {
+pub(super) fn page() -> Result<String, Problems> {
     let mut families = Vec::new();
     for folder in SOURCES {
         let entries = fs::read_dir(folder).map_err(|error| vec![format!("{folder}: {error}")])?;

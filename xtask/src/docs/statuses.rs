@@ -9,7 +9,7 @@ use crate::Problems;
 const PAGE: &str = "docs/guide/statuses.md";
 
 /// Says which cause the page lacks.
-pub fn compare() -> Result<(), Problems> {
+pub(super) fn compare() -> Result<(), Problems> {
     let read = |path: &str| fs::read_to_string(path).map_err(|error| vec![format!("{path}: {error}")]);
     let mut causes: BTreeMap<String, Option<String>> = stops(&read("crates/weir-plugin/src/stop.rs")?);
     causes.extend(refusals(&read("crates/weir-proto/src/request.rs")?, "Reject::"));

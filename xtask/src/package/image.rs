@@ -39,7 +39,13 @@ fn libraries(binary: &Path) -> Result<Vec<PathBuf>, Problems> {
 }
 
 /// Writes the image as an archive of an OCI layout.
-pub fn write_image(root: &Path, work: &Path, archive: &Path, architecture: &str, epoch: &str) -> Result<(), Problems> {
+pub(super) fn write_image(
+    root: &Path,
+    work: &Path,
+    archive: &Path,
+    architecture: &str,
+    epoch: &str,
+) -> Result<(), Problems> {
     let (layer, layout) = (work.join("layer"), work.join("layout"));
     write_layer_files(root, &layer)?;
     let blobs = layout.join("blobs/sha256");

@@ -9,7 +9,13 @@ use crate::{Problems, output, step};
 const SPEC: &str = "deploy/rpm/weir.spec";
 
 /// Writes the package of the files below `root`. Whatever rpmbuild would note of this machine and of the time is fixed.
-pub fn write_rpm(root: &Path, work: &Path, package: &Path, architecture: &str, epoch: &str) -> Result<(), Problems> {
+pub(super) fn write_rpm(
+    root: &Path,
+    work: &Path,
+    package: &Path,
+    architecture: &str,
+    epoch: &str,
+) -> Result<(), Problems> {
     let missing =
         |_| vec!["there is no rpmbuild: install the package `rpm` (Debian) or `rpm-build` (Fedora)".to_owned()];
     output(Command::new("rpmbuild").arg("--version")).map_err(missing)?;

@@ -9,7 +9,7 @@ use super::VERSION;
 use crate::{Problems, cargo, output};
 
 /// Every crate that the binary is built of, with its licence.
-pub fn page(epoch: &str) -> Result<String, Problems> {
+pub(super) fn page(epoch: &str) -> Result<String, Problems> {
     let arguments = ["tree", "--package", "weir", "--offline", "--edges", "normal,build", "--prefix", "none"];
     let tree = output(cargo().args(arguments).args(["--format", "{p}\t{l}\t{r}"]))?;
     let components: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();

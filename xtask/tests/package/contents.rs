@@ -99,7 +99,7 @@ fn tarball(archive: &Path, root: &Path) {
 }
 
 /// What an image says of itself, and its files.
-pub struct UnpackedImage {
+pub(crate) struct UnpackedImage {
     pub root: PathBuf,
     pub user: String,
     pub command: Vec<String>,
@@ -108,7 +108,7 @@ pub struct UnpackedImage {
 
 /// Blobs are what their names say.
 #[track_caller]
-pub fn unpack_image(archive: &Path, layout: &Path) -> UnpackedImage {
+pub(crate) fn unpack_image(archive: &Path, layout: &Path) -> UnpackedImage {
     said(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(layout));
     let blobs = layout.join("blobs/sha256");
     let blob = |descriptor: &Value| {

@@ -13,7 +13,7 @@ use weir_testkit::{TempDir, skipped};
 use crate::said;
 
 /// Network, processes and mounts apart from those of this machine. What runs in it ends with it.
-pub struct Isolation {
+pub(crate) struct Isolation {
     init: Child,
     /// The first process in it, as seen from outside.
     first: String,
@@ -21,7 +21,7 @@ pub struct Isolation {
 
 impl Isolation {
     /// `None` where the user may not have one, which has been said then.
-    pub fn start() -> Option<Isolation> {
+    pub(crate) fn start() -> Option<Isolation> {
         if !rustix::process::geteuid().is_root() {
             skipped("only root can install packages into a root of their own");
             return None;
@@ -47,7 +47,7 @@ impl Isolation {
     }
 
     /// A program of this machine, in there.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--pid", "--mount", "--target", &self.first, "--", program]);
         command
@@ -63,14 +63,14 @@ impl Drop for Isolation {
 }
 
 /// An installed Debian, with a stand-in for systemd, which cannot run there.
-pub struct DebianRoot {
+pub(crate) struct DebianRoot {
     isolation: Isolation,
     place: TempDir,
 }
 
 impl DebianRoot {
     /// `None` where there is none to copy, which has been said then.
-    pub fn start() -> Option<DebianRoot> {
+    pub(crate) fn start() -> Option<DebianRoot> {
         let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/debian-root.tar");
         if !archive.exists() {
             skipped("there is no .cache/debian-root.tar");
@@ -87,20 +87,20 @@ impl DebianRoot {
         Some(debian)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.place.path()
     }
 
     /// Copies a file to `/`, and returns its path in there.
     #[track_caller]
-    pub fn take(&self, file: &Path) -> PathBuf {
+    pub(crate) fn take(&self, file: &Path) -> PathBuf {
         let name = file.file_name().expect("a file");
         fs::copy(file, self.path().join(name)).expect("there is room");
         Path::new("/").join(name)
     }
 
     /// A script in there.
-    pub fn script(&self, text: &str) -> Command {
+    pub(crate) fn script(&self, text: &str) -> Command {
         let mut command = self.isolation.command("chroot");
         command.arg(self.path()).args([
             "env",
@@ -115,23 +115,23 @@ impl DebianRoot {
 
     /// Runs a script in there, which must succeed.
     #[track_caller]
-    pub fn run(&self, text: &str) -> String {
+    pub(crate) fn run(&self, text: &str) -> String {
         said(&mut self.script(text))
     }
 
     /// A program of this machine, in the namespaces and outside of the root.
-    pub fn outside(&self, program: &str) -> Command {
+    pub(crate) fn outside(&self, program: &str) -> Command {
         self.isolation.command(program)
     }
 
     /// What the gateway says of itself, if it answers.
-    pub fn status(&self) -> Option<Value> {
+    pub(crate) fn status(&self) -> Option<Value> {
         let output = self.script("curl -sf http://127.0.0.1:7085/status").output().expect("it runs");
         serde_json::from_slice(&output.stdout).ok()
     }
 
     /// All files and directories, but for those that package managers and users' databases keep for themselves.
-    pub fn files(&self) -> BTreeSet<String> {
+    pub(crate) fn files(&self) -> BTreeSet<String> {
         const OF_OTHERS: [&str; 7] = [
             "/run/",
             "/var/cache/",

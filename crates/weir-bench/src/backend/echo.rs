@@ -10,7 +10,7 @@ use super::BackendConnection;
 /// The most bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
 
-pub async fn bytes(mut stream: impl BackendConnection) -> io::Result<()> {
+pub(super) async fn bytes(mut stream: impl BackendConnection) -> io::Result<()> {
     let mut buffer = Vec::new();
     loop {
         buffer.reserve(READ_BYTES);
@@ -22,7 +22,7 @@ pub async fn bytes(mut stream: impl BackendConnection) -> io::Result<()> {
     }
 }
 
-pub async fn datagrams(socket: UdpSocket) {
+pub(super) async fn datagrams(socket: UdpSocket) {
     let mut buffer = vec![0; READ_BYTES];
     loop {
         // An error is that of an earlier datagram whose sender has gone.

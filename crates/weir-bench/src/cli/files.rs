@@ -36,7 +36,7 @@ pub struct CompareArguments {
     pub after: PathBuf,
 }
 
-pub fn compare(arguments: CompareArguments) -> Result<u8, LabError> {
+pub(super) fn compare(arguments: CompareArguments) -> Result<u8, LabError> {
     show_differences(&ResultFile::read(&arguments.before)?, &ResultFile::read(&arguments.after)?)
 }
 
@@ -94,7 +94,7 @@ pub struct ReportArguments {
     pub png: bool,
 }
 
-pub fn report(arguments: ReportArguments) -> Result<u8, LabError> {
+pub(super) fn report(arguments: ReportArguments) -> Result<u8, LabError> {
     let mut worst = 0;
     for path in &arguments.files {
         let result = ResultFile::read(path)?;
@@ -136,7 +136,7 @@ pub struct PageArguments {
 }
 
 /// Generates a Markdown page from stored results.
-pub fn page(arguments: PageArguments) -> Result<u8, LabError> {
+pub(super) fn page(arguments: PageArguments) -> Result<u8, LabError> {
     let head = if arguments.prices { markdown::PRICES_HEAD } else { markdown::RESULTS_HEAD };
     let mut page = head.to_owned();
     if arguments.folder.is_some() {
@@ -216,7 +216,7 @@ pub struct ReplayArguments {
     pub common: Common,
 }
 
-pub fn replay(arguments: ReplayArguments) -> Result<u8, LabError> {
+pub(super) fn replay(arguments: ReplayArguments) -> Result<u8, LabError> {
     let before = ResultFile::read(&arguments.file)?;
     let options = options(&arguments.common, before.quick, before.seed)?;
     let after = run::run(before.scenario.clone(), &options)?;
@@ -244,7 +244,7 @@ pub struct ExportArguments {
     pub connections: Option<u32>,
 }
 
-pub fn export(arguments: ExportArguments) -> Result<u8, LabError> {
+pub(super) fn export(arguments: ExportArguments) -> Result<u8, LabError> {
     let result = ResultFile::read(&arguments.file)?;
     let cells: Vec<_> = result
         .cells
@@ -272,7 +272,7 @@ pub struct JudgeArguments {
     pub file: PathBuf,
 }
 
-pub fn judge(arguments: JudgeArguments) -> Result<u8, LabError> {
+pub(super) fn judge(arguments: JudgeArguments) -> Result<u8, LabError> {
     let place = arguments.file.display().to_string();
     let text = fs::read_to_string(&arguments.file).map_err(FileError::at(&arguments.file))?;
     let evidence = lint::read(&place, &text)?;
@@ -293,7 +293,7 @@ pub struct CapacityArguments {
     pub rate: f64,
 }
 
-pub fn capacity(arguments: CapacityArguments) -> Result<u8, LabError> {
+pub(super) fn capacity(arguments: CapacityArguments) -> Result<u8, LabError> {
     let result = ResultFile::read(&arguments.file)?;
     let findings = summary::findings(&result);
     if findings.scaling.is_empty() {

@@ -31,7 +31,7 @@ fn name_and_value(text: &str) -> Result<(String, String), ValueError> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub fn import(arguments: ImportArguments) -> Result<u8, LabError> {
+pub(super) fn import(arguments: ImportArguments) -> Result<u8, LabError> {
     let text = fs::read_to_string(&arguments.plan).map_err(FileError::at(&arguments.plan))?;
     let properties: BTreeMap<String, String> = arguments.properties.into_iter().collect();
     let imported = jmx::import(&text, &properties);

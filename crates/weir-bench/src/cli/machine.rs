@@ -21,7 +21,7 @@ pub struct ListArguments {
     pub cache: PathBuf,
 }
 
-pub fn list(arguments: ListArguments) -> Result<u8, LabError> {
+pub(super) fn list(arguments: ListArguments) -> Result<u8, LabError> {
     out!("Scenarios");
     for name in scenario::names() {
         let scenario = scenario::read(&name)?;
@@ -58,7 +58,7 @@ const WATCH: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub struct DoctorArguments {}
 
-pub fn doctor(_: DoctorArguments) -> Result<u8, LabError> {
+pub(super) fn doctor(_: DoctorArguments) -> Result<u8, LabError> {
     let mut manifest = Manifest::read(Pinning::default());
     manifest.counters = counters_available();
     let watched = run::usable_cpus(&manifest.cpu).into_iter().map(|cpu| cpu.id);
@@ -97,7 +97,7 @@ pub struct InstallArguments {
     pub cache: PathBuf,
 }
 
-pub fn install(arguments: InstallArguments) -> Result<u8, LabError> {
+pub(super) fn install(arguments: InstallArguments) -> Result<u8, LabError> {
     for name in &arguments.targets {
         let peer = match target::read(name) {
             Ok(peer) => peer,

@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::io::Write;
 
 /// Writes one line to stdout. Errors are ignored, because the reader may have closed the pipe.
-pub fn line(text: Arguments) {
+pub(crate) fn line(text: Arguments) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 

@@ -85,14 +85,14 @@ fn name_and_path(text: &str) -> Result<(String, PathBuf), ValueError> {
     Ok((name.to_owned(), PathBuf::from(path)))
 }
 
-pub fn run(arguments: Arguments) -> Result<u8, LabError> {
+pub(super) fn run(arguments: Arguments) -> Result<u8, LabError> {
     let scenario = chosen(scenario::read(&arguments.scenario)?, &arguments)?;
     let options =
         RunOptions { valgrind: arguments.valgrind, ..options(&arguments.common, arguments.quick, arguments.seed)? };
     finish(&run::run(scenario, &options)?, &arguments.common.out)
 }
 
-pub fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, LabError> {
+pub(super) fn options(common: &Common, quick: bool, seed: u64) -> Result<RunOptions, LabError> {
     Ok(RunOptions {
         quick,
         programs: common.programs.iter().cloned().collect::<BTreeMap<_, _>>(),
@@ -116,7 +116,7 @@ fn command_line() -> Vec<String> {
 }
 
 /// Writes a result and its report, prints the table, and judges.
-pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, LabError> {
+pub(super) fn finish(result: &ResultFile, out: &Path) -> Result<u8, LabError> {
     std::fs::create_dir_all(out).map_err(FileError::at(out))?;
     let file = out.join(format!("{}.json", result.id));
     result.write(&file)?;
@@ -129,7 +129,7 @@ pub fn finish(result: &ResultFile, out: &Path) -> Result<u8, LabError> {
 }
 
 /// Prints the table, its summary, and the verdicts.
-pub fn show(findings: &Findings<'_>) {
+pub(super) fn show(findings: &Findings<'_>) {
     out!("{}\n", report::headline(findings).as_deref().unwrap_or("Valid: nothing was found that weakens a figure."));
     // Only a terminal has a width.
     let width = if std::io::stdout().is_terminal() { comfy_table::Table::new().width() } else { None };
@@ -160,7 +160,7 @@ pub fn show(findings: &Findings<'_>) {
 }
 
 /// Prints verdicts, grouped by rule.
-pub fn say(verdicts: &[LintVerdict]) {
+pub(super) fn say(verdicts: &[LintVerdict]) {
     for group in report::grouped(verdicts) {
         let verdict = group[0];
         let subject = verdict.subject.as_ref().map_or(String::new(), |subject| format!("{subject}: "));
@@ -173,7 +173,7 @@ pub fn say(verdicts: &[LintVerdict]) {
 }
 
 /// The scenario with the changes of the command line.
-pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, ScenarioError> {
+pub(super) fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, ScenarioError> {
     let mut scenario = if arguments.quick { scenario.quickened() } else { scenario };
     if !arguments.targets.is_empty() {
         scenario.targets = arguments.targets.clone();
@@ -211,7 +211,7 @@ pub fn chosen(scenario: Scenario, arguments: &Arguments) -> Result<Scenario, Sce
 }
 
 /// A flag that the first SIGINT or SIGTERM sets, so that targets are stopped before the lab ends.
-pub fn interrupt() -> Result<Arc<AtomicBool>, LabError> {
+pub(super) fn interrupt() -> Result<Arc<AtomicBool>, LabError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, stop.clone()).map_err(LabError::Signals)?;

@@ -20,7 +20,7 @@ pub enum SchemaKind {
     Publication,
 }
 
-pub fn schema(arguments: SchemaArguments) -> Result<u8, LabError> {
+pub(super) fn schema(arguments: SchemaArguments) -> Result<u8, LabError> {
     let schema = match arguments.of {
         SchemaKind::Scenario => schema_for!(Scenario),
         SchemaKind::Publication => schema_for!(Evidence),

@@ -19,7 +19,7 @@ const LARGEST_DATAGRAM: usize = 65_507;
 
 /// A plan that has been checked and is ready to run.
 #[derive(Debug)]
-pub struct PreparedLoad {
+pub(super) struct PreparedLoad {
     pub plan: LoadPlan,
     pub origins: Vec<LoadOrigin>,
     pub requests: Vec<PreparedRequest>,
@@ -27,7 +27,7 @@ pub struct PreparedLoad {
 
 /// The destination of connections.
 #[derive(Debug, PartialEq)]
-pub struct LoadOrigin {
+pub(super) struct LoadOrigin {
     pub address: SocketAddr,
     /// `host` or `host:port`, as in the field `Host`.
     pub authority: String,
@@ -36,7 +36,7 @@ pub struct LoadOrigin {
 }
 
 #[derive(Clone, Debug)]
-pub struct OriginTls {
+pub(super) struct OriginTls {
     pub config: Arc<rustls::ClientConfig>,
     pub name: ServerName<'static>,
 }
@@ -49,7 +49,7 @@ impl PartialEq for OriginTls {
 
 /// A request in its rendered form.
 #[derive(Debug)]
-pub struct PreparedRequest {
+pub(super) struct PreparedRequest {
     /// Index into [`PreparedLoad::origins`].
     pub origin: usize,
     pub template: RequestTemplate,
@@ -64,7 +64,7 @@ pub struct PreparedRequest {
 
 impl PreparedRequest {
     #[inline]
-    pub fn expects(&self, status: u16) -> bool {
+    pub(super) fn expects(&self, status: u16) -> bool {
         match self.template.expect_status.as_slice() {
             [] => (100..400).contains(&status),
             expected => expected.contains(&status),
@@ -73,7 +73,7 @@ impl PreparedRequest {
 }
 
 impl PreparedLoad {
-    pub fn new(plan: &LoadPlan) -> Result<Self, PlanError> {
+    pub(super) fn new(plan: &LoadPlan) -> Result<Self, PlanError> {
         check_counts(plan)?;
         check_pacing(&plan.pacing)?;
         let mut origins: Vec<LoadOrigin> = Vec::new();
@@ -165,7 +165,7 @@ fn check_streams(plan: &LoadPlan) -> Result<(), PlanError> {
 }
 
 /// Checks a pacing; errors name the field of the plan.
-pub fn check_pacing(pacing: &Pacing) -> Result<(), PlanError> {
+pub(crate) fn check_pacing(pacing: &Pacing) -> Result<(), PlanError> {
     let wrong = |field: &str, problem: &str| Err(PlanError::new(field, problem));
     let rate_is_valid = |rate: f64| rate.is_finite() && rate >= 0.0;
     match pacing {

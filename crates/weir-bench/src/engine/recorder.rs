@@ -7,7 +7,7 @@ use super::result::{Connections, CpuTime, Errors, LoadPhase, LoadTally};
 
 /// The times of a run, in ns of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub struct MeasuredWindow {
+pub(super) struct MeasuredWindow {
     /// The start of the run, including warm-up.
     pub start: u64,
     /// The end of warm-up.
@@ -19,7 +19,7 @@ pub struct MeasuredWindow {
 
 /// Why an exchange got no complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub(crate) enum Cause {
     Connect,
     ConnectTimeout,
     Tls,

@@ -15,7 +15,7 @@ use crate::{
 const STEPS_PER_HALF: u32 = 5;
 
 /// The percentile distribution in the format of HdrHistogram's plotters, in milliseconds.
-pub fn distribution(latency: &LatencyHistogram) -> String {
+pub(super) fn distribution(latency: &LatencyHistogram) -> String {
     let hdr = latency.as_hdr();
     let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     for step in hdr.iter_quantiles(STEPS_PER_HALF) {
@@ -43,7 +43,7 @@ pub fn distribution(latency: &LatencyHistogram) -> String {
 }
 
 /// An interval log of all runs of a cell: one line per interval of the measured part, in nanoseconds.
-pub fn interval_log(cell: &Cell) -> Result<String, ExportError> {
+pub(super) fn interval_log(cell: &Cell) -> Result<String, ExportError> {
     let mut text = Vec::new();
     let mut serializer = V2DeflateSerializer::new();
     let start = cell.runs().first().map_or(0, |run| run.load.started_unix_ns);

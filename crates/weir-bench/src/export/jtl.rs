@@ -24,7 +24,7 @@ const COLUMNS: [&str; 19] = [
 
 /// JMeter's CSV. A result holds histograms, not single samples, so each interval is one line with JMeter's own columns
 /// for statistical samples: the mean time, and how many samples and errors it represents.
-pub fn text(cell: &Cell) -> Result<String, csv::Error> {
+pub(super) fn text(cell: &Cell) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(COLUMNS)?;
     for run in cell.runs() {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use crate::engine::{LatencyHistogram, LoadResult};
 
 /// The JSON that k6 passes to `handleSummary`, for the metrics of HTTP requests.
-pub fn text(load: &LoadResult) -> String {
+pub(super) fn text(load: &LoadResult) -> String {
     let total = &load.total;
     let seconds = load.measured_ns as f64 / 1e9;
     let rate = |count: u64| count as f64 / seconds.max(1e-9);

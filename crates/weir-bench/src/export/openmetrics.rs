@@ -9,7 +9,7 @@ use crate::{
 type FigureOf = fn(&CellSummary<'_>) -> Option<ConfidenceInterval>;
 
 /// Every cell as gauges: medians over the repeats. <https://prometheus.io/docs/specs/om/open_metrics_spec/>
-pub fn text(result: &ResultFile) -> String {
+pub(super) fn text(result: &ResultFile) -> String {
     let findings = findings(result);
     let families: [(&str, &str, &str, FigureOf); 7] = [
         ("weir_bench_requests_per_second", "", "Completed requests per second.", |one| one.rps),

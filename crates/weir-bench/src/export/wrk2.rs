@@ -4,7 +4,7 @@ use super::hdr::distribution;
 use crate::{engine::LoadResult, result::Cell};
 
 /// The output of wrk2 with `--latency`; its latencies also begin when requests were due.
-pub fn text(cell: &Cell, load: &LoadResult) -> String {
+pub(super) fn text(cell: &Cell, load: &LoadResult) -> String {
     let Some(run) = cell.runs().first() else { return String::new() };
     let latency = &load.total.latency;
     let seconds = load.measured_ns as f64 / 1e9;

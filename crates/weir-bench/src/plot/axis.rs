@@ -49,7 +49,7 @@ fn short(value: f64, suffixes: &[&str], base: f64) -> String {
 }
 
 /// Three significant digits without trailing zeros.
-pub fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return if value == 0.0 { "0".to_owned() } else { "–".to_owned() };
     }
@@ -60,7 +60,7 @@ pub fn digits(value: f64) -> String {
 
 /// An axis: maps values to positions between `from` and `to` pixels.
 #[derive(Clone, Copy, Debug)]
-pub struct Axis {
+pub(super) struct Axis {
     scale: Scale,
     low: f64,
     high: f64,
@@ -70,7 +70,7 @@ pub struct Axis {
 
 impl Axis {
     /// An axis that contains all `values`; a linear axis begins at zero.
-    pub fn around(scale: Scale, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
+    pub(super) fn around(scale: Scale, values: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| value.is_finite()) {
             low = low.min(value);
@@ -109,13 +109,13 @@ impl Axis {
         }
     }
 
-    pub fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         let (low, high) = (self.warp(self.low), self.warp(self.high));
         self.from + (self.warp(value) - low) / (high - low) * (self.to - self.from)
     }
 
     /// The values of grid lines: round in their unit, and few enough to be labelled.
-    pub fn ticks(&self, unit: Unit) -> Vec<f64> {
+    pub(super) fn ticks(&self, unit: Unit) -> Vec<f64> {
         match self.scale {
             Scale::Linear => self.linear_ticks(unit),
             Scale::Log => self.log_ticks(),

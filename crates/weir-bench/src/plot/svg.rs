@@ -1,25 +1,25 @@
 use std::fmt::Write as _;
 
 /// An SVG text under construction, with sizes in pixels.
-pub struct Svg {
+pub(super) struct Svg {
     text: String,
 }
 
-pub const FONT: &str = "Inter, 'Segoe UI', 'DejaVu Sans', 'Liberation Sans', sans-serif";
+pub(super) const FONT: &str = "Inter, 'Segoe UI', 'DejaVu Sans', 'Liberation Sans', sans-serif";
 const PAPER: &str = "#ffffff";
-pub const INK: &str = "#212529";
-pub const FAINT: &str = "#6c757d";
-pub const GRID: &str = "#e9ecef";
+pub(super) const INK: &str = "#212529";
+pub(super) const FAINT: &str = "#6c757d";
+pub(super) const GRID: &str = "#e9ecef";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum TextAnchor {
+pub(super) enum TextAnchor {
     Start,
     Middle,
     End,
 }
 
 impl Svg {
-    pub fn new(width: f64, height: f64, title: &str) -> Svg {
+    pub(super) fn new(width: f64, height: f64, title: &str) -> Svg {
         let mut text = String::new();
         let _ = write!(
             text,
@@ -31,7 +31,7 @@ impl Svg {
         Svg { text }
     }
 
-    pub fn line(&mut self, from: (f64, f64), to: (f64, f64), colour: &str, width: f64, dash: &str) {
+    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), colour: &str, width: f64, dash: &str) {
         let _ = write!(
             self.text,
             "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"{width}\"{}/>",
@@ -43,7 +43,7 @@ impl Svg {
         );
     }
 
-    pub fn path(&mut self, points: &[(f64, f64)], colour: &str, width: f64, dash: &str) {
+    pub(super) fn path(&mut self, points: &[(f64, f64)], colour: &str, width: f64, dash: &str) {
         let _ = write!(
             self.text,
             "<path d=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\" stroke-linejoin=\"round\" \
@@ -53,11 +53,11 @@ impl Svg {
         );
     }
 
-    pub fn area(&mut self, points: &[(f64, f64)], colour: &str) {
+    pub(super) fn area(&mut self, points: &[(f64, f64)], colour: &str) {
         let _ = write!(self.text, "<path d=\"{}Z\" fill=\"{colour}\" fill-opacity=\"0.14\"/>", trace(points));
     }
 
-    pub fn circle(&mut self, at: (f64, f64), radius: f64, colour: &str, hover: &str) {
+    pub(super) fn circle(&mut self, at: (f64, f64), radius: f64, colour: &str, hover: &str) {
         let _ = write!(
             self.text,
             "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{colour}\" stroke=\"#ffffff\" stroke-width=\"1.2\">\
@@ -69,7 +69,7 @@ impl Svg {
     }
 
     /// An invisible area that shows a value on hover.
-    pub fn target(&mut self, at: (f64, f64), radius: f64, colour: &str, hover: &str) {
+    pub(super) fn target(&mut self, at: (f64, f64), radius: f64, colour: &str, hover: &str) {
         let _ = write!(
             self.text,
             "<circle class=\"hover\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius}\" fill=\"{colour}\" fill-opacity=\"0\">\
@@ -80,7 +80,7 @@ impl Svg {
         );
     }
 
-    pub fn diamond(&mut self, at: (f64, f64), colour: &str, hover: &str) {
+    pub(super) fn diamond(&mut self, at: (f64, f64), colour: &str, hover: &str) {
         let (x, y) = at;
         let _ = write!(
             self.text,
@@ -94,7 +94,7 @@ impl Svg {
         );
     }
 
-    pub fn rect(&mut self, at: (f64, f64), size: (f64, f64), colour: &str, hover: &str) {
+    pub(super) fn rect(&mut self, at: (f64, f64), size: (f64, f64), colour: &str, hover: &str) {
         let _ = write!(
             self.text,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"2\" fill=\"{colour}\"><title>{}</title></rect>",
@@ -106,7 +106,7 @@ impl Svg {
         );
     }
 
-    pub fn text(&mut self, at: (f64, f64), anchor: TextAnchor, style: &str, colour: &str, words: &str) {
+    pub(super) fn text(&mut self, at: (f64, f64), anchor: TextAnchor, style: &str, colour: &str, words: &str) {
         let anchor = match anchor {
             TextAnchor::Start => "start",
             TextAnchor::Middle => "middle",
@@ -121,7 +121,7 @@ impl Svg {
         );
     }
 
-    pub fn finish(mut self) -> String {
+    pub(super) fn finish(mut self) -> String {
         self.text.push_str("</svg>");
         self.text
     }
@@ -155,6 +155,6 @@ pub fn escape(text: &str) -> String {
 }
 
 /// The approximate width of text with 12 pixels.
-pub fn width_of(text: &str) -> f64 {
+pub(super) fn width_of(text: &str) -> f64 {
     text.chars().count() as f64 * 6.6
 }

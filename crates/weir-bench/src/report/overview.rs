@@ -59,7 +59,7 @@ impl RowFigure {
 }
 
 /// Writes the section, if there is something to compare.
-pub fn overview(findings: &Findings<'_>, page: &mut String) {
+pub(super) fn overview(findings: &Findings<'_>, page: &mut String) {
     let scenario = &findings.result.scenario;
     let is_of_a_policy =
         |row: &ScenarioRow| scenario.ablations.iter().any(|pair| pair.with == row.name) || scenario.is_variation(row);

@@ -149,7 +149,7 @@ fn body(backend: &BackendSettings) -> String {
 }
 
 /// The values that a backend's templates may use.
-pub fn inputs(
+pub(super) fn inputs(
     place: &RunDirectory,
     backend: &BackendSettings,
     endpoints: &[BackendAddress],

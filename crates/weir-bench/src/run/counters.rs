@@ -9,11 +9,11 @@ pub fn available() -> bool {
 }
 
 /// A `perf stat` of running processes.
-pub struct Counting(Child);
+pub(super) struct Counting(Child);
 
 impl Counting {
     /// Counts for `seconds` from now.
-    pub fn start(pids: &[u32], seconds: f64) -> Option<Counting> {
+    pub(super) fn start(pids: &[u32], seconds: f64) -> Option<Counting> {
         let list = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let seconds = format!("{seconds}");
         let arguments = ["stat", "-x,", "-e", "instructions:u,instructions:k", "-p", &list, "--", "sleep", &seconds];
@@ -26,7 +26,7 @@ impl Counting {
         child.ok().map(Counting)
     }
 
-    pub fn finish(self) -> Option<Instructions> {
+    pub(super) fn finish(self) -> Option<Instructions> {
         let output = self.0.wait_with_output().ok()?;
         parse(&String::from_utf8_lossy(&output.stderr))
     }

@@ -9,7 +9,7 @@ use base64::{
 use crate::{scenario::ScenarioRow, target::TemplateConsumer};
 
 /// The fields that a consumer sends with a GET of `path`, for the policies of a row.
-pub fn fields(row: &ScenarioRow, consumer: &TemplateConsumer, path: &str) -> Vec<(String, String)> {
+pub(super) fn fields(row: &ScenarioRow, consumer: &TemplateConsumer, path: &str) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     let mut authorization = |value: String| fields.push(("Authorization".to_owned(), value));
     if row.policies.contains_key("basic-auth") {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Plays the events of a row, with times relative to the begin of the measured part.
-pub fn play(
+pub(super) fn play(
     events: &[RowEvent],
     begin: Instant,
     backend: &mut RunningBackends,

@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// A publisher and its subscribers, on threads of their own.
-pub struct RunningFanOut(JoinHandle<Result<LoadResult, PlanError>>);
+pub(super) struct RunningFanOut(JoinHandle<Result<LoadResult, PlanError>>);
 
 /// Starts a fan-out. Returns when its subscriptions have been verified.
-pub fn start(plan: LoadPlan, stop: &Arc<AtomicBool>) -> Result<RunningFanOut, RunError> {
+pub(super) fn start(plan: LoadPlan, stop: &Arc<AtomicBool>) -> Result<RunningFanOut, RunError> {
     let start = LoadStart::default();
     let running = RunningFanOut(thread::spawn({
         let (start, stop) = (start.clone(), stop.clone());
@@ -33,7 +33,7 @@ pub fn start(plan: LoadPlan, stop: &Arc<AtomicBool>) -> Result<RunningFanOut, Ru
 
 impl RunningFanOut {
     /// Waits for the last delivery.
-    pub fn finish(self) -> Result<FanOutDeliveries, RunError> {
+    pub(super) fn finish(self) -> Result<FanOutDeliveries, RunError> {
         let load = self.0.join().expect("the load engine reports every problem");
         let LoadResult { total, .. } = load.map_err(|error| RunError::FanOut(error.into()))?;
         Ok(FanOutDeliveries {

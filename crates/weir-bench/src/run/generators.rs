@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs a plan in several processes of this program, and adds up their results. `start_of_load` is set when they begin to
 /// connect.
-pub fn run(
+pub(super) fn run(
     plan: &LoadPlan,
     processes: usize,
     stop: &Arc<AtomicBool>,

@@ -23,7 +23,7 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// The wrapping command. Valgrind counts each byte of a `rep movsb` as an instruction, unlike processors, so the option makes
 /// copies avoid it.
-pub fn valgrind() -> Result<Vec<String>, RunError> {
+pub(super) fn valgrind() -> Result<Vec<String>, RunError> {
     let path = env::var_os("PATH").unwrap_or_default();
     if !env::split_paths(&path).any(|directory| directory.join("valgrind").is_file()) {
         return Err(RunError::NoValgrind);

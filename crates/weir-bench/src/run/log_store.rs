@@ -33,7 +33,7 @@ const PORTS: std::ops::RangeInclusive<u16> = 9201..=9298;
 const RECEIVE_BUFFER: usize = 64 << 20;
 
 /// The destinations of a run; each is started for the first row that uses it.
-pub struct LogStores {
+pub(super) struct LogStores {
     found: Result<(PeerDefinition, Installed), Arc<StoreNotFound>>,
     store: Option<RunningStore>,
     syslog: Option<SyslogReceiver>,
@@ -68,7 +68,7 @@ struct RunningStore {
 }
 
 impl LogStores {
-    pub fn find(options: &RunOptions) -> LogStores {
+    pub(super) fn find(options: &RunOptions) -> LogStores {
         let find = || -> Result<_, StoreNotFound> {
             let peer = target::read_backend(STORE, &options.cache)?;
             let given = options.programs.get(STORE).map(std::path::PathBuf::as_path);
@@ -79,19 +79,24 @@ impl LogStores {
     }
 
     /// The reason why a row cannot run: it needs the store, which is not installed.
-    pub fn missing(&self, row: &ScenarioRow) -> Option<String> {
+    pub(super) fn missing(&self, row: &ScenarioRow) -> Option<String> {
         let reason = self.found.as_ref().err()?;
         row.names("{store}").then(|| format!("a row with elasticsearch-logger needs a store: {reason}"))
     }
 
     /// The store's entry in the result, if the store was started.
-    pub fn record(&self) -> Option<TargetRecord> {
+    pub(super) fn record(&self) -> Option<TargetRecord> {
         let (peer, installed) = self.found.as_ref().ok().filter(|_| self.store.is_some())?;
         Some(TargetRecord { name: peer.name.clone(), version: installed.version.clone(), ..TargetRecord::default() })
     }
 
     /// Starts the destinations that a row names and that do not run yet.
-    pub fn provide(&mut self, row: &ScenarioRow, place: &RunDirectory, cpus: &[u32]) -> Result<LogTargets, SetupError> {
+    pub(super) fn provide(
+        &mut self,
+        row: &ScenarioRow,
+        place: &RunDirectory,
+        cpus: &[u32],
+    ) -> Result<LogTargets, SetupError> {
         let mut targets = LogTargets::default();
         if row.names("{store}") {
             let store = match &self.store {
@@ -211,7 +216,7 @@ impl SyslogReceiver {
 }
 
 /// Sends a request without a body; returns the status and the JSON of the answer.
-pub fn ask(address: SocketAddr, method: &str, target: &str) -> Result<(u16, Value), AskError> {
+pub(super) fn ask(address: SocketAddr, method: &str, target: &str) -> Result<(u16, Value), AskError> {
     let wrong = |problem| AskError::new(method, address, target, problem);
     let answer = exchange(address, method, target).map_err(|error| wrong(AskProblem::Io(error)))?;
     let end = memchr::memmem::find(&answer, b"\r\n\r\n");

@@ -104,7 +104,7 @@ fn certificate(directory: &Path) -> Result<RunCertificate, SetupError> {
 }
 
 /// Raises the soft limit of open files, and the hard limit if that is allowed; returns the resulting soft limit.
-pub fn raise_open_files() -> u64 {
+pub(super) fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(u64::MAX);
     let wanted = WANTED_FILES.max(hard.min(1 << 20));
@@ -121,7 +121,7 @@ pub fn raise_open_files() -> u64 {
 ///
 /// It is below the kernel's range for outgoing connections (`net.ipv4.ip_local_port_range`) where that leaves room:
 /// otherwise a connection of a load generator could take it before the server listens.
-pub fn free_port() -> Result<u16, SetupError> {
+pub(super) fn free_port() -> Result<u16, SetupError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let above: u32 = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(0);
@@ -147,7 +147,7 @@ pub fn usable_cpus(cpu: &Cpu) -> Vec<LogicalCpu> {
 }
 
 /// Pins this thread, and threads that it starts, to these processors.
-pub fn keep_to(cpus: &[u32]) {
+pub(super) fn keep_to(cpus: &[u32]) {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu as usize));
     // If that is not allowed, the threads are not pinned.
@@ -155,7 +155,7 @@ pub fn keep_to(cpus: &[u32]) {
 }
 
 /// Writes a file, and creates its directory.
-pub fn write(path: &Path, text: &str) -> Result<(), FileError> {
+pub(super) fn write(path: &Path, text: &str) -> Result<(), FileError> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(FileError::at(parent))?;
     }

@@ -37,13 +37,13 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(200);
 
 /// What ends a wait early, and what hears of a long one.
-pub struct RecordWatch<'a> {
+pub(super) struct RecordWatch<'a> {
     pub stop: &'a AtomicBool,
     pub tell: &'a dyn Fn(&str),
 }
 
 /// The destination of a target's access records, and the address of the target's account of them.
-pub struct TargetRecords {
+pub(super) struct TargetRecords {
     destination: RecordDestination,
     /// The address that serves the target's account.
     account: Option<SocketAddr>,
@@ -63,7 +63,7 @@ struct RecordFile {
 
 /// Totals since the target started, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecordReading {
+pub(super) struct RecordReading {
     written: u64,
     account: Option<AccountOfRun>,
 }
@@ -79,7 +79,7 @@ impl fmt::Display for RecordReading {
 
 impl TargetRecords {
     /// The access records of a target with these policies; `None` if it records nothing that can be counted.
-    pub fn of(
+    pub(super) fn of(
         policies: &BTreeMap<String, Value>,
         logs: &LogTargets,
         account: Option<SocketAddr>,
@@ -93,14 +93,14 @@ impl TargetRecords {
     }
 
     /// The totals before a run, once no records of earlier requests are pending.
-    pub fn settled(&self, watch: &RecordWatch<'_>) -> Result<RecordReading, AskError> {
+    pub(super) fn settled(&self, watch: &RecordWatch<'_>) -> Result<RecordReading, AskError> {
         let is_settled = |account: AccountOfRun| account.accepted > 0 && account.pending == 0;
         self.wait(PATIENCE_BEFORE, watch, |reading| reading.account.is_none_or(is_settled))
     }
 
     /// Counts the records of a run once they are complete or no more arrive. Empties a file afterwards: over hours, access logs
     /// would fill a disk.
-    pub fn count(
+    pub(super) fn count(
         &self,
         before: RecordReading,
         load: &LoadResult,

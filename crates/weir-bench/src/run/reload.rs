@@ -12,7 +12,7 @@ use super::{ReloadError, place::write, plan};
 use crate::target::{self, ChangeRequest, CommandError, Inputs, PeerDefinition, TemplateRoute};
 
 /// Gives one target another configuration.
-pub struct Reload {
+pub(super) struct Reload {
     peer: PeerDefinition,
     program: String,
     dir: PathBuf,
@@ -27,18 +27,18 @@ const UNCHANGED_TIMEOUT_S: u32 = 60;
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Reload {
-    pub fn new(peer: PeerDefinition, program: String, dir: PathBuf, inputs: Inputs) -> Reload {
+    pub(super) fn new(peer: PeerDefinition, program: String, dir: PathBuf, inputs: Inputs) -> Reload {
         Reload { peer, program, dir, inputs }
     }
 
     /// Changes the time-out of the upstream of the middle route. The value depends on `at_s`, so that each reload makes a change.
-    pub fn one_route(&self, at_s: f64, pid: u32) -> Result<(), ReloadError> {
+    pub(super) fn one_route(&self, at_s: f64, pid: u32) -> Result<(), ReloadError> {
         let route = self.inputs.routes.get(self.inputs.routes.len() / 2).ok_or(ReloadError::NoRoute)?;
         self.with_changed(&route.name, at_s, pid)
     }
 
     /// Changes the upstreams of all routes.
-    pub fn all_routes(&self, at_s: f64, pid: u32) -> Result<(), ReloadError> {
+    pub(super) fn all_routes(&self, at_s: f64, pid: u32) -> Result<(), ReloadError> {
         self.with_changed(ALL, at_s, pid)
     }
 
@@ -50,7 +50,7 @@ impl Reload {
 
     /// Makes the answers of one route carry the number of this change in `X-Change`: by a request to the target if it supports
     /// that, otherwise by its files.
-    pub fn change_route(&self, number: u64, pid: u32) -> Result<(), ReloadError> {
+    pub(super) fn change_route(&self, number: u64, pid: u32) -> Result<(), ReloadError> {
         let route = self.changing_route()?;
         match &self.peer.change {
             Some(request) => self.send(request, &route.name, number),
@@ -62,12 +62,12 @@ impl Reload {
     }
 
     /// Whether [`Reload::change_route`] returns when all workers of the target serve the change.
-    pub fn waits_for_all_workers(&self) -> bool {
+    pub(super) fn waits_for_all_workers(&self) -> bool {
         self.peer.change.as_ref().is_some_and(|request| request.answers_when_served)
     }
 
     /// Whether an answer of the changed route carries this number.
-    pub fn shows(&self, number: u64) -> Result<bool, ReloadError> {
+    pub(super) fn shows(&self, number: u64) -> Result<bool, ReloadError> {
         let route = self.changing_route()?;
         let request = format!("GET {}/x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", route.prefix);
         // The connection may be accepted by an old process that closes it; an error counts as not visible yet, and the caller

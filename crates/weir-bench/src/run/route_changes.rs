@@ -15,7 +15,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Makes changes from `begin` to the end of the measured part, at most `per_s` per second: a change begins only
 /// after the one before it is visible.
-pub fn make(reload: &Reload, pid: u32, per_s: f64, begin: Instant, measured: Duration) -> RouteChanges {
+pub(super) fn make(reload: &Reload, pid: u32, per_s: f64, begin: Instant, measured: Duration) -> RouteChanges {
     let mut due = begin;
     let end = due + measured;
     let mut changes = RouteChanges::default();

@@ -10,7 +10,11 @@ use crate::{
 
 /// Runs the searches on the first row, for each target that supports it and each number of workers. A search whose target fails
 /// has no rate, and the reason.
-pub fn all(lab: &mut Lab<'_>, peers: &BTreeMap<String, Found>, records: &mut [TargetRecord]) -> Result<(), RunError> {
+pub(super) fn all(
+    lab: &mut Lab<'_>,
+    peers: &BTreeMap<String, Found>,
+    records: &mut [TargetRecord],
+) -> Result<(), RunError> {
     let scenario = lab.scenario;
     let Some(row) = scenario.rows.first().filter(|_| !scenario.searches.is_empty()) else { return Ok(()) };
     let rate = scenario.rate(row);

@@ -3,7 +3,7 @@ use std::fs;
 use crate::result::HostSample;
 
 /// Reads the machine's counters.
-pub fn read() -> HostSample {
+pub(super) fn read() -> HostSample {
     let mut sample = HostSample::default();
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();

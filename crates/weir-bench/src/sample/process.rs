@@ -10,7 +10,7 @@ pub fn rss_bytes(pids: &[u32]) -> u64 {
 
 /// The processes of a target over time. A reload replaces workers: new ones are found at each sample, and what ended ones have
 /// used stays in the sums.
-pub struct SampledTree {
+pub(super) struct SampledTree {
     root: u32,
     /// The processes that were alive at the last sample, each with its last counters.
     alive: BTreeMap<u32, ProcessReading>,
@@ -19,7 +19,7 @@ pub struct SampledTree {
 }
 
 impl SampledTree {
-    pub fn new(root: u32) -> SampledTree {
+    pub(super) fn new(root: u32) -> SampledTree {
         // With a count of 0 for workers, which is added only where it is asked for.
         let ended = ProcessSample { worker_cpu_s: Some(0.0), ..ProcessSample::default() };
         SampledTree { root, alive: BTreeMap::new(), ended }
@@ -27,7 +27,7 @@ impl SampledTree {
 
     /// The sums over all processes: counters of those that are alive or were at an earlier sample, gauges of those alive.
     /// `workers` is how the names of threads begin that process requests.
-    pub fn sample(&mut self, workers: Option<&str>) -> ProcessSample {
+    pub(super) fn sample(&mut self, workers: Option<&str>) -> ProcessSample {
         let mut sum = ProcessSample { worker_cpu_s: workers.map(|_| 0.0), ..ProcessSample::default() };
         let mut alive = BTreeMap::new();
         for pid in self.processes() {
@@ -82,13 +82,13 @@ impl SampledTree {
 }
 
 /// One process at one moment.
-pub struct ProcessReading {
+pub(super) struct ProcessReading {
     pub started_ticks: u64,
     pub sample: ProcessSample,
 }
 
 /// The counters and gauges of a process; `None` if it has ended.
-pub fn read(pid: u32, workers: Option<&str>) -> Option<ProcessReading> {
+pub(super) fn read(pid: u32, workers: Option<&str>) -> Option<ProcessReading> {
     let mut sum = ProcessSample { worker_cpu_s: workers.map(|_| 0.0), ..ProcessSample::default() };
     let directory = PathBuf::from(format!("/proc/{pid}"));
     let stat = stat(&directory.join("stat"))?;

@@ -15,7 +15,7 @@ const PROGRAM_DIRECTORIES: [&str; 2] = ["usr/sbin", "usr/bin"];
 
 /// Unpacks packages and all that they depend on below `directory`, and makes `directory/bin/PROGRAM`. It runs with the C library of its
 /// release; nothing of the system changes.
-pub fn unpack(
+pub(super) fn unpack(
     suite: &str,
     packages: &[String],
     program: &str,

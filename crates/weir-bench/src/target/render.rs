@@ -162,7 +162,7 @@ pub(crate) mod tests {
     };
     use std::path::Path;
 
-    pub fn inputs() -> Inputs {
+    pub(crate) fn inputs() -> Inputs {
         let (mut routes, consumers) = credentials(2, 2);
         for route in &mut routes {
             route.endpoints = vec![BackendAddress { host: "127.0.0.1".to_owned(), port: 9001 }];

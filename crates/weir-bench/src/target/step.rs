@@ -5,7 +5,7 @@ use std::process::Command;
 use super::CommandError;
 
 /// Runs a command, after telling it; its last words are the error if it fails.
-pub fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), CommandError> {
+pub(super) fn run(command: &[String], tell: &impl Fn(&str)) -> Result<(), CommandError> {
     let line = command.join(" ");
     tell(&line);
     let output = Command::new(&command[0]).args(&command[1..]).output().map_err(CommandError::start(&line))?;

@@ -8,7 +8,7 @@ use std::thread;
 
 /// What the peer does after an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Then {
+pub(crate) enum Then {
     Next,
     Close,
     /// Close so that the other side sees a reset.
@@ -17,7 +17,7 @@ pub enum Then {
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Position among all requests of the peer, from 0.
     pub number: usize,
     pub line: String,
@@ -26,7 +26,7 @@ pub struct Seen {
     pub from: SocketAddr,
 }
 
-pub struct PeerDefinition {
+pub(crate) struct PeerDefinition {
     pub address: SocketAddr,
     pub connections: Arc<AtomicUsize>,
     pub requests: Arc<AtomicUsize>,
@@ -34,7 +34,7 @@ pub struct PeerDefinition {
 
 impl PeerDefinition {
     /// Starts a peer that answers every request as `script` does.
-    pub fn start(script: impl Fn(&Seen, &mut TcpStream) -> Then + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(script: impl Fn(&Seen, &mut TcpStream) -> Then + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
         let (connections, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -50,25 +50,25 @@ impl PeerDefinition {
     }
 
     /// Answers `200` with the body `OK` to everything.
-    pub fn ok() -> Self {
+    pub(crate) fn ok() -> Self {
         Self::start(|_, stream| answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"))
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    pub fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }
 
 /// Writes an answer and goes on.
-pub fn answer(stream: &mut TcpStream, text: &str) -> Then {
+pub(crate) fn answer(stream: &mut TcpStream, text: &str) -> Then {
     match stream.write_all(text.as_bytes()) {
         Ok(()) => Then::Next,
         Err(_) => Then::Close,

@@ -18,7 +18,7 @@ use weir_testkit::{Identity, TlsServer};
 
 /// What a server does with a connection. Requests have no content, or one that comes with their head.
 #[derive(Clone)]
-pub enum Script {
+pub(crate) enum Script {
     /// Answers each request with these bytes.
     Answers(&'static str),
     /// Closes each connection after its first answer.
@@ -33,7 +33,7 @@ pub enum Script {
     Endless(&'static str, &'static str),
 }
 
-pub struct Server {
+pub(crate) struct Server {
     pub address: SocketAddr,
     log: Arc<Log>,
 }
@@ -46,11 +46,11 @@ struct Log {
 }
 
 impl Server {
-    pub async fn start(script: Script) -> Server {
+    pub(crate) async fn start(script: Script) -> Server {
         Self::listen(move |stream, log| tokio::spawn(follow(stream, script.clone(), log))).await
     }
 
-    pub async fn start_tls(identity: &Identity, protocols: &[&str], script: Script) -> Server {
+    pub(crate) async fn start_tls(identity: &Identity, protocols: &[&str], script: Script) -> Server {
         let acceptor = acceptor(identity, protocols);
         Self::listen(move |stream, log| {
             let (acceptor, script) = (acceptor.clone(), script.clone());
@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// Answers `h2` to each request, or the content that it has as it comes, with TLS if there is an identity for it.
-    pub async fn start_http2(identity: Option<&Identity>) -> Server {
+    pub(crate) async fn start_http2(identity: Option<&Identity>) -> Server {
         let acceptor = identity.map(|identity| acceptor(identity, &["h2"]));
         Self::listen(move |stream, log| {
             let acceptor = acceptor.clone();
@@ -92,20 +92,20 @@ impl Server {
         Server { address, log }
     }
 
-    pub fn url(&self, target: &str) -> String {
+    pub(crate) fn url(&self, target: &str) -> String {
         format!("http://{}{target}", self.address)
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.log.connections.load(Relaxed)
     }
 
-    pub fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.log.requests.load(Relaxed)
     }
 
     /// All requests so far, one after the other.
-    pub fn recorded(&self) -> String {
+    pub(crate) fn recorded(&self) -> String {
         self.log.recorded.lock().expect("no test panics with it").clone()
     }
 }
@@ -162,7 +162,7 @@ async fn endless(stream: &mut (impl AsyncWrite + Unpin), first: &[u8], again: &[
 }
 
 /// A server over HTTP/2 that sends these frames again and again for ever once it has a request.
-pub async fn endless_http2(again: Vec<u8>) -> Server {
+pub(crate) async fn endless_http2(again: Vec<u8>) -> Server {
     const PREFACE: usize = 24;
     const HEADERS: u8 = 1;
     Server::listen(move |mut stream, log| {
@@ -197,7 +197,7 @@ pub async fn endless_http2(again: Vec<u8>) -> Server {
 
 /// A server over HTTP/2 that answers the first request of each connection, and allows one request at a time. On the second request of
 /// its first connection it sends these frames again and again for ever; other connections answer every request.
-pub async fn http2_that_turns_bad(again: Vec<u8>) -> Server {
+pub(crate) async fn http2_that_turns_bad(again: Vec<u8>) -> Server {
     const PREFACE: usize = 24;
     const HEADERS: u8 = 1;
     Server::listen(move |mut stream, log| {
@@ -253,13 +253,13 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin), log: &Log) -> bool 
 }
 
 /// An address where connecting takes for ever: its backlog is full, and the kernel drops further SYNs.
-pub struct FullBacklog {
+pub(crate) struct FullBacklog {
     pub address: SocketAddr,
     _listener: socket2::Socket,
     _waiting: Vec<BlockingStream>,
 }
 
-pub fn with_full_backlog() -> FullBacklog {
+pub(crate) fn with_full_backlog() -> FullBacklog {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("loopback has a free port");
     socket.listen(0).expect("a bound socket can listen");

@@ -11,7 +11,7 @@ use super::file::{FileSource, hash};
 use super::file_access::FileAccess;
 use crate::text::diagnostic::Diagnostic;
 
-pub use replace::Unwritten;
+pub(crate) use replace::Unwritten;
 use replace::{FileReplacement, replace};
 
 /// A file of the configuration, with its text as it is or as it would be.
@@ -38,7 +38,7 @@ impl ReadDraft {
 }
 
 /// SHA-256 of the names and texts, each after its length: no two lists of files are the same row of bytes.
-pub fn revision_of(files: &[DraftFile]) -> String {
+pub(crate) fn revision_of(files: &[DraftFile]) -> String {
     let mut context = Context::new(&SHA256);
     for part in files.iter().flat_map(|file| [&file.name, &file.text]) {
         context.update(&(part.len() as u64).to_be_bytes());
@@ -48,7 +48,7 @@ pub fn revision_of(files: &[DraftFile]) -> String {
 }
 
 /// The hash by which a running node knows these texts.
-pub fn served_hash(files: &[DraftFile]) -> String {
+pub(crate) fn served_hash(files: &[DraftFile]) -> String {
     hash(files.iter().map(|file| file.text.as_bytes()))
 }
 

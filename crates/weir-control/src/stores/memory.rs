@@ -8,7 +8,7 @@ use super::store::{CommitFailure, MOST_READ, ResourceStore, StoreFailure};
 
 /// Keeps only a history of at most `kept` revisions, which take at most `kept_bytes`.
 #[derive(Debug)]
-pub struct MemoryStore {
+pub(super) struct MemoryStore {
     history: Mutex<KeptHistory>,
     kept: usize,
     kept_bytes: u64,
@@ -22,7 +22,7 @@ struct KeptHistory {
 }
 
 impl MemoryStore {
-    pub fn new(kept: usize, kept_bytes: u64) -> MemoryStore {
+    pub(super) fn new(kept: usize, kept_bytes: u64) -> MemoryStore {
         MemoryStore { history: Mutex::default(), kept: kept.max(1), kept_bytes }
     }
 

@@ -85,7 +85,7 @@ pub(super) struct DocumentLists {
 
 /// The faults of a candidate, by resource.
 #[derive(Debug, Default)]
-pub struct SortedFaults {
+pub(super) struct SortedFaults {
     /// The faults of resources, by key.
     pub resources: BTreeMap<ResourceKey, Vec<Diagnostic>>,
     /// All other faults.
@@ -357,7 +357,7 @@ impl LiveState {
 
 impl SortedFaults {
     /// All faults, those of resources first.
-    pub fn into_all(self) -> Vec<Diagnostic> {
+    pub(super) fn into_all(self) -> Vec<Diagnostic> {
         self.resources.into_values().flatten().chain(self.other).collect()
     }
 

@@ -12,7 +12,7 @@ use crate::{Rig, count};
 /// Tells in `X-Count` how many requests with this name there were.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CountAll {
+pub(crate) struct CountAll {
     /// What is counted together.
     name: String,
 }

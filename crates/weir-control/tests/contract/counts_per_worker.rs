@@ -12,7 +12,7 @@ use crate::{Rig, count};
 /// Tells in `X-Count` how many requests its worker has seen.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CountOwn {}
+pub(crate) struct CountOwn {}
 
 impl Definition for CountOwn {
     const NAME: &'static str = "count-own";

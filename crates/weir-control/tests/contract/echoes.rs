@@ -13,7 +13,7 @@ use weir_plugin::{
 /// Answers with the request's content, as it comes.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Echo {}
+pub(crate) struct Echo {}
 
 impl Definition for Echo {
     const NAME: &'static str = "echo";

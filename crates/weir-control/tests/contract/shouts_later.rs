@@ -12,7 +12,7 @@ use crate::Rig;
 /// Lets requests with `X-Wait` wait, and changes responses to capitals.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ShoutLater {
+pub(crate) struct ShoutLater {
     /// How long, in milliseconds.
     wait_ms: u64,
 }

@@ -12,7 +12,7 @@ use weir_plugin::{
     Registry, Stage, Stop,
 };
 
-pub static REGISTRY: Registry = Registry::new(&[
+pub(crate) static REGISTRY: Registry = Registry::new(&[
     Entry::of::<Early>(),
     Entry::of::<Late>(),
     Entry::of::<Access>(),
@@ -23,7 +23,7 @@ pub static REGISTRY: Registry = Registry::new(&[
 ]);
 
 /// The same, and one that tells others something.
-pub static TELLING: Registry = Registry::new(&[
+pub(crate) static TELLING: Registry = Registry::new(&[
     Entry::of::<Early>(),
     Entry::of::<Late>(),
     Entry::of::<Access>(),
@@ -55,7 +55,7 @@ macro_rules! mark {
     ($type:ident, $name:literal, $priority:literal, $stage:ident) => {
         #[derive(Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
-        pub struct $type {
+        pub(crate) struct $type {
             text: String,
         }
 
@@ -79,7 +79,7 @@ mark!(Access, "mark-access", 1000, Access);
 /// Answers with a status, in one of the two ways there are.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Refuse {
+pub(crate) struct Refuse {
     status: u16,
     #[serde(default)]
     body: Option<String>,
@@ -108,7 +108,7 @@ impl Plugin for Refuse {
 /// Has options with an inside, a check of its own, and a warning.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Guarded {
+pub(crate) struct Guarded {
     limits: Vec<Limit>,
     #[serde(default)]
     old: bool,
@@ -141,7 +141,7 @@ impl Definition for Guarded {
 /// What holds wherever `guarded` is used.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GuardedMetadata {
+pub(crate) struct GuardedMetadata {
     least: u32,
 }
 
@@ -161,11 +161,11 @@ impl PluginMetadata for GuardedMetadata {
 /// Lets everybody in who has a key, as the first consumer with one.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Door {}
+pub(crate) struct Door {}
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Key {
+pub(crate) struct Key {
     key: String,
 }
 
@@ -202,7 +202,7 @@ impl Plugin for Lets {
 /// Finds out who somebody is without credentials.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Guard {}
+pub(crate) struct Guard {}
 
 impl Definition for Guard {
     const NAME: &'static str = "guard";
@@ -218,7 +218,7 @@ impl Definition for Guard {
 /// Shows where TLS is spoken.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Port {}
+pub(crate) struct Port {}
 
 impl Definition for Port {
     const NAME: &'static str = "port";
@@ -234,7 +234,7 @@ impl Definition for Port {
 /// Tells what other plugins go by, and shows what it knows of what others have told.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct NotePlugin {
+pub(crate) struct NotePlugin {
     secret: String,
     terms: String,
 }

@@ -4,7 +4,7 @@ use super::NodeConversion;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
-pub fn carry_over(settings: &mut NodeConversion) {
+pub(super) fn carry_over(settings: &mut NodeConversion) {
     let role = settings.text("deployment.role").unwrap_or("traditional").to_owned();
     let mut provider = "etcd".to_owned();
     for role_of in ["traditional", "control_plane", "data_plane"] {

@@ -69,7 +69,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("xrpc", "protocols of streams are carried and not read"),
 ];
 
-pub fn report(settings: &mut NodeConversion) {
+pub(super) fn report(settings: &mut NodeConversion) {
     let root = settings.conversion.root;
     walk(settings, root, "");
 }

@@ -14,7 +14,7 @@ struct AddressKind {
     ipv4_alone: bool,
 }
 
-pub fn carry_over(settings: &mut NodeConversion) {
+pub(super) fn carry_over(settings: &mut NodeConversion) {
     let mut all = Vec::new();
     let ipv4_alone = settings.text("apisix.enable_ipv6") == Some("false");
     let plain = AddressKind { tls: false, http3: false, proxy_protocol: false, ipv4_alone };

@@ -5,7 +5,7 @@ use crate::document::DocumentValue;
 use crate::yaml::Yaml;
 
 /// The addresses of `stream_proxy`, as entries of `listen`.
-pub fn addresses(settings: &mut NodeConversion, ipv4_alone: bool) -> Vec<Yaml> {
+pub(super) fn addresses(settings: &mut NodeConversion, ipv4_alone: bool) -> Vec<Yaml> {
     settings.take("apisix.proxy_mode");
     let announced = settings.text("apisix.proxy_protocol.enable_tcp_pp") == Some("true");
     if let Some(at) = settings.take("apisix.proxy_protocol.enable_tcp_pp_to_upstream")

@@ -4,7 +4,7 @@ use crate::document::DocumentValue;
 use crate::servers::{base_path, with_defaults};
 
 /// A channel, from the clients' point of view.
-pub struct ApiChannel<'a> {
+pub(super) struct ApiChannel<'a> {
     pub address: String,
     pub at: &'a DocumentValue,
     pub servers: Vec<(&'a str, &'a DocumentValue)>,
@@ -19,7 +19,7 @@ pub struct ApiChannel<'a> {
 
 impl ApiChannel<'_> {
     /// The methods of a channel over HTTP.
-    pub fn methods(&self) -> Vec<String> {
+    pub(super) fn methods(&self) -> Vec<String> {
         if let Some(method) = self.method {
             return vec![method.to_ascii_uppercase()];
         }
@@ -29,7 +29,7 @@ impl ApiChannel<'_> {
 }
 
 /// The target of a reference, or the value itself.
-pub fn resolved<'a>(root: &'a DocumentValue, value: &'a DocumentValue) -> &'a DocumentValue {
+pub(super) fn resolved<'a>(root: &'a DocumentValue, value: &'a DocumentValue) -> &'a DocumentValue {
     let mut value = value;
     for _ in 0..8 {
         match value.text("$ref").and_then(|pointer| root.at_pointer(pointer)) {
@@ -46,7 +46,7 @@ fn servers(root: &DocumentValue, wanted: impl Fn(&str) -> bool) -> Vec<(&str, &D
 }
 
 /// The channels of version 2, whose operations describe what clients do.
-pub fn of_version_2(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
+pub(super) fn of_version_2(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
     let channels = root.get("channels").map_or(&[][..], DocumentValue::members).iter();
     channels.map(|(address, at)| channel_of_version_2(root, address, at)).collect()
 }
@@ -74,7 +74,7 @@ fn channel_of_version_2<'a>(root: &'a DocumentValue, address: &str, at: &'a Docu
 }
 
 /// The channels of version 3, whose operations describe what the API does, and refer to their channel.
-pub fn of_version_3(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
+pub(super) fn of_version_3(root: &DocumentValue) -> Vec<ApiChannel<'_>> {
     let channels = root.get("channels").map_or(&[][..], DocumentValue::members).iter();
     channels.map(|(name, at)| channel_of_version_3(root, name, at)).collect()
 }
@@ -116,7 +116,7 @@ fn http_method(at: &DocumentValue) -> Option<&str> {
 }
 
 /// Host and path of a server. Version 2 has both in `url`.
-pub fn location(server: &DocumentValue) -> (String, String) {
+pub(super) fn location(server: &DocumentValue) -> (String, String) {
     if server.text("host").is_some() {
         return (with_defaults(server, "host"), base_path(&with_defaults(server, "pathname")));
     }

@@ -14,14 +14,14 @@ const DATA_DIR: &str = "/var/lib/weir";
 
 /// The hub of a definition, filled while its channels are read.
 #[derive(Default)]
-pub struct ConvertedHub {
+pub(super) struct ConvertedHub {
     /// The URL of the hub, and its path.
     at: Option<(String, String)>,
     topics: Vec<String>,
 }
 
 impl ConvertedHub {
-    pub fn add(
+    pub(super) fn add(
         &mut self,
         conversion: &mut DocumentConversion,
         channel: &ApiChannel,
@@ -54,7 +54,7 @@ impl ConvertedHub {
     }
 
     /// Adds the hub, if it has a topic.
-    pub fn finish(self, conversion: &mut DocumentConversion) {
+    pub(super) fn finish(self, conversion: &mut DocumentConversion) {
         let Some((url, _)) = self.at else { return };
         let root = conversion.root;
         conversion.differs(

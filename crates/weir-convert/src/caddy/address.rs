@@ -6,7 +6,7 @@ use crate::output::Converted;
 
 /// An address that a site serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SiteAddress {
+pub(super) struct SiteAddress {
     /// In lower case; empty for every host.
     pub host: String,
     pub port: u16,
@@ -25,7 +25,7 @@ fn known(converted: &mut Converted, place: &SourcePlace, text: &str) -> String {
 }
 
 /// Parses an address. `has_tls`: the site has a directive `tls`.
-pub fn parse(
+pub(super) fn parse(
     converted: &mut Converted,
     place: &SourcePlace,
     text: &str,
@@ -64,7 +64,7 @@ pub fn parse(
 }
 
 /// Whether a public certificate authority would issue a certificate for the host.
-pub fn is_public(host: &str) -> bool {
+pub(super) fn is_public(host: &str) -> bool {
     let is_private = ["localhost", ".localhost", ".local", ".internal", ".home.arpa", ".test"]
         .iter()
         .any(|end| host == *end || host.ends_with(end) && end.starts_with('.'));

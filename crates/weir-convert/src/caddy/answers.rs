@@ -9,7 +9,7 @@ use crate::pattern::{regex_quoted, whole};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The response of a directive.
-pub enum StepAnswer {
+pub(super) enum StepAnswer {
     Body {
         status: i64,
         body: String,
@@ -23,7 +23,7 @@ pub enum StepAnswer {
 }
 
 /// `respond [BODY] [STATUS]`, also with `body` in its block.
-pub fn respond(state: &RequestState, directive: &Directive, arguments: &[String]) -> Result<StepAnswer, String> {
+pub(super) fn respond(state: &RequestState, directive: &Directive, arguments: &[String]) -> Result<StepAnswer, String> {
     let is_status = |text: &String| text.len() == 3 && text.parse::<u16>().is_ok();
     let (mut body, status) = match arguments {
         [] => ("", "200"),
@@ -58,20 +58,20 @@ fn content_type(body: &str) -> Option<&'static str> {
 }
 
 /// `error [MESSAGE] [STATUS]`. The message is only logged.
-pub fn error(arguments: &[String]) -> StepAnswer {
+pub(super) fn error(arguments: &[String]) -> StepAnswer {
     let status = arguments.last().and_then(|status| status.parse().ok()).unwrap_or(500);
     StepAnswer::Body { status, body: String::new(), kind: None }
 }
 
 /// `abort`.
-pub fn abort(converted: &mut Converted, place: &SourcePlace) -> StepAnswer {
+pub(super) fn abort(converted: &mut Converted, place: &SourcePlace) -> StepAnswer {
     let text = "`abort`: connections cannot be closed without a response; the response is 403";
     converted.differs(place, text);
     StepAnswer::Body { status: 403, body: String::new(), kind: None }
 }
 
 /// `redir TARGET [CODE]`.
-pub fn redirect(state: &RequestState, arguments: &[String]) -> Result<StepAnswer, String> {
+pub(super) fn redirect(state: &RequestState, arguments: &[String]) -> Result<StepAnswer, String> {
     let (target, code) = match arguments {
         [target] => (target, 302),
         [target, code, ..] => match code.as_str() {

@@ -10,7 +10,7 @@ const INTERVAL: i64 = 30;
 const TIMEOUT: i64 = 5;
 
 #[derive(Default)]
-pub struct HealthChecks {
+pub(super) struct HealthChecks {
     active: YamlMembers,
     healthy: YamlMembers,
     interval: Option<Yaml>,
@@ -19,7 +19,7 @@ pub struct HealthChecks {
 }
 
 /// A YAML number; without decimals if it is whole.
-pub fn number(value: f64) -> Yaml {
+pub(super) fn number(value: f64) -> Yaml {
     if value.fract() == 0.0 { Yaml::Integer(value as i64) } else { Yaml::Decimal(value) }
 }
 
@@ -39,7 +39,7 @@ fn statuses(texts: &[String]) -> Yaml {
 
 impl HealthChecks {
     /// Reads a line of a `reverse_proxy`; `false` if it is not about health checks.
-    pub fn read(&mut self, converted: &mut Converted, line: &Directive) -> bool {
+    pub(super) fn read(&mut self, converted: &mut Converted, line: &Directive) -> bool {
         let value = line.argument(0);
         let mut active = |name: &str, value: Yaml| self.active.push((name.to_owned(), value));
         match line.name.as_str() {
@@ -84,7 +84,7 @@ impl HealthChecks {
     }
 
     /// Builds `checks` of the upstream.
-    pub fn members(&mut self, is_tls: bool) -> Option<(String, Yaml)> {
+    pub(super) fn members(&mut self, is_tls: bool) -> Option<(String, Yaml)> {
         let mut checks = YamlMembers::new();
         if self.active.iter().any(|(name, _)| ["http_path", "port"].contains(&name.as_str())) {
             let mut active = vec![("type".to_owned(), Yaml::text(if is_tls { "https" } else { "http" }))];

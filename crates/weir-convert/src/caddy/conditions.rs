@@ -5,7 +5,7 @@ use crate::yaml::Yaml;
 
 /// Conditions that must all be met. An empty list means no condition.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Conditions {
+pub(super) struct Conditions {
     /// Paths, in the syntax of a route's `uri`.
     pub uris: Vec<String>,
     pub hosts: Vec<String>,
@@ -15,7 +15,7 @@ pub struct Conditions {
 
 impl Conditions {
     /// The intersection of both; `None` if no request meets both.
-    pub fn and(&self, other: &Conditions) -> Option<Conditions> {
+    pub(super) fn and(&self, other: &Conditions) -> Option<Conditions> {
         let mut vars = self.vars.clone();
         vars.extend(other.vars.iter().filter(|rule| !self.vars.contains(rule)).cloned());
         Some(Conditions {
@@ -27,7 +27,7 @@ impl Conditions {
     }
 
     /// Whether every request that meets `other` also meets these.
-    pub fn cover(&self, other: &Conditions) -> bool {
+    pub(super) fn cover(&self, other: &Conditions) -> bool {
         let all = |wide: &[String], narrow: &[String], covers: fn(&str, &str) -> bool| {
             wide.is_empty() || !narrow.is_empty() && narrow.iter().all(|one| wide.iter().any(|own| covers(own, one)))
         };
@@ -38,7 +38,7 @@ impl Conditions {
     }
 
     /// The conditions as rules of `vars`.
-    pub fn rules(&self) -> Vec<Yaml> {
+    pub(super) fn rules(&self) -> Vec<Yaml> {
         let mut rules = Vec::new();
         if !self.uris.is_empty() {
             rules.push(rule("uri", "~~", &alternatives(&self.uris, uri_pattern)));
@@ -60,7 +60,7 @@ impl Conditions {
     }
 
     /// A rule that is true if not all conditions are met; `None` if all requests meet them.
-    pub fn negated(&self) -> Option<Yaml> {
+    pub(super) fn negated(&self) -> Option<Yaml> {
         let mut rules = self.rules();
         if rules.len() == 1 {
             return Some(negated(rules.remove(0)));
@@ -93,12 +93,12 @@ fn both(one: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> Opt
 }
 
 /// Whether `wide` matches every path that `uri` matches.
-pub fn uri_covers(wide: &str, uri: &str) -> bool {
+pub(super) fn uri_covers(wide: &str, uri: &str) -> bool {
     wide == uri || wide.strip_suffix('*').is_some_and(|prefix| uri.starts_with(prefix))
 }
 
 /// Whether `wide` matches every host that `host` matches.
-pub fn host_covers(wide: &str, host: &str) -> bool {
+pub(super) fn host_covers(wide: &str, host: &str) -> bool {
     wide == host || wide.strip_prefix('*').is_some_and(|suffix| host.ends_with(suffix) && host.len() > suffix.len())
 }
 
@@ -121,7 +121,7 @@ fn alternatives(texts: &[String], pattern: fn(&str) -> String) -> String {
 }
 
 /// A rule whose parts are all text.
-pub fn rule(variable: &str, operator: &str, constant: &str) -> Yaml {
+pub(super) fn rule(variable: &str, operator: &str, constant: &str) -> Yaml {
     Yaml::texts([variable, operator, constant])
 }
 

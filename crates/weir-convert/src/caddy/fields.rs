@@ -4,7 +4,7 @@ use crate::yaml::{Yaml, YamlMembers};
 
 /// Changes of header fields, as in `headers` of a plugin.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct FieldChanges {
+pub(super) struct FieldChanges {
     add: YamlMembers,
     set: YamlMembers,
     remove: Vec<String>,
@@ -16,7 +16,7 @@ pub struct FieldChanges {
 
 /// The kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldKind {
+pub(super) enum FieldKind {
     Add,
     Set,
     /// Set if the message has no such field.
@@ -24,7 +24,7 @@ pub enum FieldKind {
 }
 
 impl FieldChanges {
-    pub fn change(&mut self, kind: FieldKind, name: &str, value: String) {
+    pub(super) fn change(&mut self, kind: FieldKind, name: &str, value: String) {
         match kind {
             FieldKind::Add => self.add.push((name.to_owned(), Yaml::Text(value))),
             FieldKind::Default => self.default.push((name.to_owned(), Yaml::Text(value))),
@@ -40,7 +40,7 @@ impl FieldChanges {
         self.set.push((name.to_owned(), Yaml::Text(value)));
     }
 
-    pub fn remove(&mut self, name: &str) {
+    pub(super) fn remove(&mut self, name: &str) {
         for list in [&mut self.set, &mut self.add] {
             list.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         }
@@ -49,13 +49,13 @@ impl FieldChanges {
 
     /// A field that is set by default cannot be combined with other changes. If it is, drops all such fields, and returns the
     /// name of the first one.
-    pub fn without_mixed_defaults(&mut self) -> Option<String> {
+    pub(super) fn without_mixed_defaults(&mut self) -> Option<String> {
         let is_mixed = self.headers().is_some() && !self.default.is_empty() || self.default.len() > 1;
         if is_mixed { self.default.drain(..).next().map(|(name, _)| name) } else { None }
     }
 
     /// The option `headers` of `proxy-rewrite` or `response-rewrite`.
-    pub fn headers(&self) -> Option<Yaml> {
+    pub(super) fn headers(&self) -> Option<Yaml> {
         let mut members = YamlMembers::new();
         for (name, list) in [("add", &self.add), ("set", &self.set)] {
             if !list.is_empty() {
@@ -69,7 +69,7 @@ impl FieldChanges {
     }
 
     /// The plugin `response-rewrite` with these changes.
-    pub fn response_rewrite(&self) -> Option<(String, Yaml)> {
+    pub(super) fn response_rewrite(&self) -> Option<(String, Yaml)> {
         let options = match (self.headers(), self.default.as_slice()) {
             (Some(headers), _) if self.vars.is_empty() => vec![("headers".to_owned(), headers)],
             (Some(headers), _) => {

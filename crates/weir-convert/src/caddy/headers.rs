@@ -6,7 +6,7 @@ use crate::directive::Directive;
 use crate::output::Converted;
 
 /// `header`, or `header_down` of a `reverse_proxy`.
-pub fn response(converted: &mut Converted, state: &mut RequestState, from: &Directive, lines: &[Vec<String>]) {
+pub(super) fn response(converted: &mut Converted, state: &mut RequestState, from: &Directive, lines: &[Vec<String>]) {
     for line in lines {
         change(converted, state, from, line, false);
     }
@@ -19,14 +19,14 @@ pub fn response(converted: &mut Converted, state: &mut RequestState, from: &Dire
 }
 
 /// `request_header`, or `header_up` of a `reverse_proxy`.
-pub fn request(converted: &mut Converted, state: &mut RequestState, from: &Directive, lines: &[Vec<String>]) {
+pub(super) fn request(converted: &mut Converted, state: &mut RequestState, from: &Directive, lines: &[Vec<String>]) {
     for line in lines {
         change(converted, state, from, line, true);
     }
 }
 
 /// The changes of a directive, which are its arguments, or the lines of its block.
-pub fn lines(directive: &Directive, arguments: &[String]) -> Vec<Vec<String>> {
+pub(super) fn lines(directive: &Directive, arguments: &[String]) -> Vec<Vec<String>> {
     let behind = (!arguments.is_empty()).then(|| arguments.to_vec());
     let within = directive.children().iter().map(|line| [vec![line.name.clone()], line.arguments.clone()].concat());
     behind.into_iter().chain(within).collect()

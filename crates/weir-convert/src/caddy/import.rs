@@ -12,7 +12,7 @@ const IMPORTS: usize = 16;
 /// The most directives after all imports.
 const DIRECTIVES: usize = 100_000;
 
-pub struct Importer<'a, 'b> {
+pub(super) struct Importer<'a, 'b> {
     pub include: Include<'a>,
     pub converted: &'b mut Converted,
     snippets: HashMap<String, Vec<Directive>>,
@@ -20,12 +20,12 @@ pub struct Importer<'a, 'b> {
 }
 
 impl<'a, 'b> Importer<'a, 'b> {
-    pub fn new(include: Include<'a>, converted: &'b mut Converted) -> Importer<'a, 'b> {
+    pub(super) fn new(include: Include<'a>, converted: &'b mut Converted) -> Importer<'a, 'b> {
         Importer { include, converted, snippets: HashMap::new(), count: 0 }
     }
 
     /// Expands imports, and removes the definitions of snippets.
-    pub fn expanded(&mut self, directives: Vec<Directive>, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
+    pub(super) fn expanded(&mut self, directives: Vec<Directive>, depth: usize) -> Result<Vec<Directive>, SyntaxError> {
         let mut all = Vec::new();
         for mut directive in directives {
             self.count += 1;

@@ -39,6 +39,6 @@ const INSTEAD: &[(&str, &str)] = &[
 ];
 
 /// The alternative to a directive or option.
-pub fn instead(name: &str) -> &'static str {
+pub(super) fn instead(name: &str) -> &'static str {
     INSTEAD.iter().find(|(known, _)| *known == name).map_or("this directive is not known", |(_, instead)| instead)
 }

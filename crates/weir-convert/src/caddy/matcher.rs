@@ -10,15 +10,15 @@ use crate::pattern::regex_quoted;
 use crate::yaml::Yaml;
 
 /// The addresses that `private_ranges` stands for.
-pub const PRIVATE_RANGES: [&str; 6] =
+pub(super) const PRIVATE_RANGES: [&str; 6] =
     ["192.168.0.0/16", "172.16.0.0/12", "10.0.0.0/8", "127.0.0.0/8", "fd00::/8", "::1"];
 
 /// The definitions of matchers, by name.
-pub type NamedMatchers<'a> = HashMap<&'a str, &'a Directive>;
+pub(super) type NamedMatchers<'a> = HashMap<&'a str, &'a Directive>;
 
 /// The requests that a matcher selects.
 #[derive(Clone, Debug, Default)]
-pub struct MatchedRequests {
+pub(super) struct MatchedRequests {
     /// The conditions as far as they were converted.
     pub conditions: Conditions,
     /// No request matches.
@@ -52,7 +52,7 @@ impl MatchedRequests {
 }
 
 /// The matcher in the first argument of a directive, if it is one.
-pub fn of_argument(argument: &str, named: &NamedMatchers, path: &PathState) -> Option<MatchedRequests> {
+pub(super) fn of_argument(argument: &str, named: &NamedMatchers, path: &PathState) -> Option<MatchedRequests> {
     if argument == "*" {
         return Some(MatchedRequests::default());
     }

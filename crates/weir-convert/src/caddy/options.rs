@@ -25,7 +25,7 @@ const NEEDLESS: [&str; 10] = [
 ];
 
 /// The options that affect sites.
-pub struct GlobalOptions {
+pub(super) struct GlobalOptions {
     pub http_port: u16,
     pub https_port: u16,
     /// Whether requests without TLS are redirected to HTTPS.
@@ -38,7 +38,7 @@ pub struct GlobalOptions {
 }
 
 impl GlobalOptions {
-    pub fn read(options: &[Directive], converted: &mut Converted) -> GlobalOptions {
+    pub(super) fn read(options: &[Directive], converted: &mut Converted) -> GlobalOptions {
         let mut read = GlobalOptions {
             http_port: 80,
             https_port: 443,
@@ -104,7 +104,7 @@ fn set(converted: &mut Converted, name: &str, value: Yaml) {
 }
 
 /// Adds addresses whose forwarding fields are trusted.
-pub fn trust(converted: &mut Converted, ranges: impl Iterator<Item = String>) {
+pub(super) fn trust(converted: &mut Converted, ranges: impl Iterator<Item = String>) {
     let mut all: Vec<Yaml> = match converted.settings.iter().find(|(name, _)| name == "trusted_addresses") {
         Some((_, Yaml::List(known))) => known.clone(),
         _ => Vec::new(),
@@ -189,7 +189,7 @@ fn error_log(converted: &mut Converted, log: &Directive) {
 }
 
 /// The access log of a site; Weir has one for the whole node.
-pub fn access_log(converted: &mut Converted, log: &Directive) {
+pub(super) fn access_log(converted: &mut Converted, log: &Directive) {
     let (mut path, mut format) = ("/dev/stderr".to_owned(), Yaml::text("json"));
     for line in log.children() {
         match (line.name.as_str(), line.argument(0)) {

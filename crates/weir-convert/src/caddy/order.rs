@@ -52,7 +52,7 @@ const BESIDE: [&str; 4] = ["tls", "log", "bind", "handle_errors"];
 
 /// A directive in its context.
 #[derive(Clone, Debug)]
-pub struct DirectiveStep<'a> {
+pub(super) struct DirectiveStep<'a> {
     pub directive: &'a Directive,
     /// The matchers that are defined in its block or around it.
     pub named: Rc<NamedMatchers<'a>>,
@@ -62,7 +62,7 @@ pub struct DirectiveStep<'a> {
 
 impl<'a> DirectiveStep<'a> {
     /// The matcher, if there is one, and the arguments after it.
-    pub fn arguments(&self) -> (Option<&'a str>, &'a [String]) {
+    pub(super) fn arguments(&self) -> (Option<&'a str>, &'a [String]) {
         let arguments = &self.directive.arguments;
         let takes_none = matches!(self.directive.name.as_str(), "try_files" | "invoke");
         let is_target = matches!(self.directive.name.as_str(), "rewrite" | "redir") && arguments.len() == 1;
@@ -75,7 +75,7 @@ impl<'a> DirectiveStep<'a> {
     }
 
     /// Whether at most one of the two directives runs: they are of the same block, and both `handle` or both `rewrite`.
-    pub fn excludes(&self, other: &DirectiveStep) -> bool {
+    pub(super) fn excludes(&self, other: &DirectiveStep) -> bool {
         let group = sorted_name(&self.directive.name);
         self.block == other.block
             && ["handle", "rewrite"].contains(&group)
@@ -110,17 +110,17 @@ fn sorted_name(name: &str) -> &str {
 }
 
 /// Whether a directive handles requests.
-pub fn is_handler(directive: &Directive) -> bool {
+pub(super) fn is_handler(directive: &Directive) -> bool {
     !BESIDE.contains(&directive.name.as_str()) && !directive.name.starts_with('@')
 }
 
 /// Caddy's order, as changed by the global option `order`.
-pub struct DirectiveOrder {
+pub(super) struct DirectiveOrder {
     names: Vec<String>,
 }
 
 impl DirectiveOrder {
-    pub fn new(options: &[Directive], converted: &mut Converted) -> DirectiveOrder {
+    pub(super) fn new(options: &[Directive], converted: &mut Converted) -> DirectiveOrder {
         let mut names: Vec<String> = ORDER.iter().map(|&name| name.to_owned()).collect();
         for option in options.iter().filter(|option| option.name == "order") {
             let name = option.argument(0).to_owned();
@@ -138,7 +138,7 @@ impl DirectiveOrder {
     }
 
     /// Sorts the steps into the order in which they run. The sort is stable.
-    pub fn sort(&self, steps: &mut [DirectiveStep]) {
+    pub(super) fn sort(&self, steps: &mut [DirectiveStep]) {
         for end in 1..steps.len() {
             let mut at = end;
             while at > 0 && self.goes_before(&steps[at], &steps[at - 1]) {

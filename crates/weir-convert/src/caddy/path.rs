@@ -7,7 +7,7 @@ use crate::yaml::{Yaml, YamlMembers};
 
 /// How the path has been changed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum PathState {
+pub(super) enum PathState {
     /// Unchanged.
     #[default]
     Same,
@@ -21,7 +21,7 @@ pub enum PathState {
 
 /// A path matcher, translated to the original path.
 #[derive(Debug, PartialEq, Eq)]
-pub enum LocatedPath {
+pub(super) enum LocatedPath {
     /// In the syntax of a route's `uri`.
     Uri(String),
     /// A regular expression for the original path.
@@ -33,7 +33,7 @@ pub enum LocatedPath {
 
 impl PathState {
     /// Translates a pattern of `path`, which is exact, `/prefix*`, or has `*` elsewhere, to the original path.
-    pub fn located(&self, pattern: &str) -> LocatedPath {
+    pub(super) fn located(&self, pattern: &str) -> LocatedPath {
         if pattern == "*" || pattern == "/*" {
             return LocatedPath::Always;
         }
@@ -65,7 +65,7 @@ impl PathState {
     }
 
     /// Translates a regular expression in the same way.
-    pub fn located_regex(&self, pattern: &str) -> LocatedPath {
+    pub(super) fn located_regex(&self, pattern: &str) -> LocatedPath {
         match (self, pattern.strip_prefix('^')) {
             (PathState::Same, _) => LocatedPath::Pattern(pattern.to_owned()),
             (PathState::Stripped(prefix), Some(rest)) if !pattern.contains('|') => {
@@ -76,7 +76,7 @@ impl PathState {
     }
 
     /// Removes a prefix that the path is known to have; `false` if that cannot be expressed.
-    pub fn strip(&mut self, prefix: &str) -> bool {
+    pub(super) fn strip(&mut self, prefix: &str) -> bool {
         match self {
             PathState::Same => *self = PathState::Stripped(prefix.to_owned()),
             PathState::Stripped(before) => before.push_str(prefix),
@@ -90,7 +90,7 @@ impl PathState {
     }
 
     /// The options of `proxy-rewrite`, for a route with these paths.
-    pub fn rewritten(&self, uris: &[String]) -> YamlMembers {
+    pub(super) fn rewritten(&self, uris: &[String]) -> YamlMembers {
         match self {
             PathState::Same => Vec::new(),
             PathState::Stripped(prefix) => {
@@ -108,7 +108,7 @@ impl PathState {
 }
 
 /// `regex_uri` with one pattern and its replacement.
-pub fn pair(pattern: String, replacement: String) -> YamlMembers {
+pub(super) fn pair(pattern: String, replacement: String) -> YamlMembers {
     vec![("regex_uri".to_owned(), Yaml::texts([pattern, replacement]))]
 }
 

@@ -2,7 +2,7 @@
 
 /// The translation of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub enum PlaceholderText {
+pub(super) enum PlaceholderText {
     /// A template of Weir, with dollar signs of the text escaped by a backslash.
     Template(String),
     /// The text contains this placeholder, which has no counterpart.
@@ -88,7 +88,7 @@ const KNOWN: &[&str] = &[
 ];
 
 /// Translates a text with placeholders.
-pub fn template(text: &str) -> PlaceholderText {
+pub(super) fn template(text: &str) -> PlaceholderText {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '$', '\\']) {
@@ -128,7 +128,7 @@ pub fn template(text: &str) -> PlaceholderText {
 }
 
 /// A template that yields the text itself.
-pub fn literal(text: &str) -> String {
+pub(super) fn literal(text: &str) -> String {
     text.split("${{").map(|part| part.replace('$', "\\$")).collect::<Vec<_>>().join("${{")
 }
 
@@ -162,7 +162,7 @@ fn variable(name: &str) -> Option<Result<String, ()>> {
 }
 
 /// A header name as part of a variable's name.
-pub fn field_variable(field: &str) -> String {
+pub(super) fn field_variable(field: &str) -> String {
     field.to_ascii_lowercase().replace('-', "_")
 }
 

@@ -26,7 +26,7 @@ const MIN_LENGTH: i64 = 512;
 
 impl SiteWalk<'_, '_> {
     /// `encode gzip zstd`.
-    pub fn encode(&mut self, state: &mut RequestState, directive: &Directive, arguments: &[String]) {
+    pub(super) fn encode(&mut self, state: &mut RequestState, directive: &Directive, arguments: &[String]) {
         let mut formats: Vec<(String, Option<i64>)> = arguments.iter().map(|name| (name.clone(), None)).collect();
         let mut min_length = MIN_LENGTH;
         for line in directive.children() {
@@ -63,7 +63,7 @@ impl SiteWalk<'_, '_> {
     }
 
     /// `request_body { max_size 10MB }`.
-    pub fn request_body(&mut self, state: &mut RequestState, directive: &Directive) {
+    pub(super) fn request_body(&mut self, state: &mut RequestState, directive: &Directive) {
         for line in directive.children() {
             match (line.name.as_str(), bytes(line.argument(0))) {
                 ("max_size", Some(size)) => {
@@ -77,7 +77,7 @@ impl SiteWalk<'_, '_> {
     }
 
     /// `basic_auth [bcrypt [REALM]] { NAME HASH ... }`.
-    pub fn basic_auth(
+    pub(super) fn basic_auth(
         &mut self,
         state: &mut RequestState,
         directive: &Directive,
@@ -129,7 +129,7 @@ impl SiteWalk<'_, '_> {
     }
 
     /// `forward_auth SERVICE { uri /path copy_headers NAME... }`.
-    pub fn forward_auth(
+    pub(super) fn forward_auth(
         &mut self,
         state: &mut RequestState,
         directive: &Directive,

@@ -24,7 +24,7 @@ const NEEDLESS: [&str; 8] = [
 ];
 
 impl SiteWalk<'_, '_> {
-    pub fn reverse_proxy(
+    pub(super) fn reverse_proxy(
         &mut self,
         state: &mut RequestState,
         directive: &Directive,

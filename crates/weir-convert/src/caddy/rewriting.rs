@@ -8,10 +8,10 @@ use crate::pattern::{regex_quoted, whole};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// A rewrite that could not be converted: the route has to refuse requests, since its upstream would receive another path.
-pub struct NotRewritten(pub String);
+pub(super) struct NotRewritten(pub String);
 
 /// `rewrite TARGET`.
-pub fn rewrite(
+pub(super) fn rewrite(
     converted: &mut Converted,
     state: &mut RequestState,
     place: &crate::SourcePlace,
@@ -89,7 +89,7 @@ fn prepend(state: &mut RequestState, prefix: &str) -> Result<(), NotRewritten> {
 }
 
 /// `uri strip_prefix` and its variants.
-pub fn uri(
+pub(super) fn uri(
     converted: &mut Converted,
     state: &mut RequestState,
     place: &crate::SourcePlace,

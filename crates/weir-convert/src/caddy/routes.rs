@@ -12,7 +12,7 @@ use crate::yaml::{Yaml, YamlMembers};
 const EVERYWHERE: &str = "/*";
 
 /// Adds the routes of a site, with a rule for its ports.
-pub fn add(converted: &mut Converted, drafts: Vec<RouteDraft>, ports: &[Yaml]) {
+pub(super) fn add(converted: &mut Converted, drafts: Vec<RouteDraft>, ports: &[Yaml]) {
     let mut drafts = reachable(drafts);
     for draft in &mut drafts {
         if draft.conditions.uris.is_empty() {

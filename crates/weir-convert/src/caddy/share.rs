@@ -4,7 +4,7 @@ use crate::output::{Converted, ConvertedResource};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Turns upstreams that several routes use into resources; others stay inline.
-pub fn upstreams(converted: &mut Converted) {
+pub(super) fn upstreams(converted: &mut Converted) {
     let mut known: Vec<(Yaml, usize)> = Vec::new();
     for route in &converted.routes {
         for (_, upstream) in route.members.iter().filter(|(name, _)| name == "upstream") {
@@ -57,7 +57,7 @@ fn id(members: &[(String, Yaml)], taken: &[String]) -> String {
 }
 
 /// Turns compression that all routes have in the same way into a global rule.
-pub fn compression(converted: &mut Converted) {
+pub(super) fn compression(converted: &mut Converted) {
     if converted.routes.len() < 2 {
         return;
     }
@@ -99,7 +99,7 @@ fn retain_plugins(route: &mut ConvertedResource, is_kept: impl Fn(&(String, Yaml
 }
 
 /// Removes lists of consumers that contain all consumers.
-pub fn consumers(converted: &mut Converted) {
+pub(super) fn consumers(converted: &mut Converted) {
     let count = converted.consumers.len();
     let admits_all = |(name, options): &(String, Yaml)| {
         let Yaml::Map(members) = options else { return false };

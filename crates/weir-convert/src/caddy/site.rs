@@ -34,7 +34,12 @@ struct SiteGroup {
 }
 
 /// Converts all sites of a file.
-pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, order: &DirectiveOrder, sites: &[Directive]) {
+pub(super) fn carry_over(
+    converted: &mut Converted,
+    options: &mut GlobalOptions,
+    order: &DirectiveOrder,
+    sites: &[Directive],
+) {
     let sites: Vec<Site> = sites.iter().map(|directive| read(converted, options, directive)).collect();
     let listening = listening(options, &sites);
     let addresses: Vec<Yaml> = listening.iter().map(listen).collect();

@@ -7,7 +7,7 @@ use super::placeholder::{self, PlaceholderText};
 use crate::yaml::{Yaml, YamlMembers};
 
 #[derive(Clone, Debug, Default)]
-pub struct RequestState {
+pub(super) struct RequestState {
     pub conditions: Conditions,
     pub path: PathState,
     /// Regular expressions that the path has matched, with the names of their matchers.
@@ -23,10 +23,10 @@ pub struct RequestState {
 
 /// Why a text cannot be converted.
 #[derive(Debug)]
-pub struct TextFault(pub String);
+pub(super) struct TextFault(pub String);
 
 /// A text with `$1` for the groups of a regular expression for the path.
-pub struct CapturedText {
+pub(super) struct CapturedText {
     pub pattern: String,
     pub template: String,
 }
@@ -36,7 +36,7 @@ const GROUP: char = '\u{1}';
 
 impl RequestState {
     /// Translates the placeholders of a text to variables.
-    pub fn text(&self, text: &str) -> Result<String, TextFault> {
+    pub(super) fn text(&self, text: &str) -> Result<String, TextFault> {
         let names_path = ["{uri}", "{path}", "{http.request.uri}", "{http.request.uri.path}"];
         if self.path != PathState::Same && names_path.iter().any(|name| text.contains(name)) {
             return Err(TextFault("the path was rewritten before".to_owned()));
@@ -48,7 +48,7 @@ impl RequestState {
     }
 
     /// The same for a text with groups of a regular expression; `None` if it has none.
-    pub fn captured(&self, text: &str) -> Option<Result<CapturedText, TextFault>> {
+    pub(super) fn captured(&self, text: &str) -> Option<Result<CapturedText, TextFault>> {
         let (pattern, marked) = self.captures.iter().find_map(|(name, pattern)| {
             let begins = match name.as_str() {
                 "" => vec!["{re.".to_owned(), "{http.regexp.".to_owned()],
@@ -62,7 +62,7 @@ impl RequestState {
     }
 
     /// The plugin that changes the request for the upstream.
-    pub fn proxy_rewrite(&self) -> Option<(String, Yaml)> {
+    pub(super) fn proxy_rewrite(&self) -> Option<(String, Yaml)> {
         let mut options = self.path.rewritten(&self.conditions.uris);
         options.extend(self.method.iter().map(|method| ("method".to_owned(), Yaml::text(method))));
         options.extend(self.request_fields.headers().map(|headers| ("headers".to_owned(), headers)));

@@ -26,7 +26,7 @@ const DIVISIONS: usize = 64;
 
 /// A route: one path through the directives.
 #[derive(Clone, Debug)]
-pub struct RouteDraft {
+pub(super) struct RouteDraft {
     pub place: SourcePlace,
     pub head: String,
     pub conditions: Conditions,
@@ -44,7 +44,7 @@ enum StepOutcome<'a> {
 }
 
 /// The state of the walk through the directives of a site.
-pub struct SiteWalk<'a, 'b> {
+pub(super) struct SiteWalk<'a, 'b> {
     pub converted: &'b mut Converted,
     order: &'b DirectiveOrder,
     pub drafts: Vec<RouteDraft>,
@@ -55,12 +55,16 @@ pub struct SiteWalk<'a, 'b> {
 }
 
 impl<'a, 'b> SiteWalk<'a, 'b> {
-    pub fn new(converted: &'b mut Converted, order: &'b DirectiveOrder, site: &'a Directive) -> SiteWalk<'a, 'b> {
+    pub(super) fn new(
+        converted: &'b mut Converted,
+        order: &'b DirectiveOrder,
+        site: &'a Directive,
+    ) -> SiteWalk<'a, 'b> {
         SiteWalk { converted, order, drafts: Vec::new(), site, blocks: 0, divisions: 0, is_too_much: false }
     }
 
     /// Walks all directives of the site.
-    pub fn run(&mut self, conditions: Conditions, named: &NamedMatchers<'a>) {
+    pub(super) fn run(&mut self, conditions: Conditions, named: &NamedMatchers<'a>) {
         let steps = self.steps(self.site, named, true);
         self.walk(RequestState { conditions, ..RequestState::default() }, steps);
     }

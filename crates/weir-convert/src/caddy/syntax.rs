@@ -17,7 +17,7 @@ const DEPTH: usize = 32;
 
 /// Parses the directives of a file. The global options are a directive without a name; a site is one whose name and arguments are
 /// its addresses.
-pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
+pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
     let mut reader = CaddyfileReader { text: CharReader::new(file, text), next: None };
     reader.block(0)
 }

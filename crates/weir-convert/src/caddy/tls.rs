@@ -16,7 +16,12 @@ struct SiteTls<'a> {
 }
 
 /// Converts the certificates of a site.
-pub fn carry_over(converted: &mut Converted, options: &mut GlobalOptions, site: &Directive, addresses: &[SiteAddress]) {
+pub(super) fn carry_over(
+    converted: &mut Converted,
+    options: &mut GlobalOptions,
+    site: &Directive,
+    addresses: &[SiteAddress],
+) {
     let mut read = SiteTls::default();
     let directive = site.children().iter().find(|child| child.name == "tls");
     if let Some(directive) = directive {

@@ -23,7 +23,7 @@ const NEEDLESS: [&str; 12] = [
     "resolvers",
 ];
 
-pub fn read(converted: &mut Converted, target: &mut ProxyTarget, transport: &Directive) {
+pub(super) fn read(converted: &mut Converted, target: &mut ProxyTarget, transport: &Directive) {
     for line in transport.children() {
         let value = line.argument(0);
         let time = seconds(value).map(number);

@@ -1,7 +1,7 @@
 //! Durations and sizes in Caddy's syntax.
 
 /// Seconds of `90s`, `1m30s`, `1.5h` or `2d`.
-pub fn seconds(text: &str) -> Option<f64> {
+pub(super) fn seconds(text: &str) -> Option<f64> {
     let mut sum = 0.0;
     let mut rest = text;
     while !rest.is_empty() {
@@ -27,7 +27,7 @@ pub fn seconds(text: &str) -> Option<f64> {
 }
 
 /// Bytes of `10MB` (multiples of 1000) or `10MiB` (multiples of 1024).
-pub fn bytes(text: &str) -> Option<i64> {
+pub(super) fn bytes(text: &str) -> Option<i64> {
     let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let factor: f64 = match text[digits..].trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,

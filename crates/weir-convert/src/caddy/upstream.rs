@@ -12,7 +12,7 @@ const RANGE: u16 = 1_000;
 
 /// An upstream while it is read.
 #[derive(Default)]
-pub struct ProxyTarget {
+pub(super) struct ProxyTarget {
     scheme: Option<String>,
     /// `host:port`.
     nodes: Vec<String>,
@@ -31,7 +31,7 @@ pub struct ProxyTarget {
 
 impl ProxyTarget {
     /// Adds `[SCHEME://]HOST:PORT`, where the port may be a range.
-    pub fn add(&mut self, address: &str) -> Result<(), String> {
+    pub(super) fn add(&mut self, address: &str) -> Result<(), String> {
         let (scheme, authority) = match address.split_once("://") {
             Some((scheme, authority)) => (scheme, authority.trim_end_matches('/')),
             None => ("http", address),
@@ -72,7 +72,7 @@ impl ProxyTarget {
         Ok(())
     }
 
-    pub fn policy(&mut self, converted: &mut Converted, line: &Directive) -> Result<(), String> {
+    pub(super) fn policy(&mut self, converted: &mut Converted, line: &Directive) -> Result<(), String> {
         let text = |name: &str, value: &str| (name.to_owned(), Yaml::text(value));
         let argument = line.argument(1);
         let members = match line.argument(0) {
@@ -109,12 +109,12 @@ impl ProxyTarget {
         Ok(())
     }
 
-    pub fn has_several(&self) -> bool {
+    pub(super) fn has_several(&self) -> bool {
         self.nodes.len() > 1
     }
 
     /// Builds the members of the upstream.
-    pub fn upstream(&mut self) -> Result<YamlMembers, String> {
+    pub(super) fn upstream(&mut self) -> Result<YamlMembers, String> {
         if self.nodes.is_empty() {
             return Err("`reverse_proxy` without an upstream".to_owned());
         }
@@ -163,7 +163,7 @@ impl ProxyTarget {
     }
 
     /// `timeout` with all of its members.
-    pub fn times(&self) -> YamlMembers {
+    pub(super) fn times(&self) -> YamlMembers {
         let of = |kind: &str| {
             let known = self.timeout.iter().find(|(name, _)| name == kind).map(|(_, time)| time.clone());
             (kind.to_owned(), known.unwrap_or(Yaml::Integer(60)))

@@ -13,24 +13,24 @@ const READ: [Kind; 6] =
 
 /// Where the document of an object begins.
 #[derive(Default)]
-pub struct ManifestPlaces {
+pub(super) struct ManifestPlaces {
     read: BTreeMap<ObjectRef, SourcePlace>,
     others: BTreeMap<ObjectRef, SourcePlace>,
 }
 
 impl ManifestPlaces {
-    pub fn of(&self, object: &ObjectRef) -> SourcePlace {
+    pub(super) fn of(&self, object: &ObjectRef) -> SourcePlace {
         let nowhere = || SourcePlace { file: "-".to_owned(), line: 1 };
         self.read.get(object).cloned().unwrap_or_else(nowhere)
     }
 
     /// Objects that are not converted, and that a cluster would serve.
-    pub fn others(&self) -> impl Iterator<Item = (&ObjectRef, &SourcePlace)> {
+    pub(super) fn others(&self) -> impl Iterator<Item = (&ObjectRef, &SourcePlace)> {
         self.others.iter()
     }
 }
 
-pub fn read(files: &[(String, String)]) -> Result<(World, ManifestPlaces), SyntaxError> {
+pub(super) fn read(files: &[(String, String)]) -> Result<(World, ManifestPlaces), SyntaxError> {
     let (mut world, mut places) = (World::default(), ManifestPlaces::default());
     for (file, text) in files {
         for (line, document) in documents(text) {

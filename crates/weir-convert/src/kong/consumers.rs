@@ -7,7 +7,7 @@ use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
 /// The label of a consumer that has its groups of `acls`.
-pub const GROUPS: &str = "groups";
+pub(super) const GROUPS: &str = "groups";
 
 /// Entities of a list at the top of the file that belong to a consumer.
 fn of_consumer<'a>(
@@ -27,7 +27,7 @@ fn is_of(entity: &DocumentValue, consumer: &DocumentValue) -> bool {
 }
 
 /// Whether groups at the top of the file belong to consumers that the file has not.
-pub fn has_groups_of_others(root: &DocumentValue) -> bool {
+pub(super) fn has_groups_of_others(root: &DocumentValue) -> bool {
     let is_known = |acl: &DocumentValue| root.list("consumers").iter().any(|consumer| is_of(acl, consumer));
     root.list("acls").iter().any(|acl| !is_known(acl))
 }
@@ -45,7 +45,7 @@ fn report_of_others(conversion: &mut DocumentConversion) {
 }
 
 /// Converts consumers, with each credential as a resource of its own.
-pub fn carry_over(conversion: &mut DocumentConversion) {
+pub(super) fn carry_over(conversion: &mut DocumentConversion) {
     report_of_others(conversion);
     for consumer in conversion.root.list("consumers") {
         let Some(username) = consumer.text("username") else {
@@ -108,7 +108,7 @@ pub fn carry_over(conversion: &mut DocumentConversion) {
 
 /// Whether nothing of a consumer is lost that decides what it may do, or whose a certificate is. Otherwise its credentials are left
 /// out, and a consumer that needs none must not be found: it would have more rights than in Kong, or another one would be found.
-pub fn are_whole(root: &DocumentValue) -> bool {
+pub(super) fn are_whole(root: &DocumentValue) -> bool {
     root.list("consumers").iter().all(|consumer| {
         let of_top = of_consumer(root, mtls::CREDENTIALS, consumer);
         let mut certificates = consumer.list(mtls::CREDENTIALS).iter().chain(of_top);

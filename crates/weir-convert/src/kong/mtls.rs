@@ -5,10 +5,10 @@ use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The list of the credentials.
-pub const CREDENTIALS: &str = "mtls_auth_credentials";
+pub(super) const CREDENTIALS: &str = "mtls_auth_credentials";
 
 /// The options of the plugin that are converted, or have nothing to do here.
-pub const OPTIONS: [&str; 10] = [
+pub(super) const OPTIONS: [&str; 10] = [
     "ca_certificates",
     "consumer_by",
     "skip_consumer_lookup",
@@ -35,11 +35,11 @@ fn skips_lookup(config: &DocumentValue) -> bool {
 }
 
 /// Whether a consumer needs no credential.
-pub fn finds_by_names(config: &DocumentValue) -> bool {
+pub(super) fn finds_by_names(config: &DocumentValue) -> bool {
     !consumer_by(config).is_empty()
 }
 
-pub fn options(config: &DocumentValue) -> Yaml {
+pub(super) fn options(config: &DocumentValue) -> Yaml {
     if skips_lookup(config) {
         return Yaml::map([("skip_consumer_lookup", Yaml::Boolean(true))]);
     }
@@ -50,7 +50,7 @@ pub fn options(config: &DocumentValue) -> Yaml {
 }
 
 /// What is different for every route with the plugin.
-pub const DIFFERENCE: &str = "`mtls-auth`: whether a certificate was revoked is not asked, and the common name counts only in \
+pub(super) const DIFFERENCE: &str = "`mtls-auth`: whether a certificate was revoked is not asked, and the common name counts only in \
                               certificates without alternative names";
 
 /// Every instance of the plugin, wherever it is.
@@ -76,7 +76,7 @@ fn authority_ids(root: &DocumentValue) -> Option<Vec<&str>> {
 }
 
 /// The certificates of these authorities, as one PEM text; `None` if not all of them are in the file.
-pub fn authorities(root: &DocumentValue) -> Option<String> {
+pub(super) fn authorities(root: &DocumentValue) -> Option<String> {
     let certificate = |id: &str| {
         let all = root.list("ca_certificates");
         let cert = all.iter().find(|authority| authority.text("id") == Some(id))?.text("cert")?;
@@ -87,13 +87,13 @@ pub fn authorities(root: &DocumentValue) -> Option<String> {
 
 /// What entries of `ssls` demand of clients, if a route authenticates them by certificates. As in Kong, a client without a
 /// certificate that is valid gets through the handshake.
-pub fn client(root: &DocumentValue) -> Option<(String, Yaml)> {
+pub(super) fn client(root: &DocumentValue) -> Option<(String, Yaml)> {
     let demand = Yaml::map([("ca", Yaml::text(authorities(root)?)), ("mode", Yaml::text("any"))]);
     Some(("client".to_owned(), demand))
 }
 
 /// Reports that the gateway asks no client for a certificate, if the file has no certificate for an entry of `ssls`.
-pub fn report_unasked(conversion: &mut DocumentConversion) {
+pub(super) fn report_unasked(conversion: &mut DocumentConversion) {
     if let Some(plugin) = instances(conversion.root).next().filter(|_| conversion.converted.ssls.is_empty()) {
         let what =
             "`mtls-auth`: clients are not asked for certificates, and refused; write `client` into an entry of `ssls`";
@@ -102,7 +102,7 @@ pub fn report_unasked(conversion: &mut DocumentConversion) {
 }
 
 /// The options of a credential; `None` if it is for another authority than the only one.
-pub fn credential(root: &DocumentValue, credential: &DocumentValue) -> Option<YamlMembers> {
+pub(super) fn credential(root: &DocumentValue, credential: &DocumentValue) -> Option<YamlMembers> {
     if let Some(authority) = credential.get("ca_certificate") {
         let id = authority.as_text().or_else(|| authority.text("id"))?;
         if authority_ids(root)? != [id] {

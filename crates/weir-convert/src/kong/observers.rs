@@ -4,7 +4,7 @@ use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The options of Kong that are converted, and the name and options of the plugin here.
-pub type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
+pub(super) type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
 /// Plugins whose service has another way to it here.
 const OTHERWISE: [(&str, &str); 7] = [
@@ -21,7 +21,7 @@ const OTHERWISE: [(&str, &str); 7] = [
 ];
 
 /// The supported options, and the converted plugin; or why it cannot be converted.
-pub fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, &'static str> {
+pub(super) fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, &'static str> {
     let plugin = |name: &str, options: YamlMembers| (name.to_owned(), Yaml::Map(options));
     Ok(match name {
         "http-log" => (
@@ -147,7 +147,7 @@ fn zipkin(config: &DocumentValue) -> Result<YamlMembers, &'static str> {
 }
 
 /// What is different after the conversion of a plugin.
-pub fn difference(config: &DocumentValue, name: &str) -> Option<&'static str> {
+pub(super) fn difference(config: &DocumentValue, name: &str) -> Option<&'static str> {
     match name {
         "http-log" if is_verified_now(config) => Some(
             "records have the members of Apache APISIX (`log_format` sets others), and the certificate is verified",

@@ -8,7 +8,7 @@ use crate::document::DocumentValue;
 use crate::yaml::Yaml;
 
 /// The supported options, and the converted plugin; or why it cannot be converted.
-pub fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, &'static str> {
+pub(super) fn converted(config: &DocumentValue, name: &str) -> Result<ConvertedPlugin, &'static str> {
     // Long, since there is one arm per plugin.
     let hides = ("hide_credentials", Yaml::Boolean(config.is_true("hide_credentials", false)));
     let plugin = |name: &str, options: Yaml| (name.to_owned(), options);

@@ -27,7 +27,7 @@ const AUTH: [&str; 4] = ["key-auth", "basic-auth", "jwt", "mtls-auth"];
 
 /// The plugins of a route. `closed`: one that controls access could not be converted.
 #[derive(Default)]
-pub struct PluginChain {
+pub(super) struct PluginChain {
     pub plugins: YamlMembers,
     pub closed: bool,
 }
@@ -38,7 +38,7 @@ fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
 }
 
 /// The most specific instance of each plugin: of the route, of its service, or global.
-pub fn effective(
+pub(super) fn effective(
     conversion: &mut DocumentConversion,
     service: Option<&DocumentValue>,
     route: &DocumentValue,

@@ -36,7 +36,7 @@ const ROUTE: [&str; 19] = [
     "response_buffering",
 ];
 
-pub fn carry_over(conversion: &mut DocumentConversion) {
+pub(super) fn carry_over(conversion: &mut DocumentConversion) {
     let root = conversion.root;
     for service in root.list("services") {
         for route in service.list("routes") {

@@ -4,17 +4,17 @@ use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The options of `cors` that are converted.
-pub const CORS: [&str; 7] =
+pub(super) const CORS: [&str; 7] =
     ["origins", "methods", "headers", "exposed_headers", "credentials", "max_age", "preflight_continue"];
 
 /// The steps of transformers, as their options are named.
-pub const STEPS: [&str; 4] = ["remove", "replace", "add", "append"];
+pub(super) const STEPS: [&str; 4] = ["remove", "replace", "add", "append"];
 
 /// Kong's default for `methods`.
 const METHODS: &str = "GET,HEAD,PUT,PATCH,POST,DELETE,OPTIONS,TRACE,CONNECT";
 
 /// The options of `cors`, or why there are none.
-pub fn cors(config: &DocumentValue) -> Result<Yaml, &'static str> {
+pub(super) fn cors(config: &DocumentValue) -> Result<Yaml, &'static str> {
     if config.is_true("preflight_continue", false) {
         return Err("`preflight_continue`");
     }
@@ -47,7 +47,7 @@ pub fn cors(config: &DocumentValue) -> Result<Yaml, &'static str> {
 }
 
 /// The option `headers` of `proxy-rewrite` and `response-rewrite`, or why there is none.
-pub fn headers(config: &DocumentValue) -> Result<Yaml, &'static str> {
+pub(super) fn headers(config: &DocumentValue) -> Result<Yaml, &'static str> {
     let is_used = |part: &DocumentValue| !part.items().is_empty() || part.as_text().is_some();
     let others = STEPS.iter().filter_map(|step| config.get(step)).flat_map(DocumentValue::members);
     if others.into_iter().any(|(part, value)| part != "headers" && is_used(value)) {
@@ -83,7 +83,7 @@ fn fields(lines: &[&str]) -> Result<Yaml, &'static str> {
 }
 
 /// What is different after the conversion of a plugin.
-pub fn difference(config: &DocumentValue, name: &str) -> Option<&'static str> {
+pub(super) fn difference(config: &DocumentValue, name: &str) -> Option<&'static str> {
     match name {
         "cors" => Some(
             "`cors`: all OPTIONS requests are answered by the gateway, and such fields of the upstream are removed",

@@ -7,14 +7,14 @@ use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The parts of a service's address, which may also be given as one `url`.
-pub struct ServiceAddress {
+pub(super) struct ServiceAddress {
     pub protocol: String,
     pub host: String,
     pub port: i64,
     pub path: String,
 }
 
-pub fn address(service: &DocumentValue) -> Option<ServiceAddress> {
+pub(super) fn address(service: &DocumentValue) -> Option<ServiceAddress> {
     let (mut protocol, mut host, mut port, mut path) = (
         service.text("protocol").unwrap_or("http").to_owned(),
         service.text("host").unwrap_or("").to_owned(),
@@ -85,7 +85,7 @@ const UPSTREAM: [&str; 15] = [
 
 /// Adds the upstream of a service, if it does not exist, and returns its id. Routes that keep the client's `Host` need a separate
 /// one.
-pub fn registered(
+pub(super) fn registered(
     conversion: &mut DocumentConversion,
     service: &DocumentValue,
     address: &ServiceAddress,
@@ -223,6 +223,6 @@ fn balanced(conversion: &mut DocumentConversion, upstream: &DocumentValue) -> Ya
 }
 
 /// A header name as part of a variable's name.
-pub fn variable(name: &str) -> String {
+pub(super) fn variable(name: &str) -> String {
     name.to_ascii_lowercase().replace('-', "_")
 }

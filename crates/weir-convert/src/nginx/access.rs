@@ -11,7 +11,7 @@ use crate::login::refusal;
 use crate::yaml::YamlMembers;
 
 /// The plugins that control access at this place. One of them refuses all requests if a control could not be converted.
-pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
+pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     let mut plugins = YamlMembers::new();
     let mut is_closed = is_closed(scope);
     match addresses::options(&scope.all_of(&["allow", "deny"])) {
@@ -52,7 +52,7 @@ fn may_restrict(directive: &Directive) -> bool {
 }
 
 /// Whether one of the locations in a block, at any depth, refuses requests that other locations may let through.
-pub fn has_restricted_locations(block: &[Directive]) -> bool {
+pub(super) fn has_restricted_locations(block: &[Directive]) -> bool {
     block
         .iter()
         .filter(|child| child.name == "location")
@@ -60,7 +60,7 @@ pub fn has_restricted_locations(block: &[Directive]) -> bool {
 }
 
 /// Whether the block of a location has what may refuse requests.
-pub fn is_restricted(location: &Directive) -> bool {
+pub(super) fn is_restricted(location: &Directive) -> bool {
     location.children().iter().any(|child| match child.name.as_str() {
         "allow" | "deny" | "limit_except" | "internal" => true,
         "return" => returns_at_least(child, 400),

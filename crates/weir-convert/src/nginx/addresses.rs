@@ -8,10 +8,10 @@ use super::syntax::Directive;
 use crate::yaml::Yaml;
 
 /// An address that no client has: a list with it alone refuses all clients.
-pub const NO_CLIENT: &str = "255.255.255.255";
+pub(super) const NO_CLIENT: &str = "255.255.255.255";
 
 /// A rule that cannot be converted, and why.
-pub struct WrongRule<'a>(pub &'a Directive, pub &'static str);
+pub(super) struct WrongRule<'a>(pub &'a Directive, pub &'static str);
 
 /// What the rules say about addresses that none of the listed networks contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum Verdict {
 }
 
 /// The options of `ip-restriction` for the rules of one block, in their order; `None` if they let every client in.
-pub fn options<'a>(rules: &[&'a Directive]) -> Result<Option<Yaml>, WrongRule<'a>> {
+pub(super) fn options<'a>(rules: &[&'a Directive]) -> Result<Option<Yaml>, WrongRule<'a>> {
     let mut others = Verdict::Allow;
     let mut known = Vec::new();
     for rule in rules {

@@ -12,16 +12,19 @@ use super::values::is_editable;
 use super::variables::unknown_in_request;
 use crate::yaml::{Yaml, YamlMembers};
 
-pub const AUTH_REQUEST: &str = "auth_request";
+pub(super) const AUTH_REQUEST: &str = "auth_request";
 
 /// The longest time-out of `forward-auth`, in seconds.
 const MOST_TIMEOUT: f64 = 60.0;
 
 /// A directive whose service cannot be asked: how it is reached cannot be converted.
-pub struct NotAsked<'a>(pub &'a Directive);
+pub(super) struct NotAsked<'a>(pub &'a Directive);
 
 /// The plugin for the directive in effect.
-pub fn plugin<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>) -> Result<Option<(String, Yaml)>, NotAsked<'a>> {
+pub(super) fn plugin<'a>(
+    conversion: &mut Conversion,
+    scope: &BlockScope<'a>,
+) -> Result<Option<(String, Yaml)>, NotAsked<'a>> {
     let Some(directive) = in_effect(scope) else { return Ok(None) };
     let asked = asked_location(scope.server(), directive.argument(0)).ok_or(NotAsked(directive))?;
     let (uri, is_https) = url(conversion, asked, directive.argument(0)).ok_or(NotAsked(directive))?;
@@ -145,14 +148,14 @@ fn sent<'a>(scope: &BlockScope<'a>, kind: &str) -> Vec<&'a str> {
 }
 
 /// Whether the value of a field is that of the service's field of the same name, which `forward-auth` sends.
-pub fn is_sent(scope: &BlockScope, name: &str, value: &str) -> bool {
+pub(super) fn is_sent(scope: &BlockScope, name: &str, value: &str) -> bool {
     let variable = format!("$upstream_http_{}", name.to_ascii_lowercase().replace('-', "_"));
     let sets = |directive: &&Directive| directive.argument(0) == value && directive.argument(1) == variable;
     value.starts_with('$') && in_effect(scope).is_some() && scope.all("auth_request_set").iter().any(sets)
 }
 
 /// Whether a location is asked by one of the blocks of a server.
-pub fn is_asked(server: &[Directive], location: &Directive) -> bool {
+pub(super) fn is_asked(server: &[Directive], location: &Directive) -> bool {
     fn within(server: &[Directive], block: &[Directive], location: &Directive) -> bool {
         block.iter().any(|child| {
             let asks = child.name == AUTH_REQUEST

@@ -11,7 +11,7 @@ const INACTIVE: f64 = 600.0;
 const VALID: [i64; 3] = [200, 301, 302];
 
 /// The plugin for the directives in effect at this place.
-pub fn plugin(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
+pub(super) fn plugin(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml)> {
     let cache = scope.last("proxy_cache").filter(|cache| cache.argument(0) != "off")?;
     if cache.argument(0).contains('$') {
         conversion.lost(&cache.place, format!("`{}`: the name of a zone cannot have variables", cache.head()));

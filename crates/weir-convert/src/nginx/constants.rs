@@ -12,7 +12,7 @@ type FixedValues = BTreeMap<String, String>;
 const PASSES: [&str; 2] = ["proxy_pass", "grpc_pass"];
 
 /// Replaces the variables in a server block. `has_redirects`: an outer block has a `proxy_redirect`.
-pub fn replace(server: &mut Directive, has_redirects: bool) {
+pub(super) fn replace(server: &mut Directive, has_redirects: bool) {
     within(server, &FixedValues::new(), has_redirects);
 }
 

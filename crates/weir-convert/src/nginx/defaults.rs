@@ -7,12 +7,12 @@ use super::syntax::Directive;
 const TEXTS: [&str; 3] = ["proxy_set_header", "grpc_set_header", "add_header"];
 
 /// Whether a directive is a map whose variable is replaced.
-pub fn is_default(directive: &Directive) -> bool {
+pub(super) fn is_default(directive: &Directive) -> bool {
     template(directive).is_some()
 }
 
 /// Replaces the variables of such maps in all texts of the servers.
-pub fn replace(http: &mut [Directive]) {
+pub(super) fn replace(http: &mut [Directive]) {
     let found: Vec<(String, String)> = http.iter().filter_map(template).collect();
     if !found.is_empty() {
         within(http, &found);

@@ -4,7 +4,7 @@ use super::error_pages::{ERROR_TEXT, ERRORS_INTERCEPTED};
 use super::syntax::Directive;
 
 /// Settings with the same name and meaning.
-pub const SAME: [&str; 6] = [
+pub(super) const SAME: [&str; 6] = [
     "keepalive_timeout",
     "client_header_timeout",
     "send_timeout",
@@ -14,7 +14,7 @@ pub const SAME: [&str; 6] = [
 ];
 
 /// More directives that servers and locations may contain in nginx, and that apply to the whole node here.
-pub const OF_THE_NODE: [&str; 6] =
+pub(super) const OF_THE_NODE: [&str; 6] =
     ["set_real_ip_from", "real_ip_header", "real_ip_recursive", "resolver", "access_log", "error_log"];
 
 /// Directives that other modules convert, besides the two lists above.
@@ -348,7 +348,7 @@ const NOTHING: &str = "there is no counterpart";
 const LUA: &str = "Lua is not run";
 
 /// Directives that refuse requests, and the alternatives. A directive that this table and the others do not have may do so, too.
-pub const REFUSING: &[(&str, &str)] = &[
+pub(super) const REFUSING: &[(&str, &str)] = &[
     ("auth_basic", "write `basic-auth` in the route, with its `users` or with a consumer for each user"),
     ("auth_request", "write `forward-auth` with the URL of the auth service"),
     ("auth_jwt", "write `jwt-auth` in the route, and a consumer for each issuer"),
@@ -361,13 +361,13 @@ pub const REFUSING: &[(&str, &str)] = &[
 ];
 
 /// A file that could not be read, which is reported where that was tried.
-pub const UNREAD: &str = "include";
+pub(super) const UNREAD: &str = "include";
 
 /// What becomes of the routes that a restriction without a counterpart applies to.
-pub const CLOSED: &str = "the routes that it applies to answer with 503";
+pub(super) const CLOSED: &str = "the routes that it applies to answer with 503";
 
 /// How the conversion treats directives of a name.
-pub enum DirectiveFate {
+pub(super) enum DirectiveFate {
     Carried,
     Needless,
     /// Not converted; the alternative.
@@ -376,7 +376,7 @@ pub enum DirectiveFate {
     Closes(&'static str),
 }
 
-pub fn fate(name: &str) -> DirectiveFate {
+pub(super) fn fate(name: &str) -> DirectiveFate {
     let is_it = |begin: &str| {
         name == begin || (begin.ends_with('_') || name.starts_with(&format!("{begin}_"))) && name.starts_with(begin)
     };
@@ -395,12 +395,12 @@ pub fn fate(name: &str) -> DirectiveFate {
 }
 
 /// Whether a directive says that what an outer block demands is not demanded here.
-pub fn is_off(directive: &Directive) -> bool {
+pub(super) fn is_off(directive: &Directive) -> bool {
     directive.argument(0) == "off"
 }
 
 /// Whether a directive without a counterpart says what Weir does anyway.
-pub fn is_as_here(directive: &Directive) -> bool {
+pub(super) fn is_as_here(directive: &Directive) -> bool {
     let as_here = [
         ("proxy_redirect", "off"),
         ("charset", "off"),

@@ -6,9 +6,9 @@ use super::syntax::Directive;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// What takes the place of an `error_page`: the location of the page, the type and the text of the page, and the statuses.
-pub const ERROR_TEXT: &str = "error_page text";
+pub(super) const ERROR_TEXT: &str = "error_page text";
 /// What takes the place of `proxy_intercept_errors`, in a server whose pages are all texts.
-pub const ERRORS_INTERCEPTED: &str = "proxy_intercept_errors text";
+pub(super) const ERRORS_INTERCEPTED: &str = "proxy_intercept_errors text";
 
 /// The statuses for which there are pages.
 const STATUSES: [&str; 10] = ["400", "401", "403", "404", "413", "429", "500", "502", "503", "504"];
@@ -16,7 +16,7 @@ const STATUSES: [&str; 10] = ["400", "401", "403", "404", "413", "429", "500", "
 const BESIDE_TEXT: [&str; 5] = ["return", "internal", "default_type", "access_log", "log_not_found"];
 
 /// Replaces the directives in a server block. `default_type`: that of the outer block.
-pub fn replace(server: &mut Directive, default_type: &str) {
+pub(super) fn replace(server: &mut Directive, default_type: &str) {
     let locations: Vec<Directive> = server
         .children()
         .iter()
@@ -98,7 +98,7 @@ fn text_of(error_page: &Directive, server: &[Directive], default_type: &str) -> 
 }
 
 /// Whether a location is that of a text for errors.
-pub fn is_text(server: &[Directive], location: &Directive) -> bool {
+pub(super) fn is_text(server: &[Directive], location: &Directive) -> bool {
     server.iter().any(|child| {
         let is_its = child.name == ERROR_TEXT && location.arguments.last() == child.arguments.first();
         is_its || is_text(child.children(), location)
@@ -106,7 +106,7 @@ pub fn is_text(server: &[Directive], location: &Directive) -> bool {
 }
 
 /// The pages in effect at this place.
-pub fn plugin(scope: &BlockScope) -> Option<(String, Yaml)> {
+pub(super) fn plugin(scope: &BlockScope) -> Option<(String, Yaml)> {
     let mut options = YamlMembers::new();
     // An `error_page` of this place, or an inner one, replaces all outer ones.
     for page in scope.all_of(&["error_page", ERROR_TEXT]).into_iter().filter(|page| page.name == ERROR_TEXT) {

@@ -22,7 +22,7 @@ enum FieldFate {
 }
 
 /// The option `headers` of `proxy-rewrite` for these lines.
-pub fn changes(conversion: &mut Conversion, scope: &BlockScope, lines: &[&Directive]) -> Option<(String, Yaml)> {
+pub(super) fn changes(conversion: &mut Conversion, scope: &BlockScope, lines: &[&Directive]) -> Option<(String, Yaml)> {
     let mut set = FieldValues::default();
     let mut removed = Vec::new();
     for directive in lines {

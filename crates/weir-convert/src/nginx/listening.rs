@@ -9,7 +9,7 @@ use crate::yaml::Yaml;
 
 /// An address of a server. nginx looks for the server of a request among those that listen on the same address.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listening {
+pub(super) struct Listening {
     /// An IP address; empty for all addresses that no other server on the port lists.
     pub host: String,
     pub port: i64,
@@ -18,17 +18,17 @@ pub struct Listening {
 }
 
 impl Listening {
-    pub fn is_same_as(&self, other: &Listening) -> bool {
+    pub(super) fn is_same_as(&self, other: &Listening) -> bool {
         (&self.host, self.port) == (&other.host, other.port)
     }
 }
 
 /// The addresses of all servers, for the setting `listen`.
 #[derive(Default)]
-pub struct ListenSetting(Vec<ListenSettingItem>);
+pub(super) struct ListenSetting(Vec<ListenSettingItem>);
 
 #[derive(Default)]
-pub struct ListenSettingItem {
+pub(super) struct ListenSettingItem {
     pub address: String,
     /// `tcp` or `udp`, without HTTP.
     pub protocol: Option<&'static str>,
@@ -39,7 +39,7 @@ pub struct ListenSettingItem {
 
 impl ListenSetting {
     /// Adds an address, or the switches to the same one: in nginx, each of them is one of the address, for all its servers.
-    pub fn add(&mut self, item: ListenSettingItem) {
+    pub(super) fn add(&mut self, item: ListenSettingItem) {
         match self.0.iter_mut().find(|known| (&known.address, known.protocol) == (&item.address, item.protocol)) {
             Some(known) => {
                 known.tls |= item.tls;
@@ -50,7 +50,7 @@ impl ListenSetting {
         }
     }
 
-    pub fn yaml(self) -> Yaml {
+    pub(super) fn yaml(self) -> Yaml {
         // A socket for all addresses of a port accepts the connections to each of them.
         let is_covered = |one: &ListenSettingItem| {
             let covers = |all: &ListenSettingItem| {
@@ -68,7 +68,7 @@ impl ListenSetting {
 }
 
 impl ListenSettingItem {
-    pub fn at(address: impl Into<String>) -> ListenSettingItem {
+    pub(super) fn at(address: impl Into<String>) -> ListenSettingItem {
         ListenSettingItem { address: address.into(), ..ListenSettingItem::default() }
     }
 
@@ -92,14 +92,14 @@ impl ListenSettingItem {
 }
 
 /// The host and the port of a `listen`; `None` if Weir cannot listen there.
-pub struct ListenPlace<'a> {
+pub(super) struct ListenPlace<'a> {
     /// As in a URL; empty for all addresses.
     pub host: &'a str,
     pub port: i64,
 }
 
 impl<'a> ListenPlace<'a> {
-    pub fn of(
+    pub(super) fn of(
         conversion: &mut Conversion,
         listen: &'a Directive,
         default_port: Option<i64>,
@@ -131,17 +131,17 @@ impl<'a> ListenPlace<'a> {
     }
 
     /// The host without the brackets of IPv6.
-    pub fn ip(&self) -> &'a str {
+    pub(super) fn ip(&self) -> &'a str {
         self.host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    pub fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 }
 
 /// The address of a `listen` for HTTP; `None` if Weir cannot listen there. `is_tls`: the server says `ssl on`.
-pub fn listened(
+pub(super) fn listened(
     conversion: &mut Conversion,
     listen: &Directive,
     is_tls: bool,
@@ -166,7 +166,7 @@ pub fn listened(
 
 /// The rules for requests that arrive at these addresses, one list for each IP address that has to be told apart. `all` are the
 /// addresses of all servers.
-pub fn rules(here: &[&Listening], all: &[Listening]) -> Vec<Vec<Yaml>> {
+pub(super) fn rules(here: &[&Listening], all: &[Listening]) -> Vec<Vec<Yaml>> {
     let ports: BTreeSet<i64> = all.iter().map(|listen| listen.port).collect();
     let hosts: BTreeSet<&str> = here.iter().map(|listen| listen.host.as_str()).collect();
     let ports_of = |host: &str| -> BTreeSet<i64> {

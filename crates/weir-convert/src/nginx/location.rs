@@ -7,7 +7,7 @@ use crate::pattern::supported;
 
 /// The condition of a location on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Matching {
+pub(super) enum Matching {
     Exact(String),
     Prefix { path: String, stops: bool },
     Regex { pattern: String, ignores_case: bool },
@@ -15,7 +15,7 @@ pub enum Matching {
 
 /// A location with the blocks around it.
 #[derive(Clone)]
-pub struct Location<'a> {
+pub(super) struct Location<'a> {
     pub directive: &'a Directive,
     pub matching: Matching,
     pub scope: BlockScope<'a>,
@@ -24,7 +24,7 @@ pub struct Location<'a> {
 }
 
 /// A location, and the paths it handles.
-pub struct Region<'a> {
+pub(super) struct Region<'a> {
     pub location: Location<'a>,
     /// In the syntax of a route's `uri`.
     pub uris: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Region<'a> {
 
 impl Matching {
     /// `None` for a named location.
-    pub fn of(directive: &Directive) -> Option<Matching> {
+    pub(super) fn of(directive: &Directive) -> Option<Matching> {
         let (modifier, path) = match directive.arguments.as_slice() {
             [path] => ("", path.clone()),
             [modifier, path] => (modifier.as_str(), path.clone()),
@@ -95,7 +95,7 @@ const BESIDE_FILES: [&str; 24] = [
 ];
 
 /// The named location that answers if there is no file, where that can be told from the block of a location.
-pub fn fallback<'a>(server: &'a [Directive], location: &Directive) -> Option<&'a Directive> {
+pub(super) fn fallback<'a>(server: &'a [Directive], location: &Directive) -> Option<&'a Directive> {
     let has_conditions = |name: &str| ["if", "return", "rewrite"].contains(&name);
     let last = location.children().iter().find(|child| child.name == "try_files")?.arguments.last()?;
     let is_plain =
@@ -108,7 +108,7 @@ pub fn fallback<'a>(server: &'a [Directive], location: &Directive) -> Option<&'a
 }
 
 /// The named locations that are the [`fallback`] of a location in a block, at any depth.
-pub fn fallbacks<'a>(server: &'a [Directive], block: &'a [Directive]) -> Vec<&'a Directive> {
+pub(super) fn fallbacks<'a>(server: &'a [Directive], block: &'a [Directive]) -> Vec<&'a Directive> {
     let locations = block.iter().filter(|child| child.name == "location");
     let of =
         |location: &'a Directive| fallback(server, location).into_iter().chain(fallbacks(server, location.children()));
@@ -127,7 +127,7 @@ fn within<'a>(scope: &BlockScope<'a>) -> Vec<Location<'a>> {
 }
 
 /// Every location of a server, with the paths it handles.
-pub fn regions<'a>(server: &BlockScope<'a>) -> Vec<Region<'a>> {
+pub(super) fn regions<'a>(server: &BlockScope<'a>) -> Vec<Region<'a>> {
     let mut tried = TriedLocations::default();
     tried.collect(server, "/", &[], 0);
     let TriedLocations { prefixes, exact, mut expressions } = tried;
@@ -157,7 +157,7 @@ fn owner<'r>(regions: &'r [Region], path: &str) -> Option<&'r str> {
 }
 
 /// Adds more paths, in the syntax of a route's `uri`, to the locations that handle them. Returns those that no prefix handles.
-pub fn cover(regions: &mut [Region], paths: &[String]) -> Vec<String> {
+pub(super) fn cover(regions: &mut [Region], paths: &[String]) -> Vec<String> {
     let mut rest = Vec::new();
     for path in paths {
         let is_own = |region: &Region| region.location.matching.uri().as_ref() == Some(path);

@@ -14,7 +14,7 @@ use crate::yaml::{Yaml, YamlMembers};
 const BODY_SIZE: &str = "1m";
 
 /// The plugins for the directives in effect at this place.
-pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
+pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     let mut plugins = Vec::new();
     plugins.extend(super::access::plugins(conversion, scope));
     plugins.extend(body_size(conversion, scope));
@@ -28,7 +28,7 @@ pub fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
 }
 
 /// The limit of the node for bodies: the largest of all servers and locations, since a route can only have a smaller one.
-pub fn body_size_of_node<'a>(conversion: &Conversion<'a>) -> &'a str {
+pub(super) fn body_size_of_node<'a>(conversion: &Conversion<'a>) -> &'a str {
     let mut sizes = vec![conversion.scope().value("client_max_body_size").unwrap_or(BODY_SIZE)];
     collect_body_sizes(conversion.http, &mut sizes);
     // 0 is no limit.
@@ -205,7 +205,7 @@ fn expiry<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>) -> Option<(&'
 }
 
 /// `add_header`, for responses of the gateway itself.
-pub fn added_fields(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
+pub(super) fn added_fields(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     response_fields(conversion, scope, &[]).into_iter().collect()
 }
 
@@ -289,7 +289,7 @@ fn contains(names: &[&str], name: &str) -> bool {
 }
 
 /// The plugins for a location that answers by itself.
-pub fn of_answer(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
+pub(super) fn of_answer(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
     body_size(conversion, scope).into_iter().chain(gzip(conversion, scope)).collect()
 }
 

@@ -11,7 +11,7 @@ use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The members of a route that specify its upstream.
-pub fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<YamlMembers> {
+pub(super) fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive) -> Option<YamlMembers> {
     let Some(target) = PassTarget::of(pass) else {
         let text = format!("`{}`: the target is neither `http://host:port` nor the name of an upstream", pass.head());
         conversion.lost(&pass.place, text);
@@ -154,13 +154,13 @@ fn retries(conversion: &mut Conversion, scope: &BlockScope, prefix: &str) -> Yam
 }
 
 /// `retries`, if the number of tries is limited.
-pub fn tries(scope: &BlockScope, prefix: &str) -> YamlMembers {
+pub(super) fn tries(scope: &BlockScope, prefix: &str) -> YamlMembers {
     let tries = scope.value(&format!("{prefix}_next_upstream_tries")).and_then(|tries| tries.parse::<i64>().ok());
     tries.filter(|&tries| tries > 0).map(|tries| ("retries".to_owned(), Yaml::Integer(tries - 1))).into_iter().collect()
 }
 
 /// `tls` of an upstream. `prefix`: how the names of the directives begin.
-pub fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive, prefix: &str) -> YamlMembers {
+pub(super) fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Directive, prefix: &str) -> YamlMembers {
     let is_verified = scope.is_on(&format!("{prefix}_ssl_verify"));
     let mut members = vec![("verify".to_owned(), Yaml::Boolean(is_verified))];
     if !is_verified {
@@ -192,7 +192,7 @@ fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
 }
 
 /// The options of `proxy-rewrite`: the path, if `proxy_pass` has one, and the fields to set or remove.
-pub fn rewritten<'a>(
+pub(super) fn rewritten<'a>(
     conversion: &mut Conversion,
     scope: &BlockScope<'a>,
     pass: &'a Directive,

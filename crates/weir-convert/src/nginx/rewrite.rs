@@ -14,7 +14,7 @@ use crate::pattern::{supported, whole};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The plugins with the response of a `return`, and the fields that nginx adds to it.
-pub fn returned(
+pub(super) fn returned(
     conversion: &mut Conversion,
     scope: &BlockScope,
     directive: &Directive,
@@ -84,7 +84,7 @@ fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml)
 }
 
 /// The pattern and the plugin of a `rewrite` that redirects.
-pub fn redirecting(directive: &Directive) -> Option<(String, (String, Yaml))> {
+pub(super) fn redirecting(directive: &Directive) -> Option<(String, (String, Yaml))> {
     let [pattern, replacement, flag @ ..] = directive.arguments.as_slice() else { return None };
     let pattern = supported(pattern)?;
     let is_elsewhere = replacement.starts_with("http://") || replacement.starts_with("https://");
@@ -109,7 +109,10 @@ pub fn redirecting(directive: &Directive) -> Option<(String, (String, Yaml))> {
 }
 
 /// The `regex_uri` of `proxy-rewrite` for the `rewrite`s of a location that change the path for its upstream.
-pub fn paths<'a>(conversion: &mut Conversion, location: impl Iterator<Item = &'a Directive>) -> Option<(String, Yaml)> {
+pub(super) fn paths<'a>(
+    conversion: &mut Conversion,
+    location: impl Iterator<Item = &'a Directive>,
+) -> Option<(String, Yaml)> {
     let mut pairs = Vec::new();
     for directive in location.filter(|directive| directive.name == "rewrite") {
         let [pattern, replacement, flag @ ..] = directive.arguments.as_slice() else { continue };
@@ -133,7 +136,7 @@ pub fn paths<'a>(conversion: &mut Conversion, location: impl Iterator<Item = &'a
 
 /// The requests that an `if` answers, and the plugins for them. One that refuses requests under a condition that cannot be converted
 /// answers all of them with 503.
-pub fn conditional(
+pub(super) fn conditional(
     conversion: &mut Conversion,
     scope: &BlockScope,
     directive: &Directive,
@@ -175,7 +178,7 @@ pub fn conditional(
 }
 
 /// The rule for methods that a `limit_except` does not name. GET includes HEAD.
-pub fn other_methods(except: &Directive) -> Yaml {
+pub(super) fn other_methods(except: &Directive) -> Yaml {
     let mut methods: Vec<String> = except.arguments.iter().map(|method| method.to_ascii_uppercase()).collect();
     if methods.iter().any(|method| method == "GET") && !methods.iter().any(|method| method == "HEAD") {
         methods.push("HEAD".to_owned());

@@ -14,7 +14,7 @@ use crate::pattern::{regex_quoted, supported};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Adds a route that refuses the requests of one selector.
-pub fn refuse(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
+pub(super) fn refuse(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
     let uris = with_all(&selector.elsewhere);
     add(
         conversion,
@@ -36,14 +36,14 @@ fn with_all(paths: &[String]) -> Vec<String> {
 }
 
 /// The paths of a server's routes.
-pub fn paths(scope: &BlockScope) -> Vec<String> {
+pub(super) fn paths(scope: &BlockScope) -> Vec<String> {
     let regions = regions(scope);
     let slashes = regions.iter().filter_map(|region| without_slash(&region.location)).map(str::to_owned);
     regions.iter().flat_map(|region| region.uris.iter().cloned()).chain(slashes).collect()
 }
 
 /// Adds the routes of a server for the requests of one selector.
-pub fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
+pub(super) fn carry_over(conversion: &mut Conversion, server: &ServerBlock, selector: &ServerSelector) {
     let scope = &server.scope;
     named_locations(conversion, scope.own());
     let mut regions = regions(scope);

@@ -4,34 +4,34 @@ use super::syntax::Directive;
 
 /// The blocks around a place, outermost first.
 #[derive(Clone)]
-pub struct BlockScope<'a> {
+pub(super) struct BlockScope<'a> {
     levels: Vec<&'a [Directive]>,
 }
 
 impl<'a> BlockScope<'a> {
-    pub fn new(outermost: &'a [Directive]) -> BlockScope<'a> {
+    pub(super) fn new(outermost: &'a [Directive]) -> BlockScope<'a> {
         BlockScope { levels: vec![outermost] }
     }
 
     /// The scope with one more inner block.
-    pub fn inside(&self, block: &'a [Directive]) -> BlockScope<'a> {
+    pub(super) fn inside(&self, block: &'a [Directive]) -> BlockScope<'a> {
         let mut levels = self.levels.clone();
         levels.push(block);
         BlockScope { levels }
     }
 
     /// The directive in effect, for directives that may occur once in a block.
-    pub fn last(&self, name: &str) -> Option<&'a Directive> {
+    pub(super) fn last(&self, name: &str) -> Option<&'a Directive> {
         self.all(name).pop()
     }
 
     /// The directives in effect: those of the innermost block that has any, as nginx inherits lists.
-    pub fn all(&self, name: &str) -> Vec<&'a Directive> {
+    pub(super) fn all(&self, name: &str) -> Vec<&'a Directive> {
         self.all_of(&[name])
     }
 
     /// The same for directives of several names that form one list, such as `allow` and `deny`, in the order of the file.
-    pub fn all_of(&self, names: &[&str]) -> Vec<&'a Directive> {
+    pub(super) fn all_of(&self, names: &[&str]) -> Vec<&'a Directive> {
         let of = |level: &&'a [Directive]| -> Vec<&'a Directive> {
             level.iter().filter(|directive| names.contains(&directive.name.as_str())).collect()
         };
@@ -39,43 +39,43 @@ impl<'a> BlockScope<'a> {
     }
 
     /// The first argument of the directive in effect.
-    pub fn value(&self, name: &str) -> Option<&'a str> {
+    pub(super) fn value(&self, name: &str) -> Option<&'a str> {
         self.last(name).map(|directive| directive.argument(0))
     }
 
     /// Whether a switch is on.
-    pub fn is_on(&self, name: &str) -> bool {
+    pub(super) fn is_on(&self, name: &str) -> bool {
         self.value(name) == Some("on")
     }
 
     /// Whether the innermost block is a `server`, and so directly in `http`.
-    pub fn is_of_server(&self) -> bool {
+    pub(super) fn is_of_server(&self) -> bool {
         self.levels.len() == 2
     }
 
     /// The scope of the `server` around this place.
-    pub fn of_server(&self) -> BlockScope<'a> {
+    pub(super) fn of_server(&self) -> BlockScope<'a> {
         BlockScope { levels: self.levels.iter().take(2).copied().collect() }
     }
 
     /// The directives of the `server` around this place.
-    pub fn server(&self) -> &'a [Directive] {
+    pub(super) fn server(&self) -> &'a [Directive] {
         self.levels.get(1).copied().unwrap_or_default()
     }
 
     /// Every directive of these blocks, those of the outermost first.
-    pub fn every(&self) -> impl Iterator<Item = &'a Directive> + '_ {
+    pub(super) fn every(&self) -> impl Iterator<Item = &'a Directive> + '_ {
         self.levels.iter().flat_map(|level| level.iter())
     }
 
     /// The directives of the innermost block only.
-    pub fn own(&self) -> &'a [Directive] {
+    pub(super) fn own(&self) -> &'a [Directive] {
         self.levels.last().copied().unwrap_or_default()
     }
 }
 
 /// Parses a size in nginx's syntax, to bytes.
-pub fn bytes(text: &str) -> Option<i64> {
+pub(super) fn bytes(text: &str) -> Option<i64> {
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
     let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" => 1,
@@ -88,7 +88,7 @@ pub fn bytes(text: &str) -> Option<i64> {
 }
 
 /// Parses a time in nginx's syntax, to seconds: `90`, `1m30s`, `500ms`.
-pub fn seconds(text: &str) -> Option<f64> {
+pub(super) fn seconds(text: &str) -> Option<f64> {
     let mut sum = 0.0;
     let mut rest = text;
     while !rest.is_empty() {

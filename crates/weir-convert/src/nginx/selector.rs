@@ -10,7 +10,7 @@ use crate::yaml::Yaml;
 /// Routes of a server whose name is a regular expression have precedence over those of the default server on the same paths.
 const EXPRESSION_PRIORITY: i64 = 10_000;
 
-pub struct ServerBlock<'a> {
+pub(super) struct ServerBlock<'a> {
     pub directive: &'a Directive,
     pub names: Vec<&'a str>,
     pub listening: Vec<Listening>,
@@ -19,7 +19,7 @@ pub struct ServerBlock<'a> {
 
 /// The condition for requests to a server.
 #[derive(Clone, Default)]
-pub struct ServerSelector {
+pub(super) struct ServerSelector {
     pub hosts: Vec<String>,
     pub vars: Vec<Yaml>,
     /// Added to the priority of its routes.
@@ -30,7 +30,7 @@ pub struct ServerSelector {
 }
 
 /// The requests that a server handles: those for its names, and all others at addresses where it is the default.
-pub fn selectors(conversion: &mut Conversion, servers: &[ServerBlock], index: usize) -> Vec<ServerSelector> {
+pub(super) fn selectors(conversion: &mut Conversion, servers: &[ServerBlock], index: usize) -> Vec<ServerSelector> {
     let server = &servers[index];
     let all: Vec<Listening> = servers.iter().flat_map(|server| server.listening.iter().cloned()).collect();
     let (default, mut named): (Vec<&Listening>, Vec<&Listening>) =
@@ -81,7 +81,7 @@ impl ServerBlock<'_> {
 }
 
 /// The default server of an address, for hosts that no server there names.
-pub fn default_of(servers: &[ServerBlock], address: &Listening) -> Option<usize> {
+pub(super) fn default_of(servers: &[ServerBlock], address: &Listening) -> Option<usize> {
     let is_marked =
         |server: &ServerBlock| server.listening.iter().any(|listen| listen.is_same_as(address) && listen.is_default);
     let marked = servers.iter().position(is_marked);

@@ -8,7 +8,7 @@ use super::selector::{ServerBlock, default_of, selectors};
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
-pub fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
+pub(super) fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
     let http = conversion.scope();
     let blocks = conversion.http.iter().filter(|directive| directive.name == "server");
     let mut servers = Vec::new();
@@ -52,7 +52,7 @@ pub fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
 
 /// The certificate of a server, as an entry of `ssls`. `for_others`: it is also that of the names that no server has, and of clients
 /// that send none.
-pub fn certificates(conversion: &mut Conversion, server: &ServerBlock, for_others: bool) {
+pub(super) fn certificates(conversion: &mut Conversion, server: &ServerBlock, for_others: bool) {
     let scope = &server.scope;
     let Some((cert, key)) = scope.value("ssl_certificate").zip(scope.value("ssl_certificate_key")) else { return };
     for other in scope.all("ssl_certificate").iter().rev().skip(1) {
@@ -105,7 +105,7 @@ pub fn certificates(conversion: &mut Conversion, server: &ServerBlock, for_other
 }
 
 /// The entry of `snis` for all names that no other entry has, and for clients that send none.
-pub const FOR_OTHERS: &str = "*";
+pub(super) const FOR_OTHERS: &str = "*";
 
 /// Whether connections for names that no server has get the certificate of this server at one of its addresses.
 fn is_default_of_tls(servers: &[ServerBlock], index: usize) -> bool {
@@ -123,7 +123,7 @@ enum ClientCertificates {
 }
 
 /// The file with the authorities of clients' certificates.
-pub fn client_authority<'a>(scope: &BlockScope<'a>) -> Option<&'a str> {
+pub(super) fn client_authority<'a>(scope: &BlockScope<'a>) -> Option<&'a str> {
     scope.value("ssl_client_certificate").or_else(|| scope.value("ssl_trusted_certificate"))
 }
 

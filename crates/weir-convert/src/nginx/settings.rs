@@ -14,7 +14,7 @@ use super::variables::{renamed, without_unknown};
 use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
-pub fn carry_over(conversion: &mut Conversion) {
+pub(super) fn carry_over(conversion: &mut Conversion) {
     let main = BlockScope::new(conversion.main);
     let body_size = body_size_of_node(conversion);
     // What the only server says applies to the whole node.
@@ -146,7 +146,7 @@ fn scalar(value: &str) -> Yaml {
 }
 
 /// Whether a text is an IP address or a network.
-pub fn is_network(text: &str) -> bool {
+pub(super) fn is_network(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<IpNet>().is_ok()
 }
 

@@ -8,7 +8,7 @@ use super::stream;
 use super::syntax::Directive;
 
 /// Adds a finding for each directive without a counterpart, and for each that is not read where it is written.
-pub fn report(conversion: &mut Conversion) {
+pub(super) fn report(conversion: &mut Conversion) {
     let (main, http) = (conversion.main, conversion.http);
     for directive in if main.is_empty() { http } else { main } {
         judge(conversion, directive, BlockKind::Node { has_routes: main.is_empty() });

@@ -1,7 +1,7 @@
 //! The syntax of nginx's configuration files: directives with arguments, ended by `;` or a block.
 
 use crate::char_reader::CharReader;
-pub use crate::directive::Directive;
+pub(super) use crate::directive::Directive;
 use crate::{SourcePlace, SyntaxError};
 
 #[derive(Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ enum Token {
 const DEPTH: usize = 32;
 
 /// Parses the directives of a file.
-pub fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
+pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Directive>, SyntaxError> {
     let mut reader = SyntaxReader { text: CharReader::new(file, text) };
     let directives = reader.block(0)?;
     if reader.text.rest.is_empty() { Ok(directives) } else { Err(reader.text.error("`}` without a `{` before it")) }

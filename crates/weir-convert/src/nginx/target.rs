@@ -3,7 +3,7 @@
 use super::syntax::Directive;
 
 /// `scheme://authority/path` of a `proxy_pass`.
-pub struct PassTarget<'a> {
+pub(super) struct PassTarget<'a> {
     pub scheme: &'a str,
     pub authority: &'a str,
     /// Begins with a slash. If `None`, the path is not changed.
@@ -12,7 +12,7 @@ pub struct PassTarget<'a> {
 
 impl PassTarget<'_> {
     /// The target of a `proxy_pass`, or of a `grpc_pass`, which may be without a scheme.
-    pub fn of(pass: &Directive) -> Option<PassTarget<'_>> {
+    pub(super) fn of(pass: &Directive) -> Option<PassTarget<'_>> {
         let text = pass.argument(0);
         if pass.name != "grpc_pass" || text.contains("://") {
             return PassTarget::parse(text);

@@ -8,7 +8,7 @@ use crate::output::{ConvertedResource, weighted_nodes};
 use crate::yaml::Yaml;
 
 /// The nodes and the balancing of an `upstream` block, as members of an upstream.
-pub fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Yaml)> {
+pub(super) fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(String, Yaml)> {
     let mut servers = Vec::new();
     let (mut members, mut idle) = (Vec::new(), Vec::new());
     for directive in block.children() {
@@ -46,7 +46,12 @@ fn idle_member(directive: &Directive) -> Option<(String, Yaml)> {
 
 /// The id of the upstream with these members, which is added if it does not exist. An `upstream` block that is used with
 /// different settings, such as the `Host`, becomes several upstreams.
-pub fn registered(conversion: &mut Conversion, name: &str, block: &Directive, rest: Vec<(String, Yaml)>) -> String {
+pub(super) fn registered(
+    conversion: &mut Conversion,
+    name: &str,
+    block: &Directive,
+    rest: Vec<(String, Yaml)>,
+) -> String {
     let mut wanted = members(conversion, block);
     wanted.extend(rest);
     let mut number = 1;
@@ -112,7 +117,7 @@ fn server(conversion: &mut Conversion, directive: &Directive) -> Option<Upstream
 }
 
 /// Splits `host:port`.
-pub fn host_and_port(address: &str) -> (&str, Option<i64>) {
+pub(super) fn host_and_port(address: &str) -> (&str, Option<i64>) {
     match address.rsplit_once(':') {
         Some((host, port)) if !host.is_empty() && !port.ends_with(']') => match port.parse() {
             Ok(port) => (host, Some(port)),

@@ -13,17 +13,17 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A variable in the text that has no value in Weir before there is a response: the file defines it, or only nginx has it.
-pub fn unknown_in_request(text: &str) -> Option<&str> {
+pub(super) fn unknown_in_request(text: &str) -> Option<&str> {
     names(text).find(|name| !is_known(name, ExchangePhase::Request))
 }
 
 /// The same for texts that become a part of the response, such as `add_header`.
-pub fn unknown_in_answer(text: &str) -> Option<&str> {
+pub(super) fn unknown_in_answer(text: &str) -> Option<&str> {
     names(text).find(|name| !is_known(name, ExchangePhase::Answer))
 }
 
 /// Whether the variable has a value when a route is chosen.
-pub fn is_known_for_routes(name: &str) -> bool {
+pub(super) fn is_known_for_routes(name: &str) -> bool {
     is_known(name, ExchangePhase::Routing)
 }
 
@@ -37,13 +37,13 @@ fn is_known(name: &str, phase: ExchangePhase) -> bool {
 }
 
 /// The text with the names that variables have in Weir, where they differ.
-pub fn renamed(text: &str) -> String {
+pub(super) fn renamed(text: &str) -> String {
     text.replace("${upstream_cache_status}", "$upstream_cache_status")
         .replace("$upstream_cache_status", "${sent_http_apisix_cache_status}")
 }
 
 /// A format of log lines with `-` in the place of variables that Weir has not, and their names.
-pub fn without_unknown(format: &str) -> (String, Vec<String>) {
+pub(super) fn without_unknown(format: &str) -> (String, Vec<String>) {
     // In a log record, `$server_name` is the host.
     let is_unknown = |name: &&str| *name != "server_name" && !is_known(name, ExchangePhase::Record);
     let mut unknown: Vec<String> = names(format).filter(is_unknown).map(str::to_owned).collect();
@@ -57,12 +57,12 @@ pub fn without_unknown(format: &str) -> (String, Vec<String>) {
 }
 
 /// Whether the text uses a group of a regular expression.
-pub fn has_groups(text: &str) -> bool {
+pub(super) fn has_groups(text: &str) -> bool {
     names(text).any(|name| name.starts_with(|char: char| char.is_ascii_digit() && char != '0'))
 }
 
 /// Puts the first name of a server in the place of `$server_name`, in all arguments of its block.
-pub fn name_server(server: &mut Directive) {
+pub(super) fn name_server(server: &mut Directive) {
     let first = server.children().iter().find(|child| child.name == "server_name");
     let name = first.map_or("", |names| names.argument(0)).to_owned();
     if name.starts_with('~') {

@@ -6,7 +6,7 @@ use crate::schema::RequestSchema;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The plugin that validates header fields and the body of an operation.
-pub fn validation(
+pub(super) fn validation(
     conversion: &mut DocumentConversion,
     item: &DocumentValue,
     operation: &DocumentValue,

@@ -5,7 +5,7 @@ use crate::document::DocumentValue;
 use crate::servers::{base_path, upstream, with_defaults};
 
 /// The upstream of an operation and the base path of its server, which is the first one of the nearest `servers`.
-pub fn upstream_of(conversion: &mut DocumentConversion, nearest: &[&DocumentValue]) -> (String, String) {
+pub(super) fn upstream_of(conversion: &mut DocumentConversion, nearest: &[&DocumentValue]) -> (String, String) {
     let root = conversion.root;
     let lists = nearest.iter().copied().chain([root]).map(|at| at.list("servers"));
     let servers = lists.into_iter().find(|servers| !servers.is_empty()).unwrap_or_default();

@@ -82,7 +82,7 @@ fn key(at: &NodeReader, encrypts: bool) -> Option<EncryptionKey> {
 }
 
 /// The problem and the advice for one secret that cannot be decrypted.
-pub fn unreadable() -> (String, String) {
+pub(super) fn unreadable() -> (String, String) {
     let problem = "is encrypted, and no key of `data_encryption.keyring` decrypts it".to_owned();
     (problem, "add the key that it was encrypted with, or write the value again".to_owned())
 }

@@ -59,7 +59,11 @@ struct IncludedText {
 
 impl DocumentText {
     /// Adds the items of the files to the tree of the main text. Also returns the faults found by that.
-    pub fn merge(main: SourceText, tree: &mut TreeNode, files: Vec<IncludedFile>) -> (DocumentText, MergeFaults) {
+    pub(super) fn merge(
+        main: SourceText,
+        tree: &mut TreeNode,
+        files: Vec<IncludedFile>,
+    ) -> (DocumentText, MergeFaults) {
         let mut merger = Merger { known: HashMap::new(), faults: Vec::new(), is_complete: true };
         let mut text = DocumentText { included: Vec::new(), main };
         if files.is_empty() {
@@ -80,7 +84,7 @@ impl DocumentText {
     }
 
     /// The merged tree, with the position of every value.
-    pub fn tree(&self) -> TreeNode {
+    pub(super) fn tree(&self) -> TreeNode {
         const PARSED: &str = "it has been parsed before";
         let mut tree = self.main.parse().expect(PARSED).tree;
         for IncludedText { text, lines_before, .. } in &self.included {
@@ -92,7 +96,7 @@ impl DocumentText {
     }
 
     /// The texts of a resource in which a variable was replaced, as JSON pointers (RFC 6901).
-    pub fn with_variables(&self, resource: &TreeNode) -> Vec<String> {
+    pub(super) fn with_variables(&self, resource: &TreeNode) -> Vec<String> {
         let after = self.included.partition_point(|text| text.lines_before < resource.place.line);
         let (text, lines_before) = match after.checked_sub(1).map(|last| &self.included[last]) {
             Some(included) => (&included.text, included.lines_before),
@@ -104,7 +108,7 @@ impl DocumentText {
     }
 
     /// The same diagnostic with the name, the line and the path that it has in its own file.
-    pub fn located(&self, mut diagnostic: Diagnostic) -> Diagnostic {
+    pub(super) fn located(&self, mut diagnostic: Diagnostic) -> Diagnostic {
         let Some(line) = diagnostic.line.filter(|_| diagnostic.source == *self.main.source()) else {
             return diagnostic;
         };

@@ -48,14 +48,18 @@ pub(super) fn resolve(
 
 /// A reference to a secret, with its place.
 #[derive(Clone, Debug)]
-pub struct PlacedReference {
+pub(super) struct PlacedReference {
     pub secret: SecretReference,
     pub path: String,
     pub place: TextPosition,
 }
 
 /// The references to secrets in options. One that is incomplete is a fault, and so is one that its author may not use.
-pub fn secrets(source: &Arc<str>, tree: &mut TreeNode, of: ReferringText) -> (Vec<PlacedReference>, Vec<Diagnostic>) {
+pub(super) fn secrets(
+    source: &Arc<str>,
+    tree: &mut TreeNode,
+    of: ReferringText,
+) -> (Vec<PlacedReference>, Vec<Diagnostic>) {
     let mut found = Vec::new();
     // Nothing is replaced yet.
     let faults = replace(source, tree, of, &mut Vec::new(), &mut |text, (path, place), referrer| {
@@ -105,7 +109,7 @@ fn text_at<'o>(options: &'o Value, path: &str) -> Option<&'o str> {
 }
 
 /// Returns the value of a secret, or why it cannot be read.
-pub type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, UnreadSecret>;
+pub(super) type SecretLookup<'a> = &'a dyn Fn(&SecretReference) -> Result<String, UnreadSecret>;
 
 /// Replaces references to secrets by their values.
 pub(super) fn put_secrets(

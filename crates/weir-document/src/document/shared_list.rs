@@ -43,25 +43,25 @@ impl<T: Clone> FromIterator<T> for SharedList<T> {
 }
 
 impl<T: Clone> SharedList<T> {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    pub fn get(&self, index: usize) -> Option<&T> {
+    pub(super) fn get(&self, index: usize) -> Option<&T> {
         let chunk = self.starts.partition_point(|start| *start <= index).checked_sub(1)?;
         self.chunks[chunk].get(index - self.starts[chunk])
     }
 
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 
     /// Whether the items from this index on begin with `items`.
-    pub fn continues_with(&self, index: usize, mut items: &[T]) -> bool
+    pub(super) fn continues_with(&self, index: usize, mut items: &[T]) -> bool
     where
         T: PartialEq,
     {
@@ -96,7 +96,7 @@ impl<T: Clone> SharedList<T> {
     ///
     /// # Panics
     /// If the list has no such index.
-    pub fn set(&mut self, index: usize, item: T) -> T {
+    pub(super) fn set(&mut self, index: usize, item: T) -> T {
         let (chunk, index) = self.place_of(index);
         std::mem::replace(&mut Arc::make_mut(&mut self.chunks[chunk])[index], item)
     }
@@ -105,7 +105,7 @@ impl<T: Clone> SharedList<T> {
     ///
     /// # Panics
     /// If the index is greater than the length.
-    pub fn insert(&mut self, index: usize, item: T) {
+    pub(super) fn insert(&mut self, index: usize, item: T) {
         if self.is_empty() {
             self.chunks.push(Arc::default());
             self.number_from(0);
@@ -124,7 +124,7 @@ impl<T: Clone> SharedList<T> {
     ///
     /// # Panics
     /// If the list has no such index.
-    pub fn remove(&mut self, index: usize) -> T {
+    pub(super) fn remove(&mut self, index: usize) -> T {
         let (at, index) = self.place_of(index);
         let item = Arc::make_mut(&mut self.chunks[at]).remove(index);
         let next = self.chunks.get(at + 1).map_or(0, |next| next.len());

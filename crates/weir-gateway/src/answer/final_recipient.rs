@@ -9,14 +9,14 @@ use weir_proto::Method;
 const ALLOW: &[u8] = b"GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS";
 
 /// Called if no route matches. `OPTIONS *` asks about the server as a whole (RFC 9110 §9.3.7), and is answered.
-pub fn without_route(exchange: &mut Exchange) -> Stop {
+pub(crate) fn without_route(exchange: &mut Exchange) -> Stop {
     let asks_server = exchange.request.method == Method::Options && exchange.request.path() == b"*";
     if asks_server { allowed(exchange, 200) } else { Stop::NoRoute }
 }
 
 /// Decrements `Max-Forwards` of `OPTIONS` and `TRACE`, and answers the request if it is 0 (RFC 9110 §7.6.2).
 #[inline]
-pub fn count_hop(exchange: &mut Exchange) -> Result<(), Stop> {
+pub(crate) fn count_hop(exchange: &mut Exchange) -> Result<(), Stop> {
     match exchange.request.method {
         Method::Options | Method::Trace => count(exchange),
         _ => Ok(()),

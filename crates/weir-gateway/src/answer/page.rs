@@ -11,7 +11,7 @@ use crate::context::served_exchange::ServedExchange;
 use crate::message::sides::{ClientSide, until_client_disconnects};
 
 /// The upstreams that pages can be had from.
-pub trait PageUpstreams {
+pub(crate) trait PageUpstreams {
     /// Sends a request in the name of this client, to the upstream with this number.
     fn send(&self, upstream: u32, request: RequestHead, client: ClientFacts) -> UpstreamAnswer;
 }
@@ -59,7 +59,7 @@ impl Drop for PagePlace {
 ///
 /// # Errors
 /// The client has left.
-pub async fn insert(
+pub(crate) async fn insert(
     upstreams: &impl PageUpstreams,
     client: &mut impl ClientSide,
     exchange: &mut ServedExchange,

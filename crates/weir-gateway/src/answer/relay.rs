@@ -30,7 +30,7 @@ mod response;
 
 /// How a relay ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RelayOutcome {
+pub(crate) enum RelayOutcome {
     /// The response is complete, and all of it has been passed to the client's connection.
     Complete { client: AfterExchange, upstream_reusable: bool },
     /// The upstream has accepted a protocol upgrade: from here on a tunnel takes over.
@@ -38,7 +38,7 @@ pub enum RelayOutcome {
 }
 
 /// What a relay needs from the configuration.
-pub struct RelayTerms<'a> {
+pub(crate) struct RelayTerms<'a> {
     pub plugins: Plugins<'a>,
     pub clients: &'a ClientSettings,
     pub timeouts: &'a Timeouts,
@@ -60,14 +60,14 @@ impl RelayTerms<'_> {
 }
 
 /// Decides, when the head of a response has come, whether another attempt follows it.
-pub trait StatusRetryRule {
+pub(crate) trait StatusRetryRule {
     /// Whether a response with this status is followed by another attempt, if the request can be sent again.
     fn follows(&self, exchange: &Exchange, status: u16, now_ns: u64) -> bool;
 }
 
 /// The persistence cookie that leads the client back to this endpoint.
 #[derive(Clone, Copy)]
-pub struct PersistenceCookie<'a> {
+pub(crate) struct PersistenceCookie<'a> {
     pub persistence: &'a Persistence,
     pub sessions: &'a StickySessions,
     /// The endpoints of the upstream.
@@ -78,7 +78,7 @@ pub struct PersistenceCookie<'a> {
 
 /// Sends the request to the upstream and its response to the client. Not an `async fn`, whose future would keep the
 /// arguments beside the `Relay` built from them.
-pub fn both_ways<'a, C: ClientSide, U: UpstreamSide>(
+pub(crate) fn both_ways<'a, C: ClientSide, U: UpstreamSide>(
     worker: &'a WorkerContext,
     client: &'a mut C,
     upstream: &'a mut U,

@@ -29,7 +29,7 @@ const MOST_DRAINED: u64 = 64 * 1024;
 const DRAIN_NS: u64 = 1_000_000_000;
 
 /// Ends an exchange, whether it succeeded or not; returns what to do with the client's connection.
-pub async fn finish(
+pub(crate) async fn finish(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
     client: &mut impl ClientSide,

@@ -39,10 +39,10 @@ static NO_ENDPOINT: LazyLock<Endpoint> = LazyLock::new(|| Endpoint {
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The last attempt at an upstream in the name of the client, by the responder of its exchange.
-pub type ForwardedAttempt = Rc<Cell<Option<AttemptRecord>>>;
+pub(crate) type ForwardedAttempt = Rc<Cell<Option<AttemptRecord>>>;
 
 /// Where a responder can send requests of its own, and what became of the one for its client.
-pub struct ResponderUpstream {
+pub(crate) struct ResponderUpstream {
     pub target: Rc<dyn RouteUpstream>,
     pub forwarded: ForwardedAttempt,
     /// The times of an attempt at it, unless the route has its own.
@@ -51,7 +51,7 @@ pub struct ResponderUpstream {
 
 /// What a responder can use to answer.
 #[derive(Default)]
-pub struct ResponderMeans {
+pub(crate) struct ResponderMeans {
     pub upstream: Option<ResponderUpstream>,
     pub gateway: Option<Rc<dyn ClientGateway>>,
 }
@@ -61,7 +61,7 @@ pub struct ResponderMeans {
 const RESPONSE_LIMITS: Limits = Limits { head_bytes: 2 << 20, fields: 2 * MAX_FIELDS, ..Limits::DEFAULT };
 
 /// Lets a responder answer the request in place of an upstream.
-pub async fn answer(
+pub(crate) async fn answer(
     worker: &Rc<WorkerContext>,
     current: &WorkerSnapshot,
     route: &Route,

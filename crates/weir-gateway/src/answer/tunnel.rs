@@ -15,7 +15,7 @@ use crate::context::lifecycle::WorkerPhase;
 use crate::message::AfterExchange;
 use crate::message::sides::{ClientSide, Pipe};
 use crate::message::turn::ConnectionTurn;
-pub use direction::{BrokenEnd, Direction};
+pub(crate) use direction::{BrokenEnd, Direction};
 
 /// A tunnel in which nothing moves for this long is closed. WebSocket pings keep one open.
 const IDLE_NS: u64 = 3600 * 1_000_000_000;
@@ -31,7 +31,7 @@ const GOING_AWAY_MASKED: [u8; 8] = [0x88, 0x82, 0, 0, 0, 0, 0x03, 0xe9];
 const LEAVING_STEP_NS: u64 = 10_000_000;
 
 /// `early`: bytes of the upstream that were received together with its 101.
-pub async fn run(
+pub(crate) async fn run(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
     upstream: &mut impl Pipe,

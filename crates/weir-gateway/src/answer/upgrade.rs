@@ -12,7 +12,7 @@ use crate::message::AfterExchange;
 use crate::message::sides::{ClientSide, Pipe};
 
 /// After a 101: relays bytes, or the messages of a WebSocket if plugins filter them.
-pub async fn tunneled(
+pub(crate) async fn tunneled(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
     upstream: &mut impl Pipe,
@@ -30,7 +30,7 @@ pub async fn tunneled(
 }
 
 /// The upstream of a tunnel, which counts the bytes that pass. A client's pipe counts its own.
-pub struct CountingPipe<'a, P> {
+pub(crate) struct CountingPipe<'a, P> {
     pipe: &'a mut P,
     metrics: &'a WorkerMetrics,
     received: u64,
@@ -38,7 +38,7 @@ pub struct CountingPipe<'a, P> {
 }
 
 impl<'a, P> CountingPipe<'a, P> {
-    pub fn new(pipe: &'a mut P, metrics: &'a WorkerMetrics) -> CountingPipe<'a, P> {
+    pub(crate) fn new(pipe: &'a mut P, metrics: &'a WorkerMetrics) -> CountingPipe<'a, P> {
         CountingPipe { pipe, metrics, received: 0, sent: 0 }
     }
 }

@@ -32,7 +32,7 @@ const CLOSING_NS: u64 = 5 * 1_000_000_000;
 const STEP_NS: u64 = 10_000_000;
 
 /// `early`: bytes of the upstream that were received together with its 101.
-pub async fn run(
+pub(crate) async fn run(
     worker: &WorkerContext,
     client: &mut impl ClientSide,
     upstream: &mut impl Pipe,

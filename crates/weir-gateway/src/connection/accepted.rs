@@ -24,7 +24,7 @@ const DISCARD_BYTES: u64 = 32 * 1024 * 1024;
 const DISCARDED_READS: usize = 4;
 
 /// The byte stream of one client, with its addresses. Most connections are idle, so it is kept small.
-pub struct Accepted {
+pub(crate) struct Accepted {
     pub worker: TaskGuard,
     pub stream: Stream,
     pub tls: Option<Rc<Tls>>,
@@ -38,7 +38,7 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    pub fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Accepted {
+    pub(crate) fn new(worker: TaskGuard, stream: Stream, peer: SocketAddr, tls: Option<Rc<Tls>>) -> Accepted {
         worker.metrics.connections_opened.increment();
         // A dual-stack listener reports a client of IPv4 as `::ffff:192.0.2.1`; it is turned into `192.0.2.1`.
         let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
@@ -57,16 +57,16 @@ impl Accepted {
     }
 
     /// Registers the task that the connection's timer wakes.
-    pub fn watch(&self, waker: Waker) {
+    pub(crate) fn watch(&self, waker: Waker) {
         self.worker.wheel.watch(&self.timer, waker);
     }
 
-    pub fn set_deadline(&self, deadline_ns: u64) {
+    pub(crate) fn set_deadline(&self, deadline_ns: u64) {
         self.worker.wheel.set(&self.timer, deadline_ns);
     }
 
     /// Reads into `buffer`; 0 is the end.
-    pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let read = self.stream.poll_read(context, buffer);
         if let Poll::Ready(Ok(count)) = read {
             self.worker.metrics.client_bytes_received.add(count as u64);
@@ -75,14 +75,14 @@ impl Accepted {
     }
 
     /// Whether closing at once destroys nothing, once the client has asked for the end. Over TLS its closing alert is still to come.
-    pub fn is_finished(&mut self) -> bool {
+    pub(crate) fn is_finished(&mut self) -> bool {
         self.tls.is_none() && self.stash.is_empty() && self.stream.is_quiet()
     }
 
     /// Closes gracefully, so that the client can read the answer: the gateway closes its sending side first, and discards
     /// what the client still sends, as long as it comes without pauses of 1 s, up to a total time and number of bytes. Closing
     /// a socket with unread bytes would reset the connection and destroy the answer (RFC 9112 §9.6).
-    pub async fn linger(&mut self) {
+    pub(crate) async fn linger(&mut self) {
         const PAUSE_NS: u64 = 1_000_000_000;
         let worker = Rc::clone(&self.worker);
         // With TLS, the end of the answer may still wait for the client, which has as long as for any other part.
@@ -126,7 +126,7 @@ impl Accepted {
     }
 
     /// Fills in the exchange's facts about the client. `requests` is the number of this request on the connection, from 1.
-    pub fn describe(&self, exchange: &mut Exchange, requests: u64, started_ns: u64) {
+    pub(crate) fn describe(&self, exchange: &mut Exchange, requests: u64, started_ns: u64) {
         exchange.started_ns = started_ns;
         exchange.client = weir_plugin::ClientFacts {
             peer: self.peer,

@@ -11,7 +11,7 @@ use crate::snapshot::ListenerProtocol;
 use crate::worker::TaskGuard;
 
 /// Reads the PROXY header of a connection, and begins to serve it for the client that the header names.
-pub async fn run(worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, sender: SocketAddr) {
+pub(crate) async fn run(worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, sender: SocketAddr) {
     let Some(client) = client(&worker, &tcp, sender).await else { return };
     if !worker.claim(client.ip()) {
         return reset(&tcp);

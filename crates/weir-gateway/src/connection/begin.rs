@@ -11,7 +11,7 @@ use crate::snapshot::ListenerProtocol;
 use crate::worker::TaskGuard;
 
 /// Serves the connection in a task of its own, of the size that its protocol needs.
-pub fn spawn(worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, client: SocketAddr) {
+pub(crate) fn spawn(worker: TaskGuard, tcp: TcpStream, protocol: ListenerProtocol, client: SocketAddr) {
     match protocol {
         ListenerProtocol::Http => {
             tokio::task::spawn_local(h1::run(Accepted::new(worker, Stream::plain(tcp), client, None)));

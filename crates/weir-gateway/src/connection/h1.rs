@@ -40,7 +40,7 @@ const MAX_AHEAD: usize = 16 * 1024;
 const PIPELINED_TURN: u32 = 16;
 
 /// The client side of the exchanges of a connection. Most connections are idle, so it is kept small.
-pub struct H1Client {
+pub(crate) struct H1Client {
     /// Its stash holds a partial head, the start of a body, or pipelined requests.
     connection: Accepted,
     unsent: UnsentBytes,
@@ -51,7 +51,7 @@ pub struct H1Client {
 
 /// Serves one connection from accept to close. Not an `async fn`, whose future would keep the argument beside the
 /// `H1Client` built from it for as long as the connection lives.
-pub fn run(connection: Accepted) -> impl Future<Output = ()> {
+pub(crate) fn run(connection: Accepted) -> impl Future<Output = ()> {
     let mut client = H1Client { connection, unsent: UnsentBytes::default(), requests: 0, ended_ns: 0 };
     Frame::new(async move {
         client.connection.watch(own_waker().await);

@@ -57,7 +57,7 @@ struct Shared {
 
 /// Serves one connection from its preface, part of which may have been read already, to its close. It gets a task of its own, so
 /// that the task that negotiated HTTP/2 ends and its memory is freed.
-pub fn spawn(accepted: Accepted) {
+pub(crate) fn spawn(accepted: Accepted) {
     tokio::task::spawn_local(run(accepted));
 }
 

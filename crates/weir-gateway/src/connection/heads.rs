@@ -12,24 +12,24 @@ const MAX_EXPANSION: u64 = 20;
 const BYTES_PER_STREAM: usize = 8 * 1024;
 
 /// The decoded bytes of heads and trailers of the open streams.
-pub struct Heads {
+pub(super) struct Heads {
     most: usize,
     held: Cell<usize>,
 }
 
 impl Heads {
-    pub fn new(most_streams: usize) -> Heads {
+    pub(super) fn new(most_streams: usize) -> Heads {
         Heads { most: BYTES_PER_STREAM.saturating_mul(most_streams), held: Cell::new(0) }
     }
 
     /// Whether `more` bytes may be kept in addition, where all heads so far took `received` bytes on the wire.
-    pub fn have_room(&self, more: usize, received: u64) -> bool {
+    pub(super) fn have_room(&self, more: usize, received: u64) -> bool {
         let held = self.held.get() + more;
         held <= FREE_BYTES || (held <= self.most && held as u64 <= MAX_EXPANSION * received)
     }
 
     /// Called when a stream that held `before` bytes now holds `now`.
-    pub fn hold(&self, before: usize, now: usize) {
+    pub(super) fn hold(&self, before: usize, now: usize) {
         self.held.set(self.held.get() - before + now);
     }
 }

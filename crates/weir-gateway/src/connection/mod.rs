@@ -1,16 +1,16 @@
 //! Client connections: whatever their protocol, they produce exchanges.
 
-pub mod accepted;
-pub mod announced;
-pub mod begin;
-pub mod h1;
-pub mod h2;
-pub mod h3;
+pub(crate) mod accepted;
+pub(crate) mod announced;
+pub(crate) mod begin;
+pub(crate) mod h1;
+pub(crate) mod h2;
+pub(crate) mod h3;
 mod heads;
 mod left_streams;
-pub mod secure;
-pub mod sessions;
-pub mod stream;
+pub(crate) mod secure;
+pub(crate) mod sessions;
+pub(crate) mod stream;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -25,7 +25,7 @@ use crate::context::lifecycle::{WaitsFor, WorkerPhase};
 use crate::worker::TaskGuard;
 
 /// Makes a connection end with a reset when it is dropped, so that it leaves no `TIME_WAIT` state behind.
-pub fn reset(tcp: &TcpStream) {
+pub(crate) fn reset(tcp: &TcpStream) {
     // If the option cannot be set, the connection is closed already.
     let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
 }

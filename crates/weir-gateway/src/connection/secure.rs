@@ -21,7 +21,7 @@ const NOT_TLS: &str = "HTTP/1.1 400 Bad Request\r\nServer: weir\r\nContent-Type:
                        Content-Length: 38\r\nConnection: close\r\n\r\n400 Bad Request: this port speaks TLS\n";
 
 /// Serves one connection over TLS from accept to close.
-pub async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
+pub(crate) async fn run(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     let Some((mut stream, tls)) = handshake(&worker, tcp, peer, Offer::Http, None).await else { return };
     if is_validation(&stream) {
         return stream.send_close_notify();

@@ -28,7 +28,7 @@ const SPARE_AFTER_NS: u64 = 1_000_000_000;
 /// The most sessions that are looked at to find such a one.
 const LOOKED_AT: usize = 16;
 
-pub struct Sessions {
+pub(crate) struct Sessions {
     worker: Rc<Worker>,
     service: Rc<ServicePhase>,
     socket: Rc<DatagramSocket>,
@@ -84,18 +84,23 @@ impl DatagramSessions {
 }
 
 impl Sessions {
-    pub fn new(worker: Rc<Worker>, service: Rc<ServicePhase>, socket: Rc<DatagramSocket>, most: usize) -> Sessions {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        service: Rc<ServicePhase>,
+        socket: Rc<DatagramSocket>,
+        most: usize,
+    ) -> Sessions {
         Sessions { worker, service, socket, most, table: Rc::default() }
     }
 
     /// Receives at least one datagram.
-    pub async fn receive(&self, batch: &mut DatagramBatch) -> io::Result<()> {
+    pub(crate) async fn receive(&self, batch: &mut DatagramBatch) -> io::Result<()> {
         self.socket.receive(batch).await
     }
 
     /// Passes a datagram to the session of its client, which begins with it if there is none. It is dropped, and counted, if no
     /// stream route takes it, or there is no room.
-    pub fn take(&mut self, datagram: Datagram<'_>) {
+    pub(crate) fn take(&mut self, datagram: Datagram<'_>) {
         let key = (datagram.from, datagram.to);
         if let Some(session) = self.table.borrow().find(&key) {
             return session.take(&self.worker, datagram.bytes);

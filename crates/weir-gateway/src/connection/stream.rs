@@ -18,12 +18,12 @@ use crate::serve::stream::{self, StreamClient, serve_stream};
 use crate::worker::TaskGuard;
 
 /// Serves a plain connection.
-pub fn spawn_plain(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
+pub(crate) fn spawn_plain(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     spawn(Accepted::new(worker, Stream::plain(tcp), peer, None));
 }
 
 /// Serves a connection whose TLS ends here.
-pub async fn terminated(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
+pub(crate) async fn terminated(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr) {
     let shaken = boxed(|| secure::handshake(&worker, tcp, peer, Offer::Nothing, None)).await;
     let Some((stream, tls)) = shaken else { return };
     spawn_secured(worker, stream, peer, tls);
@@ -37,7 +37,7 @@ fn spawn_secured(worker: TaskGuard, mut stream: Stream, peer: SocketAddr, tls: R
 }
 
 /// Serves a connection whose TLS is passed through. `by_route`: only if its stream route says so; otherwise it ends here.
-pub async fn passed_through(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr, by_route: bool) {
+pub(crate) async fn passed_through(worker: TaskGuard, tcp: TcpStream, peer: SocketAddr, by_route: bool) {
     let Some(hello) = boxed(|| hello(&worker, &tcp, peer)).await else { return reset(&tcp) };
     let server_name = hello.wanted.as_ref().and_then(|wanted| wanted.name.as_deref());
     let ends_here = by_route && {

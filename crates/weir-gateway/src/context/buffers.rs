@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use super::served_exchange::ServedExchange;
 
 /// The most bytes read from a socket at once.
-pub const READ_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// The most exchanges, and the most buffers, that are kept for reuse; any beyond that are freed.
 const KEEP: usize = 512;
 /// The most bytes of all spare buffers together: a burst may need many large ones, and must not keep them for ever.
@@ -13,7 +13,7 @@ const SPARE_BYTES: usize = 4 << 20;
 /// An exchange that has grown larger than this, in bytes, is freed: few do, and a client could make all of them so large.
 const KEPT_EXCHANGE: usize = 32 * 1024;
 
-pub struct Buffers {
+pub(crate) struct Buffers {
     read: RefCell<Box<[u8]>>,
     write: RefCell<Vec<u8>>,
     // Boxed, since they are handed out: moving an exchange would copy half a kilobyte.
@@ -38,22 +38,22 @@ impl Default for Buffers {
 
 impl Buffers {
     /// Lends the worker's read buffer; it must not be held across an `await`.
-    pub fn with_read_buffer<T>(&self, read: impl FnOnce(&mut [u8]) -> T) -> T {
+    pub(crate) fn with_read_buffer<T>(&self, read: impl FnOnce(&mut [u8]) -> T) -> T {
         read(&mut self.read.borrow_mut())
     }
 
     /// Lends an empty buffer to write into; it must not be held across an `await`.
-    pub fn with_write_buffer<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    pub(crate) fn with_write_buffer<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut buffer = self.write.borrow_mut();
         buffer.clear();
         write(&mut buffer)
     }
 
-    pub fn take_exchange(&self) -> Box<ServedExchange> {
+    pub(crate) fn take_exchange(&self) -> Box<ServedExchange> {
         self.exchanges.borrow_mut().pop().unwrap_or_default()
     }
 
-    pub fn recycle_exchange(&self, mut exchange: Box<ServedExchange>) {
+    pub(crate) fn recycle_exchange(&self, mut exchange: Box<ServedExchange>) {
         exchange.clear();
         let mut exchanges = self.exchanges.borrow_mut();
         if exchanges.len() < KEEP && exchange.capacity() <= KEPT_EXCHANGE {
@@ -62,7 +62,7 @@ impl Buffers {
     }
 
     /// Keeps bytes that a peer does not take yet, or that are not a complete head yet.
-    pub fn append_unread(&self, stash: &mut Vec<u8>, bytes: &[u8]) {
+    pub(crate) fn append_unread(&self, stash: &mut Vec<u8>, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -71,7 +71,7 @@ impl Buffers {
     }
 
     /// Gives a spare buffer's memory to a buffer that has none and is about to be filled.
-    pub fn lend(&self, buffer: &mut Vec<u8>) {
+    pub(crate) fn lend(&self, buffer: &mut Vec<u8>) {
         if buffer.capacity() == 0
             && let Some(other) = self.spare.borrow_mut().pop()
         {
@@ -82,7 +82,7 @@ impl Buffers {
 
     /// Removes the first `count` bytes of a stash. A stash that becomes empty gives its memory back: idle connections own
     /// none.
-    pub fn consume(&self, stash: &mut Vec<u8>, count: usize) {
+    pub(crate) fn consume(&self, stash: &mut Vec<u8>, count: usize) {
         if count < stash.len() {
             stash.drain(..count);
             return;
@@ -90,7 +90,7 @@ impl Buffers {
         self.release(stash);
     }
 
-    pub fn release(&self, stash: &mut Vec<u8>) {
+    pub(crate) fn release(&self, stash: &mut Vec<u8>) {
         if stash.capacity() == 0 {
             return;
         }

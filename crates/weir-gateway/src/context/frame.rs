@@ -16,7 +16,7 @@ pin_project! {
 }
 
 impl<F> Frame<F> {
-    pub fn new(future: F) -> Frame<F> {
+    pub(crate) fn new(future: F) -> Frame<F> {
         Frame { future }
     }
 }
@@ -32,7 +32,7 @@ impl<F: Future> Future for Frame<F> {
 }
 
 /// The waker of the task that calls it.
-pub async fn own_waker() -> Waker {
+pub(crate) async fn own_waker() -> Waker {
     poll_fn(|context| Poll::Ready(context.waker().clone())).await
 }
 
@@ -40,7 +40,7 @@ pub async fn own_waker() -> Waker {
 /// which is unused before the first poll: its memory is allocated after the future exists, and a failed allocation would
 /// have to drop the future where it is.
 #[inline(always)]
-pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<Frame<F>>> {
+pub(crate) fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<Frame<F>>> {
     let memory = Box::new_uninit();
     Box::into_pin(Box::write(memory, Frame::new(make())))
 }

@@ -9,7 +9,7 @@ use weir_plugin::{Credential, Identities};
 
 /// The watched streams of a worker, and the identities that are valid now.
 #[derive(Default)]
-pub struct IdentityWatch {
+pub(crate) struct IdentityWatch {
     valid: RefCell<Arc<Identities>>,
     streams: Rc<RefCell<Slab<WatchedStream>>>,
 }
@@ -20,7 +20,7 @@ struct WatchedStream {
 }
 
 /// A watched stream, until it is dropped.
-pub struct IdentityGuard {
+pub(crate) struct IdentityGuard {
     is_revoked: Rc<Cell<bool>>,
     place: usize,
     streams: Rc<RefCell<Slab<WatchedStream>>>,
@@ -28,7 +28,7 @@ pub struct IdentityGuard {
 
 impl IdentityWatch {
     /// Begins to watch a stream of this client. The identity may have been revoked already.
-    pub fn watch(&self, identity: &Arc<Credential>) -> IdentityGuard {
+    pub(crate) fn watch(&self, identity: &Arc<Credential>) -> IdentityGuard {
         let is_revoked = Rc::new(Cell::new(!self.valid.borrow().include(identity)));
         let stream = WatchedStream { identity: Arc::clone(identity), is_revoked: Rc::clone(&is_revoked) };
         let place = self.streams.borrow_mut().insert(stream);
@@ -36,7 +36,7 @@ impl IdentityWatch {
     }
 
     /// Replaces the valid identities; returns whether a watched stream has to end.
-    pub fn replace(&self, valid: &Arc<Identities>) -> bool {
+    pub(crate) fn replace(&self, valid: &Arc<Identities>) -> bool {
         if Arc::ptr_eq(&*self.valid.borrow(), valid) {
             return false;
         }
@@ -51,7 +51,7 @@ impl IdentityWatch {
 }
 
 impl IdentityGuard {
-    pub fn is_revoked(&self) -> bool {
+    pub(crate) fn is_revoked(&self) -> bool {
         self.is_revoked.get()
     }
 }

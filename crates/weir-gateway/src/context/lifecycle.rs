@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 /// A worker's phase. Phases are entered in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum WorkerPhase {
+pub(crate) enum WorkerPhase {
     Serving,
     /// Accepts no connections, and closes each one when its exchange ends.
     Draining,
@@ -21,7 +21,7 @@ pub struct ListenerId(pub u64);
 
 /// The phase of the connections of one listener: that of the worker, or a later one after the listener was closed.
 #[derive(Debug)]
-pub struct ServicePhase {
+pub(crate) struct ServicePhase {
     listener: ListenerId,
     phase: Cell<WorkerPhase>,
     since_ns: Cell<u64>,
@@ -41,23 +41,23 @@ impl ServicePhase {
         }
     }
 
-    pub fn listener(&self) -> ListenerId {
+    pub(crate) fn listener(&self) -> ListenerId {
         self.listener
     }
 
     #[inline]
-    pub fn phase(&self) -> WorkerPhase {
+    pub(crate) fn phase(&self) -> WorkerPhase {
         self.phase.get()
     }
 
     /// When the phase began; 0 for the first.
-    pub fn since_ns(&self) -> u64 {
+    pub(crate) fn since_ns(&self) -> u64 {
         self.since_ns.get()
     }
 
     /// When a stream without an end of its own should be ended. The times are spread over the last quarter of draining, 10
     /// s at most, so that clients do not all reconnect at once. `number` is that of its connection.
-    pub fn leave_ns(&self, number: u64) -> u64 {
+    pub(crate) fn leave_ns(&self, number: u64) -> u64 {
         let end_ns = self.end_ns.get();
         if self.phase.get() == WorkerPhase::Serving || end_ns == u64::MAX {
             return u64::MAX;
@@ -69,7 +69,7 @@ impl ServicePhase {
     }
 
     /// Completes when a later phase is entered.
-    pub async fn change(&self) {
+    pub(crate) async fn change(&self) {
         self.change.notified().await;
     }
 
@@ -85,7 +85,7 @@ impl ServicePhase {
     }
 }
 
-pub struct Lifecycle {
+pub(crate) struct Lifecycle {
     /// That of the worker itself.
     service: ServicePhase,
     /// Those of its listeners, open or closed, as long as one of their connections is open.
@@ -146,17 +146,17 @@ impl Default for Lifecycle {
 
 impl Lifecycle {
     #[inline]
-    pub fn phase(&self) -> WorkerPhase {
+    pub(crate) fn phase(&self) -> WorkerPhase {
         self.service.phase()
     }
 
     /// The worker's own phase, for what no listener has accepted.
-    pub fn service(&self) -> &ServicePhase {
+    pub(crate) fn service(&self) -> &ServicePhase {
         &self.service
     }
 
     /// A new phase, for the connections of a listener. It follows that of the worker.
-    pub fn begin_service(&self, listener: ListenerId) -> Rc<ServicePhase> {
+    pub(crate) fn begin_service(&self, listener: ListenerId) -> Rc<ServicePhase> {
         let service = Rc::new(ServicePhase::new(listener));
         service.phase.set(self.service.phase());
         service.since_ns.set(self.service.since_ns());
@@ -168,7 +168,7 @@ impl Lifecycle {
     }
 
     /// The phase of a listener's connections, if there are any, or it is open.
-    pub fn service_of(&self, listener: ListenerId) -> Option<Rc<ServicePhase>> {
+    pub(crate) fn service_of(&self, listener: ListenerId) -> Option<Rc<ServicePhase>> {
         self.services.borrow().iter().filter_map(Weak::upgrade).find(|service| service.listener == listener)
     }
 
@@ -250,7 +250,7 @@ impl Lifecycle {
     }
 
     /// The number of tasks (connections and others) that must end before the worker can.
-    pub fn tasks(&self) -> usize {
+    pub(crate) fn tasks(&self) -> usize {
         self.tasks.get()
     }
 

@@ -12,7 +12,7 @@ use std::pin::pin;
 use weir_net::clock::thread_cpu_ns;
 
 /// The meter of one worker.
-pub struct Meter {
+pub(crate) struct Meter {
     /// Exchanges that pass before the next that is measured.
     left: Cell<u64>,
     /// One in this many exchanges is measured, on average; 0 measures none.
@@ -55,7 +55,7 @@ fn cost_of_reading() -> u64 {
 
 impl Meter {
     /// From now on measures one exchange in `every`, on average; 0 measures none.
-    pub fn measure_one_in(&self, every: u32) {
+    pub(crate) fn measure_one_in(&self, every: u32) {
         if self.every.replace(every) != every {
             self.draw();
         }
@@ -63,7 +63,7 @@ impl Meter {
 
     /// Whether the exchange that begins now is to be measured. Called once for each exchange.
     #[inline]
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         let left = self.left.get();
         self.left.set(left.wrapping_sub(1));
         left == 0 && self.draw()
@@ -99,7 +99,7 @@ impl Meter {
 
     /// Updates the mean cost of a reading amid the work of an exchange, where it costs more than in a tight loop. Called
     /// once for each measured exchange.
-    pub fn learn(&self) {
+    pub(crate) fn learn(&self) {
         let began_ns = self.read();
         let cost_ns = (self.read() - began_ns) as f64;
         let mean_ns = self.reading_ns.get();
@@ -107,7 +107,7 @@ impl Meter {
     }
 
     /// Runs `work`; returns its result and its processor time, without the cost of measuring it or parts of it.
-    pub fn of<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
+    pub(crate) fn of<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
         let before = self.readings.get();
         let began_ns = self.read();
         let result = work();
@@ -118,7 +118,7 @@ impl Meter {
     }
 
     /// The same for a future: only the time inside its polls counts. Adds to `spent_ns`.
-    pub async fn over<T>(&self, spent_ns: &mut u64, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn over<T>(&self, spent_ns: &mut u64, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
             let (poll, took_ns) = self.of(|| work.as_mut().poll(context));

@@ -1,12 +1,12 @@
 //! What all code on one worker's thread uses: time, buffers, metrics. It does not depend on endpoints, messages or plugins.
 
-pub mod buffers;
-pub mod clock;
-pub mod frame;
-pub mod identity_watch;
-pub mod lifecycle;
-pub mod meter;
-pub mod served_exchange;
+pub(crate) mod buffers;
+pub(crate) mod clock;
+pub(crate) mod frame;
+pub(crate) mod identity_watch;
+pub(crate) mod lifecycle;
+pub(crate) mod meter;
+pub(crate) mod served_exchange;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use lifecycle::{Lifecycle, ServicePhase, WaitsFor, WorkerPhase};
 use meter::Meter;
 
 /// Used by the worker's own thread only.
-pub struct WorkerContext {
+pub(crate) struct WorkerContext {
     pub clock: WorkerClock,
     pub buffers: Buffers,
     pub lifecycle: Lifecycle,
@@ -39,7 +39,7 @@ pub struct WorkerContext {
 }
 
 impl WorkerContext {
-    pub fn new(clock: Clock, metrics: Arc<WorkerMetrics>, access_log: Option<AccessLogWriter>) -> WorkerContext {
+    pub(crate) fn new(clock: Clock, metrics: Arc<WorkerMetrics>, access_log: Option<AccessLogWriter>) -> WorkerContext {
         WorkerContext {
             clock: WorkerClock::new(clock),
             buffers: Buffers::default(),
@@ -55,24 +55,24 @@ impl WorkerContext {
 
     /// [`WorkerClock::now_ns`].
     #[inline]
-    pub fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 
     /// [`WorkerClock::wake_up`].
     #[inline]
-    pub fn wake_up(&self) -> u64 {
+    pub(crate) fn wake_up(&self) -> u64 {
         self.clock.wake_up()
     }
 
     /// [`Lifecycle::phase`].
     #[inline]
-    pub fn phase(&self) -> WorkerPhase {
+    pub(crate) fn phase(&self) -> WorkerPhase {
         self.lifecycle.phase()
     }
 
     /// Notes that the worker is at its connection limit: idle connections are woken and closed early.
-    pub fn note_shortage(&self) {
+    pub(crate) fn note_shortage(&self) {
         let now_ns = self.wake_up();
         let wakes = self.lifecycle.note_shortage(now_ns);
         if self.lifecycle.is_counted_second(now_ns) {
@@ -92,13 +92,13 @@ impl WorkerContext {
     }
 
     /// Whether the worker is at its connection limit.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.lifecycle.is_full(self.now_ns())
     }
 
     /// Until when a connection that has waited since `since_ns` may wait: until its deadline, or shorter at the connection
     /// limit. `None` if its time is over.
-    pub fn wait_until_ns(&self, waits_for: WaitsFor, since_ns: u64, deadline_ns: u64) -> Option<u64> {
+    pub(crate) fn wait_until_ns(&self, waits_for: WaitsFor, since_ns: u64, deadline_ns: u64) -> Option<u64> {
         let now_ns = self.now_ns();
         let until_ns = since_ns.saturating_add(self.lifecycle.patience_ns(waits_for, now_ns)).min(deadline_ns);
         if until_ns <= now_ns && now_ns < deadline_ns {
@@ -108,14 +108,14 @@ impl WorkerContext {
     }
 
     /// Enters the phase of draining, which ends after `patience` at the latest.
-    pub fn drain(&self, patience: Duration) {
+    pub(crate) fn drain(&self, patience: Duration) {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         self.lifecycle.set_end(self.wake_up().saturating_add(patience_ns));
         self.enter(WorkerPhase::Draining);
     }
 
     /// Begins to drain the connections of one listener, for `patience` at most.
-    pub fn drain_service(&self, service: &ServicePhase, patience: Duration) {
+    pub(crate) fn drain_service(&self, service: &ServicePhase, patience: Duration) {
         let now_ns = self.wake_up();
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         self.lifecycle.drain_service(service, now_ns, now_ns.saturating_add(patience_ns));
@@ -123,14 +123,14 @@ impl WorkerContext {
     }
 
     /// Stops the connections of closed listeners whose time to drain is over.
-    pub fn stop_drained(&self, now_ns: u64) {
+    pub(crate) fn stop_drained(&self, now_ns: u64) {
         if self.lifecycle.stop_drained(now_ns) {
             self.wheel.wake_all();
         }
     }
 
     /// Enters a later phase and wakes every connection.
-    pub fn enter(&self, phase: WorkerPhase) {
+    pub(crate) fn enter(&self, phase: WorkerPhase) {
         if self.lifecycle.enter(phase, self.wake_up()) {
             self.wheel.wake_all();
         }

@@ -7,7 +7,7 @@ use weir_proto::websocket::DeflateTerms;
 
 /// Kept for the next exchange, so that an ordinary exchange allocates no memory.
 #[derive(Debug, Default)]
-pub struct ServedExchange {
+pub(crate) struct ServedExchange {
     exchange: Exchange,
     /// Part of the final response has been sent to the client, so no other response is possible.
     pub response_begun: bool,
@@ -33,7 +33,7 @@ pub struct ServedExchange {
 
 /// A WebSocket whose messages plugins want to see, before it is established.
 #[derive(Default)]
-pub struct WebSocketOpening {
+pub(crate) struct WebSocketOpening {
     pub filters: Vec<Box<dyn MessageFilter>>,
     /// The client offers compression in the forwarded request, so the upstream may accept it.
     pub offers_compression: bool,
@@ -52,7 +52,7 @@ impl std::fmt::Debug for WebSocketOpening {
 /// How much of a request's content has been read from its client. With part of it read, the request cannot be sent to
 /// another endpoint. Content not read must be discarded, or the connection closed, before the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ContentTaken {
+pub(crate) enum ContentTaken {
     #[default]
     Nothing,
     Part,
@@ -61,7 +61,7 @@ pub enum ContentTaken {
 
 impl ServedExchange {
     /// Resets it for another exchange; its memory is kept.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.exchange.clear();
         self.response_begun = false;
         self.body_taken = ContentTaken::Nothing;

@@ -63,7 +63,7 @@ const LONGEST_PAUSE_NS: u64 = 16_000_000_000;
 
 /// The limiter of one worker for one endpoint.
 #[derive(Debug)]
-pub struct ConcurrencyLimiter {
+pub(crate) struct ConcurrencyLimiter {
     setting: Cell<Concurrency>,
     /// This worker's parts of [`LEAST`], [`FIRST`] and [`WORTHWHILE`].
     least: u32,
@@ -95,7 +95,7 @@ pub struct ConcurrencyLimiter {
 
 /// The endpoints of one upstream at one worker: what their limiters have in common.
 #[derive(Debug, Default)]
-pub struct LimiterGroup {
+pub(crate) struct LimiterGroup {
     /// Exchanges of this upstream that have completed.
     completed: Cell<u64>,
     /// When the last exchange completed at any of them.
@@ -106,7 +106,7 @@ pub struct LimiterGroup {
 
 impl LimiterGroup {
     /// When an exchange last completed at any of the endpoints.
-    pub fn last_completed_ns(&self) -> u64 {
+    pub(crate) fn last_completed_ns(&self) -> u64 {
         self.last_ns.get()
     }
 }
@@ -179,7 +179,7 @@ impl EpochResult {
 
 impl ConcurrencyLimiter {
     /// `workers` is the number of workers that send to the endpoint, each with a limiter of its own.
-    pub fn new(setting: Concurrency, workers: u32) -> ConcurrencyLimiter {
+    pub(crate) fn new(setting: Concurrency, workers: u32) -> ConcurrencyLimiter {
         let workers = workers.max(1);
         let limiter = ConcurrencyLimiter {
             setting: Cell::new(setting),
@@ -205,20 +205,20 @@ impl ConcurrencyLimiter {
     }
 
     /// Sets the mode. If it stays the same, what was learnt is kept.
-    pub fn configure(&self, setting: Concurrency) {
+    pub(crate) fn configure(&self, setting: Concurrency) {
         if setting != self.setting.get() {
             self.set(setting);
         }
     }
 
     /// Whether the limit is found by trials, and not configured.
-    pub fn is_found(&self) -> bool {
+    pub(crate) fn is_found(&self) -> bool {
         self.setting.get() == Concurrency::Auto
     }
 
     /// Makes this limiter a member of the group, if it finds its limit. What it measures begins anew with another group, and goes on
     /// with one that it is a member of: the same upstream has been edited.
-    pub fn join(&self, group: &Rc<LimiterGroup>) {
+    pub(crate) fn join(&self, group: &Rc<LimiterGroup>) {
         if !self.is_found() {
             return;
         }
@@ -234,7 +234,7 @@ impl ConcurrencyLimiter {
     }
 
     /// Takes back one [`ConcurrencyLimiter::join`].
-    pub fn leave(&self, group: &Rc<LimiterGroup>) {
+    pub(crate) fn leave(&self, group: &Rc<LimiterGroup>) {
         let mut groups = self.groups.borrow_mut();
         let Some((_, uses)) = groups.get_mut(&Rc::as_ptr(group)) else { return };
         *uses -= 1;
@@ -268,12 +268,12 @@ impl ConcurrencyLimiter {
     }
 
     /// The most exchanges that this worker should have in flight at the endpoint.
-    pub fn limit(&self) -> u32 {
+    pub(crate) fn limit(&self) -> u32 {
         self.limit.get()
     }
 
     /// Called when an exchange of the group that began at `began_ns` has returned its permit; `queued`: others wait for one.
-    pub fn completed(&self, group: &LimiterGroup, began_ns: u64, now_ns: u64, queued: bool) {
+    pub(crate) fn completed(&self, group: &LimiterGroup, began_ns: u64, now_ns: u64, queued: bool) {
         if self.setting.get() != Concurrency::Auto {
             return;
         }
@@ -424,7 +424,7 @@ impl ConcurrencyLimiter {
 
     /// Called while requests wait; if they wait in shared queues only, for a permit of any endpoint of their upstreams, with the
     /// time when such an upstream last completed an exchange. Raises a limit that is too low; returns whether it did.
-    pub fn raise_if_too_low(&self, others_ns: Option<u64>, now_ns: u64) -> bool {
+    pub(crate) fn raise_if_too_low(&self, others_ns: Option<u64>, now_ns: u64) -> bool {
         match self.setting.get() {
             // An endpoint that hangs must not get the requests that others could serve, so only a stall of all of them counts.
             Concurrency::Auto => self.raise_if_stalled(others_ns.unwrap_or(self.last_ns.get()), now_ns),
@@ -454,7 +454,7 @@ impl ConcurrencyLimiter {
 
     /// Called when there is no file descriptor for one more connection, with `in_use` permits granted: lowers the limit for
     /// a while. `false` if so few are granted that other endpoints or clients hold the descriptors.
-    pub fn lower_for_shortage(&self, in_use: u32, now_ns: u64) -> bool {
+    pub(crate) fn lower_for_shortage(&self, in_use: u32, now_ns: u64) -> bool {
         if in_use <= self.least {
             return false;
         }

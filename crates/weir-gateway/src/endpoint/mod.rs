@@ -1,8 +1,8 @@
 //! Endpoints: choosing one, connections to it, waiting for a permit, checking its health.
 
-pub mod balance;
-pub mod concurrency;
-pub mod persistence;
-pub mod pool;
-pub mod probe;
-pub mod state;
+pub(crate) mod balance;
+pub(crate) mod concurrency;
+pub(crate) mod persistence;
+pub(crate) mod pool;
+pub(crate) mod probe;
+pub(crate) mod state;

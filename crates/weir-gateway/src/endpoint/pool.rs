@@ -41,14 +41,14 @@ use crate::snapshot::{self, Concurrency, Timeouts};
 use connect::{connect, is_shortage, user_timeout};
 use limit::AdmissionLimit;
 use machine::{IdleConnection, KeptConnections, MachineKey, UpstreamMachine};
-pub use permit::Permit;
+pub(crate) use permit::Permit;
 use queue::WaitQueue;
 use secure::EndpointTls;
-pub use shared_queue::{QueueSeats, SharedQueue};
+pub(crate) use shared_queue::{QueueSeats, SharedQueue};
 
 /// The machines of one worker, by address and by how they are connected to. They are kept across snapshots.
 #[derive(Default)]
-pub struct Pools {
+pub(crate) struct Pools {
     machines: MachineTable,
     /// The shared queues that have waiters.
     shared_queues: RefCell<Vec<Rc<SharedQueue>>>,
@@ -101,7 +101,7 @@ const SWEEP_PARTS: usize = 25;
 const RELEASED_AT_ONCE: usize = 256;
 
 /// One worker's state of an endpoint of an upstream.
-pub struct EndpointPool {
+pub(crate) struct EndpointPool {
     machine: Rc<UpstreamMachine>,
     connections: Rc<KeptConnections>,
     limit: Rc<AdmissionLimit>,
@@ -119,7 +119,7 @@ impl Drop for EndpointPool {
 }
 
 /// Builds the endpoints of an upstream, with what the worker knows of them from the upstream's earlier settings.
-pub struct EndpointBuilder<'a> {
+pub(crate) struct EndpointBuilder<'a> {
     pools: &'a Rc<Pools>,
     upstream: &'a snapshot::Upstream,
     group: Rc<LimiterGroup>,
@@ -129,23 +129,23 @@ pub struct EndpointBuilder<'a> {
 }
 
 impl<'a> EndpointBuilder<'a> {
-    pub fn new(pools: &'a Rc<Pools>, upstream: &'a snapshot::Upstream) -> EndpointBuilder<'a> {
+    pub(crate) fn new(pools: &'a Rc<Pools>, upstream: &'a snapshot::Upstream) -> EndpointBuilder<'a> {
         EndpointBuilder { pools, upstream, group: Rc::default(), known: HashMap::new(), built: HashMap::new() }
     }
 
     /// Makes known an endpoint that the upstream has had until now. What it has completed goes on to be counted, so that an edit does
     /// not disturb what the limits of `auto` measure.
-    pub fn know(&mut self, before: &Rc<EndpointPool>) {
+    pub(crate) fn know(&mut self, before: &Rc<EndpointPool>) {
         self.group = Rc::clone(&before.group);
         self.known.insert(Rc::as_ptr(&before.machine), Rc::clone(before));
     }
 
     /// What the endpoints built here share.
-    pub fn group(&self) -> &Rc<LimiterGroup> {
+    pub(crate) fn group(&self) -> &Rc<LimiterGroup> {
         &self.group
     }
 
-    pub fn build(&mut self, endpoint: &snapshot::Endpoint, health: &Arc<Health>) -> Rc<EndpointPool> {
+    pub(crate) fn build(&mut self, endpoint: &snapshot::Endpoint, health: &Arc<Health>) -> Rc<EndpointPool> {
         let (upstream, workers) = (self.upstream, self.pools.workers);
         let machine = self.pools.machine(endpoint, upstream);
         machine.add_health(health);
@@ -185,7 +185,7 @@ impl<'a> EndpointBuilder<'a> {
 
 impl Pools {
     /// The pools of one worker; `workers` is the number of all of them.
-    pub fn new(workers: usize) -> Pools {
+    pub(crate) fn new(workers: usize) -> Pools {
         Pools { workers: u32::try_from(workers).unwrap_or(u32::MAX), ..Pools::default() }
     }
 
@@ -223,7 +223,7 @@ impl Pools {
 
     /// Takes back the endpoints of an upstream that is no longer used. Machines without other references are dropped, with
     /// their idle connections, during the next ticks.
-    pub fn release(&self, endpoints: Vec<Rc<EndpointPool>>) {
+    pub(crate) fn release(&self, endpoints: Vec<Rc<EndpointPool>>) {
         let machines = endpoints.iter().map(|endpoint| &endpoint.machine);
         let new = machines.filter(|machine| !machine.is_released.replace(true));
         self.released.borrow_mut().extend(new.cloned());
@@ -259,7 +259,7 @@ impl Pools {
     }
 
     /// The regular work, called at every tick.
-    pub fn maintain(&self, worker: &WorkerContext) {
+    pub(crate) fn maintain(&self, worker: &WorkerContext) {
         self.maintain_queues(worker.now_ns());
         self.sweep(worker);
         self.drop_unused_machines(worker);
@@ -307,7 +307,7 @@ impl Pools {
 const HAS_STREAM: &str = "a pooled connection owns its stream until it is returned to the pool or closed";
 
 /// A connection to an endpoint, with the permit of the exchange that uses it.
-pub struct UpstreamConnection<'w> {
+pub(crate) struct UpstreamConnection<'w> {
     permit: Permit<'w>,
     stream: Option<Stream>,
     client: Option<SocketAddr>,
@@ -320,7 +320,7 @@ pub struct UpstreamConnection<'w> {
 
 /// Which connection a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
+pub(crate) enum Freshness {
     /// Any idle one: if the endpoint has closed it, the request can be sent again.
     Any,
     /// An idle one only after checking that its socket is not closed, because the request must not be sent twice.
@@ -331,7 +331,7 @@ pub enum Freshness {
 
 impl<'w> Permit<'w> {
     /// An idle connection for the exchange's request; if there is none, returns the permit.
-    pub fn reuse(
+    pub(crate) fn reuse(
         self,
         freshness: Freshness,
         send_timeout: Duration,
@@ -357,7 +357,7 @@ impl<'w> Permit<'w> {
 
     /// A connection for the exchange's request: a new one, unless one becomes idle while the exchange waits for a file
     /// descriptor.
-    pub async fn open(
+    pub(crate) async fn open(
         mut self,
         freshness: Freshness,
         timeouts: Timeouts,
@@ -443,42 +443,42 @@ impl EndpointPool {
         self.machine.pools.upgrade().is_some_and(|pools| pools.close_oldest_idle(worker))
     }
 
-    pub fn addr(&self) -> SocketAddr {
+    pub(crate) fn addr(&self) -> SocketAddr {
         self.machine.key.addr
     }
 
     /// Whether it is used over HTTP/2, by connections that exchanges share.
-    pub fn is_http2(&self) -> bool {
+    pub(crate) fn is_http2(&self) -> bool {
         self.machine.key.http2
     }
 
     /// Whether its connections use TLS.
-    pub fn is_secured(&self) -> bool {
+    pub(crate) fn is_secured(&self) -> bool {
         self.machine.tls.is_some()
     }
 
     /// Whether a failed TLS handshake may be due to the host of the request.
-    pub fn is_named_by_clients(&self) -> bool {
+    pub(crate) fn is_named_by_clients(&self) -> bool {
         self.machine.tls.as_ref().is_some_and(EndpointTls::is_named_by_clients)
     }
 
     /// Exchanges that the machine works on, whichever upstream has sent them, and those that wait here for a permit. What waits
     /// under the limit of another upstream is no load of the machine.
-    pub fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.machine.in_flight.get() + self.limit.waiting()
     }
 
-    pub fn latency(&self) -> &LatencyEstimate {
+    pub(crate) fn latency(&self) -> &LatencyEstimate {
         &self.machine.latency
     }
 
     /// Whether a permit is free, so that one more exchange need not wait.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.limit.has_room()
     }
 
     /// Whether the permits of both are of one limit.
-    pub fn has_limit_of(&self, other: &EndpointPool) -> bool {
+    pub(crate) fn has_limit_of(&self, other: &EndpointPool) -> bool {
         Rc::ptr_eq(&self.limit, &other.limit)
     }
 
@@ -538,12 +538,12 @@ impl<'w> UpstreamConnection<'w> {
         UpstreamConnection { permit, stream, client, send_timeout, unsent, requests }
     }
 
-    pub fn stream(&mut self) -> &mut Stream {
+    pub(crate) fn stream(&mut self) -> &mut Stream {
         self.stream.as_mut().expect(HAS_STREAM)
     }
 
     /// Returns the connection to the pool. Only for a connection whose exchange is complete, with no bytes left over.
-    pub fn keep(&mut self, now_ns: u64) {
+    pub(crate) fn keep(&mut self, now_ns: u64) {
         let endpoint = &self.permit.endpoint;
         let keepalive = endpoint.connections.keepalive;
         let requests = self.requests + 1;

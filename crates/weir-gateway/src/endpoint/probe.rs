@@ -40,7 +40,7 @@ const SPREAD: Duration = Duration::from_millis(300);
 const PAUSE_INTERVALS: u32 = 4;
 
 /// The thread that makes the checks. It is started with the first snapshot that wants one.
-pub struct Prober {
+pub(crate) struct Prober {
     table: Arc<HealthTable>,
     clock: Clock,
     thread: Mutex<Option<ProberThread>>,
@@ -69,12 +69,15 @@ struct CheckOrder {
 }
 
 impl Prober {
-    pub fn new(table: Arc<HealthTable>, clock: Clock) -> Prober {
+    pub(crate) fn new(table: Arc<HealthTable>, clock: Clock) -> Prober {
         Prober { table, clock, thread: Mutex::new(None) }
     }
 
     /// Runs the checks that these upstreams want, and stops all others.
-    pub fn follow<'u>(&self, upstreams: impl Iterator<Item = (&'u Upstream, &'u [Arc<Health>])>) -> io::Result<()> {
+    pub(crate) fn follow<'u>(
+        &self,
+        upstreams: impl Iterator<Item = (&'u Upstream, &'u [Arc<Health>])>,
+    ) -> io::Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let (wanted, places) = wanted(upstreams, thread.as_ref().map(|thread| &thread.places));
         if wanted.is_empty() && thread.is_none() {

@@ -35,14 +35,14 @@ const UNTIL_CHECKED: u64 = u64::MAX;
 
 /// The state that all workers share. It is kept across snapshots.
 #[derive(Debug, Default)]
-pub struct SharedState {
+pub(crate) struct SharedState {
     pub health: Arc<HealthTable>,
     pub sessions: Arc<StickySessions>,
 }
 
 /// The health of all endpoints, one table for the process.
 #[derive(Debug, Default)]
-pub struct HealthTable {
+pub(crate) struct HealthTable {
     endpoints: Mutex<EndpointsByAddress>,
     /// Traffic has begun: endpoints added from now on get a slow start, if one is configured.
     begun: AtomicBool,
@@ -63,14 +63,14 @@ struct CheckTerms {
 
 /// Active checks made since the process began.
 #[derive(Debug, Default)]
-pub struct Checks {
+pub(crate) struct Checks {
     pub healthy: AtomicU64,
     pub unhealthy: AtomicU64,
 }
 
 /// The health of one endpoint. Read for every exchange; written when it gets worse or better. Each change is logged.
 #[derive(Debug)]
-pub struct Health {
+pub(crate) struct Health {
     /// The endpoint in log messages.
     addr: SocketAddr,
     tcp_failures: AtomicU32,
@@ -95,7 +95,7 @@ pub struct Health {
 
 impl HealthTable {
     /// The health of an upstream's endpoints, in their order.
-    pub fn of(&self, upstream: &Upstream, now_ns: u64) -> Arc<[Arc<Health>]> {
+    pub(crate) fn of(&self, upstream: &Upstream, now_ns: u64) -> Arc<[Arc<Health>]> {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |endpoint: &crate::snapshot::Endpoint| {
             let terms = CheckTerms { active: endpoint.checks.clone(), passive: Arc::clone(&upstream.passive) };
@@ -127,12 +127,12 @@ impl HealthTable {
     }
 
     /// Called when traffic begins: endpoints known by then get their whole share at once.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.begun.store(true, Relaxed);
     }
 
     /// Drops endpoints that no snapshot refers to any more.
-    pub fn forget_unused(&self) {
+    pub(crate) fn forget_unused(&self) {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         endpoints.retain(|_, of_address| {
             of_address.retain(|(_, health)| Arc::strong_count(health) > 1);
@@ -142,7 +142,7 @@ impl HealthTable {
 }
 
 impl Health {
-    pub fn new(addr: SocketAddr) -> Self {
+    pub(crate) fn new(addr: SocketAddr) -> Self {
         Self {
             addr,
             tcp_failures: AtomicU32::default(),
@@ -165,19 +165,19 @@ impl Health {
         self.out_until_ns.store(if has_checks { UNTIL_CHECKED } else { now_ns.max(1) }, Release);
     }
 
-    pub fn is_up(&self, now_ns: u64) -> bool {
+    pub(crate) fn is_up(&self, now_ns: u64) -> bool {
         self.out_until_ns.load(Relaxed) <= now_ns
     }
 
     /// Whether it is in rotation, and not on trial.
-    pub fn is_proven(&self) -> bool {
+    pub(crate) fn is_proven(&self) -> bool {
         self.out_until_ns.load(Relaxed) == 0
     }
 
     /// Whether an exchange may go to an endpoint that was found up. One that is on trial after a pause gets one exchange at
     /// a time: the next may go when that one has ended, or `patience` later. One that another thread has taken out of
     /// rotation meanwhile stays out.
-    pub fn admits(&self, patience: Duration, now_ns: u64) -> bool {
+    pub(crate) fn admits(&self, patience: Duration, now_ns: u64) -> bool {
         let out_until_ns = self.out_until_ns.load(Relaxed);
         out_until_ns == 0
             || out_until_ns <= now_ns && {
@@ -188,7 +188,7 @@ impl Health {
 
     /// The part of its share that an endpoint gets: for `ramp` after it has come into rotation, the part grows linearly to
     /// the whole.
-    pub fn share(&self, ramp: Duration, now_ns: u64) -> f64 {
+    pub(crate) fn share(&self, ramp: Duration, now_ns: u64) -> f64 {
         match self.joined_ns.load(Relaxed) {
             0 => 1.0,
             joined_ns => (now_ns.saturating_sub(joined_ns) as f64 / ramp.as_nanos() as f64).clamp(FIRST_SHARE, 1.0),
@@ -197,7 +197,7 @@ impl Health {
 
     /// Called when the endpoint has answered, with this status, an attempt that began at `began_ns`. Writes to shared memory
     /// only if there was a failure before, or the status is one.
-    pub fn answered(&self, status: u16, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
+    pub(crate) fn answered(&self, status: u16, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
         let out_until_ns = self.out_until_ns.load(Acquire);
         if out_until_ns != 0 && began_ns < self.left_ns.load(Relaxed) {
             return; // what it was when the attempt began is known to be over
@@ -223,12 +223,12 @@ impl Health {
     }
 
     /// Called when a stream's attempt, which began at `began_ns`, has connected: there is no response to judge it by.
-    pub fn connected(&self, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
+    pub(crate) fn connected(&self, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
         self.answered(SWITCHED, checks, began_ns, now_ns);
     }
 
     /// Called when an attempt that began at `began_ns` has failed.
-    pub fn failed(&self, stop: Stop, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
+    pub(crate) fn failed(&self, stop: Stop, checks: &PassiveChecks, began_ns: u64, now_ns: u64) {
         if began_ns < self.pause_end_ns.load(Relaxed) && self.out_until_ns.load(Relaxed) != 0 {
             return; // the endpoint was out of rotation already
         }
@@ -272,14 +272,14 @@ impl Health {
     }
 
     /// Called when enough active checks in a row have failed: the endpoint stays out until enough have succeeded.
-    pub fn checked_down(&self, pause: Duration, cause: &dyn Display, now_ns: u64) {
+    pub(crate) fn checked_down(&self, pause: Duration, cause: &dyn Display, now_ns: u64) {
         if self.out_until_ns.load(Relaxed) != UNTIL_CHECKED {
             self.leave(pause, true, cause, now_ns);
         }
     }
 
     /// Called when enough active checks in a row have succeeded.
-    pub fn checked_up(&self, now_ns: u64) {
+    pub(crate) fn checked_up(&self, now_ns: u64) {
         if self.out_until_ns.load(Relaxed) != 0 && self.pause_end_ns.load(Relaxed) <= now_ns {
             self.join(now_ns);
         }

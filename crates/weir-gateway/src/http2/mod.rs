@@ -1,9 +1,9 @@
 //! HTTP/2 connections of clients and of upstreams: what their streams share.
 
 mod session;
-pub mod silence;
+pub(crate) mod silence;
 mod state;
 mod turns;
 
-pub use session::Session;
-pub use state::{Handler, State};
+pub(crate) use session::Session;
+pub(crate) use state::{Handler, State};

@@ -14,7 +14,7 @@ use crate::context::WorkerContext;
 use crate::message::sides::{Pipe, StreamLoss};
 
 /// What the streams of one connection and its driver share.
-pub struct Session<P> {
+pub(crate) struct Session<P> {
     pub worker: Rc<WorkerContext>,
     state: RefCell<State<P>>,
     driver: RefCell<Waker>,
@@ -23,7 +23,7 @@ pub struct Session<P> {
 }
 
 impl<P: Pipe> Session<P> {
-    pub fn new(worker: Rc<WorkerContext>, pipe: P, protocol: h2::Connection) -> Session<P> {
+    pub(crate) fn new(worker: Rc<WorkerContext>, pipe: P, protocol: h2::Connection) -> Session<P> {
         let state = State::new(Rc::clone(&worker), pipe, protocol);
         Session {
             worker,
@@ -33,12 +33,12 @@ impl<P: Pipe> Session<P> {
         }
     }
 
-    pub fn state(&self) -> RefMut<'_, State<P>> {
+    pub(crate) fn state(&self) -> RefMut<'_, State<P>> {
         self.state.borrow_mut()
     }
 
     /// Called when the driver begins to run: notes the waker of its task.
-    pub fn begin_turn(&self, context: &Context<'_>) {
+    pub(crate) fn begin_turn(&self, context: &Context<'_>) {
         self.awake.set(true);
         let mut driver = self.driver.borrow_mut();
         if !driver.will_wake(context.waker()) {
@@ -47,12 +47,12 @@ impl<P: Pipe> Session<P> {
     }
 
     /// Called when the driver has done what it can.
-    pub fn end_turn(&self) {
+    pub(crate) fn end_turn(&self) {
         self.awake.set(false);
     }
 
     /// Wakes the driver, so that it sends what is in the output.
-    pub fn wake_driver(&self) {
+    pub(crate) fn wake_driver(&self) {
         if !self.awake.replace(true) {
             self.driver.borrow().wake_by_ref();
         }
@@ -61,12 +61,12 @@ impl<P: Pipe> Session<P> {
     // ----- For streams -----
 
     /// Sets the waker of the task that serves a stream.
-    pub fn watch(&self, key: usize, waker: Waker) {
+    pub(crate) fn watch(&self, key: usize, waker: Waker) {
         self.state().slots[key].task = Some(waker);
     }
 
     /// Takes received content; 0 is the end.
-    pub fn poll_read(&self, key: usize, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(&self, key: usize, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         let State { protocol, slots, worker, .. } = &mut *state;
         let slot = &mut slots[key];
@@ -99,17 +99,17 @@ impl<P: Pipe> Session<P> {
         Poll::Ready(Ok(count))
     }
 
-    pub fn take_trailers(&self, key: usize) -> Trailers {
+    pub(crate) fn take_trailers(&self, key: usize) -> Trailers {
         std::mem::take(&mut self.state().slots[key].trailers)
     }
 
     /// Bytes of the received trailers that have not been taken.
-    pub fn untaken_trailers(&self, key: usize) -> usize {
+    pub(crate) fn untaken_trailers(&self, key: usize) -> usize {
         self.state().slots[key].trailers.len()
     }
 
     /// The next head of a response. An error is reported once no head is left.
-    pub fn poll_answer(&self, key: usize) -> Poll<io::Result<Box<ResponseStart>>> {
+    pub(crate) fn poll_answer(&self, key: usize) -> Poll<io::Result<Box<ResponseStart>>> {
         let slot = &mut self.state().slots[key];
         match (slot.answers.pop_front(), slot.lost) {
             (Some(answer), _) => Poll::Ready(Ok(answer)),
@@ -118,40 +118,40 @@ impl<P: Pipe> Session<P> {
         }
     }
 
-    pub fn lost(&self, key: usize) -> Option<StreamLoss> {
+    pub(crate) fn lost(&self, key: usize) -> Option<StreamLoss> {
         self.state().slots[key].lost
     }
 
     /// Whether all of the peer's message has been received and taken, or no more of it will come.
-    pub fn is_read(&self, key: usize) -> bool {
+    pub(crate) fn is_read(&self, key: usize) -> bool {
         let slot = &self.state().slots[key];
         slot.lost.is_some() || slot.ended && slot.incoming.is_empty()
     }
 
     /// Whether all of the peer's message has been received and taken, but for its trailers.
-    pub fn has_ended(&self, key: usize) -> bool {
+    pub(crate) fn has_ended(&self, key: usize) -> bool {
         let slot = &self.state().slots[key];
         slot.ended && slot.incoming.is_empty()
     }
 
     /// Called when a head has been written, which may be the whole message.
-    pub fn head_sent(&self, key: usize, sent: Sent) {
+    pub(crate) fn head_sent(&self, key: usize, sent: Sent) {
         self.state().slots[key].head = Some(sent);
         self.wake_driver();
     }
 
     /// All content has been given to `send`; these trailers end the message.
-    pub fn end(&self, key: usize, trailers: Option<&Trailers>) {
+    pub(crate) fn end(&self, key: usize, trailers: Option<&Trailers>) {
         let trailers = trailers.filter(|trailers| trailers.fields().next().is_some());
         self.state().slots[key].end = Some(trailers.cloned().unwrap_or_default());
     }
 
-    pub fn is_blocked(&self, key: usize) -> bool {
+    pub(crate) fn is_blocked(&self, key: usize) -> bool {
         !self.state().slots[key].unsent.is_empty()
     }
 
     /// Sends what the peer takes of `bytes`, and keeps the rest; returns how many bytes were taken.
-    pub fn send(&self, key: usize, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn send(&self, key: usize, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state();
         if let Some(lost) = state.slots[key].lost {
             return Err(lost.into());
@@ -172,7 +172,7 @@ impl<P: Pipe> Session<P> {
     }
 
     /// Ready with how many of the kept bytes were sent. After an error none are kept: they can no longer be sent.
-    pub fn poll_flush(&self, key: usize) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_flush(&self, key: usize) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         let State { slots, worker, held, .. } = &mut *state;
         let slot = &mut slots[key];
@@ -188,7 +188,7 @@ impl<P: Pipe> Session<P> {
     }
 
     /// Sends what the peer takes of `bytes`, without keeping any.
-    pub fn poll_write(&self, key: usize, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(&self, key: usize, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.state();
         if let Some(lost) = state.slots[key].lost {
             return Poll::Ready(Err(lost.into()));
@@ -204,13 +204,13 @@ impl<P: Pipe> Session<P> {
     }
 
     /// Bytes that wait to be sent, of all streams.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.state().held
     }
 
     /// Removes a stream. If it has not ended on both sides, it is reset: with the code `incomplete` if the gateway has not
     /// sent its whole message, otherwise with `complete`.
-    pub fn forget(&self, key: usize, incomplete: ErrorCode, complete: ErrorCode) {
+    pub(crate) fn forget(&self, key: usize, incomplete: ErrorCode, complete: ErrorCode) {
         let mut state = self.state();
         let State { protocol, slots, worker, held, waiting, .. } = &mut *state;
         let slot = &mut slots[key];

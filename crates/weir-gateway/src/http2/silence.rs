@@ -11,7 +11,7 @@ const BETWEEN_NS: u64 = 330_000_000_000;
 
 /// What has been received since the last look, in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ReceivedFrames {
+pub(crate) enum ReceivedFrames {
     #[default]
     Nothing,
     /// Frames that are not part of a message, such as the answer to a PING, or SETTINGS.
@@ -22,7 +22,7 @@ pub enum ReceivedFrames {
 
 /// What to do about the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SilenceVerdict {
+pub(crate) enum SilenceVerdict {
     Alive,
     /// The peer has been silent for too long: a PING is to be sent.
     SendPing,
@@ -32,7 +32,7 @@ pub enum SilenceVerdict {
 
 /// Tracks how long a peer has been silent.
 #[derive(Debug)]
-pub struct SilenceWatch {
+pub(crate) struct SilenceWatch {
     patience_ns: u64,
     since_ns: u64,
     asked_ns: Option<u64>,
@@ -43,12 +43,12 @@ pub struct SilenceWatch {
 
 impl SilenceWatch {
     /// Sends a PING after a silence of `patience_ns`.
-    pub fn new(patience_ns: u64, now_ns: u64) -> SilenceWatch {
+    pub(crate) fn new(patience_ns: u64, now_ns: u64) -> SilenceWatch {
         SilenceWatch { patience_ns, since_ns: now_ns, asked_ns: None, next_ns: 0, is_expected: false }
     }
 
     /// Called with what has been received since the last call; `is_expected`: a message of the peer is expected.
-    pub fn look(&mut self, now_ns: u64, heard: ReceivedFrames, is_expected: bool) -> SilenceVerdict {
+    pub(crate) fn look(&mut self, now_ns: u64, heard: ReceivedFrames, is_expected: bool) -> SilenceVerdict {
         if heard == ReceivedFrames::Messages {
             self.next_ns = 0;
         }
@@ -67,7 +67,7 @@ impl SilenceWatch {
     }
 
     /// The time of the next call at the latest.
-    pub fn deadline_ns(&self) -> u64 {
+    pub(crate) fn deadline_ns(&self) -> u64 {
         match self.asked_ns {
             _ if !self.is_expected => NEVER,
             Some(asked_ns) => asked_ns + ANSWER_NS,

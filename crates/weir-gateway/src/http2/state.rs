@@ -22,7 +22,7 @@ const READS: usize = 4;
 const MOST_HEADS: usize = 10;
 
 /// A head of a response, as it was received.
-pub struct ResponseStart {
+pub(crate) struct ResponseStart {
     pub head: ResponseHead,
     pub parsed: Result<(), weir_proto::h1::BadResponse>,
 }
@@ -55,7 +55,7 @@ pub(super) struct StreamSlot {
 }
 
 /// Handles the events that differ between client and upstream connections.
-pub trait Handler<P> {
+pub(crate) trait Handler<P> {
     /// Lends the head into which the next one is parsed. It must be clear.
     fn lend(&mut self) -> HeadTarget<'_>;
 
@@ -74,7 +74,7 @@ pub trait Handler<P> {
 }
 
 /// The state of a connection, which its driver and its streams borrow from the [`super::Session`] in turn.
-pub struct State<P> {
+pub(crate) struct State<P> {
     pub pipe: P,
     pub protocol: h2::Connection,
     pub(super) worker: Rc<WorkerContext>,
@@ -122,58 +122,58 @@ impl<P> State<P> {
     }
 
     /// Adds a slot for a stream that has begun, or is about to (`id` 0).
-    pub fn add(&mut self, id: u32, ended: bool) -> usize {
+    pub(crate) fn add(&mut self, id: u32, ended: bool) -> usize {
         let key = self.slots.insert(StreamSlot { id, ended, ..StreamSlot::default() });
         self.protocol.set_key(id, key);
         key
     }
 
     /// Frees the memory that only streams need. Called when no stream has been open for a while: most connections are idle.
-    pub fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         (self.slots, self.waiting) = (Slab::new(), VecDeque::new());
         self.protocol.rest();
     }
 
     /// No stream has begun since [`State::rest`], or ever.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.slots.capacity() == 0
     }
 
-    pub fn set_id(&mut self, key: usize, id: u32) {
+    pub(crate) fn set_id(&mut self, key: usize, id: u32) {
         self.slots[key].id = id;
     }
 
-    pub fn id(&self, key: usize) -> u32 {
+    pub(crate) fn id(&self, key: usize) -> u32 {
         self.slots[key].id
     }
 
     /// The number of streams with a slot.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
     /// What has been received since the last call.
-    pub fn take_received_frames(&mut self) -> ReceivedFrames {
+    pub(crate) fn take_received_frames(&mut self) -> ReceivedFrames {
         std::mem::take(&mut self.heard)
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over
     }
 
     /// How many bytes of the connection the socket has taken.
-    pub fn sent_bytes(&self) -> u64 {
+    pub(crate) fn sent_bytes(&self) -> u64 {
         self.sent
     }
 
     /// What the peer has begun and not completed.
-    pub fn unfinished(&self) -> Option<Unfinished> {
+    pub(crate) fn unfinished(&self) -> Option<Unfinished> {
         let frame = (!self.stash.is_empty()).then_some(Unfinished::Frame(self.taken));
         self.protocol.unfinished().or(frame)
     }
 
     /// The protocol, for writing: its output buffer gets spare memory first, if it has none.
-    pub fn writable_protocol(&mut self) -> &mut h2::Connection {
+    pub(crate) fn writable_protocol(&mut self) -> &mut h2::Connection {
         self.worker.buffers.lend(self.protocol.output());
         &mut self.protocol
     }
@@ -185,12 +185,12 @@ impl<P> State<P> {
     }
 
     /// Wakes the tasks of all streams.
-    pub fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         self.slots.iter().for_each(|(key, _)| self.wake(key));
     }
 
     /// Marks a stream as ended early, and wakes its task.
-    pub fn fail_stream(&mut self, key: usize, lost: StreamLoss) {
+    pub(crate) fn fail_stream(&mut self, key: usize, lost: StreamLoss) {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.lost.get_or_insert(lost);
             self.wake(key);
@@ -198,35 +198,35 @@ impl<P> State<P> {
     }
 
     /// The same for the streams that have not begun: the peer has got nothing of their requests.
-    pub fn fail_unsent_streams(&mut self, lost: StreamLoss) {
+    pub(crate) fn fail_unsent_streams(&mut self, lost: StreamLoss) {
         let unsent: Vec<usize> = self.slots.iter().filter(|(_, slot)| slot.id == 0).map(|(key, _)| key).collect();
         unsent.into_iter().for_each(|key| self.fail_stream(key, lost));
     }
 
     /// The same for all streams; nothing more can be received or sent.
-    pub fn fail_all_streams(&mut self, lost: StreamLoss) {
+    pub(crate) fn fail_all_streams(&mut self, lost: StreamLoss) {
         self.over = true;
         let keys: Vec<usize> = self.slots.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.fail_stream(key, lost));
     }
 
     /// The peer will close the connection, and does not process streams after `last`.
-    pub fn receive_goaway(&mut self, last: u32, lost: StreamLoss) {
+    pub(crate) fn receive_goaway(&mut self, last: u32, lost: StreamLoss) {
         self.leaving = true;
         let late: Vec<usize> = self.slots.iter().filter(|(_, slot)| slot.id > last).map(|(key, _)| key).collect();
         late.into_iter().for_each(|key| self.fail_stream(key, lost));
     }
 
-    pub fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         self.leaving
     }
 
     /// Closes the connection to new streams; it ends with its last open stream.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.closed = true;
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 }
@@ -234,7 +234,7 @@ impl<P> State<P> {
 impl<P: Pipe> State<P> {
     /// Receives what is available, in a limited number of reads. Ready when the peer has closed, or with the error that the
     /// connection must be ended with.
-    pub fn poll_receive(
+    pub(crate) fn poll_receive(
         &mut self,
         context: &mut Context<'_>,
         handler: &mut impl Handler<P>,
@@ -258,7 +258,7 @@ impl<P: Pipe> State<P> {
     }
 
     /// Handles received bytes, after those of an incomplete frame.
-    pub fn received(&mut self, bytes: &[u8], handler: &mut impl Handler<P>) -> Result<(), ErrorCode> {
+    pub(crate) fn received(&mut self, bytes: &[u8], handler: &mut impl Handler<P>) -> Result<(), ErrorCode> {
         if self.stash.is_empty() {
             let used = self.take(bytes, handler)?;
             self.worker.buffers.append_unread(&mut self.stash, &bytes[used..]);

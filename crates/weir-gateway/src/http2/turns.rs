@@ -61,7 +61,7 @@ impl<P> State<P> {
 impl<P: Pipe> State<P> {
     /// Sends what is in the output, and what waits, as far as the socket takes it: in turns, the most urgent first (RFC
     /// 9218 §10).
-    pub fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let has_passed = self.pass_waiting();
             let mut sent = 0;

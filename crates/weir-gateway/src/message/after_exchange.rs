@@ -2,7 +2,7 @@
 
 /// What a connection does after an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterExchange {
+pub(crate) enum AfterExchange {
     KeepAlive,
     /// The response is complete; close in a way that lets the client read all of it.
     Close,

@@ -8,7 +8,7 @@ use weir_proto::{Framing, Trailers};
 use crate::message::forward::HopFraming;
 
 /// The state of decoding a body, by its framing.
-pub enum BodyTransfer {
+pub(crate) enum BodyTransfer {
     Sized(u64),
     Chunked(Box<ChunkedDecoder>),
     UntilClose,
@@ -23,10 +23,10 @@ pub enum BodyTransfer {
 }
 
 /// The body's framing is broken.
-pub struct BrokenFraming;
+pub(crate) struct BrokenFraming;
 
 /// What one call of [`BodyTransfer::transfer`] did.
-pub struct TransferProgress {
+pub(crate) struct TransferProgress {
     /// Bytes taken from the input; what is left belongs to the next message.
     pub consumed: usize,
     /// Bytes of content among them, without the framing.
@@ -34,7 +34,7 @@ pub struct TransferProgress {
 }
 
 impl BodyTransfer {
-    pub fn new(framing: Framing, trailer_limit: usize) -> BodyTransfer {
+    pub(crate) fn new(framing: Framing, trailer_limit: usize) -> BodyTransfer {
         match framing {
             Framing::None | Framing::Sized(0) => BodyTransfer::Done(Trailers::default()),
             Framing::Sized(length) => BodyTransfer::Sized(length),
@@ -45,7 +45,7 @@ impl BodyTransfer {
 
     /// The same for a message whose protocol marks its end apart from its content, as HTTP/2 does: neither a length nor a
     /// status without content shows that there are no trailers.
-    pub fn with_marked_end(framing: Framing, trailer_limit: usize) -> BodyTransfer {
+    pub(crate) fn with_marked_end(framing: Framing, trailer_limit: usize) -> BodyTransfer {
         match framing {
             Framing::None => BodyTransfer::Marked(0),
             Framing::Sized(length) => BodyTransfer::Marked(length),
@@ -54,24 +54,24 @@ impl BodyTransfer {
     }
 
     /// All content has come, but the end has not been looked for.
-    pub fn lacks_end(&self) -> bool {
+    pub(crate) fn lacks_end(&self) -> bool {
         matches!(self, BodyTransfer::Marked(0))
     }
 
     /// When the end is no longer waited for.
-    pub fn end_deadline_ns(&self) -> u64 {
+    pub(crate) fn end_deadline_ns(&self) -> u64 {
         match self {
             BodyTransfer::AwaitsEnd { until_ns } => *until_ns,
             _ => NEVER,
         }
     }
 
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self, BodyTransfer::Done(_))
     }
 
     /// The trailers; `None` until the body is complete.
-    pub fn trailers(&self) -> Option<&Trailers> {
+    pub(crate) fn trailers(&self) -> Option<&Trailers> {
         match self {
             BodyTransfer::Done(trailers) => Some(trailers),
             _ => None,
@@ -79,7 +79,7 @@ impl BodyTransfer {
     }
 
     /// The same, so that plugins can change them.
-    pub fn trailers_mut(&mut self) -> Option<&mut Trailers> {
+    pub(crate) fn trailers_mut(&mut self) -> Option<&mut Trailers> {
         match self {
             BodyTransfer::Done(trailers) => Some(trailers),
             _ => None,
@@ -87,7 +87,7 @@ impl BodyTransfer {
     }
 
     /// Moves what `input` holds of this body to `out`, in the coding for the next hop.
-    pub fn transfer(
+    pub(crate) fn transfer(
         &mut self,
         input: &[u8],
         coding: HopFraming,
@@ -100,7 +100,7 @@ impl BodyTransfer {
     ///
     /// # Errors
     /// That of `observe`, or `broken` if the framing is.
-    pub fn transfer_observed(
+    pub(crate) fn transfer_observed(
         &mut self,
         input: &[u8],
         (coding, out): (HopFraming, &mut Vec<u8>),
@@ -118,7 +118,11 @@ impl BodyTransfer {
     }
 
     /// Passes the content that `input` holds of this body to `each`, piece by piece.
-    pub fn decode(&mut self, input: &[u8], mut each: impl FnMut(&[u8])) -> Result<TransferProgress, BrokenFraming> {
+    pub(crate) fn decode(
+        &mut self,
+        input: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<TransferProgress, BrokenFraming> {
         match self {
             BodyTransfer::Done(_) | BodyTransfer::AwaitsEnd { .. } => Ok(TransferProgress { consumed: 0, content: 0 }),
             BodyTransfer::Marked(remaining) => {
@@ -164,7 +168,7 @@ impl BodyTransfer {
     }
 
     /// The sender has closed its side: the end of a body that is delimited by the close, a truncation of any other.
-    pub fn close(&mut self, trailers: Trailers) -> Result<(), BrokenFraming> {
+    pub(crate) fn close(&mut self, trailers: Trailers) -> Result<(), BrokenFraming> {
         match self {
             BodyTransfer::UntilClose | BodyTransfer::Marked(0) | BodyTransfer::AwaitsEnd { .. } => {
                 *self = BodyTransfer::Done(trailers);
@@ -177,7 +181,7 @@ impl BodyTransfer {
 }
 
 /// Writes content in a coding.
-pub fn write(out: &mut Vec<u8>, coding: HopFraming, content: &[u8]) {
+pub(crate) fn write(out: &mut Vec<u8>, coding: HopFraming, content: &[u8]) {
     match coding {
         HopFraming::None => {}
         HopFraming::Plain | HopFraming::UntilClose => out.extend_from_slice(content),

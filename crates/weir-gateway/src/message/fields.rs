@@ -22,7 +22,7 @@ fn content_length(writer: &mut impl FieldSink, length: u64) {
 }
 
 /// Writes the head of the exchange's response.
-pub fn response(writer: &mut impl FieldSink, exchange: &Exchange, coding: HopFraming) {
+pub(crate) fn response(writer: &mut impl FieldSink, exchange: &Exchange, coding: HopFraming) {
     let head = &exchange.response.head;
     // As in HTTP/1, the length of a response without a body is what GET would bring, and is passed on.
     write(writer, head, |field| field.known != Known::ContentLength || coding == HopFraming::None);
@@ -36,20 +36,20 @@ pub fn response(writer: &mut impl FieldSink, exchange: &Exchange, coding: HopFra
 }
 
 /// Writes the interim response in the exchange.
-pub fn interim(writer: &mut impl FieldSink, exchange: &Exchange) {
+pub(crate) fn interim(writer: &mut impl FieldSink, exchange: &Exchange) {
     write(writer, &exchange.response.head, |field| field.known != Known::ContentLength);
 }
 
 /// Writes the 200 to a client whose WebSocket is established (RFC 8441 §5.1), without the `Sec-WebSocket-Accept` of an
 /// HTTP/1 upstream.
-pub fn upgraded(writer: &mut impl FieldSink, exchange: &Exchange) {
+pub(crate) fn upgraded(writer: &mut impl FieldSink, exchange: &Exchange) {
     let head = &exchange.response.head;
     let is_proof = |field: &Field| head.slice(field.name).eq_ignore_ascii_case(b"sec-websocket-accept");
     write(writer, head, |field| field.known != Known::ContentLength && !is_proof(field));
 }
 
 /// The target of a request, apart from its path.
-pub struct RequestTarget<'t> {
+pub(crate) struct RequestTarget<'t> {
     pub scheme: &'t [u8],
     pub host: &'t [u8],
     /// The request asks for a WebSocket in its stream (RFC 8441 §4).
@@ -57,7 +57,12 @@ pub struct RequestTarget<'t> {
 }
 
 /// Writes the head of the request to an upstream. `scratch` must be empty, and is left empty.
-pub fn request(writer: &mut impl FieldSink, exchange: &Exchange, target: &RequestTarget<'_>, scratch: &mut Vec<u8>) {
+pub(crate) fn request(
+    writer: &mut impl FieldSink,
+    exchange: &Exchange,
+    target: &RequestTarget<'_>,
+    scratch: &mut Vec<u8>,
+) {
     let request = &exchange.request;
     if target.is_websocket {
         writer.add(b":method", b"CONNECT");
@@ -100,7 +105,7 @@ pub fn request(writer: &mut impl FieldSink, exchange: &Exchange, target: &Reques
 }
 
 /// How the body of a request is framed.
-pub fn request_coding(exchange: &Exchange) -> HopFraming {
+pub(crate) fn request_coding(exchange: &Exchange) -> HopFraming {
     match exchange.request.framing {
         Framing::None => HopFraming::None,
         Framing::Sized(_) => HopFraming::Plain,

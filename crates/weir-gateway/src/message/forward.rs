@@ -15,7 +15,7 @@ use crate::snapshot::{Endpoint, PassHost};
 
 /// How a body is framed for the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HopFraming {
+pub(crate) enum HopFraming {
     None,
     /// As many bytes as `Content-Length` says.
     Plain,
@@ -26,7 +26,7 @@ pub enum HopFraming {
 
 /// Writes the request head for an upstream. Forwarding fields of an untrusted client are replaced. The gateway's own fields
 /// are written after those of the client, so that a `Connection` field of the client cannot nominate them for removal.
-pub fn write_request_head(
+pub(crate) fn write_request_head(
     out: &mut Vec<u8>,
     exchange: &Exchange,
     pass_host: &PassHost,
@@ -67,7 +67,7 @@ fn is_trusted_real_ip(client: &ClientFacts, field: &Field) -> bool {
 }
 
 /// The authority (`Host`) of the request to the upstream.
-pub fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a Endpoint) -> &'a [u8] {
+pub(crate) fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a Endpoint) -> &'a [u8] {
     match pass_host {
         PassHost::Pass if exchange.request.authority().is_empty() => endpoint.host.as_bytes(),
         PassHost::Pass => exchange.request.authority(),
@@ -78,7 +78,7 @@ pub fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a E
 
 /// Whether a field of the request is sent to the upstream unchanged; the gateway writes some of the others itself.
 #[inline]
-pub fn is_forwarded_upstream(exchange: &Exchange, field: &Field) -> bool {
+pub(crate) fn is_forwarded_upstream(exchange: &Exchange, field: &Field) -> bool {
     match field.known {
         Known::Other => true,
         Known::Host | Known::ContentLength => false,
@@ -122,7 +122,7 @@ impl TrustedForwarding {
 }
 
 /// Writes `X-Real-IP` and `X-Forwarded-*`, which tell the upstream who the client is and how it reached the gateway.
-pub fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
+pub(crate) fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
     let ClientFacts { peer, public_port, addr, trusted, .. } = exchange.client;
     let head = &exchange.request.head;
     let said = TrustedForwarding::by(exchange);
@@ -254,20 +254,20 @@ fn forwarded_port(exchange: &Exchange, said: &TrustedForwarding) -> Option<u16> 
 }
 
 /// Adds a `Via` entry (RFC 9110 §7.6.3): the protocol version in which the message was received, and this gateway's name.
-pub fn add_via(head: &mut Head, version: Version, received_by: &str) {
+pub(crate) fn add_via(head: &mut Head, version: Version, received_by: &str) {
     let protocol = version.name().trim_start_matches("HTTP/");
     head.add(b"Via", format!("{protocol} {received_by}").as_bytes()).expect("compile lets nothing else through");
 }
 
 /// Adds `Date` to a response that was received without one (RFC 9110 §6.6.1). One that a plugin has removed stays removed.
 #[inline]
-pub fn add_date(worker: &WorkerContext, head: &mut Head) {
+pub(crate) fn add_date(worker: &WorkerContext, head: &mut Head) {
     if head.known(Known::Date).is_none() {
         worker.clock.with_date(worker.now_ns(), |date| head.add_prepared_field(date));
     }
 }
 
-pub fn content_length(out: &mut Vec<u8>, length: u64) {
+pub(crate) fn content_length(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"Content-Length: ");
     out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
     out.extend_from_slice(b"\r\n");
@@ -277,7 +277,7 @@ pub fn content_length(out: &mut Vec<u8>, length: u64) {
 /// on which it depends (RFC 9112 §6.3). A body that the client must not get is read and dropped; one that is missing is
 /// empty.
 #[inline]
-pub fn correct_response_framing(exchange: &mut Exchange) {
+pub(crate) fn correct_response_framing(exchange: &mut Exchange) {
     let is_bare = exchange.request.client_method() == Method::Head || is_bodiless(exchange.response.status);
     if is_bare == (exchange.response.framing == Framing::None) {
         return;
@@ -291,7 +291,7 @@ pub fn correct_response_framing(exchange: &mut Exchange) {
 /// For a status of 500 and above: names the status of each attempt in `X-APISIX-Upstream-Status`, as APISIX does, which
 /// shows that the upstream is to blame. An attempt without a response counts as `status`.
 #[cold]
-pub fn set_upstream_status_field(exchange: &mut Exchange, status: u16) {
+pub(crate) fn set_upstream_status_field(exchange: &mut Exchange, status: u16) {
     let attempts = exchange.earlier().iter().chain([&exchange.upstream]);
     let statuses: Vec<String> = attempts
         .map(|attempt| if attempt.status == 0 { status.to_string() } else { attempt.status.to_string() })
@@ -301,12 +301,12 @@ pub fn set_upstream_status_field(exchange: &mut Exchange, status: u16) {
 }
 
 /// No response with this status has content.
-pub fn is_bodiless(status: u16) -> bool {
+pub(crate) fn is_bodiless(status: u16) -> bool {
     matches!(status, 204 | 304)
 }
 
 /// How the body of the response is framed for the client.
-pub fn response_coding(exchange: &Exchange) -> HopFraming {
+pub(crate) fn response_coding(exchange: &Exchange) -> HopFraming {
     match exchange.response.framing {
         Framing::None => HopFraming::None,
         Framing::Sized(_) => HopFraming::Plain,
@@ -316,7 +316,7 @@ pub fn response_coding(exchange: &Exchange) -> HopFraming {
 }
 
 /// Writes the head of the final response. `close` ends the connection after it.
-pub fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: HopFraming, close: bool) {
+pub(crate) fn response_head(out: &mut Vec<u8>, exchange: &Exchange, coding: HopFraming, close: bool) {
     let response = &exchange.response;
     // The length of a response without a body (HEAD, 304) is what GET would bring, and is passed on. A 204 must have none,
     // even if the upstream sent one (RFC 9110 §8.6).
@@ -362,20 +362,20 @@ fn upgrade_required(out: &mut Vec<u8>, head: &Head) {
 }
 
 /// Writes a 1xx head (RFC 9110 §15.2).
-pub fn interim_head(out: &mut Vec<u8>, exchange: &Exchange) {
+pub(crate) fn interim_head(out: &mut Vec<u8>, exchange: &Exchange) {
     exchange.response.write(out, |field| field.known != Known::ContentLength);
     out.extend_from_slice(b"\r\n");
 }
 
 /// Whether a 101 switches to a protocol that the client asked for (RFC 9110 §7.8). A 101 without `Upgrade` counts as one.
-pub fn switches_as_asked(exchange: &Exchange) -> bool {
+pub(crate) fn switches_as_asked(exchange: &Exchange) -> bool {
     let asked = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
     let mut switched = exchange.response.head.received(b"Upgrade").flat_map(field::list);
     switched.all(|protocol| field::list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol)))
 }
 
 /// Writes the 101 that turns the connection into a tunnel.
-pub fn upgrade_head(out: &mut Vec<u8>, exchange: &Exchange) {
+pub(crate) fn upgrade_head(out: &mut Vec<u8>, exchange: &Exchange) {
     exchange.response.write(out, |field| field.known != Known::ContentLength);
     out.extend_from_slice(b"Connection: upgrade\r\n");
     let protocol = exchange.response.head.known(Known::Upgrade).or_else(|| exchange.request.head.known(Known::Upgrade));

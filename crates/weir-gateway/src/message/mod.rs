@@ -1,12 +1,12 @@
 //! The messages of an exchange as any protocol moves them: the sides, heads, bodies, and what a connection keeps of them.
 
 mod after_exchange;
-pub mod body;
-pub mod fields;
-pub mod forward;
-pub mod sides;
-pub mod turn;
-pub mod unsent;
-pub mod websocket_handshake;
+pub(crate) mod body;
+pub(crate) mod fields;
+pub(crate) mod forward;
+pub(crate) mod sides;
+pub(crate) mod turn;
+pub(crate) mod unsent;
+pub(crate) mod websocket_handshake;
 
-pub use after_exchange::AfterExchange;
+pub(crate) use after_exchange::AfterExchange;

@@ -22,7 +22,7 @@ use crate::snapshot::{ClientSettings, Endpoint, PassHost};
 
 /// How a message is sent on a side. HTTP/1 writes heads and ends into `out`, a buffer of the worker; a protocol with frames
 /// of its own keeps them until the next [`Sending::send`].
-pub trait Sending {
+pub(crate) trait Sending {
     /// Ends the message, with trailers if there are any.
     fn end(&mut self, out: &mut Vec<u8>, coding: HopFraming, trailers: Option<&Trailers>);
 
@@ -37,7 +37,7 @@ pub trait Sending {
 }
 
 /// What an exchange needs of its client.
-pub trait ClientSide: Sending {
+pub(crate) trait ClientSide: Sending {
     /// See [`UpstreamSide::MARKS_END`].
     const MARKS_END: bool = false;
 
@@ -151,7 +151,7 @@ pin_project! {
 }
 
 /// Builds an [`UntilClientDisconnects`].
-pub fn until_client_disconnects<T, F, L>(waiting: F, poll_leave: L) -> UntilClientDisconnects<F, L>
+pub(crate) fn until_client_disconnects<T, F, L>(waiting: F, poll_leave: L) -> UntilClientDisconnects<F, L>
 where
     F: Future<Output = Result<T, Stop>>,
     L: FnMut(&mut Context<'_>) -> Poll<Stop>,
@@ -177,7 +177,7 @@ where
 
 /// What the request's head depends on beside the exchange.
 #[derive(Clone, Copy)]
-pub struct RequestTerms<'a> {
+pub(crate) struct RequestTerms<'a> {
     pub pass_host: &'a PassHost,
     pub endpoint: &'a Endpoint,
     /// The limits for the heads of responses.
@@ -185,7 +185,7 @@ pub struct RequestTerms<'a> {
 }
 
 /// What an exchange needs of its upstream.
-pub trait UpstreamSide: Sending {
+pub(crate) trait UpstreamSide: Sending {
     /// Whether the protocol marks the end of a message apart from its content, also where that has a length (HTTP/2).
     const MARKS_END: bool = false;
 
@@ -231,7 +231,7 @@ pub trait UpstreamSide: Sending {
 }
 
 /// The kind of error that means that the upstream has not processed the request, so that it can be sent again.
-pub const NOT_PROCESSED: io::ErrorKind = io::ErrorKind::ConnectionRefused;
+pub(crate) const NOT_PROCESSED: io::ErrorKind = io::ErrorKind::ConnectionRefused;
 
 /// Why an HTTP/2 stream has ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +270,7 @@ impl From<StreamLoss> for io::Error {
 
 /// What was received from an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub(crate) enum Received {
     /// A whole head, from a protocol that frames heads apart from content. The response holds it if it is valid.
     Head(Result<(), BadResponse>),
     /// Bytes of the response in the buffer, in the protocol's own framing.
@@ -280,7 +280,7 @@ pub enum Received {
 }
 
 /// A byte stream in both directions, for a tunnel.
-pub trait Pipe {
+pub(crate) trait Pipe {
     /// Reads into `buffer`; 0 is the end.
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
     /// Writes what the peer takes of `bytes`.

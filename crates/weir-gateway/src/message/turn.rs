@@ -8,7 +8,7 @@ const PIECES: u32 = 4;
 
 /// One turn of a connection.
 #[derive(Default)]
-pub struct ConnectionTurn {
+pub(crate) struct ConnectionTurn {
     pieces: u32,
 }
 
@@ -16,7 +16,7 @@ impl ConnectionTurn {
     /// Counts a piece. `true`: the turn is over. The task must then wait; it is woken once the worker has looked at its other
     /// connections.
     #[inline]
-    pub fn ends_with_piece(&mut self, context: &mut Context<'_>) -> bool {
+    pub(crate) fn ends_with_piece(&mut self, context: &mut Context<'_>) -> bool {
         self.pieces += 1;
         if self.pieces < PIECES {
             return false;

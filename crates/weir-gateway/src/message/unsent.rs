@@ -10,27 +10,27 @@ use crate::context::buffers::Buffers;
 
 /// Bytes that a peer has not taken yet. If there are none, it owns no memory.
 #[derive(Default)]
-pub struct UnsentBytes {
+pub(crate) struct UnsentBytes {
     bytes: Vec<u8>,
     /// How many of them, from the front, have been sent: a long message that is taken in small parts is not moved for each part.
     sent: usize,
 }
 
 impl UnsentBytes {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
     /// The bytes that wait, in their order.
-    pub fn waiting(&self) -> &[u8] {
+    pub(crate) fn waiting(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
 
-    pub fn append(&mut self, buffers: &Buffers, bytes: &[u8]) {
+    pub(crate) fn append(&mut self, buffers: &Buffers, bytes: &[u8]) {
         if self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..std::mem::take(&mut self.sent));
         }
@@ -38,21 +38,21 @@ impl UnsentBytes {
     }
 
     /// Removes the first `count` bytes, which were sent.
-    pub fn consume(&mut self, buffers: &Buffers, count: usize) {
+    pub(crate) fn consume(&mut self, buffers: &Buffers, count: usize) {
         self.sent += count;
         if self.sent == self.bytes.len() {
             self.release(buffers);
         }
     }
 
-    pub fn release(&mut self, buffers: &Buffers) {
+    pub(crate) fn release(&mut self, buffers: &Buffers) {
         self.sent = 0;
         buffers.release(&mut self.bytes);
     }
 
     /// Sends what the stream takes of `bytes`, after the bytes that already wait, and keeps the rest; returns how many were
     /// sent.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         worker: &WorkerContext,
         stream: &mut Stream,
@@ -74,7 +74,7 @@ impl UnsentBytes {
     }
 
     /// Sends some of the waiting bytes; ready with how many were taken.
-    pub fn poll_flush(
+    pub(crate) fn poll_flush(
         &mut self,
         worker: &WorkerContext,
         stream: &mut Stream,

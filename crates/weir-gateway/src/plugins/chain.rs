@@ -19,7 +19,7 @@ use crate::worker::snapshot::WorkerSnapshot;
 ///
 /// The two lists are merged while they run, which needs no memory, however many consumers use however many routes.
 #[derive(Clone, Copy)]
-pub struct Plugins<'a> {
+pub(crate) struct Plugins<'a> {
     chain: &'a Chain,
     overlays: &'a [ConsumerPlugins],
     pub(super) pricing: Pricing<'a>,
@@ -38,7 +38,11 @@ fn note_turn(exchange: &mut ServedExchange, link: &Link, phase: &'static str, be
 }
 
 impl<'a> Plugins<'a> {
-    pub fn of(worker: &'a Rc<WorkerContext>, current: &'a WorkerSnapshot, exchange: &ServedExchange) -> Plugins<'a> {
+    pub(crate) fn of(
+        worker: &'a Rc<WorkerContext>,
+        current: &'a WorkerSnapshot,
+        exchange: &ServedExchange,
+    ) -> Plugins<'a> {
         let snapshot = &*current.snapshot;
         let chain = match &exchange.route {
             Some(route) => &snapshot.routes[route.number()].chain,
@@ -55,12 +59,12 @@ impl<'a> Plugins<'a> {
 
     /// Whether any plugin runs on requests. Plugins of a consumer do so only after one of these has identified the
     /// consumer.
-    pub fn see_requests(self) -> bool {
+    pub(crate) fn see_requests(self) -> bool {
         !self.chain.request.is_empty()
     }
 
     /// `poll_leave` ends the wait of a plugin when the exchange no longer needs it.
-    pub async fn on_request(
+    pub(crate) async fn on_request(
         self,
         exchange: &mut ServedExchange,
         poll_leave: impl FnMut(&mut Context<'_>) -> Poll<Stop>,
@@ -115,7 +119,7 @@ impl<'a> Plugins<'a> {
     }
 
     /// `Err(Stop::Answered)`: a plugin has replaced the response, and those after it have seen the new one.
-    pub fn on_response(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
+    pub(crate) fn on_response(self, exchange: &mut ServedExchange) -> Result<(), Stop> {
         match exchange.observed {
             false => self.responses::<false>(exchange),
             true => self.responses::<true>(exchange),
@@ -144,35 +148,35 @@ impl<'a> Plugins<'a> {
     }
 
     /// Whether a plugin may want the content of the request.
-    pub fn see_request_bodies(self, exchange: &ServedExchange) -> bool {
+    pub(crate) fn see_request_bodies(self, exchange: &ServedExchange) -> bool {
         !self.chain.request_body.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.request_body.is_empty())
     }
 
     /// Whether a plugin may want the content of the response.
-    pub fn see_response_bodies(self, exchange: &ServedExchange) -> bool {
+    pub(crate) fn see_response_bodies(self, exchange: &ServedExchange) -> bool {
         !self.chain.response_body.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.response_body.is_empty())
     }
 
     /// Whether a plugin may want the messages of a WebSocket or of an event stream.
-    pub fn see_messages(self, exchange: &ServedExchange) -> bool {
+    pub(crate) fn see_messages(self, exchange: &ServedExchange) -> bool {
         !self.chain.messages.is_empty()
             || self.overlay(exchange).is_some_and(|overlay| !overlay.chain.messages.is_empty())
     }
 
     /// The plugins that may want messages, in order.
-    pub fn messages(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
+    pub(crate) fn messages(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByStage, exchange, |chain| &chain.messages)
     }
 
     /// The plugins that may want the content of the request, in order.
-    pub fn request_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
+    pub(crate) fn request_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByStage, exchange, |chain| &chain.request_body)
     }
 
     /// The plugins that may want the content of the response, in order.
-    pub fn response_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
+    pub(crate) fn response_bodies(self, exchange: &ServedExchange) -> PhasePlugins<'a> {
         self.links(Order::ByPriority, exchange, |chain| &chain.response_body)
     }
 
@@ -183,7 +187,7 @@ impl<'a> Plugins<'a> {
 
     /// Removes secrets from the copy of the exchange that is recorded. Runs before any record is made, whatever the order
     /// of plugins.
-    pub fn mask(self, exchange: &mut ServedExchange) {
+    pub(crate) fn mask(self, exchange: &mut ServedExchange) {
         let is_masked = |chain: &Chain| !chain.mask.is_empty();
         if !is_masked(self.chain) && !self.overlay(exchange).is_some_and(|overlay| is_masked(&overlay.chain)) {
             return;
@@ -200,7 +204,7 @@ impl<'a> Plugins<'a> {
         });
     }
 
-    pub fn on_log(self, exchange: &ServedExchange) {
+    pub(crate) fn on_log(self, exchange: &ServedExchange) {
         match exchange.observed {
             false => self.logs::<false>(exchange),
             true => self.logs::<true>(exchange),
@@ -245,7 +249,7 @@ impl Order {
 
 /// The plugins of one phase in running order: those of the route, without those that the consumer overrides, merged with
 /// those that the consumer adds.
-pub struct PhasePlugins<'a> {
+pub(crate) struct PhasePlugins<'a> {
     route: &'a [Link],
     order: Order,
     added: &'a [Link],

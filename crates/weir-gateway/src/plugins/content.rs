@@ -80,7 +80,7 @@ fn add_filters<'a>(
 
 /// Before anything is forwarded: gives the plugins the whole content of a request if they want it, and creates their
 /// filters.
-pub async fn request(
+pub(crate) async fn request(
     worker: &WorkerContext,
     settings: &ClientSettings,
     plugins: Plugins<'_>,
@@ -289,7 +289,7 @@ impl BodyReader<'_> {
 }
 
 /// The content of a response from an upstream, as it passes the plugins.
-pub struct ResponseContent<'a> {
+pub(crate) struct ResponseContent<'a> {
     plugins: Plugins<'a>,
     /// The plugins that want it whole; if there are any, nothing is sent on before all of it has been received.
     whole: WholeBody<'a>,
@@ -308,7 +308,10 @@ pub struct ResponseContent<'a> {
 impl<'a> ResponseContent<'a> {
     /// Asks the plugins what they want of the response, whose head is in the exchange; adapts the head to the framing of
     /// the changed content. `None` if the content passes unchanged.
-    pub fn new(plugins: Plugins<'a>, exchange: &mut ServedExchange) -> Result<Option<Box<ResponseContent<'a>>>, Stop> {
+    pub(crate) fn new(
+        plugins: Plugins<'a>,
+        exchange: &mut ServedExchange,
+    ) -> Result<Option<Box<ResponseContent<'a>>>, Stop> {
         let whole = whole_of_response(plugins, exchange)?;
         let is_held = !whole.links.is_empty();
         let mut filters = Filters::default();
@@ -343,22 +346,22 @@ impl<'a> ResponseContent<'a> {
     }
 
     /// Whether nothing is sent on before all of it has been received.
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         !self.whole.links.is_empty()
     }
 
     /// All content passes as it is, and is shown to the filters by [`ResponseContent::observe`].
-    pub fn only_observes(&self) -> bool {
+    pub(crate) fn only_observes(&self) -> bool {
         self.only_observes
     }
 
     /// Shows the filters a piece of content that is sent on.
-    pub fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
+    pub(crate) fn observe(&mut self, piece: &[u8]) -> Result<(), Stop> {
         self.filters.observe(piece)
     }
 
     /// Takes a piece of content; appends to `out` what can be sent on.
-    pub fn piece(&mut self, exchange: &ServedExchange, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
+    pub(crate) fn piece(&mut self, exchange: &ServedExchange, piece: &[u8], out: &mut Vec<u8>) -> Result<(), Stop> {
         if self.is_held() {
             self.held.extend_from_slice(piece);
             // Running out of memory for held content is not the client's fault: it was the gateway that asked the upstream
@@ -373,23 +376,23 @@ impl<'a> ResponseContent<'a> {
     }
 
     /// A filter has ended the content: the response is complete, whatever else the upstream sends.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.filters.are_over()
     }
 
     /// Called when no content is available for now: appends what filters hold back, and what they send by the clock.
-    pub fn flush(&mut self, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Stop> {
+    pub(crate) fn flush(&mut self, now_ns: u64, out: &mut Vec<u8>) -> Result<(), Stop> {
         let has_flushed = std::mem::replace(&mut self.is_flushed, true);
         if has_flushed && now_ns < self.flush_due_ns() { Ok(()) } else { self.filters.flush(out) }
     }
 
     /// When a filter has to be flushed even if no content comes.
-    pub fn flush_due_ns(&self) -> u64 {
+    pub(crate) fn flush_due_ns(&self) -> u64 {
         if self.is_held() { u64::MAX } else { self.filters.flush_due_ns() }
     }
 
     /// Called at the end of the content: appends the rest, or all of it if it was held.
-    pub fn end(
+    pub(crate) fn end(
         &mut self,
         exchange: &mut ServedExchange,
         trailers: &mut Trailers,
@@ -405,7 +408,7 @@ impl<'a> ResponseContent<'a> {
     }
 
     /// The filters for the rest of the content, if the gateway has to end it in place of the upstream.
-    pub fn into_filters(self) -> Filters {
+    pub(crate) fn into_filters(self) -> Filters {
         self.filters
     }
 }
@@ -468,7 +471,7 @@ fn filters_of_response(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> R
 
 /// Gives the plugins the content of the gateway's own answer, which is in the exchange. `Err(Stop::Answered)`: a plugin has
 /// replaced the answer.
-pub fn answer(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
+pub(crate) fn answer(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
     exchange.response.framing = Framing::Sized(exchange.body.len() as u64);
     let whole = whole_of_response(plugins, exchange)?;
     if exchange.body.len() as u64 > whole.limit {

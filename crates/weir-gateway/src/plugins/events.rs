@@ -22,13 +22,13 @@ const EVENT: MessageHead = MessageHead { source: MessageSource::Upstream, kind: 
 const MOST_KEPT: usize = 16 << 10;
 
 /// Whether the response in the exchange is an event stream.
-pub fn is_event_stream(exchange: &ServedExchange) -> bool {
+pub(crate) fn is_event_stream(exchange: &ServedExchange) -> bool {
     let kind = exchange.response.head.value(b"content-type").unwrap_or_default();
     kind.get(..EVENT_STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 /// The filter for the events of a response; `None` if no plugin wants them, or if the content is compressed.
-pub fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+pub(crate) fn filter(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<Option<Box<dyn Filter>>, Stop> {
     let is_coded = exchange.response.head.value(b"content-encoding").is_some_and(|coding| coding != b"identity");
     if is_coded || !is_event_stream(exchange) {
         return Ok(None);

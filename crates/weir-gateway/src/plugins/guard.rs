@@ -8,12 +8,12 @@ use std::task::Poll;
 use weir_plugin::{Stop, Waiting};
 
 /// Calls a plugin; a panic becomes [`Stop::Internal`].
-pub fn guarded<T>(call: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
+pub(crate) fn guarded<T>(call: impl FnOnce() -> Result<T, Stop>) -> Result<T, Stop> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Stop::Internal))
 }
 
 /// The same for the future of a plugin that waits.
-pub async fn guarded_wait(mut waiting: Waiting<'_>) -> Result<(), Stop> {
+pub(crate) async fn guarded_wait(mut waiting: Waiting<'_>) -> Result<(), Stop> {
     poll_fn(|context| guarded(|| Ok(waiting.as_mut().poll(context))).unwrap_or_else(|stop| Poll::Ready(Err(stop))))
         .await
 }

@@ -21,20 +21,20 @@ const EXTENSIONS: &[u8] = b"Sec-WebSocket-Extensions";
 const PROTOCOL: &[u8] = b"Sec-WebSocket-Protocol";
 
 /// The message filters of one exchange. A filter that panics ends its stream and nothing else.
-pub struct MessagePolicies {
+pub(crate) struct MessagePolicies {
     filters: Vec<Box<dyn MessageFilter>>,
     pub terms: MessageTerms,
 }
 
 impl MessagePolicies {
-    pub fn of(filters: Vec<Box<dyn MessageFilter>>) -> MessagePolicies {
+    pub(crate) fn of(filters: Vec<Box<dyn MessageFilter>>) -> MessagePolicies {
         let terms =
             filters.iter().map(|filter| filter.terms()).fold(MessageTerms::default(), MessageTerms::strictest_of_both);
         MessagePolicies { filters, terms }
     }
 
     /// Creates the filters of the plugins; `None` if no plugin wants the messages of this exchange.
-    pub fn ask(
+    pub(crate) fn ask(
         plugins: Plugins<'_>,
         exchange: &mut ServedExchange,
         protocol: MessageProtocol,
@@ -48,24 +48,24 @@ impl MessagePolicies {
     }
 
     /// Called when a message begins.
-    pub fn begin(&mut self, head: MessageHead) -> MessageVerdict {
+    pub(crate) fn begin(&mut self, head: MessageHead) -> MessageVerdict {
         self.decide(|filter| filter.begin(head))
     }
 
     /// Called when `bytes` more of it are about to follow.
-    pub fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
+    pub(crate) fn grow(&mut self, head: MessageHead, bytes: u64) -> Result<(), StreamClose> {
         let grown = guarded(|| Ok(self.filters.iter_mut().try_for_each(|filter| filter.grow(head, bytes))));
         grown.unwrap_or_else(|_| Err(failed()))
     }
 
     /// If a filter wants the message whole, how many bytes of it may be held: the least that any filter allows.
-    pub fn wants_whole(&self, head: MessageHead) -> Option<usize> {
+    pub(crate) fn wants_whole(&self, head: MessageHead) -> Option<usize> {
         let wanted = guarded(|| Ok(self.filters.iter().filter_map(|filter| filter.wants_whole(head)).min()));
         wanted.unwrap_or(Some(0))
     }
 
     /// Called when the message is complete.
-    pub fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
+    pub(crate) fn whole(&mut self, head: MessageHead, content: &[u8]) -> MessageVerdict {
         self.decide(|filter| match filter.wants_whole(head) {
             Some(_) => filter.whole(head, content),
             None => MessageVerdict::Pass,
@@ -84,13 +84,13 @@ impl MessagePolicies {
     }
 
     /// Watches the client's identity, if the stream has to end when it is revoked.
-    pub fn watch_identity(&self, worker: &WorkerContext, exchange: &Exchange) -> Option<IdentityGuard> {
+    pub(crate) fn watch_identity(&self, worker: &WorkerContext, exchange: &Exchange) -> Option<IdentityGuard> {
         let identity = exchange.identity.as_ref().filter(|_| self.terms.ends_with_identity)?;
         Some(worker.identities.watch(identity))
     }
 
     /// How long the stream may last; `None` if that is not limited.
-    pub fn time_left(&self) -> Option<Duration> {
+    pub(crate) fn time_left(&self) -> Option<Duration> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.terms.ends_at.map(|end| end.saturating_sub(now))
     }
@@ -102,17 +102,17 @@ fn failed() -> StreamClose {
 }
 
 /// The reason for closing a stream whose credential has expired.
-pub fn expired() -> StreamClose {
+pub(crate) fn expired() -> StreamClose {
     StreamClose::new(CloseCode::POLICY, "the credential has expired")
 }
 
 /// The reason for closing a stream whose client's consumer or credential has been removed or changed.
-pub fn revoked() -> StreamClose {
+pub(crate) fn revoked() -> StreamClose {
     StreamClose::new(CloseCode::POLICY, "the credential has been revoked")
 }
 
 /// Counts a message that is not passed on.
-pub fn count_lost(counters: &EventCounters, loss: MessageLoss) {
+pub(crate) fn count_lost(counters: &EventCounters, loss: MessageLoss) {
     match loss {
         MessageLoss::Throttled => counters.throttled.increment(),
         MessageLoss::Failed => counters.failed.increment(),
@@ -121,7 +121,7 @@ pub fn count_lost(counters: &EventCounters, loss: MessageLoss) {
 
 /// Called when a request may become a WebSocket: creates the message filters, and makes sure that the upstream can only
 /// accept extensions that the gateway can parse.
-pub fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
+pub(crate) fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<(), Stop> {
     let asked = exchange.request.head.known(Known::Upgrade).unwrap_or_default();
     if !asked.eq_ignore_ascii_case(b"websocket") {
         // Given several protocols, an upstream might choose a WebSocket, whose messages the plugins would not see.
@@ -149,7 +149,7 @@ pub fn prepare(plugins: Plugins<'_>, exchange: &mut ServedExchange) -> Result<()
 /// # Errors
 /// The upstream has accepted an extension that was not offered, or with parameters that it cannot have (RFC 6455 §4.1, RFC 7692 §7.1),
 /// so its frames could not be parsed.
-pub fn check_agreed_extensions(exchange: &mut ServedExchange) -> Result<(), Stop> {
+pub(crate) fn check_agreed_extensions(exchange: &mut ServedExchange) -> Result<(), Stop> {
     let agreed = extensions::agreed(exchange.response.head.values(EXTENSIONS));
     let Some(opening) = &mut exchange.opening else { return Ok(()) };
     opening.compression = match agreed {
@@ -169,7 +169,7 @@ pub fn check_agreed_extensions(exchange: &mut ServedExchange) -> Result<(), Stop
 }
 
 /// Answers with the subprotocol that a plugin has chosen, if the upstream has chosen none.
-pub fn answer_protocol(exchange: &mut ServedExchange) -> Result<(), Stop> {
+pub(crate) fn answer_protocol(exchange: &mut ServedExchange) -> Result<(), Stop> {
     let Some(chosen) = exchange.chosen_websocket_protocol().cloned() else { return Ok(()) };
     let head = &mut exchange.response.head;
     if head.value(PROTOCOL).is_some() { Ok(()) } else { head.add(PROTOCOL, &chosen).map_err(|_| Stop::Internal) }

@@ -1,8 +1,8 @@
 //! Running plugins: their phases, the content they look at, and their cost.
 
-pub mod chain;
-pub mod content;
-pub mod events;
-pub mod guard;
-pub mod messages;
-pub mod price;
+pub(crate) mod chain;
+pub(crate) mod content;
+pub(crate) mod events;
+pub(crate) mod guard;
+pub(crate) mod messages;
+pub(crate) mod price;

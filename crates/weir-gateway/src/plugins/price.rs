@@ -18,7 +18,7 @@ use crate::worker::snapshot::WorkerSnapshot;
 
 /// Indices into [`PluginPrice::phases`].
 #[derive(Clone, Copy)]
-pub enum PricedPhase {
+pub(crate) enum PricedPhase {
     Request,
     Response,
     Log,
@@ -28,7 +28,7 @@ pub enum PricedPhase {
 
 /// Records the cost of the plugins of one worker's exchanges. The default records nothing.
 #[derive(Clone, Copy, Default)]
-pub struct Pricing<'a> {
+pub(crate) struct Pricing<'a> {
     site: Option<(&'a Rc<WorkerContext>, &'a WorkerSnapshot)>,
 }
 
@@ -123,12 +123,12 @@ impl<'a> Pricing<'a> {
     }
 
     /// Counts that a plugin is asked what it wants of a message's content.
-    pub fn count_content_decision(self, link: &Link, exchange: &ServedExchange, phase: PricedPhase) {
+    pub(crate) fn count_content_decision(self, link: &Link, exchange: &ServedExchange, phase: PricedPhase) {
         note(self.price_if_measured(link, exchange), phase);
     }
 
     /// Runs a plugin's work on content, and adds its cost.
-    pub fn on_content<T>(
+    pub(crate) fn on_content<T>(
         self,
         link: &Link,
         exchange: &mut ServedExchange,
@@ -140,7 +140,7 @@ impl<'a> Pricing<'a> {
     }
 
     /// Gives a plugin the whole content of a request; the plugin may wait.
-    pub async fn on_request_body(
+    pub(crate) async fn on_request_body(
         self,
         link: &Link,
         exchange: &mut ServedExchange,
@@ -157,7 +157,7 @@ impl<'a> Pricing<'a> {
     }
 
     /// Wraps the filter so that its cost is recorded, if the exchange is measured.
-    pub fn priced(self, link: &Link, exchange: &ServedExchange, filter: Box<dyn Filter>) -> Box<dyn Filter> {
+    pub(crate) fn priced(self, link: &Link, exchange: &ServedExchange, filter: Box<dyn Filter>) -> Box<dyn Filter> {
         match self.site {
             Some((worker, current)) if exchange.measured => {
                 let (worker, slot) = (Rc::clone(worker), current.slot_of(exchange));
@@ -168,7 +168,7 @@ impl<'a> Pricing<'a> {
     }
 
     /// Begins to hold content for the plugins.
-    pub fn held_time(self, links: &[&Link], exchange: &ServedExchange) -> HeldTime<'a> {
+    pub(crate) fn held_time(self, links: &[&Link], exchange: &ServedExchange) -> HeldTime<'a> {
         let worker = self.worker();
         HeldTime {
             worker,
@@ -179,7 +179,7 @@ impl<'a> Pricing<'a> {
 
     /// Counts `bytes` more of held content for each plugin, in all exchanges: holding content costs far more than counting
     /// it.
-    pub fn hold(self, links: &[&Link], exchange: &ServedExchange, bytes: usize) {
+    pub(crate) fn hold(self, links: &[&Link], exchange: &ServedExchange, bytes: usize) {
         for link in links {
             if let Some(price) = self.price(link, exchange) {
                 price.held_bytes.add(bytes as u64);
@@ -189,7 +189,7 @@ impl<'a> Pricing<'a> {
 }
 
 /// Counts the time that content is held for plugins, until it is dropped.
-pub struct HeldTime<'a> {
+pub(crate) struct HeldTime<'a> {
     worker: Option<&'a Rc<WorkerContext>>,
     prices: Vec<&'a PluginPrice>,
     since_ns: u64,

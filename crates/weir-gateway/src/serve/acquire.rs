@@ -14,7 +14,7 @@ use crate::message::sides::{ClientSide, until_client_disconnects};
 use crate::worker::snapshot::UpstreamView;
 
 /// Waits for a permit of the picked endpoint, or, where any endpoint will do, of the first endpoint that has one free.
-pub struct PermitRequest<'a> {
+pub(super) struct PermitRequest<'a> {
     pub upstream: UpstreamView<'a>,
     pub picked: usize,
     pub tried: TriedEndpoints,
@@ -23,7 +23,7 @@ pub struct PermitRequest<'a> {
 
 impl PermitRequest<'_> {
     /// Waits for a permit; returns it with the number of its endpoint.
-    pub async fn wait<'w>(
+    pub(super) async fn wait<'w>(
         self,
         worker: &'w Rc<WorkerContext>,
         client: &mut impl ClientSide,

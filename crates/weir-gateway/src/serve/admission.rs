@@ -7,7 +7,7 @@ use crate::certificates::Admission;
 use crate::worker::snapshot::WorkerSnapshot;
 
 /// Refuses requests that no route may serve, and sets the exchange's fields that do not depend on the route.
-pub fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), Stop> {
+pub(super) fn admit(current: &WorkerSnapshot, exchange: &mut Exchange) -> Result<(), Stop> {
     if let Some(stop) = exchange.stop() {
         return Err(stop); // refused while its head was read
     }

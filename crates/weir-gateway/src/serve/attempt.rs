@@ -16,7 +16,7 @@ use crate::snapshot::Timeouts;
 use crate::worker::snapshot::{UpstreamView, WorkerSnapshot};
 
 /// A failed attempt.
-pub struct Failure {
+pub(super) struct Failure {
     pub stop: Stop,
     /// Its connection had carried a request before, so the endpoint may have closed it before this request came.
     pub on_reused_connection: bool,
@@ -24,7 +24,7 @@ pub struct Failure {
 
 /// When an attempt begins: once the exchange has a permit.
 #[derive(Clone, Copy)]
-pub struct AttemptStart {
+pub(super) struct AttemptStart {
     pub at_ns: u64,
     /// How long the exchange waited for the permit, in microseconds.
     pub queue_us: u32,
@@ -32,23 +32,23 @@ pub struct AttemptStart {
 
 impl AttemptStart {
     /// That of an exchange that did not have to wait.
-    pub fn at(at_ns: u64) -> AttemptStart {
+    pub(super) fn at(at_ns: u64) -> AttemptStart {
         AttemptStart { at_ns, queue_us: 0 }
     }
 
     /// That of an exchange that asked for the permit at `asked_ns`.
-    pub fn queued_since(asked_ns: u64, now_ns: u64) -> AttemptStart {
+    pub(super) fn queued_since(asked_ns: u64, now_ns: u64) -> AttemptStart {
         AttemptStart { at_ns: now_ns, queue_us: waited_us(asked_ns, now_ns) }
     }
 }
 
 /// A wait in microseconds, rounded up: it ends by the time-out of the queue, long before there are too many for the number.
-pub fn waited_us(since_ns: u64, now_ns: u64) -> u32 {
+pub(super) fn waited_us(since_ns: u64, now_ns: u64) -> u32 {
     u32::try_from(now_ns.saturating_sub(since_ns).div_ceil(1_000)).unwrap_or(u32::MAX)
 }
 
 /// The endpoint and the settings of an attempt.
-pub struct Attempt<'a> {
+pub(super) struct Attempt<'a> {
     pub current: &'a Rc<WorkerSnapshot>,
     pub upstream: UpstreamView<'a>,
     /// The endpoint's number in the upstream.
@@ -62,7 +62,7 @@ pub struct Attempt<'a> {
 impl<'a> Attempt<'a> {
     /// Sends the request and relays its response.
     #[expect(clippy::manual_async_fn, reason = "an `async fn` keeps its arguments twice: as given, and as used")]
-    pub fn run<C: ClientSide>(
+    pub(super) fn run<C: ClientSide>(
         self,
         permit: Permit<'a>,
         freshness: Freshness,
@@ -202,7 +202,11 @@ impl<'a> Attempt<'a> {
 }
 
 /// The record of an attempt when it begins.
-pub fn attempt_record(endpoint: &EndpointPool, attempts: u16, start: AttemptStart) -> weir_plugin::AttemptRecord {
+pub(super) fn attempt_record(
+    endpoint: &EndpointPool,
+    attempts: u16,
+    start: AttemptStart,
+) -> weir_plugin::AttemptRecord {
     let (addr, tls) = (Some(endpoint.addr()), endpoint.is_secured());
     let AttemptStart { at_ns: started_ns, queue_us } = start;
     weir_plugin::AttemptRecord { addr, tls, attempts, started_ns, queue_us, ..Default::default() }

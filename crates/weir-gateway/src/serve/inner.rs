@@ -14,7 +14,7 @@ use crate::message::AfterExchange;
 use crate::worker::Worker;
 
 /// The gateway for the responder of an exchange; `None` if the exchange is itself one of a responder.
-pub fn gateway(worker: &Rc<Worker>, exchange: &Exchange) -> Option<Rc<dyn ClientGateway>> {
+pub(super) fn gateway(worker: &Rc<Worker>, exchange: &Exchange) -> Option<Rc<dyn ClientGateway>> {
     if exchange.carrier().is_some() {
         return None;
     }

@@ -5,7 +5,7 @@ mod admission;
 mod attempt;
 mod inner;
 mod retry;
-pub mod stream;
+pub(crate) mod stream;
 mod subrequest;
 
 use std::future::poll_fn;
@@ -41,7 +41,7 @@ use attempt::{Attempt, AttemptStart};
 use retry::Attempts;
 use subrequest::Pages;
 
-pub async fn serve(
+pub(crate) async fn serve(
     worker: &Rc<Worker>,
     client: &mut impl ClientSide,
     mut exchange: Box<ServedExchange>,

@@ -32,7 +32,7 @@ fn first_freshness(exchange: &ServedExchange) -> Freshness {
 }
 
 /// The state of the attempts of one exchange.
-pub struct Attempts {
+pub(super) struct Attempts {
     pub first_ns: u64,
     idempotent: bool,
     pub freshness: Freshness,
@@ -45,7 +45,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    pub fn new(exchange: &ServedExchange, settings: &snapshot::Upstream, first_ns: u64) -> Attempts {
+    pub(super) fn new(exchange: &ServedExchange, settings: &snapshot::Upstream, first_ns: u64) -> Attempts {
         let idempotent = exchange.request.method.is_idempotent();
         Attempts {
             first_ns,
@@ -59,7 +59,7 @@ impl Attempts {
     }
 
     /// The rule for the responses of an attempt at `endpoint`; `None` if none of them is followed by another attempt.
-    pub fn status_retry<'a>(&self, upstream: UpstreamView<'a>, endpoint: usize) -> Option<StatusRetry<'a>> {
+    pub(super) fn status_retry<'a>(&self, upstream: UpstreamView<'a>, endpoint: usize) -> Option<StatusRetry<'a>> {
         let settings = upstream.settings;
         let is_possible = !settings.retry_statuses.is_empty() && self.idempotent && self.retries > 0;
         is_possible.then(|| StatusRetry {
@@ -71,7 +71,7 @@ impl Attempts {
 
     /// Called when an attempt has connected to its endpoint: those where the same handshake failed are at fault.
     #[inline]
-    pub fn connected(&mut self, upstream: UpstreamView<'_>, now_ns: u64) {
+    pub(super) fn connected(&mut self, upstream: UpstreamView<'_>, now_ns: u64) {
         if !self.doubted.is_empty() {
             for endpoint in std::mem::take(&mut self.doubted) {
                 let health = &upstream.state.health[endpoint];
@@ -123,7 +123,7 @@ impl Attempts {
 
     /// Called when an attempt at `endpoint` has failed: returns the endpoint of the next attempt, or the reason why there is
     /// none.
-    pub fn next(
+    pub(super) fn next(
         &mut self,
         worker: &WorkerContext,
         upstream: UpstreamView<'_>,
@@ -182,7 +182,7 @@ impl Attempts {
 
 /// What has to hold when a response with one of the `retry_on` statuses comes, so that another attempt follows. It is asked
 /// then, and not when the attempt begins: the client gets a response that no attempt follows.
-pub struct StatusRetry<'a> {
+pub(super) struct StatusRetry<'a> {
     upstream: UpstreamView<'a>,
     /// The endpoints that have been tried, and that of this attempt.
     tried: TriedEndpoints,

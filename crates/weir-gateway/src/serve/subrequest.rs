@@ -30,7 +30,7 @@ use crate::worker::snapshot::WorkerSnapshot;
 const ROOM: usize = 16 * 1024;
 
 /// The upstream that a responder can send requests to: the one that would have served the exchange without it.
-pub fn upstream(
+pub(super) fn upstream(
     worker: &Rc<Worker>,
     current: &Rc<WorkerSnapshot>,
     exchange: &ServedExchange,
@@ -80,7 +80,7 @@ impl RouteUpstream for SubrequestTarget {
 }
 
 /// Sends requests for pages: to an upstream with its own time-outs, whatever route the exchange has.
-pub struct Pages<'a> {
+pub(super) struct Pages<'a> {
     pub worker: &'a Rc<Worker>,
     pub current: &'a Rc<WorkerSnapshot>,
 }

@@ -4,14 +4,14 @@ use super::endpoint::Endpoint;
 
 /// An endpoint that takes part in balancing.
 #[derive(Clone, Copy, Debug)]
-pub struct WeightedEndpoint {
+pub(crate) struct WeightedEndpoint {
     pub endpoint: usize,
     /// At least 1.
     pub weight: u32,
 }
 
 /// The endpoints with a weight above 0, grouped by priority, the highest first.
-pub fn by_priority(endpoints: &[Endpoint]) -> Vec<Vec<WeightedEndpoint>> {
+pub(crate) fn by_priority(endpoints: &[Endpoint]) -> Vec<Vec<WeightedEndpoint>> {
     let mut order: Vec<usize> = (0..endpoints.len()).filter(|&index| endpoints[index].weight > 0).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(endpoints[index].priority));
     order
@@ -23,6 +23,6 @@ pub fn by_priority(endpoints: &[Endpoint]) -> Vec<Vec<WeightedEndpoint>> {
 }
 
 /// The greatest common divisor.
-pub fn gcd(a: u32, b: u32) -> u32 {
+pub(crate) fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Accepts connections until the listener or the worker begins to drain, then those that are already in the socket's queue, and
 /// no more. Closing the socket does not affect another process that accepts from the same queue.
-pub async fn accept(
+pub(super) async fn accept(
     worker: Rc<Worker>,
     socket: tokio::net::TcpListener,
     listener: Rc<AcceptingListener>,

@@ -10,7 +10,7 @@ use crate::context::lifecycle::{ListenerId, WorkerPhase};
 use crate::published::Published;
 use crate::snapshot::ListenerSettings;
 
-pub enum WorkerCommand {
+pub(crate) enum WorkerCommand {
     Publish(Arc<Published>),
     Enter(WorkerPhase),
     /// Enter the phase of draining, which lasts `patience` at most.

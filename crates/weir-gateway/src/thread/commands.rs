@@ -16,7 +16,7 @@ use crate::endpoint::state::SharedState;
 use crate::worker::Worker;
 
 /// Carries out commands until the worker has stopped serving and its last task has ended.
-pub async fn run_commands(
+pub(super) async fn run_commands(
     worker: &Rc<Worker>,
     listeners: &WorkerListeners,
     mut inbox: UnboundedReceiver<WorkerCommand>,

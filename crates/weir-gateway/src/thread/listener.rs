@@ -20,7 +20,7 @@ pub struct Listener {
 
 /// A change of a worker's listeners.
 #[derive(Debug)]
-pub struct WorkerListenerChange {
+pub(crate) struct WorkerListenerChange {
     pub open: Vec<Listener>,
     /// New settings, for the connections that are accepted from now on.
     pub set: Vec<(ListenerId, ListenerSettings)>,
@@ -30,7 +30,7 @@ pub struct WorkerListenerChange {
 }
 
 /// What accepting needs of a listener.
-pub struct AcceptingListener {
+pub(crate) struct AcceptingListener {
     pub service: Rc<ServicePhase>,
     pub settings: Cell<ListenerSettings>,
 }

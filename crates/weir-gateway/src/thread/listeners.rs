@@ -30,7 +30,7 @@ struct AcceptedListener {
 }
 
 /// The listeners of a worker.
-pub struct WorkerListeners {
+pub(super) struct WorkerListeners {
     worker: Rc<Worker>,
     /// The most connections that the worker accepts.
     most: usize,
@@ -43,7 +43,7 @@ pub struct WorkerListeners {
 }
 
 impl WorkerListeners {
-    pub fn new(
+    pub(super) fn new(
         worker: Rc<Worker>,
         most: usize,
         rebalancer: Arc<ConnectionRebalancer<WorkerCommand>>,
@@ -62,7 +62,7 @@ impl WorkerListeners {
     ///
     /// # Errors
     /// A socket that cannot be registered with the poller. The others are accepted from.
-    pub fn open(&self, listener: Listener) -> io::Result<()> {
+    pub(super) fn open(&self, listener: Listener) -> io::Result<()> {
         let Listener { id, sockets, settings } = listener;
         // Another worker may have handed over a connection of it already.
         let service = self.service(id);
@@ -93,7 +93,7 @@ impl WorkerListeners {
 
     /// Carries a change out. When it returns, the sockets of closed listeners are closed, and what was in their queues is
     /// served.
-    pub async fn change(&self, change: WorkerListenerChange) {
+    pub(super) async fn change(&self, change: WorkerListenerChange) {
         let WorkerListenerChange { open, set, close, patience } = change;
         self.patience.set(patience);
         for (id, settings) in set {
@@ -118,12 +118,12 @@ impl WorkerListeners {
     }
 
     /// Serves a connection that another worker has accepted.
-    pub fn take(&self, stream: TcpStream, id: ListenerId, settings: ListenerSettings, peer: SocketAddr) {
+    pub(super) fn take(&self, stream: TcpStream, id: ListenerId, settings: ListenerSettings, peer: SocketAddr) {
         start_connection(&self.worker, &self.service(id), stream, settings, peer);
     }
 
     /// Begins to serve HTTP/3 beside TCP, until the listener is closed and has drained.
-    pub fn serve_http3(&self, id: ListenerId, share: QuicShare) {
+    pub(super) fn serve_http3(&self, id: ListenerId, share: QuicShare) {
         tokio::task::spawn_local(h3::serve(Rc::clone(&self.worker), share, self.service(id), self.most));
     }
 

@@ -1,12 +1,12 @@
 //! A worker's thread, from its start to its end: it accepts connections, carries out commands, and advances the timers.
 
 mod accept;
-pub mod command;
+pub(crate) mod command;
 mod commands;
-pub mod listener;
+pub(crate) mod listener;
 mod listeners;
-pub mod progress;
-pub mod rebalance;
+pub(crate) mod progress;
+pub(crate) mod rebalance;
 mod receive;
 mod start_connection;
 mod tick;
@@ -38,7 +38,7 @@ use rebalance::ConnectionRebalancer;
 use tick::tick;
 
 /// The arguments of a worker's thread.
-pub struct WorkerStart {
+pub(crate) struct WorkerStart {
     pub index: usize,
     pub listeners: Vec<Listener>,
     pub clock: Clock,
@@ -57,7 +57,7 @@ pub struct WorkerStart {
 }
 
 impl WorkerStart {
-    pub fn run(self) {
+    pub(crate) fn run(self) {
         let progress = Arc::clone(&self.progress);
         let index = self.index;
         if let Err(error) = self.serve() {

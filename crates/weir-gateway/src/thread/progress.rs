@@ -6,7 +6,7 @@ use std::time::Instant;
 
 /// The progress of all workers.
 #[derive(Debug)]
-pub struct WorkerProgress {
+pub(crate) struct WorkerProgress {
     pub revisions: Vec<AtomicU64>,
     /// How many changes of listeners each worker has carried out.
     pub listener_changes: Vec<AtomicU64>,
@@ -16,13 +16,13 @@ pub struct WorkerProgress {
 }
 
 impl WorkerProgress {
-    pub fn announce(&self) {
+    pub(crate) fn announce(&self) {
         let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.changed.notify_all();
     }
 
     /// Waits until `done` holds, or the deadline; returns whether it holds.
-    pub fn wait(&self, deadline: Instant, done: impl Fn(&WorkerProgress) -> bool) -> bool {
+    pub(crate) fn wait(&self, deadline: Instant, done: impl Fn(&WorkerProgress) -> bool) -> bool {
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if done(self) {

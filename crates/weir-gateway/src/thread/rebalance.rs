@@ -14,7 +14,7 @@ use weir_telemetry::metrics::Metrics;
 const SLACK: u64 = 8;
 
 /// `C` is the command that carries a connection to another worker.
-pub struct ConnectionRebalancer<C> {
+pub(crate) struct ConnectionRebalancer<C> {
     members: Vec<WorkerLoad<C>>,
     metrics: Arc<Metrics>,
 }
@@ -28,7 +28,7 @@ struct WorkerLoad<C> {
 }
 
 impl<C> ConnectionRebalancer<C> {
-    pub fn new(inboxes: Vec<UnboundedSender<C>>, metrics: Arc<Metrics>) -> ConnectionRebalancer<C> {
+    pub(crate) fn new(inboxes: Vec<UnboundedSender<C>>, metrics: Arc<Metrics>) -> ConnectionRebalancer<C> {
         let member = |inbox| WorkerLoad { inbox, coming: AtomicU64::new(0), leaves: AtomicBool::new(false) };
         ConnectionRebalancer { members: inboxes.into_iter().map(member).collect(), metrics }
     }
@@ -38,14 +38,14 @@ impl<C> ConnectionRebalancer<C> {
     }
 
     /// The worker that should serve a connection this one has accepted, if another has clearly fewer.
-    pub fn less_loaded_than(&self, worker: usize) -> Option<usize> {
+    pub(crate) fn less_loaded_than(&self, worker: usize) -> Option<usize> {
         let others = (0..self.members.len()).filter(|&other| other != worker);
         let (least, other) = others.map(|other| (self.load(other), other)).min()?;
         (self.load(worker) > least + least / SLACK).then_some(other)
     }
 
     /// Hands a connection over; returns it if the other worker is leaving or has ended.
-    pub fn hand_over(&self, to: usize, connection: C) -> Result<(), C> {
+    pub(crate) fn hand_over(&self, to: usize, connection: C) -> Result<(), C> {
         let member = &self.members[to];
         // `coming` is counted before `leaves` is read; a worker that leaves stores `leaves` before it reads `coming`, so at
         // least one of the two sees the other.
@@ -62,17 +62,17 @@ impl<C> ConnectionRebalancer<C> {
     }
 
     /// From now on no connection is handed over to this worker.
-    pub fn leave(&self, worker: usize) {
+    pub(crate) fn leave(&self, worker: usize) {
         self.members[worker].leaves.store(true, SeqCst);
     }
 
     /// Whether a connection that was handed over has not arrived yet.
-    pub fn expects(&self, worker: usize) -> bool {
+    pub(crate) fn expects(&self, worker: usize) -> bool {
         self.members[worker].coming.load(SeqCst) > 0
     }
 
     /// A connection that was handed over has arrived.
-    pub fn arrived(&self, at: usize) {
+    pub(crate) fn arrived(&self, at: usize) {
         self.members[at].coming.fetch_sub(1, Relaxed);
     }
 }

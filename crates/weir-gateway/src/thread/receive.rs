@@ -15,7 +15,7 @@ const RECEIVE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Receives until the listener or the worker begins to drain. From then on another process may receive from the same socket, as
 /// in an upgrade; sessions here only wait for answers. `most`: of connections and sessions of the worker.
-pub async fn receive(worker: Rc<Worker>, socket: DatagramSocket, listener: Rc<AcceptingListener>, most: usize) {
+pub(super) async fn receive(worker: Rc<Worker>, socket: DatagramSocket, listener: Rc<AcceptingListener>, most: usize) {
     let service = &listener.service;
     let _receiving = worker.task(service);
     let mut sessions = Sessions::new(Rc::clone(&worker), Rc::clone(service), Rc::new(socket), most);

@@ -10,7 +10,7 @@ use crate::context::lifecycle::ServicePhase;
 use crate::snapshot::ListenerSettings;
 use crate::worker::Worker;
 
-pub fn start_connection(
+pub(super) fn start_connection(
     worker: &Rc<Worker>,
     service: &Rc<ServicePhase>,
     stream: TcpStream,

@@ -8,7 +8,7 @@ use weir_net::timer::TICK_NS;
 use crate::worker::Worker;
 
 /// Advances the timers, and does the regular work, once per tick.
-pub async fn tick(worker: Rc<Worker>) {
+pub(super) async fn tick(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(Duration::from_nanos(TICK_NS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -13,7 +13,7 @@ const TABLES: usize = 16;
 /// The least time between two log messages about clients with too many connections.
 const TELL_NS: u64 = 60_000_000_000;
 
-pub struct ClientConnections {
+pub(crate) struct ClientConnections {
     room: usize,
     random: RandomState,
     tables: [Mutex<HashMap<IpAddr, usize>>; TABLES],
@@ -23,17 +23,17 @@ pub struct ClientConnections {
 
 impl ClientConnections {
     /// `room`: the most connections that all workers can have together.
-    pub fn new(room: usize) -> ClientConnections {
+    pub(crate) fn new(room: usize) -> ClientConnections {
         let tables = std::array::from_fn(|_| Mutex::default());
         ClientConnections { room, random: RandomState::new(), tables, told_ns: AtomicU64::new(0) }
     }
 
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.room
     }
 
     /// Counts one more connection of a client, unless it has `most` already.
-    pub fn claim(self: &Arc<Self>, client: IpAddr, most: usize) -> Option<ClientConnectionPermit> {
+    pub(crate) fn claim(self: &Arc<Self>, client: IpAddr, most: usize) -> Option<ClientConnectionPermit> {
         let client = client_network(client);
         let mut table = self.table(client);
         let count = table.entry(client).or_default();
@@ -45,7 +45,7 @@ impl ClientConnections {
     }
 
     /// Whether it should be logged now that a client has too many connections.
-    pub fn should_log(&self, now_ns: u64) -> bool {
+    pub(crate) fn should_log(&self, now_ns: u64) -> bool {
         let told_ns = self.told_ns.load(Relaxed);
         let is_due = told_ns == 0 || now_ns >= told_ns.saturating_add(TELL_NS);
         is_due && self.told_ns.compare_exchange(told_ns, now_ns.max(1), Relaxed, Relaxed).is_ok()
@@ -58,7 +58,7 @@ impl ClientConnections {
 }
 
 /// One counted connection of a client, until it is dropped.
-pub struct ClientConnectionPermit {
+pub(crate) struct ClientConnectionPermit {
     client: IpAddr,
     among: Arc<ClientConnections>,
 }

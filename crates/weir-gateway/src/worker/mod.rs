@@ -1,7 +1,7 @@
 //! What all connections of one worker share: the current snapshot, pools, metrics. Workers share nothing on the path of a request.
 
-pub mod client_connections;
-pub mod snapshot;
+pub(crate) mod client_connections;
+pub(crate) mod snapshot;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use client_connections::{ClientConnectionPermit, ClientConnections};
 use snapshot::WorkerSnapshot;
 
 /// The state that all connections of one thread share. Only this thread uses it.
-pub struct Worker {
+pub(crate) struct Worker {
     context: Rc<WorkerContext>,
     pub pools: Rc<Pools>,
     current: RefCell<Rc<WorkerSnapshot>>,
@@ -28,7 +28,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(
+    pub(crate) fn new(
         index: usize,
         context: Rc<WorkerContext>,
         pools: Rc<Pools>,
@@ -42,16 +42,16 @@ impl Worker {
         Worker { context, pools, current, next_connection: Cell::new(0), index, clients }
     }
 
-    pub fn context(&self) -> &Rc<WorkerContext> {
+    pub(crate) fn context(&self) -> &Rc<WorkerContext> {
         &self.context
     }
 
     /// The snapshot that new exchanges use.
-    pub fn current(&self) -> Rc<WorkerSnapshot> {
+    pub(crate) fn current(&self) -> Rc<WorkerSnapshot> {
         Rc::clone(&self.current.borrow())
     }
 
-    pub fn replace(&self, current: WorkerSnapshot) {
+    pub(crate) fn replace(&self, current: WorkerSnapshot) {
         self.meter.measure_one_in(current.snapshot.price_every);
         if self.identities.replace(&current.snapshot.identities) {
             self.wheel.wake_all();
@@ -61,7 +61,7 @@ impl Worker {
     }
 
     /// A number for a client connection, unique in this process.
-    pub fn number_connection(&self) -> u64 {
+    pub(crate) fn number_connection(&self) -> u64 {
         let number = self.next_connection.get() + 1;
         self.next_connection.set(number);
         number << 8 | self.index as u64
@@ -69,12 +69,12 @@ impl Worker {
 
     /// Counts a task that has to end before the worker can, until the guard is dropped. `service` is the phase of the
     /// listener that the task belongs to.
-    pub fn task(self: &Rc<Worker>, service: &Rc<ServicePhase>) -> TaskGuard {
+    pub(crate) fn task(self: &Rc<Worker>, service: &Rc<ServicePhase>) -> TaskGuard {
         self.metrics.connections_held.set(self.lifecycle.add_task() as u64);
         TaskGuard { worker: Rc::clone(self), service: Rc::clone(service), place: OnceCell::new() }
     }
 
-    pub fn index(&self) -> usize {
+    pub(crate) fn index(&self) -> usize {
         self.index
     }
 }
@@ -88,7 +88,7 @@ impl Deref for Worker {
 }
 
 /// Keeps a worker running: it ends only after all its guards have been dropped.
-pub struct TaskGuard {
+pub(crate) struct TaskGuard {
     worker: Rc<Worker>,
     service: Rc<ServicePhase>,
     place: OnceCell<ClientConnectionPermit>,
@@ -96,12 +96,12 @@ pub struct TaskGuard {
 
 impl TaskGuard {
     /// The phase of the listener that the task belongs to.
-    pub fn service(&self) -> &Rc<ServicePhase> {
+    pub(crate) fn service(&self) -> &Rc<ServicePhase> {
         &self.service
     }
 
     /// Counts the connection among those of a client, once; `false` if the client has as many as it may.
-    pub fn claim(&self, client: IpAddr) -> bool {
+    pub(crate) fn claim(&self, client: IpAddr) -> bool {
         let current = self.worker.current();
         let clients = &self.worker.clients;
         let Some(most) = current.snapshot.clients.connection_limit(client, clients.room()) else { return true };

@@ -21,7 +21,7 @@ use crate::pieces::Pieces;
 use crate::published::Published;
 use crate::snapshot::{self, AllDownPolicy, Snapshot, WhenEndpointGone};
 
-pub struct WorkerSnapshot {
+pub(crate) struct WorkerSnapshot {
     pub snapshot: Arc<Snapshot>,
     published: Arc<Published>,
     /// Has the same indices as [`Snapshot::upstreams`].
@@ -30,7 +30,7 @@ pub struct WorkerSnapshot {
 }
 
 /// A worker's state of an upstream.
-pub struct WorkerUpstream {
+pub(crate) struct WorkerUpstream {
     pub endpoints: Vec<Rc<EndpointPool>>,
     /// Has the same indices as the endpoints.
     pub health: Arc<[Arc<Health>]>,
@@ -87,11 +87,11 @@ impl<'w> SlicedWork<'w> {
 
 /// Upstreams of snapshots that are no longer in use. They are freed piece by piece.
 #[derive(Default)]
-pub struct RetiredParts(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
+pub(crate) struct RetiredParts(RefCell<Vec<Pieces<Rc<WorkerUpstream>>>>);
 
 impl RetiredParts {
     /// Frees some of them. Called with every tick.
-    pub fn free_some(&self, pools: &Pools) {
+    pub(crate) fn free_some(&self, pools: &Pools) {
         let began = Instant::now();
         while began.elapsed() < SLICE {
             let mut retired = self.0.borrow_mut();
@@ -116,7 +116,12 @@ impl Drop for WorkerSnapshot {
 
 impl WorkerSnapshot {
     /// The first snapshot of a worker.
-    pub fn new(published: Arc<Published>, worker: usize, pools: &Rc<Pools>, shared: &SharedState) -> WorkerSnapshot {
+    pub(crate) fn new(
+        published: Arc<Published>,
+        worker: usize,
+        pools: &Rc<Pools>,
+        shared: &SharedState,
+    ) -> WorkerSnapshot {
         let of = |(number, settings): (usize, &Arc<snapshot::Upstream>)| {
             let kept = LastingParts::new(&published, number, worker, shared);
             (number, Rc::new(WorkerUpstream::new(settings, kept, pools)))
@@ -129,7 +134,12 @@ impl WorkerSnapshot {
 
     /// The next snapshot of the same worker. Upstreams that did not change keep what the worker has learnt about them; the
     /// others are built in slices, between which other tasks run.
-    pub async fn successor(&self, published: Arc<Published>, worker: &Worker, shared: &SharedState) -> WorkerSnapshot {
+    pub(crate) async fn successor(
+        &self,
+        published: Arc<Published>,
+        worker: &Worker,
+        shared: &SharedState,
+    ) -> WorkerSnapshot {
         let snapshot = Arc::clone(&published.snapshot);
         let mut upstreams = self.upstreams.clone();
         let mut work = SlicedWork::begin(worker);
@@ -152,7 +162,7 @@ impl WorkerSnapshot {
         WorkerSnapshot { snapshot, published, upstreams, retired: Rc::clone(&self.retired) }
     }
 
-    pub fn upstream(&self, number: usize) -> UpstreamView<'_> {
+    pub(crate) fn upstream(&self, number: usize) -> UpstreamView<'_> {
         UpstreamView { settings: &self.snapshot.upstreams[number], state: &self.upstreams[number] }
     }
 
@@ -163,17 +173,17 @@ impl WorkerSnapshot {
     }
 
     /// The upstreams of earlier snapshots that are not freed yet.
-    pub fn retired(&self) -> &RetiredParts {
+    pub(crate) fn retired(&self) -> &RetiredParts {
         &self.retired
     }
 
     /// The worker's metrics for the route of an exchange.
-    pub fn metrics_of<'a>(&self, worker: &'a WorkerContext, exchange: &Exchange) -> &'a RouteMetrics {
+    pub(crate) fn metrics_of<'a>(&self, worker: &'a WorkerContext, exchange: &Exchange) -> &'a RouteMetrics {
         worker.metrics.route(self.slot_of(exchange))
     }
 
     /// The slot of these metrics.
-    pub fn slot_of(&self, exchange: &Exchange) -> RouteSlot {
+    pub(crate) fn slot_of(&self, exchange: &Exchange) -> RouteSlot {
         exchange.route.as_ref().map(|route| self.published.slots[route.number()]).unwrap_or_default()
     }
 }
@@ -285,7 +295,7 @@ impl WorkerUpstream {
 
 /// An upstream as an exchange sees it: its settings in the snapshot, and the worker's state of it.
 #[derive(Clone, Copy)]
-pub struct UpstreamView<'a> {
+pub(crate) struct UpstreamView<'a> {
     pub settings: &'a snapshot::Upstream,
     pub state: &'a WorkerUpstream,
 }
@@ -293,7 +303,7 @@ pub struct UpstreamView<'a> {
 impl<'a> UpstreamView<'a> {
     /// The queue in which an exchange waits for the first endpoint with a free permit; `None` if it must wait for the
     /// picked one.
-    pub fn shared_queue_for(
+    pub(crate) fn shared_queue_for(
         self,
         exchange: &Exchange,
         picked: usize,
@@ -309,7 +319,7 @@ impl<'a> UpstreamView<'a> {
 
     /// The endpoint that persistence assigns to the client, if there is one. Otherwise an endpoint in rotation that has not
     /// been tried; if none is, any that has not been tried, unless the upstream refuses requests then.
-    pub fn pick(self, exchange: &Exchange, tried: TriedEndpoints, now_ns: u64) -> Option<usize> {
+    pub(crate) fn pick(self, exchange: &Exchange, tried: TriedEndpoints, now_ns: u64) -> Option<usize> {
         if let Some((home, when_gone)) = self.persistent_endpoint(exchange, now_ns) {
             if !tried.contains(home) && self.state.health[home].is_up(now_ns) {
                 return Some(home);
@@ -335,7 +345,7 @@ impl<'a> UpstreamView<'a> {
     }
 
     /// Whether `pick` finds an endpoint, without the state that it changes.
-    pub fn has_endpoint(self, exchange: &Exchange, tried: TriedEndpoints, now_ns: u64) -> bool {
+    pub(crate) fn has_endpoint(self, exchange: &Exchange, tried: TriedEndpoints, now_ns: u64) -> bool {
         let UpstreamView { settings, state } = self;
         let is_up = |index: usize| state.health[index].is_up(now_ns);
         if let Some((home, WhenEndpointGone::Refuse)) = self.persistent_endpoint(exchange, now_ns) {

@@ -17,14 +17,14 @@ use crate::topic::origin_of;
 
 /// A request to send now. Its end is reported with [`Engine::verified`] or [`Engine::denied`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallbackRequest {
+pub(crate) enum CallbackRequest {
     Verify(Verification),
     Deny(Denial),
 }
 
 /// A verification of intent (§5.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verification {
+pub(crate) struct Verification {
     pub number: u64,
     pub mode: SubscriptionMode,
     pub topic: Box<str>,
@@ -34,7 +34,7 @@ pub struct Verification {
 
 /// A denial, which tells a subscriber that its subscription was ended, or its request refused (§5.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denial {
+pub(crate) struct Denial {
     pub number: u32,
     pub topic: Box<str>,
     pub callback: Box<str>,
@@ -93,7 +93,7 @@ impl OpenDenials {
 
 impl Engine {
     /// Called when the request is on disk: queues its verification.
-    pub fn verify(&mut self, number: u64) {
+    pub(crate) fn verify(&mut self, number: u64) {
         if let Some((host, client)) = self.requests.host_to_ask(number) {
             self.hosts.queue_request(host, Requester::Client(client), HostRequest::Verification(number));
         }
@@ -101,7 +101,7 @@ impl Engine {
 
     /// The milliseconds until a request that was just queued is sent to its callback, at most, if its host answers and no other client
     /// has requests queued there meanwhile.
-    pub fn verification_wait_ms(&self, number: u64, now_ms: u64) -> u64 {
+    pub(crate) fn verification_wait_ms(&self, number: u64, now_ms: u64) -> u64 {
         let per_second = self.settings.subscribe.verifications_per_second;
         self.requests.host_of(number).map_or(0, |host| self.hosts.request_wait_ms(host, per_second, now_ms))
     }
@@ -121,7 +121,7 @@ impl Engine {
     }
 
     /// The next verification or denial to send now. As many may be under way as deliveries, in total and at one host.
-    pub fn next_callback_request(&mut self, now_ms: u64) -> Option<CallbackRequest> {
+    pub(crate) fn next_callback_request(&mut self, now_ms: u64) -> Option<CallbackRequest> {
         let per_second = self.settings.subscribe.verifications_per_second;
         let limits = RequestLimits { per_second, most: self.settings.delivery.in_flight_per_host };
         while self.asking < self.settings.delivery.in_flight {
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Reports that a denial was sent, or could not be sent.
-    pub fn denied(&mut self, number: u32) {
+    pub(crate) fn denied(&mut self, number: u32) {
         let host = self.denials.remove(number);
         self.hosts.request_ended(host);
         self.hosts.release(host);

@@ -15,7 +15,7 @@ use crate::record::{AbandonedDelivery, Mark, MarkOutcome, StateRecord};
 
 /// A notification to send now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub(crate) struct Delivery {
     pub subscription: u64,
     pub seq: u64,
     pub callback: Box<str>,
@@ -53,7 +53,7 @@ impl Engine {
     }
 
     /// Whether [`Engine::next_delivery`] may have another delivery now.
-    pub fn may_deliver(&mut self, now_ms: u64) -> bool {
+    pub(crate) fn may_deliver(&mut self, now_ms: u64) -> bool {
         let delivery = self.settings.delivery;
         self.in_flight < delivery.in_flight
             && self.hosts.has_ready()
@@ -62,7 +62,7 @@ impl Engine {
 
     /// The next delivery to start now. If it is `None` while [`Engine::may_deliver`], many subscriptions had to be left out, and the
     /// caller asks again later.
-    pub fn next_delivery(&mut self, now_ms: u64) -> Option<Delivery> {
+    pub(crate) fn next_delivery(&mut self, now_ms: u64) -> Option<Delivery> {
         let delivery = self.settings.delivery;
         for _ in 0..LOOKS_PER_DELIVERY {
             if !self.may_deliver(now_ms) {
@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// Reports the result of a delivery. The subscription goes on with [`Engine::recorded`], once the outcome is written.
-    pub fn delivered(&mut self, subscription: u64, seq: u64, outcome: DeliveryOutcome, now_ms: u64) {
+    pub(crate) fn delivered(&mut self, subscription: u64, seq: u64, outcome: DeliveryOutcome, now_ms: u64) {
         let Some(slot) = self.subscriptions.slot_of(subscription) else {
             if let Some((host, standing)) = self.ended_in_flight.remove(&subscription) {
                 self.in_flight -= 1;
@@ -175,7 +175,7 @@ impl Engine {
 
     /// Puts a delivery off that could not begin, because its event cannot be read from the disk now. As after
     /// an attempt, its limits are not counted again.
-    pub fn put_off(&mut self, subscription: u64, until_ms: u64) {
+    pub(crate) fn put_off(&mut self, subscription: u64, until_ms: u64) {
         let Some(slot) = self.subscriptions.slot_of(subscription) else { return };
         let at = self.subscriptions.get_mut(slot);
         if !at.is_sending() {
@@ -226,7 +226,7 @@ impl Engine {
     }
 
     /// Called when outcomes are written: their subscriptions go on.
-    pub fn recorded(&mut self, subscriptions: impl IntoIterator<Item = u64>, now_ms: u64) {
+    pub(crate) fn recorded(&mut self, subscriptions: impl IntoIterator<Item = u64>, now_ms: u64) {
         for id in subscriptions {
             let Some(slot) = self.subscriptions.slot_of(id) else { continue };
             if self.subscriptions.get(slot).delivery == DeliveryState::PersistingOutcome {
@@ -236,7 +236,7 @@ impl Engine {
     }
 
     /// Called when all outcomes and all requests are written, by a snapshot.
-    pub fn recorded_all(&mut self, now_ms: u64) {
+    pub(crate) fn recorded_all(&mut self, now_ms: u64) {
         let is_recording =
             |(_, subscription): &(Slot, &Subscription)| subscription.delivery == DeliveryState::PersistingOutcome;
         let all: Vec<u64> = self.subscriptions.iter().filter(is_recording).map(|(_, one)| one.id).collect();

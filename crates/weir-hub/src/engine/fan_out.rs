@@ -42,7 +42,7 @@ impl Engine {
 
     /// Visits at most `most` subscriptions of topics with new events, and queues those that have nothing else to do. Returns whether
     /// more are left.
-    pub fn fan_out(&mut self, most: usize, now_ms: u64) -> bool {
+    pub(crate) fn fan_out(&mut self, most: usize, now_ms: u64) -> bool {
         let mut left = most;
         while left > 0
             && let Some(topic) = self.fan_outs.pop_front()

@@ -70,7 +70,7 @@ impl SubscriptionState {
 
 impl Engine {
     /// Subscriptions with ids above `after`, at most `limit`, of one topic or of all.
-    pub fn subscriptions(&self, topic: Option<&str>, after: u64, limit: usize) -> Vec<SubscriptionEntry> {
+    pub(crate) fn subscriptions(&self, topic: Option<&str>, after: u64, limit: usize) -> Vec<SubscriptionEntry> {
         let wanted = topic.map(|topic| self.topics.find(topic));
         let after = self.subscriptions.after(after);
         let of_topic = after.filter(|one| wanted.is_none_or(|topic| topic == Some(one.topic)));
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// One subscription, with its latest attempts, newest first.
-    pub fn subscription(&self, id: u64) -> Option<(SubscriptionEntry, Vec<DeliveryAttempt>)> {
+    pub(crate) fn subscription(&self, id: u64) -> Option<(SubscriptionEntry, Vec<DeliveryAttempt>)> {
         let subscription = self.subscriptions.get(self.subscriptions.slot_of(id)?);
         Some((self.entry(subscription), subscription.latest.list()))
     }
@@ -107,7 +107,7 @@ impl Engine {
     }
 
     /// Dead letters after this pair of event and subscription, at most `limit`, oldest events first.
-    pub fn dead_letters(&self, filter: &DeadLetterFilter, after: (u64, u64), limit: usize) -> Vec<DeadLetter> {
+    pub(crate) fn dead_letters(&self, filter: &DeadLetterFilter, after: (u64, u64), limit: usize) -> Vec<DeadLetter> {
         let letter = |(event, subscription, given_up): (u64, u64, AbandonedDelivery)| {
             let subscription = self.subscriptions.get(self.subscriptions.slot_of(subscription)?);
             let topic = &self.topics.get(subscription.topic).name;

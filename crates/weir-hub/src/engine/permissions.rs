@@ -11,7 +11,7 @@ use crate::settings::HubSettings;
 impl Engine {
     /// Applies new settings. Subscriptions to topics that no longer exist, and those whose owners may no longer receive their topic,
     /// are ended with a denial (W3C WebSub §5.2).
-    pub fn reconfigure(&mut self, settings: Arc<HubSettings>, now_ms: u64) {
+    pub(crate) fn reconfigure(&mut self, settings: Arc<HubSettings>, now_ms: u64) {
         self.settings = settings;
         self.end_unpermitted();
         self.hosts.wake_all();

@@ -9,7 +9,7 @@ const TOPICS_PER_RECORD: usize = 64;
 impl Engine {
     /// The whole state as records that replace all before them. They are made one by one: together they would need several times
     /// the memory of the state.
-    pub fn snapshot(&self) -> impl Iterator<Item = StateRecord> {
+    pub(crate) fn snapshot(&self) -> impl Iterator<Item = StateRecord> {
         let begin = [StateRecord::SnapshotBegin].into_iter().chain(self.position());
         let begin = begin.chain([StateRecord::EndedTally(self.ended)]);
         let subscriptions = self.subscriptions.iter().map(|(_, subscription)| {
@@ -47,7 +47,7 @@ impl Engine {
     ///
     /// # Errors
     /// The record contradicts those before it.
-    pub fn restore(&mut self, record: StateRecord) -> Result<(), UnknownRecord> {
+    pub(crate) fn restore(&mut self, record: StateRecord) -> Result<(), UnknownRecord> {
         match record {
             StateRecord::SnapshotBegin | StateRecord::SnapshotEnd => {}
             StateRecord::Position { processed, dropped, next_id, topics } => {
@@ -109,7 +109,7 @@ impl Engine {
     }
 
     /// Restores an event that the journal still has. Those after the written position are counted now.
-    pub fn restore_event(&mut self, seq: u64, topic: &str, bytes: u32, time_ms: u64) {
+    pub(crate) fn restore_event(&mut self, seq: u64, topic: &str, bytes: u32, time_ms: u64) {
         if seq <= self.dropped {
             // The event was dropped; it is still there because its segment also has later events.
         } else if seq > self.processed {
@@ -121,7 +121,7 @@ impl Engine {
     }
 
     /// Called after the last record: books what is missing as expired, and queues all pending work.
-    pub fn restored(&mut self, now_ms: u64) {
+    pub(crate) fn restored(&mut self, now_ms: u64) {
         self.expire_dropped();
         let slots: Vec<_> = self.subscriptions.iter().map(|(slot, _)| slot).collect();
         // Damaged events were committed too: the topic must have had at least the events that the subscription has outcomes for,

@@ -8,7 +8,7 @@ use crate::record::StateRecord;
 impl Engine {
     /// Queues dead letters for one more delivery, with one attempt each. Returns the number of the replay's record and the number
     /// of dead letters; `None` if there are none.
-    pub fn replay(&mut self, filter: &DeadLetterFilter, now_ms: u64) -> Option<(u64, usize)> {
+    pub(crate) fn replay(&mut self, filter: &DeadLetterFilter, now_ms: u64) -> Option<(u64, usize)> {
         let letters = self.dead_letters(filter, (0, 0), usize::MAX);
         let letters: Vec<(u64, u64)> = letters.iter().map(|letter| (letter.subscription, letter.event)).collect();
         if letters.is_empty() {

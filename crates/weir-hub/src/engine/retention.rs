@@ -8,7 +8,7 @@ use crate::record::{Mark, MarkOutcome};
 impl Engine {
     /// Keeps at most `max_bytes` of events, and none from before `not_before_ms`. Returns the last event that may be removed from
     /// the journal, once the records are written.
-    pub fn retain(&mut self, max_bytes: u64, not_before_ms: u64) -> Option<u64> {
+    pub(crate) fn retain(&mut self, max_bytes: u64, not_before_ms: u64) -> Option<u64> {
         let last = self.topics.beyond(max_bytes).max(self.topics.before(not_before_ms));
         self.dropped = self.topics.drop_up_to(last)?;
         let missed =

@@ -23,7 +23,7 @@ impl Engine {
     /// # Errors
     /// Too many requests are open, in total or of the client, the consumer has too many subscriptions, or the subscription belongs to
     /// another consumer.
-    pub fn request(&mut self, request: SubscriptionRequest) -> Result<u64, Refusal> {
+    pub(crate) fn request(&mut self, request: SubscriptionRequest) -> Result<u64, Refusal> {
         if self.requests.len() + self.denials.len() >= MAX_OPEN_REQUESTS {
             self.refused.count(RequestRefusal::Unverified);
             return Err(Refusal::new(503, "too many subscription requests wait for their verification"));
@@ -79,7 +79,7 @@ impl Engine {
 
     /// Takes in a request from a shared log of events; a request that is read again is ignored. Its caller has been answered
     /// already, so a refusal is sent as a denial (§5.2).
-    pub fn take_request(&mut self, seq: u64, request: SubscriptionRequest) {
+    pub(crate) fn take_request(&mut self, seq: u64, request: SubscriptionRequest) {
         if seq <= self.requests_taken {
             return;
         }
@@ -112,7 +112,7 @@ impl Engine {
 
     /// Reports the result of a verification; the lease counts from `asked_ms`, when it was sent (§5.3). A request that is not
     /// verified has no effect.
-    pub fn verified(&mut self, number: u64, is_verified: bool, asked_ms: u64, now_ms: u64) {
+    pub(crate) fn verified(&mut self, number: u64, is_verified: bool, asked_ms: u64, now_ms: u64) {
         let Some(request) = self.close_request(number) else { return };
         if !is_verified {
             self.records.push(StateRecord::Unverified { number });

@@ -11,27 +11,27 @@ const BATCH_BYTES: usize = 512 << 10;
 /// Payload bytes that may wait in the queue.
 const MAX_PENDING_BYTES: usize = 64 << 20;
 
-pub struct Append {
+pub(super) struct Append {
     pub payload: Vec<u8>,
     pub on_commit: OnCommit,
 }
 
 /// The sending side of the queue.
 #[derive(Clone)]
-pub struct Appender {
+pub(super) struct Appender {
     sender: UnboundedSender<Append>,
     pending: Arc<AtomicUsize>,
 }
 
 /// The receiving side of the queue.
-pub struct AppendQueue {
+pub(super) struct AppendQueue {
     receiver: UnboundedReceiver<Append>,
     pending: Arc<AtomicUsize>,
     /// A record that did not fit into the previous batch.
     held: Option<Append>,
 }
 
-pub fn appends() -> (Appender, AppendQueue) {
+pub(super) fn appends() -> (Appender, AppendQueue) {
     let (sender, receiver) = unbounded_channel();
     let pending = Arc::new(AtomicUsize::new(0));
     (Appender { sender, pending: Arc::clone(&pending) }, AppendQueue { receiver, pending, held: None })
@@ -40,7 +40,7 @@ pub fn appends() -> (Appender, AppendQueue) {
 impl Appender {
     /// # Errors
     /// Too many bytes wait, or the queue is closed.
-    pub fn append(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
+    pub(super) fn append(&self, payload: Vec<u8>, on_commit: OnCommit) -> Result<(), AppendError> {
         let bytes = payload.len();
         if self.pending.load(Relaxed) + bytes > MAX_PENDING_BYTES {
             return Err(AppendError::Busy);
@@ -52,7 +52,7 @@ impl Appender {
 
 impl AppendQueue {
     /// Waits for the next records to append. An empty result means that all senders of the queue have been dropped.
-    pub async fn next(&mut self) -> Vec<Append> {
+    pub(super) async fn next(&mut self) -> Vec<Append> {
         let first = match self.held.take() {
             Some(held) => Some(held),
             None => self.receiver.recv().await,

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::driver::Message;
 
-pub struct HubDrivers {
+pub(crate) struct HubDrivers {
     listening: UnboundedSender<Message>,
     /// The number of shares, of all nodes together.
     pub count: u32,
@@ -15,7 +15,7 @@ pub struct HubDrivers {
 }
 
 impl HubDrivers {
-    pub fn new(listening: UnboundedSender<Message>, count: u32) -> HubDrivers {
+    pub(crate) fn new(listening: UnboundedSender<Message>, count: u32) -> HubDrivers {
         HubDrivers { listening, count, shares: Mutex::default() }
     }
 
@@ -23,25 +23,25 @@ impl HubDrivers {
         self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn begin(&self, share: u32, inbox: UnboundedSender<Message>) {
+    pub(crate) fn begin(&self, share: u32, inbox: UnboundedSender<Message>) {
         self.lock().insert(share, inbox);
     }
 
-    pub fn end(&self, share: u32) {
+    pub(crate) fn end(&self, share: u32) {
         self.lock().remove(&share);
     }
 
     /// The inboxes of the drivers of this node's shares.
-    pub fn shares(&self) -> Vec<UnboundedSender<Message>> {
+    pub(crate) fn shares(&self) -> Vec<UnboundedSender<Message>> {
         self.lock().values().cloned().collect()
     }
 
-    pub fn has_none(&self) -> bool {
+    pub(crate) fn has_none(&self) -> bool {
         self.lock().is_empty()
     }
 
     /// Notifies all drivers that events were copied.
-    pub fn committed(&self) {
+    pub(crate) fn committed(&self) {
         let _ = self.listening.send(Message::Committed);
         self.lock().values().for_each(|share| drop(share.send(Message::Committed)));
     }

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The directory cannot be used.
-pub fn open_copy(directory: &Path, settings: &HubSettings, first: i64) -> io::Result<Journal> {
+pub(super) fn open_copy(directory: &Path, settings: &HubSettings, first: i64) -> io::Result<Journal> {
     let directory = directory.join("copy");
     match std::fs::remove_dir_all(&directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -39,7 +39,7 @@ pub fn open_copy(directory: &Path, settings: &HubSettings, first: i64) -> io::Re
 }
 
 /// Appends the events of the queue, until all its senders have been dropped.
-pub async fn write_events(topic: Rc<HubTopic>, mut queue: AppendQueue) {
+pub(super) async fn write_events(topic: Rc<HubTopic>, mut queue: AppendQueue) {
     let mut client = topic.partition(EVENTS);
     let mut number = 0;
     loop {
@@ -83,7 +83,7 @@ fn settle(batch: impl IntoIterator<Item = Append>, written: Result<i64, KafkaErr
 
 /// Copies events from offset `first` on; returns an error message once the copy cannot be written. `copied` is set to the offset
 /// up to which events are copied.
-pub async fn copy_events(
+pub(super) async fn copy_events(
     topic: Rc<HubTopic>,
     events: Arc<EventLog>,
     first: i64,

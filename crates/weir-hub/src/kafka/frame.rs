@@ -7,7 +7,7 @@ use weir_kafka::{KafkaMessage, message_batch};
 
 /// A message of the hub's topic.
 #[derive(Debug, PartialEq, Eq)]
-pub struct HubFrame<'a> {
+pub(super) struct HubFrame<'a> {
     /// The process that wrote the frame.
     pub node: u64,
     /// How often the partition has changed its owner; 0 in a partition that all nodes write.
@@ -20,7 +20,7 @@ pub struct HubFrame<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum FrameKind {
+pub(super) enum FrameKind {
     Record = 0,
     /// A node takes over a partition.
     Claim = 1,
@@ -35,7 +35,7 @@ pub enum FrameKind {
 const VERSION: u8 = 1;
 
 impl HubFrame<'_> {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(26 + self.payload.len());
         out.extend_from_slice(&[VERSION, self.kind as u8]);
         for number in [self.node, self.epoch, self.number] {
@@ -46,7 +46,7 @@ impl HubFrame<'_> {
     }
 
     /// `None` if the frame is of another version.
-    pub fn decode(bytes: &[u8]) -> Option<HubFrame<'_>> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<HubFrame<'_>> {
         let (&[VERSION, kind], rest) = bytes.split_first_chunk()? else { return None };
         let kinds = [FrameKind::Record, FrameKind::Claim, FrameKind::Release, FrameKind::Alive, FrameKind::Leaving];
         let kind = kinds.into_iter().find(|it| *it as u8 == kind)?;
@@ -59,7 +59,7 @@ impl HubFrame<'_> {
 }
 
 /// A batch of frames as Kafka messages.
-pub fn batch(frames: &[Vec<u8>], now_ms: u64) -> Vec<u8> {
+pub(super) fn batch(frames: &[Vec<u8>], now_ms: u64) -> Vec<u8> {
     let message = |value| KafkaMessage { time_ms: now_ms as i64, key: None, value, header: None };
     let messages: Vec<KafkaMessage<'_>> = frames.iter().map(|frame| message(frame)).collect();
     message_batch(&messages, None)

@@ -14,13 +14,13 @@ const SETTLED: u64 = 4;
 
 /// A node's view of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClusterView {
+pub(super) struct ClusterView {
     pub live: BTreeSet<u64>,
     /// The shares that this node should own.
     pub own: BTreeSet<u32>,
 }
 
-pub struct Membership {
+pub(super) struct Membership {
     node: u64,
     shares: u32,
     /// The number of own heartbeats read.
@@ -30,11 +30,11 @@ pub struct Membership {
 }
 
 impl Membership {
-    pub fn new(node: u64, shares: u32) -> Membership {
+    pub(super) fn new(node: u64, shares: u32) -> Membership {
         Membership { node, shares, beats: 0, heard: BTreeMap::new() }
     }
 
-    pub fn read(&mut self, frame: &HubFrame<'_>) {
+    pub(super) fn read(&mut self, frame: &HubFrame<'_>) {
         self.beats += u64::from(frame.node == self.node && frame.kind == FrameKind::Alive);
         match frame.kind {
             FrameKind::Leaving => drop(self.heard.remove(&frame.node)),
@@ -44,7 +44,7 @@ impl Membership {
     }
 
     /// Empty until the heartbeats of other nodes have had time to arrive.
-    pub fn view(&self) -> ClusterView {
+    pub(super) fn view(&self) -> ClusterView {
         if self.beats < SETTLED || !self.heard.contains_key(&self.node) {
             return ClusterView::default();
         }
@@ -55,7 +55,7 @@ impl Membership {
     }
 
     /// Whether this node trims the partition for all.
-    pub fn is_trimmer(&self) -> bool {
+    pub(super) fn is_trimmer(&self) -> bool {
         self.heard.keys().next() == Some(&self.node)
     }
 }

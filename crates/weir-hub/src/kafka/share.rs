@@ -25,7 +25,7 @@ use crate::sending::HubSender;
 use crate::store::{HubStore, StateLog, StateLogSize, StateRestore, SubscriptionShare};
 
 /// Runs a share whenever this node should own it, until the hub is closed.
-pub async fn follow_share(hub: Rc<KafkaHub>, share: u32, mut view: watch::Receiver<ClusterView>) {
+pub(super) async fn follow_share(hub: Rc<KafkaHub>, share: u32, mut view: watch::Receiver<ClusterView>) {
     while view.wait_for(|view| view.own.contains(&share)).await.is_ok() {
         if let Err(error) = hold_share(&hub, share, &view).await {
             hub.topic.pause(&error).await;

@@ -8,7 +8,7 @@ use super::frame::{FrameKind, HubFrame};
 
 /// The owner of a share, as far as its partition was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShareOwnership {
+pub(super) struct ShareOwnership {
     /// 0 before the first claim.
     pub epoch: u64,
     pub owner: u64,
@@ -19,7 +19,7 @@ pub struct ShareOwnership {
 
 /// The meaning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShareEntry {
+pub(super) enum ShareEntry {
     /// The frame is invalid, or a repetition.
     Nothing,
     Record,
@@ -28,7 +28,7 @@ pub enum ShareEntry {
 }
 
 impl ShareOwnership {
-    pub fn read(&mut self, frame: &HubFrame<'_>) -> ShareEntry {
+    pub(super) fn read(&mut self, frame: &HubFrame<'_>) -> ShareEntry {
         match frame.kind {
             FrameKind::Claim if frame.epoch > self.epoch => {
                 *self = ShareOwnership { epoch: frame.epoch, owner: frame.node, ..ShareOwnership::default() };
@@ -51,7 +51,7 @@ impl ShareOwnership {
     }
 
     /// Whether a node may take over the share, once it has read the whole partition.
-    pub fn is_free(&self, node: u64, is_live: impl Fn(u64) -> bool) -> bool {
+    pub(super) fn is_free(&self, node: u64, is_live: impl Fn(u64) -> bool) -> bool {
         self.epoch == 0 || self.is_released || self.owner == node || !is_live(self.owner)
     }
 }

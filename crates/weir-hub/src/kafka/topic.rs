@@ -11,8 +11,8 @@ use super::frame::batch;
 use crate::clock::unix_ms;
 use crate::settings::KafkaLogSettings;
 
-pub const EVENTS: i32 = 0;
-pub const NODES: i32 = 1;
+pub(super) const EVENTS: i32 = 0;
+pub(super) const NODES: i32 = 1;
 /// The partition of the first share.
 const FIRST_SHARE: i32 = 2;
 /// Time-out for connecting, and for each request.
@@ -21,28 +21,28 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long after the last failure the trouble counts as over.
 const CALM: Duration = Duration::from_secs(3);
 /// How long a fetch waits for new messages.
-pub const READ_WAIT: Duration = Duration::from_millis(500);
-pub const READ_BYTES: i32 = 1 << 20;
+pub(super) const READ_WAIT: Duration = Duration::from_millis(500);
+pub(super) const READ_BYTES: i32 = 1 << 20;
 /// More than the largest event with its frame and batch header.
 const MAX_MESSAGE_BYTES: &str = "37748736";
 
 /// The latest failure; `None` once requests succeed again.
-pub struct LatestFailure {
+pub(super) struct LatestFailure {
     last: Mutex<Option<(String, Instant)>>,
     tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl LatestFailure {
-    pub fn new(tell: Arc<dyn Fn(&str) + Send + Sync>) -> LatestFailure {
+    pub(super) fn new(tell: Arc<dyn Fn(&str) + Send + Sync>) -> LatestFailure {
         LatestFailure { last: Mutex::default(), tell }
     }
 
-    pub fn last(&self) -> Option<String> {
+    pub(super) fn last(&self) -> Option<String> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(error, _)| error.clone())
     }
 
     /// Records a failure, and reports it to the operator if it is the first one.
-    pub fn report(&self, error: &KafkaError) {
+    pub(super) fn report(&self, error: &KafkaError) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() {
             (self.tell)(&format!("Kafka: {error}"));
@@ -51,7 +51,7 @@ impl LatestFailure {
     }
 
     /// Called after a success. Ends the trouble if the last failure is some time ago: other partitions may have other brokers.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_some_and(|(_, at)| at.elapsed() > CALM) {
             *last = None;
@@ -60,7 +60,7 @@ impl LatestFailure {
     }
 }
 
-pub struct HubTopic {
+pub(super) struct HubTopic {
     cluster: KafkaCluster,
     name: Box<str>,
     pub shares: u32,
@@ -74,7 +74,7 @@ impl HubTopic {
     ///
     /// # Errors
     /// No broker answers, or the topic is not suitable.
-    pub async fn open(
+    pub(super) async fn open(
         log: &KafkaLogSettings,
         base: &HttpClientSettings,
         node: u64,
@@ -109,11 +109,11 @@ impl HubTopic {
         Ok(HubTopic { cluster, name: log.topic.clone(), shares: shares as u32, node, trouble })
     }
 
-    pub fn partition(&self, partition: i32) -> PartitionClient<'_> {
+    pub(super) fn partition(&self, partition: i32) -> PartitionClient<'_> {
         PartitionClient::new(&self.cluster, &self.name, partition)
     }
 
-    pub fn share(&self, share: u32) -> PartitionClient<'_> {
+    pub(super) fn share(&self, share: u32) -> PartitionClient<'_> {
         self.partition(FIRST_SHARE + share as i32)
     }
 
@@ -121,7 +121,7 @@ impl HubTopic {
     ///
     /// # Errors
     /// No broker answers.
-    pub async fn ends(&self, partition: i32) -> Result<(i64, i64), KafkaError> {
+    pub(super) async fn ends(&self, partition: i32) -> Result<(i64, i64), KafkaError> {
         let give_up = Instant::now() + TIMEOUT;
         loop {
             let mut client = self.partition(partition);
@@ -137,7 +137,7 @@ impl HubTopic {
     ///
     /// # Errors
     /// The broker refuses the frames for good, or `give_up` has passed: then they may or may not be stored.
-    pub async fn append(
+    pub(super) async fn append(
         &self,
         client: &mut PartitionClient<'_>,
         frames: &[Vec<u8>],
@@ -163,7 +163,7 @@ impl HubTopic {
     }
 
     /// Reports an error of a read, and waits before the next attempt.
-    pub async fn pause(&self, error: &KafkaError) {
+    pub(super) async fn pause(&self, error: &KafkaError) {
         self.trouble.report(error);
         sleep(PAUSE).await;
     }

@@ -22,6 +22,6 @@ impl PolicyPlugins for AnyPlugins {
 }
 
 /// The default options, for a node with plugins.
-pub fn options() -> KubeOptions {
+pub(crate) fn options() -> KubeOptions {
     KubeOptions { plugins: Arc::new(AnyPlugins), ..KubeOptions::default() }
 }

@@ -10,7 +10,7 @@ const LENGTH: usize = 8;
 /// Ids whose first byte is the number of a worker modulo the number of workers, so that [`super::steer`] finds it; the rest is
 /// random. An observer learns from two ids of a connection no more than that they belong to the same worker.
 #[derive(Clone, Copy, Debug)]
-pub struct WorkerConnectionIds {
+pub(super) struct WorkerConnectionIds {
     pub worker: u8,
     /// From 1 to 256.
     pub workers: u16,

@@ -17,13 +17,13 @@ const MOST_RECORD: usize = 16 * 1024;
 
 /// Collects a ClientHello, and reads the requested name.
 #[derive(Debug, Default)]
-pub struct HelloReader {
+pub(super) struct HelloReader {
     bytes: Vec<u8>,
 }
 
 /// What the bytes so far are.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ReadHello {
+pub(super) enum ReadHello {
     Incomplete,
     /// The name in lower case.
     Complete(Option<Box<str>>),
@@ -32,7 +32,7 @@ pub enum ReadHello {
 
 impl HelloReader {
     /// Takes some more bytes of the handshake.
-    pub fn read(&mut self, bytes: &[u8]) -> ReadHello {
+    pub(super) fn read(&mut self, bytes: &[u8]) -> ReadHello {
         self.bytes.extend_from_slice(bytes);
         let Some([kind, length @ ..]) = self.bytes.first_chunk::<4>() else { return ReadHello::Incomplete };
         let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
@@ -44,7 +44,7 @@ impl HelloReader {
     }
 
     /// All bytes so far.
-    pub fn into_bytes(self) -> Vec<u8> {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }

@@ -46,7 +46,7 @@ pub struct QuicHandshake {
 }
 
 /// The TLS of an endpoint, for one client.
-pub struct QuicTls(pub Arc<dyn ChooseServer>);
+pub(super) struct QuicTls(pub Arc<dyn ChooseServer>);
 
 impl crypto::ServerConfig for QuicTls {
     fn initial_keys(&self, version: u32, id: &ConnectionId) -> Result<Keys, UnsupportedVersion> {

@@ -10,12 +10,12 @@ use std::os::fd::AsRawFd;
 use socket2::SockFilter;
 
 /// The most workers that one byte can tell apart.
-pub const MAX_WORKERS: usize = 256;
+pub(super) const MAX_WORKERS: usize = 256;
 
 /// Lets the kernel give each datagram to the socket whose number is the first byte of its destination connection id, modulo the number
 /// of sockets. `sockets` are all that share the address (`SO_REUSEPORT`), in the order in which they were bound, which is how the kernel
 /// numbers them; none of them may be closed before the others. No privilege is needed.
-pub fn steer(sockets: &[UdpSocket]) -> io::Result<()> {
+pub(super) fn steer(sockets: &[UdpSocket]) -> io::Result<()> {
     let Some(socket) = sockets.first() else { return Ok(()) };
     let workers = u32::try_from(sockets.len()).ok().filter(|count| *count as usize <= MAX_WORKERS);
     let workers = workers.ok_or_else(|| io::Error::other("HTTP/3 is served by at most 256 workers"))?;

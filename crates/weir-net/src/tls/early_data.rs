@@ -2,21 +2,21 @@
 //! client sends before it knows is skipped.
 
 /// The record type of early data, and of everything else that is encrypted.
-pub const ENCRYPTED: u8 = 23;
+pub(super) const ENCRYPTED: u8 = 23;
 /// The record type of a message without a meaning, which clients send to look like older ones (RFC 8446 §D.4).
-pub const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(super) const CHANGE_CIPHER_SPEC: u8 = 20;
 const HEADER: usize = 5;
 /// The extension `early_data`.
 const EARLY_DATA: u16 = 42;
 
 /// The length of the first record, if all of it is there.
-pub fn record_length(bytes: &[u8]) -> Option<usize> {
+pub(super) fn record_length(bytes: &[u8]) -> Option<usize> {
     let length = HEADER + usize::from(u16::from_be_bytes(bytes.get(3..HEADER)?.try_into().ok()?));
     (bytes.len() >= length).then_some(length)
 }
 
 /// Whether the ClientHello in these records says that early data follows.
-pub fn is_announced(mut records: &[u8]) -> bool {
+pub(super) fn is_announced(mut records: &[u8]) -> bool {
     let mut hello = Vec::new();
     while let Some(length) = record_length(records).filter(|_| records[0] != ENCRYPTED) {
         hello.extend_from_slice(&records[HEADER..length]);

@@ -138,7 +138,7 @@ pub fn normalised_email(email: &str) -> String {
 }
 
 /// Whether a certificate has this URI among its alternative names (RFC 5280 §4.2.1.6).
-pub fn has_uri(certificate: &CertificateDer<'_>, wanted: &str) -> bool {
+pub(super) fn has_uri(certificate: &CertificateDer<'_>, wanted: &str) -> bool {
     let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
     let Ok(Some(names)) = parsed.subject_alternative_name() else { return false };
     names.value.general_names.iter().any(|name| matches!(name, GeneralName::URI(uri) if *uri == wanted))

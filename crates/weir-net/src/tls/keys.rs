@@ -97,11 +97,11 @@ fn find(text: &[u8], part: &[u8]) -> bool {
 
 /// The certificates of one name; a client gets the first one it supports.
 #[derive(Debug)]
-pub struct Keys(Vec<Arc<CertifiedKey>>);
+pub(super) struct Keys(Vec<Arc<CertifiedKey>>);
 
 impl Keys {
     /// Sorts ECDSA before RSA, since a signature costs a tenth; otherwise keeps the order given.
-    pub fn new(mut keys: Vec<Arc<CertifiedKey>>) -> Keys {
+    pub(super) fn new(mut keys: Vec<Arc<CertifiedKey>>) -> Keys {
         keys.sort_by_key(|key| key.key.algorithm() == rustls::SignatureAlgorithm::RSA);
         Keys(keys)
     }

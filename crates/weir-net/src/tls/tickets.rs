@@ -170,13 +170,13 @@ impl fmt::Debug for TicketKeys {
 
 /// The ticketer of configurations with the same scope.
 #[derive(Debug)]
-pub struct Tickets {
+pub(super) struct Tickets {
     keys: Arc<TicketKeys>,
     scope: Scope,
 }
 
 impl Tickets {
-    pub fn new(keys: Arc<TicketKeys>, scope: Scope) -> Tickets {
+    pub(super) fn new(keys: Arc<TicketKeys>, scope: Scope) -> Tickets {
         Tickets { keys, scope }
     }
 }
@@ -201,7 +201,7 @@ impl ProducesTickets for Tickets {
 
 /// Issues tickets and accepts none, so every handshake is a full one.
 #[derive(Debug)]
-pub struct FullHandshakes(pub Arc<Tickets>);
+pub(super) struct FullHandshakes(pub Arc<Tickets>);
 
 impl ProducesTickets for FullHandshakes {
     fn enabled(&self) -> bool {

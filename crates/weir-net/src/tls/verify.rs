@@ -26,7 +26,7 @@ pub enum ClientDemand {
 
 /// Verifies client certificates against CAs, with a limit of the chain's length.
 #[derive(Debug)]
-pub struct ClientVerifier {
+pub(crate) struct ClientVerifier {
     authorities: Arc<RootCertStore>,
     inner: Arc<dyn ClientCertVerifier>,
     /// Limit of the intermediate certificates between the client's certificate and the CA.
@@ -37,7 +37,7 @@ pub struct ClientVerifier {
 impl ClientVerifier {
     /// # Errors
     /// There is no CA.
-    pub fn new(
+    pub(crate) fn new(
         authorities: Arc<RootCertStore>,
         depth: usize,
         demand: ClientDemand,
@@ -48,7 +48,7 @@ impl ClientVerifier {
     }
 
     /// Whether the certificates that a client has sent, its own first, are valid at this time.
-    pub fn is_valid(&self, sent: &[CertificateDer<'_>], now: UnixTime) -> bool {
+    pub(crate) fn is_valid(&self, sent: &[CertificateDer<'_>], now: UnixTime) -> bool {
         sent.split_first().is_some_and(|(client, between)| self.verify(client, between, now).is_ok())
     }
 
@@ -129,7 +129,7 @@ impl ClientCertVerifier for ClientVerifier {
 /// Verifies certificates of servers otherwise than by an authority and the name of the server. The server must still own the key of
 /// its certificate.
 #[derive(Debug)]
-pub enum ServerVerifier {
+pub(super) enum ServerVerifier {
     /// Every certificate is accepted, for upstreams with `tls.verify: false`.
     Any,
     /// An authority has issued the certificate, and it has one of these names in place of the server's.
@@ -138,7 +138,7 @@ pub enum ServerVerifier {
 
 /// A subject alternative name that a certificate must have.
 #[derive(Debug)]
-pub enum AltName {
+pub(super) enum AltName {
     /// A wildcard of the certificate may cover it.
     Host(ServerName<'static>),
     /// The same text.
@@ -146,7 +146,7 @@ pub enum AltName {
 }
 
 impl AltName {
-    pub fn new(text: &str) -> AltName {
+    pub(super) fn new(text: &str) -> AltName {
         match ServerName::try_from(text) {
             Ok(name) => AltName::Host(name.to_owned()),
             Err(_) => AltName::Uri(text.into()),

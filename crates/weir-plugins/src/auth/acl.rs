@@ -14,7 +14,7 @@ use crate::answer::RefusalResponse;
 /// without a consumer is refused with 401.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Acl {
+pub(crate) struct Acl {
     /// Only consumers that have at least one of these values of at least one of these labels are allowed.
     #[schemars(extend("minProperties" = 1))]
     allow_labels: Option<BTreeMap<String, Vec<String>>>,

@@ -14,7 +14,7 @@ use crate::options::headers::header_name;
 /// have is not sent.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AttachConsumerLabel {
+pub(crate) struct AttachConsumerLabel {
     /// The label for each header field, written as `$label`: `{ X-Consumer-Team: $team }`.
     #[schemars(extend("minProperties" = 1))]
     headers: BTreeMap<String, String>,

@@ -25,7 +25,7 @@ use names::{NameAndPassword, NameOwner, NameTable};
 /// different costs can reveal which names exist.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct BasicAuth {
+pub(crate) struct BasicAuth {
     /// Removes the field `Authorization` before the request is forwarded. APISIX's default is `false`, which sends
     /// passwords to upstreams.
     #[serde(default = "default_true")]
@@ -45,7 +45,7 @@ pub struct BasicAuth {
 /// A name and password of a consumer.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PasswordCredential {
+pub(crate) struct PasswordCredential {
     /// The name that clients send. It can differ from the name of the consumer. Two consumers cannot have the same
     /// `username`.
     username: String,

@@ -11,7 +11,7 @@ use crate::answer::RefusalResponse;
 /// A request without a consumer is refused with 401.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ConsumerRestriction {
+pub(crate) struct ConsumerRestriction {
     /// What the entries of the lists are.
     #[serde(default, rename = "type")]
     subject: RestrictedSubject,

@@ -9,7 +9,7 @@ use weir_plugin::proto::field;
 use weir_plugin::{AllOf, Build, ConfigError, Credential, Exchange, Stop, form};
 
 /// The treatment of clients that have not authenticated.
-pub struct Unauthenticated {
+pub(crate) struct Unauthenticated {
     /// The consumer that such requests are attributed to, if there is one.
     anonymous: Option<Arc<Credential>>,
     /// Otherwise they get this challenge (RFC 9110 §11.6.1).
@@ -18,7 +18,7 @@ pub struct Unauthenticated {
 
 impl Unauthenticated {
     /// From the options `anonymous_consumer` and `realm`, which all auth plugins have.
-    pub fn new(
+    pub(crate) fn new(
         scheme: &str,
         realm: &str,
         anonymous: Option<&str>,
@@ -45,7 +45,7 @@ impl Unauthenticated {
     /// Attributes the request to the anonymous consumer, if there is one; otherwise refuses it with `fault` as the message.
     /// `hide` removes the credentials that were not accepted, so that the upstream does not take them for verified. A refused
     /// request keeps them: another plugin of `multi-auth` may accept them.
-    pub fn admit_or_refuse(
+    pub(crate) fn admit_or_refuse(
         &self,
         exchange: &mut Exchange,
         fault: &str,
@@ -59,7 +59,7 @@ impl Unauthenticated {
     }
 
     /// Refuses the request with 401, the challenge, and `fault` as the message.
-    pub fn refuse(&self, exchange: &mut Exchange, fault: &str) -> Stop {
+    pub(crate) fn refuse(&self, exchange: &mut Exchange, fault: &str) -> Stop {
         let body = format!("{}\n", json!({ "message": fault }));
         let stop = exchange.respond(401, "application/json", body.as_bytes());
         let added = exchange.response.head.add(b"WWW-Authenticate", self.challenge.as_bytes());
@@ -68,7 +68,7 @@ impl Unauthenticated {
 }
 
 /// What becomes of a request after its name and password (`Authorization: Basic`, RFC 7617) have been checked.
-pub struct BasicOutcome {
+pub(crate) struct BasicOutcome {
     /// Whether the field is removed before the request is forwarded.
     pub hide: bool,
     pub unauthenticated: Unauthenticated,
@@ -76,13 +76,18 @@ pub struct BasicOutcome {
 
 impl BasicOutcome {
     /// Attributes the request to the owner of the credential, whose name was `name`.
-    pub fn admit(&self, exchange: &mut Exchange, credential: &Arc<Credential>, name: Vec<u8>) -> Result<(), Stop> {
+    pub(crate) fn admit(
+        &self,
+        exchange: &mut Exchange,
+        credential: &Arc<Credential>,
+        name: Vec<u8>,
+    ) -> Result<(), Stop> {
         self.admit_user(exchange, name);
         exchange.identify(credential)
     }
 
     /// The same for a name that no consumer has.
-    pub fn admit_user(&self, exchange: &mut Exchange, name: Vec<u8>) {
+    pub(crate) fn admit_user(&self, exchange: &mut Exchange, name: Vec<u8>) {
         if self.hide {
             exchange.set_remote_user(name);
             exchange.request.head.remove(b"Authorization");
@@ -90,7 +95,7 @@ impl BasicOutcome {
     }
 
     /// As [`Unauthenticated::admit_or_refuse`].
-    pub fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
+    pub(crate) fn admit_or_refuse(&self, exchange: &mut Exchange, fault: &str) -> Result<(), Stop> {
         self.unauthenticated.admit_or_refuse(exchange, fault, |exchange| {
             if self.hide {
                 hide_authorization(exchange, b"Basic");
@@ -104,11 +109,11 @@ const PROTOCOLS: &[u8] = b"Sec-WebSocket-Protocol";
 
 /// A credential among the subprotocols that a WebSocket's handshake offers (RFC 6455 §4.1): browsers cannot set other fields of
 /// it. The credential follows an entry with this name, as in `new WebSocket(url, ["bearer", token])`.
-pub struct OfferedCredential(Arc<[u8]>);
+pub(crate) struct OfferedCredential(Arc<[u8]>);
 
 impl OfferedCredential {
     /// From the option `websocket_protocol`, which all plugins with such a credential have.
-    pub fn new(name: &str, build: &mut Build) -> Result<OfferedCredential, ConfigError> {
+    pub(crate) fn new(name: &str, build: &mut Build) -> Result<OfferedCredential, ConfigError> {
         // A subprotocol is a token (RFC 9110 §5.6.2), as the name of a field is.
         if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
             let problem = format!("`{name}` is not the name of a subprotocol; write letters, digits, `-`, `.` or `_`");
@@ -124,13 +129,13 @@ impl OfferedCredential {
     }
 
     /// The credential, if the request opens a WebSocket and offers one.
-    pub fn shown<'a>(&self, exchange: &'a Exchange) -> Option<&'a [u8]> {
+    pub(crate) fn shown<'a>(&self, exchange: &'a Exchange) -> Option<&'a [u8]> {
         Self::offers(exchange).skip_while(|offer| **offer != *self.0).nth(1).filter(|credential| !credential.is_empty())
     }
 
     /// Answers the handshake with the name, since a browser closes a WebSocket for which none of its offers was chosen. Removes
     /// both entries from the forwarded request if they are to be hidden.
-    pub fn accept(&self, exchange: &mut Exchange, hide: bool) -> Result<(), Stop> {
+    pub(crate) fn accept(&self, exchange: &mut Exchange, hide: bool) -> Result<(), Stop> {
         if self.shown(exchange).is_none() {
             return Ok(());
         }
@@ -154,7 +159,7 @@ impl OfferedCredential {
 const MAX_CREDENTIALS: usize = 8 << 10;
 
 /// The name and password in the field `Authorization` (RFC 7617), or the message for a refusal.
-pub fn name_and_password(exchange: &Exchange) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
+pub(crate) fn name_and_password(exchange: &Exchange) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
     let shown = exchange.request.head.value(b"authorization").ok_or("Missing authorization in request")?;
     let invalid = "Invalid authorization in request";
     let (scheme, encoded) = shown.split_at_checked(6).ok_or(invalid)?;
@@ -170,7 +175,7 @@ pub fn name_and_password(exchange: &Exchange) -> Result<(Vec<u8>, Vec<u8>), &'st
 
 /// Removes `Authorization` before the request is forwarded, if its scheme is this one. Credentials of another scheme are meant
 /// for the upstream.
-pub fn hide_authorization(exchange: &mut Exchange, scheme: &[u8]) {
+pub(crate) fn hide_authorization(exchange: &mut Exchange, scheme: &[u8]) {
     let head = &mut exchange.request.head;
     let is_meant = head.value(b"authorization").and_then(|value| value.split_at_checked(scheme.len())).is_some_and(
         |(shown, rest)| shown.eq_ignore_ascii_case(scheme) && matches!(rest.first(), None | Some(b' ' | b'\t')),
@@ -181,7 +186,7 @@ pub fn hide_authorization(exchange: &mut Exchange, scheme: &[u8]) {
 }
 
 /// Removes an argument from the query before the request is forwarded.
-pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
+pub(crate) fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     let request = &mut exchange.request;
     let Some(query) = request.query() else { return Ok(()) };
     // In any percent-encoding that decodes to the name.
@@ -191,12 +196,12 @@ pub fn hide_argument(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
 }
 
 /// Removes a cookie before the request is forwarded.
-pub fn hide_cookie(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
+pub(crate) fn hide_cookie(exchange: &mut Exchange, name: &[u8]) -> Result<(), Stop> {
     hide_cookies(exchange, |other| other == name)
 }
 
 /// Removes the cookies with these names before the request is forwarded.
-pub fn hide_cookies(exchange: &mut Exchange, is_hidden: impl Fn(&[u8]) -> bool) -> Result<(), Stop> {
+pub(crate) fn hide_cookies(exchange: &mut Exchange, is_hidden: impl Fn(&[u8]) -> bool) -> Result<(), Stop> {
     let head = &mut exchange.request.head;
     let is_other = |pair: &&[u8]| !is_hidden(pair.split(|&byte| byte == b'=').next().unwrap_or_default().trim_ascii());
     let kept = head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';')).filter(is_other);

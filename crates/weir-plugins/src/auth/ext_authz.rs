@@ -27,7 +27,7 @@ use grpc::GrpcCheck;
 use told::{ToldContent, ToldParts};
 use weir_services::http_service::HttpService;
 
-pub use options::ExtAuthz;
+pub(crate) use options::ExtAuthz;
 
 /// The most bytes of an answer.
 const MOST_ANSWERED: usize = 1024 * 1024;

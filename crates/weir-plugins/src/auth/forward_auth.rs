@@ -32,7 +32,7 @@ use weir_services::http_service::{HttpService, ServiceCallOptions};
 /// normalised. A status below 300 allows the request. Any other response is sent to the client, with its body.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ForwardAuth {
+pub(crate) struct ForwardAuth {
     /// The `http` or `https` URL of the service.
     #[schemars(extend("x-weir-reaches" = "server"))]
     uri: String,

@@ -29,7 +29,7 @@ use body::Digested;
 /// a header field is `name: value`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct HmacAuth {
+pub(crate) struct HmacAuth {
     /// The algorithms that are accepted.
     #[serde(default = "default_allowed_algorithms")]
     #[schemars(length(min = 1))]
@@ -72,7 +72,7 @@ pub struct HmacAuth {
 /// A secret that requests are signed with.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SigningCredential {
+pub(crate) struct SigningCredential {
     /// The `keyId` in requests, which identifies the secret. Two consumers cannot have the same `key_id`.
     #[schemars(length(min = 1, max = 256))]
     key_id: String,

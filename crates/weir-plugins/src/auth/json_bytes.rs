@@ -14,7 +14,7 @@ fn value_bytes(value: &Value) -> usize {
 }
 
 /// The same for a map, with an overhead for each of its entries.
-pub fn map_bytes(map: &Map<String, Value>) -> usize {
+pub(super) fn map_bytes(map: &Map<String, Value>) -> usize {
     const ENTRY: usize = 64;
     map.iter().map(|(name, value)| ENTRY + name.len() + value_bytes(value)).sum()
 }

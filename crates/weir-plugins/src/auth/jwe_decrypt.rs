@@ -27,7 +27,7 @@ use token::{ContentKey, EncryptedToken, KEY_BYTES};
 /// A request with a token that is not valid, or whose content is not allowed in a header field, is refused with 400.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct JweDecrypt {
+pub(crate) struct JweDecrypt {
     /// The header field that contains the token, which may follow `Bearer`.
     #[serde(default = "default_header")]
     header: String,
@@ -42,7 +42,7 @@ pub struct JweDecrypt {
 /// A secret that tokens are encrypted with.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct EncryptionCredential {
+pub(crate) struct EncryptionCredential {
     /// The `kid` in the header of the tokens of this consumer. Two consumers cannot have the same `key`.
     #[schemars(length(min = 1))]
     key: String,

@@ -33,7 +33,7 @@ use verified::{KeySet, VerifiedTokens};
 /// request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct JwtAuth {
+pub(crate) struct JwtAuth {
     /// The header field that contains the token, with or without the prefix `Bearer`. It takes precedence over the
     /// query.
     #[serde(default = "default_header")]
@@ -83,7 +83,7 @@ enum TimeClaim {
 /// A key that tokens are signed with.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TokenCredential {
+pub(crate) struct TokenCredential {
     /// The value of the claim `key` in the tokens of this consumer. Two consumers cannot have the same `key`.
     #[schemars(length(min = 1))]
     key: String,

@@ -18,7 +18,7 @@ use crate::options::headers::header_name;
 /// The time to look up a key does not depend on the number of consumers, nor on how much of a wrong key is correct.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KeyAuth {
+pub(crate) struct KeyAuth {
     /// The header field that contains the key. It takes precedence over the query.
     #[serde(default = "default_apikey")]
     header: String,
@@ -46,7 +46,7 @@ pub struct KeyAuth {
 /// A key of a consumer.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KeyCredential {
+pub(crate) struct KeyCredential {
     /// The key. Two consumers cannot have the same key.
     #[schemars(length(min = 1))]
     key: String,

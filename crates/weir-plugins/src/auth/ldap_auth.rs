@@ -29,7 +29,7 @@ use directory::{BindResult, Directory, DirectoryConnections};
 /// 503.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LdapAuth {
+pub(crate) struct LdapAuth {
     /// The distinguished name of the entry that contains the users, such as `ou=users,dc=example,dc=org`.
     base_dn: String,
     /// The address of the directory, as `host:port` or as a URL that begins with `ldap://` or `ldaps://`.
@@ -80,7 +80,7 @@ pub struct LdapAuth {
 /// A name in a directory.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DirectoryCredential {
+pub(crate) struct DirectoryCredential {
     /// The full distinguished name, such as `cn=jack,ou=users,dc=example,dc=org`. It must be identical to the name that
     /// the plugin builds from `uid`, the name in the request, and `base_dn`. Two consumers cannot have the same
     /// `user_dn`.

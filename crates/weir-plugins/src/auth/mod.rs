@@ -1,20 +1,20 @@
 //! Authentication: by credentials of consumers, tokens, directories, and external auth services.
 
-pub mod acl;
-pub mod attach_consumer_label;
-pub mod basic_auth;
-pub mod consumer_restriction;
-pub mod credentials;
-pub mod ext_authz;
-pub mod forward_auth;
-pub mod hmac_auth;
+pub(crate) mod acl;
+pub(crate) mod attach_consumer_label;
+pub(crate) mod basic_auth;
+pub(crate) mod consumer_restriction;
+pub(crate) mod credentials;
+pub(crate) mod ext_authz;
+pub(crate) mod forward_auth;
+pub(crate) mod hmac_auth;
 mod json_bytes;
-pub mod jwe_decrypt;
-pub mod jwt_auth;
-pub mod key_auth;
-pub mod ldap_auth;
-pub mod mtls_auth;
-pub mod multi_auth;
-pub mod opa;
-pub mod openid_connect;
-pub mod recent;
+pub(crate) mod jwe_decrypt;
+pub(crate) mod jwt_auth;
+pub(crate) mod key_auth;
+pub(crate) mod ldap_auth;
+pub(crate) mod mtls_auth;
+pub(crate) mod multi_auth;
+pub(crate) mod opa;
+pub(crate) mod openid_connect;
+pub(crate) mod recent;

@@ -26,7 +26,7 @@ use names::{CertificateCredential, ConsumerNames, OwnersOfCertificates};
 /// among the alternative names in their order, and, for a certificate without such names, its common name.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct MtlsAuth {
+pub(crate) struct MtlsAuth {
     /// Attributes of consumers that a name in the certificate may equal, if no credential has it: `username`, `custom_id`. In Kong,
     /// the default is both.
     #[serde(default)]

@@ -13,7 +13,7 @@ use crate::answer::RefusalResponse;
 /// request is refused, and the remaining plugins are not tried.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct MultiAuth {
+pub(crate) struct MultiAuth {
     /// At least two auth plugins with their options, each as `{ key-auth: {} }`, in the order in which they are tried.
     #[schemars(length(min = 2))]
     auth_plugins: Vec<Map<String, Value>>,

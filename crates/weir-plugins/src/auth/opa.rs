@@ -31,7 +31,7 @@ use weir_services::http_service::{HttpService, ServiceCallOptions};
 /// form, the request is refused with 503.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Opa {
+pub(crate) struct Opa {
     /// The `http` or `https` URL of OPA, such as `http://127.0.0.1:8181`.
     #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,

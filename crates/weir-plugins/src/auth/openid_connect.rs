@@ -43,7 +43,7 @@ use provider::{Provider, ProviderUrl};
 /// the browser; only gateways with the same `session.secret` can read it, and the upstream does not get it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct OpenidConnect {
+pub(crate) struct OpenidConnect {
     /// The client id of this gateway at the provider.
     client_id: String,
     /// The client secret, for introspection and for logins. Not needed with `private_key_jwt`.

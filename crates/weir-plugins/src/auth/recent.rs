@@ -9,11 +9,11 @@ use aws_lc_rs::rand::SystemRandom;
 
 /// Identifies a secret without revealing it: an HMAC with a random key of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SecretDigest([u8; 32]);
+pub(crate) struct SecretDigest([u8; 32]);
 
 impl SecretDigest {
     /// The digest of several parts together.
-    pub fn of(parts: &[&[u8]]) -> SecretDigest {
+    pub(crate) fn of(parts: &[&[u8]]) -> SecretDigest {
         static KEY: LazyLock<hmac::Key> = LazyLock::new(|| {
             hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).expect("the system has random numbers")
         });
@@ -28,7 +28,7 @@ impl SecretDigest {
 }
 
 /// A cache for one thread. When it is full, expired entries are removed; if it is still full, all are.
-pub struct RecentResults<T> {
+pub(crate) struct RecentResults<T> {
     most: usize,
     most_bytes: usize,
     known: HashMap<SecretDigest, RecentResult<T>>,
@@ -43,26 +43,26 @@ struct RecentResult<T> {
 }
 
 impl<T: Clone> RecentResults<T> {
-    pub fn new(most: usize) -> RecentResults<T> {
+    pub(crate) fn new(most: usize) -> RecentResults<T> {
         RecentResults { most, most_bytes: usize::MAX, known: HashMap::new(), bytes: 0 }
     }
 
     /// Also bounds the bytes that results refer to.
-    pub fn with_most_bytes(self, most_bytes: usize) -> RecentResults<T> {
+    pub(crate) fn with_most_bytes(self, most_bytes: usize) -> RecentResults<T> {
         RecentResults { most_bytes, ..self }
     }
 
-    pub fn find(&self, mark: SecretDigest) -> Option<T> {
+    pub(crate) fn find(&self, mark: SecretDigest) -> Option<T> {
         self.known.get(&mark).filter(|one| Instant::now() < one.until).map(|one| one.what.clone())
     }
 
     /// Keeps a result that refers to nothing that a client or a server chooses the size of.
-    pub fn keep(&mut self, mark: SecretDigest, what: T, until: Instant) {
+    pub(crate) fn keep(&mut self, mark: SecretDigest, what: T, until: Instant) {
         self.keep_sized(mark, what, until, 0);
     }
 
     /// Keeps a result that refers to this many bytes, unless they are more than all may have.
-    pub fn keep_sized(&mut self, mark: SecretDigest, what: T, until: Instant, bytes: usize) {
+    pub(crate) fn keep_sized(&mut self, mark: SecretDigest, what: T, until: Instant, bytes: usize) {
         if let Some(before) = self.known.remove(&mark) {
             self.bytes -= before.bytes;
         }

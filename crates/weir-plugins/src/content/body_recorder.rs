@@ -4,14 +4,14 @@ use weir_plugin::proto::Framing;
 use weir_plugin::{Filter, Kept, Stop};
 
 /// A filter that records the content and does not change it.
-pub struct BodyRecorder {
+pub(crate) struct BodyRecorder {
     kept: Kept,
     most: usize,
 }
 
 impl BodyRecorder {
     /// Records the first `most` bytes of content with this framing, and one more if there are more, to mark the content as cut.
-    pub fn filter(kept: Kept, most: usize, framing: Framing) -> Box<dyn Filter> {
+    pub(crate) fn filter(kept: Kept, most: usize, framing: Framing) -> Box<dyn Filter> {
         if let Framing::Sized(length) = framing {
             kept.borrow_mut().expect(usize::try_from(length).unwrap_or(usize::MAX).min(most + 1));
         }

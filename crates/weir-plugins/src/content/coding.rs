@@ -11,7 +11,7 @@ use weir_plugin::{Exchange, Stop};
 
 /// Why content could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opaque {
+pub(crate) enum Opaque {
     /// The coding is not supported, or there are several.
     UnknownCoding,
     /// The decoded content is larger than the limit, or suspiciously large in relation to the encoded content.
@@ -22,7 +22,7 @@ pub enum Opaque {
 
 impl Opaque {
     /// The status for a request: RFC 9110 §15.5.16, §15.5.14.
-    pub fn status(self) -> u16 {
+    pub(crate) fn status(self) -> u16 {
         match self {
             Opaque::UnknownCoding => 415,
             Opaque::TooLarge => 413,
@@ -31,7 +31,7 @@ impl Opaque {
     }
 
     /// The end of an exchange whose response cannot be decoded.
-    pub fn stop_of_response(self) -> Stop {
+    pub(crate) fn stop_of_response(self) -> Stop {
         match self {
             Opaque::TooLarge => Stop::ResponseTooLarge,
             Opaque::UnknownCoding | Opaque::Broken => Stop::Respond(502),
@@ -48,7 +48,7 @@ const BUFFER: usize = 4096;
 
 /// A content coding that can be decoded (RFC 9110 §8.4.1, RFC 7932).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContentCoding {
+pub(crate) enum ContentCoding {
     Gzip,
     Deflate,
     Brotli,
@@ -56,7 +56,7 @@ pub enum ContentCoding {
 
 impl ContentCoding {
     /// The name in `Content-Encoding`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             ContentCoding::Gzip => "gzip",
             ContentCoding::Deflate => "deflate",
@@ -68,7 +68,7 @@ impl ContentCoding {
     ///
     /// # Errors
     /// The coding is not supported, or there are several.
-    pub fn of(head: &Head) -> Result<Option<ContentCoding>, Opaque> {
+    pub(crate) fn of(head: &Head) -> Result<Option<ContentCoding>, Opaque> {
         let mut codings =
             head.values(b"content-encoding").flat_map(field::list).filter(|coding| !eq_ignore_case(coding, "identity"));
         let (coding, another) = (codings.next(), codings.next());
@@ -87,7 +87,7 @@ impl ContentCoding {
 
 /// How decoding has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecodedEnd {
+pub(crate) enum DecodedEnd {
     Complete,
     /// The encoded content ends before its coding does.
     Truncated,
@@ -99,7 +99,7 @@ pub enum DecodedEnd {
 
 /// The decoded content of a message, up to `limit` bytes. Empty content is taken as it is, although no coding makes it: servers
 /// send it with `Content-Encoding`, and there is nothing to decode.
-pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, Opaque> {
+pub(crate) fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, Opaque> {
     let Some(coding) = ContentCoding::of(head)?.filter(|_| !body.is_empty()) else { return Ok(Cow::Borrowed(body)) };
     match decoded(coding, body, limit) {
         (plain, DecodedEnd::Complete) => Ok(Cow::Owned(plain)),
@@ -109,7 +109,7 @@ pub fn plain<'a>(head: &Head, body: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]
 }
 
 /// Decodes as much of the content as is valid, and at most `limit` bytes of it.
-pub fn decoded(coding: ContentCoding, body: &[u8], limit: u64) -> (Vec<u8>, DecodedEnd) {
+pub(crate) fn decoded(coding: ContentCoding, body: &[u8], limit: u64) -> (Vec<u8>, DecodedEnd) {
     let limit = limit.min((body.len() as u64).saturating_mul(MOST_GROWTH).max(HARMLESS)) as usize;
     match coding {
         ContentCoding::Gzip => read(MultiGzDecoder::new(body), limit),
@@ -161,7 +161,7 @@ fn inflated(mut decoder: Decompress, body: &[u8], limit: usize) -> (Vec<u8>, Dec
 
 /// Makes the upstream send complete and uncoded content: several ranges could be put together after they have passed
 /// inspection separately.
-pub fn ask_for_plain(exchange: &mut Exchange) {
+pub(crate) fn ask_for_plain(exchange: &mut Exchange) {
     for name in [&b"Accept-Encoding"[..], b"Range", b"If-Range"] {
         exchange.request.head.remove(name);
     }

@@ -9,17 +9,17 @@ use weir_plugin::{Exchange, Stop};
 
 /// The head has several types, or an invalid one; recipients would read it differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AmbiguousContentType;
+pub(crate) struct AmbiguousContentType;
 
 /// The media type of a message's content; `None` if there is none.
-pub fn of(head: &Head) -> Result<Option<&[u8]>, AmbiguousContentType> {
+pub(crate) fn of(head: &Head) -> Result<Option<&[u8]>, AmbiguousContentType> {
     let mut values = head.values(b"content-type");
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() || !is_one(value) { Err(AmbiguousContentType) } else { Ok(Some(value)) }
 }
 
 /// The same for a request, which is refused if its type is ambiguous.
-pub fn of_request(exchange: &mut Exchange) -> Result<Option<&[u8]>, Stop> {
+pub(crate) fn of_request(exchange: &mut Exchange) -> Result<Option<&[u8]>, Stop> {
     if of(&exchange.request.head).is_err() {
         let text = b"Content-Type must be one valid media type\n";
         return Err(exchange.respond(400, "text/plain; charset=utf-8", text));
@@ -76,12 +76,12 @@ fn name(value: &[u8]) -> &[u8] {
 }
 
 /// Whether the value has this media type, which is given in lower case; case is ignored.
-pub fn is(value: &[u8], media_type: &str) -> bool {
+pub(crate) fn is(value: &[u8], media_type: &str) -> bool {
     name(value).eq_ignore_ascii_case(media_type.as_bytes())
 }
 
 /// Whether a request names the type in `Accept`, with any weight.
-pub fn is_accepted(head: &Head, media_type: &[u8]) -> bool {
+pub(crate) fn is_accepted(head: &Head, media_type: &[u8]) -> bool {
     head.values(b"accept").any(|value| {
         let types = value.split(|byte| *byte == b',').map(|kind| kind.split(|byte| *byte == b';').next());
         types.flatten().any(|kind| kind.trim_ascii().eq_ignore_ascii_case(media_type))
@@ -89,17 +89,17 @@ pub fn is_accepted(head: &Head, media_type: &[u8]) -> bool {
 }
 
 /// Whether the content is a form as browsers send it by default.
-pub fn is_form(value: &[u8]) -> bool {
+pub(crate) fn is_form(value: &[u8]) -> bool {
     is(value, "application/x-www-form-urlencoded")
 }
 
 /// Whether the type is `application/json`, `text/json` or `.../...+json` (RFC 6839 §3.1).
-pub fn is_json(value: &[u8]) -> bool {
+pub(crate) fn is_json(value: &[u8]) -> bool {
     is(value, "application/json") || is(value, "text/json") || ends(value, b"+json")
 }
 
 /// Whether the type is `application/xml`, `text/xml` or `.../...+xml` (RFC 7303 §8).
-pub fn is_xml(value: &[u8]) -> bool {
+pub(crate) fn is_xml(value: &[u8]) -> bool {
     is(value, "application/xml") || is(value, "text/xml") || ends(value, b"+xml")
 }
 

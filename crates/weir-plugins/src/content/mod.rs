@@ -1,19 +1,19 @@
 //! The content of messages: its type and coding, JSON and XML, and recording a copy of it.
 
-pub mod body_recorder;
-pub mod coding;
-pub mod content_type;
+pub(crate) mod body_recorder;
+pub(crate) mod coding;
+pub(crate) mod content_type;
 pub mod graphql;
 pub mod json;
-pub mod streams;
+pub(crate) mod streams;
 pub mod xml;
 
 use weir_plugin::{Exchange, Stop};
 
-pub use weir_plugin::DIGESTS;
+pub(crate) use weir_plugin::DIGESTS;
 
 /// Replaces the content of a response. The plugin that does so returns the result as an error.
-pub fn replace_response_content(exchange: &mut Exchange, content: &[u8]) -> Stop {
+pub(crate) fn replace_response_content(exchange: &mut Exchange, content: &[u8]) -> Stop {
     exchange.forget_response_content();
     exchange.body.clear();
     exchange.body.extend_from_slice(content);

@@ -12,7 +12,7 @@ const STREAMS: [&str; 2] = ["text/event-stream", "multipart/x-mixed-replace"];
 /// What becomes of a stream, of which a plugin would hold back every byte until its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum StreamHandling {
+pub(crate) enum StreamHandling {
     /// The response is replaced by a response with the status 502, and the error log says why.
     #[default]
     Refuse,
@@ -22,7 +22,7 @@ pub enum StreamHandling {
 
 impl StreamHandling {
     /// What a plugin answers that wants the whole content of the response, up to `limit` bytes.
-    pub fn whole(self, plugin: &str, exchange: &Exchange, limit: u64) -> Result<Option<u64>, Stop> {
+    pub(crate) fn whole(self, plugin: &str, exchange: &Exchange, limit: u64) -> Result<Option<u64>, Stop> {
         let kind = exchange.response.head.value(b"content-type").unwrap_or_default();
         if !STREAMS.iter().any(|stream| content_type::is(kind, stream)) {
             return Ok(Some(limit));

@@ -8,13 +8,13 @@ use weir_plugin::proto::{Head, Known};
 use super::messages::HeaderValueOption;
 
 /// The most fields of one kind, arguments or members of metadata that an answer may change.
-pub const MOST_CHANGES: usize = 128;
+pub(crate) const MOST_CHANGES: usize = 128;
 /// The most bytes that an answer may add to a request, to a response, or to variables.
-pub const MOST_CHANGED_BYTES: usize = 64 << 10;
+pub(crate) const MOST_CHANGED_BYTES: usize = 64 << 10;
 
 /// What becomes of fields with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldAction {
+pub(crate) enum FieldAction {
     Append = 0,
     AddIfAbsent = 1,
     Overwrite = 2,
@@ -23,7 +23,7 @@ pub enum FieldAction {
 
 impl FieldAction {
     /// By a number of `HeaderAppendAction`.
-    pub fn of(number: i32) -> Option<FieldAction> {
+    pub(crate) fn of(number: i32) -> Option<FieldAction> {
         use FieldAction::{AddIfAbsent, Append, Overwrite, OverwriteIfPresent};
         [Append, AddIfAbsent, Overwrite, OverwriteIfPresent].into_iter().find(|action| *action as i32 == number)
     }
@@ -31,7 +31,7 @@ impl FieldAction {
 
 /// A field that is added, or replaces others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldChange {
+pub(crate) struct FieldChange {
     pub name: Box<[u8]>,
     pub value: Box<[u8]>,
     pub action: FieldAction,
@@ -39,7 +39,7 @@ pub struct FieldChange {
 
 /// The number of an action that is not one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownAction(pub i32);
+pub(crate) struct UnknownAction(pub i32);
 
 impl fmt::Display for UnknownAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +51,7 @@ impl fmt::Display for UnknownAction {
 ///
 /// # Errors
 /// One has an action that is unknown.
-pub fn field_changes(options: Vec<HeaderValueOption>) -> Result<Vec<FieldChange>, UnknownAction> {
+pub(crate) fn field_changes(options: Vec<HeaderValueOption>) -> Result<Vec<FieldChange>, UnknownAction> {
     let change = |option: HeaderValueOption| {
         let header = option.header.unwrap_or_default();
         let value = if header.value.is_empty() { header.raw_value } else { header.value.into_bytes() };
@@ -72,19 +72,19 @@ fn action(append: Option<bool>, number: i32) -> Result<FieldAction, UnknownActio
 }
 
 /// Fields that the gateway manages itself.
-pub fn is_managed(name: &[u8]) -> bool {
+pub(crate) fn is_managed(name: &[u8]) -> bool {
     let known = Known::parse(name);
     known.is_hop_by_hop() || matches!(known, Known::ContentLength | Known::Host | Known::Expect)
 }
 
 /// Fields by which upstreams learn of the client from the gateway. `X-Forwarded-User` and the like are not among them.
-pub fn is_of_gateway(name: &[u8]) -> bool {
+pub(crate) fn is_of_gateway(name: &[u8]) -> bool {
     let known = Known::parse(name);
     known == Known::Identity || known.is_forwarding() && known != Known::XForwardedOther
 }
 
 /// Changes a head. The change has been checked.
-pub fn apply(change: &FieldChange, head: &mut Head) -> Result<(), Stop> {
+pub(crate) fn apply(change: &FieldChange, head: &mut Head) -> Result<(), Stop> {
     let is_present = head.value(&change.name).is_some();
     match change.action {
         FieldAction::AddIfAbsent if is_present => return Ok(()),

@@ -7,14 +7,14 @@ use prost::{Message, Oneof};
 
 /// `envoy.type.v3.HttpStatus`.
 #[derive(Clone, PartialEq, Message)]
-pub struct HttpStatus {
+pub(crate) struct HttpStatus {
     #[prost(int32, tag = "1")]
     pub code: i32,
 }
 
 /// `envoy.config.core.v3.HeaderValueOption`.
 #[derive(Clone, PartialEq, Message)]
-pub struct HeaderValueOption {
+pub(crate) struct HeaderValueOption {
     #[prost(message, optional, tag = "1")]
     pub header: Option<HeaderValue>,
     /// A `google.protobuf.BoolValue`.
@@ -25,7 +25,7 @@ pub struct HeaderValueOption {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct HeaderValue {
+pub(crate) struct HeaderValue {
     #[prost(string, tag = "1")]
     pub key: String,
     #[prost(string, tag = "2")]

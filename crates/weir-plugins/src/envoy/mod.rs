@@ -1,6 +1,6 @@
 //! What the plugins that call services of Envoy's public API have in common.
 
-pub mod fields;
-pub mod messages;
-pub mod names;
-pub mod service;
+pub(crate) mod fields;
+pub(crate) mod messages;
+pub(crate) mod names;
+pub(crate) mod service;

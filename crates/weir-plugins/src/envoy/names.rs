@@ -7,7 +7,7 @@ use crate::options::headers::header_name;
 
 /// Names of header fields: `X-User` is one, `X-User-*` are all that begin so, and `*` are all.
 #[derive(Debug, Default)]
-pub struct FieldNameList(Box<[FieldName]>);
+pub(crate) struct FieldNameList(Box<[FieldName]>);
 
 #[derive(Debug)]
 enum FieldName {
@@ -17,7 +17,7 @@ enum FieldName {
 
 impl FieldNameList {
     /// From the option at `path`. Names of fields that the gateway manages itself are refused.
-    pub fn compile(names: &[String], path: &str) -> Result<FieldNameList, ConfigError> {
+    pub(crate) fn compile(names: &[String], path: &str) -> Result<FieldNameList, ConfigError> {
         let compiled = names.iter().enumerate().map(|(index, name)| {
             let path = format!("{path}[{index}]");
             match name.strip_suffix('*') {
@@ -29,7 +29,7 @@ impl FieldNameList {
         compiled.collect_all().map(FieldNameList)
     }
 
-    pub fn contain(&self, name: &[u8]) -> bool {
+    pub(crate) fn contain(&self, name: &[u8]) -> bool {
         self.0.iter().any(|listed| match listed {
             FieldName::Whole(whole) => same_name(whole, name),
             FieldName::Beginning(begin) => name.get(..begin.len()).is_some_and(|start| same_name(begin, start)),
@@ -37,16 +37,16 @@ impl FieldNameList {
     }
 
     /// Whether a name is listed as it is, and not only by its beginning.
-    pub fn contain_whole(&self, name: &[u8]) -> bool {
+    pub(crate) fn contain_whole(&self, name: &[u8]) -> bool {
         self.0.iter().any(|listed| matches!(listed, FieldName::Whole(whole) if same_name(whole, name)))
     }
 
     /// Whether every name is listed, by `*`.
-    pub fn contain_all(&self) -> bool {
+    pub(crate) fn contain_all(&self) -> bool {
         self.contain(b"")
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

@@ -18,7 +18,7 @@ use crate::options::headers::{Scalar, header_name};
 /// A service that is asked over gRPC.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GrpcServiceOptions {
+pub(crate) struct GrpcServiceOptions {
     /// The address of the service: `http://HOST:PORT` for gRPC without TLS, `https://HOST:PORT` with TLS.
     #[schemars(extend("x-weir-reaches" = "server"))]
     uri: String,
@@ -43,12 +43,12 @@ fn default_true() -> bool {
 }
 
 /// As in Envoy.
-pub fn default_timeout() -> u64 {
+pub(crate) fn default_timeout() -> u64 {
     200
 }
 
 /// A service whose URL has no path.
-pub fn service(
+pub(crate) fn service(
     build: &Build,
     (url, path): (&str, &str),
     (verify, timeout_ms): (bool, u64),
@@ -63,7 +63,7 @@ pub fn service(
 }
 
 /// Fields of calls, whose values may contain variables.
-pub fn templates(
+pub(crate) fn templates(
     fields: BTreeMap<String, Scalar>,
     path: &str,
     build: &mut Build,
@@ -83,7 +83,7 @@ pub fn templates(
 }
 
 impl GrpcServiceOptions {
-    pub fn compile(self, build: &mut Build) -> Result<GrpcService, ConfigError> {
+    pub(crate) fn compile(self, build: &mut Build) -> Result<GrpcService, ConfigError> {
         // One connection carries all calls of a worker.
         let service = service(
             build,
@@ -115,7 +115,7 @@ impl GrpcServiceOptions {
 }
 
 /// A gRPC service.
-pub struct GrpcService {
+pub(crate) struct GrpcService {
     pub service: HttpService,
     authority: Option<HeaderValue>,
     metadata: Box<[(HeaderName, Template)]>,
@@ -123,7 +123,7 @@ pub struct GrpcService {
 
 impl GrpcService {
     /// The fields of a call for a request; `None` if the value of a variable is not valid in a field.
-    pub fn metadata(&self, exchange: &Exchange) -> Option<HeaderMap> {
+    pub(crate) fn metadata(&self, exchange: &Exchange) -> Option<HeaderMap> {
         let mut fields = HeaderMap::new();
         for (name, template) in &self.metadata {
             let mut value = Vec::new();
@@ -139,7 +139,7 @@ impl GrpcService {
     }
 
     /// The head of a call.
-    pub fn call(&self, path: &'static str, fields: HeaderMap) -> Request<()> {
+    pub(crate) fn call(&self, path: &'static str, fields: HeaderMap) -> Request<()> {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static(path);

@@ -15,7 +15,7 @@ use crate::store::counters::{CounterKey, CounterTable, PackedCounter};
 /// How the option `key` is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum KeyType {
+pub(crate) enum KeyType {
     /// `key` is the name of one variable, such as `remote_addr`.
     #[default]
     Var,
@@ -27,7 +27,7 @@ pub enum KeyType {
 
 /// A compiled key. A request that has none of its variables is counted by the client's address.
 #[derive(Debug)]
-pub enum LimitKey {
+pub(crate) enum LimitKey {
     /// The client's address: by far the most common key, so it is hashed as bytes rather than printed.
     Address,
     Variable(Variable),
@@ -36,7 +36,7 @@ pub enum LimitKey {
 }
 
 impl LimitKey {
-    pub fn compile(text: &str, kind: KeyType, path: &str, build: &mut Build) -> Result<LimitKey, ConfigError> {
+    pub(crate) fn compile(text: &str, kind: KeyType, path: &str, build: &mut Build) -> Result<LimitKey, ConfigError> {
         let check = |variable: &Variable| Some(ConfigError::new(path, variable.absence(ExchangePhase::Request)?));
         match kind {
             KeyType::Constant => Ok(LimitKey::Constant(text.as_bytes().into())),
@@ -59,7 +59,7 @@ impl LimitKey {
     }
 
     /// Whether the request has a value for at least one variable of the key.
-    pub fn is_present(&self, exchange: &Exchange) -> bool {
+    pub(crate) fn is_present(&self, exchange: &Exchange) -> bool {
         match self {
             LimitKey::Address | LimitKey::Constant(_) => true,
             LimitKey::Variable(variable) => exchange.variable(variable).is_some(),
@@ -68,7 +68,12 @@ impl LimitKey {
     }
 
     /// The key in a local counter table, for the limit `name`.
-    pub fn in_table<C: PackedCounter>(&self, table: &CounterTable<C>, name: u64, exchange: &Exchange) -> CounterKey {
+    pub(crate) fn in_table<C: PackedCounter>(
+        &self,
+        table: &CounterTable<C>,
+        name: u64,
+        exchange: &Exchange,
+    ) -> CounterKey {
         match self {
             LimitKey::Address => of_address(table, name, exchange.client.addr),
             LimitKey::Constant(text) => table.key(name, text),
@@ -90,7 +95,7 @@ impl LimitKey {
 }
 
 /// Rejects a key that two rules share: they would count the same, and only the stricter would have an effect.
-pub fn unique_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), ConfigError> {
+pub(crate) fn unique_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
     for (index, key) in keys.enumerate() {
         if !seen.insert(key) {
@@ -105,7 +110,7 @@ const MAX_VALUE: usize = 128;
 
 impl LimitKey {
     /// The key in a Redis server, which several gateways share, for the limit `title`.
-    pub fn in_redis(&self, title: &str, exchange: &Exchange) -> Vec<u8> {
+    pub(crate) fn in_redis(&self, title: &str, exchange: &Exchange) -> Vec<u8> {
         let mut key = format!("{title}:").into_bytes();
         let start = key.len() + 1;
         match self {
@@ -135,7 +140,7 @@ impl LimitKey {
 }
 
 /// The first half of the SHA-256 in hexadecimal: the same in all processes and versions.
-pub fn digest(bytes: &[u8]) -> String {
+pub(crate) fn digest(bytes: &[u8]) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     hex::encode(&digest.as_ref()[..16])
 }
@@ -149,14 +154,14 @@ fn of_address<C: PackedCounter>(table: &CounterTable<C>, name: u64, address: IpA
 
 /// A number in options: fixed, or text with variables that renders to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Amount {
+pub(crate) enum Amount {
     Fixed(u64),
     Rendered(Template),
 }
 
 impl Amount {
     /// The number, if it is the same for all requests.
-    pub fn fixed(&self) -> Option<u64> {
+    pub(crate) fn fixed(&self) -> Option<u64> {
         match self {
             Amount::Fixed(number) => Some(*number),
             Amount::Rendered(_) => None,
@@ -164,7 +169,7 @@ impl Amount {
     }
 
     /// From an integer, or from text: `"100"`, `"$http_x_limit"` or `"${http_x_limit ?? 100}"`.
-    pub fn compile(value: &Value, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
+    pub(crate) fn compile(value: &Value, range: RangeInclusive<u64>, path: &str) -> Result<Amount, ConfigError> {
         let number = match value {
             Value::Number(number) => number.as_u64(),
             Value::String(text) => match Template::compile(text) {
@@ -199,7 +204,7 @@ impl Amount {
 
     /// The number; `None` if the variables do not render to one within the range.
     #[inline]
-    pub fn of(&self, exchange: &Exchange, range: RangeInclusive<u64>) -> Option<u64> {
+    pub(crate) fn of(&self, exchange: &Exchange, range: RangeInclusive<u64>) -> Option<u64> {
         match self {
             Amount::Fixed(number) => Some(*number),
             Amount::Rendered(template) => number_in(&rendered(template, exchange), &range),

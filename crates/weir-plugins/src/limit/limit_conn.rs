@@ -27,7 +27,7 @@ counted_somewhere! {
 /// workers, and with one of the `redis` policies over all gateways whose options are the same.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LimitConn {
+pub(crate) struct LimitConn {
     /// The maximum number of requests in progress at the same time, or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     conn: Option<Value>,

@@ -27,7 +27,7 @@ mod tests;
 
 use delayed::DelayedSync;
 #[cfg(test)]
-pub use local::Fixed;
+pub(super) use local::Fixed;
 use local::Windows;
 use quota::{CountQuota, LimitHeaders, MAX_COUNT, MAX_PAIRED_COUNT};
 use remote::RedisCountLimiter;
@@ -39,7 +39,7 @@ counted_somewhere! {
 /// same. A reload and a binary upgrade keep the count, unless the options of this plugin have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LimitCount {
+pub(crate) struct LimitCount {
     /// The maximum number of requests in one window, or a `$variable` that holds the number, such as `${http_x_limit ??
     /// 100}`. With sliding windows and with `sync_interval`, at most 268,435,455.
     #[schemars(extend("type" = ["integer", "string"]))]
@@ -123,7 +123,7 @@ struct CountRuleOptions {
 /// How the fields are called that tell clients what is left to them.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct LimitCountMetadata {
+pub(crate) struct LimitCountMetadata {
     /// The name of the header field with the limit of requests in one window.
     limit_header: String,
     /// The name of the header field with the number of remaining requests.

@@ -42,7 +42,7 @@ counted_somewhere! {
 /// messages by outcome.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LimitEvents {
+pub(crate) struct LimitEvents {
     /// The maximum number of messages and events in one window, or a `$variable` that holds the number.
     #[schemars(extend("type" = ["integer", "string"]))]
     count: Option<Value>,

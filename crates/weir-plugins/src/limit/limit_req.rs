@@ -23,7 +23,7 @@ counted_somewhere! {
 /// same. A reload keeps the state, unless the options of this plugin have changed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LimitReq {
+pub(crate) struct LimitReq {
     /// The rate in requests per second. Fractions such as 0.5 are allowed.
     #[schemars(range(max = 1_000_000_000), extend("exclusiveMinimum" = 0))]
     rate: f64,
@@ -165,7 +165,7 @@ impl Plugin for Bucket {
 }
 
 /// Waits for this time; does not wait for less than 1 ms, the resolution of timers.
-pub fn delayed(wait: Duration) -> Flow<'static> {
+pub(crate) fn delayed(wait: Duration) -> Flow<'static> {
     match wait < Duration::from_millis(1) {
         true => Flow::Continue,
         false => Flow::wait(async move {

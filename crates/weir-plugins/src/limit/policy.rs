@@ -12,7 +12,7 @@ use crate::store::redis_server::{RedisAddress, RedisLogin, RedisServer, Topology
 /// Where limits are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum CounterPolicy {
+pub(crate) enum CounterPolicy {
     /// In this process, exact over all its workers.
     #[default]
     Local,
@@ -27,7 +27,7 @@ pub enum CounterPolicy {
 /// Host and port of a sentinel.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Sentinel {
+pub(crate) struct Sentinel {
     /// The name or address of the sentinel.
     #[schemars(length(min = 2))]
     #[schemars(extend("x-weir-reaches" = "server"))]
@@ -178,20 +178,20 @@ macro_rules! counted_somewhere {
 
 pub(crate) use counted_somewhere;
 
-pub fn default_port() -> u16 {
+pub(crate) fn default_port() -> u16 {
     6379
 }
 
-pub fn default_timeout_ms() -> u64 {
+pub(crate) fn default_timeout_ms() -> u64 {
     1000
 }
 
-pub fn default_true() -> bool {
+pub(crate) fn default_true() -> bool {
     true
 }
 
 /// The options of a limit that select its Redis server.
-pub struct RedisOptions {
+pub(crate) struct RedisOptions {
     pub host: Option<String>,
     pub port: u16,
     pub username: Option<String>,
@@ -213,7 +213,7 @@ pub struct RedisOptions {
 }
 
 impl RedisOptions {
-    pub fn server(self, policy: CounterPolicy, build: &Build) -> Result<Option<Arc<RedisServer>>, ConfigError> {
+    pub(crate) fn server(self, policy: CounterPolicy, build: &Build) -> Result<Option<Arc<RedisServer>>, ConfigError> {
         let (topology, timeout_ms) = match policy {
             CounterPolicy::Local => return Ok(None),
             CounterPolicy::Redis => {

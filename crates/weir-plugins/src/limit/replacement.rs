@@ -5,21 +5,21 @@ use std::sync::LazyLock;
 use weir_plugin::{Build, Exchange, NoteKey};
 
 /// The note of a request for which `workflow` has chosen a limit.
-pub type Replacement = LazyLock<NoteKey>;
+pub(crate) type Replacement = LazyLock<NoteKey>;
 
-pub static LIMIT_COUNT: Replacement = LazyLock::new(NoteKey::unique);
-pub static LIMIT_CONN: Replacement = LazyLock::new(NoteKey::unique);
+pub(crate) static LIMIT_COUNT: Replacement = LazyLock::new(NoteKey::unique);
+pub(crate) static LIMIT_CONN: Replacement = LazyLock::new(NoteKey::unique);
 
 /// Lets a limit find out whether `workflow` has replaced it for a request. A limit within another plugin is never replaced.
-pub struct Replaceable(Option<&'static Replacement>);
+pub(crate) struct Replaceable(Option<&'static Replacement>);
 
 impl Replaceable {
-    pub fn new(by: &'static Replacement, build: &Build) -> Replaceable {
+    pub(crate) fn new(by: &'static Replacement, build: &Build) -> Replaceable {
         Replaceable((!build.is_part()).then_some(by))
     }
 
     #[inline]
-    pub fn is_replaced(&self, exchange: &Exchange) -> bool {
+    pub(crate) fn is_replaced(&self, exchange: &Exchange) -> bool {
         self.0.is_some_and(|by| exchange.notes.read(**by).is_some())
     }
 }

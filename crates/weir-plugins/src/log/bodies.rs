@@ -16,7 +16,7 @@ use crate::log::decoding;
 
 /// Whether records say what exchanges carried.
 #[derive(Deserialize, JsonSchema)]
-pub struct BodyOptions {
+pub(crate) struct BodyOptions {
     /// Adds the request body to the record, as `request.body`. Has no effect with a `log_format`.
     #[serde(default)]
     include_req_body: bool,
@@ -68,7 +68,7 @@ struct BodyCapture {
 }
 
 /// The content that a logger records.
-pub struct BodyCaptures {
+pub(crate) struct BodyCaptures {
     request: Option<BodyCapture>,
     response: Option<BodyCapture>,
 }
@@ -176,7 +176,7 @@ impl TakenBody {
 }
 
 impl BodyCaptures {
-    pub fn compile(options: &BodyOptions, build: &mut Build) -> Result<BodyCaptures, ConfigError> {
+    pub(crate) fn compile(options: &BodyOptions, build: &mut Build) -> Result<BodyCaptures, ConfigError> {
         let request = BodyCapture::compile(
             options.include_req_body,
             options.include_req_body_expr.as_ref(),
@@ -195,20 +195,20 @@ impl BodyCaptures {
         Ok(BodyCaptures { request, response })
     }
 
-    pub fn phases(&self) -> Phases {
+    pub(crate) fn phases(&self) -> Phases {
         Phases { request_body: self.request.is_some(), response_body: self.response.is_some(), ..Phases::LOG }
     }
 
-    pub fn request_filter(&self, exchange: &mut Exchange, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
+    pub(crate) fn request_filter(&self, exchange: &mut Exchange, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
         self.request.as_ref()?.filter(exchange, exchange.request.framing, sink)
     }
 
-    pub fn response_filter(&self, exchange: &mut Exchange, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
+    pub(crate) fn response_filter(&self, exchange: &mut Exchange, sink: &SinkWriter) -> Option<Box<dyn Filter>> {
         self.response.as_ref()?.filter(exchange, exchange.response.framing, sink)
     }
 
     /// The number of recorded bytes of an exchange.
-    pub fn kept_bytes(&self, exchange: &Exchange) -> usize {
+    pub(crate) fn kept_bytes(&self, exchange: &Exchange) -> usize {
         let kept = |wanted: &Option<BodyCapture>| match wanted {
             Some(wanted) => exchange.notes.kept_bytes(wanted.key),
             None => 0,
@@ -217,7 +217,7 @@ impl BodyCaptures {
     }
 
     /// The recorded content of request and response, and the flags of those that are present.
-    pub fn take(&self, exchange: &Exchange) -> (u8, Vec<Attachment>) {
+    pub(crate) fn take(&self, exchange: &Exchange) -> (u8, Vec<Attachment>) {
         if self.request.is_none() && self.response.is_none() {
             return (0, Vec::new());
         }

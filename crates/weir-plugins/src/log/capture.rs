@@ -42,29 +42,29 @@ const MASK: &[u8] = b"***";
 const MAX_DEPTH: usize = 8;
 
 /// The first byte of a record: either with all members of Apache APISIX's records, or with those of a `log_format`.
-pub const EVERYTHING: u8 = 1;
-pub const FORMAT: u8 = 2;
+pub(crate) const EVERYTHING: u8 = 1;
+pub(crate) const FORMAT: u8 = 2;
 
-pub const HTTPS: u8 = 1;
-pub const UPSTREAM_TIMED: u8 = 2;
+pub(crate) const HTTPS: u8 = 1;
+pub(crate) const UPSTREAM_TIMED: u8 = 2;
 /// The record has the content of the request as an attachment.
-pub const REQUEST_BODY: u8 = 4;
-pub const RESPONSE_BODY: u8 = 8;
+pub(crate) const REQUEST_BODY: u8 = 4;
+pub(crate) const RESPONSE_BODY: u8 = 8;
 /// The content of the request is left out, because it could not be masked reliably.
-pub const REQUEST_BODY_OMITTED: u8 = 16;
+pub(crate) const REQUEST_BODY_OMITTED: u8 = 16;
 /// The content ends with a trailer that says how it is decoded; see [`super::decoding`].
-pub const REQUEST_BODY_CODED: u8 = 32;
-pub const RESPONSE_BODY_CODED: u8 = 64;
+pub(crate) const REQUEST_BODY_CODED: u8 = 32;
+pub(crate) const RESPONSE_BODY_CODED: u8 = 64;
 /// Content is left out, because the sink had no room for it when it came.
-pub const BODIES_OMITTED: u8 = 128;
+pub(crate) const BODIES_OMITTED: u8 = 128;
 
-pub const END: u8 = 0;
-pub const OBJECT: u8 = 1;
-pub const TEXT: u8 = 2;
-pub const JSON: u8 = 3;
+pub(crate) const END: u8 = 0;
+pub(crate) const OBJECT: u8 = 1;
+pub(crate) const TEXT: u8 = 2;
+pub(crate) const JSON: u8 = 3;
 
 /// The data of an exchange that is recorded.
-pub struct Capture {
+pub(crate) struct Capture {
     /// The members of a `log_format`; without one, everything is recorded.
     format: Option<RecordFields>,
     /// The members of a `log_format_extra`.
@@ -91,14 +91,14 @@ enum RecordField {
 }
 
 /// The names of fields that are masked.
-pub struct SecretNames {
+pub(crate) struct SecretNames {
     names: Vec<Box<[u8]>>,
     /// Which of the names have this mark: nearly all other fields can be excluded by their mark alone.
     marked: [bool; 256],
 }
 
 impl SecretNames {
-    pub fn of(secrets: &SecretFields) -> SecretNames {
+    pub(crate) fn of(secrets: &SecretFields) -> SecretNames {
         let ours = SECRET_FIELDS.iter().map(|name| name.as_bytes().into());
         let names: Vec<Box<[u8]>> = ours.chain(secrets.names().iter().cloned()).collect();
         let mut marked = [false; 256];
@@ -116,7 +116,7 @@ impl SecretNames {
     }
 
     #[inline]
-    pub fn has(&self, name: &[u8]) -> bool {
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.marked[usize::from(SecretNames::mark(name))] && self.is_among(name)
     }
 
@@ -147,7 +147,7 @@ impl Variables for RecordVariables<'_> {
 
 impl Capture {
     /// From the options `log_format` and `log_format_extra`.
-    pub fn compile(
+    pub(crate) fn compile(
         format: Option<&Map<String, Value>>,
         extra: Option<&Map<String, Value>>,
         build: &mut Build,
@@ -173,22 +173,22 @@ impl Capture {
     }
 
     /// Adds texts for the destination, such as names of indices or labels, to be read with [`super::captured::hidden`].
-    pub fn with_hidden(self, hidden: Vec<Template>) -> Capture {
+    pub(crate) fn with_hidden(self, hidden: Vec<Template>) -> Capture {
         Capture { hidden, ..self }
     }
 
     /// Whether records contain everything, including content.
-    pub fn has_everything(&self) -> bool {
+    pub(crate) fn has_everything(&self) -> bool {
         self.format.is_none()
     }
 
     /// Whether `log_format_extra` has a member of this name.
-    pub fn has_extra(&self, name: &str) -> bool {
+    pub(crate) fn has_extra(&self, name: &str) -> bool {
         self.extra.iter().any(|(extra, _)| extra == name)
     }
 
     /// Appends a record. `bodies` are the flags of the attachments.
-    pub fn write(&self, exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, exchange: &Exchange, bodies: u8, out: &mut Vec<u8>) {
         let logged = LoggedExchange(exchange);
         let secrets = self.secret_names.get_or_init(|| SecretNames::of(&self.secrets));
         let shown = RecordVariables { logged: &logged, secrets };

@@ -177,7 +177,7 @@ impl<'a> CapturedExchange<'a> {
 }
 
 /// Writes records as JSON, with the host name of the gateway.
-pub struct RecordWriter {
+pub(crate) struct RecordWriter {
     hostname: Vec<u8>,
     /// As it is in JSON.
     hostname_escaped: Vec<u8>,
@@ -194,12 +194,12 @@ impl Default for RecordWriter {
 
 impl RecordWriter {
     /// The host name of this machine.
-    pub fn hostname(&self) -> &[u8] {
+    pub(crate) fn hostname(&self) -> &[u8] {
         &self.hostname
     }
 
     /// Writes the records of one batch.
-    pub fn batch(&self) -> BatchWriter<'_> {
+    pub(crate) fn batch(&self) -> BatchWriter<'_> {
         BatchWriter {
             hostname: &self.hostname_escaped,
             decoder: BatchDecoder::default(),
@@ -208,7 +208,7 @@ impl RecordWriter {
     }
 
     /// The records as a JSON list, or, if `is_single`, the only record as an object.
-    pub fn list(&self, records: &[Record], is_single: bool) -> Vec<u8> {
+    pub(crate) fn list(&self, records: &[Record], is_single: bool) -> Vec<u8> {
         let (batch, mut out) = (self.batch(), Vec::with_capacity(records.len() * 1024));
         out.extend((!is_single).then_some(b'['));
         for (index, record) in records.iter().enumerate() {
@@ -221,7 +221,7 @@ impl RecordWriter {
 }
 
 /// Writes the records of one batch as JSON. What it decodes has a limit for the batch.
-pub struct BatchWriter<'a> {
+pub(crate) struct BatchWriter<'a> {
     /// Escaped.
     hostname: &'a [u8],
     decoder: BatchDecoder,
@@ -238,12 +238,12 @@ const NS_PER_MS: u64 = 1_000_000;
 
 impl BatchWriter<'_> {
     /// Appends a record as one JSON object without line breaks.
-    pub fn json(&self, record: &Record, out: &mut Vec<u8>) {
+    pub(crate) fn json(&self, record: &Record, out: &mut Vec<u8>) {
         self.object(record, false, out);
     }
 
     /// The same with the member `@timestamp` (RFC 3339, UTC, in milliseconds), unless the format has a member of this name.
-    pub fn json_with_timestamp(&self, record: &Record, out: &mut Vec<u8>) {
+    pub(crate) fn json_with_timestamp(&self, record: &Record, out: &mut Vec<u8>) {
         self.object(record, true, out);
     }
 
@@ -379,18 +379,18 @@ impl<'a> OpenedRecord<'a> {
 }
 
 /// When the exchange of a record ended, in ms since 1970; constant across retries.
-pub fn end_ms(record: &Record) -> u64 {
+pub(crate) fn end_ms(record: &Record) -> u64 {
     OpenedRecord::of(record).end_ms
 }
 
 /// The texts of [`super::capture::Capture::with_hidden`], in their order.
-pub fn hidden(record: &Record) -> Vec<&[u8]> {
+pub(crate) fn hidden(record: &Record) -> Vec<&[u8]> {
     let OpenedRecord { hidden_count, mut hidden, .. } = OpenedRecord::of(record);
     (0..hidden_count).map(|_| hidden.text()).collect()
 }
 
 /// The same texts as they are in the record: equal for records whose texts are equal.
-pub fn hidden_bytes(record: &Record) -> &[u8] {
+pub(crate) fn hidden_bytes(record: &Record) -> &[u8] {
     OpenedRecord::of(record).hidden.0
 }
 

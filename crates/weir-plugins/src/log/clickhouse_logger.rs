@@ -23,7 +23,7 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, Sin
 /// duplicates: a `ReplacingMergeTree` that is ordered by it removes them. `/records` and the metric `weir_log_records_total` report the outcome of every record.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ClickhouseLogger {
+pub(crate) struct ClickhouseLogger {
     /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
     /// for 30 seconds, as long as another server works.
     #[serde(default)]

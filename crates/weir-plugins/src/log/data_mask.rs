@@ -18,7 +18,7 @@ use crate::options::pattern;
 /// format of the masks) is left out of the record, which then contains `request.body_omitted`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DataMask {
+pub(crate) struct DataMask {
     /// The parts of requests that are masked, in this order.
     #[serde(default)]
     request: Vec<MaskRule>,

@@ -32,20 +32,20 @@ fn coding(number: u8) -> Option<ContentCoding> {
 }
 
 /// Appends the trailer to content in this coding, of which at most `most` decoded bytes are to be recorded.
-pub fn mark_coded(content: &mut Vec<u8>, coding: ContentCoding, most: usize) {
+pub(crate) fn mark_coded(content: &mut Vec<u8>, coding: ContentCoding, most: usize) {
     content.push(number(coding));
     // `most` is at most 64 MiB.
     content.extend_from_slice(&(most as u32).to_le_bytes());
 }
 
 /// Appends the trailer to content that was in this coding, and is decoded.
-pub fn mark_decoded(content: &mut Vec<u8>, coding: ContentCoding) {
+pub(crate) fn mark_decoded(content: &mut Vec<u8>, coding: ContentCoding) {
     content.push(number(coding) | IS_DECODED);
     content.extend_from_slice(&[0; TRAILER - 1]);
 }
 
 /// Content for a record.
-pub struct RecordedContent<'a> {
+pub(crate) struct RecordedContent<'a> {
     pub bytes: std::borrow::Cow<'a, [u8]>,
     /// The coding that the content was in, if it is decoded.
     pub decoded: Option<&'static str>,
@@ -55,13 +55,13 @@ pub struct RecordedContent<'a> {
 
 impl<'a> RecordedContent<'a> {
     /// Content as it was sent.
-    pub fn plain(bytes: &'a [u8]) -> RecordedContent<'a> {
+    pub(crate) fn plain(bytes: &'a [u8]) -> RecordedContent<'a> {
         RecordedContent { bytes: bytes.into(), decoded: None, fault: None }
     }
 }
 
 /// Decodes the content of one batch of records.
-pub struct BatchDecoder {
+pub(crate) struct BatchDecoder {
     left: Cell<usize>,
 }
 
@@ -73,7 +73,7 @@ impl Default for BatchDecoder {
 
 impl BatchDecoder {
     /// Content that ends with a trailer.
-    pub fn content<'a>(&self, marked: &'a [u8]) -> RecordedContent<'a> {
+    pub(crate) fn content<'a>(&self, marked: &'a [u8]) -> RecordedContent<'a> {
         let Some((content, &[number, ref most @ ..])) = marked.split_last_chunk::<TRAILER>() else {
             return RecordedContent::plain(marked);
         };

@@ -39,7 +39,7 @@ use weir_services::receivers::{ReceiverOptions, ReceiverRequest, Receivers, head
 /// `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ElasticsearchLogger {
+pub(crate) struct ElasticsearchLogger {
     /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
     /// for 30 seconds, as long as another server works.
     #[serde(default)]
@@ -358,7 +358,7 @@ fn all_stored(answer: &[u8]) -> bool {
 }
 
 /// The outcome of each record, from the answer.
-pub fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
+pub(crate) fn judge(answer: &Response<Bytes>, count: usize) -> SendOutcome {
     match answer.status().as_u16() {
         200 => {}
         400 => return http_answer::strict_failure(answer),

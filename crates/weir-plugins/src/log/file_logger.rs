@@ -31,7 +31,7 @@ use crate::log::options::{FormatOptions, LoggerMetadata};
 /// cannot be written.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FileLogger {
+pub(crate) struct FileLogger {
     /// The path of the file. Required, unless the plugin metadata has a `path`.
     #[schemars(extend("x-weir-reaches" = "file"))]
     path: Option<String>,
@@ -47,7 +47,7 @@ pub struct FileLogger {
 /// What holds for every `file-logger`.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct FileLoggerMetadata {
+pub(crate) struct FileLoggerMetadata {
     /// The path of the file for plugins that do not set `path`.
     #[schemars(extend("x-weir-reaches" = "file"))]
     path: Option<String>,

@@ -25,7 +25,7 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, Sin
 /// record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct HttpLogger {
+pub(crate) struct HttpLogger {
     /// The `http` or `https` URL of the service. A response with a status of 400 or more is a failure.
     #[schemars(extend("x-weir-reaches" = "server"))]
     uri: String,

@@ -5,7 +5,7 @@ use weir_plugin::proto::field;
 
 /// Writes a JSON object. Each member ends with a comma; the closing brace, which is written when it is dropped, replaces the last
 /// one.
-pub struct JsonObjectWriter<'a> {
+pub(crate) struct JsonObjectWriter<'a> {
     out: &'a mut Vec<u8>,
     /// It is the value of a member.
     is_member: bool,
@@ -14,7 +14,7 @@ pub struct JsonObjectWriter<'a> {
 /// A member's name from the source text of this program, with the quotation mark that opens a text. Written as one constant
 /// by [`known!`].
 #[derive(Clone, Copy)]
-pub struct MemberName(#[doc(hidden)] pub &'static str);
+pub(crate) struct MemberName(#[doc(hidden)] pub &'static str);
 
 /// A [`MemberName`] from a literal, in which nothing has to be escaped.
 macro_rules! known {
@@ -26,7 +26,7 @@ pub(crate) use known;
 
 impl MemberName {
     /// The name by itself.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         &self.0[1..self.0.len() - 3]
     }
 }
@@ -38,7 +38,7 @@ const FEW: usize = 32;
 
 // Inlined where names are known, so that each is copied as a constant.
 impl JsonObjectWriter<'_> {
-    pub fn begin(out: &mut Vec<u8>) -> JsonObjectWriter<'_> {
+    pub(crate) fn begin(out: &mut Vec<u8>) -> JsonObjectWriter<'_> {
         out.push(b'{');
         JsonObjectWriter { out, is_member: false }
     }
@@ -56,40 +56,40 @@ impl JsonObjectWriter<'_> {
     }
 
     #[inline(always)]
-    pub fn object(&mut self, name: MemberName) -> JsonObjectWriter<'_> {
+    pub(crate) fn object(&mut self, name: MemberName) -> JsonObjectWriter<'_> {
         self.known_name(name);
         self.out.push(b'{');
         JsonObjectWriter { out: self.out, is_member: true }
     }
 
     #[inline(always)]
-    pub fn text(&mut self, name: MemberName, value: &[u8]) {
+    pub(crate) fn text(&mut self, name: MemberName, value: &[u8]) {
         self.plain_text(name, |out| escape::json(out, value));
     }
 
     /// A text that `write` appends; it escapes what has to be escaped.
     #[inline(always)]
-    pub fn plain_text(&mut self, name: MemberName, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn plain_text(&mut self, name: MemberName, write: impl FnOnce(&mut Vec<u8>)) {
         self.out.extend_from_slice(name.0.as_bytes());
         write(self.out);
         self.out.extend_from_slice(b"\",");
     }
 
-    pub fn text_bytes(&mut self, name: &[u8], value: &[u8]) {
+    pub(crate) fn text_bytes(&mut self, name: &[u8], value: &[u8]) {
         self.name(name);
         text(self.out, value);
         self.out.push(b',');
     }
 
     #[inline(always)]
-    pub fn text_if(&mut self, name: MemberName, value: Option<&[u8]>) {
+    pub(crate) fn text_if(&mut self, name: MemberName, value: Option<&[u8]>) {
         if let Some(value) = value {
             self.text(name, value);
         }
     }
 
     #[inline(always)]
-    pub fn number(&mut self, name: MemberName, value: u64) {
+    pub(crate) fn number(&mut self, name: MemberName, value: u64) {
         self.known_name(name);
         digits(self.out, value);
         self.out.push(b',');
@@ -97,7 +97,7 @@ impl JsonObjectWriter<'_> {
 
     /// A time in nanoseconds, written as milliseconds with at least one and at most six decimal places; or `null`.
     #[inline(always)]
-    pub fn ms(&mut self, name: MemberName, ns: Option<u64>) {
+    pub(crate) fn ms(&mut self, name: MemberName, ns: Option<u64>) {
         self.known_name(name);
         match ns {
             Some(ns) => ms(self.out, ns),
@@ -108,32 +108,32 @@ impl JsonObjectWriter<'_> {
 
     /// A member whose value, which `write` appends, is JSON already.
     #[inline(always)]
-    pub fn value(&mut self, name: MemberName, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn value(&mut self, name: MemberName, write: impl FnOnce(&mut Vec<u8>)) {
         self.known_name(name);
         write(self.out);
         self.out.push(b',');
     }
 
     /// A member whose value is JSON already.
-    pub fn raw(&mut self, name: &[u8], json: &[u8]) {
+    pub(crate) fn raw(&mut self, name: &[u8], json: &[u8]) {
         self.name(name);
         self.out.extend_from_slice(json);
         self.out.push(b',');
     }
 
     /// Begins an object as a member; [`JsonObjectWriter::end_nested`] ends it.
-    pub fn nested(&mut self, name: &[u8]) {
+    pub(crate) fn nested(&mut self, name: &[u8]) {
         self.name(name);
         self.out.push(b'{');
     }
 
-    pub fn end_nested(&mut self) {
+    pub(crate) fn end_nested(&mut self) {
         close(self.out);
         self.out.push(b',');
     }
 
     /// Writes each pair as a member; several values of one name become a list.
-    pub fn grouped<'p>(&mut self, pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clone, kind: PairKind) {
+    pub(crate) fn grouped<'p>(&mut self, pairs: impl Iterator<Item = (&'p [u8], &'p [u8])> + Clone, kind: PairKind) {
         let (mut count, mut seen, mut are_different) = (0, 0_u64, true);
         for (name, _) in pairs.clone() {
             let bit = 1 << (kind.hash(name) & 63);
@@ -203,7 +203,7 @@ impl JsonObjectWriter<'_> {
 
 /// What pairs are: this decides how they are written, and which names are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PairKind {
+pub(crate) enum PairKind {
     /// Header fields. Their names are tokens, the same in any case (RFC 9110 §5.1), and are written in lower case.
     Fields,
     /// Arguments of a query.

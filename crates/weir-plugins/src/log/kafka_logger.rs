@@ -35,7 +35,7 @@ use times::send_in_parts;
 /// `weir_log_records_total` report the outcome of every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KafkaLogger {
+pub(crate) struct KafkaLogger {
     /// The bootstrap brokers, which are asked for the partitions of the topic. One reachable broker is enough.
     #[serde(default)]
     brokers: Vec<BrokerOptions>,

@@ -17,7 +17,7 @@ use crate::log::options::{BatchOptions, FormatOptions, LoggerMetadata, UnnamedSi
 ///
 /// # Errors
 /// Some are invalid.
-pub fn compile_common(
+pub(crate) fn compile_common(
     (bodies, format, batch): (&BodyOptions, &FormatOptions, &BatchOptions),
     metadata: &LoggerMetadata,
     build: &mut Build,
@@ -28,7 +28,7 @@ pub fn compile_common(
 }
 
 /// A plugin that records exchanges.
-pub struct ExchangeLogger {
+pub(crate) struct ExchangeLogger {
     capture: Capture,
     bodies: BodyCaptures,
     /// If set, only exchanges for which this is true are recorded.
@@ -42,7 +42,7 @@ pub struct ExchangeLogger {
 impl ExchangeLogger {
     /// Builds a logger whose destination accepts batches. Plugins of a type with the same options share a sink, as long as the
     /// settings for all of them stay the same.
-    pub fn with_batches<D: HasMetadata>(
+    pub(crate) fn with_batches<D: HasMetadata>(
         build: &Build,
         (capture, bodies): (Capture, BodyCaptures),
         options: SinkOptions,
@@ -56,7 +56,7 @@ impl ExchangeLogger {
 
     /// Builds a logger on the sink of this identity, which plugins share. If there is none yet, it is created; `open` then
     /// creates its destination when it is started.
-    pub fn build(
+    pub(crate) fn build(
         build: &Build,
         (capture, bodies, only): (Capture, BodyCaptures, Option<Expression>),
         identity: &str,

@@ -25,7 +25,7 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, Sin
 /// every record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LokiLogger {
+pub(crate) struct LokiLogger {
     /// The servers, as `http` or `https` URLs. Batches are sent to the servers in turn. A server that fails is skipped
     /// for 30 seconds, as long as another server works.
     #[schemars(extend("x-weir-reaches" = "server"))]

@@ -1,22 +1,22 @@
 //! Loggers: the content of records of exchanges, and where they are sent. Each logger is one file with its options and
 //! the format of its batches. Queues, batches, retries and accounts are in `weir-records`.
 
-pub mod bodies;
-pub mod capture;
-pub mod captured;
-pub mod clickhouse_logger;
-pub mod data_mask;
-pub mod decoding;
-pub mod elasticsearch_logger;
-pub mod file_logger;
-pub mod http_logger;
-pub mod json;
-pub mod kafka_logger;
-pub mod logger;
-pub mod loki_logger;
-pub mod options;
-pub mod socket;
-pub mod splunk_hec_logging;
-pub mod syslog;
-pub mod tcp_logger;
-pub mod udp_logger;
+pub(crate) mod bodies;
+pub(crate) mod capture;
+pub(crate) mod captured;
+pub(crate) mod clickhouse_logger;
+pub(crate) mod data_mask;
+pub(crate) mod decoding;
+pub(crate) mod elasticsearch_logger;
+pub(crate) mod file_logger;
+pub(crate) mod http_logger;
+pub(crate) mod json;
+pub(crate) mod kafka_logger;
+pub(crate) mod logger;
+pub(crate) mod loki_logger;
+pub(crate) mod options;
+pub(crate) mod socket;
+pub(crate) mod splunk_hec_logging;
+pub(crate) mod syslog;
+pub(crate) mod tcp_logger;
+pub(crate) mod udp_logger;

@@ -20,7 +20,7 @@ use crate::log::captured::RecordWriter;
 
 /// When records are sent, and how often.
 #[derive(Deserialize, JsonSchema)]
-pub struct BatchOptions {
+pub(crate) struct BatchOptions {
     /// The maximum number of records in a batch.
     #[serde(default = "default_batch_max_size")]
     #[schemars(range(min = 1))]
@@ -55,7 +55,7 @@ pub struct BatchOptions {
 /// How much may wait on disk, for how long, and how safely.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct SpoolSpec {
+pub(crate) struct SpoolSpec {
     /// The maximum size of the records on disk, in bytes: four files of the least size, or more.
     #[schemars(range(min = 4194304))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
@@ -102,7 +102,7 @@ enum WhenFullSpec {
 }
 
 /// What a sink is called, and where in its destination the records go.
-pub struct SinkIdentity {
+pub(crate) struct SinkIdentity {
     /// The plugin and the origin of the destination, for logs and metrics.
     pub name: String,
     /// The path, table, tenant, topic and the like. Not shown: paths may be secrets.
@@ -110,12 +110,12 @@ pub struct SinkIdentity {
 }
 
 impl SinkIdentity {
-    pub fn new(name: String, place: &[&str]) -> SinkIdentity {
+    pub(crate) fn new(name: String, place: &[&str]) -> SinkIdentity {
         SinkIdentity { name, place: place.join("\n") }
     }
 
     /// Adds the header fields of requests, which may name a tenant; not the credentials among them, which change.
-    pub fn with_fields(mut self, fields: &BTreeMap<String, String>) -> SinkIdentity {
+    pub(crate) fn with_fields(mut self, fields: &BTreeMap<String, String>) -> SinkIdentity {
         const CREDENTIALS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "password"];
         for (name, value) in fields {
             let name = name.to_ascii_lowercase();
@@ -175,22 +175,22 @@ impl SpoolSpec {
 }
 
 /// A default of several loggers.
-pub fn default_true() -> bool {
+pub(crate) fn default_true() -> bool {
     true
 }
 
 /// Seconds: a default of several loggers.
-pub fn default_timeout_s() -> u64 {
+pub(crate) fn default_timeout_s() -> u64 {
     3
 }
 
 /// Seconds: a default of several loggers.
-pub fn default_slow_timeout_s() -> u64 {
+pub(crate) fn default_slow_timeout_s() -> u64 {
     10
 }
 
 /// In milliseconds: a default of several loggers.
-pub fn default_timeout_ms() -> u64 {
+pub(crate) fn default_timeout_ms() -> u64 {
     3000
 }
 
@@ -211,7 +211,7 @@ fn default_batch_max_size() -> usize {
 }
 
 /// The options of a sink that does not know its destination yet.
-pub struct UnnamedSink {
+pub(crate) struct UnnamedSink {
     pub batching: Batching,
     retries: Retries,
     max_pending: Option<usize>,
@@ -222,7 +222,7 @@ pub struct UnnamedSink {
 
 impl UnnamedSink {
     /// The options with a destination. Sinks with the same identity take over each other's remaining records.
-    pub fn named(self, identity: SinkIdentity) -> SinkOptions {
+    pub(crate) fn named(self, identity: SinkIdentity) -> SinkOptions {
         let UnnamedSink { batching, retries, max_pending, spool, rejected } = self;
         let spool = spool.map(|(directory, options)| {
             let directory = directory.join(identity.directory_name());
@@ -237,7 +237,7 @@ impl BatchOptions {
     ///
     /// # Errors
     /// A key of the spool is wrong, or there is no directory for it.
-    pub fn compile(&self, max_pending: Option<usize>, build: &Build) -> Result<UnnamedSink, ConfigError> {
+    pub(crate) fn compile(&self, max_pending: Option<usize>, build: &Build) -> Result<UnnamedSink, ConfigError> {
         let batching = Batching {
             max_records: self.batch_max_size,
             inactive: Duration::from_secs(self.inactive_timeout),
@@ -256,7 +256,7 @@ impl BatchOptions {
         Ok(UnnamedSink { batching, retries, max_pending, spool, rejected })
     }
 
-    pub fn is_single(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         self.batch_max_size == 1
     }
 }
@@ -270,7 +270,7 @@ fn show(record: &Record) -> Vec<u8> {
 
 /// What records say.
 #[derive(Deserialize, JsonSchema)]
-pub struct FormatOptions {
+pub(crate) struct FormatOptions {
     /// The content of a record, as a map of names and values with `$variables`. Without it, a record has all the
     /// members of APISIX's default record.
     log_format: Option<Map<String, Value>>,
@@ -281,7 +281,7 @@ pub struct FormatOptions {
 /// What holds for every logger of a kind.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct LoggerMetadata {
+pub(crate) struct LoggerMetadata {
     /// The `log_format` of plugins that do not set this option.
     pub log_format: Option<Map<String, Value>>,
     /// The `log_format_extra` of plugins that do not set this option.
@@ -306,7 +306,7 @@ impl FormatOptions {
     ///
     /// # Errors
     /// An option is invalid.
-    pub fn compile(&self, metadata: &LoggerMetadata, build: &mut Build) -> Result<Capture, ConfigError> {
+    pub(crate) fn compile(&self, metadata: &LoggerMetadata, build: &mut Build) -> Result<Capture, ConfigError> {
         Capture::compile(
             self.log_format.as_ref().or(metadata.log_format.as_ref()),
             self.log_format_extra.as_ref().or(metadata.log_format_extra.as_ref()),

@@ -12,7 +12,7 @@ use weir_client::{HttpClient, ServerVerification, ServiceStream, StreamTarget, S
 use weir_plugin::ConfigError;
 
 /// The host and port of a receiver.
-pub struct SocketAddress {
+pub(crate) struct SocketAddress {
     host: String,
     port: u16,
     /// The time-out for connecting, and for each batch.
@@ -24,14 +24,14 @@ impl SocketAddress {
     ///
     /// # Errors
     /// An option is invalid.
-    pub fn new(host: String, port: u16, timeout: Duration) -> Result<SocketAddress, ConfigError> {
+    pub(crate) fn new(host: String, port: u16, timeout: Duration) -> Result<SocketAddress, ConfigError> {
         if host.is_empty() || host.contains(|char: char| char.is_whitespace() || "/@".contains(char)) {
             return Err(ConfigError::new("host", format!("`{host}` is neither a host name nor an IP address")));
         }
         Ok(SocketAddress { host, port, timeout })
     }
 
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
@@ -45,7 +45,7 @@ impl SocketAddress {
 }
 
 /// The TLS settings for a receiver, from options that loggers share.
-pub fn stream_tls(verify: bool, name: Option<String>) -> Result<StreamTls, ConfigError> {
+pub(crate) fn stream_tls(verify: bool, name: Option<String>) -> Result<StreamTls, ConfigError> {
     let name = name.filter(|name| !name.is_empty());
     if name.as_ref().is_some_and(|name| name.contains(|char: char| char.is_whitespace() || ":/@".contains(char))) {
         return Err(ConfigError::new(
@@ -58,7 +58,7 @@ pub fn stream_tls(verify: bool, name: Option<String>) -> Result<StreamTls, Confi
 }
 
 /// A TCP connection that is opened when it is needed.
-pub struct TcpReceiver {
+pub(crate) struct TcpReceiver {
     client: HttpClient,
     target: StreamTarget,
     address: SocketAddress,
@@ -66,14 +66,14 @@ pub struct TcpReceiver {
 }
 
 impl TcpReceiver {
-    pub fn new(client: HttpClient, address: SocketAddress, tls: Option<StreamTls>) -> TcpReceiver {
+    pub(crate) fn new(client: HttpClient, address: SocketAddress, tls: Option<StreamTls>) -> TcpReceiver {
         let target = StreamTarget::new(&address.host, address.port, tls);
         TcpReceiver { client, target, address, stream: None }
     }
 
     /// # Errors
     /// Not all bytes were accepted; how many is not known.
-    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         let mut stream = match self.stream.take().and_then(still_open) {
             Some(stream) => stream,
             None => {
@@ -104,19 +104,19 @@ fn still_open(mut stream: ServiceStream) -> Option<ServiceStream> {
 }
 
 /// Sends datagrams to one address, which is resolved again after a failure.
-pub struct UdpReceiver {
+pub(crate) struct UdpReceiver {
     address: SocketAddress,
     socket: Option<UdpSocket>,
 }
 
 impl UdpReceiver {
-    pub fn new(address: SocketAddress) -> UdpReceiver {
+    pub(crate) fn new(address: SocketAddress) -> UdpReceiver {
         UdpReceiver { address, socket: None }
     }
 
     /// # Errors
     /// The operating system did not accept the datagram.
-    pub async fn send(&mut self, datagram: &[u8]) -> Result<(), String> {
+    pub(crate) async fn send(&mut self, datagram: &[u8]) -> Result<(), String> {
         let socket = match self.socket.take() {
             Some(socket) => socket,
             None => self.address.within("connecting to", self.connect()).await?,

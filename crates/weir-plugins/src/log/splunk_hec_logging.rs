@@ -24,7 +24,7 @@ use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, Sin
 /// record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SplunkHecLogging {
+pub(crate) struct SplunkHecLogging {
     /// The collector.
     endpoint: EndpointOptions,
     /// Whether the certificate of an `https` server is verified.

@@ -23,7 +23,7 @@ use crate::log::udp_logger::MAX_DATAGRAM;
 /// record. The values of the fields `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Syslog {
+pub(crate) struct Syslog {
     /// The name or address of the server.
     #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,

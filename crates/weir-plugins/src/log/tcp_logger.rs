@@ -21,7 +21,7 @@ use crate::log::socket::{SocketAddress, TcpReceiver, stream_tls};
 /// `Authorization`, `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TcpLogger {
+pub(crate) struct TcpLogger {
     /// The name or address of the receiver.
     #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,

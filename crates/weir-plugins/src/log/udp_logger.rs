@@ -21,7 +21,7 @@ use crate::log::socket::{SocketAddress, UdpReceiver};
 /// `Cookie` and `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct UdpLogger {
+pub(crate) struct UdpLogger {
     /// The name or address of the receiver.
     #[schemars(extend("x-weir-reaches" = "server"))]
     host: String,
@@ -42,7 +42,7 @@ pub struct UdpLogger {
 }
 
 /// Bytes of a datagram over IPv4.
-pub const MAX_DATAGRAM: usize = 65_507;
+pub(crate) const MAX_DATAGRAM: usize = 65_507;
 
 impl Definition for UdpLogger {
     const NAME: &'static str = "udp-logger";

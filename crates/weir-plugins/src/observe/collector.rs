@@ -17,7 +17,7 @@ use weir_services::receivers::{ReceiverOptions, Receivers, header_fields};
 /// Where the spans of this node go, for all routes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct CollectorMetadata {
+pub(crate) struct CollectorMetadata {
     /// The trace id of requests without a trace context: `random`, or `x-request-id` (the id of the request, if it is a
     /// UUID).
     pub trace_id_source: TraceIdSource,
@@ -37,7 +37,7 @@ pub struct CollectorMetadata {
 /// Where the id of a new trace comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum TraceIdSource {
+pub(crate) enum TraceIdSource {
     #[default]
     Random,
     XRequestId,
@@ -129,7 +129,7 @@ impl PluginMetadata for CollectorMetadata {
 }
 
 /// The collector as the destination of a sink.
-pub struct OtlpCollector {
+pub(crate) struct OtlpCollector {
     service: OtlpService,
     resource: Vec<u8>,
 }
@@ -137,7 +137,7 @@ pub struct OtlpCollector {
 impl OtlpCollector {
     /// # Errors
     /// A setting is invalid.
-    pub fn parse(
+    pub(crate) fn parse(
         metadata: &CollectorMetadata,
         client: &HttpClient,
     ) -> Result<(OtlpCollector, SinkOptions), ConfigError> {
@@ -157,7 +157,7 @@ impl OtlpCollector {
 }
 
 /// The name of the service for spans and log records, as in Apache APISIX.
-pub const SERVICE: &str = "APISIX";
+pub(crate) const SERVICE: &str = "APISIX";
 
 impl Destination for OtlpCollector {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {

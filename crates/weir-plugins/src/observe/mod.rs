@@ -1,9 +1,9 @@
 //! Metrics, request ids, and traces.
 
-pub mod collector;
-pub mod opentelemetry;
-pub mod otlp_logger;
-pub mod prometheus;
-pub mod request_id;
-pub mod trace;
-pub mod zipkin;
+pub(crate) mod collector;
+pub(crate) mod opentelemetry;
+pub(crate) mod otlp_logger;
+pub(crate) mod prometheus;
+pub(crate) mod request_id;
+pub(crate) mod trace;
+pub(crate) mod zipkin;

@@ -24,7 +24,7 @@ use crate::observe::trace::w3c::{self, Traceparent};
 /// cookies or credentials. The collector is configured once for the node, in `plugin_metadata`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Opentelemetry {
+pub(crate) struct Opentelemetry {
     /// Which requests are traced.
     #[serde(default)]
     sampler: SamplerSpec,

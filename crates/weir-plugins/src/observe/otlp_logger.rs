@@ -29,7 +29,7 @@ use crate::observe::trace::w3c::Traceparent;
 /// `Set-Cookie` are masked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct OtlpLogger {
+pub(crate) struct OtlpLogger {
     /// The collectors, as `http` or `https` URLs such as `http://127.0.0.1:4318`. Log records are sent to the path
     /// `/v1/logs`. Batches are sent to the collectors in turn. A collector that fails is skipped for 30 seconds, as long as
     /// another one works.

@@ -24,7 +24,7 @@ use labels::{RecordedLabels, SeriesLabels, ShownLabels};
 /// the label `(other)`. When the limit is reached, combinations without a request for an hour are removed. Weir's own metrics by route do not need this plugin.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Prometheus {
+pub(crate) struct Prometheus {
     /// Uses the names of routes and services as labels, instead of their ids. Routes and services without a name keep
     /// their id.
     #[serde(default)]

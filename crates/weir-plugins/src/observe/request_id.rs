@@ -12,7 +12,7 @@ use crate::options::headers::header_name;
 /// An id that the client sends is kept.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RequestId {
+pub(crate) struct RequestId {
     /// The header field that carries the id.
     #[serde(default = "default_header_name")]
     header_name: String,

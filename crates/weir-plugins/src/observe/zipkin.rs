@@ -32,7 +32,7 @@ use crate::observe::trace::zipkin_json::{self, ZipkinWriter};
 /// Zipkin; `/records` and the metric `weir_log_records_total` report the outcome for every request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Zipkin {
+pub(crate) struct Zipkin {
     /// The `http` or `https` URL that spans are sent to, such as `http://127.0.0.1:9411/api/v2/spans`.
     #[schemars(extend("x-weir-reaches" = "server"))]
     endpoint: String,

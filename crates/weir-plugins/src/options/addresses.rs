@@ -8,14 +8,14 @@ use weir_plugin::{CollectAll, ConfigError};
 
 /// Addresses and networks, merged into sorted ranges: a lookup among ten thousand takes a few comparisons.
 #[derive(Debug, Default)]
-pub struct AddressSet {
+pub(crate) struct AddressSet {
     v4: Box<[(u32, u32)]>,
     v6: Box<[(u128, u128)]>,
 }
 
 impl AddressSet {
     /// Compiles the addresses and networks at `path` of the options.
-    pub fn compile(texts: &[String], path: &str) -> Result<AddressSet, ConfigError> {
+    pub(crate) fn compile(texts: &[String], path: &str) -> Result<AddressSet, ConfigError> {
         let network = |(index, text): (usize, &String)| {
             parse_network(text).ok_or_else(|| {
                 let problem = format!("`{text}` is not an address or network; write as 192.0.2.1, 10.0.0.0/8 or ::1");
@@ -33,7 +33,7 @@ impl AddressSet {
     }
 
     /// An IPv4 address also matches in its IPv6 form (`::ffff:192.0.2.1`).
-    pub fn contains(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(address) => holds(&self.v4, Ipv4Addr::to_bits(address)),
             IpAddr::V6(address) => holds(&self.v6, Ipv6Addr::to_bits(address)),

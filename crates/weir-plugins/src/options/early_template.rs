@@ -6,7 +6,7 @@ use weir_plugin::{ConfigError, Template};
 ///
 /// # Errors
 /// The template has such a value.
-pub fn needs_no_content(template: &Template, path: &str) -> Result<(), ConfigError> {
+pub(crate) fn needs_no_content(template: &Template, path: &str) -> Result<(), ConfigError> {
     let is_of_content = |name: &String| name.starts_with("post_arg") || name.starts_with("graphql_");
     match template.variables().map(ToString::to_string).find(is_of_content) {
         None => Ok(()),

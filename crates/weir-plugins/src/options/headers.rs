@@ -12,7 +12,7 @@ use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Exchange, Template, Var
 /// The value of a field in options: text or a number.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Value")]
-pub struct Scalar(String);
+pub(crate) struct Scalar(String);
 
 impl TryFrom<Value> for Scalar {
     type Error = &'static str;
@@ -42,12 +42,12 @@ impl JsonSchema for Scalar {
 
 impl Scalar {
     /// The value as text.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
     /// The value as a template; an error if its constant parts are not valid in a field.
-    pub fn template(&self, path: &str, build: &mut Build) -> Result<Template, ConfigError> {
+    pub(crate) fn template(&self, path: &str, build: &mut Build) -> Result<Template, ConfigError> {
         match field::is_value(self.0.as_bytes()) {
             true => Ok(build.template(&self.0, path)),
             false => {
@@ -58,7 +58,7 @@ impl Scalar {
 }
 
 /// A field name that an option may set or remove. Fields that control framing are refused.
-pub fn header_name<'a>(name: &'a str, path: &str) -> Result<&'a [u8], ConfigError> {
+pub(crate) fn header_name<'a>(name: &'a str, path: &str) -> Result<&'a [u8], ConfigError> {
     if !field::is_name(name.as_bytes()) {
         return Err(ConfigError::new(path, "is not the name of a header field; use letters, digits and dashes"));
     }
@@ -76,7 +76,7 @@ pub fn header_name<'a>(name: &'a str, path: &str) -> Result<&'a [u8], ConfigErro
 /// which means `set`.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct HeaderOptions(Map<String, Value>);
+pub(crate) struct HeaderOptions(Map<String, Value>);
 
 impl JsonSchema for HeaderOptions {
     fn inline_schema() -> bool {
@@ -124,7 +124,7 @@ fn fields_schema() -> Schema {
 /// Fields to set: their names and values, of which there may be several for a name.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct SetHeaderOptions(Map<String, Value>);
+pub(crate) struct SetHeaderOptions(Map<String, Value>);
 
 impl JsonSchema for SetHeaderOptions {
     fn inline_schema() -> bool {
@@ -144,14 +144,14 @@ impl JsonSchema for SetHeaderOptions {
 
 impl SetHeaderOptions {
     /// Compiles them to edits; `path` is the path of the options.
-    pub fn compile(&self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
+    pub(crate) fn compile(&self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
         Ok(HeaderEdits { set: compile_fields(&self.0, path, build)?, ..HeaderEdits::default() })
     }
 }
 
 /// Compiled edits of a head. They run in the order add, set, remove.
 #[derive(Debug, Default)]
-pub struct HeaderEdits {
+pub(crate) struct HeaderEdits {
     add: Vec<(Box<[u8]>, Template)>,
     /// A field may have several values; the first one replaces the values that exist.
     set: Vec<(Box<[u8]>, Vec<Template>)>,
@@ -160,7 +160,7 @@ pub struct HeaderEdits {
 
 impl HeaderOptions {
     /// Compiles the edits; `path` is the path of the options.
-    pub fn compile(self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
+    pub(crate) fn compile(self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
         let mut edits = HeaderEdits::default();
         let is_edit = |(name, value): (&String, &Value)| match name.as_str() {
             "add" => value.is_object() || value.is_array(),
@@ -250,12 +250,12 @@ fn compile_fields(fields: &Map<String, Value>, path: &str, build: &mut Build) ->
 
 impl HeaderEdits {
     /// The names of fields that are added or set.
-    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.add.iter().map(|(name, _)| &**name).chain(self.set.iter().map(|(name, _)| &**name))
     }
 
     /// Refuses edits of `Host`, which is not a field of the request on its way to the upstream: `path` is that of the options.
-    pub fn refuse_host(&self, path: &str) -> Result<(), ConfigError> {
+    pub(crate) fn refuse_host(&self, path: &str) -> Result<(), ConfigError> {
         if !self.names().any(|name| name.eq_ignore_ascii_case(b"host")) {
             return Ok(());
         }
@@ -266,12 +266,12 @@ impl HeaderEdits {
     /// Applies the edits. Setting a field to an empty text removes it, as in APISIX. `groups` are the groups of a
     /// regular expression, for `$1`, `$2`... in values. Fails if a variable contains bytes that are invalid in a field;
     /// some edits may have been applied by then.
-    pub fn apply(&self, exchange: &mut Exchange, side: EditedHead, groups: &[Vec<u8>]) -> Result<(), BadField> {
+    pub(crate) fn apply(&self, exchange: &mut Exchange, side: EditedHead, groups: &[Vec<u8>]) -> Result<(), BadField> {
         self.edit(exchange, side, groups, |added| added)
     }
 
     /// The same, but leaves out each value with bytes that are invalid in a field.
-    pub fn apply_valid(&self, exchange: &mut Exchange, side: EditedHead) {
+    pub(crate) fn apply_valid(&self, exchange: &mut Exchange, side: EditedHead) {
         let _ = self.edit(exchange, side, &[], |_| Ok(()));
     }
 
@@ -307,7 +307,7 @@ fn rendered(exchange: &Exchange, template: &Template, groups: &[Vec<u8>]) -> Vec
 }
 
 /// Selects the head of an exchange to edit.
-pub type EditedHead = fn(&mut Exchange) -> &mut Head;
+pub(crate) type EditedHead = fn(&mut Exchange) -> &mut Head;
 
 fn add(
     exchange: &mut Exchange,
@@ -324,7 +324,7 @@ fn add(
 }
 
 /// An exchange with the groups of a regular expression as `$1`, `$2`...
-pub struct WithGroups<'a> {
+pub(crate) struct WithGroups<'a> {
     pub exchange: &'a Exchange,
     pub groups: &'a [Vec<u8>],
 }

@@ -17,7 +17,7 @@ static VALIDATORS: Interner<String, Validator> = Interner::new();
 ///
 /// # Errors
 /// If it is not a schema, or the regular expressions in it take more than what is left of the budget for expressions.
-pub fn compile(schema: Map<String, Value>, path: &str) -> Result<Arc<Validator>, ConfigError> {
+pub(crate) fn compile(schema: Map<String, Value>, path: &str) -> Result<Arc<Validator>, ConfigError> {
     let schema = Value::Object(schema);
     VALIDATORS.get_or_build(schema.to_string(), |_| {
         if !pattern_budget::spend(pattern_bytes(&schema)) {
@@ -31,7 +31,7 @@ pub fn compile(schema: Map<String, Value>, path: &str) -> Result<Arc<Validator>,
 ///
 /// # Errors
 /// The place, as a JSON pointer, and the problem.
-pub fn of_definition(schemas: &Value) -> Result<Validator, (String, String)> {
+pub(crate) fn of_definition(schemas: &Value) -> Result<Validator, (String, String)> {
     if !pattern_budget::spend(pattern_bytes(schemas)) {
         return Err((String::new(), "has too many regular expressions".to_owned()));
     }
@@ -42,7 +42,7 @@ pub fn of_definition(schemas: &Value) -> Result<Validator, (String, String)> {
 
 /// Whether what is wrong with a value may be too much to be told. The validator tells of a value that fits no alternative what is wrong
 /// with it in each: where schemas lead back to themselves, these are exponentially many faults by the depth of the value.
-pub fn has_costly_faults(schema: &Map<String, Value>) -> bool {
+pub(crate) fn has_costly_faults(schema: &Map<String, Value>) -> bool {
     let members = schema.iter();
     let is_in =
         |names: &[&str]| members.clone().any(|(name, value)| names.contains(&&**name) || has_keyword(value, names));
@@ -50,7 +50,7 @@ pub fn has_costly_faults(schema: &Map<String, Value>) -> bool {
 }
 
 /// Whether a schema has alternatives.
-pub fn has_alternatives(schema: &Value) -> bool {
+pub(crate) fn has_alternatives(schema: &Value) -> bool {
     has_keyword(schema, &ALTERNATIVES)
 }
 

@@ -1,7 +1,7 @@
 //! Types of options that several plugins share.
 
-pub mod addresses;
-pub mod early_template;
-pub mod headers;
-pub mod json_schema;
-pub mod pattern;
+pub(crate) mod addresses;
+pub(crate) mod early_template;
+pub(crate) mod headers;
+pub(crate) mod json_schema;
+pub(crate) mod pattern;

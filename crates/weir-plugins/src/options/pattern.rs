@@ -15,7 +15,7 @@ const MAX_COMPILED: usize = 1 << 20;
 const MAX_LISTED: usize = 1000;
 
 /// Compiles a list of expressions at `path` of the options into a set that is matched in one pass.
-pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Arc<RegexSet>, ConfigError> {
+pub(crate) fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Arc<RegexSet>, ConfigError> {
     if texts.is_empty() || texts.len() > MAX_LISTED {
         return Err(ConfigError::new(path, format!("must contain from 1 to {MAX_LISTED} regular expressions")));
     }
@@ -27,7 +27,7 @@ pub fn compile_set(texts: &[String], ignore_case: bool, path: &str) -> Result<Ar
 }
 
 /// Compiles the expression at `path` of the options.
-pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Arc<Regex>, ConfigError> {
+pub(crate) fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Arc<Regex>, ConfigError> {
     if text.len() > MAX_TEXT {
         let problem = format!("is longer than the {MAX_TEXT} bytes a regular expression may have");
         return Err(ConfigError::new(path, problem));
@@ -46,7 +46,7 @@ pub fn compile(text: &str, ignore_case: bool, path: &str) -> Result<Arc<Regex>, 
 }
 
 /// The replacement with its group numbers in braces, so that `$1a` means the first group followed by `a`.
-pub fn braced(text: &str) -> String {
+pub(crate) fn braced(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {

@@ -11,7 +11,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Plugin, Stage,
 /// it exceeds the limit.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ClientControl {
+pub(crate) struct ClientControl {
     /// The largest request body, in bytes. 0 means no limit other than `client_max_body_size`, which applies in any case.
     #[schemars(extend("x-weir-unit" = "bytes"))]
     max_body_size: Option<u64>,

@@ -31,7 +31,7 @@ use crate::options::pattern;
 /// `Content-Type`. A rule without a path applies to every response.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ContentFilter {
+pub(crate) struct ContentFilter {
     /// The rules, in the order in which they are applied.
     #[schemars(length(min = 1))]
     rules: Vec<ContentRuleOptions>,

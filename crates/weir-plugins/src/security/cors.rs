@@ -20,7 +20,7 @@ use crate::options::pattern;
 /// allowed origin. All CORS fields of the upstream are removed, whether the origin is allowed or not.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Cors {
+pub(crate) struct Cors {
     /// Allowed origins, such as `https://a.example`, separated by commas. `*` allows all origins. `**` allows all
     /// origins also with credentials, so any web page can send requests in the name of the user.
     #[serde(default = "default_any")]
@@ -56,7 +56,7 @@ pub struct Cors {
 /// What holds for every `cors`.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct CorsMetadata {
+pub(crate) struct CorsMetadata {
     /// Named lists of origins, each in the form of `allow_origins`. Plugins refer to these names in
     /// `allow_origins_by_metadata`.
     allow_origins: BTreeMap<String, String>,
@@ -163,7 +163,7 @@ impl PluginMetadata for CorsMetadata {
 static REFUSED: LazyLock<NoteKey> = LazyLock::new(NoteKey::unique);
 
 /// Whether this plugin has refused to share the response with the origin of the request.
-pub fn has_refused(exchange: &Exchange) -> bool {
+pub(crate) fn has_refused(exchange: &Exchange) -> bool {
     exchange.notes.read(*REFUSED).is_some()
 }
 

@@ -18,7 +18,7 @@ use crate::answer::RefusalResponse;
 /// this origin can set. Otherwise the request is refused with 401.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Csrf {
+pub(crate) struct Csrf {
     /// The secret that tokens are signed with.
     #[schemars(length(min = 1))]
     key: String,

@@ -17,7 +17,7 @@ use crate::security::threat;
 /// `{"errors": [{"message": ...}]}`. The schema is not known, so a query that passes is not necessarily valid.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GraphqlThreatProtection {
+pub(crate) struct GraphqlThreatProtection {
     /// The maximum nesting depth of fields.
     #[serde(default = "default_max_depth")]
     #[schemars(range(min = 1, max = 200))]

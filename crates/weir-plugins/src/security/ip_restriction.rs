@@ -12,7 +12,7 @@ use crate::options::addresses::AddressSet;
 /// The address of the client is the source address of the connection, or the address that the plugin `real-ip` found.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct IpRestriction {
+pub(crate) struct IpRestriction {
     /// Addresses and networks that are allowed; all others are refused.
     #[schemars(length(min = 1))]
     whitelist: Option<Vec<String>>,

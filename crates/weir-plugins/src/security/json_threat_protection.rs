@@ -16,7 +16,7 @@ use crate::security::threat::{self, ThreatBounds};
 /// its type. With `only_json_types`, bodies of other types are not checked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct JsonThreatProtection {
+pub(crate) struct JsonThreatProtection {
     /// The largest body, in bytes after decoding. A larger body is refused with 413.
     #[serde(default = "threat::default_max_body_size")]
     #[schemars(range(min = 1))]

@@ -12,7 +12,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Filter, Flow, Phases
 /// becomes too large or ends too early, the message is aborted, so its receiver can tell that it is incomplete.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct MessageSize {
+pub(crate) struct MessageSize {
     /// The size of request bodies, in bytes.
     #[serde(default)]
     request: SizeRange,

@@ -45,7 +45,7 @@ use crate::rate_limited_log::RateLimitedLog;
 /// themselves. Where such schemas have alternatives (`oneOf`, `anyOf`), a fault is told without its place.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct OasValidator {
+pub(crate) struct OasValidator {
     /// The definition, as a text in JSON or YAML. APISIX takes JSON alone.
     #[schemars(length(min = 1, max = MAX_SPEC))]
     spec: Option<String>,

@@ -10,7 +10,7 @@ use crate::answer::RefusalResponse;
 /// Allows or refuses requests by the host in their `Referer`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RefererRestriction {
+pub(crate) struct RefererRestriction {
     /// Allows requests without a `Referer`, or whose `Referer` has no host.
     #[serde(default)]
     bypass_missing: bool,

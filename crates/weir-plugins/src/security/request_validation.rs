@@ -29,7 +29,7 @@ use crate::options::json_schema;
 /// wrong: it would take exponentially long to find by the depth of the body.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RequestValidation {
+pub(crate) struct RequestValidation {
     /// The schema for the header fields: an object with the values as strings. The value of a field that occurs several
     /// times is an array of strings. Names are case-insensitive.
     header_schema: Option<Map<String, Value>>,

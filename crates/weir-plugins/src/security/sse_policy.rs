@@ -17,7 +17,7 @@ use weir_plugin::{
 /// The metric `weir_events_total` counts the events. A compressed response, and one that is no event stream, is not affected.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SsePolicy {
+pub(crate) struct SsePolicy {
     /// Sends a comment when nothing was sent to the client for so many seconds. Without it, the gateway sends no comments.
     #[schemars(range(min = 1, max = 3600))]
     #[schemars(extend("x-weir-unit" = "s"))]

@@ -7,14 +7,14 @@ use crate::content::coding;
 
 /// The limits of every document. A body that exceeds them is refused.
 #[derive(Clone, Copy)]
-pub struct ThreatBounds {
+pub(crate) struct ThreatBounds {
     pub max_body_size: u64,
     pub rejected_code: u16,
 }
 
 impl ThreatBounds {
     /// Passes the decoded body to `judge`; an error from it becomes the response.
-    pub fn judge(
+    pub(crate) fn judge(
         self,
         exchange: &mut Exchange,
         body: &[u8],
@@ -31,24 +31,24 @@ impl ThreatBounds {
 
 // Defaults of the options.
 
-pub fn default_max_body_size() -> u64 {
+pub(crate) fn default_max_body_size() -> u64 {
     1 << 20
 }
 
-pub fn default_max_depth() -> usize {
+pub(crate) fn default_max_depth() -> usize {
     32
 }
 
 /// The default for items of a list, or child elements of an element.
-pub fn default_max_parts() -> u64 {
+pub(crate) fn default_max_parts() -> u64 {
     10_000
 }
 
 /// The default in bytes of UTF-8.
-pub fn default_max_text_length() -> usize {
+pub(crate) fn default_max_text_length() -> usize {
     1 << 18
 }
 
-pub fn default_rejected_code() -> u16 {
+pub(crate) fn default_rejected_code() -> u16 {
     400
 }

@@ -15,7 +15,7 @@ use crate::answer::RefusalResponse;
 /// Times are local times of the time zone, including daylight saving time.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TimeRestriction {
+pub(crate) struct TimeRestriction {
     /// Time windows in which requests are allowed. Without it, requests are allowed at any time.
     #[serde(default)]
     allow: Vec<WindowOptions>,

@@ -13,7 +13,7 @@ use crate::options::pattern;
 /// A request with several `User-Agent` fields is refused if any of the values is refused.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct UaRestriction {
+pub(crate) struct UaRestriction {
     /// Allows requests without a `User-Agent`.
     #[serde(default)]
     bypass_missing: bool,

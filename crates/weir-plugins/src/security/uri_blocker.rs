@@ -14,7 +14,7 @@ use crate::options::pattern;
 /// so percent-encoding (`/%61dmin`) does not bypass them.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct UriBlocker {
+pub(crate) struct UriBlocker {
     /// Regular expressions that are matched against the path with its query.
     block_rules: Vec<String>,
     /// The status of a refusal, 200 to 999.

@@ -22,7 +22,7 @@ use crate::security::request_validation::BodyRules;
 /// a WebSocket are not affected.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct WebsocketPolicy {
+pub(crate) struct WebsocketPolicy {
     /// The messages that the client sends.
     #[serde(default)]
     client: MessageRuleOptions,

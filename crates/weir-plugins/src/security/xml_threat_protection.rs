@@ -18,7 +18,7 @@ use crate::security::threat::{self, ThreatBounds};
 /// checked.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct XmlThreatProtection {
+pub(crate) struct XmlThreatProtection {
     /// The largest body, in bytes after decoding. A larger body is refused with 413.
     #[serde(default = "threat::default_max_body_size")]
     #[schemars(range(min = 1))]

@@ -18,8 +18,8 @@ mod siphash;
 
 use memory::{CellMemory, PassedOnCells};
 pub use memory::{hand_over, take_over};
-pub use recorded::StoredCell;
-pub use siphash::SipKey;
+pub(crate) use recorded::StoredCell;
+pub(crate) use siphash::SipKey;
 
 /// A key can occupy the cells of this many groups, each of [`GROUP`] neighbours.
 const GROUPS: usize = 4;
@@ -27,10 +27,10 @@ const GROUPS: usize = 4;
 const GROUP: usize = 8;
 const PARTS: usize = 64;
 /// Bits of a cell that a counter may use.
-pub const COUNTER_BITS: u32 = 88;
+pub(crate) const COUNTER_BITS: u32 = 88;
 
 /// The counter in a cell, in packed form. All bits zero is a counter without effect.
-pub trait PackedCounter: Copy {
+pub(crate) trait PackedCounter: Copy {
     fn from_bits(bits: u128) -> Self;
     /// The packed form, with at most [`COUNTER_BITS`] bits.
     fn bits(self) -> u128;
@@ -41,7 +41,7 @@ pub trait PackedCounter: Copy {
 }
 
 /// A table of counters of one kind.
-pub struct CounterTable<C> {
+pub(crate) struct CounterTable<C> {
     memory: CellMemory,
     /// The number of cells. In a recorded table, words behind them have a bit for each cell that has changed.
     len: usize,
@@ -54,35 +54,35 @@ pub struct CounterTable<C> {
 
 /// The number of a name, for use in keys. It needs no secret, since names are part of the configuration, and the next process of an
 /// upgrade must find the same number.
-pub fn name(text: &str) -> u64 {
+pub(crate) fn name(text: &str) -> u64 {
     SipKey::of_bytes(b"names of limits\0").hash(0, text.as_bytes())
 }
 
 /// The key of a counter. Hashed with a secret, so that clients cannot choose the cells of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CounterKey(u64);
+pub(crate) struct CounterKey(u64);
 
 impl CounterKey {
     /// The key as a number, to be stored in a note of an exchange.
-    pub fn number(self) -> u64 {
+    pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    pub fn from_number(number: u64) -> CounterKey {
+    pub(crate) fn from_number(number: u64) -> CounterKey {
         CounterKey(number)
     }
 }
 
 impl<C: PackedCounter> CounterTable<C> {
     /// A table with at least this many cells. Memory pages are allocated when a key first uses them.
-    pub fn new(cells: usize) -> CounterTable<C> {
+    pub(crate) fn new(cells: usize) -> CounterTable<C> {
         let len = rounded(cells);
         CounterTable::of(CellMemory::own(len), len, SipKey::random(), false)
     }
 
     /// The same, but with the counters of the previous process, if this one has replaced it. `kind` is a word for this type of counter,
     /// which is another one after a change of its packed form.
-    pub fn passed_on(kind: &'static str, cells: usize) -> CounterTable<C> {
+    pub(crate) fn passed_on(kind: &'static str, cells: usize) -> CounterTable<C> {
         let len = rounded(cells);
         let PassedOnCells { memory, secret, .. } = CellMemory::passed_on(kind, len, SipKey::random());
         CounterTable::of(memory, len, secret, false)
@@ -95,13 +95,13 @@ impl<C: PackedCounter> CounterTable<C> {
 
     /// The key for a value under a name.
     #[inline]
-    pub fn key(&self, name: u64, value: &[u8]) -> CounterKey {
+    pub(crate) fn key(&self, name: u64, value: &[u8]) -> CounterKey {
         CounterKey(self.secret.hash(name, value))
     }
 
     /// Changes the counter of a key atomically. `change` gets the counter, which may be zero or expired, and returns
     /// the new one, or `None` to keep it; it may be called more than once.
-    pub fn update<T>(&self, key: CounterKey, now: u64, change: impl FnMut(C) -> (Option<C>, T)) -> T {
+    pub(crate) fn update<T>(&self, key: CounterKey, now: u64, change: impl FnMut(C) -> (Option<C>, T)) -> T {
         let mut change = change;
         loop {
             let result = match self.find(key) {
@@ -115,7 +115,7 @@ impl<C: PackedCounter> CounterTable<C> {
     }
 
     /// The counter of a key; zero if there is none.
-    pub fn read(&self, key: CounterKey) -> C {
+    pub(crate) fn read(&self, key: CounterKey) -> C {
         self.update(key, 0, |counter| (None, counter))
     }
 

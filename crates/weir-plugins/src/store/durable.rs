@@ -28,7 +28,7 @@ pub use totals::{failed_writes, refusal};
 const MOST_KEYS: usize = 1 << 18;
 
 /// A counter that can be kept on disk.
-pub trait DurableCounter: PackedCounter + Send + Sync + 'static {
+pub(crate) trait DurableCounter: PackedCounter + Send + Sync + 'static {
     /// The name of its folder, and of its memory in an upgrade. Another one after a change of the packed form.
     const KIND: &'static str;
     /// The time in the unit of the counter.
@@ -40,7 +40,7 @@ pub trait DurableCounter: PackedCounter + Send + Sync + 'static {
 }
 
 /// A table of durable counters of one kind.
-pub struct DurableCounters<C: DurableCounter> {
+pub(crate) struct DurableCounters<C: DurableCounter> {
     table: Arc<CounterTable<C>>,
     folder: PathBuf,
     /// The previous process has passed the table on, and keeps it on disk until it ends.
@@ -49,7 +49,7 @@ pub struct DurableCounters<C: DurableCounter> {
 }
 
 /// A resource that starts once its configuration is in use.
-pub trait Startable: Send + Sync {
+pub(crate) trait Startable: Send + Sync {
     /// # Errors
     /// What failed, for the error log.
     fn start(&self) -> Result<(), String>;
@@ -57,7 +57,7 @@ pub trait Startable: Send + Sync {
 
 impl<C: DurableCounter> DurableCounters<C> {
     /// The table of this kind, which all plugins share. `None` without a `data_dir`.
-    pub fn of(build: &Build) -> Option<Arc<DurableCounters<C>>> {
+    pub(crate) fn of(build: &Build) -> Option<Arc<DurableCounters<C>>> {
         let folder = build.data_dir()?.join("counters").join(C::KIND);
         Some(build.shared("durable-counters", &folder.to_string_lossy(), || DurableCounters::new(folder.clone())))
     }
@@ -69,7 +69,7 @@ impl<C: DurableCounter> DurableCounters<C> {
         DurableCounters { table: Arc::new(table), folder, is_inherited, stop: Mutex::new(None) }
     }
 
-    pub fn table(&self) -> &Arc<CounterTable<C>> {
+    pub(crate) fn table(&self) -> &Arc<CounterTable<C>> {
         &self.table
     }
 }

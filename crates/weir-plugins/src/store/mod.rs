@@ -1,7 +1,7 @@
 //! The storage of limits: counters in this process, which can be kept on disk, and Redis or Valkey servers that count for
 //! several gateways, with the scripts that run there.
 
-pub mod counters;
-pub mod durable;
-pub mod redis_server;
-pub mod scripts;
+pub(crate) mod counters;
+pub(crate) mod durable;
+pub(crate) mod redis_server;
+pub(crate) mod scripts;

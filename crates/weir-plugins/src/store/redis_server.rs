@@ -23,7 +23,7 @@ use crate::rate_limited_log::RateLimitedLog;
 
 /// The addresses of the servers, and how the right one is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Topology {
+pub(crate) enum Topology {
     Single {
         address: RedisAddress,
         /// `None`: without TLS. `Some`: with TLS, and whether the server's certificate is verified.
@@ -42,14 +42,14 @@ pub enum Topology {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RedisAddress {
+pub(crate) struct RedisAddress {
     pub host: String,
     pub port: u16,
 }
 
 impl RedisAddress {
     /// From `host:port` or `[v6]:port`.
-    pub fn parse(text: &str) -> Option<RedisAddress> {
+    pub(crate) fn parse(text: &str) -> Option<RedisAddress> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.strip_prefix('[').map_or(Some(host), |v6| v6.strip_suffix(']'))?;
         let port = port.parse().ok().filter(|port| *port != 0)?;
@@ -68,14 +68,14 @@ impl RedisAddress {
 
 /// The credentials of the gateway. `Debug` does not show the password.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub struct RedisLogin {
+pub(crate) struct RedisLogin {
     username: Option<String>,
     password: Option<String>,
 }
 
 impl RedisLogin {
     /// Empty texts count as absent.
-    pub fn new(username: Option<String>, password: Option<String>) -> RedisLogin {
+    pub(crate) fn new(username: Option<String>, password: Option<String>) -> RedisLogin {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         RedisLogin { username: given(username), password: given(password) }
     }
@@ -122,7 +122,7 @@ impl RedisIdentity {
 
 /// A server, or a cluster that is used like one.
 #[derive(Debug)]
-pub struct RedisServer {
+pub(crate) struct RedisServer {
     identity: RedisIdentity,
     failures: RateLimitedLog,
     connection: PerWorker<WorkerConnection>,
@@ -130,11 +130,11 @@ pub struct RedisServer {
 
 /// The server did not answer, or not within the time-out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoRedisAnswer;
+pub(crate) struct NoRedisAnswer;
 
 impl RedisServer {
     /// The server with these properties. Plugins and documents with equal ones share it.
-    pub fn of(
+    pub(crate) fn of(
         topology: Topology,
         login: RedisLogin,
         database: u32,
@@ -150,7 +150,7 @@ impl RedisServer {
     }
 
     /// Runs a script for one key, and returns the `N` numbers of its answer.
-    pub async fn ask<const N: usize>(
+    pub(crate) async fn ask<const N: usize>(
         self: &Arc<Self>,
         script: &Script,
         key: &[u8],

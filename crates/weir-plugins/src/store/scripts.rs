@@ -7,7 +7,7 @@ use redis::Script;
 
 /// Counts one request in a window that begins with the first request:
 /// `limit, length of the window in ms` → `1 if accepted, remaining, ms until the window ends`.
-pub static COUNT_IN_FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static COUNT_IN_FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -26,7 +26,7 @@ return {1, limit - used - 1, ends}
 
 /// Counts one request in a sliding window. The windows follow each other on the server's clock; the count of the previous one
 /// is weighted by the share of it that the sliding window still covers. Arguments and answer as for the fixed window.
-pub static COUNT_IN_SLIDING_WINDOW: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static COUNT_IN_SLIDING_WINDOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -52,7 +52,7 @@ return {1, free - 1, ends}
 
 /// Adds the requests that one gateway has accepted to those of all gateways:
 /// `accepted since the last call, length of the window in ms` → `accepted by all, ms until the window ends`.
-pub static ADD_TO_FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static ADD_TO_FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local ends = redis.call('PTTL', KEYS[1])
@@ -68,7 +68,7 @@ return {redis.call('INCRBY', KEYS[1], ARGV[1]), ends}
 /// Reserves the next free moment of a leaky bucket:
 /// `microseconds between requests, longest wait in microseconds` → `1 if accepted, microseconds to wait`.
 /// The key stores when the next request is due, on the server's clock.
-pub static RESERVE_IN_LEAKY_BUCKET: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static RESERVE_IN_LEAKY_BUCKET: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local interval, patience = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -85,7 +85,7 @@ return {1, turn - now}
 
 /// Acquires a permit, one member of a sorted set whose scores say when each permit expires:
 /// `member, limit, ms until the permit expires` → `1 if acquired, permits held before`.
-pub static ACQUIRE_PERMIT: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static ACQUIRE_PERMIT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local time = redis.call('TIME')
@@ -102,7 +102,7 @@ return {1, count}
 
 /// Renews permits: `ms until they expire, members...` → `number of permits`. Permits that the server has lost, for
 /// example by a restart, are restored.
-pub static RENEW_PERMITS: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static RENEW_PERMITS: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
 local time = redis.call('TIME')
@@ -115,5 +115,5 @@ return {#ARGV - 1}
 });
 
 /// Releases a permit: `member` → `1 if it was held`.
-pub static RELEASE_PERMIT: LazyLock<Script> =
+pub(crate) static RELEASE_PERMIT: LazyLock<Script> =
     LazyLock::new(|| Script::new("return {redis.call('ZREM', KEYS[1], ARGV[1])}"));

@@ -19,7 +19,7 @@ use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
 /// `max_breaker_sec`. `healthy.successes` successful responses in a row reset the count.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ApiBreaker {
+pub(crate) struct ApiBreaker {
     /// The status of the gateway's own responses while the circuit is open, 200 to 599.
     #[schemars(range(min = 200, max = 599))]
     break_response_code: u16,

@@ -54,12 +54,12 @@ use batch::{BatchRules, OtherHost, RequestBatch};
 /// another site that `cors` allows to read the batch reads all responses in it, whatever `cors` says on their routes.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct BatchRequests {}
+pub(crate) struct BatchRequests {}
 
 /// The limits of all batches.
 #[derive(Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct BatchLimits {
+pub(crate) struct BatchLimits {
     /// The largest body of a batch, in bytes. A larger one is answered with 413.
     #[schemars(range(min = 1, max = 67_108_864))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
@@ -127,10 +127,10 @@ impl HasMetadata for BatchRequests {
 }
 
 /// Answers batches.
-pub struct BatchEndpoint(Arc<dyn Responder>);
+pub(crate) struct BatchEndpoint(Arc<dyn Responder>);
 
 impl BatchEndpoint {
-    pub fn new(build: &Build) -> BatchEndpoint {
+    pub(crate) fn new(build: &Build) -> BatchEndpoint {
         BatchEndpoint(Arc::new(BatchResponder { limits: build.metadata::<BatchRequests>() }))
     }
 }

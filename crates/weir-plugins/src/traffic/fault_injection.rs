@@ -14,7 +14,7 @@ use crate::options::headers::{Scalar, header_name};
 /// Delays requests, answers them with an error, or both, to test how clients react.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FaultInjection {
+pub(crate) struct FaultInjection {
     /// The response that the gateway sends instead of the upstream's, after the delay.
     abort: Option<AbortOptions>,
     /// A delay before the request is processed further.

@@ -17,7 +17,7 @@ use crate::options::headers::{Scalar, header_name};
 /// upstream.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Mocking {
+pub(crate) struct Mocking {
     /// The body of the response. `$variables` are replaced. If `content_type` is JSON, their values are escaped, so
     /// that a request cannot inject JSON.
     response_example: Option<String>,

@@ -1,17 +1,17 @@
 //! Routing of requests, and changes to traffic on its way to the upstream.
 
-pub mod api_breaker;
-pub mod batch_requests;
-pub mod fault_injection;
-pub mod mocking;
-pub mod proxy_cache;
-pub mod proxy_control;
-pub mod proxy_mirror;
-pub mod public_api;
-pub mod real_ip;
-pub mod redirect;
-pub mod sse_fanout;
-pub mod traffic_label;
-pub mod traffic_split;
-pub mod weighted_shares;
-pub mod workflow;
+pub(crate) mod api_breaker;
+pub(crate) mod batch_requests;
+pub(crate) mod fault_injection;
+pub(crate) mod mocking;
+pub(crate) mod proxy_cache;
+pub(crate) mod proxy_control;
+pub(crate) mod proxy_mirror;
+pub(crate) mod public_api;
+pub(crate) mod real_ip;
+pub(crate) mod redirect;
+pub(crate) mod sse_fanout;
+pub(crate) mod traffic_label;
+pub(crate) mod traffic_split;
+pub(crate) mod weighted_shares;
+pub(crate) mod workflow;

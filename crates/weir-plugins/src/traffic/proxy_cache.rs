@@ -48,7 +48,7 @@ use zone::{CacheZone, ResourceScope, ScopeParts, ZoneMemory};
 /// route that changes something (POST, PUT, PATCH, DELETE) and has succeeded.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ProxyCache {
+pub(crate) struct ProxyCache {
     /// Where responses are kept. `disk` is not supported.
     #[serde(default)]
     cache_strategy: CacheStrategy,
@@ -128,7 +128,7 @@ pub struct ProxyCache {
 /// The settings that apply to all uses of `proxy-cache`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct ProxyCacheMetadata {
+pub(crate) struct ProxyCacheMetadata {
     /// The memory of a zone, in bytes.
     #[schemars(range(min = LEAST_ZONE))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
@@ -397,7 +397,7 @@ pub fn read_response(fields: &[(&[u8], &[u8])], range: &[u8]) -> CacheReading {
 }
 
 /// The options and state that requests for responses need.
-pub struct CacheRules {
+pub(crate) struct CacheRules {
     storage: StorageRules,
     most_content: u64,
     /// The `Cache-Control` of clients counts.

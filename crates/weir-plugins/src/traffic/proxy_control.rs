@@ -12,7 +12,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stag
 /// case, since their client may wait for a response first.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ProxyControl {
+pub(crate) struct ProxyControl {
     /// The body is read completely before the upstream is asked. With `false`, it is passed on as it arrives, unless another plugin
     /// needs the whole body.
     #[serde(default = "default_request_buffering")]

@@ -30,7 +30,7 @@ use crate::content::body_recorder::BodyRecorder;
 /// outcome.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ProxyMirror {
+pub(crate) struct ProxyMirror {
     /// The service that gets the copies, as `http://host:port` or `https://host:port`.
     #[schemars(extend("x-weir-reaches" = "server"))]
     host: Option<String>,

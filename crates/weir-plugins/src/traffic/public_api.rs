@@ -14,7 +14,7 @@ const BATCHES: &str = "/apisix/batch-requests";
 /// A request to another path is answered with 404. Status, metrics and the Admin API of a node have addresses of their own.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PublicApi {
+pub(crate) struct PublicApi {
     /// The path of the API, if the route has another path.
     uri: Option<String>,
 }

@@ -15,7 +15,7 @@ use crate::options::addresses::AddressSet;
 /// address is ignored. For a request in a batch, the variable is that of the request that brings the batch.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RealIp {
+pub(crate) struct RealIp {
     /// The variable that contains the address, such as `http_x_forwarded_for`, `http_x_real_ip` or `arg_realip`. If it
     /// contains a list, the last address is used.
     #[schemars(length(min = 1))]

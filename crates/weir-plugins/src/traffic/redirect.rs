@@ -17,7 +17,7 @@ use crate::options::pattern;
 /// another host with a value that begins with `//`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Redirect {
+pub(crate) struct Redirect {
     /// Redirects HTTP requests to the same URL over HTTPS, with 301 for GET and HEAD and 308 for other methods, or with
     /// `http_to_https_code`. Requests that arrived over HTTPS, or for which a trusted proxy reports HTTPS in `X-Forwarded-Proto`, are not
     /// redirected.

@@ -48,7 +48,7 @@ use window::WindowLimits;
 /// a request for one more stream gets 503, or 429 if its client has too many, and the streams that are open go on.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SseFanout {
+pub(crate) struct SseFanout {
     /// The header fields of requests that are sent to the upstream. Requests that differ in one of them do not share a
     /// stream.
     #[serde(default = "default_headers")]
@@ -100,7 +100,7 @@ pub struct SseFanout {
 /// The settings that apply to all uses of `sse-fanout`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct SseFanoutMetadata {
+pub(crate) struct SseFanoutMetadata {
     /// The maximum number of streams of upstreams that are open at a time, for all routes of the node.
     #[schemars(range(min = 1, max = 1_000_000))]
     max_streams: usize,

@@ -14,7 +14,7 @@ use crate::traffic::weighted_shares::{WeightedShares, default_weight};
 /// workers. It runs before `traffic-split`, whose rules may match the labels.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TrafficLabel {
+pub(crate) struct TrafficLabel {
     /// The rules, in the order in which they are tried. A request that matches no rule is not changed.
     #[schemars(length(min = 1))]
     rules: Vec<LabelRuleOptions>,

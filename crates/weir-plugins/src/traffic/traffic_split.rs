@@ -17,7 +17,7 @@ use crate::traffic::weighted_shares::{WeightedShares, default_weight};
 /// upstream. An entry may answer with a status in place of an upstream, and change the header fields of its share.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TrafficSplit {
+pub(crate) struct TrafficSplit {
     /// The rules, in the order in which they are tried. A request that matches no rule goes to the upstream of its
     /// route.
     #[serde(default)]

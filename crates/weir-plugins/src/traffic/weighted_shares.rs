@@ -8,12 +8,12 @@ use weir_plugin::Build;
 const MAX_WEIGHT: u64 = 1 << 32;
 
 /// The weight of an item that has none.
-pub fn default_weight() -> u32 {
+pub(crate) fn default_weight() -> u32 {
     1
 }
 
 /// Items with weights. The weights are kept exactly, over all workers, and the turns of each item are spread evenly.
-pub struct WeightedShares<T> {
+pub(crate) struct WeightedShares<T> {
     /// Each with the sum of the weights up to and including its own.
     shares: Box<[(u64, T)]>,
     turns: WeightedTurns,
@@ -21,7 +21,11 @@ pub struct WeightedShares<T> {
 
 impl<T> WeightedShares<T> {
     /// Reports weights at `path` whose sum is too large.
-    pub fn compile(items: impl IntoIterator<Item = (u32, T)>, path: &str, build: &mut Build) -> WeightedShares<T> {
+    pub(crate) fn compile(
+        items: impl IntoIterator<Item = (u32, T)>,
+        path: &str,
+        build: &mut Build,
+    ) -> WeightedShares<T> {
         let shares = WeightedShares::new(items);
         if shares.sum() > MAX_WEIGHT {
             build.fault(path, format!("has weights whose sum is more than {MAX_WEIGHT}"));
@@ -39,25 +43,25 @@ impl<T> WeightedShares<T> {
         WeightedShares { shares, turns: WeightedTurns::new(until.max(1)) }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.shares.is_empty()
     }
 
     /// The sum of the weights.
-    pub fn sum(&self) -> u64 {
+    pub(crate) fn sum(&self) -> u64 {
         self.shares.last().map_or(0, |(until, _)| *until)
     }
 
-    pub fn items(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn items(&self) -> impl Iterator<Item = &T> {
         self.shares.iter().map(|(_, item)| item)
     }
 
-    pub fn get(&self, number: usize) -> Option<&T> {
+    pub(crate) fn get(&self, number: usize) -> Option<&T> {
         self.shares.get(number).map(|(_, item)| item)
     }
 
     /// The item whose turn it is, and its number; `None` if there are no items.
-    pub fn pick(&self) -> Option<(usize, &T)> {
+    pub(crate) fn pick(&self) -> Option<(usize, &T)> {
         let number = match self.shares.len() {
             0 | 1 => 0,
             _ => {

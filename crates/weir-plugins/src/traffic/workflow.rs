@@ -16,7 +16,7 @@ use crate::limit::replacement::{self, Replacement};
 /// A `limit-count` or `limit-conn` action replaces the plugin of the same name on the route, for this request.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Workflow {
+pub(crate) struct Workflow {
     /// The rules, in the order in which they are tried.
     #[schemars(length(min = 1))]
     rules: Vec<WorkflowRuleOptions>,

@@ -11,7 +11,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Phases, Plugin, Stag
 /// `http3` and a port needs no plugin: its responses get the field by themselves, unless a global rule names this plugin.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AltSvc {
+pub(crate) struct AltSvc {
     /// The port that serves HTTP/3. Without it, that which the client uses: `public_port` of the listener, or the port of the address.
     #[schemars(range(min = 1))]
     port: Option<u16>,

@@ -15,7 +15,7 @@ use crate::content::streams::StreamHandling;
 use crate::content::{DIGESTS, content_type};
 use crate::rate_limited_log::RateLimitedLog;
 
-pub mod decoding;
+pub(crate) mod decoding;
 mod expression;
 mod fault;
 mod template;
@@ -42,7 +42,7 @@ pub use template::BodyTemplate;
 /// replaced by 502. Responses that the gateway itself gives are not changed, nor the list of a batch.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct BodyTransformer {
+pub(crate) struct BodyTransformer {
     /// What becomes of the bodies of requests.
     request: Option<TransformOptions>,
     /// What becomes of the bodies of responses.

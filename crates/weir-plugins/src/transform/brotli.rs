@@ -18,7 +18,7 @@ use crate::transform::compression::{CompressionConditions, MinHttpVersion, Types
 /// delayed.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Brotli {
+pub(crate) struct Brotli {
     /// Media types of the responses that are compressed, or `"*"` for all.
     #[serde(default = "Types::html")]
     #[schemars(extend("default" = ["text/html"]))]

@@ -14,7 +14,7 @@ use crate::content::{DIGESTS, content_type};
 /// Media types, or `"*"` for all.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "Value")]
-pub struct Types(Option<Box<[Box<str>]>>);
+pub(crate) struct Types(Option<Box<[Box<str>]>>);
 
 impl TryFrom<Value> for Types {
     type Error = &'static str;
@@ -51,7 +51,7 @@ impl JsonSchema for Types {
 }
 
 impl Types {
-    pub fn html() -> Types {
+    pub(crate) fn html() -> Types {
         Types(Some(Box::new(["text/html".into()])))
     }
 
@@ -64,7 +64,7 @@ impl Types {
 /// The oldest version of HTTP whose clients get compressed content, written as in APISIX: the number 1.1 or 1.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "f64")]
-pub struct MinHttpVersion(Version);
+pub(crate) struct MinHttpVersion(Version);
 
 impl TryFrom<f64> for MinHttpVersion {
     type Error = &'static str;
@@ -117,7 +117,7 @@ fn refuses_identity(exchange: &Exchange) -> bool {
 }
 
 /// Which responses are compressed.
-pub struct CompressionConditions {
+pub(crate) struct CompressionConditions {
     pub types: Types,
     /// Content of a known length below this is not compressed.
     pub min_length: u64,
@@ -127,7 +127,7 @@ pub struct CompressionConditions {
 
 impl CompressionConditions {
     /// Decides whether this response is sent in `coding`, and changes its head accordingly.
-    pub fn apply(&self, coding: &str, exchange: &mut Exchange) -> Result<bool, Stop> {
+    pub(crate) fn apply(&self, coding: &str, exchange: &mut Exchange) -> Result<bool, Stop> {
         if !self.suit(exchange) {
             return Ok(false);
         }
@@ -142,7 +142,7 @@ impl CompressionConditions {
     }
 
     /// Takes note of the coding if the client gives it a higher weight than those of the plugins before.
-    pub fn offer(&self, coding: &'static str, exchange: &mut Exchange) {
+    pub(crate) fn offer(&self, coding: &'static str, exchange: &mut Exchange) {
         let weights = CodingWeights::of(exchange, coding);
         if !weights.are_given || !weights.prefer_coding() || !self.suit(exchange) {
             return;
@@ -156,7 +156,7 @@ impl CompressionConditions {
     /// Completes the head of a response that is never compressed and stands in the place of a 200 that may be. A 304 gets the `Vary`
     /// and the `ETag` that the 200 would have (RFC 9110 §15.4.5), and a 206 its `Vary` (§15.3.7): a cache must not give the part to
     /// a client that has the rest compressed. So does a 416.
-    pub fn complete_head(&self, coding: &str, exchange: &mut Exchange) -> Result<(), Stop> {
+    pub(crate) fn complete_head(&self, coding: &str, exchange: &mut Exchange) -> Result<(), Stop> {
         match exchange.response.status {
             // The length of a part says nothing about the whole.
             206 | 416 if self.suit_whatever_length(exchange) => self.add_vary(exchange),
@@ -228,7 +228,7 @@ fn names_weak_tag(exchange: &Exchange) -> bool {
 
 /// Removes the fields of a response's head that describe the content before the change. Entity tags become weak: the
 /// meaning is the same, the bytes are not (RFC 9110 §8.8.1).
-pub fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
+pub(crate) fn content_changes(exchange: &mut Exchange) -> Result<(), Stop> {
     let head = &mut exchange.response.head;
     for name in [&b"Content-Length"[..], b"Accept-Ranges"].into_iter().chain(DIGESTS) {
         head.remove(name);

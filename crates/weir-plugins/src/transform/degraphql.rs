@@ -20,7 +20,7 @@ use crate::content::{DIGESTS, coding};
 /// see `proxy-rewrite`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Degraphql {
+pub(crate) struct Degraphql {
     /// The GraphQL document.
     #[schemars(length(min = 1, max = 65_536))]
     query: String,

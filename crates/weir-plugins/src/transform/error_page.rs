@@ -30,7 +30,7 @@ use fetched::{FetchOptions, FetchedPages};
 /// request for a page (`CDN-Loop: weir-page`) gets none itself.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ErrorPage {
+pub(crate) struct ErrorPage {
     /// Error responses of upstreams get the pages, too.
     #[serde(default)]
     upstream_errors: bool,
@@ -43,7 +43,7 @@ pub struct ErrorPage {
 /// The pages wherever the plugin is used.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ErrorPageMetadata {
+pub(crate) struct ErrorPageMetadata {
     /// The pages of the metadata are used.
     #[serde(default)]
     enable: bool,

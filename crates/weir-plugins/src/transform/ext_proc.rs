@@ -30,7 +30,7 @@ use session::{
     AskEnd, FirstMessage, ProcessedDirection, ProcessingEnd, ProcessorAnswer, ProcessorFailure, ProcessorSession,
 };
 
-pub use options::ExtProc;
+pub(crate) use options::ExtProc;
 
 const PATH: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 /// The attributes of a message are below the name of the filter in Envoy.

@@ -3,7 +3,7 @@ mod call;
 mod encoding;
 mod frames;
 #[doc(hidden)]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 mod http_rules;
 mod json;
 mod path_template;
@@ -58,7 +58,7 @@ use weir_services::grpc_call::PREFIX;
 /// ends at its `deadline`, has no end. A stream of events that does not fail ends with the event `end`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GrpcTranscode {
+pub(crate) struct GrpcTranscode {
     /// The id of the definitions of the service in `protos`.
     proto_id: Option<Value>,
     /// The definitions themselves, in place of `proto_id`: as `content` of a resource in `protos`.

@@ -34,7 +34,7 @@ use crate::security::cors;
 /// is 7, 404 is 12, 400 is 13, 429, 502, 503 and 504 are 14, and any other status is 2.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GrpcWeb {
+pub(crate) struct GrpcWeb {
     /// The value of `Access-Control-Allow-Headers`: header fields that a page can send, separated by commas.
     #[serde(default = "default_cors_allow_headers")]
     cors_allow_headers: String,

@@ -1,14 +1,14 @@
 //! Changes to heads and content: rewriting, compression, and conversion between protocols.
 
-pub mod alt_svc;
-pub mod body_transformer;
-pub mod brotli;
-pub mod compression;
-pub mod degraphql;
-pub mod error_page;
-pub mod ext_proc;
-pub mod grpc_transcode;
-pub mod grpc_web;
-pub mod gzip;
-pub mod proxy_rewrite;
-pub mod response_rewrite;
+pub(crate) mod alt_svc;
+pub(crate) mod body_transformer;
+pub(crate) mod brotli;
+pub(crate) mod compression;
+pub(crate) mod degraphql;
+pub(crate) mod error_page;
+pub(crate) mod ext_proc;
+pub(crate) mod grpc_transcode;
+pub(crate) mod grpc_web;
+pub(crate) mod gzip;
+pub(crate) mod proxy_rewrite;
+pub(crate) mod response_rewrite;

@@ -21,7 +21,7 @@ use crate::options::pattern;
 /// is put before it. Values cannot add arguments to that query, except `$args`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ProxyRewrite {
+pub(crate) struct ProxyRewrite {
     /// The new path, optionally with `?query`. `$variables` are replaced; their values are percent-encoded, except
     /// those that are already encoded, such as `$uri`. In the path, `$request_uri` and `$upstream_uri` are without their
     /// query, because the query of the request is kept in any case; `$is_args$args` at the end says the same.

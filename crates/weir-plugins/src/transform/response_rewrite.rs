@@ -22,7 +22,7 @@ use crate::options::pattern;
 /// It applies to every response of the route, including responses that the gateway or another plugin generates.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ResponseRewrite {
+pub(crate) struct ResponseRewrite {
     /// The new status, 200 to 598.
     #[schemars(range(min = 200, max = 598))]
     status_code: Option<u16>,

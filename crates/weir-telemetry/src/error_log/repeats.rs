@@ -16,15 +16,15 @@ use tracing_subscriber::registry::LookupSpan;
 use super::ErrorLogFormat;
 
 /// Lines from one place that are written within [`WINDOW`]; further ones are counted.
-pub const LINES: u32 = 30;
-pub const WINDOW: Duration = Duration::from_secs(10);
+pub(super) const LINES: u32 = 30;
+pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// The target of lines whose writer bounds their number: one place in the code writes those of many.
 pub const BOUNDED: &str = "plugin";
 /// The beginning of the targets of our own lines.
 const OWN: &str = "weir";
 
 /// Formats lines, and suppresses those that repeat too often.
-pub struct SummarizeRepeats<F> {
+pub(super) struct SummarizeRepeats<F> {
     lines: F,
     shape: ErrorLogFormat,
     /// Lines of libraries are written, too: they say what failed, and not for whom.
@@ -67,7 +67,7 @@ impl Window {
 }
 
 impl<F> SummarizeRepeats<F> {
-    pub fn new(lines: F, shape: ErrorLogFormat, of_libraries: bool) -> Self {
+    pub(super) fn new(lines: F, shape: ErrorLogFormat, of_libraries: bool) -> Self {
         Self { lines, shape, of_libraries, windows: Mutex::default() }
     }
 

@@ -8,7 +8,7 @@ use crate::state::HostState;
 
 const UNIMPLEMENTED: u32 = HostStatus::Unimplemented as u32;
 
-pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker
         .func_wrap("env", "proxy_register_shared_queue", |_: HostCaller<'_>, _: u32, _: u32, _: u32| UNIMPLEMENTED)?;
     linker.func_wrap(

@@ -12,7 +12,7 @@ use crate::pairs::{self, MapPair};
 use crate::state::{HostState, OutgoingCall};
 use crate::{limits, state};
 
-pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "env",
         "proxy_http_call",

@@ -9,7 +9,7 @@ use crate::abi::{HostStatus, StreamKind};
 use crate::state::{HostState, LocalAnswer};
 use crate::{limits, log, pairs, properties};
 
-pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap("env", "proxy_log", |caller: HostCaller<'_>, level: u32, at: u32, size: u32| {
         number(write_log(Guest::of(caller), level, at, size))
     })?;
@@ -91,7 +91,7 @@ fn add_answers(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 }
 
 /// Nanoseconds since 1970.
-pub fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 

@@ -6,10 +6,10 @@ use crate::abi::HostStatus;
 use crate::state::HostState;
 
 /// What a host function is given of the plugin that calls it.
-pub type HostCaller<'c> = Caller<'c, HostState>;
+pub(super) type HostCaller<'c> = Caller<'c, HostState>;
 
 /// Why a host function does not answer `Ok`.
-pub enum HostRefusal {
+pub(super) enum HostRefusal {
     HostStatus(HostStatus),
     /// The plugin's own code failed while the function used it.
     Trap(wasmtime::Error),
@@ -21,10 +21,10 @@ impl From<HostStatus> for HostRefusal {
     }
 }
 
-pub type HostAnswer<T = ()> = Result<T, HostRefusal>;
+pub(super) type HostAnswer<T = ()> = Result<T, HostRefusal>;
 
 /// The number that a plugin gets.
-pub fn number(answer: HostAnswer) -> wasmtime::Result<u32> {
+pub(super) fn number(answer: HostAnswer) -> wasmtime::Result<u32> {
     match answer {
         Ok(()) => Ok(HostStatus::Ok as u32),
         Err(HostRefusal::HostStatus(status)) => Ok(status as u32),
@@ -33,21 +33,21 @@ pub fn number(answer: HostAnswer) -> wasmtime::Result<u32> {
 }
 
 /// The plugin that has called a function.
-pub struct Guest<'c> {
+pub(super) struct Guest<'c> {
     pub caller: Caller<'c, HostState>,
 }
 
 impl<'c> Guest<'c> {
-    pub fn of(caller: Caller<'c, HostState>) -> Guest<'c> {
+    pub(super) fn of(caller: Caller<'c, HostState>) -> Guest<'c> {
         Guest { caller }
     }
 
-    pub fn state(&mut self) -> &mut HostState {
+    pub(super) fn state(&mut self) -> &mut HostState {
         self.caller.data_mut()
     }
 
     /// The memory, and beside it the state. Empty before the instance has one.
-    pub fn split(&mut self) -> (&mut [u8], &mut HostState) {
+    pub(super) fn split(&mut self) -> (&mut [u8], &mut HostState) {
         match self.caller.data().memory {
             Some(memory) => memory.data_and_store_mut(&mut self.caller),
             None => (&mut [], self.caller.data_mut()),
@@ -55,22 +55,22 @@ impl<'c> Guest<'c> {
     }
 
     /// Bytes of the plugin, without a copy of them.
-    pub fn bytes(&mut self, at: u32, size: u32) -> HostAnswer<(&[u8], &mut HostState)> {
+    pub(super) fn bytes(&mut self, at: u32, size: u32) -> HostAnswer<(&[u8], &mut HostState)> {
         let (memory, state) = self.split();
         let found = range(memory.len(), at, size).ok_or(HostStatus::InvalidMemoryAccess)?;
         Ok((&memory[found], state))
     }
 
-    pub fn copy(&mut self, at: u32, size: u32) -> HostAnswer<Vec<u8>> {
+    pub(super) fn copy(&mut self, at: u32, size: u32) -> HostAnswer<Vec<u8>> {
         Ok(self.bytes(at, size)?.0.to_vec())
     }
 
-    pub fn text(&mut self, at: u32, size: u32) -> HostAnswer<String> {
+    pub(super) fn text(&mut self, at: u32, size: u32) -> HostAnswer<String> {
         let copy = self.copy(at, size)?;
         String::from_utf8(copy).map_err(|_| HostStatus::BadArgument.into())
     }
 
-    pub fn write(&mut self, at: u32, bytes: &[u8]) -> HostAnswer {
+    pub(super) fn write(&mut self, at: u32, bytes: &[u8]) -> HostAnswer {
         let (memory, _) = self.split();
         let length = u32::try_from(bytes.len()).map_err(|_| HostStatus::InvalidMemoryAccess)?;
         let found = range(memory.len(), at, length).ok_or(HostStatus::InvalidMemoryAccess)?;
@@ -78,16 +78,16 @@ impl<'c> Guest<'c> {
         Ok(())
     }
 
-    pub fn write_u32(&mut self, at: u32, value: u32) -> HostAnswer {
+    pub(super) fn write_u32(&mut self, at: u32, value: u32) -> HostAnswer {
         self.write(at, &value.to_le_bytes())
     }
 
-    pub fn write_u64(&mut self, at: u32, value: u64) -> HostAnswer {
+    pub(super) fn write_u64(&mut self, at: u32, value: u64) -> HostAnswer {
         self.write(at, &value.to_le_bytes())
     }
 
     /// Gives bytes to the plugin, in memory that it allocates: their place and their number go to these addresses.
-    pub fn give(&mut self, bytes: &[u8], at: u32, size_at: u32) -> HostAnswer {
+    pub(super) fn give(&mut self, bytes: &[u8], at: u32, size_at: u32) -> HostAnswer {
         let mut place = 0;
         let size = u32::try_from(bytes.len()).map_err(|_| HostStatus::InternalFailure)?;
         if size > 0 {

@@ -15,7 +15,7 @@ fn is_of_gateway(name: &[u8]) -> bool {
 }
 
 /// All pairs, with names in lower case.
-pub fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<MapPair>, HostStatus> {
+pub(super) fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<MapPair>, HostStatus> {
     allowed(state, kind, Access::Read)?;
     let mut all = Vec::new();
     match kind {
@@ -40,7 +40,7 @@ pub fn pairs(state: &HostState, kind: MapKind) -> Result<Vec<MapPair>, HostStatu
 }
 
 /// The number of pairs, for the callbacks that are told it.
-pub fn count(state: &HostState, kind: MapKind) -> u32 {
+pub(crate) fn count(state: &HostState, kind: MapKind) -> u32 {
     match kind {
         MapKind::Request => 4 + listed(&state.exchange.request.head).count() as u32,
         MapKind::Response => 1 + listed(&state.exchange.response.head).count() as u32,
@@ -86,7 +86,7 @@ fn allowed(state: &HostState, kind: MapKind, wanted: Access) -> Result<(), HostS
 }
 
 /// The values of a name, with a comma between them.
-pub fn get(state: &HostState, kind: MapKind, name: &[u8]) -> Result<Vec<u8>, HostStatus> {
+pub(super) fn get(state: &HostState, kind: MapKind, name: &[u8]) -> Result<Vec<u8>, HostStatus> {
     allowed(state, kind, Access::Read).map_err(|_| HostStatus::NotFound)?;
     let exchange = &state.exchange;
     let found = match (kind, name) {
@@ -117,13 +117,13 @@ fn joined<'v>(mut values: impl Iterator<Item = &'v [u8]>) -> Result<Vec<u8>, Hos
 
 /// What is done with a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapChange {
+pub(super) enum MapChange {
     Add,
     Replace,
     Remove,
 }
 
-pub fn change(
+pub(super) fn change(
     state: &mut HostState,
     kind: MapKind,
     name: &[u8],
@@ -211,7 +211,7 @@ fn change_trailers(
 }
 
 /// Replaces all pairs.
-pub fn replace(state: &mut HostState, kind: MapKind, new: &[MapPair]) -> Result<(), HostStatus> {
+pub(super) fn replace(state: &mut HostState, kind: MapKind, new: &[MapPair]) -> Result<(), HostStatus> {
     allowed(state, kind, Access::Write)?;
     let old = pairs(state, kind)?;
     for (name, _) in old.iter().filter(|(name, _)| !name.starts_with(b":")) {

@@ -8,7 +8,7 @@ use crate::abi::{HostStatus, MapKind};
 use crate::pairs;
 use crate::state::HostState;
 
-pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "env",
         "proxy_get_header_map_pairs",

@@ -7,7 +7,7 @@ use crate::abi::HostStatus;
 use crate::metrics::DefinedMetricKind;
 use crate::state::HostState;
 
-pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "env",
         "proxy_define_metric",

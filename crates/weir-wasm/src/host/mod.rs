@@ -14,13 +14,13 @@ mod wasi;
 
 use wasmtime::Linker;
 
-pub use header_map::count as map_size;
+pub(crate) use header_map::count as map_size;
 
 use crate::engine::engine;
 use crate::state::HostState;
 
 /// All functions, by module and name.
-pub fn linker() -> wasmtime::Result<Linker<HostState>> {
+pub(crate) fn linker() -> wasmtime::Result<Linker<HostState>> {
     let mut linker = Linker::new(engine());
     general::add(&mut linker)?;
     buffers::add(&mut linker)?;

@@ -16,7 +16,7 @@ const NOT_SUPPORTED: u32 = 52;
 /// The most bytes of one call that are looked at for lines.
 const MOST_PRINTED: usize = 64 << 10;
 
-pub fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
+pub(super) fn add(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         MODULE,
         "fd_write",

@@ -25,7 +25,7 @@ use weir_control::text::tree::TextPosition;
 /// The most bytes of a response: a list of all routes of a large node.
 const MOST_ANSWER: usize = 1 << 30;
 /// The prefix of the address of a Unix socket.
-pub const UNIX: &str = "unix:";
+pub(crate) const UNIX: &str = "unix:";
 /// How to give a key.
 const KEY_ADVICE: &str = "set WEIR_ADMIN_KEY, or give a file with `--key-file`";
 /// How the node begins to refuse what a viewer may not do. It is the text of Apache APISIX, for which its clients look.
@@ -35,7 +35,7 @@ const MOST_TIMEOUT_S: u64 = 86_400;
 
 /// The node, and the key for its Admin API.
 #[derive(Debug, Clone, Args)]
-pub struct AdminOptions {
+pub(crate) struct AdminOptions {
     /// The URL of the node's Admin API, or `unix:` and the path of its Unix socket.
     #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9180")]
     server: String,
@@ -45,7 +45,7 @@ pub struct AdminOptions {
 
 /// How a node lets this command in.
 #[derive(Debug, Clone, Args)]
-pub struct AdminAccess {
+pub(crate) struct AdminAccess {
     /// A file with the Admin API key. Without this option the key is read from the environment variable WEIR_ADMIN_KEY.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub struct AdminAccess {
 }
 
 /// The connection to a node.
-pub struct AdminClient {
+pub(crate) struct AdminClient {
     server: String,
     key: String,
     http: HttpClient,
@@ -70,17 +70,17 @@ pub struct AdminClient {
 }
 
 /// The file and the position of what has a path such as `routes/r: uri`, if it is written in a file.
-pub type PlaceOf<'p> = dyn Fn(&str) -> Option<(Arc<str>, TextPosition)> + 'p;
+pub(crate) type PlaceOf<'p> = dyn Fn(&str) -> Option<(Arc<str>, TextPosition)> + 'p;
 
 /// A successful response.
 #[derive(Debug)]
-pub struct AdminAnswer {
+pub(crate) struct AdminAnswer {
     pub status: StatusCode,
     pub body: Value,
 }
 
 /// A list, and the answer that it was in.
-pub struct AdminList {
+pub(crate) struct AdminList {
     pub items: Vec<Value>,
     pub answer: Value,
 }
@@ -89,7 +89,7 @@ pub struct AdminList {
 ///
 /// # Errors
 /// The file cannot be read, or has no certificates.
-pub fn authorities(file: Option<&Path>) -> Result<Authorities, String> {
+pub(crate) fn authorities(file: Option<&Path>) -> Result<Authorities, String> {
     let Some(path) = file else { return Ok(Authorities::System) };
     let text = std::fs::read(path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     let certificates = weir_net::tls::certificates(&text);
@@ -99,7 +99,7 @@ pub fn authorities(file: Option<&Path>) -> Result<Authorities, String> {
 impl AdminClient {
     /// # Errors
     /// What is wrong with the options.
-    pub fn new(options: &AdminOptions) -> Result<AdminClient, ExitCause> {
+    pub(crate) fn new(options: &AdminOptions) -> Result<AdminClient, ExitCause> {
         AdminClient::at(&options.server, &options.access)
     }
 
@@ -107,7 +107,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// What is wrong with the options.
-    pub fn at(server: &str, options: &AdminAccess) -> Result<AdminClient, ExitCause> {
+    pub(crate) fn at(server: &str, options: &AdminAccess) -> Result<AdminClient, ExitCause> {
         if !["http://", "https://", UNIX].iter().any(|scheme| server.starts_with(scheme)) {
             let problem = "is not the address of an Admin API; write it as `http://127.0.0.1:9180`, or as `unix:PATH`";
             return Err(ExitCause::local(format!("`{server}` {problem}")));
@@ -143,7 +143,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// Why the request failed, one line per fault.
-    pub fn ask(
+    pub(crate) fn ask(
         &self,
         method: Method,
         path: &str,
@@ -157,7 +157,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// Like [`AdminClient::ask`].
-    pub fn ask_about(
+    pub(crate) fn ask_about(
         &self,
         place_of: &PlaceOf,
         method: Method,
@@ -176,7 +176,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// Like [`AdminClient::ask`].
-    pub fn find(&self, path: &str) -> Result<Option<Value>, String> {
+    pub(crate) fn find(&self, path: &str) -> Result<Option<Value>, String> {
         match self.answer(Method::GET, path, &[], None)? {
             (status, body) if status.is_success() => Ok(Some(body)),
             (StatusCode::NOT_FOUND, body) if body["message"] == "Key not found" => Ok(None),
@@ -188,7 +188,7 @@ impl AdminClient {
     ///
     /// # Errors
     /// Like [`AdminClient::ask`], and if another program answers.
-    pub fn list(&self, path: &str) -> Result<AdminList, String> {
+    pub(crate) fn list(&self, path: &str) -> Result<AdminList, String> {
         let mut answer = self.ask(Method::GET, path, &[], None)?.body;
         match answer["list"].take() {
             Value::Array(items) => Ok(AdminList { items, answer }),
@@ -197,7 +197,7 @@ impl AdminClient {
     }
 
     /// What is told of an answer that no Admin API gives.
-    pub fn is_foreign(&self) -> String {
+    pub(crate) fn is_foreign(&self) -> String {
         format!("the answer of {} is not one of Weir's Admin API", self.server)
     }
 
@@ -249,7 +249,7 @@ impl AdminClient {
 
 impl AdminClient {
     /// The time limit of each request.
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.settings.timeout
     }
 
@@ -296,12 +296,12 @@ fn refusal(status: StatusCode, body: &Value, place_of: &PlaceOf) -> String {
 }
 
 /// What a change that was made or tried has `warnings` about, one line for each.
-pub fn warnings(body: &Value) -> Vec<String> {
+pub(crate) fn warnings(body: &Value) -> Vec<String> {
     placed_warnings(body, &|_| None)
 }
 
 /// The same about what is written in files.
-pub fn placed_warnings(body: &Value, place_of: &PlaceOf) -> Vec<String> {
+pub(crate) fn placed_warnings(body: &Value, place_of: &PlaceOf) -> Vec<String> {
     let findings = body["warnings"].as_array().into_iter().flatten();
     let mut lines: Vec<String> = findings.map(|finding| diagnostic(finding, place_of)).collect();
     if let Some(more) = body["warnings_more"].as_u64() {
@@ -311,7 +311,7 @@ pub fn placed_warnings(body: &Value, place_of: &PlaceOf) -> Vec<String> {
 }
 
 /// Says what a change that was made has `warnings` about.
-pub fn say_warnings(body: &Value) {
+pub(crate) fn say_warnings(body: &Value) {
     warnings(body).iter().for_each(|warning| say!("warning: {warning}"));
 }
 

@@ -27,7 +27,7 @@ const SET_BY_NODE: [&str; 3] = ["id", "create_time", "update_time"];
 
 /// How far files are compared with a node, and which node.
 #[derive(Debug, Args)]
-pub struct ComparisonOptions {
+pub(crate) struct ComparisonOptions {
     /// Deletes resources of the node that have this label and are not in the files.
     #[arg(long, value_name = "LABEL=VALUE")]
     prune: Option<String>,
@@ -46,7 +46,7 @@ pub struct ComparisonOptions {
 /// with 1 also if one of the files is not valid. Host names are not looked up.
 #[derive(Debug, Args)]
 #[command(override_usage = "weir diff [OPTIONS] --file <FILE>\n       weir diff [OPTIONS] <BEFORE> <AFTER>")]
-pub struct DiffCommand {
+pub(crate) struct DiffCommand {
     /// Two configuration files: what differs in them, or with `--requests` in how they handle requests.
     #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, conflicts_with_all = ["files", "prune"])]
     configurations: Vec<PathBuf>,
@@ -62,7 +62,7 @@ pub struct DiffCommand {
 /// The changes are shown first, and must be confirmed. Resources that are not in the files stay unchanged, unless `--prune`
 /// selects them for deletion.
 #[derive(Debug, Args)]
-pub struct ApplyCommand {
+pub(crate) struct ApplyCommand {
     /// Files and directories with resources, in YAML or JSON; `-` is standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -95,7 +95,7 @@ struct TriedChanges {
 }
 
 impl DiffCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         if let [before, after] = &self.configurations[..] {
             return match self.wanted.requests.as_deref() {
                 Some(requests) => compared_requests::compare_files([before, after], requests),
@@ -118,7 +118,7 @@ impl DiffCommand {
 }
 
 impl ApplyCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(self.apply())
     }
 

@@ -9,13 +9,13 @@ use crate::say::say;
 ///
 /// Exits with 0, with 1 if a result is invalid or results differ, or with 2 if there is no result.
 #[derive(Debug, Args)]
-pub struct BenchCommand {
+pub(crate) struct BenchCommand {
     #[command(subcommand)]
     command: cli::LabCommand,
 }
 
 impl BenchCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         match cli::run(self.command) {
             Ok(status) => ExitCode::from(status),
             Err(error) => {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// One line for each change, and below it one for each member of a resource that stays.
-pub fn changes_in_words(changes: &[Value]) -> String {
+pub(super) fn changes_in_words(changes: &[Value]) -> String {
     let mut text = String::new();
     for change in changes {
         let action = change["action"].as_str().unwrap_or_default();

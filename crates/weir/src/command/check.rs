@@ -18,7 +18,7 @@ use weir_telemetry::stderr;
 /// With `--format text`, the findings go to standard error, one per line, each with file, line and column; the other formats
 /// go to standard output. Host names are not looked up.
 #[derive(Debug, Args)]
-pub struct CheckCommand {
+pub(crate) struct CheckCommand {
     /// Configuration files; `-` is standard input, and a directory means every .yaml, .yml and .json file in it and below, without names that begin with a dot.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -43,11 +43,11 @@ enum CheckFormat {
 }
 
 impl CheckCommand {
-    pub fn of(file: PathBuf) -> Self {
+    pub(crate) fn of(file: PathBuf) -> Self {
         Self { files: vec![file], format: CheckFormat::Text, deny_warnings: false }
     }
 
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let mut files = Vec::new();
         for path in &self.files {
             if let Err(error) = add_files(path, &mut files) {

@@ -18,7 +18,7 @@ use crate::say::{self, say};
 type ResourceName = (&'static str, String);
 
 /// Prints what differs. Values of secrets are masked, and of the node's settings only the names are shown.
-pub fn compare_files(files: [&PathBuf; 2]) -> ExitCode {
+pub(super) fn compare_files(files: [&PathBuf; 2]) -> ExitCode {
     let [before, after] = files.map(read);
     let (before, after) = match (before, after) {
         (Ok(before), Ok(after)) => (before, after),

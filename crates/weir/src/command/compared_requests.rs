@@ -14,7 +14,7 @@ use crate::node::PLUGINS;
 use crate::say::say;
 
 /// Prints the requests that two configuration files handle differently. No node is asked.
-pub fn compare_files(files: [&PathBuf; 2], requests: &Path) -> ExitCode {
+pub(super) fn compare_files(files: [&PathBuf; 2], requests: &Path) -> ExitCode {
     let requests = match descriptions(requests) {
         Ok(requests) => requests,
         Err(problem) => {
@@ -51,7 +51,7 @@ fn compared(files: [&PathBuf; 2], requests: &[RequestDescription]) -> Result<Val
 }
 
 /// One line for each request that is handled differently, and one for each that is malformed.
-pub fn in_words(requests: &Value) -> String {
+pub(super) fn in_words(requests: &Value) -> String {
     let list = |name: &str| requests[name].as_array().cloned().unwrap_or_default();
     let (changed, malformed) = (list("changed"), list("malformed"));
     let mut text =

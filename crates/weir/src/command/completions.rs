@@ -12,13 +12,13 @@ use crate::exit;
 /// For bash: `weir completions bash > ~/.local/share/bash-completion/completions/weir`. The packages install the scripts for
 /// bash, zsh and fish.
 #[derive(Debug, Args)]
-pub struct Completions {
+pub(crate) struct Completions {
     /// The shell
     shell: Shell,
 }
 
 impl Completions {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Weir::command(), "weir", &mut script);
         // A closed pipe is not a failure.

@@ -15,7 +15,7 @@ use crate::say;
 /// serve it. It serves no traffic. Several may run: all serve nodes, and one writes statuses. `weir check` checks its file, too.
 #[derive(Debug, Args)]
 #[command(after_help = SIGNALS)]
-pub struct ControllerCommand {
+pub(crate) struct ControllerCommand {
     /// The configuration file, with `controller`.
     #[arg(short, long = "config", value_name = "FILE", default_value = "controller.yaml")]
     config: PathBuf,
@@ -31,7 +31,7 @@ Signals:
   SIGHUP                    read the certificates again; that is also done when the files change";
 
 impl ControllerCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let log_format = ErrorLogFormat::from(self.log_format);
         say::like(log_format);
         let options = ControllerOptions { file: self.config, log_format };

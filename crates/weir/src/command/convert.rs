@@ -17,7 +17,7 @@ use crate::say::say;
 /// The converted file goes to standard output, or to a file. Settings that were not converted or behave differently are listed in comments at
 /// its beginning and on standard error, each with its file and line. Use `weir check` and `weir explain` to examine the result.
 #[derive(Debug, Args)]
-pub struct ConvertCommand {
+pub(crate) struct ConvertCommand {
     /// The format of the file.
     #[arg(value_parser = DialectParser)]
     from: Dialect,
@@ -99,7 +99,7 @@ impl TypedValueParser for DialectParser {
 }
 
 impl ConvertCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         if self.files.len() > 1 && self.from != Dialect::Ingress {
             say!("only `ingress` is converted from several files");
             return ExitFailure::Configuration.into();

@@ -35,7 +35,7 @@ mod running;
 /// plugin adds to a request, measured on 2026-11-22 (docs/reference/prices.md). With `--status` it is the cost measured in a running gateway.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
-pub struct Explain {
+pub(crate) struct Explain {
     /// The configuration file; or the URL of the Admin API of a running node, or `unix:` and the path of its Unix socket.
     file: PathBuf,
     /// The method of the request; `TCP` for a connection without HTTP, `UDP` for a datagram.
@@ -72,7 +72,7 @@ fn misused(problem: &str) -> ExitCode {
 }
 
 impl Explain {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let transport = match &*self.method.to_ascii_uppercase() {
             "TCP" => Some(Transport::Tcp),
             "UDP" => Some(Transport::Udp),

@@ -14,7 +14,7 @@ use crate::say::{self, say};
 
 /// Lists the latest changes of a running node's resources, or shows one change.
 #[derive(Debug, Args)]
-pub struct HistoryCommand {
+pub(crate) struct HistoryCommand {
     /// Shows the change of this revision, field by field.
     revision: Option<u64>,
     /// Only changes of this resource, such as `routes/orders`.
@@ -31,13 +31,13 @@ pub struct HistoryCommand {
 ///
 /// The node asks its store (etcd), or the controller that it is connected to; which one, is said on standard error.
 #[derive(Debug, Args)]
-pub struct NodesCommand {
+pub(crate) struct NodesCommand {
     #[command(flatten)]
     node: AdminOptions,
 }
 
 impl NodesCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(self.list())
     }
 
@@ -66,7 +66,7 @@ impl NodesCommand {
 ///
 /// The changes are shown first. They are made if they are confirmed, or with `--yes`.
 #[derive(Debug, Args)]
-pub struct RollbackCommand {
+pub(crate) struct RollbackCommand {
     /// The revision, as `weir history` lists it.
     revision: u64,
     /// Shows the changes without making them.
@@ -83,7 +83,7 @@ pub struct RollbackCommand {
 }
 
 impl HistoryCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(self.show())
     }
 
@@ -104,7 +104,7 @@ impl HistoryCommand {
 }
 
 impl RollbackCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(self.roll_back())
     }
 

@@ -15,7 +15,7 @@ use crate::say::{self, say};
 
 /// Shows subscriptions and dead letters of a hub of a running node, and delivers dead letters once more.
 #[derive(Debug, Args)]
-pub struct HubCommand {
+pub(crate) struct HubCommand {
     #[command(subcommand)]
     action: HubAction,
 }
@@ -87,7 +87,7 @@ struct SelectOptions {
 }
 
 impl HubCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(match self.action {
             HubAction::Subscriptions { hub, subscription: Some(id), node, .. } => show(&node, &hub, id),
             HubAction::Subscriptions { hub, topic, page, node, .. } => {

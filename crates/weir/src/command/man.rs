@@ -11,7 +11,7 @@ use crate::say::{self, say};
 ///
 /// Each command has a separate page: `weir man run | man -l -`, `weir man bench run | man -l -`.
 #[derive(Debug, Args)]
-pub struct Man {
+pub(crate) struct Man {
     /// The command, such as `run` or `bench run`; without it, the page lists all commands
     command: Vec<String>,
     /// Writes the pages of all commands into this directory instead
@@ -20,7 +20,7 @@ pub struct Man {
 }
 
 impl Man {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let weir = Weir::command();
         if let Some(directory) = &self.to {
             return match clap_mangen::generate_to(weir, directory) {

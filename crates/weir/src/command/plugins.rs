@@ -17,7 +17,7 @@ use crate::say::{self, say};
 ///
 /// docs/reference/plugins.md has the options of all plugins. `weir explain` shows which plugins run for a request, and in which order.
 #[derive(Debug, Args)]
-pub struct PluginsCommand {
+pub(crate) struct PluginsCommand {
     /// The plugin; without it, all plugins are listed.
     name: Option<String>,
     /// Prints a JSON Schema instead.
@@ -41,7 +41,7 @@ enum ReferencePart {
 }
 
 impl PluginsCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let registry = match &self.file {
             None => PLUGINS,
             Some(file) => match weir_control::registry_of_file(file, &PLUGINS) {
@@ -91,7 +91,7 @@ fn table(registry: Registry) -> String {
 }
 
 /// The text up to the first full stop that ends a sentence.
-pub fn first_sentence(text: &str) -> String {
+pub(crate) fn first_sentence(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.split_once(". ").map_or(text.trim_end_matches('.'), |(first, _)| first).to_owned()
 }

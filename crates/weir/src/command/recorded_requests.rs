@@ -14,7 +14,7 @@ const MOST_REQUESTS: usize = 10_000;
 ///
 /// # Errors
 /// If the file cannot be read, with the number of the line.
-pub fn read(file: &Path) -> Result<Vec<Value>, String> {
+pub(super) fn read(file: &Path) -> Result<Vec<Value>, String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
     let mut seen = BTreeSet::new();
     let mut requests = Vec::new();

@@ -14,7 +14,7 @@ use crate::say::say;
 /// shows it. This also works while the node is down. For a running node, `/records` at its status address shows more. After a crash,
 /// records that were in memory are shown as pending in memory, until the next start of the node counts them as lost.
 #[derive(Debug, Args)]
-pub struct RecordsCommand {
+pub(crate) struct RecordsCommand {
     /// The node's `data_dir`.
     directory: PathBuf,
     /// Prints the newest records that their destination rejected, as one JSON object per line, with the reason and the
@@ -24,7 +24,7 @@ pub struct RecordsCommand {
 }
 
 impl RecordsCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let directory = self.directory.join("records");
         if self.rejected {
             return match weir_records::copy_rejected(&directory, &mut io::stdout().lock()) {

@@ -13,7 +13,7 @@ use crate::say;
 ///
 /// docs/reference contains the same pages.
 #[derive(Debug, Args)]
-pub struct ReferenceCommand {
+pub(crate) struct ReferenceCommand {
     /// The page
     page: ReferencePage,
 }
@@ -31,7 +31,7 @@ enum ReferencePage {
 }
 
 impl ReferenceCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let text = match self.page {
             ReferencePage::Configuration => configuration_page::page(),
             ReferencePage::Plugins => plugin_page::page(),

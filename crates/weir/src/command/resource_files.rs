@@ -16,7 +16,7 @@ use weir_control::{Diagnostic, process_environment};
 use crate::say::say;
 
 /// The resources of files, by key.
-pub struct ResourceFiles(BTreeMap<ResourceKey, FileResource>);
+pub(crate) struct ResourceFiles(BTreeMap<ResourceKey, FileResource>);
 
 struct FileResource {
     value: Value,
@@ -25,20 +25,20 @@ struct FileResource {
 }
 
 impl ResourceFiles {
-    pub fn values(&self) -> BTreeMap<ResourceKey, Value> {
+    pub(crate) fn values(&self) -> BTreeMap<ResourceKey, Value> {
         self.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&ResourceKey, &Value)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ResourceKey, &Value)> {
         self.0.iter().map(|(key, resource)| (key, &resource.value))
     }
 
-    pub fn contains(&self, key: &ResourceKey) -> bool {
+    pub(crate) fn contains(&self, key: &ResourceKey) -> bool {
         self.0.contains_key(key)
     }
 
     /// A finding about a resource, whose path begins with its key as in `routes/r: uri`, with the place in the file.
-    pub fn placed(&self, finding: Diagnostic) -> Diagnostic {
+    pub(crate) fn placed(&self, finding: Diagnostic) -> Diagnostic {
         match self.place_of(&finding.path) {
             Some((source, place)) => Diagnostic { source, ..finding }.placed(place),
             None => finding,
@@ -46,7 +46,7 @@ impl ResourceFiles {
     }
 
     /// The file and the position of a value, by a path such as `routes/r: uri`, or of the deepest part of it that is written.
-    pub fn place_of(&self, path: &str) -> Option<(Arc<str>, TextPosition)> {
+    pub(crate) fn place_of(&self, path: &str) -> Option<(Arc<str>, TextPosition)> {
         let (key, rest) = path.split_once(": ").unwrap_or((path, ""));
         let resource = self.0.get(&ResourceKey::parse(key)?)?;
         Some((Arc::clone(&resource.source), resource.tree.place_of(rest)))
@@ -54,7 +54,7 @@ impl ResourceFiles {
 }
 
 /// The lists of resources, which are the only keys allowed in such a file: those that the Admin API answers for.
-pub fn lists() -> impl Iterator<Item = &'static str> {
+pub(crate) fn lists() -> impl Iterator<Item = &'static str> {
     RESOURCE_LISTS.iter().copied()
 }
 
@@ -62,7 +62,7 @@ pub fn lists() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// The faults of all files, one per line.
-pub fn read(paths: &[PathBuf]) -> Result<ResourceFiles, String> {
+pub(crate) fn read(paths: &[PathBuf]) -> Result<ResourceFiles, String> {
     let mut files = Vec::new();
     for path in paths {
         super::check::add_files(path, &mut files)
@@ -85,7 +85,7 @@ pub fn read(paths: &[PathBuf]) -> Result<ResourceFiles, String> {
 ///
 /// # Errors
 /// Like [`read`].
-pub fn one(file: &Path) -> Result<Value, String> {
+pub(crate) fn one(file: &Path) -> Result<Value, String> {
     match parsed(file)?.tree.to_json() {
         value @ Value::Object(_) => Ok(value),
         _ => Err(format!("{}: is not a map", file.display())),

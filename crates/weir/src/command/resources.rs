@@ -16,7 +16,7 @@ use crate::say::{self, say};
 ///
 /// `weir get routes`, `weir get routes/orders`, `weir get consumers/jack/credentials`
 #[derive(Debug, Args)]
-pub struct GetCommand {
+pub(crate) struct GetCommand {
     /// A list such as `routes`, or a list and an id such as `routes/orders`.
     #[arg(value_name = "LIST[/ID]")]
     key: String,
@@ -38,7 +38,7 @@ enum ResourceFormat {
 ///
 /// When the command ends, the resource is on the node's disk and every worker serves it.
 #[derive(Debug, Args)]
-pub struct PutCommand {
+pub(crate) struct PutCommand {
     /// A list and an id, such as `routes/orders`.
     #[arg(value_name = "LIST/ID")]
     key: String,
@@ -57,7 +57,7 @@ pub struct PutCommand {
 
 /// Deletes a resource of a running node.
 #[derive(Debug, Args)]
-pub struct DeleteCommand {
+pub(crate) struct DeleteCommand {
     /// A list and an id, such as `routes/orders`.
     #[arg(value_name = "LIST/ID")]
     key: String,
@@ -72,7 +72,7 @@ pub struct DeleteCommand {
 }
 
 impl GetCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(self.get())
     }
 
@@ -111,7 +111,7 @@ fn plain(key: &str, found: &Value) -> Option<Value> {
 }
 
 impl PutCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(self.put())
     }
 
@@ -129,7 +129,7 @@ impl PutCommand {
 }
 
 impl DeleteCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         ended(self.delete())
     }
 
@@ -144,7 +144,7 @@ impl DeleteCommand {
 }
 
 /// Prints the error, if there is one, and returns the exit code.
-pub fn ended(outcome: Result<(), ExitCause>) -> ExitCode {
+pub(crate) fn ended(outcome: Result<(), ExitCause>) -> ExitCode {
     match outcome {
         Ok(()) => exit::DONE,
         Err(ExitCause { code, problem }) => {
@@ -155,6 +155,6 @@ pub fn ended(outcome: Result<(), ExitCause>) -> ExitCode {
 }
 
 /// Writes to standard output. A closed pipe is not a failure.
-pub fn print(value: &Value) {
+pub(crate) fn print(value: &Value) {
     let _ = writeln!(io::stdout(), "{value:#}");
 }

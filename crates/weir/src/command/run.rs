@@ -18,7 +18,7 @@ use crate::say;
 /// follows when all addresses are served.
 #[derive(Debug, Args)]
 #[command(after_help = SIGNALS)]
-pub struct RunCommand {
+pub(crate) struct RunCommand {
     /// The configuration file.
     file: PathBuf,
 
@@ -62,7 +62,7 @@ impl From<LogFormat> for ErrorLogFormat {
 }
 
 impl RunCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         if self.check {
             return CheckCommand::of(self.file).execute();
         }

@@ -19,13 +19,13 @@ const POLICY: &str = "WeirPolicy";
 /// same in words. `weir plugins NAME --schema` prints that of a plugin. `WeirPolicy` stands for the CustomResourceDefinition of this kind
 /// of Kubernetes, in YAML.
 #[derive(Debug, Args)]
-pub struct SchemaCommand {
+pub(crate) struct SchemaCommand {
     /// The kind, such as `route` or `upstream`; without it, the schema is that of a whole file.
     kind: Option<String>,
 }
 
 impl SchemaCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let Some(name) = &self.kind else {
             return say::print(format!("{:#}\n", file_schema()).as_bytes());
         };

@@ -11,7 +11,7 @@ use serde_json::Value;
 use weir_client::{AnswerContent, CallSettings, HttpClient, ServiceUrl};
 
 /// A stream of exchanges, each sent when it ends.
-pub struct ExchangeStream {
+pub(crate) struct ExchangeStream {
     content: AnswerContent,
     address: String,
     /// The start of an incomplete line.
@@ -25,7 +25,7 @@ impl ExchangeStream {
     ///
     /// # Errors
     /// Why the stream cannot be opened.
-    pub async fn open(
+    pub(crate) async fn open(
         address: &str,
         argument: Option<(&str, &str)>,
         silence: Duration,
@@ -58,7 +58,7 @@ impl ExchangeStream {
     ///
     /// # Errors
     /// Why the stream has failed.
-    pub async fn next(&mut self) -> Result<Option<Value>, String> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Value>, String> {
         loop {
             if let Some(line) = self.lines.pop_front() {
                 return match line["ended"].as_str() {
@@ -82,7 +82,7 @@ impl ExchangeStream {
 }
 
 /// An exchange in one line: time, status, request, duration and further facts.
-pub struct ExchangeSummary<'a>(pub &'a Value);
+pub(crate) struct ExchangeSummary<'a>(pub &'a Value);
 
 impl ExchangeSummary<'_> {
     fn text(&self, name: &str) -> &str {

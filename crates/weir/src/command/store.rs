@@ -14,7 +14,7 @@ use crate::say::{self, say};
 
 /// Imports resources into the store of a node, or exports them, while the node is not running.
 #[derive(Debug, Args)]
-pub struct StoreCommand {
+pub(crate) struct StoreCommand {
     #[command(subcommand)]
     action: StoreAction,
 }
@@ -41,7 +41,7 @@ enum StoreAction {
 }
 
 impl StoreCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         match self.action {
             StoreAction::Import { node, files } => import(&node, &files),
             StoreAction::Export { node, output } => match export_store(&node) {

@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// are left out, and a line states their number. Requests never wait. If the node refuses the stream, because it has as many as
 /// it may have, or ends it, because nothing was read for 20 seconds, the command says so and ends with 5.
 #[derive(Debug, Args)]
-pub struct TailCommand {
+pub(crate) struct TailCommand {
     /// The node's status address, on this machine
     #[arg(long, value_name = "ADDRESS", env = "WEIR_STATUS", default_value = "127.0.0.1:7085")]
     status: String,
@@ -37,7 +37,7 @@ pub struct TailCommand {
 }
 
 impl TailCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         if let Some(Err(problem)) = self.vars.as_deref().map(condition) {
             say!("--{problem}");
             return ExitFailure::Configuration.into();

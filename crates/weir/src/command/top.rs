@@ -31,7 +31,7 @@ use table::View;
 /// Keys: `r`, `e`, `p` and `l` show routes, endpoints, plugins and log destinations; `s` sorts by the next column, `R` reverses the
 /// order, `/` filters by name, Enter shows the plugins of the selected route, `q` quits.
 #[derive(Debug, Args)]
-pub struct TopCommand {
+pub(crate) struct TopCommand {
     /// The node's status address.
     #[arg(long, value_name = "ADDRESS", env = "WEIR_STATUS", default_value = "127.0.0.1:7085")]
     status: String,
@@ -44,7 +44,7 @@ pub struct TopCommand {
 }
 
 impl TopCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let client = match StatusClient::new(&self.status) {
             Ok(client) => client,
             Err(error) => {

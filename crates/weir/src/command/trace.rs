@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// which answers only on the same machine.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
-pub struct TraceCommand {
+pub(crate) struct TraceCommand {
     /// The method of the request, as for `weir explain`. Without one it is GET
     method: Option<String>,
     /// The URL of the request, at an address of the node
@@ -72,7 +72,7 @@ fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 }
 
 impl TraceCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         let (method, url) = match self.method_and_url() {
             Ok(both) => both,
             Err(problem) => {

@@ -7,10 +7,10 @@ use crate::exit;
 
 /// Prints the version.
 #[derive(Debug, Args)]
-pub struct VersionCommand {}
+pub(crate) struct VersionCommand {}
 
 impl VersionCommand {
-    pub fn execute(self) -> ExitCode {
+    pub(crate) fn execute(self) -> ExitCode {
         // A closed pipe is not a failure.
         let _ = writeln!(std::io::stdout(), "weir {}", env!("CARGO_PKG_VERSION"));
         exit::DONE

@@ -56,7 +56,7 @@ use unix_socket::{SocketFile, UnixSocket};
 
 /// Half of the connections for each client is enough for tools that send many requests at a time. Each tab of a console has a stream,
 /// and another one while it shows requests.
-pub const BOUNDS: ServerBounds = ServerBounds { connections: 128, streams: 32 };
+pub(super) const BOUNDS: ServerBounds = ServerBounds { connections: 128, streams: 32 };
 /// Smaller responses are sent as they are, in bytes.
 const LEAST_COMPRESSED: usize = 1 << 10;
 /// The most responses that are compressed at a time; others are sent as they are.
@@ -68,7 +68,7 @@ const KEY_FILE: &str = "admin.key";
 const KEY_BYTES: usize = 24;
 
 /// The running server. Dropping it stops accepting, finishes the requests in progress, and removes the Unix socket.
-pub struct AdminServer {
+pub(super) struct AdminServer {
     _server: NodeServer,
     _figures: Option<FigureThread>,
     socket_file: Option<SocketFile>,
@@ -85,13 +85,13 @@ struct AdminService {
 }
 
 /// The listening sockets of the Admin API.
-pub struct AdminSockets {
+pub(super) struct AdminSockets {
     tcp: Vec<TcpListener>,
     unix: Option<UnixSocket>,
 }
 
 /// Adds the Unix socket to the sockets, if it is configured. An error has been logged when this returns.
-pub fn sockets(
+pub(super) fn sockets(
     tcp: Vec<TcpListener>,
     settings: &NodeSettings,
     beside: &Path,
@@ -109,7 +109,7 @@ pub fn sockets(
 }
 
 /// What the Admin API of a node uses: the store's resources, the hubs, the audit log and the counters of the server.
-pub struct NodeResources {
+pub(super) struct NodeResources {
     pub live: Arc<LiveResources>,
     /// The resources with their places, if they stand in files.
     pub files: Option<Arc<FileResources>>,
@@ -124,7 +124,7 @@ pub struct NodeResources {
 }
 
 /// Starts the Admin API, if it is configured. An error has been logged when this returns.
-pub fn start(
+pub(super) fn start(
     sockets: AdminSockets,
     settings: &NodeSettings,
     file: &Path,
@@ -202,7 +202,7 @@ impl AdminServer {
     }
 
     /// Renames the Unix socket to its final name. An error has been logged when this returns.
-    pub fn show_socket(&self) -> Result<(), ExitFailure> {
+    pub(super) fn show_socket(&self) -> Result<(), ExitFailure> {
         let Some(file) = &self.socket_file else { return Ok(()) };
         file.show().map_err(|error| {
             say_error!("cannot listen on {file}: {error}");

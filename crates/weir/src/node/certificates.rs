@@ -7,7 +7,7 @@ use weir_telemetry::page::Page;
 /// The most certificates with series of their own: those that expire first.
 const SERIES: usize = 1_000;
 
-pub fn write_ends(certificates: &[CertificateEnd], page: &mut Page) {
+pub(super) fn write_ends(certificates: &[CertificateEnd], page: &mut Page) {
     page.gauge(
         "weir_certificate_expiry_timestamp_seconds",
         "Expiry of a certificate in `ssls`, in seconds since 1970, by its first name.",
@@ -17,7 +17,7 @@ pub fn write_ends(certificates: &[CertificateEnd], page: &mut Page) {
     }
 }
 
-pub fn write(report: &AcmeReport, page: &mut Page) {
+pub(super) fn write(report: &AcmeReport, page: &mut Page) {
     page.gauge(
         "weir_acme_certificate_expiry_timestamp_seconds",
         "Expiry of the automatic certificate of a host, in seconds since 1970.",

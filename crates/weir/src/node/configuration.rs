@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Publishes each configuration to the workers, and reports the result.
 #[derive(Clone)]
-pub struct SnapshotPublisher(Arc<ConfigurationState>);
+pub(super) struct SnapshotPublisher(Arc<ConfigurationState>);
 
 struct ConfigurationState {
     metrics: Arc<Metrics>,
@@ -34,7 +34,7 @@ struct ConfigurationState {
 }
 
 impl SnapshotPublisher {
-    pub fn new(metrics: Arc<Metrics>, listeners: Arc<ClientListeners>) -> Self {
+    pub(super) fn new(metrics: Arc<Metrics>, listeners: Arc<ClientListeners>) -> Self {
         Self(Arc::new(ConfigurationState {
             metrics,
             listeners,
@@ -47,7 +47,7 @@ impl SnapshotPublisher {
     }
 
     /// Sets the gateway, ACME client, hubs and exporter that later configurations are published to.
-    pub fn publishes_to(
+    pub(super) fn publishes_to(
         &self,
         gateway: &Arc<DataPlane>,
         acme: &Arc<Acme>,
@@ -62,7 +62,7 @@ impl SnapshotPublisher {
     }
 
     /// The settings of the last accepted configuration.
-    pub fn settings(&self) -> Option<Arc<NodeSettings>> {
+    pub(super) fn settings(&self) -> Option<Arc<NodeSettings>> {
         self.0.settings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

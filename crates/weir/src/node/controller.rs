@@ -33,13 +33,13 @@ const LOOK: Duration = Duration::from_secs(1);
 const STATE: &str = "state";
 
 /// Options of a controller that are not in its file.
-pub struct ControllerOptions {
+pub(crate) struct ControllerOptions {
     pub file: PathBuf,
     pub log_format: error_log::ErrorLogFormat,
 }
 
 /// A running controller. The order of the fields is the order in which they are dropped.
-pub struct ControllerNode {
+pub(crate) struct ControllerNode {
     _servers: Vec<NodeServer>,
     cluster: ServedCluster,
     certificates: CertificateFiles,
@@ -49,7 +49,7 @@ pub struct ControllerNode {
 
 impl ControllerNode {
     /// Reads the file, opens the sockets, and begins to follow the cluster. An error has been reported when this returns it.
-    pub fn start(options: ControllerOptions) -> Result<ControllerNode, ExitFailure> {
+    pub(crate) fn start(options: ControllerOptions) -> Result<ControllerNode, ExitFailure> {
         let limits = ProcessLimits::raise();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| system("an async runtime cannot be started", &error))?;
@@ -96,7 +96,7 @@ impl ControllerNode {
     ///
     /// # Errors
     /// The cluster is not followed any more. With a new process the nodes get a state that is not an old one.
-    pub fn run(mut self) -> Result<(), ExitFailure> {
+    pub(crate) fn run(mut self) -> Result<(), ExitFailure> {
         self.runtime.block_on(async {
             let (mut looks, mut is_ready) = (interval(LOOK), false);
             looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -124,7 +124,7 @@ impl ControllerNode {
 
 /// The faults in the files that a controller's file names, for which `weir controller` would not start. Neither the cluster nor another
 /// service is asked.
-pub fn faults_of_files(file: &Path) -> Vec<Diagnostic> {
+pub(crate) fn faults_of_files(file: &Path) -> Vec<Diagnostic> {
     let Ok(loaded) = DocumentLoader::of_file_directly(file).read() else { return Vec::new() };
     let document = &loaded.document;
     let Some(controller) = &document.settings.controller else { return Vec::new() };

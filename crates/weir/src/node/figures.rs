@@ -28,7 +28,7 @@ const SECONDS: usize = 600;
 const SLOTS: usize = 360;
 
 /// The history of figures. Dropping the [`FigureThread`] ends it.
-pub struct Figures {
+pub(super) struct Figures {
     state: Arc<NodeState>,
     history: Mutex<FigureHistory>,
 }
@@ -43,14 +43,14 @@ struct FigureHistory {
 }
 
 /// The thread that takes samples.
-pub struct FigureThread {
+pub(super) struct FigureThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The range of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FigureRange {
+pub(super) enum FigureRange {
     TenMinutes,
     Hour,
 }
@@ -60,7 +60,7 @@ impl Figures {
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub fn start(state: Arc<NodeState>) -> io::Result<(Arc<Figures>, FigureThread)> {
+    pub(super) fn start(state: Arc<NodeState>) -> io::Result<(Arc<Figures>, FigureThread)> {
         let figures = Arc::new(Figures { state, history: Mutex::default() });
         let (stop, stopped) = channel();
         let taking = Arc::clone(&figures);
@@ -98,7 +98,7 @@ impl Figures {
     }
 
     /// The history of all series of the node.
-    pub fn history_of(&self, range: FigureRange) -> Value {
+    pub(super) fn history_of(&self, range: FigureRange) -> Value {
         let history = self.history();
         let (samples, step) = match range {
             FigureRange::TenMinutes => (&history.seconds, STEP),
@@ -120,7 +120,7 @@ impl Figures {
     }
 
     /// The history of a route, or the latest values of the busiest ones.
-    pub fn history_of_routes(&self, route: Option<&str>) -> Value {
+    pub(super) fn history_of_routes(&self, route: Option<&str>) -> Value {
         let history = self.history();
         json!({
             "step_ms": (STEP * SLOT_STEPS as u32).as_millis() as u64,
@@ -130,7 +130,7 @@ impl Figures {
     }
 
     /// The number of the latest sample, and its frame for a stream; `None` before the first, and if the number is that of `last`.
-    pub fn frame_after(&self, last: u64) -> Option<(u64, Value)> {
+    pub(super) fn frame_after(&self, last: u64) -> Option<(u64, Value)> {
         let (taken, sample) = {
             let history = self.history();
             (history.taken, history.seconds.back().cloned().filter(|_| history.taken != last)?)

@@ -13,13 +13,13 @@ const PAGE: usize = 1_000;
 
 /// The filter in the query of `/status`: `upstream`, a part of a name; `up`, true or false; `page`, from 1. Invalid values are
 /// ignored.
-pub struct EndpointQuery {
+pub(super) struct EndpointQuery {
     filter: EndpointFilter,
     page: usize,
 }
 
 impl EndpointQuery {
-    pub fn parse(query: &str) -> EndpointQuery {
+    pub(super) fn parse(query: &str) -> EndpointQuery {
         let value = |name: &str| {
             let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -34,7 +34,7 @@ impl EndpointQuery {
 }
 
 /// The endpoints by upstream, and the totals.
-pub fn report(gateway: &DataPlane, query: &EndpointQuery) -> (Value, Value) {
+pub(super) fn report(gateway: &DataPlane, query: &EndpointQuery) -> (Value, Value) {
     let page = gateway.endpoints(&query.filter);
     let upstreams = page.shown.chunk_by(|one, next| one.upstream == next.upstream);
     let all = |endpoints: &[EndpointHealth]| endpoints.iter().map(endpoint).collect::<Value>();
@@ -62,7 +62,7 @@ fn endpoint(endpoint: &EndpointHealth) -> Value {
     })
 }
 
-pub fn write(gateway: &DataPlane, page: &mut Page) {
+pub(super) fn write(gateway: &DataPlane, page: &mut Page) {
     let first = EndpointFilter { upstream: None, is_up: None, skip: 0, limit: SERIES };
     page.gauge("weir_upstream_endpoint_up", "Whether an endpoint is in rotation (1) or not (0).");
     for endpoint in &gateway.endpoints(&first).shown {

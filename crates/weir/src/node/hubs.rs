@@ -7,7 +7,7 @@ use weir_telemetry::page::Page;
 /// The state of each hub, by its id.
 type HubStatuses = [(Box<str>, HubStatus)];
 
-pub fn write(hubs: &HubStatuses, page: &mut Page) {
+pub(super) fn write(hubs: &HubStatuses, page: &mut Page) {
     if hubs.is_empty() {
         return;
     }
@@ -140,7 +140,7 @@ fn sizes(hubs: &HubStatuses, page: &mut Page) {
 }
 
 /// The hubs in `/status`.
-pub fn report(hubs: &HubStatuses) -> Value {
+pub(super) fn report(hubs: &HubStatuses) -> Value {
     let report = |(hub, status): &(Box<str>, HubStatus)| {
         let (account, tally) = (status.account, status.account.tally);
         json!({

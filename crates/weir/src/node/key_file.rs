@@ -8,7 +8,7 @@ use weir_control::whole_file;
 
 /// Reads the key that this file has, or makes one of `bytes` random bytes in a file that only its owner can read. Returns the key in
 /// hexadecimal digits, and the path.
-pub fn generated(directory: &Path, name: &str, bytes: usize) -> io::Result<(String, PathBuf)> {
+pub(super) fn generated(directory: &Path, name: &str, bytes: usize) -> io::Result<(String, PathBuf)> {
     let path = directory.join(name);
     match fs::read_to_string(&path) {
         Ok(text) if !text.trim().is_empty() => return Ok((text.trim().to_owned(), path)),

@@ -32,7 +32,7 @@ const RESET_KEY_FILE: &str = "http3-reset.key";
 const RESET_KEY_BYTES: usize = 32;
 
 /// The listeners for clients of this process.
-pub struct ClientListeners {
+pub(super) struct ClientListeners {
     workers: usize,
     backlog: i32,
     state: Mutex<ListenersState>,
@@ -106,7 +106,7 @@ struct ListenerPlan {
 
 impl ClientListeners {
     /// `directory`: that which the node has been given for its files.
-    pub fn new(
+    pub(super) fn new(
         workers: usize,
         backlog: i32,
         inherited: InheritedSockets,
@@ -129,7 +129,7 @@ impl ClientListeners {
     ///
     /// # Errors
     /// The addresses that cannot be listened on. Nothing has changed then.
-    pub fn reserve(&self, document: &Document) -> Result<ReservedListeners<'_>, Vec<Diagnostic>> {
+    pub(super) fn reserve(&self, document: &Document) -> Result<ReservedListeners<'_>, Vec<Diagnostic>> {
         let mut state = self.state();
         let mut reserved = ReservedListeners {
             listeners: self,
@@ -157,7 +157,7 @@ impl ClientListeners {
     }
 
     /// Lets the workers of `gateway` follow later changes. Returns nothing before it was called.
-    pub fn follow_with(&self, gateway: &Arc<DataPlane>) {
+    pub(super) fn follow_with(&self, gateway: &Arc<DataPlane>) {
         // A node has one gateway, so this is set only once.
         let _ = self.gateway.set(Arc::downgrade(gateway));
         self.serve_http3(&mut self.state(), gateway);
@@ -184,34 +184,34 @@ impl ClientListeners {
     }
 
     /// The open listeners, for each worker.
-    pub fn for_workers(&self) -> io::Result<Vec<Vec<Listener>>> {
+    pub(super) fn for_workers(&self) -> io::Result<Vec<Vec<Listener>>> {
         let state = self.state();
         shares(&state.open, self.workers)
     }
 
     /// The addresses with the names of their protocols.
-    pub fn addresses(&self) -> Vec<(SocketAddr, &'static str)> {
+    pub(super) fn addresses(&self) -> Vec<(SocketAddr, &'static str)> {
         self.state().open.iter().map(|open| (open.bound, open.settings.name())).collect()
     }
 
     /// The first address on which clients speak HTTP/1.1 without TLS and without the PROXY protocol.
-    pub fn in_the_clear(&self) -> Option<SocketAddr> {
+    pub(super) fn in_the_clear(&self) -> Option<SocketAddr> {
         let state = self.state();
         state.open.iter().find(|open| open.settings == ListenerProtocol::Http.into()).map(|open| open.bound)
     }
 
     /// Uses the sockets that the process was started with.
-    pub fn with_inherited<T>(&self, each: impl FnOnce(&mut InheritedSockets) -> T) -> T {
+    pub(super) fn with_inherited<T>(&self, each: impl FnOnce(&mut InheritedSockets) -> T) -> T {
         each(&mut self.state().inherited)
     }
 
     /// Whether an address could not be listened on.
-    pub fn has_failed(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.state().has_failed
     }
 
     /// Calls `start`, which starts another process, with the sockets that it is to get; it gets no others until it has failed.
-    pub fn hand_over<T, E>(
+    pub(super) fn hand_over<T, E>(
         &self,
         start: impl FnOnce(Vec<(ListenerKey, &[ListeningSocket])>) -> Result<T, E>,
     ) -> Result<T, E> {
@@ -223,12 +223,12 @@ impl ClientListeners {
     }
 
     /// The other process has failed.
-    pub fn keep(&self) {
+    pub(super) fn keep(&self) {
         self.state().is_handing_over = false;
     }
 
     /// Closes the copies of all sockets, and opens no more: the workers close theirs after they have accepted what is queued.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let mut state = self.state();
         state.has_ended = true;
         state.open.clear();
@@ -379,7 +379,7 @@ fn shares(open: &[OpenListener], workers: usize) -> io::Result<Vec<Vec<Listener>
 }
 
 /// The change of listeners that a configuration brings. Dropped, it closes what it has opened.
-pub struct ReservedListeners<'l> {
+pub(super) struct ReservedListeners<'l> {
     listeners: &'l ClientListeners,
     plan: ListenerPlan,
     /// How long connections of closed listeners may take to end.
@@ -388,7 +388,7 @@ pub struct ReservedListeners<'l> {
 
 impl ReservedListeners<'_> {
     /// Puts the change into service. Returns when the workers have carried it out.
-    pub fn apply(mut self) {
+    pub(super) fn apply(mut self) {
         let ListenerPlan { opened, set, closed } = std::mem::take(&mut self.plan);
         if opened.is_empty() && set.is_empty() && closed.is_empty() {
             return;

@@ -13,11 +13,11 @@ use crate::exit::ExitFailure;
 use crate::say::{say, say_error};
 
 /// The names of the logs in messages.
-pub const ACCESS_LOG: &str = "access log";
-pub const AUDIT_LOG: &str = "audit log";
+pub(super) const ACCESS_LOG: &str = "access log";
+pub(super) const AUDIT_LOG: &str = "audit log";
 
 /// Opens a log, if it is configured.
-pub fn open(
+pub(super) fn open(
     name: &'static str,
     path: Option<&Path>,
     counters: &Arc<LogCounters>,
@@ -33,7 +33,7 @@ pub fn open(
 }
 
 /// Reopens a log after its file was renamed.
-pub fn reopen(name: &'static str, log: &LogWriter) {
+pub(super) fn reopen(name: &'static str, log: &LogWriter) {
     let path = log.path().display().to_string();
     log.reopen(move |reopened| match reopened {
         Ok(()) => say!("the {name} was reopened"),
@@ -42,7 +42,7 @@ pub fn reopen(name: &'static str, log: &LogWriter) {
 }
 
 /// The format and the sinks for the workers.
-pub fn for_workers(
+pub(super) fn for_workers(
     settings: Option<&AccessLogSpec>,
     log: Option<&LogWriter>,
     workers: usize,
@@ -69,7 +69,7 @@ fn template(format: &AccessLogFormat) -> String {
 
 /// Maps nginx's levels: `notice` becomes the less verbose one of its two neighbours, `warn`, and everything above `error` becomes
 /// `error`.
-pub fn level(level: LogLevel) -> LevelFilter {
+pub(super) fn level(level: LogLevel) -> LevelFilter {
     match level {
         LogLevel::Emerg | LogLevel::Alert | LogLevel::Crit | LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn | LogLevel::Notice => LevelFilter::WARN,

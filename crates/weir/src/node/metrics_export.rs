@@ -34,7 +34,7 @@ enum ExportOrder {
 }
 
 /// Exports metrics until it is dropped.
-pub struct MetricsExporter {
+pub(super) struct MetricsExporter {
     state: Arc<NodeState>,
     running: Mutex<RunningExport>,
 }
@@ -48,7 +48,7 @@ struct RunningExport {
 }
 
 impl MetricsExporter {
-    pub fn new(state: Arc<NodeState>) -> MetricsExporter {
+    pub(super) fn new(state: Arc<NodeState>) -> MetricsExporter {
         MetricsExporter { state, running: Mutex::default() }
     }
 
@@ -56,7 +56,7 @@ impl MetricsExporter {
     ///
     /// # Errors
     /// The system refuses to start a thread.
-    pub fn follow(&self, settings: Option<&OtlpMetricsSettings>, http: &HttpClient) -> io::Result<()> {
+    pub(super) fn follow(&self, settings: Option<&OtlpMetricsSettings>, http: &HttpClient) -> io::Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let RunningExport { followed, thread } = &mut *running;
         let is_same = match (&*followed, settings) {
@@ -79,7 +79,7 @@ impl MetricsExporter {
     }
 
     /// Exports the last values, for at most `patience`.
-    pub fn finish(&self, patience: Duration) {
+    pub(super) fn finish(&self, patience: Duration) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((orders, ended)) = running.thread.take() else { return };
         if orders.send(ExportOrder::Finish).is_ok() {

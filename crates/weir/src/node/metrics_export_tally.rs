@@ -7,7 +7,7 @@ use weir_telemetry::page::Page;
 
 /// How often metrics were exported since the start.
 #[derive(Debug, Default)]
-pub struct MetricsExportTally {
+pub(super) struct MetricsExportTally {
     pub delivered: AtomicU64,
     pub failed: AtomicU64,
     pub refused: AtomicU64,
@@ -16,7 +16,7 @@ pub struct MetricsExportTally {
 
 impl MetricsExportTally {
     /// Writes the series; none before the first export.
-    pub fn write(&self, page: &mut Page) {
+    pub(super) fn write(&self, page: &mut Page) {
         let outcomes = [("delivered", &self.delivered), ("failed", &self.failed), ("refused", &self.refused)];
         if outcomes.iter().all(|(_, count)| count.load(Relaxed) == 0) {
             return;

@@ -44,7 +44,7 @@ fn prices(exchanges: u64, price: &RoutePriceTotals) -> impl Iterator<Item = Pric
 }
 
 /// The content of `/policies`.
-pub fn report(metrics: &Metrics, every: u32) -> Value {
+pub(super) fn report(metrics: &Metrics, every: u32) -> Value {
     let routes: Vec<Value> = metrics
         .routes
         .totals(metrics.workers())
@@ -83,7 +83,7 @@ pub fn report(metrics: &Metrics, every: u32) -> Value {
 
 /// Writes the series of `/metrics`: sums over the measured exchanges, which never decrease. The cost per call and the share of a
 /// policy are quotients of these.
-pub fn write(metrics: &Metrics, page: &mut Page) {
+pub(super) fn write(metrics: &Metrics, page: &mut Page) {
     let totals = metrics.routes.totals(metrics.workers());
     let mut shown: Vec<(&str, RoutePriceTotals)> = Vec::new();
     let mut other = RoutePriceTotals::default();

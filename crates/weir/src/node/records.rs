@@ -5,12 +5,12 @@ use weir_records::{AccountReading, RecordTally, SinkRegister};
 use weir_telemetry::page::Page;
 
 /// The content of `/records`.
-pub fn report() -> Value {
+pub(super) fn report() -> Value {
     json!({ "sinks": SinkRegister::of_process().read() })
 }
 
 /// Writes the series of `/metrics`. `delivered`, `rejected`, `dropped` and the pending ones add up to `accepted`.
-pub fn write(page: &mut Page) {
+pub(super) fn write(page: &mut Page) {
     let accounts = SinkRegister::of_process().read();
     page.counter("weir_log_records", "Log records of plugins, by sink, outcome and reason. `accepted` is the sum of all other outcomes and of the pending records.");
     settled(page, &accounts, |tally| tally.records);

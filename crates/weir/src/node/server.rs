@@ -3,7 +3,7 @@
 //!
 //! Each server has a thread of its own, so that it responds however busy the workers are, and delays none of them.
 
-pub mod bounds;
+pub(super) mod bounds;
 mod executor;
 mod listening;
 mod message;
@@ -43,22 +43,22 @@ use bounds::{ACCEPT_PAUSE, FAREWELL, ServerBounds};
 use executor::{StreamExecutor, StreamReset};
 use listening::{ClientBytes, NotedBytes, SeldomLogged, ServerSocket};
 use message::{AnswerBody, ReceivedBody, plain, refused, sent};
-pub use message::{PeerCertificate, ReceivedBodyFault, ServerAnswer, ServerRequest};
-pub use peer::ServerPeer;
-pub use places::RequestProgress;
+pub(super) use message::{PeerCertificate, ReceivedBodyFault, ServerAnswer, ServerRequest};
+pub(super) use peer::ServerPeer;
+pub(super) use places::RequestProgress;
 use places::{EndOrder, PlaceRefusal, ServerPlace, ServerPlaces};
-pub use stream::AnswerStream;
+pub(super) use stream::AnswerStream;
 
 /// How often the poller is asked, in polls of tasks: often, so that what clients have sent is seen before the next few
 /// connections are accepted, which may take their places.
 const POLLS_BETWEEN_EVENTS: u32 = 8;
 
 /// Answers a request.
-pub type ServerService =
+pub(super) type ServerService =
     Arc<dyn Fn(ServerRequest) -> Pin<Box<dyn Future<Output = Response<ServerAnswer>> + Send>> + Send + Sync>;
 
 /// What a server is started with.
-pub struct ServerOptions {
+pub(super) struct ServerOptions {
     /// The name of the thread.
     pub name: &'static str,
     /// What the log calls the server, such as `the Admin API`.
@@ -72,15 +72,15 @@ pub struct ServerOptions {
 
 /// The TLS of a server. Clones are the same.
 #[derive(Clone)]
-pub struct ServerTls(Arc<RwLock<TlsAcceptor>>);
+pub(super) struct ServerTls(Arc<RwLock<TlsAcceptor>>);
 
 impl ServerTls {
-    pub fn new(acceptor: TlsAcceptor) -> ServerTls {
+    pub(super) fn new(acceptor: TlsAcceptor) -> ServerTls {
         ServerTls(Arc::new(RwLock::new(acceptor)))
     }
 
     /// Connections that are accepted from now on have this one.
-    pub fn replace(&self, acceptor: TlsAcceptor) {
+    pub(super) fn replace(&self, acceptor: TlsAcceptor) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
     }
 
@@ -90,7 +90,7 @@ impl ServerTls {
 }
 
 /// The running server. Dropping it stops accepting, and finishes the requests in progress.
-pub struct NodeServer {
+pub(super) struct NodeServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -109,7 +109,7 @@ struct SharedServer {
 }
 
 impl NodeServer {
-    pub fn start(options: ServerOptions, service: ServerService) -> io::Result<NodeServer> {
+    pub(super) fn start(options: ServerOptions, service: ServerService) -> io::Result<NodeServer> {
         let ServerOptions { name, title, bounds, tcp, unix, tls, tally } = options;
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().event_interval(POLLS_BETWEEN_EVENTS).build()?;
@@ -336,6 +336,6 @@ fn ending(version: Version) -> Response<AnswerBody> {
 }
 
 /// A response with a whole body.
-pub fn whole(answer: Response<Bytes>) -> Response<ServerAnswer> {
+pub(super) fn whole(answer: Response<Bytes>) -> Response<ServerAnswer> {
     answer.map(ServerAnswer::Whole)
 }

@@ -7,7 +7,7 @@ use weir_telemetry::page::Page;
 
 /// Why the server has closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionEnd {
+pub(super) enum ConnectionEnd {
     FirstByte,
     Handshake,
     Head,
@@ -22,7 +22,7 @@ pub enum ConnectionEnd {
 
 /// The counters of one server.
 #[derive(Debug, Default)]
-pub struct ServerTally {
+pub(super) struct ServerTally {
     pub connections: AtomicU64,
     pub ended: [AtomicU64; 7],
     pub refused: AtomicU64,
@@ -33,20 +33,20 @@ pub struct ServerTally {
 }
 
 impl ServerTally {
-    pub fn ended(&self, why: ConnectionEnd) -> &AtomicU64 {
+    pub(super) fn ended(&self, why: ConnectionEnd) -> &AtomicU64 {
         &self.ended[why as usize]
     }
 }
 
 /// The counters of the servers of a node.
 #[derive(Debug, Default)]
-pub struct ServerTallies {
+pub(super) struct ServerTallies {
     pub admin: Arc<ServerTally>,
     pub status: Arc<ServerTally>,
 }
 
 impl ServerTallies {
-    pub fn write(&self, page: &mut Page) {
+    pub(super) fn write(&self, page: &mut Page) {
         page.gauge("weir_server_connections", "Open connections at the Admin API's address and at the status address.");
         page.value(&[("server", "admin")], self.admin.connections.load(Relaxed));
         page.value(&[("server", "status")], self.status.connections.load(Relaxed));

@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The action requested by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SignalRequest {
+pub(super) enum SignalRequest {
     /// SIGTERM, SIGQUIT: after `shutdown_delay`, accept no new connections, finish the exchanges in flight, exit.
     Drain,
     /// SIGINT: exit at once.
@@ -21,7 +21,7 @@ pub enum SignalRequest {
 
 /// The signals that request something of a node other than its end. A node that still starts keeps them until it serves: by
 /// default they would end it.
-pub struct ServiceSignals {
+pub(super) struct ServiceSignals {
     hangup: Signal,
     user1: Signal,
     user2: Signal,
@@ -29,7 +29,7 @@ pub struct ServiceSignals {
 
 impl ServiceSignals {
     /// Installs handlers, so that these signals no longer end the process by default.
-    pub fn take() -> io::Result<Self> {
+    pub(super) fn take() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
@@ -38,7 +38,7 @@ impl ServiceSignals {
     }
 }
 
-pub struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     quit: Signal,
     interrupt: Signal,
@@ -47,7 +47,7 @@ pub struct Signals {
 
 impl Signals {
     /// Installs handlers for the other signals as well. Until then, they end a node that starts.
-    pub fn take(service: ServiceSignals) -> io::Result<Self> {
+    pub(super) fn take(service: ServiceSignals) -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             quit: signal(SignalKind::quit())?,
@@ -57,7 +57,7 @@ impl Signals {
     }
 
     /// The next request. Cancel-safe: no signal is lost when the future is dropped.
-    pub async fn next(&mut self) -> SignalRequest {
+    pub(super) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             biased;
             _ = self.interrupt.recv() => SignalRequest::Stop,

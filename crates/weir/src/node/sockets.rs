@@ -9,14 +9,14 @@ use weir_net::listener::{self, ListeningSocket, SocketPlan, Transport};
 
 /// An address that cannot be listened on, with the reason.
 #[derive(Debug)]
-pub struct CannotListen {
+pub(super) struct CannotListen {
     pub addr: SocketAddr,
     pub error: io::Error,
 }
 
 impl CannotListen {
     /// How to correct it, if known.
-    pub fn advice(&self) -> Option<&'static str> {
+    pub(super) fn advice(&self) -> Option<&'static str> {
         match self.error.kind() {
             io::ErrorKind::AddrInUse => Some("stop the process that listens there, or choose another port"),
             io::ErrorKind::PermissionDenied if self.addr.port() < 1024 => {
@@ -38,11 +38,11 @@ impl fmt::Display for CannotListen {
 
 /// The listening sockets of the node itself, by key. They are kept here, beside the copies in use, to be passed on in an upgrade.
 #[derive(Debug, Default)]
-pub struct Sockets(Vec<(ListenerKey, Vec<ListeningSocket>)>);
+pub(super) struct Sockets(Vec<(ListenerKey, Vec<ListeningSocket>)>);
 
 impl Sockets {
     /// Opens a socket for an address, or takes inherited ones. Returns the address that it is bound to.
-    pub fn open(
+    pub(super) fn open(
         &mut self,
         place: ListenerKey,
         backlog: i32,
@@ -65,7 +65,7 @@ impl Sockets {
     }
 
     /// Copies of the sockets opened for `purpose`.
-    pub fn copies(&self, purpose: &str) -> io::Result<Vec<TcpListener>> {
+    pub(super) fn copies(&self, purpose: &str) -> io::Result<Vec<TcpListener>> {
         let opened = self.0.iter().filter(|(place, _)| place.purpose == purpose);
         let listeners = opened.flat_map(|(_, listeners)| listeners).filter_map(|socket| match socket {
             ListeningSocket::Tcp(listener) => Some(listener.try_clone()),
@@ -74,7 +74,7 @@ impl Sockets {
         listeners.collect()
     }
 
-    pub fn all(&self) -> impl Iterator<Item = (ListenerKey, &[ListeningSocket])> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (ListenerKey, &[ListeningSocket])> {
         self.0.iter().map(|(place, listeners)| (place.clone(), &**listeners))
     }
 }

@@ -36,7 +36,7 @@ fn held(page: &mut Page) {
 /// The phase in a node's life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum NodePhase {
+pub(super) enum NodePhase {
     #[default]
     Starting,
     Serving,
@@ -45,7 +45,7 @@ pub enum NodePhase {
 }
 
 /// A node's state, shared between its control loop and its status address.
-pub struct NodeState {
+pub(super) struct NodeState {
     pub metrics: Arc<Metrics>,
     limits: ProcessLimits,
     pub publisher: Arc<Publisher>,
@@ -69,7 +69,7 @@ struct NodeProgress {
 }
 
 impl NodeState {
-    pub fn new(
+    pub(super) fn new(
         metrics: Arc<Metrics>,
         limits: ProcessLimits,
         publisher: Arc<Publisher>,
@@ -92,20 +92,20 @@ impl NodeState {
     }
 
     /// Sets the function that returns the revision of each worker; 0 is none.
-    pub fn started(&self, revisions: impl Fn() -> Vec<u64> + Send + Sync + 'static) {
+    pub(super) fn started(&self, revisions: impl Fn() -> Vec<u64> + Send + Sync + 'static) {
         // A node starts its workers only once.
         let _ = self.revisions.set(Box::new(revisions));
     }
 
     /// Sets the gateway and the ACME client whose state is shown.
-    pub fn watches(&self, gateway: &Arc<DataPlane>, acme: &Arc<Acme>) {
+    pub(super) fn watches(&self, gateway: &Arc<DataPlane>, acme: &Arc<Acme>) {
         // A node has one of each.
         let _ = self.gateway.set(Arc::downgrade(gateway));
         let _ = self.acme.set(Arc::downgrade(acme));
     }
 
     /// The metrics of this node.
-    pub fn page(&self) -> Page {
+    pub(super) fn page(&self) -> Page {
         self.metrics.page(|page| {
             policies::write(&self.metrics, page);
             records::write(page);
@@ -148,7 +148,7 @@ impl NodeState {
     }
 
     /// The content of `/policies`.
-    pub fn policies(&self) -> Value {
+    pub(super) fn policies(&self) -> Value {
         let every = self.gateway().map_or(0, |gateway| gateway.measured_every());
         policies::report(&self.metrics, every)
     }
@@ -157,21 +157,21 @@ impl NodeState {
         self.gateway.get().and_then(Weak::upgrade)
     }
 
-    pub fn acme(&self) -> Option<AcmeReport> {
+    pub(super) fn acme(&self) -> Option<AcmeReport> {
         self.acme.get().and_then(Weak::upgrade)?.report()
     }
 
-    pub fn enter(&self, phase: NodePhase) {
+    pub(super) fn enter(&self, phase: NodePhase) {
         self.changing().phase = phase;
     }
 
     /// Sets the error of the last binary upgrade; `None` if it succeeded, or none was tried.
-    pub fn upgrade_error(&self, error: Option<String>) {
+    pub(super) fn upgrade_error(&self, error: Option<String>) {
         self.changing().upgrade_error = error;
     }
 
     /// Why no traffic should be sent to this node; `None` if it is ready.
-    pub fn not_ready(&self) -> Option<&'static str> {
+    pub(super) fn not_ready(&self) -> Option<&'static str> {
         match self.changing().phase {
             NodePhase::Starting => return Some("starting"),
             NodePhase::Draining => return Some("draining"),
@@ -181,7 +181,7 @@ impl NodeState {
     }
 
     /// The content of `/status`.
-    pub fn report(&self, query: &health::EndpointQuery) -> Value {
+    pub(super) fn report(&self, query: &health::EndpointQuery) -> Value {
         let changing = self.changing();
         let revisions = self.revisions();
         let workers: Vec<Value> = self
@@ -225,7 +225,7 @@ impl NodeState {
     }
 
     /// The revision that every worker has adopted at least.
-    pub fn revision(&self) -> u64 {
+    pub(super) fn revision(&self) -> u64 {
         self.revisions().iter().min().copied().unwrap_or_default()
     }
 

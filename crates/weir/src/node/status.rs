@@ -22,13 +22,13 @@ use super::state::NodeState;
 use super::tail::{self, TailStream};
 
 /// Streams are those of `/tail`.
-pub const BOUNDS: ServerBounds = ServerBounds { connections: 64, streams: 16 };
+pub(super) const BOUNDS: ServerBounds = ServerBounds { connections: 64, streams: 16 };
 
 /// The most bytes of the query of `/tail`: its condition is evaluated for each exchange.
 const MOST_FILTER: usize = 4 << 10;
 
 /// Starts the server of the status address.
-pub fn start(listeners: Vec<TcpListener>, state: Arc<NodeState>) -> io::Result<NodeServer> {
+pub(super) fn start(listeners: Vec<TcpListener>, state: Arc<NodeState>) -> io::Result<NodeServer> {
     let tally = Arc::clone(&state.servers.status);
     let options = ServerOptions {
         name: "status",
@@ -86,7 +86,7 @@ fn is_own_name(host: &str, local: IpAddr) -> bool {
 }
 
 /// The refusal that applies to a request regardless of its path, if there is one.
-pub fn refusal(request: &Parts, local: IpAddr) -> Option<Response<Bytes>> {
+pub(super) fn refusal(request: &Parts, local: IpAddr) -> Option<Response<Bytes>> {
     let named = request.headers.get(HOST).and_then(|value| value.to_str().ok());
     let named = request.uri.authority().map(Authority::as_str).or(named);
     if named.is_some_and(|host| !is_own_name(host, local)) {
@@ -164,7 +164,7 @@ fn answer(request: &Parts, local: IpAddr, state: &NodeState) -> Response<Bytes> 
 }
 
 /// A page about the node that can also be had at the admin address.
-pub fn page(path: &str, query: &str, accept: Option<&str>, state: &NodeState) -> Option<Response<Bytes>> {
+pub(super) fn page(path: &str, query: &str, accept: Option<&str>, state: &NodeState) -> Option<Response<Bytes>> {
     Some(match path {
         "/status" => json(StatusCode::OK, &state.report(&EndpointQuery::parse(query))),
         "/policies" => json(StatusCode::OK, &state.policies()),
@@ -177,11 +177,11 @@ pub fn page(path: &str, query: &str, accept: Option<&str>, state: &NodeState) ->
     })
 }
 
-pub fn json(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
+pub(super) fn json(status: StatusCode, value: &serde_json::Value) -> Response<Bytes> {
     respond(status, "application/json", format!("{value:#}\n"))
 }
 
-pub fn text(status: StatusCode, text: String) -> Response<Bytes> {
+pub(super) fn text(status: StatusCode, text: String) -> Response<Bytes> {
     respond(status, "text/plain; charset=utf-8", text)
 }
 

@@ -12,7 +12,7 @@ use super::server::AnswerStream;
 use super::server::bounds::UNREAD;
 
 /// The filter in the query of a request: `vars` is a condition in the syntax of `vars`, `trace` the name of a trace.
-pub fn filter(query: &str) -> Result<TailFilter, String> {
+pub(crate) fn filter(query: &str) -> Result<TailFilter, String> {
     let mut filter = TailFilter::All;
     for (name, value) in form::pairs(query.as_bytes()) {
         let value = String::from_utf8_lossy(&value).into_owned();
@@ -26,7 +26,7 @@ pub fn filter(query: &str) -> Result<TailFilter, String> {
 }
 
 /// Parses a condition from JSON. One with an unknown variable is refused: it would show nothing, and say nothing.
-pub fn condition(text: &str) -> Result<Expression, String> {
+pub(crate) fn condition(text: &str) -> Result<Expression, String> {
     let value = serde_json::from_str(text)
         .map_err(|error| format!("vars: not JSON: {error}; write it as [[\"status\", \">=\", 500]]"))?;
     let condition = Expression::compile(&value)
@@ -41,17 +41,17 @@ pub fn condition(text: &str) -> Result<Expression, String> {
 }
 
 /// The last line of a stream that the server ends, with the reason.
-pub fn ended(reason: &str) -> Bytes {
+pub(crate) fn ended(reason: &str) -> Bytes {
     Bytes::from(format!("{}\n", json!({ "ended": reason })))
 }
 
 /// The last line for a client that does not read.
-pub fn unread() -> Bytes {
+pub(crate) fn unread() -> Bytes {
     ended(&format!("nothing was read for {} s", UNREAD.as_secs()))
 }
 
 /// A stream of lines, until the client disconnects.
-pub struct TailStream(pub Tail);
+pub(crate) struct TailStream(pub Tail);
 
 impl AnswerStream for TailStream {
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {

@@ -10,7 +10,7 @@ use weir_telemetry::page::{Page, Resolution};
 use super::health::SERIES;
 
 /// Writes the series; none for plugins that are not in use.
-pub fn write(page: &mut Page, gateway: Option<&DataPlane>, configuration: &ConfigStatus) {
+pub(super) fn write(page: &mut Page, gateway: Option<&DataPlane>, configuration: &ConfigStatus) {
     mirrors(page);
     shared_streams(page);
     cached_responses(page);

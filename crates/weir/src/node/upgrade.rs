@@ -23,13 +23,13 @@ use super::systemd;
 
 /// The command line of this process, to start the new one with.
 #[derive(Debug, Clone)]
-pub struct Invocation {
+pub(super) struct Invocation {
     program: PathBuf,
     arguments: Vec<OsString>,
 }
 
 impl Invocation {
-    pub fn of_this_process() -> Self {
+    pub(super) fn of_this_process() -> Self {
         let mut arguments = std::env::args_os();
         Self { program: arguments.next().unwrap_or_default().into(), arguments: arguments.collect() }
     }
@@ -37,7 +37,7 @@ impl Invocation {
 
 /// Why an upgrade has failed.
 #[derive(Debug)]
-pub enum Failed {
+pub(super) enum Failed {
     Start(PathBuf, io::Error),
     Ended(ExitStatus),
     /// The process became ready, and exited soon after.
@@ -78,7 +78,7 @@ const PROBATION: Duration = Duration::from_secs(1);
 
 /// A new process that has not taken over yet.
 #[derive(Debug)]
-pub struct UpgradeAttempt {
+pub(super) struct UpgradeAttempt {
     child: Child,
     ready: pipe::Receiver,
     patience: Duration,
@@ -89,7 +89,7 @@ pub struct UpgradeAttempt {
 
 impl UpgradeAttempt {
     /// Starts the binary. Its path is resolved again, since the file there is usually a new version.
-    pub fn start<'s>(
+    pub(super) fn start<'s>(
         invocation: &Invocation,
         sockets: impl Iterator<Item = (ListenerKey, &'s [ListeningSocket])>,
         patience: Duration,
@@ -112,13 +112,13 @@ impl UpgradeAttempt {
     }
 
     /// The new process's id; `None` after it has ended.
-    pub fn pid(&self) -> Option<u32> {
+    pub(super) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
     /// Waits until the new process has served for a while. Cancel-safe: may be dropped and called again. After an outcome the
     /// attempt is over.
-    pub async fn outcome(&mut self) -> Result<(), Failed> {
+    pub(super) async fn outcome(&mut self) -> Result<(), Failed> {
         if self.ready_at.is_none() {
             self.readiness().await?;
         }
@@ -156,7 +156,7 @@ impl UpgradeAttempt {
     }
 
     /// Kills the new process.
-    pub async fn abandon(mut self) {
+    pub(super) async fn abandon(mut self) {
         // The process may have ended already.
         let _ = self.child.kill().await;
     }

@@ -36,7 +36,7 @@ pub struct Evidence {
 
 /// What results of gateways should hold, by the names used in `measured`: first what every measurement can tell, then
 /// what needs rows of its own.
-pub const EXPECTED: [&str; 9] = [
+pub(super) const EXPECTED: [&str; 9] = [
     "p99.9",
     "cpu per request",
     "memory after load",
@@ -48,7 +48,7 @@ pub const EXPECTED: [&str; 9] = [
     "TLS handshakes/s",
 ];
 /// How many of them every measurement can tell.
-pub const ALWAYS: usize = 5;
+pub(super) const ALWAYS: usize = 5;
 
 /// The machine of the publication.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -11,7 +11,7 @@ use crate::{
 const ENOUGH_FOR_P999: u64 = 10_000;
 
 /// Those of [`super::evidence::EXPECTED`] that the result has.
-pub fn measured(result: &ResultFile) -> Vec<String> {
+pub(super) fn measured(result: &ResultFile) -> Vec<String> {
     let runs = || result.cells.iter().flat_map(Cell::runs);
     // A result of the load engine and its backend alone has no gateway to measure.
     let no_gateway = result.scenario.targets.iter().all(|name| direct(result, name));
@@ -34,7 +34,7 @@ pub fn measured(result: &ResultFile) -> Vec<String> {
     .collect()
 }
 
-pub fn direct(result: &ResultFile, target: &str) -> bool {
+pub(super) fn direct(result: &ResultFile, target: &str) -> bool {
     target::read(&result.scenario.variant(target).peer).is_ok_and(|peer| peer.direct)
 }
 
@@ -51,7 +51,7 @@ fn costs(result: &ResultFile) -> bool {
 }
 
 /// The median throughput for each number of workers, if each worker had a processor of its own.
-pub fn scaling(result: &ResultFile) -> Vec<ScalingEvidence> {
+pub(super) fn scaling(result: &ResultFile) -> Vec<ScalingEvidence> {
     let sizes = result.cells.iter().filter(|cell| {
         let alone =
             |run: &MeasuredRun| run.role(ProcessRole::Target).all(|one| one.cpus.len() >= cell.level.workers as usize);

@@ -37,7 +37,7 @@ fn burstable_type(machine: &str) -> Option<&str> {
     })
 }
 
-pub fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
+pub(super) fn judge(evidence: &Evidence) -> Vec<LintVerdict> {
     let mut verdicts = Vec::new();
     burstable(evidence, &mut verdicts);
     placement(evidence, &mut verdicts);

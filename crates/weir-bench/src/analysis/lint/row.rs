@@ -14,7 +14,7 @@ const MOST_PER_CONNECTION: f64 = 1e6;
 /// Answers per second from one load tool, over any number of connections: their heads alone would be 15 Gbit/s.
 const MOST_PER_TOOL: f64 = 1e8;
 
-pub fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
+pub(super) fn judge(row: &RowEvidence) -> Vec<LintVerdict> {
     // Without a single answer, the findings of all other rules would be consequences.
     if let Some((severity, words)) = nothing_measured(row) {
         let rule = "nothing-measured".to_owned();

@@ -18,7 +18,7 @@ const OTHERS_COUNT: f64 = 12.0;
 const MATTERS_IN_ONE: f64 = 0.1;
 const BY_CHANCE_IN_ONE: f64 = 0.01;
 
-pub fn judge(rows: &[RowEvidence]) -> Vec<LintVerdict> {
+pub(super) fn judge(rows: &[RowEvidence]) -> Vec<LintVerdict> {
     let mut figures: Vec<(&str, Vec<ThroughputChange>)> = Vec::new();
     for row in rows.iter().filter(|row| !row.backend_limits) {
         let Some(change) = change(&row.slices_rps) else { continue };

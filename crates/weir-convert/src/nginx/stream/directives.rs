@@ -70,7 +70,7 @@ const SESSION: &str = "a session over UDP ends when nothing comes for `idle_time
 const REFUSING: &[&str] = &["js_access", "js_preread", "pass"];
 
 /// What becomes of the stream routes that a restriction without a counterpart applies to.
-pub const CLOSED: &str = "the stream routes that it applies to refuse all clients";
+pub(super) const CLOSED: &str = "the stream routes that it applies to refuse all clients";
 
 fn fate_in_stream(name: &str) -> DirectiveFate {
     if CARRIED.contains(&name) {
@@ -91,7 +91,7 @@ fn fate_in_stream(name: &str) -> DirectiveFate {
 }
 
 /// Adds a finding for each directive without a counterpart.
-pub fn report(conversion: &mut Conversion, block: &[Directive]) {
+pub(crate) fn report(conversion: &mut Conversion, block: &[Directive]) {
     for directive in block {
         match (directive.name.as_str(), fate_in_stream(&directive.name)) {
             ("server", _) => report(conversion, directive.children()),
@@ -113,7 +113,7 @@ pub fn report(conversion: &mut Conversion, block: &[Directive]) {
 }
 
 /// Whether a directive in effect controls access, or may do so, and is not converted.
-pub fn closes(scope: &BlockScope) -> bool {
+pub(super) fn closes(scope: &BlockScope) -> bool {
     scope.every().any(|directive| {
         matches!(fate_in_stream(&directive.name), DirectiveFate::Closes(_))
             && scope.last(&directive.name).is_some_and(|in_effect| !is_off(in_effect))

@@ -4,7 +4,7 @@ use crate::nginx::Conversion;
 use crate::nginx::listening::ListenPlace;
 use crate::nginx::syntax::Directive;
 
-pub struct StreamListen<'a> {
+pub(super) struct StreamListen<'a> {
     /// The position of its server among all.
     pub server: usize,
     pub directive: &'a Directive,
@@ -13,7 +13,7 @@ pub struct StreamListen<'a> {
 }
 
 /// The addresses of all servers.
-pub fn all<'a>(conversion: &mut Conversion, servers: &[&'a Directive]) -> Vec<StreamListen<'a>> {
+pub(super) fn all<'a>(conversion: &mut Conversion, servers: &[&'a Directive]) -> Vec<StreamListen<'a>> {
     let mut all = Vec::new();
     for (server, block) in servers.iter().enumerate() {
         for directive in block.children().iter().filter(|directive| directive.name == "listen") {
@@ -27,17 +27,17 @@ pub fn all<'a>(conversion: &mut Conversion, servers: &[&'a Directive]) -> Vec<St
 }
 
 impl StreamListen<'_> {
-    pub fn has(&self, parameter: &str) -> bool {
+    pub(super) fn has(&self, parameter: &str) -> bool {
         self.directive.after_first().iter().any(|argument| argument == parameter)
     }
 
     /// Whether another server or the same one listens at the same port of other addresses.
-    pub fn shares_port(&self, all: &[StreamListen]) -> bool {
+    pub(super) fn shares_port(&self, all: &[StreamListen]) -> bool {
         all.iter().any(|other| self.has_port_of(other) && other.address.host != self.address.host)
     }
 
     /// The servers at the same address, the default one first.
-    pub fn servers(&self, all: &[StreamListen]) -> Vec<usize> {
+    pub(super) fn servers(&self, all: &[StreamListen]) -> Vec<usize> {
         let same = || all.iter().filter(|other| self.has_port_of(other) && other.address.host == self.address.host);
         let mut servers: Vec<usize> = same().map(|listen| listen.server).collect();
         if let Some(default) = same().position(|listen| listen.has("default_server")) {

@@ -18,7 +18,7 @@ use super::syntax::Directive;
 use super::upstream;
 use crate::output::{ConvertedResource, one_or_many};
 use crate::yaml::{Yaml, YamlMembers};
-pub use directives::report;
+pub(super) use directives::report;
 use directives::{CLOSED, closes};
 use listening::StreamListen;
 use names::{NamedTarget, server_names, targets};
@@ -29,7 +29,7 @@ const IDLE: f64 = 600.0;
 const CONNECT: f64 = 60.0;
 
 /// Converts the servers. Their addresses are added to those of the node.
-pub fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
+pub(super) fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSetting) {
     let stream = conversion.stream;
     let scope = BlockScope::new(stream);
     let servers: Vec<&Directive> = stream.iter().filter(|directive| directive.name == "server").collect();

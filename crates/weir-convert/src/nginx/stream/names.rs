@@ -7,7 +7,7 @@ use crate::nginx::selector::ServerBlock;
 use crate::nginx::syntax::Directive;
 
 /// What a `proxy_pass` names, for connections with one of these server names; without names, for all others.
-pub struct NamedTarget<'a> {
+pub(super) struct NamedTarget<'a> {
     pub names: Vec<String>,
     pub authority: String,
     /// nginx has no target for these names.
@@ -20,7 +20,7 @@ pub struct NamedTarget<'a> {
 const NAME: [&str; 2] = ["$ssl_preread_server_name", "$ssl_server_name"];
 
 /// The targets of a `proxy_pass`: one, or those of the map that it names.
-pub fn targets<'a>(conversion: &mut Conversion<'a>, pass: &Directive) -> Vec<NamedTarget<'a>> {
+pub(super) fn targets<'a>(conversion: &mut Conversion<'a>, pass: &Directive) -> Vec<NamedTarget<'a>> {
     let authority = pass.argument(0);
     if !authority.contains('$') {
         let authority = authority.to_owned();
@@ -39,7 +39,7 @@ pub fn targets<'a>(conversion: &mut Conversion<'a>, pass: &Directive) -> Vec<Nam
 }
 
 /// Whether a map is one of server names.
-pub fn is_of_names(map: &Directive) -> bool {
+pub(super) fn is_of_names(map: &Directive) -> bool {
     NAME.contains(&map.argument(0))
 }
 
@@ -127,7 +127,7 @@ fn snis(name: &str) -> Option<Vec<String>> {
 
 /// The names with which a server takes the connections to one of its addresses: one list for each stream route. An empty list
 /// stands for all that no other server takes.
-pub fn server_names(
+pub(super) fn server_names(
     conversion: &mut Conversion,
     server: &ServerBlock,
     listen: &StreamListen,

@@ -10,7 +10,7 @@ use crate::message::sides::Pipe;
 
 /// Bytes from one side on their way to the other. At most one read is held, until the other side takes it.
 #[derive(Default)]
-pub struct Direction {
+pub(crate) struct Direction {
     held: Vec<u8>,
     /// The sender has closed.
     pub has_ended: bool,
@@ -23,7 +23,7 @@ pub struct Direction {
 
 /// The end of a direction at which it broke.
 #[derive(Debug)]
-pub enum BrokenEnd {
+pub(crate) enum BrokenEnd {
     /// Its bytes could not be read.
     Sender,
     /// It does not take any more.
@@ -32,44 +32,44 @@ pub enum BrokenEnd {
 
 impl Direction {
     /// `held`: bytes that were received before the tunnel began.
-    pub fn new(held: Vec<u8>, is_websocket: bool) -> Direction {
+    pub(crate) fn new(held: Vec<u8>, is_websocket: bool) -> Direction {
         let mut frames = is_websocket.then(FrameBoundary::default);
         frames.iter_mut().for_each(|frames| frames.pass(&held));
         Direction { received: held.len() as u64, held, frames, ..Direction::default() }
     }
 
     /// Whether the receiver's half is closed, after the sender's.
-    pub fn is_shut(&self) -> bool {
+    pub(crate) fn is_shut(&self) -> bool {
         self.is_shut
     }
 
     /// The bytes received from the sender, and those that the receiver has taken.
-    pub fn bytes(&self) -> (u64, u64) {
+    pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.received, self.sent)
     }
 
-    pub fn release(&mut self, buffers: &Buffers) {
+    pub(crate) fn release(&mut self, buffers: &Buffers) {
         buffers.release(&mut self.held);
     }
 
     /// Whether the sender has closed, and the receiver has not taken the rest.
-    pub fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         self.has_ended && !self.is_shut
     }
 
     /// Whether a frame of the gateway can be inserted here: all that was received has been sent, up to the end of a frame.
-    pub fn is_between_frames(&self) -> bool {
+    pub(crate) fn is_between_frames(&self) -> bool {
         self.held.is_empty() && !self.has_ended && self.frames.is_some_and(|frames| frames.is_between_frames())
     }
 
     /// Sends a close frame and closes the receiver's half. What the receiver does not take at once is lost.
-    pub fn leave(&mut self, context: &mut Context<'_>, to: &mut impl Pipe, word: &[u8]) {
+    pub(crate) fn leave(&mut self, context: &mut Context<'_>, to: &mut impl Pipe, word: &[u8]) {
         let _ = to.poll_write(context, word);
         let _ = to.poll_shutdown(context);
     }
 
     /// Moves bytes on; ready with how many the receiver took. When the sender has closed, the receiver's half is closed.
-    pub fn poll(
+    pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
         worker: &WorkerContext,

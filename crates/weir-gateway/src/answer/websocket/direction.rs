@@ -18,7 +18,7 @@ use crate::message::sides::Pipe;
 use crate::plugins::messages::{self, MessagePolicies};
 
 /// Why a WebSocket ends before both sides have closed it.
-pub enum MessageEnd {
+pub(super) enum MessageEnd {
     /// A connection is broken: no close frame can be sent.
     Broken,
     Close(StreamClose),
@@ -72,7 +72,7 @@ struct HeldMessage {
 }
 
 /// What is known about a direction at the beginning.
-pub struct DirectionTerms {
+pub(super) struct DirectionTerms {
     pub source: MessageSource,
     pub compression: Option<DeflateTerms>,
     /// The most bytes of an inflated message, if plugins limit or read messages of this direction.
@@ -80,13 +80,13 @@ pub struct DirectionTerms {
 }
 
 /// What a direction needs from the tunnel.
-pub struct DirectionContext<'a> {
+pub(super) struct DirectionContext<'a> {
     pub worker: &'a WorkerContext,
     pub policies: &'a mut MessagePolicies,
 }
 
 /// One direction. It holds at most one read that the other side has not taken, and messages that plugins want whole.
-pub struct MessageDirection {
+pub(super) struct MessageDirection {
     source: MessageSource,
     client: IpAddr,
     reader: FrameReader,
@@ -114,7 +114,7 @@ pub struct MessageDirection {
 }
 
 impl MessageDirection {
-    pub fn new(terms: DirectionTerms, client: IpAddr, now_ns: u64) -> MessageDirection {
+    pub(super) fn new(terms: DirectionTerms, client: IpAddr, now_ns: u64) -> MessageDirection {
         let DirectionTerms { source, compression, reads } = terms;
         let of_sender = compression.map(|terms| match source {
             MessageSource::Client => terms.client,
@@ -153,7 +153,7 @@ impl MessageDirection {
 
     /// Moves messages on; ready with how many bytes the receiver took. When the sender has closed, the receiver's half is
     /// closed.
-    pub fn poll(
+    pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
         passage: &mut DirectionContext<'_>,
@@ -191,7 +191,7 @@ impl MessageDirection {
     }
 
     /// Sends the bytes that wait in `out`. Ready with how many the receiver took.
-    pub fn poll_flush(
+    pub(super) fn poll_flush(
         &mut self,
         context: &mut Context<'_>,
         worker: &WorkerContext,
@@ -202,7 +202,7 @@ impl MessageDirection {
         Poll::Ready(Ok(count))
     }
 
-    pub fn is_flushed(&self) -> bool {
+    pub(super) fn is_flushed(&self) -> bool {
         self.out.is_empty()
     }
 
@@ -476,12 +476,12 @@ impl MessageDirection {
     }
 
     /// Whether a frame of the gateway can be inserted between those of the sender.
-    pub fn is_between_frames(&self) -> bool {
+    pub(super) fn is_between_frames(&self) -> bool {
         !self.is_within_frame && !self.has_closed && !self.has_ended
     }
 
     /// Inserts a frame of the gateway, if it can stand here.
-    pub fn add(&mut self, opcode: Opcode, content: &[u8]) {
+    pub(super) fn add(&mut self, opcode: Opcode, content: &[u8]) {
         // RFC 6455 §5.3: a frame to a server is masked; a mask of zeros changes nothing.
         let mask = (self.source == MessageSource::Client).then_some([0; 4]);
         if self.is_between_frames() {
@@ -491,7 +491,7 @@ impl MessageDirection {
     }
 
     /// Called at the end: a message that is still incomplete counts as lost.
-    pub fn finish(&mut self, worker: &WorkerContext) {
+    pub(super) fn finish(&mut self, worker: &WorkerContext) {
         if self.message.take().is_some_and(|message| !matches!(message.fate, MessageHandling::Dropped)) {
             messages::count_lost(self.counters(worker), MessageLoss::Failed);
         }

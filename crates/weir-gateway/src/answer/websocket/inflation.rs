@@ -7,7 +7,7 @@ use weir_proto::websocket::extensions::SenderTerms;
 use weir_proto::websocket::{CloseCode, InflateFault, MaskedContent, MessageInflater};
 
 /// The compressed messages of one direction, which plugins limit or read.
-pub struct MessageInflation {
+pub(super) struct MessageInflation {
     terms: SenderTerms,
     /// The most bytes of a message, inflated.
     limit: usize,
@@ -18,7 +18,7 @@ pub struct MessageInflation {
 }
 
 /// A message that is inflated for plugins.
-pub struct InflatedText {
+pub(super) struct InflatedText {
     pub text: Vec<u8>,
     counted: Held,
 }
@@ -33,12 +33,12 @@ fn no_room() -> StreamClose {
 }
 
 impl MessageInflation {
-    pub fn new(terms: SenderTerms, limit: usize, client: IpAddr) -> MessageInflation {
+    pub(super) fn new(terms: SenderTerms, limit: usize, client: IpAddr) -> MessageInflation {
         MessageInflation { terms, limit, inflater: None, counted: Held::of(client) }
     }
 
     /// Called when a compressed message begins.
-    pub fn begin(&mut self) -> Result<(), StreamClose> {
+    pub(super) fn begin(&mut self) -> Result<(), StreamClose> {
         if self.inflater.is_none() {
             self.counted.set(MessageInflater::MEMORY_BYTES as u64).map_err(|_| no_room())?;
             self.inflater = Some(MessageInflater::new(self.terms.window_bits, self.limit));
@@ -47,19 +47,19 @@ impl MessageInflation {
     }
 
     /// Inflates content of a message. Without `into`, its bytes are counted, and the context of the messages that follow is kept.
-    pub fn push(&mut self, compressed: &[u8], into: Option<&mut InflatedText>) -> Result<(), StreamClose> {
+    pub(super) fn push(&mut self, compressed: &[u8], into: Option<&mut InflatedText>) -> Result<(), StreamClose> {
         self.inflate(into, |inflater, take| inflater.push(compressed, take))
     }
 
     /// As [`MessageInflation::push`], for content with its mask.
-    pub fn push_masked(&mut self, content: MaskedContent<'_>) -> Result<(), StreamClose> {
+    pub(super) fn push_masked(&mut self, content: MaskedContent<'_>) -> Result<(), StreamClose> {
         let mut compressed = Vec::with_capacity(content.bytes.len());
         content.unmask_into(&mut compressed);
         self.push(&compressed, None)
     }
 
     /// Ends a message.
-    pub fn end(&mut self, into: Option<&mut InflatedText>) -> Result<(), StreamClose> {
+    pub(super) fn end(&mut self, into: Option<&mut InflatedText>) -> Result<(), StreamClose> {
         self.inflate(into, |inflater, take| inflater.end(take))?;
         if !self.terms.keeps_context {
             self.inflater = None;
@@ -84,7 +84,7 @@ impl MessageInflation {
 }
 
 impl InflatedText {
-    pub fn new(client: IpAddr) -> InflatedText {
+    pub(super) fn new(client: IpAddr) -> InflatedText {
         InflatedText { text: Vec::new(), counted: Held::of(client) }
     }
 }

@@ -31,7 +31,7 @@ const PING_NS: u64 = 15_000_000_000;
 const ACKNOWLEDGEMENT_NS: u64 = 300_000_000_000;
 
 /// A connection, as its driver and its streams share it.
-pub struct H3Connection {
+pub(super) struct H3Connection {
     pub worker: TaskGuard,
     pub handle: ConnectionHandle,
     wakes: Rc<WakeList>,
@@ -55,7 +55,7 @@ pub struct H3Connection {
 }
 
 impl H3Connection {
-    pub fn new(
+    pub(super) fn new(
         worker: TaskGuard,
         (handle, quic): (ConnectionHandle, Connection),
         wakes: Rc<WakeList>,
@@ -84,14 +84,14 @@ impl H3Connection {
     }
 
     /// Lets the driver look after the connection, which has something to send.
-    pub fn touch(&self) {
+    pub(super) fn touch(&self) {
         if !self.is_touched.replace(true) {
             self.wakes.add(self.handle);
         }
     }
 
     /// Handles the events of QUIC. `begin`: called for each request whose head is to be read.
-    pub fn handle_events(&self, state: &mut H3State, begin: &mut impl FnMut(&mut H3State, StreamId)) {
+    pub(super) fn handle_events(&self, state: &mut H3State, begin: &mut impl FnMut(&mut H3State, StreamId)) {
         self.is_touched.set(false);
         state.credit.earn_time(self.worker.now_ns());
         while let Some(event) = state.quic.poll() {
@@ -196,7 +196,7 @@ impl H3Connection {
     }
 
     /// Gives QUIC what it takes of the bytes that wait on a stream; returns their number.
-    pub fn flush(&self, state: &mut H3State, id: StreamId) -> usize {
+    pub(super) fn flush(&self, state: &mut H3State, id: StreamId) -> usize {
         let Some(slot) = state.slots.get_mut(&id) else { return 0 };
         let was_finished = slot.finished;
         let flushed = slot.flush(id, &mut state.quic, &self.worker.buffers);
@@ -261,7 +261,7 @@ impl H3Connection {
     }
 
     /// Handles a fault on the stream of a request.
-    pub fn fault(&self, state: &mut H3State, id: StreamId, fault: H3Fault) {
+    pub(super) fn fault(&self, state: &mut H3State, id: StreamId, fault: H3Fault) {
         match fault {
             H3Fault::Connection(code) => self.fail(state, code),
             // The client itself has reset the stream.
@@ -282,14 +282,14 @@ impl H3Connection {
     }
 
     /// Ends the connection with an error.
-    pub fn fail(&self, state: &mut H3State, error: H3ErrorCode) {
+    pub(super) fn fail(&self, state: &mut H3State, error: H3ErrorCode) {
         tracing::debug!("HTTP/3 with {}: {}", state.quic.remote_address(), error.name());
         state.close(error);
         self.touch();
     }
 
     /// Checks the deadlines and the phase; returns the time of the next check.
-    pub fn keep_deadlines(&self, state: &mut H3State, now_ns: u64) -> u64 {
+    pub(super) fn keep_deadlines(&self, state: &mut H3State, now_ns: u64) -> u64 {
         let current = self.worker.current();
         let settings = &current.snapshot.clients;
         match (self.worker.service().phase(), state.phase) {
@@ -367,7 +367,7 @@ impl H3Connection {
     }
 
     /// Counts the packets that were sent, and were found to be lost, since the last call.
-    pub fn count_packets(&self, state: &H3State) {
+    pub(super) fn count_packets(&self, state: &H3State) {
         let path = state.quic.stats().path;
         let [sent, lost] = self.counted.replace([path.sent_packets, path.lost_packets]);
         let counters = &self.worker.metrics.quic;
@@ -377,7 +377,7 @@ impl H3Connection {
 
     /// Fills in the exchange's facts about the client. Its address stays that of the handshake, although QUIC lets a client move: the
     /// state machine uses another address before the client has proven that it receives there.
-    pub fn describe(&self, exchange: &mut Exchange) {
+    pub(super) fn describe(&self, exchange: &mut Exchange) {
         let peer = self.peer;
         exchange.started_ns = self.worker.now_ns();
         exchange.client = weir_plugin::ClientFacts {

@@ -14,7 +14,7 @@ const SEND_WINDOW: u32 = 1024 * 1024;
 /// How long a client may be silent at least: it is asked for a sign of life while it waits for a response.
 const LEAST_SILENCE: Duration = Duration::from_secs(60);
 /// The limits of a new connection.
-pub fn of(clients: &ClientSettings) -> QuicLimits {
+pub(super) fn of(clients: &ClientSettings) -> QuicLimits {
     QuicLimits {
         streams: clients.concurrent_streams,
         stream_window: STREAM_WINDOW,

@@ -40,7 +40,7 @@ impl std::fmt::Debug for QuicShare {
 }
 
 /// Serves a worker's socket until the listener or the worker has drained. `most`: the most connections of the worker.
-pub async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<ServicePhase>, most: usize) {
+pub(crate) async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<ServicePhase>, most: usize) {
     let guard = worker.task(&service);
     let index = worker.index();
     let socket = share.sockets[index].try_clone().and_then(QuicSocket::new);

@@ -10,4 +10,5 @@ mod state;
 mod stream;
 mod wakes;
 
-pub use listener::{QuicShare, serve};
+pub use listener::QuicShare;
+pub(crate) use listener::serve;

@@ -19,10 +19,10 @@ use crate::message::websocket_handshake::add_websocket_key;
 use crate::serve::serve;
 
 /// How long the end of a request that has no content in all likelihood may come after its head began.
-pub const UNDECIDED_NS: u64 = 1_000_000_000;
+pub(super) const UNDECIDED_NS: u64 = 1_000_000_000;
 
 /// Reads the head of a request, as far as it has come, and begins its exchange once it is complete.
-pub fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
+pub(super) fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
     let section = loop {
         let Some(slot) = state.slots.get_mut(&id) else { return };
         if slot.head.is_some() {
@@ -63,7 +63,7 @@ pub fn begin(connection: &Rc<H3Connection>, state: &mut H3State, id: StreamId) {
 }
 
 /// Begins the exchanges of requests whose end has not come soon after their heads, as of requests with content.
-pub fn begin_undecided(connection: &Rc<H3Connection>, state: &mut H3State, now_ns: u64) {
+pub(super) fn begin_undecided(connection: &Rc<H3Connection>, state: &mut H3State, now_ns: u64) {
     if state.undecided_until_ns > now_ns {
         return;
     }

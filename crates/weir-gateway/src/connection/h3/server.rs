@@ -9,7 +9,7 @@ use weir_net::tls::Server;
 use crate::snapshot::Snapshot;
 
 /// Chooses by the configuration that was current when the connection began, once: the connection outlives that configuration.
-pub struct CurrentServer {
+pub(super) struct CurrentServer {
     pub snapshot: Mutex<Option<Arc<Snapshot>>>,
     /// The address of this end.
     pub local: SocketAddr,

@@ -11,7 +11,7 @@ use crate::message::sides::StreamLoss;
 use crate::message::unsent::UnsentBytes;
 
 /// A stream of a request.
-pub struct RequestSlot {
+pub(super) struct RequestSlot {
     pub reader: H3MessageReader,
     /// The section of a request that has no content in all likelihood, until that is known.
     pub head: Option<Vec<u8>>,
@@ -44,7 +44,7 @@ enum StreamTail {
 }
 
 /// What reading a stream came to.
-pub enum SlotPart {
+pub(super) enum SlotPart {
     Head(Vec<u8>),
     HeadTooLong,
     /// So many bytes of content were copied.
@@ -56,7 +56,7 @@ pub enum SlotPart {
 }
 
 /// What follows the head of a request.
-pub enum SlotAhead {
+pub(super) enum SlotAhead {
     /// Nothing so far, and the stream goes on.
     Unknown,
     /// The end.
@@ -66,7 +66,7 @@ pub enum SlotAhead {
 }
 
 impl RequestSlot {
-    pub fn new(max_section: usize, now_ns: u64) -> RequestSlot {
+    pub(super) fn new(max_section: usize, now_ns: u64) -> RequestSlot {
         RequestSlot {
             reader: H3MessageReader::new(max_section),
             head: None,
@@ -84,19 +84,19 @@ impl RequestSlot {
         }
     }
 
-    pub fn wake(&self) {
+    pub(super) fn wake(&self) {
         if let Some(task) = &self.task {
             task.wake_by_ref();
         }
     }
 
-    pub fn lose(&mut self, lost: StreamLoss) {
+    pub(super) fn lose(&mut self, lost: StreamLoss) {
         self.lost.get_or_insert(lost);
         self.wake();
     }
 
     /// Reads up to the next part, with content into `buffer`, which is not empty. Reading opens the windows of flow control.
-    pub fn poll_part(
+    pub(super) fn poll_part(
         &mut self,
         id: StreamId,
         quic: &mut Connection,
@@ -135,18 +135,18 @@ impl RequestSlot {
     }
 
     /// Whether the message is whole, with nothing that has not been read.
-    pub fn poll_end(&mut self, id: StreamId, quic: &mut Connection) -> bool {
+    pub(super) fn poll_end(&mut self, id: StreamId, quic: &mut Connection) -> bool {
         self.receive(id, quic);
         self.has_ended()
     }
 
     /// Whether the message is whole as far as is known, with nothing that has not been read.
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.tail == StreamTail::Ended && self.pending.is_empty() && self.reader.end().is_ok()
     }
 
     /// Reads what follows the head as far as it has no meaning. `each`: called for each such frame.
-    pub fn look_ahead(
+    pub(super) fn look_ahead(
         &mut self,
         id: StreamId,
         quic: &mut Connection,
@@ -174,12 +174,12 @@ impl RequestSlot {
     }
 
     /// Bytes of sections that have come in part, or wait.
-    pub fn held_sections(&self) -> usize {
+    pub(super) fn held_sections(&self) -> usize {
         self.reader.held() + self.head.as_ref().map_or(0, Vec::len)
     }
 
     /// Whether the client has reset the stream, so that the message will never be whole. What was received before is dropped.
-    pub fn is_reset(&mut self, id: StreamId, quic: &mut Connection) -> bool {
+    pub(super) fn is_reset(&mut self, id: StreamId, quic: &mut Connection) -> bool {
         if matches!(quic.recv_stream(id).received_reset(), Ok(Some(_))) {
             self.tail = StreamTail::Reset;
             self.pending = Bytes::new();
@@ -201,21 +201,21 @@ impl RequestSlot {
 
     // ----- Sending -----
 
-    pub fn is_blocked(&self) -> bool {
+    pub(super) fn is_blocked(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    pub fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.unsent.len()
     }
 
     /// Appends a frame that is written already.
-    pub fn append(&mut self, buffers: &Buffers, frame: &[u8]) {
+    pub(super) fn append(&mut self, buffers: &Buffers, frame: &[u8]) {
         self.unsent.append(buffers, frame);
     }
 
     /// Appends content.
-    pub fn append_content(&mut self, buffers: &Buffers, content: &[u8]) {
+    pub(super) fn append_content(&mut self, buffers: &Buffers, content: &[u8]) {
         let mut head = Vec::with_capacity(9);
         h3::frame::write_head(&mut head, h3::frame::kind::DATA, content.len());
         self.unsent.append(buffers, &head);
@@ -223,7 +223,7 @@ impl RequestSlot {
     }
 
     /// Appends the trailers, if there are any: with them the message ends.
-    pub fn end(&mut self, buffers: &Buffers, trailers: Option<&Trailers>) {
+    pub(super) fn end(&mut self, buffers: &Buffers, trailers: Option<&Trailers>) {
         if let Some(trailers) = trailers.filter(|trailers| trailers.fields().next().is_some()) {
             let mut frame = Vec::new();
             h3::head::write_trailers(&mut frame, trailers);
@@ -233,7 +233,7 @@ impl RequestSlot {
     }
 
     /// Gives QUIC what it takes of the bytes that wait; returns their number.
-    pub fn flush(&mut self, id: StreamId, quic: &mut Connection, buffers: &Buffers) -> usize {
+    pub(super) fn flush(&mut self, id: StreamId, quic: &mut Connection, buffers: &Buffers) -> usize {
         let mut flushed = 0;
         while !self.unsent.is_empty() {
             match quic.send_stream(id).write(self.unsent.waiting()) {
@@ -256,13 +256,13 @@ impl RequestSlot {
         flushed
     }
 
-    pub fn release(&mut self, buffers: &Buffers) {
+    pub(super) fn release(&mut self, buffers: &Buffers) {
         self.unsent.release(buffers);
     }
 }
 
 /// The next bytes of a stream; `None` at its end.
-pub fn next_chunk(id: StreamId, quic: &mut Connection) -> Result<Option<Bytes>, ReadError> {
+pub(super) fn next_chunk(id: StreamId, quic: &mut Connection) -> Result<Option<Bytes>, ReadError> {
     let mut stream = quic.recv_stream(id);
     // It fails for a stream that this end has stopped, whose rest counts as given up.
     let Ok(mut chunks) = stream.read(true) else { return Err(ReadError::Reset(VarInt::from_u32(0))) };

@@ -24,7 +24,7 @@ const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
 const MOST_EARLY_UPDATES: usize = 128;
 
 /// What is borrowed in turn.
-pub struct H3State {
+pub(super) struct H3State {
     pub quic: Connection,
     pub slots: HashMap<StreamId, RequestSlot>,
     /// Streams whose whole response QUIC has, and whose client has not acknowledged all of it. Closing the connection would lose the
@@ -50,7 +50,7 @@ pub struct H3State {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConnectionPhase {
+pub(super) enum ConnectionPhase {
     Handshake,
     Open,
     /// A GOAWAY has been sent; requests that began before are served to their end.
@@ -60,7 +60,7 @@ pub enum ConnectionPhase {
 }
 
 impl H3State {
-    pub fn new(quic: Connection, now_ns: u64) -> H3State {
+    pub(super) fn new(quic: Connection, now_ns: u64) -> H3State {
         H3State {
             quic,
             slots: HashMap::new(),
@@ -80,7 +80,7 @@ impl H3State {
     }
 
     /// Ends both directions of a stream.
-    pub fn reset(&mut self, id: StreamId, error: H3ErrorCode) {
+    pub(super) fn reset(&mut self, id: StreamId, error: H3ErrorCode) {
         self.unacknowledged.remove(&id);
         // Each fails only if the stream has ended in that direction.
         let _ = self.quic.send_stream(id).reset(code(error));
@@ -88,7 +88,7 @@ impl H3State {
     }
 
     /// The client has given up a request: it has stopped the response, reset the request, or both.
-    pub fn cancelled(&mut self, id: StreamId) {
+    pub(super) fn cancelled(&mut self, id: StreamId) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         if slot.lost.is_none() {
             self.credit.stream_left();
@@ -97,13 +97,13 @@ impl H3State {
     }
 
     /// Adds a stream of a request that the client has opened.
-    pub fn add(&mut self, id: StreamId, mut slot: RequestSlot) {
+    pub(super) fn add(&mut self, id: StreamId, mut slot: RequestSlot) {
         slot.has_priority_update = self.early_updates.remove(&id);
         self.slots.insert(id, slot);
     }
 
     /// A PRIORITY_UPDATE frame: the request's own field counts no more. Updates of requests that are too far in the future are ignored.
-    pub fn update_priority(&mut self, id: StreamId, priority: h2::Priority) {
+    pub(super) fn update_priority(&mut self, id: StreamId, priority: h2::Priority) {
         match self.slots.get_mut(&id) {
             Some(slot) => slot.has_priority_update = true,
             None if VarInt::from(id).into_inner() < self.next || self.early_updates.len() >= MOST_EARLY_UPDATES => {
@@ -115,12 +115,12 @@ impl H3State {
     }
 
     /// Whether the sections that have come in part take more memory than a connection may use for them.
-    pub fn has_too_many_sections(&self) -> bool {
+    pub(super) fn has_too_many_sections(&self) -> bool {
         self.slots.values().map(RequestSlot::held_sections).sum::<usize>() > MOST_PARTIAL_SECTIONS
     }
 
     /// Closes the connection. What is in flight of responses is lost.
-    pub fn close(&mut self, error: H3ErrorCode) {
+    pub(super) fn close(&mut self, error: H3ErrorCode) {
         if self.phase != ConnectionPhase::Closed {
             self.quic.close(Instant::now(), code(error), Default::default());
             self.close_streams();
@@ -128,7 +128,7 @@ impl H3State {
     }
 
     /// RFC 9114 §5.2: requests that begin from now on are not served.
-    pub fn leave(&mut self, now_ns: u64) {
+    pub(super) fn leave(&mut self, now_ns: u64) {
         self.left_ns = now_ns;
         let mut bytes = Vec::new();
         frame::write_goaway(&mut bytes, self.next);
@@ -137,24 +137,24 @@ impl H3State {
     }
 
     /// Whether a request is being served, or its response not acknowledged.
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         !self.slots.is_empty() || !self.unacknowledged.is_empty()
     }
 
     /// When the connection may be closed after its GOAWAY, if nothing else is going on.
-    pub fn farewell_ns(&self) -> u64 {
+    pub(super) fn farewell_ns(&self) -> u64 {
         let [least, most] = FAREWELL;
         self.left_ns + (self.quic.rtt() * FAREWELL_TRIPS).clamp(least, most).as_nanos() as u64
     }
 
-    pub fn write_control(&mut self, bytes: &[u8]) {
+    pub(super) fn write_control(&mut self, bytes: &[u8]) {
         // Less than a hundred bytes in the life of a connection, which every client takes.
         if let Some(control) = self.control {
             let _ = self.quic.send_stream(control).write(bytes);
         }
     }
 
-    pub fn close_streams(&mut self) {
+    pub(super) fn close_streams(&mut self) {
         self.phase = ConnectionPhase::Closed;
         self.slots.values_mut().for_each(|slot| slot.lose(StreamLoss::Connection));
         self.slots.retain(|_, slot| slot.task.is_some());
@@ -162,12 +162,12 @@ impl H3State {
 }
 
 /// Responses of the same urgency take turns, whether they are incremental or not.
-pub fn prioritize(quic: &mut Connection, id: StreamId, priority: h2::Priority) {
+pub(super) fn prioritize(quic: &mut Connection, id: StreamId, priority: h2::Priority) {
     let of_others = i32::from(h2::Priority::default().urgency);
     // It fails if the stream has ended, or is beyond those that the client may open.
     let _ = quic.send_stream(id).set_priority(of_others - i32::from(priority.urgency));
 }
 
-pub fn code(error: H3ErrorCode) -> VarInt {
+pub(super) fn code(error: H3ErrorCode) -> VarInt {
     VarInt::from_u64(error.0).unwrap_or(VarInt::MAX)
 }

@@ -7,7 +7,7 @@ use weir_net::quic::ConnectionHandle;
 
 /// The connections that have something to send or to read, for the driver.
 #[derive(Debug)]
-pub struct WakeList {
+pub(super) struct WakeList {
     touched: RefCell<Vec<ConnectionHandle>>,
     driver: RefCell<Waker>,
     /// The driver runs, or has been woken.
@@ -22,7 +22,7 @@ impl Default for WakeList {
 
 impl WakeList {
     /// Adds a connection that is not in the list.
-    pub fn add(&self, handle: ConnectionHandle) {
+    pub(super) fn add(&self, handle: ConnectionHandle) {
         self.touched.borrow_mut().push(handle);
         if !self.is_awake.replace(true) {
             self.driver.borrow().wake_by_ref();
@@ -30,7 +30,7 @@ impl WakeList {
     }
 
     /// The driver begins its turn; `true` if it has another waker than before.
-    pub fn begin(&self, driver: &Waker) -> bool {
+    pub(super) fn begin(&self, driver: &Waker) -> bool {
         self.is_awake.set(true);
         let is_new = !self.driver.borrow().will_wake(driver);
         if is_new {
@@ -40,16 +40,16 @@ impl WakeList {
     }
 
     /// The driver ends its turn. `is_due`: it has been woken again already.
-    pub fn rest(&self, is_due: bool) {
+    pub(super) fn rest(&self, is_due: bool) {
         self.is_awake.set(is_due);
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.touched.borrow().is_empty()
     }
 
     /// Takes all connections of the list.
-    pub fn take(&self) -> Vec<ConnectionHandle> {
+    pub(super) fn take(&self) -> Vec<ConnectionHandle> {
         self.touched.take()
     }
 }

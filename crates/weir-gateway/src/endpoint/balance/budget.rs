@@ -11,7 +11,7 @@ const MOST: u64 = 1_000 * RETRY;
 
 /// One worker's budget for one upstream.
 #[derive(Clone)]
-pub struct RetryBudget {
+pub(crate) struct RetryBudget {
     left: Cell<u64>,
 }
 
@@ -23,17 +23,17 @@ impl Default for RetryBudget {
 
 impl RetryBudget {
     /// Called for each request: `percent` of the requests may be retried.
-    pub fn earn(&self, percent: u32) {
+    pub(crate) fn earn(&self, percent: u32) {
         self.left.set((self.left.get() + u64::from(percent)).min(MOST));
     }
 
     /// Whether the budget allows a retry.
-    pub fn allows(&self) -> bool {
+    pub(crate) fn allows(&self) -> bool {
         self.left.get() >= RETRY
     }
 
     /// Pays for one retry; `false` if the budget does not allow it.
-    pub fn spend(&self) -> bool {
+    pub(crate) fn spend(&self) -> bool {
         let left = self.left.get().checked_sub(RETRY);
         self.left.set(left.unwrap_or(self.left.get()));
         left.is_some()

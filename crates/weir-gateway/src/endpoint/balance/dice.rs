@@ -3,19 +3,19 @@
 use std::cell::Cell;
 use std::hash::BuildHasher;
 
-pub struct BalancerRandom(Cell<u64>);
+pub(crate) struct BalancerRandom(Cell<u64>);
 
 impl BalancerRandom {
     /// Starts at a random state, so that workers and upstreams are not correlated.
-    pub fn from_entropy() -> BalancerRandom {
+    pub(crate) fn from_entropy() -> BalancerRandom {
         BalancerRandom::with_seed(foldhash::fast::RandomState::default().hash_one(0))
     }
 
-    pub fn with_seed(seed: u64) -> BalancerRandom {
+    pub(crate) fn with_seed(seed: u64) -> BalancerRandom {
         BalancerRandom(Cell::new(seed | 1))
     }
 
-    pub fn next_u64(&self) -> u64 {
+    pub(crate) fn next_u64(&self) -> u64 {
         let mut state = self.0.get();
         state ^= state >> 12;
         state ^= state << 25;
@@ -25,12 +25,12 @@ impl BalancerRandom {
     }
 
     /// A number from 0 to less than `end`, which is not 0.
-    pub fn below(&self, end: u64) -> u64 {
+    pub(crate) fn below(&self, end: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
     /// `true` with probability `part`.
-    pub fn is_chosen_with_probability(&self, part: f64) -> bool {
+    pub(crate) fn is_chosen_with_probability(&self, part: f64) -> bool {
         ((self.next_u64() >> 11) as f64) < part * (1_u64 << 53) as f64
     }
 }

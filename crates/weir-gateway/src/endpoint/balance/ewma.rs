@@ -6,7 +6,7 @@ use super::seats;
 use super::{BalancerRandom, EndpointLoads};
 use crate::snapshot::seats::WeightedEndpoint;
 
-pub fn pick(
+pub(super) fn pick(
     seats: &[WeightedEndpoint],
     dice: &BalancerRandom,
     loads: &(impl EndpointLoads + ?Sized),

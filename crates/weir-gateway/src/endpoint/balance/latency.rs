@@ -7,7 +7,7 @@ const FORGET_NS: f64 = 10e9;
 
 /// The times from a granted permit to the head of the response, averaged in two ways.
 #[derive(Debug, Default)]
-pub struct LatencyEstimate {
+pub(crate) struct LatencyEstimate {
     /// For `least_time`: an average in which older answers weigh less.
     pub mean: PeakAverage,
     /// For `ewma`: the same, except that a slower answer replaces the average.
@@ -15,7 +15,7 @@ pub struct LatencyEstimate {
 }
 
 impl LatencyEstimate {
-    pub fn record(&self, took_ns: u64, now_ns: u64) {
+    pub(crate) fn record(&self, took_ns: u64, now_ns: u64) {
         let took_ns = took_ns as f64;
         self.mean.add_sample(took_ns, now_ns);
         if took_ns > self.peak.decayed(now_ns) {
@@ -27,7 +27,7 @@ impl LatencyEstimate {
 }
 
 #[derive(Debug, Default)]
-pub struct PeakAverage {
+pub(crate) struct PeakAverage {
     /// 0 before the first answer.
     ns: Cell<f64>,
     at_ns: Cell<u64>,
@@ -58,7 +58,7 @@ impl PeakAverage {
 
     /// The expected time of a further exchange beside those in flight. An endpoint without an answer yet gets one exchange,
     /// and no further one before the first answer.
-    pub fn cost(&self, now_ns: u64, in_flight: u32) -> f64 {
+    pub(crate) fn cost(&self, now_ns: u64, in_flight: u32) -> f64 {
         match (self.ns.get() == 0.0, in_flight) {
             (true, 0) => 0.0,
             (true, waiting) => f64::MAX / 1e6 + f64::from(waiting),

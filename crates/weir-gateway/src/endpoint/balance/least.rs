@@ -12,7 +12,7 @@ const LOOKED_AT: usize = 16;
 const DRAWN: usize = 4;
 
 /// The endpoint with the fewest exchanges in flight per weight.
-pub fn connections(
+pub(super) fn connections(
     seats: &[WeightedEndpoint],
     dice: &BalancerRandom,
     loads: &(impl EndpointLoads + ?Sized),
@@ -22,7 +22,7 @@ pub fn connections(
 }
 
 /// The endpoint with the least mean latency, times the exchanges that would then share it, per weight.
-pub fn time(
+pub(super) fn time(
     seats: &[WeightedEndpoint],
     dice: &BalancerRandom,
     loads: &(impl EndpointLoads + ?Sized),

@@ -22,14 +22,14 @@ mod random;
 mod round_robin;
 mod seats;
 
-pub use budget::RetryBudget;
-pub use dice::BalancerRandom;
-pub use latency::LatencyEstimate;
+pub(crate) use budget::RetryBudget;
+pub(crate) use dice::BalancerRandom;
+pub(crate) use latency::LatencyEstimate;
 use random::WeightedRandom;
 use round_robin::RoundRobin;
 
 /// The balancer of one worker for one upstream.
-pub struct Balancer {
+pub(crate) struct Balancer {
     policy: Policy,
     /// Used by the policies that compare loads, and to find another endpoint where the picked one has no free permit.
     seats: PriorityGroups<Box<[WeightedEndpoint]>>,
@@ -48,7 +48,7 @@ enum Policy {
 }
 
 /// The load of each endpoint by this worker.
-pub trait EndpointLoads {
+pub(crate) trait EndpointLoads {
     /// Exchanges that have begun and not ended.
     fn in_flight(&self, endpoint: usize) -> u32;
     /// Whether a further exchange would get a permit at once.
@@ -61,26 +61,26 @@ pub trait EndpointLoads {
 /// Two words and not a `u128`: a future that holds 16 bytes aligned to 16 costs 250 instructions more to allocate. Of upstreams
 /// with more than 128 endpoints, those whose numbers differ by a multiple of it count as one: there are many others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TriedEndpoints([u64; 2]);
+pub(crate) struct TriedEndpoints([u64; 2]);
 
 impl TriedEndpoints {
-    pub fn contains(self, endpoint: usize) -> bool {
+    pub(crate) fn contains(self, endpoint: usize) -> bool {
         self.0[endpoint / 64 % 2] >> (endpoint % 64) & 1 == 1
     }
 
     /// These and another one.
-    pub fn with(mut self, endpoint: usize) -> TriedEndpoints {
+    pub(crate) fn with(mut self, endpoint: usize) -> TriedEndpoints {
         self.add(endpoint);
         self
     }
 
-    pub fn add(&mut self, endpoint: usize) {
+    pub(crate) fn add(&mut self, endpoint: usize) {
         self.0[endpoint / 64 % 2] |= 1 << (endpoint % 64);
     }
 }
 
 impl Balancer {
-    pub fn new(balance: &Balance, endpoints: &[Endpoint]) -> Balancer {
+    pub(crate) fn new(balance: &Balance, endpoints: &[Endpoint]) -> Balancer {
         let dice = BalancerRandom::from_entropy();
         let policy = match balance {
             _ if matches!(endpoints, [only] if only.weight > 0) => Policy::One,
@@ -97,12 +97,12 @@ impl Balancer {
     }
 
     /// Whether only the shares of the weights decide, so that any endpoint may take an exchange.
-    pub fn picks_by_weight_alone(&self) -> bool {
+    pub(crate) fn picks_by_weight_alone(&self) -> bool {
         matches!(self.policy, Policy::RoundRobin(_) | Policy::WeightedRandom(_))
     }
 
     /// The endpoint that the policy picks among the `usable` ones; `None` if there is none.
-    pub fn pick(
+    pub(crate) fn pick(
         &self,
         exchange: &Exchange,
         loads: &(impl EndpointLoads + ?Sized),

@@ -5,7 +5,7 @@ use super::dice::BalancerRandom;
 use super::seats;
 use crate::snapshot::seats::WeightedEndpoint;
 
-pub struct WeightedRandom {
+pub(super) struct WeightedRandom {
     seats: Box<[WeightedEndpoint]>,
     columns: Box<[AliasColumn]>,
 }
@@ -21,11 +21,11 @@ struct AliasColumn {
 const WHOLE: u64 = 1 << 32;
 
 impl WeightedRandom {
-    pub fn new(seats: Vec<WeightedEndpoint>) -> WeightedRandom {
+    pub(super) fn new(seats: Vec<WeightedEndpoint>) -> WeightedRandom {
         WeightedRandom { columns: columns(&seats), seats: seats.into() }
     }
 
-    pub fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+    pub(super) fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
         let drawn = || {
             let column = dice.below(self.columns.len() as u64) as usize;
             let AliasColumn { own, other } = self.columns[column];

@@ -16,7 +16,7 @@ const MAX_TURNS: u64 = 1 << 16;
 /// and the most steps for computing it, so that a reload takes milliseconds.
 const MAX_STEPS: u64 = 1 << 22;
 
-pub struct RoundRobin {
+pub(super) struct RoundRobin {
     seats: Box<[WeightedEndpoint]>,
     turns: WeightedTurnState,
 }
@@ -52,7 +52,7 @@ impl Credits {
 
 impl RoundRobin {
     /// Starts at a random position: where configurations change often, the first endpoints must not get more.
-    pub fn new(seats: Vec<WeightedEndpoint>, dice: &BalancerRandom) -> RoundRobin {
+    pub(super) fn new(seats: Vec<WeightedEndpoint>, dice: &BalancerRandom) -> RoundRobin {
         let rotation = RoundRobin { turns: WeightedTurnState::new(&seats), seats: seats.into() };
         if let WeightedTurnState::Known { order, next } = &rotation.turns {
             next.set(dice.below(order.len() as u64) as usize);
@@ -60,7 +60,7 @@ impl RoundRobin {
         rotation
     }
 
-    pub fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+    pub(super) fn pick(&self, dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
         let (order, next) = match &self.turns {
             WeightedTurnState::Known { order, next } => (order, next),
             WeightedTurnState::Counted(credits) => {

@@ -7,7 +7,7 @@ use crate::snapshot::seats::WeightedEndpoint;
 const DRAWS: usize = 16;
 
 /// A usable endpoint, each with a probability by its weight. Goes through all seats.
-pub fn any(seats: &[WeightedEndpoint], dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
+pub(super) fn any(seats: &[WeightedEndpoint], dice: &BalancerRandom, usable: &impl Fn(usize) -> bool) -> Option<usize> {
     let mut total = 0;
     let mut chosen = None;
     for seat in seats.iter().filter(|seat| usable(seat.endpoint)) {
@@ -20,6 +20,6 @@ pub fn any(seats: &[WeightedEndpoint], dice: &BalancerRandom, usable: &impl Fn(u
 }
 
 /// Draws until the result is usable; `None` if none of [`DRAWS`] draws was.
-pub fn draw<T>(draw: impl Fn() -> T, usable: impl Fn(&T) -> bool) -> Option<T> {
+pub(super) fn draw<T>(draw: impl Fn() -> T, usable: impl Fn(&T) -> bool) -> Option<T> {
     (0..DRAWS).map(|_| draw()).find(usable)
 }

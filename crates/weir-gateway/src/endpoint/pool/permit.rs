@@ -10,7 +10,7 @@ use super::{EndpointPool, Pools, SharedQueue};
 use crate::context::WorkerContext;
 
 /// The permit of one exchange in flight at an endpoint.
-pub struct Permit<'w> {
+pub(crate) struct Permit<'w> {
     pub(super) worker: &'w Rc<WorkerContext>,
     pub(super) endpoint: Rc<EndpointPool>,
     /// When the permit was granted; `None` after the endpoint has answered.
@@ -19,13 +19,13 @@ pub struct Permit<'w> {
 
 impl EndpointPool {
     /// A permit, if one is free: fewer than the limit are granted.
-    pub fn try_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
+    pub(crate) fn try_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
         self.limit.take().then(|| Permit::granted(worker, Rc::clone(self)))
     }
 
     /// A permit for a stream, which is in flight as long as it is open. A limit that is found by measuring requests says nothing about
     /// streams, so they are not held to it.
-    pub fn try_stream_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
+    pub(crate) fn try_stream_permit<'w>(self: &Rc<EndpointPool>, worker: &'w Rc<WorkerContext>) -> Option<Permit<'w>> {
         if !self.limit.limiter().is_found() {
             return self.try_permit(worker);
         }
@@ -35,7 +35,7 @@ impl EndpointPool {
     }
 
     /// Waits until one of the streams that are open has ended.
-    pub async fn wait_for_stream_permit<'w>(
+    pub(crate) async fn wait_for_stream_permit<'w>(
         self: &Rc<EndpointPool>,
         worker: &'w Rc<WorkerContext>,
         since_ns: u64,
@@ -45,7 +45,7 @@ impl EndpointPool {
     }
 
     /// Waits for a permit: until `patience` after `since_ns`, unless the queue has a timeout of its own.
-    pub async fn wait_for_permit<'w>(
+    pub(crate) async fn wait_for_permit<'w>(
         self: &Rc<EndpointPool>,
         worker: &'w Rc<WorkerContext>,
         since_ns: u64,
@@ -71,7 +71,7 @@ impl EndpointPool {
 impl SharedQueue {
     /// Waits for a permit of the first endpoint that has one, and returns it with the endpoint's number; `None` if the
     /// exchange has to pick an endpoint again.
-    pub async fn wait<'w>(
+    pub(crate) async fn wait<'w>(
         self: &Rc<SharedQueue>,
         endpoints: &[Rc<EndpointPool>],
         worker: &'w Rc<WorkerContext>,
@@ -127,11 +127,11 @@ impl<'w> Permit<'w> {
         Permit { worker, endpoint, since_ns: Some(worker.now_ns()) }
     }
 
-    pub fn worker(&self) -> &'w Rc<WorkerContext> {
+    pub(crate) fn worker(&self) -> &'w Rc<WorkerContext> {
         self.worker
     }
 
-    pub fn endpoint(&self) -> &Rc<EndpointPool> {
+    pub(crate) fn endpoint(&self) -> &Rc<EndpointPool> {
         &self.endpoint
     }
 

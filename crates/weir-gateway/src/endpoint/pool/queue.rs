@@ -30,7 +30,7 @@ pub(super) struct WaitQueue {
 }
 
 /// The memory that a waiting exchange needs when it goes on. It is prefetched when the permit is granted.
-pub type WorkingSet = [MemoryRegion; 4];
+pub(super) type WorkingSet = [MemoryRegion; 4];
 
 /// The first bytes of a task's memory: the runtime's header, and the frame of the future or a part of it.
 const TASK_BYTES: usize = 448;

@@ -16,7 +16,7 @@ use crate::snapshot;
 use crate::snapshot::seats::by_priority;
 
 /// The shared queue of one upstream at one worker. It is kept when settings of the upstream change, unless its endpoints do.
-pub struct SharedQueue {
+pub(crate) struct SharedQueue {
     queue: WaitQueue,
     terms: RefCell<QueueTerms>,
     dice: BalancerRandom,
@@ -33,11 +33,11 @@ struct QueueTerms {
 }
 
 /// The seats of an upstream's endpoints, by their numbers; `None` for an endpoint of weight 0.
-pub struct QueueSeats(Vec<Option<QueueSeat>>);
+pub(crate) struct QueueSeats(Vec<Option<QueueSeat>>);
 
 impl QueueSeats {
     /// `health` has the same indices as `endpoints`.
-    pub fn new(endpoints: &[snapshot::Endpoint], health: &[Arc<Health>]) -> QueueSeats {
+    pub(crate) fn new(endpoints: &[snapshot::Endpoint], health: &[Arc<Health>]) -> QueueSeats {
         let mut seats: Vec<_> = endpoints.iter().map(|_| None).collect();
         for (tier, members) in by_priority(endpoints).into_iter().enumerate() {
             for member in members {
@@ -62,7 +62,7 @@ struct QueueSeat {
 impl SharedQueue {
     /// `queue` is the setting for one endpoint: the size is multiplied by the number of endpoints with a seat. All endpoints of the
     /// upstream have the same `group`.
-    pub fn new(
+    pub(crate) fn new(
         seats: QueueSeats,
         queue: snapshot::Queue,
         slow_start: Option<Duration>,
@@ -77,7 +77,7 @@ impl SharedQueue {
     }
 
     /// Changes the settings. The seats must be of the same endpoints as before.
-    pub fn configure(
+    pub(crate) fn configure(
         &self,
         seats: QueueSeats,
         queue: snapshot::Queue,

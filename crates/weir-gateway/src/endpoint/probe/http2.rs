@@ -30,7 +30,7 @@ const BOUNDS: PeerLimits = PeerLimits {
 };
 
 /// Sends a request; returns the status of the response.
-pub async fn status(stream: Stream, asked: &CheckRequest) -> io::Result<CheckAnswer> {
+pub(super) async fn status(stream: Stream, asked: &CheckRequest) -> io::Result<CheckAnswer> {
     let fields = request(asked, stream.tls().is_some())?;
     let mut exchange = ProbeExchange::begin(stream, &fields, asked.body.as_bytes())?;
     poll_fn(|context| exchange.poll(context, |exchange| exchange.head.status >= 200)).await?;
@@ -38,7 +38,7 @@ pub async fn status(stream: Stream, asked: &CheckRequest) -> io::Result<CheckAns
 }
 
 /// Calls a gRPC server's health service (`grpc.health.v1.Health/Check`). Any answer but `SERVING` counts as not serving.
-pub async fn check_grpc_health(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
+pub(super) async fn check_grpc_health(stream: Stream, service: &str, host: &str) -> io::Result<CheckAnswer> {
     let asked =
         CheckRequest { method: "POST".into(), path: "/grpc.health.v1.Health/Check".into(), ..CheckRequest::of(host) };
     let mut fields = request(&asked, stream.tls().is_some())?;

@@ -40,7 +40,7 @@ const HELD_DATAGRAMS: usize = 4;
 const DRAIN_IDLE: Duration = Duration::from_secs(1);
 
 /// What the task of a session shares with the task that receives from clients.
-pub struct DatagramSession {
+pub(crate) struct DatagramSession {
     /// In the form in which the socket reports them.
     client: SocketAddr,
     local: SocketAddr,
@@ -70,7 +70,7 @@ fn add(to: &Cell<u64>, bytes: usize) {
 }
 
 impl DatagramSession {
-    pub fn new(
+    pub(crate) fn new(
         worker: &WorkerContext,
         socket: Rc<DatagramSocket>,
         (client, local): (SocketAddr, SocketAddr),
@@ -93,16 +93,16 @@ impl DatagramSession {
     }
 
     /// The client, and the address that it has sent to.
-    pub fn key(&self) -> (SocketAddr, SocketAddr) {
+    pub(crate) fn key(&self) -> (SocketAddr, SocketAddr) {
         (self.client, self.local)
     }
 
-    pub fn idle_ns(&self, now_ns: u64) -> u64 {
+    pub(crate) fn idle_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.last_ns.get())
     }
 
     /// Has the session end soon.
-    pub fn end(&self, worker: &WorkerContext) {
+    pub(crate) fn end(&self, worker: &WorkerContext) {
         self.is_over.set(true);
         worker.wheel.set(&self.timer, worker.now_ns());
     }
@@ -113,12 +113,12 @@ impl DatagramSession {
     }
 
     /// The last thing to do with a session.
-    pub fn forget_timer(&self, worker: &WorkerContext) {
+    pub(crate) fn forget_timer(&self, worker: &WorkerContext) {
         worker.wheel.remove(&self.timer);
     }
 
     /// Sends a datagram of the client on to the endpoint.
-    pub fn take(&self, worker: &WorkerContext, bytes: &[u8]) {
+    pub(crate) fn take(&self, worker: &WorkerContext, bytes: &[u8]) {
         worker.metrics.client_bytes_received.add(bytes.len() as u64);
         add(&self.received, bytes.len());
         self.last_ns.set(worker.now_ns());
@@ -256,7 +256,7 @@ impl DatagramSession {
 }
 
 /// Carries the datagrams of a session until it ends.
-pub async fn serve_session(
+pub(crate) async fn serve_session(
     worker: &Rc<Worker>,
     session: &DatagramSession,
     service: &ServicePhase,

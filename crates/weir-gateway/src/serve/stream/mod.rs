@@ -25,10 +25,10 @@ use crate::snapshot::{Snapshot, Target};
 use crate::worker::Worker;
 use crate::worker::snapshot::WorkerSnapshot;
 
-pub use datagrams::{DatagramSession, serve_session};
+pub(crate) use datagrams::{DatagramSession, serve_session};
 
 /// What a stream needs of its client.
-pub trait StreamClient: Pipe {
+pub(crate) trait StreamClient: Pipe {
     /// The phase of the listener that has accepted the client.
     fn service(&self) -> &ServicePhase;
 
@@ -43,7 +43,7 @@ pub trait StreamClient: Pipe {
 }
 
 /// The stream route of a connection to `local`.
-pub fn find(
+pub(crate) fn find(
     snapshot: &Snapshot,
     transport: Transport,
     local: std::net::SocketAddr,
@@ -54,7 +54,11 @@ pub fn find(
 }
 
 /// Carries a stream until both sides have closed, or it fails.
-pub async fn serve_stream(worker: &Rc<Worker>, client: &mut impl StreamClient, mut exchange: Box<ServedExchange>) {
+pub(crate) async fn serve_stream(
+    worker: &Rc<Worker>,
+    client: &mut impl StreamClient,
+    mut exchange: Box<ServedExchange>,
+) {
     let current = worker.current(); // one configuration for the whole stream
     worker.metrics.streams_opened.increment();
     let end = carry(worker, &current, client, &mut exchange).await;

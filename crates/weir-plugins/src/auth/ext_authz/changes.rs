@@ -13,7 +13,7 @@ use crate::envoy::fields::{
 
 /// The changes of a request that is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub(super) struct Changes {
     pub request: Vec<FieldChange>,
     pub removed: Vec<Box<[u8]>>,
     pub response: Vec<FieldChange>,
@@ -24,7 +24,7 @@ pub struct Changes {
 
 /// The response to a request that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckRefusal {
+pub(super) struct CheckRefusal {
     pub status: u16,
     pub fields: Vec<FieldChange>,
     pub body: Vec<u8>,
@@ -33,7 +33,7 @@ pub struct CheckRefusal {
 
 /// Why an answer is not a decision.
 #[derive(Debug, PartialEq, Eq)]
-pub enum BadDecision {
+pub(super) enum BadDecision {
     NotGrpc,
     NoMessage,
     NoDecision,
@@ -89,7 +89,7 @@ fn check_fields(fields: &[FieldChange]) -> Result<(), BadDecision> {
 impl Changes {
     /// Checks all changes. A field that requests may not get is an error, unless it is one of the gateway that the service is trusted
     /// to set.
-    pub fn check(mut self, is_trusted: impl Fn(&[u8]) -> bool) -> Result<Changes, BadDecision> {
+    pub(super) fn check(mut self, is_trusted: impl Fn(&[u8]) -> bool) -> Result<Changes, BadDecision> {
         check_fields(&self.request)?;
         check_fields(&self.response)?;
         let is_forbidden = |name: &[u8]| is_managed(name) || is_of_gateway(name) && !is_trusted(name);
@@ -108,7 +108,7 @@ impl Changes {
     }
 
     /// Changes the request. What is for the response is left.
-    pub fn apply(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    pub(super) fn apply(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         for change in &self.request {
             apply(change, &mut exchange.request.head)?;
             exchange.mark_personal(&change.name);
@@ -149,7 +149,7 @@ fn variable_name(name: &str) -> String {
 
 impl CheckRefusal {
     /// Checks the response; what the gateway manages itself is left out.
-    pub fn check(mut self) -> Result<CheckRefusal, BadDecision> {
+    pub(super) fn check(mut self) -> Result<CheckRefusal, BadDecision> {
         check_fields(&self.fields)?;
         check_metadata(&self.metadata)?;
         self.fields.retain(|field| !is_managed(&field.name));
@@ -159,7 +159,7 @@ impl CheckRefusal {
         }
     }
 
-    pub fn send(&self, exchange: &mut Exchange) -> Stop {
+    pub(super) fn send(&self, exchange: &mut Exchange) -> Stop {
         set_variables(&self.metadata, exchange);
         let stop = exchange.respond(self.status, "text/plain; charset=utf-8", &self.body);
         let is_type = |field: &&FieldChange| field.name.eq_ignore_ascii_case(b"content-type");
@@ -174,7 +174,7 @@ impl CheckRefusal {
 }
 
 /// Changes a field of the response. A `Set-Cookie` replaces no other one: each is a cookie of its own (RFC 6265 §3).
-pub fn apply_to_response(change: &FieldChange, exchange: &mut Exchange) -> Result<(), Stop> {
+pub(super) fn apply_to_response(change: &FieldChange, exchange: &mut Exchange) -> Result<(), Stop> {
     let head = &mut exchange.response.head;
     match change.action {
         FieldAction::Overwrite if change.name.eq_ignore_ascii_case(b"set-cookie") => {
@@ -185,7 +185,7 @@ pub fn apply_to_response(change: &FieldChange, exchange: &mut Exchange) -> Resul
 }
 
 /// Writes changes as bytes, a line for each, to keep them until the response.
-pub fn write(changes: &[FieldChange], out: &mut Vec<u8>) {
+pub(super) fn write(changes: &[FieldChange], out: &mut Vec<u8>) {
     for FieldChange { name, value, action } in changes {
         out.push(b'0' + *action as u8);
         out.extend_from_slice(&[name, &b":"[..], value, b"\n"].concat());
@@ -193,7 +193,7 @@ pub fn write(changes: &[FieldChange], out: &mut Vec<u8>) {
 }
 
 /// Reads what [`write`] has written.
-pub fn read(lines: &[u8]) -> impl Iterator<Item = FieldChange> {
+pub(super) fn read(lines: &[u8]) -> impl Iterator<Item = FieldChange> {
     lines.split(|&byte| byte == b'\n').filter_map(|line| {
         let (action, line) = line.split_first()?;
         let colon = line.iter().position(|&byte| byte == b':')?;

@@ -21,11 +21,11 @@ const PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 const REFUSED: u16 = 403;
 
 /// A service that decides over gRPC.
-pub struct GrpcCheck(pub GrpcService);
+pub(super) struct GrpcCheck(pub GrpcService);
 
 impl GrpcCheck {
     /// The call for a request; `None` if the value of a variable is not valid in a field.
-    pub fn request(&self, exchange: &Exchange, message: &AuthorizationCheck) -> Option<Request<Full<Bytes>>> {
+    pub(super) fn request(&self, exchange: &Exchange, message: &AuthorizationCheck) -> Option<Request<Full<Bytes>>> {
         let mut fields = self.0.metadata(exchange)?;
         // The service learns for how long its answer is waited for.
         let timeout = format!("{}m", self.0.service.timeout.as_millis());
@@ -47,7 +47,10 @@ fn framed_message(message: &AuthorizationCheck) -> Vec<u8> {
 ///
 /// # Errors
 /// The answer is not a decision, or the call has failed.
-pub fn read(answer: &Response<Bytes>, is_trusted: impl Fn(&[u8]) -> bool) -> Result<AuthorizationAnswer, String> {
+pub(super) fn read(
+    answer: &Response<Bytes>,
+    is_trusted: impl Fn(&[u8]) -> bool,
+) -> Result<AuthorizationAnswer, String> {
     let is_grpc =
         answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let status = GrpcStatus::of(answer).filter(|_| is_grpc && answer.status() == StatusCode::OK);

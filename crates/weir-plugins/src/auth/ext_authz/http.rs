@@ -25,7 +25,7 @@ const TO_REMOVE: &str = "x-envoy-auth-headers-to-remove";
 const ENCODED: &AsciiSet = &CONTROLS.add(b'"').add(b'<').add(b'>');
 
 /// An HTTP service.
-pub struct HttpCheck {
+pub(super) struct HttpCheck {
     pub service: HttpService,
     pub path_prefix: Box<str>,
     pub added: Box<[(HeaderName, Template)]>,
@@ -41,7 +41,7 @@ pub struct HttpCheck {
 
 impl HttpCheck {
     /// The call for a request; `None` if a value is not valid in a field.
-    pub fn request(
+    pub(super) fn request(
         &self,
         exchange: &Exchange,
         told: &ToldParts,
@@ -84,7 +84,7 @@ impl HttpCheck {
     ///
     /// # Errors
     /// The answer is not a decision.
-    pub fn read(&self, answer: &Response<Bytes>) -> Result<AuthorizationAnswer, String> {
+    pub(super) fn read(&self, answer: &Response<Bytes>) -> Result<AuthorizationAnswer, String> {
         let metadata = fields(answer, |name| self.metadata.contain(name));
         let metadata = metadata
             .map(|FieldChange { name, value, .. }| (String::from_utf8_lossy(&name).into_owned(), value.into_vec()))

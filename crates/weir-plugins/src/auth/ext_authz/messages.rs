@@ -8,13 +8,13 @@ use prost::{Message, Oneof};
 use crate::envoy::messages::{HeaderValueOption, HttpStatus, Struct};
 
 #[derive(Clone, PartialEq, Message)]
-pub struct AuthorizationCheck {
+pub(super) struct AuthorizationCheck {
     #[prost(message, optional, tag = "1")]
     pub attributes: Option<AttributeContext>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct AttributeContext {
+pub(super) struct AttributeContext {
     #[prost(message, optional, tag = "1")]
     pub source: Option<Peer>,
     #[prost(message, optional, tag = "2")]
@@ -28,7 +28,7 @@ pub struct AttributeContext {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct Peer {
+pub(super) struct Peer {
     #[prost(message, optional, tag = "1")]
     pub address: Option<PeerAddress>,
     #[prost(string, tag = "4")]
@@ -39,14 +39,14 @@ pub struct Peer {
 
 /// `envoy.config.core.v3.Address`.
 #[derive(Clone, PartialEq, Message)]
-pub struct PeerAddress {
+pub(super) struct PeerAddress {
     #[prost(message, optional, tag = "1")]
     pub socket_address: Option<PeerSocket>,
 }
 
 /// `envoy.config.core.v3.PeerSocket`, of TCP.
 #[derive(Clone, PartialEq, Message)]
-pub struct PeerSocket {
+pub(super) struct PeerSocket {
     #[prost(string, tag = "2")]
     pub address: String,
     #[prost(uint32, tag = "3")]
@@ -54,7 +54,7 @@ pub struct PeerSocket {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct CheckedRequest {
+pub(super) struct CheckedRequest {
     #[prost(message, optional, tag = "1")]
     pub time: Option<Timestamp>,
     #[prost(message, optional, tag = "2")]
@@ -63,7 +63,7 @@ pub struct CheckedRequest {
 
 /// `google.protobuf.Timestamp`.
 #[derive(Clone, PartialEq, Message)]
-pub struct Timestamp {
+pub(super) struct Timestamp {
     #[prost(int64, tag = "1")]
     pub seconds: i64,
     #[prost(int32, tag = "2")]
@@ -71,7 +71,7 @@ pub struct Timestamp {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct HttpRequest {
+pub(super) struct HttpRequest {
     #[prost(string, tag = "1")]
     pub id: String,
     #[prost(string, tag = "2")]
@@ -95,13 +95,13 @@ pub struct HttpRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct CheckedTls {
+pub(super) struct CheckedTls {
     #[prost(string, tag = "1")]
     pub sni: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct CheckResponse {
+pub(super) struct CheckResponse {
     #[prost(message, optional, tag = "1")]
     pub status: Option<RpcStatus>,
     #[prost(oneof = "HttpResponse", tags = "2, 3, 5")]
@@ -112,13 +112,13 @@ pub struct CheckResponse {
 
 /// `google.rpc.Status`.
 #[derive(Clone, PartialEq, Message)]
-pub struct RpcStatus {
+pub(super) struct RpcStatus {
     #[prost(int32, tag = "1")]
     pub code: i32,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum HttpResponse {
+pub(super) enum HttpResponse {
     #[prost(message, tag = "2")]
     Denied(DeniedHttpResponse),
     #[prost(message, tag = "3")]
@@ -128,7 +128,7 @@ pub enum HttpResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct DeniedHttpResponse {
+pub(super) struct DeniedHttpResponse {
     #[prost(message, optional, tag = "1")]
     pub status: Option<HttpStatus>,
     #[prost(message, repeated, tag = "2")]
@@ -138,7 +138,7 @@ pub struct DeniedHttpResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct OkHttpResponse {
+pub(super) struct OkHttpResponse {
     #[prost(message, repeated, tag = "2")]
     pub headers: Vec<HeaderValueOption>,
     #[prost(message, optional, tag = "3")]
@@ -154,7 +154,7 @@ pub struct OkHttpResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct QueryParameter {
+pub(super) struct QueryParameter {
     #[prost(string, tag = "1")]
     pub key: String,
     #[prost(string, tag = "2")]

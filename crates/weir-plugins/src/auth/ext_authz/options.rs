@@ -35,7 +35,7 @@ use crate::rate_limited_log::RateLimitedLog;
 /// request passes, unless `failure_mode_allow` is set. Not in APISIX.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ExtAuthz {
+pub(crate) struct ExtAuthz {
     /// A service that is asked over gRPC.
     grpc_service: Option<GrpcServiceOptions>,
     /// A service that is asked over HTTP.

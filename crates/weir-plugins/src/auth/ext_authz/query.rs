@@ -6,7 +6,7 @@ use weir_plugin::form::{decoded, halves, write_encoded};
 
 /// The query with these arguments set, and then others removed. Names are compared decoded: `%61` is `a`. What is set is encoded, so
 /// that a value cannot add an argument.
-pub fn edited(query: &[u8], set: &[(String, String)], removed: &[String]) -> Vec<u8> {
+pub(super) fn edited(query: &[u8], set: &[(String, String)], removed: &[String]) -> Vec<u8> {
     let values = set.iter().map(|(name, value)| (name.as_bytes(), Some(&**value)));
     // The last of a name counts.
     let changes: HashMap<&[u8], Option<&str>> =

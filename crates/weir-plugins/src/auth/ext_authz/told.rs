@@ -17,18 +17,18 @@ use crate::clock;
 use crate::envoy::names::FieldNameList;
 
 /// Tells the service whether it gets only the beginning of the content.
-pub const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
+pub(super) const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
 
 /// The content of a request as the service gets it.
 #[derive(Clone, Copy, Debug)]
-pub struct ToldContent<'a> {
+pub(super) struct ToldContent<'a> {
     pub bytes: &'a [u8],
     /// More follows.
     pub is_partial: bool,
 }
 
 /// The options for what is told.
-pub struct ToldParts {
+pub(super) struct ToldParts {
     /// The fields that are told; `None` is all.
     pub allowed: Option<FieldNameList>,
     pub disallowed: FieldNameList,
@@ -42,7 +42,7 @@ pub struct ToldParts {
 impl ToldParts {
     /// The fields of the request, with names in lower case. Several of a name are joined. What an untrusted client says about
     /// forwarding is left out; `x-forwarded-for` and `x-forwarded-proto` are those that the gateway sees.
-    pub fn fields(
+    pub(super) fn fields(
         &self,
         exchange: &Exchange,
         also: &[&str],
@@ -81,7 +81,7 @@ impl ToldParts {
     }
 
     /// The request as a message of `envoy.service.auth.v3`.
-    pub fn message(&self, exchange: &Exchange, content: Option<ToldContent>) -> AuthorizationCheck {
+    pub(super) fn message(&self, exchange: &Exchange, content: Option<ToldContent>) -> AuthorizationCheck {
         let client = &exchange.client;
         let certificate = exchange.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
         let source = Peer {
@@ -157,7 +157,7 @@ impl ToldParts {
 
 /// The method of the client. The one of a WebSocket over HTTP/2 or HTTP/3 is told as that of one over HTTP/1.1, since only these have
 /// `CONNECT` here (RFC 8441 §4).
-pub fn judged_method(exchange: &Exchange) -> &[u8] {
+pub(super) fn judged_method(exchange: &Exchange) -> &[u8] {
     match exchange.request.client_method() {
         Method::Connect => b"GET",
         _ => exchange.request.client_method_name(),
@@ -166,7 +166,7 @@ pub fn judged_method(exchange: &Exchange) -> &[u8] {
 
 /// The canonical path and the query of the client. The path is not told as the client wrote it: a service that compares paths would
 /// judge `/public/%2e%2e/admin` as another one than the upstream gets.
-pub fn judged_target(exchange: &Exchange) -> Cow<'_, [u8]> {
+pub(super) fn judged_target(exchange: &Exchange) -> Cow<'_, [u8]> {
     let request = &exchange.request;
     match request.client_query() {
         None => Cow::Borrowed(request.client_path()),

@@ -17,7 +17,7 @@ const MOST_BYTES: usize = 16 << 20;
 
 type KnownDecisions = RefCell<RecentResults<Rc<Response<Bytes>>>>;
 
-pub struct DecisionCache {
+pub(super) struct DecisionCache {
     key: Template,
     ttl: Duration,
     /// The plugin that asked: another one with the same key may ask another service.
@@ -26,7 +26,7 @@ pub struct DecisionCache {
 }
 
 impl DecisionCache {
-    pub fn new(key: &str, ttl: Duration, build: &mut Build) -> DecisionCache {
+    pub(super) fn new(key: &str, ttl: Duration, build: &mut Build) -> DecisionCache {
         DecisionCache {
             key: build.template(key, "cache_key"),
             ttl,
@@ -38,19 +38,19 @@ impl DecisionCache {
     }
 
     /// The key of a request; `None` if all variables in it are missing, for example since the client has no session.
-    pub fn key(&self, exchange: &Exchange) -> Option<SecretDigest> {
+    pub(super) fn key(&self, exchange: &Exchange) -> Option<SecretDigest> {
         let (mut key, mut empty) = (Vec::new(), Vec::new());
         self.key.render(exchange, &mut key);
         self.key.render(&Nothing, &mut empty);
         (key != empty).then(|| SecretDigest::of(&[self.seal.as_bytes(), &key]))
     }
 
-    pub fn find(&self, key: SecretDigest) -> Option<Rc<Response<Bytes>>> {
+    pub(super) fn find(&self, key: SecretDigest) -> Option<Rc<Response<Bytes>>> {
         self.known.get().borrow().find(key)
     }
 
     /// Keeps a decision, if it may be used again.
-    pub fn keep(&self, key: SecretDigest, answer: &Rc<Response<Bytes>>) {
+    pub(super) fn keep(&self, key: SecretDigest, answer: &Rc<Response<Bytes>>) {
         if !may_be_kept(answer) {
             return;
         }

@@ -7,14 +7,14 @@ use weir_plugin::{Build, ConfigError, Exchange, Template, form};
 const INVALID: &AsciiSet =
     &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`').add(b'{').add(b'|').add(b'}');
 
-pub struct SignIn {
+pub(super) struct SignIn {
     url: Template,
     /// The argument that gets the URL of the request; `None` if the URL of the page has it already.
     argument: Option<Box<str>>,
 }
 
 impl SignIn {
-    pub fn new(url: &str, argument: &str, build: &mut Build) -> Result<SignIn, ConfigError> {
+    pub(super) fn new(url: &str, argument: &str, build: &mut Build) -> Result<SignIn, ConfigError> {
         if !["http://", "https://", "$scheme://", "/"].iter().any(|start| url.starts_with(start)) {
             build.fault(
                 "signin_url",
@@ -31,7 +31,7 @@ impl SignIn {
     }
 
     /// The value of `Location`: the page, with the URL that the client asked for.
-    pub fn location(&self, exchange: &Exchange) -> String {
+    pub(super) fn location(&self, exchange: &Exchange) -> String {
         let mut url = Vec::new();
         self.url.render(exchange, &mut url);
         if let Some(argument) = &self.argument {

@@ -6,20 +6,20 @@ use base64::engine::general_purpose::STANDARD;
 use weir_plugin::{Exchange, NoteKey};
 
 /// The state of the option `validate_request_body`.
-pub struct Digested {
+pub(super) struct Digested {
     limit: u64,
     /// The note of an exchange whose signature is valid, and whose body has still to be verified.
     expected: NoteKey,
 }
 
 impl Digested {
-    pub fn new(limit: u64) -> Digested {
+    pub(super) fn new(limit: u64) -> Digested {
         Digested { limit, expected: NoteKey::unique() }
     }
 
     /// Called once the signature is valid. `false` refuses the request: without a body, the digest is wrong; with one,
     /// it is missing.
-    pub fn pass(&self, exchange: &mut Exchange) -> bool {
+    pub(super) fn pass(&self, exchange: &mut Exchange) -> bool {
         if !exchange.request.framing.has_body() {
             return says(exchange, b"");
         }
@@ -31,12 +31,12 @@ impl Digested {
     }
 
     /// The most bytes of the body to buffer, if it has to be verified.
-    pub fn wanted(&self, exchange: &Exchange) -> Option<u64> {
+    pub(super) fn wanted(&self, exchange: &Exchange) -> Option<u64> {
         self.is_expected(exchange).then_some(self.limit)
     }
 
     /// Whether the body matches the digest; `true` if it does not have to be verified.
-    pub fn is_right(&self, exchange: &Exchange, body: &[u8]) -> bool {
+    pub(super) fn is_right(&self, exchange: &Exchange, body: &[u8]) -> bool {
         !self.is_expected(exchange) || says(exchange, body)
     }
 

@@ -6,16 +6,16 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 /// The length of a key of A256GCM (RFC 7518 §5.3).
-pub const KEY_BYTES: usize = 32;
+pub(super) const KEY_BYTES: usize = 32;
 /// The length of its authentication tag.
 const TAG_BYTES: usize = 16;
 
 /// A content encryption key.
-pub struct ContentKey(LessSafeKey);
+pub(super) struct ContentKey(LessSafeKey);
 
 impl ContentKey {
     /// `None` if it does not have [`KEY_BYTES`].
-    pub fn new(secret: &[u8]) -> Option<ContentKey> {
+    pub(super) fn new(secret: &[u8]) -> Option<ContentKey> {
         let is_long_enough = secret.len() == KEY_BYTES;
         let key = is_long_enough.then(|| UnboundKey::new(&AES_256_GCM, secret).ok()).flatten()?;
         Some(ContentKey(LessSafeKey::new(key)))
@@ -33,7 +33,7 @@ struct ProtectedHeader {
 }
 
 /// A token that has not been decrypted.
-pub struct EncryptedToken<'a> {
+pub(super) struct EncryptedToken<'a> {
     pub kid: Box<str>,
     /// The protected header as it came, which is authenticated.
     header: &'a [u8],
@@ -44,7 +44,7 @@ pub struct EncryptedToken<'a> {
 
 impl<'a> EncryptedToken<'a> {
     /// `None` if it is no token, or is encrypted in another way.
-    pub fn parse(token: &'a [u8]) -> Option<EncryptedToken<'a>> {
+    pub(super) fn parse(token: &'a [u8]) -> Option<EncryptedToken<'a>> {
         let parts: Vec<&[u8]> = token.splitn(6, |&byte| byte == b'.').collect();
         let [header, encrypted_key, nonce, content, tag] = parts[..] else { return None };
         let known: ProtectedHeader = serde_json::from_slice(&decoded(header)?).ok()?;
@@ -60,7 +60,7 @@ impl<'a> EncryptedToken<'a> {
     }
 
     /// The content; `None` if it was not encrypted with this key.
-    pub fn decrypt(&self, key: &ContentKey) -> Option<Vec<u8>> {
+    pub(super) fn decrypt(&self, key: &ContentKey) -> Option<Vec<u8>> {
         // A token of APISIX does not authenticate its header. Nothing depends on that: the header says which key is meant and
         // how it is used, and under any other key the content does not open.
         self.open(key, self.header).or_else(|| self.open(key, b""))
@@ -80,19 +80,19 @@ fn decoded(part: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
     /// A token as a library for RFC 7516 makes it.
-    pub fn encrypted(header: &Value, secret: &[u8], content: &[u8]) -> String {
+    pub(crate) fn encrypted(header: &Value, secret: &[u8], content: &[u8]) -> String {
         let header = URL_SAFE_NO_PAD.encode(header.to_string());
         sealed(&header, header.as_bytes(), secret, content)
     }
 
     /// A token as APISIX makes it.
-    pub fn encrypted_without_header(header: &Value, secret: &[u8], content: &[u8]) -> String {
+    pub(crate) fn encrypted_without_header(header: &Value, secret: &[u8], content: &[u8]) -> String {
         sealed(&URL_SAFE_NO_PAD.encode(header.to_string()), b"", secret, content)
     }
 

@@ -16,7 +16,7 @@ use crate::trust::ServerTrust;
 
 /// The settings that identify a connection pool.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Directory {
+pub(super) struct Directory {
     /// `ldap://host:port` or `ldaps://host:port`.
     pub url: String,
     /// Uses StartTLS before anything else is sent (RFC 4511 §4.14).
@@ -28,14 +28,14 @@ pub struct Directory {
 
 /// The directory's answer about a name and password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BindResult {
+pub(super) enum BindResult {
     Right,
     Wrong,
 }
 
 /// Why the directory gave no answer about the password.
 #[derive(Debug)]
-pub enum DirectoryError {
+pub(super) enum DirectoryError {
     Late(Duration),
     /// Too many requests wait for a connection.
     Busy,
@@ -64,7 +64,7 @@ const MOST_IDLE: Duration = Duration::from_secs(60);
 const MOST_WAITING: usize = 1024;
 
 /// A worker's connections to a directory, with a permit for each that is in use.
-pub struct DirectoryConnections {
+pub(super) struct DirectoryConnections {
     idle: RefCell<Vec<(Instant, Ldap)>>,
     turns: Arc<FairTurns>,
 }
@@ -84,7 +84,7 @@ impl DirectoryConnections {
 
 impl Directory {
     /// Verifies the password of `name`, a distinguished name. The time-out covers waiting for a permit, connecting and binding.
-    pub async fn ask(
+    pub(super) async fn ask(
         &self,
         connections: &DirectoryConnections,
         client: IpAddr,
@@ -96,13 +96,13 @@ impl Directory {
     }
 
     /// Equal for directories whose answers are interchangeable.
-    pub fn identity(&self) -> Vec<u8> {
+    pub(super) fn identity(&self) -> Vec<u8> {
         let Directory { url, start_tls, trust, .. } = self;
         format!("{url} {start_tls} {trust:?}").into_bytes()
     }
 
     /// This worker's connections, shared by all plugins with the same directory.
-    pub fn connections(&self, build: &Build) -> PerWorker<DirectoryConnections> {
+    pub(super) fn connections(&self, build: &Build) -> PerWorker<DirectoryConnections> {
         let permits = self.connections;
         build.per_worker("ldap-connections", &format!("{self:?}"), move || DirectoryConnections {
             idle: RefCell::default(),

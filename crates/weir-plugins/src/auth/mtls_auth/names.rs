@@ -17,7 +17,7 @@ use super::MtlsAuth;
 /// Two consumers cannot have the same one, also if one has it as `subject_name`.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CertificateCredential {
+pub(crate) struct CertificateCredential {
     /// A URI, a DNS name or an e-mail address among the alternative names (SAN), or the common name of a certificate without such
     /// names. Host names are written in lower case.
     #[schemars(length(min = 1))]
@@ -41,7 +41,7 @@ pub struct CertificateCredential {
 
 /// What a name is, in a credential and in a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CertificateName {
+pub(crate) enum CertificateName {
     /// Only in credentials: whichever alternative name it is, or the common name.
     Any,
     Uri,
@@ -54,7 +54,7 @@ pub enum CertificateName {
 
 /// A name of a credential, in the form in which certificates have it. No name of one kind is one of another, except for
 /// [`CertificateName::Any`] and common names, so the text alone is what two consumers cannot share.
-pub struct CredentialName {
+pub(crate) struct CredentialName {
     pub kind: CertificateName,
     pub text: String,
 }
@@ -62,7 +62,7 @@ pub struct CredentialName {
 impl CertificateCredential {
     /// # Errors
     /// There is not exactly one option, or its value can be in no certificate.
-    pub fn name(self) -> Result<CredentialName, ConfigError> {
+    pub(crate) fn name(self) -> Result<CredentialName, ConfigError> {
         use CertificateName::{Any, Dns, Email, Fingerprint, Subject, Uri};
         let given = [
             ("subject_name", Any, self.subject_name),
@@ -107,7 +107,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// The names of a certificate that are not of the whole of it, in the order in which they count.
-pub fn all(certificate: &ClientCertificate) -> impl Iterator<Item = (CertificateName, &str)> {
+pub(super) fn all(certificate: &ClientCertificate) -> impl Iterator<Item = (CertificateName, &str)> {
     let lists = [
         (CertificateName::Uri, &certificate.san_uri),
         (CertificateName::Dns, &certificate.san_dns),
@@ -119,10 +119,10 @@ pub fn all(certificate: &ClientCertificate) -> impl Iterator<Item = (Certificate
 }
 
 /// The credentials of all consumers, by their names.
-pub struct OwnersOfCertificates(HashMap<Box<str>, (CertificateName, Arc<Credential>)>);
+pub(super) struct OwnersOfCertificates(HashMap<Box<str>, (CertificateName, Arc<Credential>)>);
 
 impl OwnersOfCertificates {
-    pub fn new(consumers: &Consumers) -> OwnersOfCertificates {
+    pub(super) fn new(consumers: &Consumers) -> OwnersOfCertificates {
         let owners = consumers.credentials(MtlsAuth::NAME).iter().filter_map(|credential| {
             // Credentials with other options are invalid, and have been reported by the document's checks.
             let options: CertificateCredential = serde_json::from_value(credential.options.clone()).ok()?;
@@ -132,7 +132,7 @@ impl OwnersOfCertificates {
         OwnersOfCertificates(owners.collect())
     }
 
-    pub fn find(&self, certificate: &ClientCertificate) -> Option<&Arc<Credential>> {
+    pub(super) fn find(&self, certificate: &ClientCertificate) -> Option<&Arc<Credential>> {
         let whole =
             [(CertificateName::Fingerprint, &*certificate.sha256), (CertificateName::Subject, &*certificate.subject)];
         let own = |(kind, name): (CertificateName, &str)| self.owner(kind, name);
@@ -147,14 +147,14 @@ impl OwnersOfCertificates {
 }
 
 /// The consumers by attributes that a certificate may name.
-pub struct ConsumerNames {
+pub(super) struct ConsumerNames {
     usernames: HashMap<Box<str>, Arc<Credential>>,
     /// `None` if several consumers have it.
     custom_ids: HashMap<Box<str>, Option<Arc<Credential>>>,
 }
 
 impl ConsumerNames {
-    pub fn new(consumers: &Consumers) -> ConsumerNames {
+    pub(super) fn new(consumers: &Consumers) -> ConsumerNames {
         let mut names = ConsumerNames { usernames: HashMap::new(), custom_ids: HashMap::new() };
         for consumer in consumers.all() {
             let credential = Arc::new(without_credential(consumer));
@@ -170,11 +170,11 @@ impl ConsumerNames {
         names
     }
 
-    pub fn by_username(&self, name: &str) -> Option<&Arc<Credential>> {
+    pub(super) fn by_username(&self, name: &str) -> Option<&Arc<Credential>> {
         self.usernames.get(name)
     }
 
-    pub fn by_custom_id(&self, name: &str) -> Option<&Arc<Credential>> {
+    pub(super) fn by_custom_id(&self, name: &str) -> Option<&Arc<Credential>> {
         self.custom_ids.get(name)?.as_ref()
     }
 }

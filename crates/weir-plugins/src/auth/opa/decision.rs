@@ -16,7 +16,7 @@ type AnswerField = (Box<str>, Box<str>);
 
 /// The result of a policy.
 #[derive(Debug, PartialEq)]
-pub struct Decision {
+pub(super) struct Decision {
     pub is_allowed: bool,
     /// The status of a refusal, 200 to 599.
     pub status: u16,
@@ -37,7 +37,7 @@ struct PolicyResult {
 
 /// Why an answer is not a decision.
 #[derive(Debug)]
-pub enum BadAnswer {
+pub(super) enum BadAnswer {
     NoJson(serde_json::Error),
     NoResult,
     NoObject,
@@ -68,7 +68,7 @@ impl Decision {
     ///
     /// # Errors
     /// If it is not a result of the form that the plugin documents.
-    pub fn parse(content: &[u8]) -> Result<Decision, BadAnswer> {
+    pub(super) fn parse(content: &[u8]) -> Result<Decision, BadAnswer> {
         let mut answer: Map<String, Value> = serde_json::from_slice(content).map_err(BadAnswer::NoJson)?;
         let result = answer.remove("result").filter(|result| !result.is_null()).ok_or(BadAnswer::NoResult)?;
         // An array would be read as the members in their order.
@@ -87,12 +87,12 @@ impl Decision {
     }
 
     /// The values of a field; the case of the name is ignored.
-    pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(super) fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.headers.iter().filter(move |(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
     }
 
     /// The content of a refusal, with its type.
-    pub fn content(&self) -> (&'static str, String) {
+    pub(super) fn content(&self) -> (&'static str, String) {
         match &self.reason {
             None => ("text/plain; charset=utf-8", String::new()),
             Some(Value::String(text)) => ("text/plain; charset=utf-8", text.clone()),

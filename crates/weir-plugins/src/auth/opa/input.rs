@@ -9,14 +9,14 @@ use crate::clock;
 
 /// Parts of the input that are there only if asked for.
 #[derive(Clone, Copy)]
-pub struct InputParts {
+pub(super) struct InputParts {
     pub route: bool,
     pub service: bool,
     pub consumer: bool,
 }
 
 /// The document of a query, with the names of APISIX.
-pub fn document(exchange: &Exchange, parts: InputParts) -> Value {
+pub(super) fn document(exchange: &Exchange, parts: InputParts) -> Value {
     let client = &exchange.client;
     let mut input = json!({
         "type": "http",

@@ -17,7 +17,7 @@ use crate::answer::RefusalResponse;
 use crate::rate_limited_log::RateLimitedLog;
 
 /// Which fields are forwarded to the upstream.
-pub struct ForwardedFields {
+pub(super) struct ForwardedFields {
     pub access_token: bool,
     pub authorization: bool,
     pub userinfo: bool,
@@ -27,7 +27,7 @@ pub struct ForwardedFields {
     pub refresh_token: bool,
 }
 
-pub struct OpenidAuthenticator {
+pub(super) struct OpenidAuthenticator {
     pub provider: Provider,
     /// `None` if bearer tokens are not accepted.
     pub bearer: Option<Bearer>,

@@ -15,7 +15,7 @@ use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 
 /// How tokens are verified.
-pub enum Verifier {
+pub(super) enum Verifier {
     /// By their signature, with the provider's published keys.
     Keys,
     Own {
@@ -36,7 +36,7 @@ pub enum Verifier {
 }
 
 /// The claims of a valid token.
-pub type TokenClaims = Rc<Map<String, Value>>;
+pub(super) type TokenClaims = Rc<Map<String, Value>>;
 
 /// The most valid tokens that each worker caches.
 const REMEMBERED: usize = 1024;
@@ -44,16 +44,16 @@ const REMEMBERED: usize = 1024;
 const REMEMBERED_BYTES: usize = 8 << 20;
 
 /// The cache of valid tokens, by their digests.
-pub type GoodTokens = RefCell<RecentResults<TokenClaims>>;
+pub(super) type GoodTokens = RefCell<RecentResults<TokenClaims>>;
 
-pub fn good_tokens(build: &Build) -> PerWorker<GoodTokens> {
+pub(super) fn good_tokens(build: &Build) -> PerWorker<GoodTokens> {
     build.per_worker("openid-good-tokens", "", || {
         RefCell::new(RecentResults::new(REMEMBERED).with_most_bytes(REMEMBERED_BYTES))
     })
 }
 
 /// Why a token does not admit a request.
-pub enum TokenRejection {
+pub(super) enum TokenRejection {
     /// The token is not valid, for this reason.
     Token(&'static str),
     /// The provider could not be asked.
@@ -75,7 +75,7 @@ impl From<ProviderError> for TokenRejection {
 }
 
 /// The claims of a valid signed token; its signature is verified with `own`, or else with the provider's keys.
-pub async fn verified(
+pub(super) async fn verified(
     provider: &Provider,
     rules: &TokenRules,
     own: Option<(&DecodingKey, &[Algorithm])>,
@@ -104,7 +104,7 @@ pub async fn verified(
 }
 
 /// Verifies bearer tokens.
-pub struct Bearer {
+pub(super) struct Bearer {
     pub verifier: Verifier,
     pub rules: TokenRules,
     pub remembers: bool,
@@ -114,7 +114,7 @@ pub struct Bearer {
 }
 
 impl Bearer {
-    pub async fn verify(
+    pub(super) async fn verify(
         &self,
         provider: &Provider,
         token: &[u8],

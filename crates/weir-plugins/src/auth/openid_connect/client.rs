@@ -9,7 +9,7 @@ use weir_tokens::{AssertionSigner, ClientAuthMethod, OpenidClient};
 
 /// The options of assertions.
 #[derive(Deserialize, JsonSchema)]
-pub struct AssertionOptions {
+pub(super) struct AssertionOptions {
     /// The private key that signs assertions (`private_key_jwt`), as PEM: RSA, or EC on P-256.
     client_rsa_private_key: Option<String>,
     /// The `kid` of assertions: the name of the key at the provider.
@@ -55,7 +55,7 @@ impl AssertionAlgorithm {
 impl AssertionOptions {
     /// # Errors
     /// If the private key is not one that the algorithm uses.
-    pub fn client(&self, id: &str, secret: Option<&str>) -> Result<OpenidClient, ConfigError> {
+    pub(super) fn client(&self, id: &str, secret: Option<&str>) -> Result<OpenidClient, ConfigError> {
         use Algorithm::{HS256, HS512, RS256};
         let stated = self.client_jwt_assertion_alg.map(AssertionAlgorithm::of_library);
         let (of_secret, of_key) = match stated {
@@ -105,7 +105,7 @@ fn private_signer(pem: &str, algorithm: Algorithm, id: Option<String>) -> Result
 ///
 /// # Errors
 /// If it has not: at the option that is missing, with this problem.
-pub fn check_proof(client: &OpenidClient, method: ClientAuthMethod, problem: &str) -> Result<(), ConfigError> {
+pub(super) fn check_proof(client: &OpenidClient, method: ClientAuthMethod, problem: &str) -> Result<(), ConfigError> {
     if client.can_prove(method) {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use super::session::{Cookies, OpenidSession, PendingLogin, Sealer};
 use crate::answer::RefusalResponse;
 use crate::rate_limited_log::RateLimitedLog;
 
-pub struct LoginFlow {
+pub(super) struct LoginFlow {
     pub cookies: Cookies,
     pub sealer: Sealer,
     /// Where the provider redirects browsers back to: a URL, or a path on the host of the request.
@@ -65,7 +65,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The result of looking for a session.
-pub enum LoginStep {
+pub(super) enum LoginStep {
     /// The request has this valid session.
     Session(Box<OpenidSession>),
     /// The exchange has been answered.
@@ -95,7 +95,11 @@ impl LoginFlow {
     }
 
     /// Handles a request without a bearer token: completes a login, logs out, or finds the session and renews it if needed.
-    pub async fn visit(&self, provider: &Provider, exchange: &mut Exchange) -> Result<LoginStep, TokenRejection> {
+    pub(super) async fn visit(
+        &self,
+        provider: &Provider,
+        exchange: &mut Exchange,
+    ) -> Result<LoginStep, TokenRejection> {
         let path = text(exchange.request.path());
         if path == self.callback(&path) {
             return self.finish(provider, exchange).await;
@@ -114,7 +118,7 @@ impl LoginFlow {
     }
 
     /// Redirects a browser to the provider. A request that cannot lead to a login is refused with 401.
-    pub async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, TokenRejection> {
+    pub(super) async fn begin(&self, provider: &Provider, exchange: &mut Exchange) -> Result<Stop, TokenRejection> {
         // A redirect would lose the content of a form, and a script or an image cannot show the page for logging in.
         if !matches!(exchange.request.method, Method::Get | Method::Head) || is_in_the_background(exchange) {
             return Ok(RefusalResponse::new(401, "message", "A login is needed").send(exchange));

@@ -17,7 +17,7 @@ use crate::rate_limited_log::RateLimitedLog;
 
 /// What only the login with redirects needs.
 #[derive(Deserialize, JsonSchema)]
-pub struct LoginOptions {
+pub(super) struct LoginOptions {
     /// Where the provider redirects browsers after a login: a URL, or a path on the host of the request. This route
     /// must match it. Without it, the path of the request, followed by `/.apisix/redirect`.
     redirect_uri: Option<String>,
@@ -193,7 +193,7 @@ const MOST_S: u64 = 400 * 86_400;
 
 impl LoginOptions {
     /// `rules` are those for ID tokens.
-    pub fn build(
+    pub(super) fn build(
         &self,
         client: &OpenidClient,
         rules: TokenRules,

@@ -25,7 +25,7 @@ use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 
 /// The configuration of a provider, and of this client.
-pub struct Provider {
+pub(super) struct Provider {
     http: HttpClient,
     source: ProviderSource,
     /// The name in the log.
@@ -48,7 +48,7 @@ enum ProviderSource {
 }
 
 /// The URL in the configuration: of the discovery document, or of the keys.
-pub enum ProviderUrl<'a> {
+pub(super) enum ProviderUrl<'a> {
     Discovery(&'a str),
     KeySet(&'a str),
     /// Nothing is read: the key of tokens is in the configuration.
@@ -56,18 +56,18 @@ pub enum ProviderUrl<'a> {
 }
 
 /// An endpoint of the provider.
-pub struct ProviderEndpoint {
+pub(super) struct ProviderEndpoint {
     url: String,
     service: HttpService,
 }
 
 /// The URL of the token endpoint.
-pub fn token_endpoint(metadata: &ProviderMetadata) -> Result<&str, ProviderError> {
+pub(super) fn token_endpoint(metadata: &ProviderMetadata) -> Result<&str, ProviderError> {
     metadata.token_endpoint.as_deref().ok_or_else(|| missing_endpoint("token_endpoint"))
 }
 
 /// The discovery document has no such member.
-pub fn missing_endpoint(endpoint: &str) -> ProviderError {
+pub(super) fn missing_endpoint(endpoint: &str) -> ProviderError {
     ProviderError::Answer(format!("the discovery document has no `{endpoint}`"))
 }
 
@@ -79,7 +79,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 
 /// Why a call to the provider failed.
 #[derive(Debug)]
-pub enum ProviderError {
+pub(super) enum ProviderError {
     Service(String, CallError),
     /// The status of the answer is neither 200 nor 201.
     Refused(String, u16),
@@ -134,7 +134,7 @@ impl<T: ?Sized> CachedDocument<T> {
 }
 
 /// The answer to a refresh token; `None` if the provider does not accept it.
-pub type RefreshAnswer = Option<Arc<Map<String, Value>>>;
+pub(super) type RefreshAnswer = Option<Arc<Map<String, Value>>>;
 /// The result of a refresh; `None` while it is awaited. An error is its text.
 type RenewalResult = Option<Result<RefreshAnswer, Arc<str>>>;
 type Renewal = watch::Receiver<RenewalResult>;
@@ -183,7 +183,7 @@ struct ProviderState {
 }
 
 impl Provider {
-    pub fn new(
+    pub(super) fn new(
         url: ProviderUrl<'_>,
         verify: bool,
         timeout: Duration,
@@ -216,15 +216,15 @@ impl Provider {
         Ok(Provider { http: http.clone(), source, name, timeout, verify, keys_for, client, state, renewals })
     }
 
-    pub fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub async fn discovery(&self) -> Result<Rc<ProviderMetadata>, ProviderError> {
+    pub(super) async fn discovery(&self) -> Result<Rc<ProviderMetadata>, ProviderError> {
         if let Some(found) = self.state.get().discovery.borrow().find(self.keys_for) {
             return found;
         }
@@ -239,7 +239,7 @@ impl Provider {
     }
 
     /// The provider's keys; fetched again if the cached ones are older than `age`.
-    pub async fn keys(&self, age: Duration) -> Result<Rc<[SigningKey]>, ProviderError> {
+    pub(super) async fn keys(&self, age: Duration) -> Result<Rc<[SigningKey]>, ProviderError> {
         let discovery = self.discovery().await?;
         if let Some(found) = self.state.get().keys.borrow().find(age) {
             return found;
@@ -276,7 +276,11 @@ impl Provider {
     }
 
     /// The keys for a token; fetched again if no cached key fits.
-    pub async fn keys_for(&self, id: Option<&str>, algorithm: Algorithm) -> Result<Rc<[SigningKey]>, ProviderError> {
+    pub(super) async fn keys_for(
+        &self,
+        id: Option<&str>,
+        algorithm: Algorithm,
+    ) -> Result<Rc<[SigningKey]>, ProviderError> {
         let keys = self.keys(self.keys_for).await?;
         if keys.iter().any(|key| key.is_for(id, algorithm)) {
             return Ok(keys);
@@ -285,14 +289,18 @@ impl Provider {
     }
 
     /// The endpoint at this URL.
-    pub fn endpoint(&self, url: &str) -> Result<ProviderEndpoint, ProviderError> {
+    pub(super) fn endpoint(&self, url: &str) -> Result<ProviderEndpoint, ProviderError> {
         let service = HttpService::parse(&self.http, url, self.verify, self.timeout(), IDLE, "");
         let service = service.map_err(|error| ProviderError::Answer(error.problem))?;
         Ok(ProviderEndpoint { url: url.to_owned(), service })
     }
 
     /// Sends a GET to an endpoint with a user's access token.
-    pub async fn get_as(&self, endpoint: &ProviderEndpoint, token: &str) -> Result<Map<String, Value>, ProviderError> {
+    pub(super) async fn get_as(
+        &self,
+        endpoint: &ProviderEndpoint,
+        token: &str,
+    ) -> Result<Map<String, Value>, ProviderError> {
         let mut value = HeaderValue::try_from(format!("Bearer {token}"))
             .map_err(|_| ProviderError::Answer("the access token is not a valid field value".to_owned()))?;
         value.set_sensitive(true);
@@ -302,7 +310,7 @@ impl Provider {
     }
 
     /// Sends a form with this client's credentials, and parses the JSON answer.
-    pub async fn post(
+    pub(super) async fn post(
         &self,
         endpoint: &ProviderEndpoint,
         proof: ClientAuthMethod,
@@ -313,7 +321,7 @@ impl Provider {
     }
 
     /// Revokes a token (RFC 7009), whose answer has no content that matters.
-    pub async fn revoke(
+    pub(super) async fn revoke(
         &self,
         endpoint: &ProviderEndpoint,
         proof: ClientAuthMethod,
@@ -327,7 +335,7 @@ impl Provider {
     /// Sends the form of a refresh, and parses the JSON answer. Exchanges that have the same refresh token share one request,
     /// since a provider may accept the token only once (RFC 9700 §4.14.2). Like a fetch, the request does not end with the
     /// exchange that began it.
-    pub async fn refresh(
+    pub(super) async fn refresh(
         &self,
         endpoint: ProviderEndpoint,
         proof: ClientAuthMethod,

@@ -8,7 +8,7 @@ use weir_tokens::ClientAuthMethod;
 use super::provider::{Provider, ProviderError, missing_endpoint};
 
 /// Authorization requests that the gateway sends to the provider itself (RFC 9126).
-pub struct PushedRequests {
+pub(super) struct PushedRequests {
     /// `None` for the endpoint of the discovery document.
     pub endpoint: Option<String>,
     pub proof: ClientAuthMethod,
@@ -16,7 +16,7 @@ pub struct PushedRequests {
 
 impl PushedRequests {
     /// Sends the parameters of an authorization request, and returns the URI that stands for them.
-    pub async fn push(&self, provider: &Provider, pairs: &[(&str, &str)]) -> Result<String, ProviderError> {
+    pub(super) async fn push(&self, provider: &Provider, pairs: &[(&str, &str)]) -> Result<String, ProviderError> {
         const ENDPOINT: &str = "pushed_authorization_request_endpoint";
         let url = match &self.endpoint {
             Some(url) => url.clone(),

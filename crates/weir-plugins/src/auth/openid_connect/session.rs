@@ -15,7 +15,7 @@ use crate::auth::credentials::hide_cookies;
 
 /// The session of a user who has logged in. Times are seconds since 1970.
 #[derive(Serialize, Deserialize)]
-pub struct OpenidSession {
+pub(super) struct OpenidSession {
     pub access_token: String,
     pub refresh_token: Option<String>,
     /// The encoded ID token, if it is forwarded to the upstream.
@@ -31,7 +31,7 @@ pub struct OpenidSession {
 
 /// A login for which the browser has been redirected to the provider.
 #[derive(Serialize, Deserialize)]
-pub struct PendingLogin {
+pub(super) struct PendingLogin {
     pub state: String,
     pub nonce: String,
     /// The code verifier (RFC 7636 §4.1).
@@ -42,14 +42,14 @@ pub struct PendingLogin {
 }
 
 /// Encrypts the values of cookies, with a secret that all gateways of a site share.
-pub struct Sealer {
+pub(super) struct Sealer {
     key: LessSafeKey,
     /// The client id; part of the authenticated data, so that a value for one client cannot be used with another.
     client: String,
 }
 
 impl Sealer {
-    pub fn new(secret: &str, client: &str) -> Sealer {
+    pub(super) fn new(secret: &str, client: &str) -> Sealer {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let derived = hmac::sign(&secret, b"weir: cookies of openid-connect, AES-256-GCM");
         let key = UnboundKey::new(&AES_256_GCM, derived.as_ref()).expect("SHA-256 has as many bytes as the key");
@@ -61,7 +61,7 @@ impl Sealer {
     }
 
     /// Encrypts `what`; it can only be opened with the same `purpose`.
-    pub fn seal(&self, purpose: &str, what: &impl Serialize) -> Result<String, Stop> {
+    pub(super) fn seal(&self, purpose: &str, what: &impl Serialize) -> Result<String, Stop> {
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).map_err(|_| Stop::Internal)?;
         let mut text = serde_json::to_vec(what).map_err(|_| Stop::Internal)?;
@@ -72,7 +72,7 @@ impl Sealer {
     }
 
     /// `None` if it was not sealed with this key, client and purpose.
-    pub fn open<T: DeserializeOwned>(&self, purpose: &str, sealed: &str) -> Option<T> {
+    pub(super) fn open<T: DeserializeOwned>(&self, purpose: &str, sealed: &str) -> Option<T> {
         let sealed = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (nonce, text) = sealed.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
@@ -83,7 +83,7 @@ impl Sealer {
 }
 
 /// The attributes of the cookies.
-pub struct Cookies {
+pub(super) struct Cookies {
     pub name: String,
     pub path: String,
     pub domain: Option<String>,
@@ -105,7 +105,7 @@ impl Cookies {
     }
 
     /// The value of the first cookie of this name in the request.
-    pub fn value(exchange: &Exchange, name: &str) -> Option<String> {
+    pub(super) fn value(exchange: &Exchange, name: &str) -> Option<String> {
         let pairs = exchange.request.head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';'));
         let mut values = pairs.filter_map(|pair| {
             let (key, value) = str::from_utf8(pair).ok()?.split_once('=')?;
@@ -115,7 +115,7 @@ impl Cookies {
     }
 
     /// The sealed session, joined from its cookies.
-    pub fn read(&self, exchange: &Exchange) -> Option<String> {
+    pub(super) fn read(&self, exchange: &Exchange) -> Option<String> {
         let mut whole = Cookies::value(exchange, &self.name)?;
         for index in 1..MAX_PARTS {
             let Some(part) = Cookies::value(exchange, &self.part(index)) else { break };
@@ -125,12 +125,12 @@ impl Cookies {
     }
 
     /// The beginning of the names of cookies for logins.
-    pub fn login_prefix(&self) -> String {
+    pub(super) fn login_prefix(&self) -> String {
         format!("{}_login_", self.name)
     }
 
     /// The names and values of the cookies for logins in the request, each name once.
-    pub fn logins(&self, exchange: &Exchange) -> BTreeMap<String, String> {
+    pub(super) fn logins(&self, exchange: &Exchange) -> BTreeMap<String, String> {
         let prefix = self.login_prefix();
         let pairs = exchange.request.head.values(b"cookie").flat_map(|value| value.split(|&byte| byte == b';'));
         let login = |pair| {
@@ -145,7 +145,7 @@ impl Cookies {
     }
 
     /// Removes the cookies of the session and of logins before the request is forwarded.
-    pub fn hide(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    pub(super) fn hide(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let prefix = self.login_prefix();
         let parts: Vec<String> = (0..MAX_PARTS).map(|index| self.part(index)).collect();
         hide_cookies(exchange, |name| {
@@ -154,7 +154,7 @@ impl Cookies {
     }
 
     /// Sets the cookies of a session; an empty session deletes them.
-    pub fn write(&self, exchange: &mut Exchange, session: &str, for_s: u64) -> Result<(), Stop> {
+    pub(super) fn write(&self, exchange: &mut Exchange, session: &str, for_s: u64) -> Result<(), Stop> {
         if session.len() > PART * MAX_PARTS {
             return Err(Stop::Internal);
         }
@@ -173,7 +173,13 @@ impl Cookies {
     }
 
     /// Sets the cookie of a login that has begun. The browser returns from another site, so `Strict` is relaxed to `Lax`.
-    pub fn set_login_cookie(&self, exchange: &mut Exchange, name: &str, value: &str, for_s: u64) -> Result<(), Stop> {
+    pub(super) fn set_login_cookie(
+        &self,
+        exchange: &mut Exchange,
+        name: &str,
+        value: &str,
+        for_s: u64,
+    ) -> Result<(), Stop> {
         let same_site = self.same_site.map(|same_site| if same_site == "Strict" { "Lax" } else { same_site });
         self.set(exchange, name, value, for_s, same_site)
     }

@@ -92,7 +92,7 @@ impl Windows {
 
 /// A window that began with the first request of its key.
 #[derive(Clone, Copy, Debug)]
-pub struct Fixed {
+pub(crate) struct Fixed {
     /// The end of the window in milliseconds since 1970, 44 bits.
     until_ms: u64,
     /// 44 bits.
@@ -163,7 +163,7 @@ fn take_fixed(
 
 /// The counts of the current window and of the one before.
 #[derive(Clone, Copy, Debug)]
-pub struct Sliding {
+pub(crate) struct Sliding {
     /// When the window after the current one ends, and the counts have no effect any more: seconds since 1970, 32 bits.
     until_s: u64,
     /// 28 bits each.

@@ -13,7 +13,7 @@ use crate::log::capture::Capture;
 /// An index template that the logger creates before its first batch.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TemplateOptions {
+pub(super) struct TemplateOptions {
     /// The name of the template. A template of this name that Weir has created is replaced; any other one stays, and
     /// records wait until it is gone.
     name: String,
@@ -32,7 +32,7 @@ fn default_priority() -> u32 {
 }
 
 /// A template that has not been created yet.
-pub struct IndexTemplate {
+pub(super) struct IndexTemplate {
     name: String,
     body: Value,
 }
@@ -44,7 +44,12 @@ impl TemplateOptions {
     ///
     /// # Errors
     /// An option is invalid.
-    pub fn compile(self, pattern: &str, is_stream: bool, capture: &Capture) -> Result<IndexTemplate, ConfigError> {
+    pub(super) fn compile(
+        self,
+        pattern: &str,
+        is_stream: bool,
+        capture: &Capture,
+    ) -> Result<IndexTemplate, ConfigError> {
         let is_fit = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "._-".contains(char);
         let named = match self.name.is_empty()
             || self.name.starts_with(['_', '.', '-'])
@@ -135,7 +140,7 @@ impl IndexTemplate {
     ///
     /// # Errors
     /// If the store did not accept it; a later attempt may succeed.
-    pub async fn create(&self, receivers: &mut Receivers) -> Result<(), String> {
+    pub(super) async fn create(&self, receivers: &mut Receivers) -> Result<(), String> {
         let wrong = |problem: &str| format!("the index template `{}` cannot be created: {problem}", self.name);
         let mut ask = async |method: Method, path: &str, body: Vec<u8>| {
             let request = ReceiverRequest { method, path, content_type: JSON, is_gzip: false, body };

@@ -26,7 +26,7 @@ const UNRESOLVED_FOR: Duration = Duration::from_secs(60);
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// The destination of messages, and the conditions for success.
-pub struct ProducerOptions {
+pub(super) struct ProducerOptions {
     /// The brokers that are asked for the metadata of the topic.
     pub bootstrap: Vec<StreamTarget>,
     pub tls: Option<StreamTls>,
@@ -39,7 +39,7 @@ pub struct ProducerOptions {
     pub refresh: Duration,
 }
 
-pub struct Producer {
+pub(super) struct Producer {
     options: ProducerOptions,
     access: BrokerAccess,
     /// The connections to brokers, by host and port.
@@ -58,7 +58,7 @@ pub struct Producer {
 }
 
 /// Identifies a record: the process that wrote it, and its sequence number.
-pub type RecordName = (u64, u64);
+pub(super) type RecordName = (u64, u64);
 
 struct KnownTopic {
     /// The partitions that have a leader, and the leader's address.
@@ -80,7 +80,7 @@ struct UnresolvedBatch {
 
 /// Why a batch was not stored.
 #[derive(Debug)]
-pub enum ProduceError {
+pub(super) enum ProduceError {
     TooLarge(String),
     /// The broker refuses a message of the batch for good.
     Invalid(String),
@@ -97,7 +97,7 @@ impl From<String> for ProduceError {
 }
 
 impl Producer {
-    pub fn new(options: ProducerOptions, access: BrokerAccess) -> Producer {
+    pub(super) fn new(options: ProducerOptions, access: BrokerAccess) -> Producer {
         Producer {
             options,
             access,
@@ -114,7 +114,7 @@ impl Producer {
 
     /// Whether a record was in a batch that has been stored since. Removes the record; called once, after
     /// [`Producer::resolve`].
-    pub fn take_resolved(&mut self, record: RecordName) -> bool {
+    pub(super) fn take_resolved(&mut self, record: RecordName) -> bool {
         self.resolved.remove(&record)
     }
 
@@ -122,7 +122,7 @@ impl Producer {
     ///
     /// # Errors
     /// The outcome is still unknown.
-    pub async fn resolve(&mut self) -> Result<(), ProduceError> {
+    pub(super) async fn resolve(&mut self) -> Result<(), ProduceError> {
         let Some(UnresolvedBatch { partition, since, .. }) = self.unresolved else { return Ok(()) };
         if since.elapsed() >= UNRESOLVED_FOR && self.has_another(partition).await? {
             // Its records are sent to another partition, and may be stored twice.
@@ -145,7 +145,7 @@ impl Producer {
 
     /// # Errors
     /// The batch was not stored, or its outcome is unknown and must be resolved first.
-    pub async fn send(
+    pub(super) async fn send(
         &mut self,
         messages: &[KafkaMessage<'_>],
         records: HashSet<RecordName>,

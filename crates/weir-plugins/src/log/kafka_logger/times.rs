@@ -9,7 +9,7 @@ use super::producer::ProduceError;
 use crate::log::captured;
 
 /// Sends a batch that was refused with this error in parts. Returns the outcome of each record, and why one was not stored.
-pub async fn send_in_parts(
+pub(super) async fn send_in_parts(
     records: &[&Record],
     error: String,
     mut store: impl AsyncFnMut(&[&Record]) -> Result<(), ProduceError>,

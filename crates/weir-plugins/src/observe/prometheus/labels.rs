@@ -11,7 +11,7 @@ use weir_plugin::{Build, ConfigError, Exchange, PluginMetadata, RouteFacts, Temp
 /// A label whose value depends on the exchange, in the order in which metrics show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Label {
+pub(crate) enum Label {
     Route,
     MatchedUri,
     MatchedHost,
@@ -23,7 +23,7 @@ pub enum Label {
 }
 
 impl Label {
-    pub const ALL: [Label; 8] = [
+    pub(crate) const ALL: [Label; 8] = [
         Label::Route,
         Label::MatchedUri,
         Label::MatchedHost,
@@ -34,7 +34,7 @@ impl Label {
         Label::ResponseSource,
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Label::Route => "route",
             Label::MatchedUri => "matched_uri",
@@ -106,7 +106,7 @@ fn matched_host<'a>(route: &'a RouteFacts, exchange: &Exchange) -> &'a str {
 
 /// The metrics whose labels can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LabelledMetric {
+pub(crate) enum LabelledMetric {
     HttpStatus,
     HttpLatency,
     Bandwidth,
@@ -117,7 +117,7 @@ macro_rules! per_metric {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
-        pub struct $name {
+        pub(super) struct $name {
             /// For `apisix_http_status`.
             http_status: $kind,
             /// For `apisix_http_latency`.
@@ -165,7 +165,7 @@ impl LabelledMetric {
 /// The labels of metrics, for all uses of `prometheus`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct PrometheusMetadata {
+pub(crate) struct PrometheusMetadata {
     /// Labels that a metric does not have. Fewer labels make fewer series.
     disabled_labels: DisabledLabels,
     /// More labels of a metric: maps of names to texts with variables, such as `[{ upstream_addr: $upstream_addr }]`. Values are cut
@@ -180,14 +180,14 @@ const MOST_NAMES: usize = 64;
 
 /// What each metric shows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ShownLabels {
+pub(crate) struct ShownLabels {
     metrics: PrometheusMetadata,
     /// The extra labels of all metrics.
     names: Vec<&'static str>,
 }
 
 /// What is recorded of an exchange.
-pub struct RecordedLabels {
+pub(crate) struct RecordedLabels {
     prefer_name: bool,
     is_recorded: [bool; Label::ALL.len()],
     extra: Vec<Template>,
@@ -196,7 +196,7 @@ pub struct RecordedLabels {
 
 /// The values of all labels of a series; those that no metric shows are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SeriesLabels {
+pub(crate) struct SeriesLabels {
     values: [String; Label::ALL.len()],
     extra: Vec<(&'static str, String)>,
 }
@@ -227,7 +227,7 @@ impl PluginMetadata for PrometheusMetadata {
 impl PrometheusMetadata {
     /// # Errors
     /// There have been too many names.
-    pub fn compile(self, prefer_name: bool, build: &mut Build) -> Result<RecordedLabels, ConfigError> {
+    pub(crate) fn compile(self, prefer_name: bool, build: &mut Build) -> Result<RecordedLabels, ConfigError> {
         let mut extra = BTreeMap::new();
         for metric in LabelledMetric::ALL {
             let place = format!("plugin_metadata.extra_labels.{}", metric.name());
@@ -268,7 +268,7 @@ impl ShownLabels {
     }
 
     /// The labels of a metric, of those of a series.
-    pub fn of<'a>(&self, metric: LabelledMetric, series: &'a SeriesLabels) -> Vec<(&'static str, &'a str)> {
+    pub(crate) fn of<'a>(&self, metric: LabelledMetric, series: &'a SeriesLabels) -> Vec<(&'static str, &'a str)> {
         let usual = Label::ALL.iter().zip(&series.values).filter(|(label, _)| self.shows(**label, metric));
         let is_extra = |name: &str| self.metrics.extra_labels.of(metric).iter().any(|map| map.contains_key(name));
         let extra = series.extra.iter().filter(|(name, _)| is_extra(name));
@@ -279,7 +279,7 @@ impl ShownLabels {
 
 impl RecordedLabels {
     /// Writes the values for an exchange, each with a NUL behind it.
-    pub fn write(&self, exchange: &Exchange, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, exchange: &Exchange, out: &mut Vec<u8>) {
         for (label, is_recorded) in Label::ALL.iter().zip(self.is_recorded) {
             if is_recorded {
                 label.write(exchange, self.prefer_name, out);
@@ -296,7 +296,7 @@ impl RecordedLabels {
     }
 
     /// The labels that [`RecordedLabels::write`] has written.
-    pub fn read(&self, written: &[u8]) -> SeriesLabels {
+    pub(crate) fn read(&self, written: &[u8]) -> SeriesLabels {
         let mut values = written.split(|byte| *byte == 0).map(|value| String::from_utf8_lossy(value).into_owned());
         SeriesLabels {
             values: std::array::from_fn(|_| values.next().unwrap_or_default()),
@@ -307,12 +307,12 @@ impl RecordedLabels {
 
 impl SeriesLabels {
     /// The series of all exchanges that there is no room for.
-    pub fn other() -> SeriesLabels {
+    pub(crate) fn other() -> SeriesLabels {
         SeriesLabels::with(Label::Route, "(other)")
     }
 
     /// A series with one label.
-    pub fn with(label: Label, value: &str) -> SeriesLabels {
+    pub(crate) fn with(label: Label, value: &str) -> SeriesLabels {
         let mut labels = SeriesLabels::default();
         labels.values[label as usize] = value.to_owned();
         labels

@@ -15,7 +15,7 @@ use super::note::{TraceNote, next_id};
 use crate::log::capture::SecretNames;
 
 /// The attributes that an operator has configured in addition to the standard ones.
-pub struct ExtraAttributes {
+pub(crate) struct ExtraAttributes {
     variables: Vec<(String, Variable)>,
     /// Names of header fields in lower case; with `true`, prefixes of names.
     headers: Vec<(String, bool)>,
@@ -26,7 +26,7 @@ pub struct ExtraAttributes {
 impl ExtraAttributes {
     /// # Errors
     /// A name is not a variable, or is a cookie.
-    pub fn compile(
+    pub(crate) fn compile(
         variables: &[String],
         headers: &[String],
         build: &mut Build,
@@ -115,7 +115,12 @@ impl Clocks {
 }
 
 /// Passes the spans of an ended exchange to `take`, the server span first.
-pub fn spans_of(exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes, mut take: impl FnMut(&TraceSpan<'_>)) {
+pub(crate) fn spans_of(
+    exchange: &Exchange,
+    note: &TraceNote,
+    extra: &ExtraAttributes,
+    mut take: impl FnMut(&TraceSpan<'_>),
+) {
     let clocks = Clocks::at_end_of(exchange);
     let logged = LoggedExchange(exchange);
     take(&server_span(exchange, &logged, note, extra, clocks));
@@ -259,7 +264,7 @@ fn client_span<'a>(
 }
 
 /// The error of an exchange, and whether it is a failure of the server rather than of the client.
-pub fn error_of(exchange: &Exchange) -> (Option<Cow<'static, str>>, bool) {
+pub(crate) fn error_of(exchange: &Exchange) -> (Option<Cow<'static, str>>, bool) {
     let status = exchange.response.status;
     let ending = exchange.stop().map(|stop| stop.ending());
     if let Some(ending) = ending.filter(|ending| !ending.name.is_empty()) {

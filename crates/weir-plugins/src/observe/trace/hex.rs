@@ -1,7 +1,7 @@
 //! Numbers in lower-case hexadecimal digits, as in trace contexts.
 
 /// A number of exactly `count` digits; `None` if there is another byte.
-pub fn number(digits: &[u8], count: usize) -> Option<u128> {
+pub(crate) fn number(digits: &[u8], count: usize) -> Option<u128> {
     if digits.len() != count {
         return None;
     }
@@ -9,7 +9,7 @@ pub fn number(digits: &[u8], count: usize) -> Option<u128> {
 }
 
 /// The same for ids, which must not be zero.
-pub fn id(digits: &[u8], count: usize) -> Option<u128> {
+pub(crate) fn id(digits: &[u8], count: usize) -> Option<u128> {
     number(digits, count).filter(|&id| id != 0)
 }
 

@@ -2,10 +2,10 @@
 //! and the formats they are sent in.
 
 pub mod b3;
-pub mod exchange_spans;
-pub mod hex;
-pub mod note;
-pub mod sampler;
-pub mod span_sink;
+pub(crate) mod exchange_spans;
+pub(crate) mod hex;
+pub(crate) mod note;
+pub(crate) mod sampler;
+pub(crate) mod span_sink;
 pub mod w3c;
-pub mod zipkin_json;
+pub(crate) mod zipkin_json;

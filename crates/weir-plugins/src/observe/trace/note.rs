@@ -4,7 +4,7 @@ use weir_plugin::{Exchange, NoteKey};
 
 /// The ids of the gateway's server span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceNote {
+pub(crate) struct TraceNote {
     pub trace: u128,
     pub span: u64,
     /// The caller's span; zero if the trace begins here.
@@ -18,17 +18,17 @@ pub struct TraceNote {
 
 /// The keys of the two notes that store a `TraceNote`.
 #[derive(Clone, Copy, Debug)]
-pub struct TraceNoteKey {
+pub(crate) struct TraceNoteKey {
     ids: NoteKey,
     rest: NoteKey,
 }
 
 impl TraceNoteKey {
-    pub fn unique() -> TraceNoteKey {
+    pub(crate) fn unique() -> TraceNoteKey {
         TraceNoteKey { ids: NoteKey::unique(), rest: NoteKey::unique() }
     }
 
-    pub fn write(self, exchange: &mut Exchange, note: TraceNote) {
+    pub(crate) fn write(self, exchange: &mut Exchange, note: TraceNote) {
         let TraceNote { trace, span, parent, is_sampled, is_short, is_debug } = note;
         exchange.notes.write(self.ids, [(trace >> 64) as u64, trace as u64, span]);
         exchange.notes.write(self.rest, [parent, is_sampled.into(), u64::from(is_short) | u64::from(is_debug) << 1]);
@@ -37,7 +37,7 @@ impl TraceNoteKey {
         }
     }
 
-    pub fn read(self, exchange: &Exchange) -> Option<TraceNote> {
+    pub(crate) fn read(self, exchange: &Exchange) -> Option<TraceNote> {
         let [high, low, span] = exchange.notes.read(self.ids)?;
         let [parent, is_sampled, flags] = exchange.notes.read(self.rest)?;
         Some(TraceNote {
@@ -56,7 +56,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The id of the span after this one. The gateway's span comes first, then one for each attempt, so the id of an attempt
 /// can be calculated from the one before.
-pub fn next_id(span: u64) -> u64 {
+pub(crate) fn next_id(span: u64) -> u64 {
     match span.wrapping_add(STEP) {
         // Zero is not a valid id.
         0 => STEP,

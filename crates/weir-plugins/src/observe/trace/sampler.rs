@@ -9,7 +9,7 @@ use weir_plugin::ConfigError;
 /// Decides by the parent's decision and by the trace id, so that all nodes decide alike; or by a rate, which each node has for
 /// itself.
 #[derive(Clone, Debug)]
-pub enum Sampler {
+pub(crate) enum Sampler {
     AlwaysOn,
     AlwaysOff,
     Ratio(SampleRatio),
@@ -20,7 +20,7 @@ pub enum Sampler {
 
 /// Samples a fraction of all traces: those whose random bits are at least a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampleRatio {
+pub(crate) struct SampleRatio {
     threshold: u64,
 }
 
@@ -29,18 +29,18 @@ const RANDOM_BITS: u64 = (1 << 56) - 1;
 
 impl SampleRatio {
     /// Of a fraction from 0 to 1.
-    pub fn new(fraction: f64) -> SampleRatio {
+    pub(crate) fn new(fraction: f64) -> SampleRatio {
         SampleRatio { threshold: ((1.0 - fraction) * (1_u64 << 56) as f64) as u64 }
     }
 
-    pub fn holds(self, trace: u128) -> bool {
+    pub(crate) fn holds(self, trace: u128) -> bool {
         trace as u64 & RANDOM_BITS >= self.threshold
     }
 }
 
 /// Samples a number of traces per second, and after a pause as many at once as a second allows, at least one.
 #[derive(Clone, Debug)]
-pub struct SampleRate {
+pub(crate) struct SampleRate {
     interval_ns: u64,
     /// How far `next_ns` may be ahead of a request that is sampled.
     burst_ns: u64,
@@ -52,7 +52,7 @@ pub struct SampleRate {
 impl SampleRate {
     /// # Errors
     /// The rate is not from 0.001 to 1,000,000.
-    pub fn new(per_second: f64, option: &str, next_ns: Arc<AtomicU64>) -> Result<SampleRate, ConfigError> {
+    pub(crate) fn new(per_second: f64, option: &str, next_ns: Arc<AtomicU64>) -> Result<SampleRate, ConfigError> {
         if !(1e-3..=1e6).contains(&per_second) {
             return Err(ConfigError::new(option, "must be from 0.001 to 1000000 traces per second"));
         }
@@ -78,7 +78,7 @@ impl SampleRate {
 
 impl Sampler {
     /// `parent`: the sampling decision of the caller, if it has sent one. `now_ns`: on the monotonic clock.
-    pub fn samples(&self, trace: u128, parent: Option<bool>, now_ns: u64) -> bool {
+    pub(crate) fn samples(&self, trace: u128, parent: Option<bool>, now_ns: u64) -> bool {
         match self {
             Sampler::AlwaysOn => true,
             Sampler::AlwaysOff => false,
@@ -90,7 +90,7 @@ impl Sampler {
 }
 
 /// A random trace id.
-pub fn new_trace() -> u128 {
+pub(crate) fn new_trace() -> u128 {
     rand::random::<NonZeroU128>().get()
 }
 

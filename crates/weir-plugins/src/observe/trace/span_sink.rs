@@ -10,12 +10,12 @@ use super::exchange_spans::{ExtraAttributes, spans_of};
 use super::note::TraceNote;
 
 /// Encodes a span in the format of its collector.
-pub trait SpanFormat: Send + Sync {
+pub(crate) trait SpanFormat: Send + Sync {
     fn span(&self, span: &TraceSpan<'_>, note: &TraceNote, out: &mut Vec<u8>);
 }
 
 /// A sink for spans, which plugins with the same identity share.
-pub struct SpanSink<F> {
+pub(crate) struct SpanSink<F> {
     sink: Arc<RecordSink>,
     writer: PerWorker<SinkWriter>,
     format: F,
@@ -24,19 +24,25 @@ pub struct SpanSink<F> {
 impl<F: SpanFormat> SpanSink<F> {
     /// The sink of this identity. If it does not exist yet, it is created with the destination that `open` makes when
     /// the sink is started.
-    pub fn build(build: &Build, identity: &str, options: SinkOptions, format: F, open: OpenDestination) -> SpanSink<F> {
+    pub(crate) fn build(
+        build: &Build,
+        identity: &str,
+        options: SinkOptions,
+        format: F,
+        open: OpenDestination,
+    ) -> SpanSink<F> {
         let sink = build.shared("record-sink", identity, || RecordSink::new(SinkRegister::of_process(), options, open));
         let written = Arc::clone(&sink);
         let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));
         SpanSink { sink, writer, format }
     }
 
-    pub fn start(&self) -> Result<(), String> {
+    pub(crate) fn start(&self) -> Result<(), String> {
         self.sink.start()
     }
 
     /// Records the spans of an exchange that has ended, with its secrets masked.
-    pub fn record(&self, exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes) {
+    pub(crate) fn record(&self, exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes) {
         let exchange = exchange.shown();
         self.writer.get().write(Vec::new(), |out| {
             spans_of(exchange, note, extra, |span| self.format.span(span, note, out));

@@ -7,7 +7,7 @@ use crate::log::json::{JsonObjectWriter, known};
 use weir_otlp::span::{AttributeValue, SpanKind, TraceSpan};
 
 /// Writes the spans of one service.
-pub struct ZipkinWriter {
+pub(crate) struct ZipkinWriter {
     pub service: String,
     /// The address of the gateway, if it is not the one that the client is connected to.
     pub local: Option<IpAddr>,
@@ -15,7 +15,7 @@ pub struct ZipkinWriter {
 
 impl ZipkinWriter {
     /// Appends a span as a JSON object, followed by a comma.
-    pub fn write(&self, out: &mut Vec<u8>, span: &TraceSpan<'_>, note: &TraceNote) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>, span: &TraceSpan<'_>, note: &TraceNote) {
         {
             let mut object = JsonObjectWriter::begin(out);
             let digits = if note.is_short { 16 } else { 32 };
@@ -64,7 +64,7 @@ fn endpoint(object: &mut JsonObjectWriter<'_>, addr: Option<SocketAddr>) {
 }
 
 /// The body of a request, from the output of [`ZipkinWriter::write`].
-pub fn request<'a>(spans: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(crate) fn request<'a>(spans: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut body = vec![b'['];
     spans.for_each(|spans| body.extend_from_slice(spans));
     // Removes the last comma; restores the bracket if the list is empty.

@@ -20,14 +20,14 @@ const MAX_DEPTH: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum FilterAction {
+pub(super) enum FilterAction {
     Block,
     Allow,
     Mask,
 }
 
 /// A rule: the place to inspect, the expression to match, and the action.
-pub struct ContentRule {
+pub(super) struct ContentRule {
     pub place: RuleTarget,
     pub regex: Arc<Regex>,
     pub action: FilterAction,
@@ -35,7 +35,7 @@ pub struct ContentRule {
 }
 
 /// The place that a rule inspects.
-pub enum RuleTarget {
+pub(super) enum RuleTarget {
     /// Fields of this name, or all.
     Fields(Option<Box<[u8]>>),
     Arguments(Option<Box<[u8]>>),
@@ -62,12 +62,12 @@ impl ContentRule {
         }
     }
 
-    pub fn is_for_bodies(&self) -> bool {
+    pub(super) fn is_for_bodies(&self) -> bool {
         matches!(self.place, RuleTarget::Raw | RuleTarget::Json(_) | RuleTarget::Xml(_))
     }
 
     /// Whether a response of this type is inspected. Requests always are, because clients could send a wrong type.
-    pub fn suits(&self, head: &Head) -> bool {
+    pub(super) fn suits(&self, head: &Head) -> bool {
         // An ambiguous type is inspected as every type that it may be.
         let may_be = |test: fn(&[u8]) -> bool| content_type::of(head).map_or(true, |said| said.is_some_and(test));
         match self.place {
@@ -78,7 +78,7 @@ impl ContentRule {
     }
 
     /// The changed content; `None` if it stays as it is.
-    pub fn apply(&self, content: &[u8]) -> Result<Option<Vec<u8>>, ContentRejection> {
+    pub(super) fn apply(&self, content: &[u8]) -> Result<Option<Vec<u8>>, ContentRejection> {
         let mut edits: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         match &self.place {
             RuleTarget::Fields(_) | RuleTarget::Arguments(_) => return Ok(None),
@@ -129,7 +129,7 @@ impl ContentRule {
 }
 
 /// Why content is refused.
-pub enum ContentRejection {
+pub(super) enum ContentRejection {
     Refused,
     /// It is not a JSON or XML text, as the rule's path needs.
     Unreadable,
@@ -151,7 +151,7 @@ fn edited(content: &[u8], mut edits: Vec<(Range<usize>, Vec<u8>)>) -> Vec<u8> {
 }
 
 /// Applies a rule to the fields of this name, or to all. `false` refuses.
-pub fn pass_fields(rule: &ContentRule, name: Option<&[u8]>, head: &mut Head) -> Result<bool, Stop> {
+pub(super) fn pass_fields(rule: &ContentRule, name: Option<&[u8]>, head: &mut Head) -> Result<bool, Stop> {
     let Some(name) = name else {
         let refused = head.fields().any(|(_, value)| matches!(rule.judge(value), MatchOutcome::Refuse));
         return Ok(!refused);
@@ -171,7 +171,7 @@ pub fn pass_fields(rule: &ContentRule, name: Option<&[u8]>, head: &mut Head) -> 
 }
 
 /// Applies a rule to the arguments of this name, or to all. `false` refuses.
-pub fn pass_arguments(rule: &ContentRule, wanted: Option<&[u8]>, exchange: &mut Exchange) -> Result<bool, Stop> {
+pub(super) fn pass_arguments(rule: &ContentRule, wanted: Option<&[u8]>, exchange: &mut Exchange) -> Result<bool, Stop> {
     let Some(text) = exchange.request.query() else { return Ok(true) };
     let mut query = Vec::with_capacity(text.len());
     let mut is_changed = false;

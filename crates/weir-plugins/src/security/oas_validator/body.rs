@@ -16,7 +16,7 @@ use crate::security::request_validation::{BodyBounds, Fault};
 
 /// The body of an operation.
 #[derive(Debug)]
-pub struct DeclaredBody {
+pub(super) struct DeclaredBody {
     pub required: bool,
     content: Vec<DeclaredContent>,
 }
@@ -32,7 +32,7 @@ struct DeclaredContent {
     fields: Vec<(String, Notation)>,
 }
 
-pub fn is_json(media_type: &str) -> bool {
+pub(super) fn is_json(media_type: &str) -> bool {
     content_type::is_json(media_type.as_bytes())
 }
 
@@ -42,7 +42,7 @@ fn essence(media_type: &str) -> String {
 
 impl DeclaredBody {
     /// Reads the body that stands, or is referred to, at a place.
-    pub fn read(
+    pub(super) fn read(
         document: &OasDocument,
         at: &str,
         schemas: &mut SchemaCollection<'_>,
@@ -76,14 +76,14 @@ impl DeclaredBody {
     }
 
     /// Whether content of this type has to be read to be judged.
-    pub fn is_read(&self, media_type: &str) -> bool {
+    pub(super) fn is_read(&self, media_type: &str) -> bool {
         let media_type = essence(media_type);
         let is_known = is_json(&media_type) || is_form(&media_type) || is_text(&media_type);
         is_known && self.of_type(&media_type).is_some_and(|content| content.schema.is_some())
     }
 
     /// Checks that content of this type is possible.
-    pub fn check_type(&self, media_type: Option<&str>, faults: &mut RequestFaults) {
+    pub(super) fn check_type(&self, media_type: Option<&str>, faults: &mut RequestFaults) {
         let possible = || self.content.iter().map(|content| content.media_type.as_str()).collect::<Vec<_>>().join(", ");
         match media_type {
             None => faults.add("body", format!("has no Content-Type; possible are {}", possible())),
@@ -98,7 +98,7 @@ impl DeclaredBody {
     ///
     /// # Errors
     /// If the node cannot hold it.
-    pub fn check(
+    pub(super) fn check(
         &self,
         media_type: &str,
         content: &[u8],

@@ -27,7 +27,7 @@ const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "
 
 /// An operation of a definition.
 #[derive(Debug)]
-pub struct OasOperation {
+pub(super) struct OasOperation {
     pub parameters: Vec<DeclaredParameter>,
     /// The names of its parameters in the query.
     pub arguments: Vec<String>,
@@ -43,21 +43,21 @@ struct DefinedPath {
 
 /// A compiled definition.
 #[derive(Debug)]
-pub struct ApiDefinition {
+pub(super) struct ApiDefinition {
     pub schemas: OasSchemas,
     /// By the number of their segments, the most specific first.
     paths: HashMap<usize, Vec<DefinedPath>>,
 }
 
 /// The operation that a request is, with the values in its path.
-pub struct FoundOperation<'a> {
+pub(super) struct FoundOperation<'a> {
     pub operation: &'a Arc<OasOperation>,
     pub values: Vec<(&'a str, String)>,
 }
 
 /// Why a request is no operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoOperation {
+pub(super) enum NoOperation {
     Path,
     Method,
 }
@@ -67,7 +67,7 @@ impl ApiDefinition {
     ///
     /// # Errors
     /// All faults, up to a bound.
-    pub fn compile(text: &str) -> Result<ApiDefinition, Vec<String>> {
+    pub(super) fn compile(text: &str) -> Result<ApiDefinition, Vec<String>> {
         let document = OasDocument::read(text).map_err(|problem| vec![problem])?;
         let mut reading = DefinitionReading {
             document: &document,
@@ -93,7 +93,7 @@ impl ApiDefinition {
     ///
     /// # Errors
     /// If no path fits, or those that do have no operation for the method.
-    pub fn find(&self, method: &[u8], path: &[u8]) -> Result<FoundOperation<'_>, NoOperation> {
+    pub(super) fn find(&self, method: &[u8], path: &[u8]) -> Result<FoundOperation<'_>, NoOperation> {
         let path = segments(path);
         let mut missing = NoOperation::Path;
         for defined in self.paths.get(&path.len()).into_iter().flatten() {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The levels of a value.
-pub fn levels(value: &Value) -> usize {
+pub(super) fn levels(value: &Value) -> usize {
     match value {
         Value::Object(members) => 1 + members.values().map(levels).max().unwrap_or(0),
         Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or(0),
@@ -13,7 +13,7 @@ pub fn levels(value: &Value) -> usize {
 
 /// An upper bound of the levels on any way from schema to schema that visits none twice: those that lead to each other count as if
 /// one way visited all of them. `references` are the schemas that each refers to.
-pub fn deepest_way(schemas: &[Value], references: &[Vec<usize>]) -> usize {
+pub(super) fn deepest_way(schemas: &[Value], references: &[Vec<usize>]) -> usize {
     let components = components(references);
     let count = components.iter().max().map_or(0, |most| most + 1);
     let mut own = vec![0; count];
@@ -35,7 +35,7 @@ pub fn deepest_way(schemas: &[Value], references: &[Vec<usize>]) -> usize {
 
 /// The levels of the schemas that lead back to themselves, of those with the most; 0 if none does. They can be passed once for each level of
 /// a value.
-pub fn deepest_cycle(schemas: &[Value], references: &[Vec<usize>]) -> usize {
+pub(super) fn deepest_cycle(schemas: &[Value], references: &[Vec<usize>]) -> usize {
     let components = components(references);
     let mut own = vec![(0, false); components.iter().max().map_or(0, |most| most + 1)];
     for (from, component) in components.iter().enumerate() {

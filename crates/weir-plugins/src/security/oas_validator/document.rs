@@ -12,10 +12,10 @@ const MOST_TOLD: usize = 10;
 
 /// The faults of a definition, each with its place as a JSON pointer.
 #[derive(Debug, Default)]
-pub struct SpecFaults(pub Vec<String>);
+pub(super) struct SpecFaults(pub Vec<String>);
 
 impl SpecFaults {
-    pub fn add(&mut self, place: &str, problem: impl std::fmt::Display) {
+    pub(super) fn add(&mut self, place: &str, problem: impl std::fmt::Display) {
         let told = format!("`#{place}`: {problem}");
         if self.0.len() < MOST_TOLD && !self.0.contains(&told) {
             self.0.push(told);
@@ -25,7 +25,7 @@ impl SpecFaults {
 
 /// An OpenAPI document.
 #[derive(Debug)]
-pub struct OasDocument {
+pub(super) struct OasDocument {
     root: Value,
     /// Its schemas are those of OpenAPI 3.0, which are not JSON Schemas.
     pub is_3_0: bool,
@@ -36,7 +36,7 @@ impl OasDocument {
     ///
     /// # Errors
     /// If it is neither, is nested too deep, or is not OpenAPI 3.0 or 3.1.
-    pub fn read(text: &str) -> Result<OasDocument, String> {
+    pub(super) fn read(text: &str) -> Result<OasDocument, String> {
         let root = tree(text)?;
         if is_deeper(&root, MOST_DEPTH) {
             return Err(format!("is nested deeper than {MOST_DEPTH} levels"));
@@ -62,16 +62,16 @@ impl OasDocument {
     }
 
     /// The value at a JSON pointer.
-    pub fn at(&self, pointer: &str) -> Option<&Value> {
+    pub(super) fn at(&self, pointer: &str) -> Option<&Value> {
         self.root.pointer(pointer)
     }
 
-    pub fn root(&self) -> &Value {
+    pub(super) fn root(&self) -> &Value {
         &self.root
     }
 
     /// The object that stands at a place, or that a reference there leads to, with its own place.
-    pub fn resolve(&self, place: &str, faults: &mut SpecFaults) -> Option<(&Value, String)> {
+    pub(super) fn resolve(&self, place: &str, faults: &mut SpecFaults) -> Option<(&Value, String)> {
         let mut found = (self.at(place)?, place.to_owned());
         for _ in 0..MOST_HOPS {
             let Some(reference) = found.0.get("$ref").and_then(Value::as_str) else { return Some(found) };
@@ -91,7 +91,7 @@ impl OasDocument {
     ///
     /// # Errors
     /// If that is outside of the document, or nowhere.
-    pub fn target(&self, reference: &str) -> Result<String, String> {
+    pub(super) fn target(&self, reference: &str) -> Result<String, String> {
         let Some(fragment) = reference.strip_prefix('#') else {
             return Err(format!("`$ref` leads out of the document, to `{reference:.80}`; bundle it into one document"));
         };
@@ -130,6 +130,6 @@ fn is_deeper(value: &Value, most: usize) -> bool {
 }
 
 /// A JSON pointer to a member of the value at a place (RFC 6901 §3).
-pub fn below(place: &str, member: impl std::fmt::Display) -> String {
+pub(super) fn below(place: &str, member: impl std::fmt::Display) -> String {
     format!("{place}/{}", member.to_string().replace('~', "~0").replace('/', "~1"))
 }

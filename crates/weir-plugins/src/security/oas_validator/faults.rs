@@ -12,22 +12,22 @@ const MOST_QUOTED: usize = 60;
 
 /// The faults of one request, in the order in which they were found.
 #[derive(Debug)]
-pub struct RequestFaults {
+pub(super) struct RequestFaults {
     pub told: Vec<String>,
     most: usize,
 }
 
 impl RequestFaults {
     /// Collects all faults up to a bound, or only the first.
-    pub fn new(all: bool) -> RequestFaults {
+    pub(super) fn new(all: bool) -> RequestFaults {
         RequestFaults { told: Vec::new(), most: if all { MOST_TOLD } else { 1 } }
     }
 
-    pub fn are_enough(&self) -> bool {
+    pub(super) fn are_enough(&self) -> bool {
         self.told.len() >= self.most
     }
 
-    pub fn add(&mut self, place: &str, problem: impl std::fmt::Display) {
+    pub(super) fn add(&mut self, place: &str, problem: impl std::fmt::Display) {
         if !self.are_enough() {
             let mut told = format!("{place}: {problem}");
             told.truncate(told.floor_char_boundary(MAX_MESSAGE));
@@ -37,15 +37,15 @@ impl RequestFaults {
 }
 
 /// The beginning of a text that a client has sent.
-pub fn quoted(text: &str) -> &str {
+pub(super) fn quoted(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST_QUOTED)]
 }
 
 /// What makes a property read-only, in the form that [`told`] knows again.
-pub const READ_ONLY: &str = "readOnly";
+pub(super) const READ_ONLY: &str = "readOnly";
 
 /// The place below `outer` and the problem of an error; the first `skipped` steps of its path belong to the validator.
-pub fn told(error: &ValidationError<'_>, outer: &str, skipped: usize) -> (String, String) {
+pub(super) fn told(error: &ValidationError<'_>, outer: &str, skipped: usize) -> (String, String) {
     let mut place = outer.to_owned();
     for segment in error.instance_path().segments().skip(skipped) {
         match segment {

@@ -13,7 +13,7 @@ use crate::content::content_type;
 use crate::security::request_validation::{BodyBounds, Fault};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParameterPlace {
+pub(super) enum ParameterPlace {
     Path,
     Query,
     Header,
@@ -31,7 +31,7 @@ impl ParameterPlace {
         })
     }
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             ParameterPlace::Path => "path",
             ParameterPlace::Query => "query",
@@ -55,7 +55,7 @@ impl ParameterPlace {
 
 /// A parameter of an operation.
 #[derive(Debug)]
-pub struct DeclaredParameter {
+pub(super) struct DeclaredParameter {
     pub name: String,
     pub at: ParameterPlace,
     required: bool,
@@ -70,7 +70,7 @@ pub struct DeclaredParameter {
 }
 
 /// The parts of a request that parameters are in, decoded.
-pub struct ParameterTexts<'a> {
+pub(super) struct ParameterTexts<'a> {
     /// The values of the template.
     pub path: &'a [(&'a str, String)],
     pub query: TextPairs,
@@ -84,7 +84,7 @@ pub struct ParameterTexts<'a> {
 
 /// Reads JSON that is a part of a request, with the bounds of bodies.
 #[derive(Clone, Copy)]
-pub struct JsonReader<'a> {
+pub(super) struct JsonReader<'a> {
     pub bounds: &'a BodyBounds,
     pub client: IpAddr,
 }
@@ -92,7 +92,7 @@ pub struct JsonReader<'a> {
 impl JsonReader<'_> {
     /// # Errors
     /// If it is not JSON, has a name twice in an object, or is too much for the node.
-    pub fn read(self, text: &str) -> Result<Value, String> {
+    pub(super) fn read(self, text: &str) -> Result<Value, String> {
         match self.bounds.read_json(text.as_bytes(), self.client) {
             Ok((value, _held)) => Ok(value),
             Err(Fault::Problem(problem)) => Err(problem.replacen("the body ", "", 1)),
@@ -103,7 +103,7 @@ impl JsonReader<'_> {
 
 impl DeclaredParameter {
     /// Reads the parameter that stands, or is referred to, at a place. `None` for one without effect, and with a fault.
-    pub fn read(
+    pub(super) fn read(
         document: &OasDocument,
         at: &str,
         schemas: &mut SchemaCollection<'_>,
@@ -190,7 +190,7 @@ impl DeclaredParameter {
         }
     }
 
-    pub fn check(&self, texts: &ParameterTexts<'_>, schemas: &OasSchemas, faults: &mut RequestFaults) {
+    pub(super) fn check(&self, texts: &ParameterTexts<'_>, schemas: &OasSchemas, faults: &mut RequestFaults) {
         let value = match self.value(texts) {
             None if self.required => return faults.add(&self.place, "is required"),
             None => return,
@@ -207,7 +207,7 @@ impl DeclaredParameter {
 }
 
 /// Checks a value that was read by its shape. Where texts are possible as well, `5` may be one.
-pub fn check_read(
+pub(super) fn check_read(
     shape: &ValueShape,
     number: SchemaNumber,
     value: Value,

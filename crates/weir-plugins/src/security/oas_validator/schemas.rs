@@ -20,10 +20,10 @@ const MOST_COMPOSED: usize = 64;
 const GROUP: usize = 64;
 
 /// A schema of the set, by its number.
-pub type SchemaNumber = usize;
+pub(super) type SchemaNumber = usize;
 
 /// The schemas that a definition uses, while it is read.
-pub struct SchemaCollection<'a> {
+pub(super) struct SchemaCollection<'a> {
     document: &'a OasDocument,
     /// Each as JSON Schema 2020-12, `Null` until it is converted, and where it stands.
     pub converted: Vec<Value>,
@@ -37,13 +37,13 @@ pub struct SchemaCollection<'a> {
 type ReadOnlyNames = BTreeSet<String>;
 
 impl<'a> SchemaCollection<'a> {
-    pub fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
+    pub(super) fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
         let (converted, places, numbers) = (Vec::new(), Vec::new(), HashMap::new());
         SchemaCollection { document, converted, places, numbers, references: Vec::new(), count: 0 }
     }
 
     /// Adds the schema at a place, and all that it refers to.
-    pub fn add(&mut self, place: &str, faults: &mut SpecFaults) -> SchemaNumber {
+    pub(super) fn add(&mut self, place: &str, faults: &mut SpecFaults) -> SchemaNumber {
         let number = self.number(place.to_owned());
         // A schema that is converted can add others.
         while let Some(place) = self.places.get(self.converted.len()).cloned() {
@@ -199,7 +199,7 @@ impl<'a> SchemaCollection<'a> {
     }
 
     /// Compiles the schemas.
-    pub fn compile(self, faults: &mut SpecFaults) -> Option<OasSchemas> {
+    pub(super) fn compile(self, faults: &mut SpecFaults) -> Option<OasSchemas> {
         if deepest_way(&self.converted, &self.references) > MOST_LEVELS {
             faults.add("", format!("has schemas that lead into each other by more than {MOST_LEVELS} levels"));
             return None;
@@ -267,7 +267,7 @@ fn bound_integer(members: &Map<String, Value>, out: &mut Map<String, Value>) {
 /// They are one validator, whose schemas are the properties of objects in an object: so what several of them refer to is compiled once,
 /// and the size of all is linear in that of the definition.
 #[derive(Debug)]
-pub struct OasSchemas {
+pub(super) struct OasSchemas {
     validator: Validator,
     /// The most levels of a value: each can lead through all schemas of a cycle, on the stack.
     max_depth: usize,
@@ -284,12 +284,12 @@ impl OasSchemas {
         Value::Object(Map::from_iter([((number / GROUP).to_string(), Value::Object(inner))]))
     }
 
-    pub fn allow(&self, number: SchemaNumber, value: Value) -> bool {
+    pub(super) fn allow(&self, number: SchemaNumber, value: Value) -> bool {
         levels(&value) <= self.max_depth && self.validator.is_valid(&OasSchemas::wrapped(number, value))
     }
 
     /// Adds the faults of a value, which is at `place` of the request.
-    pub fn check(&self, number: SchemaNumber, value: Value, place: &str, faults: &mut RequestFaults) {
+    pub(super) fn check(&self, number: SchemaNumber, value: Value, place: &str, faults: &mut RequestFaults) {
         if levels(&value) > self.max_depth {
             return faults.add(place, format!("has more than {} levels", self.max_depth));
         }

@@ -9,17 +9,17 @@ const MOST_HOPS: usize = 64;
 const MOST_SHAPES: usize = 2_000;
 
 /// Types of JSON, as bits.
-pub const NULL: u8 = 1;
-pub const BOOLEAN: u8 = 2;
-pub const INTEGER: u8 = 4;
-pub const NUMBER: u8 = 8;
-pub const STRING: u8 = 16;
-pub const ARRAY: u8 = 32;
-pub const OBJECT: u8 = 64;
+pub(super) const NULL: u8 = 1;
+pub(super) const BOOLEAN: u8 = 2;
+pub(super) const INTEGER: u8 = 4;
+pub(super) const NUMBER: u8 = 8;
+pub(super) const STRING: u8 = 16;
+pub(super) const ARRAY: u8 = 32;
+pub(super) const OBJECT: u8 = 64;
 
 /// The types that a schema allows, as far as texts are read by them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ValueShape {
+pub(super) struct ValueShape {
     /// 0 if the schema names none.
     pub kinds: u8,
     pub items: Option<Box<ValueShape>>,
@@ -29,27 +29,27 @@ pub struct ValueShape {
 }
 
 impl ValueShape {
-    pub fn has(&self, kind: u8) -> bool {
+    pub(super) fn has(&self, kind: u8) -> bool {
         self.kinds & kind != 0
     }
 
     /// Whether it is never a single text.
-    pub fn is_only(&self, kinds: u8) -> bool {
+    pub(super) fn is_only(&self, kinds: u8) -> bool {
         self.kinds & !NULL != 0 && self.kinds & !(kinds | NULL) == 0
     }
 
-    pub fn of_item(&self) -> &ValueShape {
+    pub(super) fn of_item(&self) -> &ValueShape {
         static ANY: ValueShape = ValueShape { kinds: 0, items: None, properties: Vec::new(), others: None };
         self.items.as_deref().unwrap_or(&ANY)
     }
 
-    pub fn of_property(&self, name: &str) -> Option<&ValueShape> {
+    pub(super) fn of_property(&self, name: &str) -> Option<&ValueShape> {
         let named = self.properties.iter().find(|(known, _)| known == name).map(|(_, shape)| shape);
         named.or(self.others.as_deref())
     }
 
     /// The value that a text stands for; the validator judges it.
-    pub fn read(&self, text: &str) -> Value {
+    pub(super) fn read(&self, text: &str) -> Value {
         if self.has(BOOLEAN) && (text == "true" || text == "false") {
             return Value::Bool(text == "true");
         }
@@ -67,13 +67,13 @@ impl ValueShape {
         Value::String(text.to_owned())
     }
 
-    pub fn read_list<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Value {
+    pub(super) fn read_list<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Value {
         texts.into_iter().map(|text| self.of_item().read(text)).collect()
     }
 
     /// # Errors
     /// If a name is there twice: recipients take one or the other.
-    pub fn read_object<'a>(&self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Value, String> {
+    pub(super) fn read_object<'a>(&self, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Value, String> {
         let mut object = Map::new();
         for (name, text) in pairs {
             let value = self.of_property(name).map_or_else(|| Value::from(text), |shape| shape.read(text));
@@ -86,17 +86,17 @@ impl ValueShape {
 }
 
 /// Finds the shapes of converted schemas.
-pub struct ShapeFinder<'a> {
+pub(super) struct ShapeFinder<'a> {
     pub schemas: &'a [Value],
     left: usize,
 }
 
 impl<'a> ShapeFinder<'a> {
-    pub fn of(schemas: &'a [Value]) -> ShapeFinder<'a> {
+    pub(super) fn of(schemas: &'a [Value]) -> ShapeFinder<'a> {
         ShapeFinder { schemas, left: MOST_SHAPES }
     }
 
-    pub fn find(&mut self, number: usize) -> ValueShape {
+    pub(super) fn find(&mut self, number: usize) -> ValueShape {
         let mut shape = ValueShape::default();
         if let Some(schema) = self.schemas.get(number) {
             self.add(schema, &mut shape, MOST_DEPTH, 0);

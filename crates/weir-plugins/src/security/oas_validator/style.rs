@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::shape::{ARRAY, OBJECT, ValueShape};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParameterStyle {
+pub(super) enum ParameterStyle {
     Simple,
     Label,
     Matrix,
@@ -16,7 +16,7 @@ pub enum ParameterStyle {
 }
 
 impl ParameterStyle {
-    pub fn named(name: &str) -> Option<ParameterStyle> {
+    pub(super) fn named(name: &str) -> Option<ParameterStyle> {
         Some(match name {
             "simple" => ParameterStyle::Simple,
             "label" => ParameterStyle::Label,
@@ -40,14 +40,14 @@ impl ParameterStyle {
 
 /// How one parameter is written.
 #[derive(Clone, Debug)]
-pub struct Notation {
+pub(super) struct Notation {
     pub style: ParameterStyle,
     pub explode: bool,
     pub shape: ValueShape,
 }
 
 /// Names and values of a query, a form or cookies, decoded.
-pub type TextPairs = Vec<(String, String)>;
+pub(super) type TextPairs = Vec<(String, String)>;
 
 /// Items of one text, as pairs: `role,admin,first,Alex`.
 fn alternating<'a>(items: &[&'a str]) -> Result<Vec<(&'a str, &'a str)>, String> {
@@ -88,7 +88,7 @@ impl Notation {
     ///
     /// # Errors
     /// If it is not written in this style.
-    pub fn of_segment(&self, name: &str, text: &str) -> Result<Value, String> {
+    pub(super) fn of_segment(&self, name: &str, text: &str) -> Result<Value, String> {
         match self.style {
             ParameterStyle::Label => {
                 let rest = text.strip_prefix('.').ok_or("does not begin with `.` (style label)")?;
@@ -122,7 +122,7 @@ impl Notation {
     ///
     /// # Errors
     /// If it is not written in this style.
-    pub fn of_text(&self, text: &str) -> Result<Value, String> {
+    pub(super) fn of_text(&self, text: &str) -> Result<Value, String> {
         if self.is_list() {
             return Ok(self.shape.read_list(text.split(',').map(str::trim)));
         }
@@ -134,7 +134,7 @@ impl Notation {
     ///
     /// # Errors
     /// If it is not written in this style.
-    pub fn of_pairs(&self, name: &str, pairs: &TextPairs, declared: &[String]) -> Option<Result<Value, String>> {
+    pub(super) fn of_pairs(&self, name: &str, pairs: &TextPairs, declared: &[String]) -> Option<Result<Value, String>> {
         if self.style == ParameterStyle::DeepObject {
             return self.of_deep_object(name, pairs);
         }

@@ -13,12 +13,12 @@ enum SegmentPart {
 
 /// A path with parameters. The order is that in which templates are tried: the most specific first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathTemplate {
+pub(super) struct PathTemplate {
     segments: Vec<Vec<SegmentPart>>,
 }
 
 /// The segments of a path, decoded. An encoded slash is part of a segment.
-pub fn segments(path: &[u8]) -> Vec<String> {
+pub(super) fn segments(path: &[u8]) -> Vec<String> {
     let path = path.strip_prefix(b"/").unwrap_or(path);
     path.split(|byte| *byte == b'/').map(|part| percent_decode(part).decode_utf8_lossy().into_owned()).collect()
 }
@@ -28,7 +28,7 @@ impl PathTemplate {
     ///
     /// # Errors
     /// If its braces are not in pairs, or it is too long.
-    pub fn parse(text: &str) -> Result<PathTemplate, String> {
+    pub(super) fn parse(text: &str) -> Result<PathTemplate, String> {
         if !text.starts_with('/') {
             return Err("a path begins with `/`".to_owned());
         }
@@ -39,13 +39,13 @@ impl PathTemplate {
         Ok(PathTemplate { segments })
     }
 
-    pub fn segment_count(&self) -> usize {
+    pub(super) fn segment_count(&self) -> usize {
         self.segments.len()
     }
 
     /// By this, templates are sorted: at the first segment in which they differ, literal text comes before text with parameters, and
     /// that before a parameter alone.
-    pub fn rank(&self) -> Vec<(u8, usize)> {
+    pub(super) fn rank(&self) -> Vec<(u8, usize)> {
         let literal = |part: &SegmentPart| if let SegmentPart::Literal(text) = part { text.len() } else { 0 };
         let rank = |parts: &Vec<SegmentPart>| match parts.as_slice() {
             [] | [SegmentPart::Literal(_)] => (0, 0),
@@ -56,7 +56,7 @@ impl PathTemplate {
     }
 
     /// The values of the parameters, if the segments of a path fit.
-    pub fn fit<'a>(&'a self, path: &[String]) -> Option<Vec<(&'a str, String)>> {
+    pub(super) fn fit<'a>(&'a self, path: &[String]) -> Option<Vec<(&'a str, String)>> {
         if path.len() != self.segments.len() {
             return None;
         }

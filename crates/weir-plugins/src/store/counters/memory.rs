@@ -22,7 +22,7 @@ const CELLS_AT: usize = PAGE;
 const CELL: usize = size_of::<AtomicU128>();
 
 /// Cells that are all zero at first. Pages are allocated when a cell in them is first used.
-pub struct CellMemory {
+pub(super) struct CellMemory {
     cells: AtomicMemory<AtomicU128>,
     /// That of memory that is passed on.
     _file: Option<Arc<File>>,
@@ -30,13 +30,13 @@ pub struct CellMemory {
 
 impl CellMemory {
     /// Memory of this process alone.
-    pub fn own(cells: usize) -> CellMemory {
+    pub(super) fn own(cells: usize) -> CellMemory {
         CellMemory { cells: AtomicMemory::zeroed(cells), _file: None }
     }
 
     /// The memory of a kind of table, and its secret: that of the previous process, if it has passed it on, or else new memory with
     /// `secret`, which can be passed on.
-    pub fn passed_on(kind: &'static str, cells: usize, secret: SipKey) -> PassedOnCells {
+    pub(super) fn passed_on(kind: &'static str, cells: usize, secret: SipKey) -> PassedOnCells {
         let inherited = tables().inherited.extract_if(.., |(name, _)| name == kind).next();
         let opened = inherited.and_then(|(_, file)| open(file, cells).ok());
         let is_inherited = opened.is_some();
@@ -52,7 +52,7 @@ impl CellMemory {
 }
 
 /// Memory that is passed on to the next process.
-pub struct PassedOnCells {
+pub(super) struct PassedOnCells {
     pub memory: CellMemory,
     pub secret: SipKey,
     /// The previous process has counted in it.

@@ -19,32 +19,32 @@ const CELLS_OF_WORD: usize = 128;
 
 /// A cell as it is kept: its number in the table, and its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredCell {
+pub(crate) struct StoredCell {
     pub number: u32,
     pub word: u128,
 }
 
 impl StoredCell {
-    pub fn counter<C: PackedCounter>(self) -> C {
+    pub(crate) fn counter<C: PackedCounter>(self) -> C {
         C::from_bits(self.word & COUNTER_MASK)
     }
 }
 
 impl<C: PackedCounter> CounterTable<C> {
     /// A table whose changes are recorded. `true` if it has the counters of the previous process, and not `secret`.
-    pub fn recorded(kind: &'static str, cells: usize, secret: SipKey) -> (CounterTable<C>, bool) {
+    pub(crate) fn recorded(kind: &'static str, cells: usize, secret: SipKey) -> (CounterTable<C>, bool) {
         let len = rounded(cells);
         let PassedOnCells { memory, secret, is_inherited } =
             CellMemory::passed_on(kind, len + len / CELLS_OF_WORD, secret);
         (CounterTable::of(memory, len, secret, true), is_inherited)
     }
 
-    pub fn secret(&self) -> SipKey {
+    pub(crate) fn secret(&self) -> SipKey {
         self.secret
     }
 
     /// The number of cells.
-    pub fn cell_count(&self) -> usize {
+    pub(crate) fn cell_count(&self) -> usize {
         self.len
     }
 
@@ -58,7 +58,7 @@ impl<C: PackedCounter> CounterTable<C> {
     }
 
     /// The cells that have changed since the last call.
-    pub fn take_changes(&self) -> Vec<StoredCell> {
+    pub(crate) fn take_changes(&self) -> Vec<StoredCell> {
         let mut changes = Vec::new();
         for (word, begin) in self.memory[self.len..].iter().zip((0..).step_by(CELLS_OF_WORD)) {
             if word.load(Ordering::Relaxed) == 0 {
@@ -74,17 +74,17 @@ impl<C: PackedCounter> CounterTable<C> {
     }
 
     /// Notes cells as changed that could not be kept.
-    pub fn put_back(&self, changes: &[StoredCell]) {
+    pub(crate) fn put_back(&self, changes: &[StoredCell]) {
         changes.iter().for_each(|change| self.record(change.number as usize));
     }
 
     /// How many cells have changed since the last `take_changes`.
-    pub fn changed(&self) -> u64 {
+    pub(crate) fn changed(&self) -> u64 {
         self.memory[self.len..].iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
     }
 
     /// All cells with a counter that has an effect.
-    pub fn live(&self, now: u64) -> Vec<StoredCell> {
+    pub(crate) fn live(&self, now: u64) -> Vec<StoredCell> {
         let all = (0..self.len).map(|number| self.stored(number));
         all.filter(|cell| weight::<C>(cell.word, now) > 0).collect()
     }
@@ -95,7 +95,7 @@ impl<C: PackedCounter> CounterTable<C> {
 
     /// Takes in a counter that was kept. If its key has been counted meanwhile, `add` joins both counters. `false` if all places of
     /// the key have counters of more weight.
-    pub fn restore(&self, kept: StoredCell, now: u64, add: impl Fn(C, C) -> C) -> bool {
+    pub(crate) fn restore(&self, kept: StoredCell, now: u64, add: impl Fn(C, C) -> C) -> bool {
         let number = kept.number as usize;
         if number >= self.len || weight::<C>(kept.word, now) == 0 {
             return false;

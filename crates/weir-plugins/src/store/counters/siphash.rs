@@ -3,27 +3,27 @@
 
 /// The secret of the hash.
 #[derive(Clone, Copy, Debug)]
-pub struct SipKey(u64, u64);
+pub(crate) struct SipKey(u64, u64);
 
 impl SipKey {
-    pub const BYTES: usize = 16;
+    pub(crate) const BYTES: usize = 16;
 
-    pub fn bytes(self) -> [u8; SipKey::BYTES] {
+    pub(crate) fn bytes(self) -> [u8; SipKey::BYTES] {
         (u128::from(self.0) << 64 | u128::from(self.1)).to_le_bytes()
     }
 
-    pub fn of_bytes(bytes: &[u8; SipKey::BYTES]) -> SipKey {
+    pub(crate) fn of_bytes(bytes: &[u8; SipKey::BYTES]) -> SipKey {
         let both = u128::from_le_bytes(*bytes);
         SipKey((both >> 64) as u64, both as u64)
     }
 
-    pub fn random() -> SipKey {
+    pub(crate) fn random() -> SipKey {
         use std::hash::{BuildHasher, RandomState};
         SipKey(RandomState::new().hash_one(0), RandomState::new().hash_one(1))
     }
 
     #[inline]
-    pub fn hash(self, word: u64, bytes: &[u8]) -> u64 {
+    pub(crate) fn hash(self, word: u64, bytes: &[u8]) -> u64 {
         let mut state = SipState::new(self);
         state.take(word);
         let (words, rest) = bytes.as_chunks();

@@ -12,12 +12,12 @@ use crate::store::counters::SipKey;
 
 const SECRET: &str = "secret";
 const LOCK: &str = "lock";
-pub const JOURNAL: &str = "journal";
+pub(super) const JOURNAL: &str = "journal";
 
-pub struct CounterFolder(PathBuf);
+pub(super) struct CounterFolder(PathBuf);
 
 /// Why a folder cannot be used now.
-pub enum FolderError {
+pub(super) enum FolderError {
     /// Another process, with this id if it is known, has locked it.
     InUse(Option<u32>),
     Io(io::Error),
@@ -30,22 +30,22 @@ impl From<io::Error> for FolderError {
 }
 
 /// The secret of the table in a folder.
-pub fn secret(folder: &Path) -> Option<SipKey> {
+pub(super) fn secret(folder: &Path) -> Option<SipKey> {
     let bytes = fs::read(folder.join(SECRET)).ok()?;
     bytes.as_slice().try_into().ok().map(SipKey::of_bytes)
 }
 
 impl CounterFolder {
-    pub fn new(path: PathBuf) -> CounterFolder {
+    pub(super) fn new(path: PathBuf) -> CounterFolder {
         CounterFolder(path)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 
     /// Creates the folder, and locks it for as long as the file is open.
-    pub fn lock(&self) -> Result<File, FolderError> {
+    pub(super) fn lock(&self) -> Result<File, FolderError> {
         create_private_directory(&self.0)?;
         let path = self.0.join(LOCK);
         let mut file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
@@ -64,7 +64,7 @@ impl CounterFolder {
     }
 
     /// Makes this the secret of the folder.
-    pub fn keep_secret(&self, table: SipKey) -> io::Result<()> {
+    pub(super) fn keep_secret(&self, table: SipKey) -> io::Result<()> {
         if secret(&self.0).is_some_and(|kept| kept.bytes() == table.bytes()) {
             return Ok(());
         }

@@ -16,7 +16,7 @@ use super::totals;
 use crate::store::counters::{CounterTable, StoredCell};
 
 /// How often changes are written: what a process that is killed may lose.
-pub const WRITE_EVERY: Duration = Duration::from_millis(100);
+pub(super) const WRITE_EVERY: Duration = Duration::from_millis(100);
 /// How often what was written is synced: what a loss of power may lose besides.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The pause after a failure.
@@ -25,13 +25,13 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// The most bytes of a journal. A table with all cells in use takes 5 MiB. When it has grown by as much it is written anew, and only
 /// then is what came before removed.
-pub const MAX_BYTES: u64 = 32 << 20;
+pub(super) const MAX_BYTES: u64 = 32 << 20;
 const SEGMENT_BYTES: u64 = 2 << 20;
 /// A journal that has grown by less is not written anew.
 const LEAST_GROWTH: u64 = 1 << 20;
 
 /// A table, and its folder.
-pub struct Keeper<C: DurableCounter> {
+pub(super) struct Keeper<C: DurableCounter> {
     table: Arc<CounterTable<C>>,
     folder: CounterFolder,
     head: RecordHead,
@@ -58,12 +58,12 @@ enum KeepError {
 }
 
 impl<C: DurableCounter> Keeper<C> {
-    pub fn new(table: Arc<CounterTable<C>>, folder: CounterFolder, is_restored: bool) -> Keeper<C> {
+    pub(super) fn new(table: Arc<CounterTable<C>>, folder: CounterFolder, is_restored: bool) -> Keeper<C> {
         let head = record::head(&table);
         Keeper { table, folder, head, is_restored, journal: None, logged: None }
     }
 
-    pub fn table(&self) -> &Arc<CounterTable<C>> {
+    pub(super) fn table(&self) -> &Arc<CounterTable<C>> {
         &self.table
     }
 
@@ -71,7 +71,7 @@ impl<C: DurableCounter> Keeper<C> {
     ///
     /// # Errors
     /// Why it cannot be opened, unless the node says it, which then does not begin to serve. [`Keeper::step`] tries again.
-    pub fn open_patiently(&mut self) -> Result<(), String> {
+    pub(super) fn open_patiently(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             match self.open() {
@@ -88,7 +88,7 @@ impl<C: DurableCounter> Keeper<C> {
     }
 
     /// Writes what has changed. Returns the pause before the next step.
-    pub fn step(&mut self) -> Duration {
+    pub(super) fn step(&mut self) -> Duration {
         let kept = if self.journal.is_none() { self.open() } else { self.write_changes() };
         match kept {
             Ok(()) => {

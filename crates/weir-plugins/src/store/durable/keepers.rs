@@ -36,7 +36,7 @@ struct Signal {
 }
 
 /// Stops a keeper, after a last write, when it is dropped.
-pub struct StopKeeper(Arc<Signal>);
+pub(super) struct StopKeeper(Arc<Signal>);
 
 impl Drop for StopKeeper {
     fn drop(&mut self) {
@@ -63,7 +63,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 ///
 /// # Errors
 /// The system has no more threads.
-pub fn start<C: DurableCounter>(keeper: Keeper<C>) -> io::Result<StopKeeper> {
+pub(super) fn start<C: DurableCounter>(keeper: Keeper<C>) -> io::Result<StopKeeper> {
     let signal = Arc::new(Signal::default());
     let table = Arc::downgrade(keeper.table());
     let changed = Box::new(move || table.upgrade().map_or(0, |table| table.changed()));

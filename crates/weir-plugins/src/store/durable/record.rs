@@ -10,16 +10,16 @@ use crate::store::counters::{CounterTable, PackedCounter, StoredCell};
 
 const VERSION: u8 = 1;
 /// The bytes of a cell.
-pub const CELL_BYTES: usize = 4 + 16;
+pub(super) const CELL_BYTES: usize = 4 + 16;
 /// The most cells of one record: a megabyte.
 const MOST_CELLS: usize = 50_000;
 /// The largest record in bytes.
-pub const MAX_BYTES: usize = size_of::<RecordHead>() + MOST_CELLS * CELL_BYTES;
+pub(super) const MAX_BYTES: usize = size_of::<RecordHead>() + MOST_CELLS * CELL_BYTES;
 
 /// What must be the same for cells to mean the same.
-pub type RecordHead = [u8; 13];
+pub(super) type RecordHead = [u8; 13];
 
-pub fn head<C: PackedCounter>(table: &CounterTable<C>) -> RecordHead {
+pub(super) fn head<C: PackedCounter>(table: &CounterTable<C>) -> RecordHead {
     let fingerprint = table.secret().hash(0, b"fingerprint");
     let mut head = [VERSION; size_of::<RecordHead>()];
     head[1..9].copy_from_slice(&fingerprint.to_le_bytes());
@@ -27,7 +27,7 @@ pub fn head<C: PackedCounter>(table: &CounterTable<C>) -> RecordHead {
     head
 }
 
-pub fn encode(head: RecordHead, cells: &[StoredCell]) -> impl Iterator<Item = Vec<u8>> {
+pub(super) fn encode(head: RecordHead, cells: &[StoredCell]) -> impl Iterator<Item = Vec<u8>> {
     cells.chunks(MOST_CELLS).map(move |cells| {
         let mut record = Vec::with_capacity(head.len() + cells.len() * CELL_BYTES);
         record.extend_from_slice(&head);
@@ -40,7 +40,7 @@ pub fn encode(head: RecordHead, cells: &[StoredCell]) -> impl Iterator<Item = Ve
 }
 
 /// The cells of a record; `None` if it is of another table.
-pub fn decode(head: RecordHead, record: &[u8]) -> Option<impl Iterator<Item = StoredCell>> {
+pub(super) fn decode(head: RecordHead, record: &[u8]) -> Option<impl Iterator<Item = StoredCell>> {
     let (cells, []) = record.strip_prefix(&head)?.as_chunks::<CELL_BYTES>() else { return None };
     Some(cells.iter().map(|cell| {
         let (number, word) = cell.split_first_chunk().expect("longer than a number");

@@ -22,7 +22,7 @@ pub fn failed_writes() -> u64 {
     totals().failed_writes.load(Ordering::Relaxed)
 }
 
-pub fn count_failure() {
+pub(super) fn count_failure() {
     totals().failed_writes.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -33,7 +33,7 @@ pub fn refusal() -> Option<String> {
 }
 
 /// Returns whether the caller of [`refusal`] will say it: the process has not begun to serve.
-pub fn refuse(why: &str) -> bool {
+pub(super) fn refuse(why: &str) -> bool {
     *totals().refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     !totals().has_begun.load(Ordering::Relaxed)
 }

@@ -21,7 +21,7 @@ const MOST_DEPTH: usize = 128;
 
 /// What requests of a batch may name.
 #[derive(Clone, Copy)]
-pub struct BatchRules<'a> {
+pub(super) struct BatchRules<'a> {
     /// Names of fields that they cannot set.
     pub protected: &'a [String],
     /// Whether they may name another host than the batch.
@@ -30,11 +30,11 @@ pub struct BatchRules<'a> {
 
 /// A request names another host than its batch, and must not.
 #[derive(Debug)]
-pub struct OtherHost;
+pub(super) struct OtherHost;
 
 /// A batch as it is written. Its requests are read one by one, when they are served: a small text can hold many that are large once
 /// they have what all have in common.
-pub struct RequestBatch<'a> {
+pub(super) struct RequestBatch<'a> {
     body: &'a [u8],
     common: BatchMembers,
     /// Where the requests are in the body.
@@ -148,7 +148,7 @@ impl RequestBatch<'_> {
     ///
     /// # Errors
     /// What is wrong with it, for the client.
-    pub fn read(body: &[u8], most: usize) -> Result<RequestBatch<'_>, String> {
+    pub(super) fn read(body: &[u8], most: usize) -> Result<RequestBatch<'_>, String> {
         let mut common: BatchMembers = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         common.headers = std::mem::take(&mut common.headers).lower_case();
         let bytes = common.headers.bytes() + common.query.bytes();
@@ -171,13 +171,13 @@ impl RequestBatch<'_> {
     }
 
     /// The time for all requests, in milliseconds.
-    pub fn timeout_ms(&self) -> Option<u64> {
+    pub(super) fn timeout_ms(&self) -> Option<u64> {
         self.common.timeout
     }
 
     /// The requests, with what they have in common among themselves and with the request that brings them; `Err` in place of one
     /// for another host, if that is not allowed.
-    pub fn requests<'b>(
+    pub(super) fn requests<'b>(
         &'b self,
         carrier: &'b RequestHead,
         rules: BatchRules<'b>,

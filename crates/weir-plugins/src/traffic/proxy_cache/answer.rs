@@ -22,7 +22,7 @@ use crate::clock::now;
 const STEP: usize = 8 << 10;
 
 /// Answers one request of a route with a cache.
-pub struct CacheResponder {
+pub(super) struct CacheResponder {
     pub key: Box<[u8]>,
     /// How the client has addressed the gateway.
     pub addressed: ResourceScope,

@@ -5,7 +5,7 @@ const MOST_SECONDS: u64 = 1 << 31;
 
 /// The directives of one message. Of a directive that is repeated, the first counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheDirectives {
+pub(super) struct CacheDirectives {
     pub no_store: bool,
     /// Also with names of fields: it is then treated as without (RFC 9111 §5.2.2.4).
     pub no_cache: bool,
@@ -27,7 +27,7 @@ pub struct CacheDirectives {
 
 impl CacheDirectives {
     /// Reads the values of all `Cache-Control` fields of a message. Unknown directives are ignored.
-    pub fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> CacheDirectives {
+    pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> CacheDirectives {
         let mut directives = CacheDirectives::default();
         for member in values.flat_map(members) {
             let (name, value) = match memchr::memchr(b'=', member) {
@@ -65,7 +65,7 @@ fn set(seconds: &mut Option<u64>, value: Option<&[u8]>) {
 }
 
 /// A number of seconds (RFC 9111 §1.2.2); one that is too large counts as 2^31. `None` if it is not a number.
-pub fn delta_seconds(text: &[u8]) -> Option<u64> {
+pub(super) fn delta_seconds(text: &[u8]) -> Option<u64> {
     let add = |sum: u64, digit: &u8| (sum * 10 + u64::from(digit - b'0')).min(MOST_SECONDS);
     (!text.is_empty() && text.iter().all(u8::is_ascii_digit)).then(|| text.iter().fold(0, add))
 }

@@ -23,7 +23,7 @@ use crate::clock::now;
 
 /// How far a fill has come.
 #[derive(Clone)]
-pub enum FillStage {
+pub(super) enum FillStage {
     /// The upstream has not answered yet.
     Asked,
     /// The response is stored while it arrives; with the length of its content, if it is known.
@@ -43,22 +43,22 @@ struct FillState {
 }
 
 /// A response that is being requested, seen by the clients that wait for it, on all workers.
-pub struct Fill {
+pub(super) struct Fill {
     state: Mutex<FillState>,
     changes: watch::Sender<()>,
 }
 
 /// The requests to upstreams that are under way, by key and scope.
 #[derive(Default)]
-pub struct Fills(Mutex<HashMap<Box<[u8]>, Arc<Fill>>>);
+pub(super) struct Fills(Mutex<HashMap<Box<[u8]>, Arc<Fill>>>);
 
 impl Fills {
-    pub fn all(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Fill>>> {
+    pub(super) fn all(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Fill>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Later requests with this key do not get the responses that are on their way.
-    pub fn forget(&self, key: &[u8]) {
+    pub(super) fn forget(&self, key: &[u8]) {
         let mut of_key = ScopeParts::default();
         of_key.add(key);
         let of_key = of_key.finished();
@@ -67,7 +67,7 @@ impl Fills {
 }
 
 /// The next part of a content.
-pub enum FillPiece {
+pub(super) enum FillPiece {
     Piece(Arc<[u8]>),
     /// All of it has been stored, with the trailers.
     End(Arc<StoredContent>),
@@ -94,7 +94,7 @@ impl Fill {
 
     /// The rest of the response is received even if no client reads it. The client that caused the request already has the
     /// response, and has only asked whether it has changed.
-    pub fn keep_on(&self) {
+    pub(super) fn keep_on(&self) {
         self.state().keeps_on = true;
     }
 
@@ -116,7 +116,7 @@ impl Fill {
     }
 
     /// The stage for the client whose request was sent: as soon as the upstream has answered.
-    pub async fn answered(&self) -> FillStage {
+    pub(super) async fn answered(&self) -> FillStage {
         self.until(|state| match &state.stage {
             FillStage::Asked => None,
             stage => Some(stage.clone()),
@@ -126,7 +126,7 @@ impl Fill {
 
     /// The stage for the client of another request: a response of unknown length has to be complete first, as it may turn out to
     /// be too large. One that is not for this request (`Vary`) is not waited for.
-    pub async fn shared(&self, request: &RequestHead) -> FillStage {
+    pub(super) async fn shared(&self, request: &RequestHead) -> FillStage {
         self.until(|state| match &state.stage {
             FillStage::Asked => None,
             FillStage::Storing(head, None) if head.vary.matches(request) => None,
@@ -139,7 +139,7 @@ impl Fill {
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn piece(&self, number: usize) -> Result<FillPiece, Stop> {
+    pub(super) async fn piece(&self, number: usize) -> Result<FillPiece, Stop> {
         self.until(|state| match (state.pieces.get(number), &state.stage) {
             (_, FillStage::Failed(stop)) => Some(Err(*stop)),
             (Some(piece), _) => Some(Ok(FillPiece::Piece(Arc::clone(piece)))),
@@ -152,14 +152,14 @@ impl Fill {
 }
 
 /// What is left to the client whose request was sent.
-pub enum LeftAnswer {
+pub(super) enum LeftAnswer {
     Received(PassedAnswer),
     /// The stored response with a head that is for this client only.
     Confirmed(Arc<StoredResponse>),
 }
 
 /// A response, or the rest of one, that is not stored.
-pub struct PassedAnswer {
+pub(super) struct PassedAnswer {
     /// `None` if the client has it already.
     pub head: Option<ReplyHead>,
     /// What was received and is not among the fill's pieces.
@@ -170,10 +170,10 @@ pub struct PassedAnswer {
 }
 
 /// Where a [`LeftAnswer`] is left. The client's side has dropped its end if it has gone.
-pub type PassedPlace = Rc<RefCell<Option<LeftAnswer>>>;
+pub(super) type PassedPlace = Rc<RefCell<Option<LeftAnswer>>>;
 
 /// Requests a response, and stores it.
-pub struct Fetch {
+pub(super) struct Fetch {
     pub rules: Arc<CacheRules>,
     pub key: Box<[u8]>,
     pub scope: Box<[u8]>,
@@ -228,7 +228,7 @@ impl Fetch {
         &self.rules.zone
     }
 
-    pub async fn run(self) {
+    pub(super) async fn run(self) {
         let asked = now();
         let mut answer = self.upstream.forward(self.validating_request(), ForwardedContent::Nothing);
         let head = tokio::select! {

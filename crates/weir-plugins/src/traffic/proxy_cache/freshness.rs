@@ -8,7 +8,7 @@ use super::directives::{CacheDirectives, delta_seconds};
 
 /// What the options say about storing.
 #[derive(Clone, Debug)]
-pub struct StorageRules {
+pub(super) struct StorageRules {
     /// The statuses of responses that are stored.
     pub statuses: Box<[u16]>,
     /// How long a response is fresh that says nothing about it.
@@ -22,7 +22,7 @@ pub struct StorageRules {
 
 /// How long a stored response can be used, counted from its age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lifetime {
+pub(super) struct Lifetime {
     pub fresh: Duration,
     /// After `fresh`: how long it is used while a newer one is requested.
     pub stale_while_revalidate: Duration,
@@ -34,7 +34,7 @@ pub struct Lifetime {
 
 /// When a response was requested and received. Times are durations since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArrivalTimes {
+pub(super) struct ArrivalTimes {
     pub asked: Duration,
     pub received: Duration,
     /// The system's time when it was received, which is compared with the dates of the upstream. The others are from a clock
@@ -44,7 +44,7 @@ pub struct ArrivalTimes {
 
 impl ArrivalTimes {
     /// The times of a response that is received now.
-    pub fn of_request(asked: Duration) -> ArrivalTimes {
+    pub(super) fn of_request(asked: Duration) -> ArrivalTimes {
         let system = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         ArrivalTimes { asked, received: crate::clock::now(), system }
     }
@@ -52,7 +52,7 @@ impl ArrivalTimes {
 
 /// The age of a stored response (RFC 9111 §4.2.3). Times are durations since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredAge {
+pub(super) struct StoredAge {
     /// When the response was received.
     pub received: Duration,
     /// Its age when it was received.
@@ -62,7 +62,7 @@ pub struct StoredAge {
 impl StoredAge {
     /// The age of a response. The `Age` that earlier caches tell is that at the time of the request. Of a list, the first counts
     /// (RFC 9111 §5.1).
-    pub fn of(head: &ReplyHead, times: ArrivalTimes) -> StoredAge {
+    pub(super) fn of(head: &ReplyHead, times: ArrivalTimes) -> StoredAge {
         let first = value(head, b"age").and_then(|age| age.split(|byte| *byte == b',').next());
         let told = first.and_then(|age| delta_seconds(age.trim_ascii()));
         let corrected = told.map(|age| Duration::from_secs(age) + times.received.saturating_sub(times.asked));
@@ -71,22 +71,22 @@ impl StoredAge {
         StoredAge { received: times.received, initial: apparent.max(corrected.unwrap_or_default()) }
     }
 
-    pub fn at(self, now: Duration) -> Duration {
+    pub(super) fn at(self, now: Duration) -> Duration {
         self.initial + now.saturating_sub(self.received)
     }
 }
 
 /// The first value of a field of the head; `name` is in lower case.
-pub fn value<'a>(head: &'a ReplyHead, name: &[u8]) -> Option<&'a [u8]> {
+pub(super) fn value<'a>(head: &'a ReplyHead, name: &[u8]) -> Option<&'a [u8]> {
     head.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
 }
 
 /// The value of a date field since 1970: `None` without the field, `Some(None)` if it is not a date.
-pub fn date(head: &ReplyHead, name: &[u8]) -> Option<Option<Duration>> {
+pub(super) fn date(head: &ReplyHead, name: &[u8]) -> Option<Option<Duration>> {
     value(head, name).map(parse_date)
 }
 
-pub fn parse_date(text: &[u8]) -> Option<Duration> {
+pub(super) fn parse_date(text: &[u8]) -> Option<Duration> {
     let date = httpdate::parse_http_date(std::str::from_utf8(text).ok()?).ok()?;
     date.duration_since(UNIX_EPOCH).ok()
 }
@@ -98,7 +98,7 @@ const OF_CLIENT: [&[u8]; 3] = [b"*", b"x-forwarded-for", b"x-real-ip"];
 impl StorageRules {
     /// How long the response to a request can be used; `None` if it must not, or need not, be stored. The request has an
     /// `Authorization` field if `is_authorized`.
-    pub fn lifetime(&self, head: &ReplyHead, is_authorized: bool) -> Option<Lifetime> {
+    pub(super) fn lifetime(&self, head: &ReplyHead, is_authorized: bool) -> Option<Lifetime> {
         let said = CacheDirectives::read(head.values(b"cache-control"));
         let is_shared = said.public || said.s_maxage.is_some() || said.must_revalidate;
         let names_client = |name: &[u8]| OF_CLIENT.iter().any(|field| name.trim_ascii().eq_ignore_ascii_case(field));
@@ -149,7 +149,7 @@ impl StorageRules {
 
 /// What a stored response can be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoredUse {
+pub(super) enum StoredUse {
     Fresh,
     /// It is sent, and a newer one is requested at the same time.
     WhileRevalidating,
@@ -161,7 +161,7 @@ pub enum StoredUse {
 
 impl Lifetime {
     /// What a response of this age can be used for. `wanted` is what the client's `Cache-Control` asks for.
-    pub fn use_at(&self, age: Duration, wanted: &CacheDirectives) -> StoredUse {
+    pub(super) fn use_at(&self, age: Duration, wanted: &CacheDirectives) -> StoredUse {
         let seconds = |told: Option<u64>| told.map(Duration::from_secs);
         let is_too_old = wanted.no_cache || seconds(wanted.max_age).is_some_and(|most| age > most);
         if is_too_old {
@@ -179,7 +179,7 @@ impl Lifetime {
     }
 
     /// Whether a response of this age may be sent because the upstream has failed.
-    pub fn covers_errors(&self, age: Duration) -> bool {
+    pub(super) fn covers_errors(&self, age: Duration) -> bool {
         age.saturating_sub(self.fresh) < self.stale_if_error
     }
 }

@@ -16,11 +16,11 @@ const MOST_OF_CLIENT: usize = 4;
 /// How long one goes on without a reader.
 const KEPT_FOR: Duration = Duration::from_secs(120);
 /// The most content of a response of unknown length that is received without a reader: it may never end.
-pub const MOST_UNREAD_BYTES: u64 = 4 << 20;
+pub(super) const MOST_UNREAD_BYTES: u64 = 4 << 20;
 
 /// The fetches without a reader, by the client that they were begun for.
 #[derive(Default)]
-pub struct KeptFetches(Mutex<HashMap<IpAddr, usize>>);
+pub(super) struct KeptFetches(Mutex<HashMap<IpAddr, usize>>);
 
 impl KeptFetches {
     fn all(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -28,7 +28,7 @@ impl KeptFetches {
     }
 
     /// Permits a fetch to go on; `None` if as many do as may.
-    pub fn keep(self: &Arc<Self>, client: IpAddr) -> Option<KeptFetch> {
+    pub(super) fn keep(self: &Arc<Self>, client: IpAddr) -> Option<KeptFetch> {
         let client = client_network(client);
         let mut all = self.all();
         let count = all.values().sum::<usize>();
@@ -42,7 +42,7 @@ impl KeptFetches {
 }
 
 /// The right to go on without a reader.
-pub struct KeptFetch {
+pub(super) struct KeptFetch {
     fetches: Arc<KeptFetches>,
     client: IpAddr,
     pub until: Instant,

@@ -13,7 +13,7 @@ use super::zone::StoredHead;
 
 /// How a response came about: the values of `Apisix-Cache-Status`, as nginx and Apache APISIX have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheOutcome {
+pub(super) enum CacheOutcome {
     Hit,
     /// Nothing was stored.
     Miss,
@@ -30,12 +30,12 @@ pub enum CacheOutcome {
 }
 
 impl CacheOutcome {
-    pub const ALL: [CacheOutcome; 7] = {
+    pub(super) const ALL: [CacheOutcome; 7] = {
         use CacheOutcome::{Bypass, Expired, Hit, Miss, Revalidated, Stale, Updating};
         [Hit, Miss, Expired, Stale, Updating, Revalidated, Bypass]
     };
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             CacheOutcome::Hit => "HIT",
             CacheOutcome::Miss => "MISS",
@@ -63,7 +63,7 @@ impl CacheOutcome {
 
 /// What of a stored response is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyPart {
+pub(super) enum ReplyPart {
     Whole,
     /// The client has it: 304.
     NotModified,
@@ -77,7 +77,7 @@ pub enum ReplyPart {
 const MOST_ADDED: usize = 5;
 
 /// What of a stored response the client asks for. Without a length, ranges are ignored.
-pub fn part_for(request: &RequestHead, head: &ReplyHead, length: Option<u64>) -> ReplyPart {
+pub(super) fn part_for(request: &RequestHead, head: &ReplyHead, length: Option<u64>) -> ReplyPart {
     // Preconditions and ranges apply to what would be a success (RFC 9110 §13.2.1).
     if head.status != 200 {
         return ReplyPart::Whole;
@@ -114,7 +114,7 @@ fn is_current(condition: &[u8], head: &ReplyHead) -> bool {
 }
 
 /// The part that `Range` asks for. A server may ignore what it does not support (RFC 9110 §14.2): other units, several ranges.
-pub fn range_of(range: &[u8], length: u64) -> ReplyPart {
+pub(super) fn range_of(range: &[u8], length: u64) -> ReplyPart {
     let text = std::str::from_utf8(range).ok().and_then(|text| text.trim().strip_prefix("bytes="));
     let Some((first, last)) = text.and_then(|text| text.split_once('-')) else { return ReplyPart::Whole };
     let number =
@@ -129,7 +129,7 @@ pub fn range_of(range: &[u8], length: u64) -> ReplyPart {
 }
 
 /// The head of the response to one client.
-pub struct ClientHead {
+pub(super) struct ClientHead {
     /// The stored head, if the client gets all of its fields: they are not copied for each response.
     pub shared: Option<Arc<ReplyHead>>,
     /// The status, and the other fields.
@@ -137,7 +137,7 @@ pub struct ClientHead {
 }
 
 /// The head of the response to one client.
-pub fn head_for(
+pub(super) fn head_for(
     stored: &StoredHead,
     part: &ReplyPart,
     length: Option<u64>,
@@ -181,7 +181,7 @@ pub fn head_for(
 }
 
 /// A head with the fields that tell how it came about.
-pub fn marked(mut head: ReplyHead, outcome: CacheOutcome, seconds_left: i64, hides_control: bool) -> ReplyHead {
+pub(super) fn marked(mut head: ReplyHead, outcome: CacheOutcome, seconds_left: i64, hides_control: bool) -> ReplyHead {
     if hides_control {
         head.fields.retain(|(name, _)| !matches!(&**name, b"cache-control" | b"expires"));
     }

@@ -17,7 +17,7 @@ use super::kept::KeptFetches;
 /// What a stored response costs besides its bytes: entries of maps, counters, and its parts' own lengths.
 const OVERHEAD: u64 = 512;
 /// The same for each piece of its content.
-pub const PIECE_OVERHEAD: u64 = 48;
+pub(super) const PIECE_OVERHEAD: u64 = 48;
 /// The most stored responses that are looked at to make room once.
 const MOST_LOOKED_AT: usize = 256;
 /// The most responses for one resource and scope that differ in the fields that `Vary` names.
@@ -30,7 +30,7 @@ const MOST_PASSES: usize = 10_000;
 const PURGE_COUNTERS: usize = 1024;
 
 /// The head of a stored response, and what it says about its use.
-pub struct StoredHead {
+pub(super) struct StoredHead {
     /// With names in lower case, without fields for one connection, and without `Age` and `Content-Length`.
     pub head: Arc<ReplyHead>,
     pub age: StoredAge,
@@ -39,7 +39,7 @@ pub struct StoredHead {
 }
 
 /// The content of a stored response.
-pub struct StoredContent {
+pub(super) struct StoredContent {
     pub pieces: Box<[Arc<[u8]>]>,
     /// In bytes.
     pub length: u64,
@@ -50,14 +50,14 @@ pub struct StoredContent {
 }
 
 impl StoredContent {
-    pub fn new(pieces: Vec<Arc<[u8]>>, trailers: Trailers, memory: Reservation) -> StoredContent {
+    pub(super) fn new(pieces: Vec<Arc<[u8]>>, trailers: Trailers, memory: Reservation) -> StoredContent {
         let length = pieces.iter().map(|piece| piece.len() as u64).sum();
         StoredContent { pieces: pieces.into(), length, trailers, _memory: memory }
     }
 }
 
 /// One stored response.
-pub struct StoredResponse {
+pub(super) struct StoredResponse {
     pub head: Arc<StoredHead>,
     pub content: Arc<StoredContent>,
     /// It was used since it was last looked at to make room.
@@ -65,7 +65,7 @@ pub struct StoredResponse {
 }
 
 impl StoredResponse {
-    pub fn new(head: Arc<StoredHead>, content: Arc<StoredContent>) -> StoredResponse {
+    pub(super) fn new(head: Arc<StoredHead>, content: Arc<StoredContent>) -> StoredResponse {
         StoredResponse { head, content, is_used: AtomicBool::new(false) }
     }
 }
@@ -73,25 +73,25 @@ impl StoredResponse {
 /// The fields that a response's `Vary` names, with the values that its request had (RFC 9111 §4.1). A field without a value is
 /// not the same as none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VaryFields(Box<[VaryField]>);
+pub(super) struct VaryFields(Box<[VaryField]>);
 
 /// The name of a field, and its value in a request.
 type VaryField = (Box<[u8]>, Option<Box<[u8]>>);
 
 impl VaryFields {
-    pub fn of(response: &ReplyHead, request: &RequestHead) -> VaryFields {
+    pub(super) fn of(response: &ReplyHead, request: &RequestHead) -> VaryFields {
         let names = response.values(b"vary").flat_map(|value| value.split(|byte| *byte == b','));
         let names = names.map(|name| name.trim_ascii().to_ascii_lowercase()).filter(|name| !name.is_empty());
         VaryFields(names.map(|name| (name.clone().into(), combined(request, &name))).collect())
     }
 
     /// The bytes of the names and values.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|(name, value)| (name.len() + value.as_ref().map_or(0, |value| value.len())) as u64).sum()
     }
 
     /// Adds what a request has in these fields to a name: requests for the same response get the same name.
-    pub fn name_variant(&self, request: &RequestHead, name: &mut ScopeParts) {
+    pub(super) fn name_variant(&self, request: &RequestHead, name: &mut ScopeParts) {
         for (field, _) in &self.0 {
             let value = combined(request, field);
             name.add(field);
@@ -102,7 +102,7 @@ impl VaryFields {
     }
 
     /// Whether the response would also be sent to this request.
-    pub fn matches(&self, request: &RequestHead) -> bool {
+    pub(super) fn matches(&self, request: &RequestHead) -> bool {
         self.0.iter().all(|(name, value)| combined(request, name) == *value)
     }
 }
@@ -115,7 +115,7 @@ fn combined(request: &RequestHead, name: &[u8]) -> Option<Box<[u8]>> {
 }
 
 /// The memory of a zone, or of all zones.
-pub struct ZoneMemory {
+pub(super) struct ZoneMemory {
     limit: AtomicU64,
     used: AtomicU64,
 }
@@ -128,7 +128,7 @@ impl Default for ZoneMemory {
 }
 
 impl ZoneMemory {
-    pub fn limit_to(&self, bytes: u64) {
+    pub(super) fn limit_to(&self, bytes: u64) {
         self.limit.store(bytes, Relaxed);
     }
 
@@ -145,7 +145,7 @@ impl ZoneMemory {
 }
 
 /// A part of a zone's memory, and of that of all zones.
-pub struct Reservation {
+pub(super) struct Reservation {
     zone: Arc<ZoneMemory>,
     totals: Arc<CacheTotals>,
     bytes: u64,
@@ -159,10 +159,10 @@ impl Drop for Reservation {
 }
 
 /// A key, or the name of a stored response within its resource: what requests must have in common besides their key.
-pub type ResourceScope = Box<[u8]>;
+pub(super) type ResourceScope = Box<[u8]>;
 
 /// Builds a key or a scope: texts of different parts are never equal.
-pub struct ScopeParts(Vec<u8>);
+pub(super) struct ScopeParts(Vec<u8>);
 
 /// The bytes that most keys and scopes have room in.
 const USUAL_SCOPE: usize = 256;
@@ -174,18 +174,18 @@ impl Default for ScopeParts {
 }
 
 impl ScopeParts {
-    pub fn add(&mut self, part: &[u8]) {
+    pub(super) fn add(&mut self, part: &[u8]) {
         self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
         self.0.extend_from_slice(part);
     }
 
     /// Adds the values of a field, however many there are.
-    pub fn add_values(&mut self, request: &RequestHead, name: &[u8]) {
+    pub(super) fn add_values(&mut self, request: &RequestHead, name: &[u8]) {
         self.0.extend_from_slice(&(request.head.values(name).count() as u64).to_le_bytes());
         request.head.values(name).for_each(|value| self.add(value));
     }
 
-    pub fn finished(self) -> ResourceScope {
+    pub(super) fn finished(self) -> ResourceScope {
         self.0.into()
     }
 }
@@ -244,7 +244,7 @@ impl Contents {
 }
 
 /// A place for stored responses, with its own limit. All workers share it.
-pub struct CacheZone {
+pub(super) struct CacheZone {
     memory: Arc<ZoneMemory>,
     contents: RwLock<Contents>,
     /// Resources whose responses could not be stored, by the hash of their key, until when this counts.
@@ -258,7 +258,7 @@ pub struct CacheZone {
 }
 
 impl CacheZone {
-    pub fn new(limit: u64, totals: Arc<CacheTotals>) -> CacheZone {
+    pub(super) fn new(limit: u64, totals: Arc<CacheTotals>) -> CacheZone {
         CacheZone {
             memory: Arc::new(ZoneMemory { limit: AtomicU64::new(limit), used: AtomicU64::new(0) }),
             contents: RwLock::default(),
@@ -283,7 +283,7 @@ impl CacheZone {
     }
 
     /// The stored response for a request.
-    pub fn find(&self, key: &[u8], scope: &[u8], request: &RequestHead) -> Option<Arc<StoredResponse>> {
+    pub(super) fn find(&self, key: &[u8], scope: &[u8], request: &RequestHead) -> Option<Arc<StoredResponse>> {
         let contents = self.read();
         let variants = contents.resources.get(key)?.get(scope)?;
         let stored = variants.iter().rev().find(|variant| variant.head.vary.matches(request))?;
@@ -295,7 +295,7 @@ impl CacheZone {
     }
 
     /// The fields by which the responses for a resource differ, as the last one that was stored says; `None` if there is none.
-    pub fn vary(&self, key: &[u8], scope: &[u8]) -> Option<VaryFields> {
+    pub(super) fn vary(&self, key: &[u8], scope: &[u8]) -> Option<VaryFields> {
         let contents = self.read();
         Some(contents.resources.get(key)?.get(scope)?.last()?.head.vary.clone())
     }
@@ -305,13 +305,13 @@ impl CacheZone {
     }
 
     /// How often a resource was removed, to be read before its response is requested.
-    pub fn purges(&self, key: &[u8]) -> u64 {
+    pub(super) fn purges(&self, key: &[u8]) -> u64 {
         self.purge_counter(key).load(Relaxed)
     }
 
     /// Stores a response; it replaces the one for the same request. It is not stored if the resource was removed since `purges`
     /// was read, as it may be the response from before.
-    pub fn store(&self, (key, purges): (&[u8], u64), scope: &[u8], stored: &Arc<StoredResponse>) {
+    pub(super) fn store(&self, (key, purges): (&[u8], u64), scope: &[u8], stored: &Arc<StoredResponse>) {
         let mut contents = self.write();
         if self.purges(key) == purges {
             contents.add(key, scope, stored);
@@ -319,7 +319,7 @@ impl CacheZone {
     }
 
     /// Removes all responses for a resource; `false` if there were none.
-    pub fn purge(&self, key: &[u8]) -> bool {
+    pub(super) fn purge(&self, key: &[u8]) -> bool {
         self.passes().remove(&self.hasher.hash_one(key));
         let mut contents = self.write();
         self.purge_counter(key).fetch_add(1, Relaxed);
@@ -327,20 +327,20 @@ impl CacheZone {
     }
 
     /// Removes one response.
-    pub fn remove(&self, key: &[u8], scope: &[u8], stored: &Arc<StoredResponse>) {
+    pub(super) fn remove(&self, key: &[u8], scope: &[u8], stored: &Arc<StoredResponse>) {
         self.write().remove(stored, key, scope);
     }
 
     /// Reserves memory for a response with so many bytes; others that are used less are removed for it. `None` if there is no
     /// room.
-    pub fn reserve(&self, bytes: u64) -> Option<Reservation> {
+    pub(super) fn reserve(&self, bytes: u64) -> Option<Reservation> {
         let (zone, totals) = (Arc::clone(&self.memory), Arc::clone(&self.totals));
         let mut reservation = Reservation { zone, totals, bytes: 0 };
         self.extend(&mut reservation, bytes.saturating_add(OVERHEAD)).then_some(reservation)
     }
 
     /// Makes a reservation larger; `false` if there is no room.
-    pub fn extend(&self, reservation: &mut Reservation, bytes: u64) -> bool {
+    pub(super) fn extend(&self, reservation: &mut Reservation, bytes: u64) -> bool {
         if !take(&self.memory, bytes, || self.evict()) {
             return false;
         }
@@ -353,12 +353,12 @@ impl CacheZone {
     }
 
     /// The bytes in use.
-    pub fn used(&self) -> u64 {
+    pub(super) fn used(&self) -> u64 {
         self.memory.used.load(Relaxed)
     }
 
     /// Removes one response that was not used since it was last looked at, and that no client is reading.
-    pub fn evict(&self) -> bool {
+    pub(super) fn evict(&self) -> bool {
         let mut contents = self.write();
         // Two rounds, as those that were used are passed over once.
         for _ in 0..(2 * contents.queue.len()).min(MOST_LOOKED_AT) {
@@ -377,7 +377,7 @@ impl CacheZone {
     }
 
     /// Remembers that the response for this resource could not be stored.
-    pub fn pass(&self, key: &[u8], now: Duration) {
+    pub(super) fn pass(&self, key: &[u8], now: Duration) {
         let mut passes = self.passes();
         if passes.len() >= MOST_PASSES {
             passes.retain(|_, until| *until > now);
@@ -388,12 +388,12 @@ impl CacheZone {
     }
 
     /// Whether the response for this resource could not be stored a short time ago.
-    pub fn passes_on(&self, key: &[u8], now: Duration) -> bool {
+    pub(super) fn passes_on(&self, key: &[u8], now: Duration) -> bool {
         self.passes().get(&self.hasher.hash_one(key)).is_some_and(|until| *until > now)
     }
 
     /// The bytes in use, and the number of stored responses.
-    pub fn usage(&self) -> (u64, u64) {
+    pub(super) fn usage(&self) -> (u64, u64) {
         (self.used(), self.read().count as u64)
     }
 }

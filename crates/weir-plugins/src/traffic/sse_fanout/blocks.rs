@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use weir_plugin::proto::event_stream::{EventPart, EventReader};
 
 /// The most bytes of one block.
-pub const MOST_BLOCK_BYTES: usize = 1 << 20;
+pub(super) const MOST_BLOCK_BYTES: usize = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// An event, or lines that only set the last event id or the retry time.
 #[derive(Debug)]
-pub struct EventBlock {
+pub(super) struct EventBlock {
     /// When the last of it was received.
     pub received: Instant,
     /// The bytes with the empty line at the end, but without comments.
@@ -26,7 +26,7 @@ const EVENT_OVERHEAD: usize = 160;
 
 impl EventBlock {
     /// The bytes of memory that the event takes.
-    pub fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         self.bytes.len() + self.id.as_ref().map_or(0, |id| id.len()) + EVENT_OVERHEAD
     }
 }
@@ -40,11 +40,11 @@ impl PartialEq for EventBlock {
 
 /// A block is larger than `MOST_BLOCK_BYTES`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct BlockTooLarge;
+pub(super) struct BlockTooLarge;
 
 /// Splits a stream that is received in pieces.
 #[derive(Default)]
-pub struct BlockReader {
+pub(super) struct BlockReader {
     reader: EventReader,
     block: Vec<u8>,
     has_begun: bool,
@@ -56,7 +56,7 @@ impl BlockReader {
     ///
     /// # Errors
     /// A block is too large; the stream cannot be read any further.
-    pub fn read(&mut self, mut piece: &[u8], blocks: &mut Vec<Arc<EventBlock>>) -> Result<(), BlockTooLarge> {
+    pub(super) fn read(&mut self, mut piece: &[u8], blocks: &mut Vec<Arc<EventBlock>>) -> Result<(), BlockTooLarge> {
         while let Some(part) = self.reader.next(piece) {
             let (bytes, rest) = piece.split_at(part.bytes());
             piece = rest;
@@ -73,12 +73,12 @@ impl BlockReader {
     }
 
     /// The bytes of memory that the block takes which has begun.
-    pub fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         self.block.capacity()
     }
 
     /// The last retry time that the stream has set.
-    pub fn retry(&self) -> Option<Duration> {
+    pub(super) fn retry(&self) -> Option<Duration> {
         self.retry
     }
 

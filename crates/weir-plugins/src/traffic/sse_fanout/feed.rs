@@ -24,7 +24,7 @@ use super::window::{At, EventWindow, WindowLimits};
 
 /// The upstream's answer if it is not an event stream. It is sent to all waiting clients.
 #[derive(Debug)]
-pub struct OtherAnswer {
+pub(super) struct OtherAnswer {
     pub status: u16,
     pub fields: Vec<ReplyField>,
     pub content: Vec<u8>,
@@ -34,7 +34,7 @@ pub struct OtherAnswer {
 
 /// The stage of a shared stream.
 #[derive(Clone, Debug)]
-pub enum FeedStage {
+pub(super) enum FeedStage {
     /// The upstream has not answered yet.
     Opening,
     /// The upstream sends events; with the fields of the answer's head.
@@ -59,7 +59,7 @@ struct FeedProgress {
 }
 
 /// A stream shared by all workers.
-pub struct Feed {
+pub(super) struct Feed {
     window: Mutex<EventWindow>,
     progress: watch::Sender<FeedProgress>,
     /// Notified when the stream is ended because it has no client.
@@ -109,33 +109,33 @@ impl Feed {
     }
 
     /// Completes when the last client of an address has left.
-    pub async fn address_left(&self) {
+    pub(super) async fn address_left(&self) {
         self.address_left.notified().await;
     }
 
     /// Whether an address (IPv6: a /64) has a client.
-    pub fn has_client_of(&self, address: IpAddr) -> bool {
+    pub(super) fn has_client_of(&self, address: IpAddr) -> bool {
         self.clients().contains_key(&address)
     }
 
     /// Some addresses that have clients.
-    pub fn addresses(&self, most: usize) -> Vec<IpAddr> {
+    pub(super) fn addresses(&self, most: usize) -> Vec<IpAddr> {
         self.clients().keys().copied().take(most).collect()
     }
 
     /// The bytes of memory that the window takes, without what is beyond its limits.
-    pub fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         let mut window = self.window();
         window.trim();
         window.held_bytes()
     }
 
     /// Gives up the oldest events until the memory of the others is at most this.
-    pub fn shrink_window_to(&self, held_bytes: usize) {
+    pub(super) fn shrink_window_to(&self, held_bytes: usize) {
         self.window().shrink_to(held_bytes);
     }
 
-    pub fn publish(&self, blocks: Vec<Arc<EventBlock>>) {
+    pub(super) fn publish(&self, blocks: Vec<Arc<EventBlock>>) {
         if blocks.is_empty() {
             return;
         }
@@ -147,7 +147,7 @@ impl Feed {
     }
 
     /// Changes the stage, unless the current one is final.
-    pub fn enter(&self, stage: FeedStage) {
+    pub(super) fn enter(&self, stage: FeedStage) {
         self.progress.send_if_modified(|progress| {
             let goes_on = !progress.stage.is_final();
             if goes_on {
@@ -158,17 +158,17 @@ impl Feed {
     }
 
     /// Completes when no worker has clients for the stream.
-    pub async fn left(&self) {
+    pub(super) async fn left(&self) {
         self.progress.closed().await;
     }
 
     /// Completes when the stream was ended because it has no client.
-    pub async fn ended(&self) {
+    pub(super) async fn ended(&self) {
         self.ended.notified().await;
     }
 
     /// Whether the upstream has answered with events.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         matches!(self.progress.borrow().stage, FeedStage::Open(_))
     }
 
@@ -179,7 +179,7 @@ impl Feed {
 
 /// The streams of all workers, by the key of the requests that share a stream.
 #[derive(Default)]
-pub struct Feeds(Mutex<HashMap<Box<[u8]>, Arc<Feed>>>);
+pub(super) struct Feeds(Mutex<HashMap<Box<[u8]>, Arc<Feed>>>);
 
 impl Feeds {
     fn all(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Arc<Feed>>> {
@@ -187,7 +187,7 @@ impl Feeds {
     }
 
     /// Removes a stream, so that the next client opens a new one.
-    pub fn remove(&self, key: &[u8], feed: &Arc<Feed>) {
+    pub(super) fn remove(&self, key: &[u8], feed: &Arc<Feed>) {
         let mut all = self.all();
         if all.get(key).is_some_and(|found| Arc::ptr_eq(found, feed)) {
             all.remove(key);
@@ -195,7 +195,7 @@ impl Feeds {
     }
 
     /// Removes a stream if no worker has clients for it; `false` if one has.
-    pub fn remove_if_unused(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
+    pub(super) fn remove_if_unused(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
         let mut all = self.all();
         let is_left = feed.is_left();
         if is_left && all.get(key).is_some_and(|found| Arc::ptr_eq(found, feed)) {
@@ -205,7 +205,7 @@ impl Feeds {
     }
 
     /// Ends a stream if no worker has clients for it; `false` if one has.
-    pub fn end_if_unused(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
+    pub(super) fn end_if_unused(&self, key: &[u8], feed: &Arc<Feed>) -> bool {
         let is_unused = self.remove_if_unused(key, feed);
         if is_unused {
             feed.ended.notify_one();
@@ -227,7 +227,7 @@ impl Feeds {
 }
 
 /// A worker's copy of a stream: its events, and the clients on this worker.
-pub struct WorkerFeed {
+pub(super) struct WorkerFeed {
     feed: Arc<Feed>,
     window: RefCell<EventWindow>,
     stage: RefCell<FeedStage>,
@@ -242,26 +242,26 @@ pub struct WorkerFeed {
 }
 
 /// The streams of one worker.
-pub struct WorkerFeeds {
+pub(super) struct WorkerFeeds {
     by_key: RefCell<HashMap<Box<[u8]>, Weak<WorkerFeed>>>,
     delays: Arc<Histogram>,
 }
 
 /// The result of joining a stream. If the stream is new, the caller has to start its source.
-pub struct Joined {
+pub(super) struct Joined {
     pub worker_feed: Rc<WorkerFeed>,
     pub new_feed: Option<(Arc<Feed>, NewStream)>,
 }
 
 /// What a new stream needs.
-pub struct NewStream {
+pub(super) struct NewStream {
     pub permit: UpstreamStreamPermit,
     /// For the window.
     pub held: Held,
 }
 
 /// The arguments of a client that joins a stream.
-pub struct JoinRequest<'a> {
+pub(super) struct JoinRequest<'a> {
     pub key: &'a [u8],
     pub last_event_id: Option<&'a [u8]>,
     pub upstream: &'a Rc<dyn RouteUpstream>,
@@ -274,7 +274,7 @@ pub struct JoinRequest<'a> {
 
 impl WorkerFeeds {
     /// `delays`: this worker's.
-    pub fn new(delays: Arc<Histogram>) -> WorkerFeeds {
+    pub(super) fn new(delays: Arc<Histogram>) -> WorkerFeeds {
         WorkerFeeds { by_key: RefCell::default(), delays }
     }
 
@@ -282,7 +282,7 @@ impl WorkerFeeds {
     ///
     /// # Errors
     /// There is none, and no other is permitted.
-    pub fn join(&self, feeds: &Feeds, joining: &JoinRequest<'_>) -> Result<Joined, Stop> {
+    pub(super) fn join(&self, feeds: &Feeds, joining: &JoinRequest<'_>) -> Result<Joined, Stop> {
         let known = self.by_key.borrow().get(joining.key).and_then(Weak::upgrade);
         if let Some(worker_feed) = known.filter(|known| !known.stage.borrow().is_final()) {
             worker_feed.upstream.replace(Rc::clone(joining.upstream));
@@ -332,7 +332,7 @@ impl WorkerFeed {
     }
 
     /// The item at a position.
-    pub fn next(&self, position: u64) -> FeedItem {
+    pub(super) fn next(&self, position: u64) -> FeedItem {
         match self.window.borrow().at(position) {
             At::Block(block) => FeedItem::Block(Arc::clone(block)),
             At::Gone(first) => FeedItem::Gone(first),
@@ -340,13 +340,13 @@ impl WorkerFeed {
         }
     }
 
-    pub fn stage(&self) -> FeedStage {
+    pub(super) fn stage(&self) -> FeedStage {
         self.stage.borrow().clone()
     }
 
     /// A client's first position: after its last event, or `replay` events back if it has none. `None` if the stream cannot
     /// determine which events the client has missed.
-    pub fn position(&self, last_event_id: Option<&[u8]>, replay: usize) -> Option<u64> {
+    pub(super) fn position(&self, last_event_id: Option<&[u8]>, replay: usize) -> Option<u64> {
         let window = self.window.borrow();
         let Some(id) = last_event_id else { return Some(window.newest(replay)) };
         let is_begin = window.is_complete() && self.feed.opened_after.as_deref() == Some(id);
@@ -354,11 +354,11 @@ impl WorkerFeed {
     }
 
     /// The position after the newest event.
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.window.borrow().end()
     }
 
-    pub fn client(self: &Rc<Self>, address: IpAddr) -> FeedClient {
+    pub(super) fn client(self: &Rc<Self>, address: IpAddr) -> FeedClient {
         let place = self.waiting.borrow_mut().insert(None);
         let address = client_network(address);
         self.feed.totals.clients.add(1);
@@ -367,7 +367,7 @@ impl WorkerFeed {
     }
 
     /// Counts an event that has been given to a client's connection as it came.
-    pub fn delivered(&self, block: &EventBlock) {
+    pub(super) fn delivered(&self, block: &EventBlock) {
         self.delays.record(block.received.elapsed());
     }
 
@@ -421,7 +421,7 @@ async fn follow(worker_feed: Weak<WorkerFeed>, mut progress: watch::Receiver<Fee
 }
 
 /// The next item for a client.
-pub enum FeedItem {
+pub(super) enum FeedItem {
     Block(Arc<EventBlock>),
     /// The event is no longer in the window; the oldest one there has this position.
     Gone(u64),
@@ -430,7 +430,7 @@ pub enum FeedItem {
 
 /// The reason why a client was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedWake {
+pub(super) enum FeedWake {
     /// There are new events, or the stage has changed.
     Changed,
     /// No event came for the duration of a heartbeat.
@@ -438,7 +438,7 @@ pub enum FeedWake {
 }
 
 /// A client of a stream.
-pub struct FeedClient {
+pub(super) struct FeedClient {
     pub feed: Rc<WorkerFeed>,
     /// For IPv6 the network.
     address: IpAddr,
@@ -448,7 +448,7 @@ pub struct FeedClient {
 
 impl FeedClient {
     /// Waits until the upstream has answered.
-    pub async fn opened(&mut self) -> FeedStage {
+    pub(super) async fn opened(&mut self) -> FeedStage {
         poll_fn(|context| match self.feed.stage() {
             FeedStage::Opening => self.wait(context.waker()),
             stage => Poll::Ready(stage),
@@ -457,7 +457,7 @@ impl FeedClient {
     }
 
     /// Waits until there is an event at this position, the stream has ended, or a heartbeat is due.
-    pub async fn beyond(&mut self, position: u64) -> FeedWake {
+    pub(super) async fn beyond(&mut self, position: u64) -> FeedWake {
         poll_fn(|context| {
             let beats = self.feed.beats.get();
             if self.feed.end() > position || self.feed.stage.borrow().is_final() {
@@ -472,7 +472,7 @@ impl FeedClient {
     }
 
     /// Waits until the event at this position is no longer kept.
-    pub async fn displaced(&self, position: u64) {
+    pub(super) async fn displaced(&self, position: u64) {
         poll_fn(|context| match self.feed.next(position) {
             FeedItem::Gone(_) => Poll::Ready(()),
             FeedItem::Block(_) | FeedItem::End => self.wait(context.waker()),

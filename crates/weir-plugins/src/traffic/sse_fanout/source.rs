@@ -19,7 +19,7 @@ use super::streams::UpstreamStreamPermit;
 /// The most bytes of an answer that is not an event stream; it is sent to all clients that wait for the stream.
 const MOST_OTHER_BYTES: usize = 64 << 10;
 /// Held content that each stream has, so that events up to this size pass whatever else is held.
-pub const RESERVED_BYTES: u64 = 16 << 10;
+pub(super) const RESERVED_BYTES: u64 = 16 << 10;
 /// How many clients are asked whether they have room for a window whose owner has left.
 const MOST_ASKED: usize = 16;
 /// How often the window is made smaller for new events, since others can take what it gives up.
@@ -30,7 +30,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// The durations of a stream without clients, and of one without an upstream.
 #[derive(Clone, Copy, Debug)]
-pub struct SourceTimes {
+pub(super) struct SourceTimes {
     /// How long the stream is kept open after its last client has left.
     pub keep_open: Duration,
     /// How long reconnects are tried.
@@ -38,7 +38,7 @@ pub struct SourceTimes {
 }
 
 /// Fills one shared stream. Dropping it ends the stream.
-pub struct FeedSource {
+pub(super) struct FeedSource {
     pub feeds: Arc<Feeds>,
     pub key: Box<[u8]>,
     pub feed: Arc<Feed>,
@@ -76,7 +76,7 @@ const NOT_SHARED: [&[u8]; 10] = [
 ];
 
 /// The fields of an answer that may be sent to all clients, with names in lower case.
-pub fn shared_fields(fields: Vec<ReplyField>) -> Vec<ReplyField> {
+pub(super) fn shared_fields(fields: Vec<ReplyField>) -> Vec<ReplyField> {
     let lower = |(name, value): ReplyField| -> ReplyField { (name.to_ascii_lowercase().into(), value) };
     fields.into_iter().map(lower).filter(|(name, _)| !NOT_SHARED.contains(&&**name)).collect()
 }
@@ -94,7 +94,7 @@ fn is_event_stream(head: &ReplyHead) -> bool {
 
 impl FeedSource {
     /// Runs until no client is left, or until the stream cannot be continued.
-    pub async fn run(self) {
+    pub(super) async fn run(self) {
         tokio::select! {
             () = self.fill() => {}
             () = self.left() => {}

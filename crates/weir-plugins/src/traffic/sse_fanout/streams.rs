@@ -90,7 +90,7 @@ struct UnusedStream {
 }
 
 /// Ends a stream unless it has a client again; returns whether it has ended.
-pub type EndUnused = Box<dyn Fn() -> bool + Send>;
+pub(super) type EndUnused = Box<dyn Fn() -> bool + Send>;
 
 impl OpenStreams {
     fn uses(&self) -> MutexGuard<'_, StreamUses> {

@@ -7,14 +7,14 @@ use super::blocks::EventBlock;
 
 /// The limits of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowLimits {
+pub(super) struct WindowLimits {
     pub events: usize,
     pub bytes: usize,
 }
 
 /// The newest blocks of a stream. The position of a block is the number of blocks that the stream has sent before it.
 #[derive(Clone, Debug)]
-pub struct EventWindow {
+pub(super) struct EventWindow {
     limits: WindowLimits,
     blocks: VecDeque<Arc<EventBlock>>,
     /// Of the events, as `limits` counts them.
@@ -27,7 +27,7 @@ pub struct EventWindow {
 
 /// The result of looking up a position.
 #[derive(Debug, PartialEq)]
-pub enum At<'a> {
+pub(super) enum At<'a> {
     Block(&'a Arc<EventBlock>),
     /// The block has not been received yet.
     End,
@@ -36,13 +36,13 @@ pub enum At<'a> {
 }
 
 impl EventWindow {
-    pub fn new(limits: WindowLimits) -> EventWindow {
+    pub(super) fn new(limits: WindowLimits) -> EventWindow {
         EventWindow { limits, blocks: VecDeque::new(), bytes: 0, held: 0, first: 0 }
     }
 
     /// Adds blocks that were received together. The limits are enforced only with the next ones, so that every client
     /// can read these first.
-    pub fn extend(&mut self, blocks: impl IntoIterator<Item = Arc<EventBlock>>) {
+    pub(super) fn extend(&mut self, blocks: impl IntoIterator<Item = Arc<EventBlock>>) {
         self.trim();
         for block in blocks {
             self.bytes += block.bytes.len();
@@ -52,14 +52,14 @@ impl EventWindow {
     }
 
     /// Enforces the limits.
-    pub fn trim(&mut self) {
+    pub(super) fn trim(&mut self) {
         while self.blocks.len() > self.limits.events || self.bytes > self.limits.bytes && self.blocks.len() > 1 {
             self.remove_oldest();
         }
     }
 
     /// Removes the oldest blocks until the memory of the others is at most this.
-    pub fn shrink_to(&mut self, held_bytes: usize) {
+    pub(super) fn shrink_to(&mut self, held_bytes: usize) {
         while self.held > held_bytes && !self.blocks.is_empty() {
             self.remove_oldest();
         }
@@ -77,16 +77,16 @@ impl EventWindow {
     }
 
     /// The bytes of memory that the blocks take.
-    pub fn held_bytes(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         self.held
     }
 
     /// The position after the newest block.
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.first + self.blocks.len() as u64
     }
 
-    pub fn at(&self, position: u64) -> At<'_> {
+    pub(super) fn at(&self, position: u64) -> At<'_> {
         let Some(index) = position.checked_sub(self.first) else { return At::Gone(self.first) };
         match usize::try_from(index).ok().and_then(|index| self.blocks.get(index)) {
             Some(block) => At::Block(block),
@@ -95,24 +95,24 @@ impl EventWindow {
     }
 
     /// Whether no block has been removed: the window contains all that the stream has sent.
-    pub fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.first == 0
     }
 
     /// The position after the newest block with this id.
-    pub fn after_id(&self, id: &[u8]) -> Option<u64> {
+    pub(super) fn after_id(&self, id: &[u8]) -> Option<u64> {
         let from_end = self.blocks.iter().rev().position(|block| block.id.as_deref() == Some(id))?;
         Some(self.end() - from_end as u64)
     }
 
     /// The position of the oldest of the newest `count` blocks.
-    pub fn newest(&self, count: usize) -> u64 {
+    pub(super) fn newest(&self, count: usize) -> u64 {
         self.end().saturating_sub(count as u64).max(self.first)
     }
 
     /// Adds the blocks that another window of the same stream has after the end of this one, and removes those that it has given
     /// up.
-    pub fn catch_up(&mut self, other: &EventWindow) {
+    pub(super) fn catch_up(&mut self, other: &EventWindow) {
         if self.end() < other.first {
             *self = EventWindow { first: other.first, ..EventWindow::new(self.limits) };
         }

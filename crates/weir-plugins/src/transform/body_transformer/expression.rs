@@ -10,13 +10,13 @@ use super::fault::TemplateError;
 use crate::content::xml;
 
 /// The deepest nesting of an expression, in which operators in a row count, and of blocks.
-pub const MOST_NESTED: usize = 128;
+pub(super) const MOST_NESTED: usize = 128;
 /// The most steps that a template takes for one message. A step is an operation, or [`STEP_BYTES`] of a text that it reads or makes.
 const MOST_STEPS: u64 = 1_000_000;
 const STEP_BYTES: usize = 256;
 
 #[derive(Debug)]
-pub enum LuaExpression {
+pub(super) enum LuaExpression {
     Constant(Value),
     /// A member of the body.
     Name(Box<str>),
@@ -35,7 +35,7 @@ pub enum LuaExpression {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
+pub(super) enum Function {
     EscapeJson,
     EscapeXml,
     ToString,
@@ -60,14 +60,14 @@ const FUNCTIONS: [(&str, Function, usize); 8] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unary {
+pub(super) enum Unary {
     Not,
     Minus,
     Length,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Binary {
+pub(super) enum Binary {
     Or,
     And,
     Less,
@@ -114,7 +114,7 @@ const KEYWORDS: [&str; 21] = [
 const ABSENT: [&str; 8] = ["_G", "_multipart", "coroutine", "debug", "ngx", "package", "require", "string"];
 
 /// A reader of code in a template, up to `end`.
-pub struct CodeReader<'t> {
+pub(super) struct CodeReader<'t> {
     pub text: &'t str,
     pub at: usize,
     pub end: usize,
@@ -124,7 +124,7 @@ pub struct CodeReader<'t> {
 }
 
 impl<'t> CodeReader<'t> {
-    pub fn new(text: &'t str) -> CodeReader<'t> {
+    pub(super) fn new(text: &'t str) -> CodeReader<'t> {
         CodeReader { text, at: 0, end: text.len(), locals: Vec::new(), nested: 0 }
     }
 
@@ -132,22 +132,22 @@ impl<'t> CodeReader<'t> {
         &self.text[self.at..self.end]
     }
 
-    pub fn fault<T>(&self, problem: impl Into<String>) -> Result<T, TemplateError> {
+    pub(super) fn fault<T>(&self, problem: impl Into<String>) -> Result<T, TemplateError> {
         Err(TemplateError::new(self.text, self.at, problem))
     }
 
-    pub fn skip_blanks(&mut self) {
+    pub(super) fn skip_blanks(&mut self) {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\n', '\r']).len();
     }
 
-    pub fn is_at_end(&mut self) -> bool {
+    pub(super) fn is_at_end(&mut self) -> bool {
         self.skip_blanks();
         self.at == self.end
     }
 
     /// Takes a symbol or a keyword, if it is the next.
-    pub fn take(&mut self, symbol: &str) -> bool {
+    pub(super) fn take(&mut self, symbol: &str) -> bool {
         self.skip_blanks();
         let is_word = symbol.ends_with(|char: char| char.is_ascii_alphabetic());
         let found = if is_word { self.word() == Some(symbol) } else { self.rest().starts_with(symbol) };
@@ -157,7 +157,7 @@ impl<'t> CodeReader<'t> {
         found
     }
 
-    pub fn expect(&mut self, symbol: &str) -> Result<(), TemplateError> {
+    pub(super) fn expect(&mut self, symbol: &str) -> Result<(), TemplateError> {
         if self.take(symbol) { Ok(()) } else { self.fault(format!("expected `{symbol}`")) }
     }
 
@@ -169,7 +169,7 @@ impl<'t> CodeReader<'t> {
         (!word.is_empty() && !word.starts_with(|char: char| char.is_ascii_digit())).then_some(word)
     }
 
-    pub fn name(&mut self) -> Result<&'t str, TemplateError> {
+    pub(super) fn name(&mut self) -> Result<&'t str, TemplateError> {
         self.skip_blanks();
         match self.word() {
             Some(word) if !KEYWORDS.contains(&word) => {
@@ -181,7 +181,7 @@ impl<'t> CodeReader<'t> {
     }
 
     /// An expression whose operators bind at least as strongly.
-    pub fn expression(&mut self, least: u8) -> Result<LuaExpression, TemplateError> {
+    pub(super) fn expression(&mut self, least: u8) -> Result<LuaExpression, TemplateError> {
         let outside = self.nested;
         self.nest()?;
         let mut left = self.operand()?;
@@ -470,14 +470,14 @@ impl Write for BoundedText {
 }
 
 /// In Lua, only `nil` and `false` are not true.
-pub fn is_true(value: &Value) -> bool {
+pub(super) fn is_true(value: &Value) -> bool {
     !matches!(value, Value::Null | Value::Bool(false))
 }
 
 impl LuaExpression {
     /// # Errors
     /// What has no value, for the log and the client.
-    pub fn value<'a>(&self, scene: &mut Scene<'a>) -> Result<Cow<'a, Value>, String> {
+    pub(super) fn value<'a>(&self, scene: &mut Scene<'a>) -> Result<Cow<'a, Value>, String> {
         scene.spend(0)?;
         match self {
             LuaExpression::Constant(value) => Ok(Cow::Owned(value.clone())),
@@ -582,7 +582,7 @@ fn kind(value: &Value) -> &'static str {
 }
 
 /// A text, as Lua makes one of numbers and booleans.
-pub fn text(value: &Value) -> Result<Cow<'_, str>, String> {
+pub(super) fn text(value: &Value) -> Result<Cow<'_, str>, String> {
     match value {
         Value::String(text) => Ok(Cow::Borrowed(text)),
         Value::Number(value) => {

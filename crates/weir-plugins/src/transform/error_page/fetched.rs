@@ -11,7 +11,7 @@ use crate::options::headers::{HeaderEdits, SetHeaderOptions};
 /// Where pages are fetched, and for which errors.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FetchOptions {
+pub(super) struct FetchOptions {
     /// The statuses of the errors, 400 to 599.
     #[schemars(length(min = 1, max = 200), extend("items" = { "type": "integer", "minimum": 400, "maximum": 599 }))]
     statuses: Vec<u16>,
@@ -58,7 +58,7 @@ const SHARED: [&[u8]; 8] = [
 const LOOP: (&[u8], &[u8]) = (b"CDN-Loop", b"weir-page");
 
 /// Where the page of an error is fetched.
-pub struct FetchedPages {
+pub(super) struct FetchedPages {
     statuses: Box<[u16]>,
     upstream: u32,
     path: Box<[u8]>,
@@ -68,7 +68,7 @@ pub struct FetchedPages {
 
 impl FetchOptions {
     /// `None` if the upstream is not known, which has been reported already.
-    pub fn compile(self, build: &mut Build) -> Result<Option<FetchedPages>, ConfigError> {
+    pub(super) fn compile(self, build: &mut Build) -> Result<Option<FetchedPages>, ConfigError> {
         if self.upstream.is_none() && self.upstream_id.is_none() {
             return Err(ConfigError::new(
                 "fetch",
@@ -93,7 +93,7 @@ impl FetchOptions {
 
 impl FetchedPages {
     /// The request for the page of an error. `None` if there is none for this status, or if the client cannot show a page.
-    pub fn request(&self, exchange: &mut Exchange) -> Option<PageRequest> {
+    pub(super) fn request(&self, exchange: &mut Exchange) -> Option<PageRequest> {
         let is_for_a_page = exchange.request.head.values(LOOP.0).any(|value| value == LOOP.1);
         if !self.statuses.contains(&exchange.response.status) || exchange.request.is_grpc() || is_for_a_page {
             return None;

@@ -14,7 +14,7 @@ use crate::envoy::names::FieldNameList;
 
 /// Which fields the service is told.
 #[derive(Default)]
-pub struct ForwardRules {
+pub(super) struct ForwardRules {
     /// `None` is all.
     pub allowed: Option<FieldNameList>,
     pub disallowed: FieldNameList,
@@ -36,7 +36,7 @@ impl ForwardRules {
 
     /// The head of a request. What an untrusted client says about forwarding is left out; `x-forwarded-for` and `x-forwarded-proto`
     /// are those that the gateway sees.
-    pub fn request(&self, head: &RequestHead, client: &ClientFacts, scheme: &str) -> HeaderMap {
+    pub(super) fn request(&self, head: &RequestHead, client: &ClientFacts, scheme: &str) -> HeaderMap {
         let target = head.origin_form();
         let pseudo: [(&str, &[u8]); 4] = [
             (":method", head.method_name()),
@@ -56,12 +56,12 @@ impl ForwardRules {
         self.told(&pseudo, fields.chain(own))
     }
 
-    pub fn response(&self, head: &ReplyHead) -> HeaderMap {
+    pub(super) fn response(&self, head: &ReplyHead) -> HeaderMap {
         let status = head.status.to_string();
         self.told(&[(":status", status.as_bytes())], head.fields.iter().map(|(name, value)| (&**name, &**value)))
     }
 
-    pub fn trailers(&self, trailers: &Trailers) -> HeaderMap {
+    pub(super) fn trailers(&self, trailers: &Trailers) -> HeaderMap {
         self.told(&[], trailers.fields())
     }
 }
@@ -70,7 +70,7 @@ const FORWARDED: [&[u8]; 2] = [b"x-forwarded-for", b"x-forwarded-proto"];
 
 /// Which fields the service may change.
 #[derive(Debug, Default)]
-pub struct MutationRules {
+pub(super) struct MutationRules {
     pub allows_routing: bool,
     pub disallows_system: bool,
     pub disallows_all: bool,
@@ -80,7 +80,7 @@ pub struct MutationRules {
 
 /// Why a mutation cannot be done.
 #[derive(Debug, PartialEq, Eq)]
-pub enum BadMutation {
+pub(super) enum BadMutation {
     Action(String),
     Field(String),
     Disallowed(String),
@@ -107,7 +107,7 @@ impl fmt::Display for BadMutation {
 
 /// Changes of fields that are allowed and have a valid form.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Mutation {
+pub(super) struct Mutation {
     changes: Vec<FieldChange>,
     removed: Vec<Box<[u8]>>,
 }
@@ -126,7 +126,7 @@ impl MutationRules {
     }
 
     /// Checks a mutation. What the rules do not allow is left out, unless that is an error.
-    pub fn check(&self, mutation: Option<HeaderMutation>) -> Result<Mutation, BadMutation> {
+    pub(super) fn check(&self, mutation: Option<HeaderMutation>) -> Result<Mutation, BadMutation> {
         let HeaderMutation { set_headers, remove_headers } = mutation.unwrap_or_default();
         let mut changes = field_changes(set_headers).map_err(|unknown| BadMutation::Action(unknown.to_string()))?;
         let mut removed: Vec<Box<[u8]>> = remove_headers.into_iter().map(|name| name.into_bytes().into()).collect();
@@ -165,7 +165,7 @@ impl Mutation {
     ///
     /// # Errors
     /// The value of a pseudo-header field is not valid. Then nothing is changed.
-    pub fn apply_to_request(&self, head: &mut RequestHead) -> Result<(), BadMutation> {
+    pub(super) fn apply_to_request(&self, head: &mut RequestHead) -> Result<(), BadMutation> {
         if self.changes.is_empty() && self.removed.is_empty() {
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl Mutation {
     }
 
     /// Declares that the fields of the request that are changed tell something about the client.
-    pub fn mark_personal(&self, exchange: &mut Exchange) {
+    pub(super) fn mark_personal(&self, exchange: &mut Exchange) {
         for name in self.changes.iter().map(|change| &change.name).chain(&self.removed) {
             exchange.mark_personal(name);
         }
@@ -211,7 +211,7 @@ impl Mutation {
     ///
     /// # Errors
     /// The status is not valid.
-    pub fn apply_to_response(self, head: &mut ReplyHead) -> Result<(), BadMutation> {
+    pub(super) fn apply_to_response(self, head: &mut ReplyHead) -> Result<(), BadMutation> {
         for change in self.changes.iter().filter(|change| *change.name == *b":status") {
             let status = std::str::from_utf8(&change.value).ok().and_then(|value| value.parse().ok());
             head.status = status
@@ -223,7 +223,7 @@ impl Mutation {
     }
 
     /// Changes trailers.
-    pub fn apply_to_trailers(self, trailers: &mut Trailers) {
+    pub(super) fn apply_to_trailers(self, trailers: &mut Trailers) {
         let mut fields: Vec<ReplyField> = trailers.fields().map(|(name, value)| (name.into(), value.into())).collect();
         self.apply_to_list(&mut fields);
         *trailers = Trailers::default();

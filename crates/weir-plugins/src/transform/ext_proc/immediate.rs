@@ -30,7 +30,7 @@ fn response(answer: ImmediateResponse, rules: &MutationRules) -> Result<(ReplyHe
 ///
 /// # Errors
 /// The answer is not valid.
-pub fn send_early(
+pub(super) fn send_early(
     answer: ImmediateResponse,
     rules: &MutationRules,
     exchange: &mut Exchange,
@@ -46,7 +46,11 @@ pub fn send_early(
 ///
 /// # Errors
 /// The answer is not valid.
-pub async fn send(answer: ImmediateResponse, rules: &MutationRules, reply: &mut Reply) -> Result<(), ProcessorFailure> {
+pub(super) async fn send(
+    answer: ImmediateResponse,
+    rules: &MutationRules,
+    reply: &mut Reply,
+) -> Result<(), ProcessorFailure> {
     let (mut head, body) = response(answer, rules)?;
     head.fields.push((b"content-length"[..].into(), body.len().to_string().into_bytes().into()));
     reply.begin_with(head);

@@ -7,7 +7,7 @@ use prost::{Message, Oneof};
 use crate::envoy::messages::{HeaderValue, HeaderValueOption, HttpStatus, Struct};
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ProcessingRequest {
+pub(super) struct ProcessingRequest {
     #[prost(oneof = "RequestPart", tags = "2, 3, 4, 5, 6, 7")]
     pub part: Option<RequestPart>,
     #[prost(btree_map = "string, message", tag = "9")]
@@ -17,7 +17,7 @@ pub struct ProcessingRequest {
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum RequestPart {
+pub(super) enum RequestPart {
     #[prost(message, tag = "2")]
     RequestHeaders(HttpHeaders),
     #[prost(message, tag = "3")]
@@ -34,7 +34,7 @@ pub enum RequestPart {
 
 /// The modes that content is sent in, which the first message tells.
 #[derive(Clone, PartialEq, Message)]
-pub struct ProtocolConfiguration {
+pub(super) struct ProtocolConfiguration {
     #[prost(int32, tag = "1")]
     pub request_body_mode: i32,
     #[prost(int32, tag = "2")]
@@ -42,7 +42,7 @@ pub struct ProtocolConfiguration {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct HttpHeaders {
+pub(super) struct HttpHeaders {
     #[prost(message, optional, tag = "1")]
     pub headers: Option<HeaderMap>,
     #[prost(bool, tag = "3")]
@@ -50,7 +50,7 @@ pub struct HttpHeaders {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct HttpBody {
+pub(super) struct HttpBody {
     #[prost(bytes = "vec", tag = "1")]
     pub body: Vec<u8>,
     #[prost(bool, tag = "2")]
@@ -58,20 +58,20 @@ pub struct HttpBody {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct HttpTrailers {
+pub(super) struct HttpTrailers {
     #[prost(message, optional, tag = "1")]
     pub trailers: Option<HeaderMap>,
 }
 
 /// `envoy.config.core.v3.HeaderMap`.
 #[derive(Clone, PartialEq, Message)]
-pub struct HeaderMap {
+pub(super) struct HeaderMap {
     #[prost(message, repeated, tag = "1")]
     pub headers: Vec<HeaderValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ProcessingResponse {
+pub(super) struct ProcessingResponse {
     #[prost(oneof = "ResponsePart", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub part: Option<ResponsePart>,
     #[prost(message, optional, tag = "9")]
@@ -81,7 +81,7 @@ pub struct ProcessingResponse {
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum ResponsePart {
+pub(super) enum ResponsePart {
     #[prost(message, tag = "1")]
     RequestHeaders(PartAnswer),
     #[prost(message, tag = "2")]
@@ -100,19 +100,19 @@ pub enum ResponsePart {
 
 /// `HeadersResponse` and `BodyResponse`.
 #[derive(Clone, PartialEq, Message)]
-pub struct PartAnswer {
+pub(super) struct PartAnswer {
     #[prost(message, optional, tag = "1")]
     pub response: Option<CommonResponse>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct TrailersAnswer {
+pub(super) struct TrailersAnswer {
     #[prost(message, optional, tag = "1")]
     pub mutation: Option<HeaderMutation>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct CommonResponse {
+pub(super) struct CommonResponse {
     /// 0 to continue, 1 to continue and replace the content.
     #[prost(int32, tag = "1")]
     pub status: i32,
@@ -123,7 +123,7 @@ pub struct CommonResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct HeaderMutation {
+pub(super) struct HeaderMutation {
     #[prost(message, repeated, tag = "1")]
     pub set_headers: Vec<HeaderValueOption>,
     #[prost(string, repeated, tag = "2")]
@@ -131,13 +131,13 @@ pub struct HeaderMutation {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct BodyMutation {
+pub(super) struct BodyMutation {
     #[prost(oneof = "BodyChange", tags = "1, 2, 3")]
     pub change: Option<BodyChange>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub enum BodyChange {
+pub(super) enum BodyChange {
     #[prost(bytes, tag = "1")]
     Body(Vec<u8>),
     #[prost(bool, tag = "2")]
@@ -147,7 +147,7 @@ pub enum BodyChange {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct ImmediateResponse {
+pub(super) struct ImmediateResponse {
     #[prost(message, optional, tag = "1")]
     pub status: Option<HttpStatus>,
     #[prost(message, optional, tag = "2")]
@@ -160,14 +160,14 @@ pub struct ImmediateResponse {
 
 /// `GrpcStatus`.
 #[derive(Clone, PartialEq, Message)]
-pub struct AnsweredStatus {
+pub(super) struct AnsweredStatus {
     #[prost(uint32, tag = "1")]
     pub status: u32,
 }
 
 /// `envoy.extensions.filters.http.ext_proc.v3.ProcessingMode`.
 #[derive(Clone, PartialEq, Message)]
-pub struct ModeOverride {
+pub(super) struct ModeOverride {
     #[prost(int32, tag = "1")]
     pub request_headers: i32,
     #[prost(int32, tag = "2")]
@@ -184,7 +184,7 @@ pub struct ModeOverride {
 
 /// `google.protobuf.Duration`.
 #[derive(Clone, PartialEq, Message)]
-pub struct ProtoDuration {
+pub(super) struct ProtoDuration {
     #[prost(int64, tag = "1")]
     pub seconds: i64,
     #[prost(int32, tag = "2")]

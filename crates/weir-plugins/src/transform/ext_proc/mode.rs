@@ -9,7 +9,7 @@ use super::messages::ModeOverride;
 /// Whether a head or trailers are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum HeaderMode {
+pub(super) enum HeaderMode {
     #[default]
     Default,
     Send,
@@ -19,7 +19,7 @@ pub enum HeaderMode {
 /// How content is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum BodyMode {
+pub(super) enum BodyMode {
     #[default]
     None,
     Streamed,
@@ -29,7 +29,7 @@ pub enum BodyMode {
 }
 
 impl BodyMode {
-    pub fn number(self) -> i32 {
+    pub(super) fn number(self) -> i32 {
         self as i32
     }
 
@@ -41,31 +41,31 @@ impl BodyMode {
 
 /// What is sent of a request, or of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SentParts {
+pub(super) struct SentParts {
     pub head: bool,
     pub content: BodyMode,
     pub trailers: bool,
 }
 
 impl SentParts {
-    pub const NOTHING: SentParts = SentParts { head: false, content: BodyMode::None, trailers: false };
+    pub(super) const NOTHING: SentParts = SentParts { head: false, content: BodyMode::None, trailers: false };
 
     /// Something is sent after the head.
-    pub fn has_more(self) -> bool {
+    pub(super) fn has_more(self) -> bool {
         self.content != BodyMode::None || self.trailers
     }
 }
 
 /// What is sent of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SentModes {
+pub(super) struct SentModes {
     pub request: SentParts,
     pub response: SentParts,
 }
 
 impl SentModes {
     /// The modes for this exchange: what it does not have is not sent.
-    pub fn of(self, exchange: &Exchange) -> SentModes {
+    pub(super) fn of(self, exchange: &Exchange) -> SentModes {
         let SentModes { mut request, mut response } = self;
         if !exchange.request.framing.has_body() {
             request = SentParts { head: request.head, ..SentParts::NOTHING };
@@ -78,12 +78,12 @@ impl SentModes {
     }
 
     /// The head of the request cannot be answered before its content is sent.
-    pub fn answers_head_with_content(&self) -> bool {
+    pub(super) fn answers_head_with_content(&self) -> bool {
         self.request.content == BodyMode::FullDuplexStreamed
     }
 
     /// Nothing is sent after the head of the request.
-    pub fn end_with_request_head(&self) -> bool {
+    pub(super) fn end_with_request_head(&self) -> bool {
         !self.request.has_more() && self.response == SentParts::NOTHING
     }
 
@@ -91,7 +91,7 @@ impl SentModes {
     ///
     /// # Errors
     /// The number of a mode that is not known.
-    pub fn override_after_request(&mut self, by: &ModeOverride) -> Result<(), i32> {
+    pub(super) fn override_after_request(&mut self, by: &ModeOverride) -> Result<(), i32> {
         let mut changed = *self;
         changed.request.content = BodyMode::of(by.request_body).ok_or(by.request_body)?;
         changed.request.trailers = is_sent(by.request_trailers, false)?;
@@ -105,7 +105,7 @@ impl SentModes {
     ///
     /// # Errors
     /// The number of a mode that is not known.
-    pub fn override_after_response(&mut self, by: &ModeOverride) -> Result<(), i32> {
+    pub(super) fn override_after_response(&mut self, by: &ModeOverride) -> Result<(), i32> {
         let content = BodyMode::of(by.response_body).ok_or(by.response_body)?;
         (self.response.trailers, self.response.content) = (is_sent(by.response_trailers, false)?, content);
         Ok(())
@@ -122,7 +122,7 @@ fn is_sent(mode: i32, by_default: bool) -> Result<bool, i32> {
 }
 
 impl HeaderMode {
-    pub fn is_sent(self, by_default: bool) -> bool {
+    pub(super) fn is_sent(self, by_default: bool) -> bool {
         match self {
             HeaderMode::Default => by_default,
             HeaderMode::Send => true,

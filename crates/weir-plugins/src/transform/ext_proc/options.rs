@@ -31,7 +31,7 @@ use crate::rate_limited_log::RateLimitedLog;
 /// endpoint once content has been sent. Not in APISIX.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ExtProc {
+pub(crate) struct ExtProc {
     /// The service.
     grpc_service: GrpcServiceOptions,
     /// What the service gets.

@@ -26,7 +26,7 @@ use super::session::{
 use super::side::{ContentBeginning, ContentSource, ProcessedSide, beside};
 
 /// What has been done in `on_request`, and what is left.
-pub struct BegunExchange {
+pub(super) struct BegunExchange {
     pub session: ProcessorSession,
     pub modes: SentModes,
     /// The head, if the service has not got it yet.
@@ -36,10 +36,10 @@ pub struct BegunExchange {
 }
 
 /// Answers one request.
-pub struct ProcessorResponder(Mutex<Option<BegunExchange>>);
+pub(super) struct ProcessorResponder(Mutex<Option<BegunExchange>>);
 
 impl ProcessorResponder {
-    pub fn new(begun: BegunExchange) -> ProcessorResponder {
+    pub(super) fn new(begun: BegunExchange) -> ProcessorResponder {
         ProcessorResponder(Mutex::new(Some(begun)))
     }
 }

@@ -35,14 +35,14 @@ const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 
 /// A direction of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProcessedDirection {
+pub(super) enum ProcessedDirection {
     Request,
     Response,
 }
 
 /// Which part of a message an answer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProcessedPart {
+pub(super) enum ProcessedPart {
     Head,
     Content,
     Trailers,
@@ -50,7 +50,7 @@ pub enum ProcessedPart {
 
 /// An answer of the service for a part of a message.
 #[derive(Debug, Default)]
-pub struct ProcessorAnswer {
+pub(super) struct ProcessorAnswer {
     /// Empty for trailers.
     pub response: CommonResponse,
     /// Of trailers.
@@ -60,7 +60,7 @@ pub struct ProcessorAnswer {
 
 /// Why the service has not processed an exchange.
 #[derive(Debug)]
-pub enum ProcessorFailure {
+pub(super) enum ProcessorFailure {
     Call(CallError),
     Late(Duration),
     NotGrpc,
@@ -131,7 +131,7 @@ impl From<BadMutation> for ProcessorFailure {
 }
 
 /// Why processing ends the exchange.
-pub enum ProcessingEnd {
+pub(super) enum ProcessingEnd {
     Stop(Stop),
     /// The service answers the client by itself.
     Immediate(Box<ImmediateResponse>),
@@ -144,7 +144,7 @@ impl From<Stop> for ProcessingEnd {
 }
 
 /// The session with the service.
-pub struct ProcessorSession {
+pub(super) struct ProcessorSession {
     terms: Arc<ProcessorTerms>,
     state: RefCell<ProcessorState>,
 }
@@ -168,7 +168,7 @@ struct ProcessorState {
 
 /// What the first message of a session tells beside its part.
 #[derive(Clone)]
-pub struct FirstMessage {
+pub(super) struct FirstMessage {
     pub attributes: BTreeMap<String, Struct>,
     pub protocol: ProtocolConfiguration,
 }
@@ -192,7 +192,7 @@ struct AnswerQueue {
 impl ProcessorSession {
     /// # Errors
     /// There is no connection to the service.
-    pub async fn open(
+    pub(super) async fn open(
         terms: &Arc<ProcessorTerms>,
         call: &Request<()>,
         first: FirstMessage,
@@ -204,16 +204,16 @@ impl ProcessorSession {
     }
 
     /// A session in which nothing is processed.
-    pub fn closed(terms: &Arc<ProcessorTerms>) -> ProcessorSession {
+    pub(super) fn closed(terms: &Arc<ProcessorTerms>) -> ProcessorSession {
         ProcessorSession { terms: Arc::clone(terms), state: RefCell::default() }
     }
 
     /// Whether messages are still processed.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.state.borrow().receiver.is_some()
     }
 
-    pub fn terms(&self) -> &ProcessorTerms {
+    pub(super) fn terms(&self) -> &ProcessorTerms {
         &self.terms
     }
 
@@ -223,7 +223,7 @@ impl ProcessorSession {
     }
 
     /// Ends the call as one that has succeeded: a service that is cut off before it has ended its part takes the call for cancelled.
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         let mut state = self.state.borrow_mut();
         state.sender = None;
         let Some(mut receiver) = state.receiver.take() else { return };
@@ -238,18 +238,18 @@ impl ProcessorSession {
     ///
     /// # Errors
     /// Failures are not allowed.
-    pub fn fail(&self, failure: &ProcessorFailure) -> Result<(), Stop> {
+    pub(super) fn fail(&self, failure: &ProcessorFailure) -> Result<(), Stop> {
         self.close();
         self.terms.fail(failure)
     }
 
     /// From now on, the service may send answers for this direction whenever it likes.
-    pub fn let_stream(&self, direction: ProcessedDirection) {
+    pub(super) fn let_stream(&self, direction: ProcessedDirection) {
         self.state.borrow_mut().awaited[direction as usize] = Awaited::Any;
     }
 
     /// Sends a part of a message. `false` if nothing is processed any more.
-    pub async fn send(&self, part: RequestPart) -> bool {
+    pub(super) async fn send(&self, part: RequestPart) -> bool {
         let Some(sender) = self.state.borrow().sender.clone() else { return false };
         let message = match self.state.borrow_mut().first.take() {
             None => ProcessingRequest { part: Some(part), ..ProcessingRequest::default() },
@@ -270,7 +270,7 @@ impl ProcessorSession {
     ///
     /// # Errors
     /// The service fails and failures are not allowed, or it answers the client by itself.
-    pub async fn ask(
+    pub(super) async fn ask(
         &self,
         direction: ProcessedDirection,
         part: RequestPart,
@@ -283,7 +283,7 @@ impl ProcessorSession {
     }
 
     /// The same, which leaves failures to the caller.
-    pub async fn try_ask(
+    pub(super) async fn try_ask(
         &self,
         direction: ProcessedDirection,
         part: RequestPart,
@@ -319,7 +319,7 @@ impl ProcessorSession {
     ///
     /// # Errors
     /// See [`AskEnd`].
-    pub async fn next(
+    pub(super) async fn next(
         &self,
         direction: ProcessedDirection,
         kind: ProcessedPart,
@@ -338,7 +338,7 @@ impl ProcessorSession {
     ///
     /// # Errors
     /// See [`AskEnd`].
-    pub async fn next_after_head(
+    pub(super) async fn next_after_head(
         &self,
         direction: ProcessedDirection,
     ) -> Result<Option<(ProcessedPart, ProcessorAnswer)>, AskEnd> {
@@ -392,7 +392,7 @@ impl ProcessorSession {
 }
 
 /// Why there is no answer.
-pub enum AskEnd {
+pub(super) enum AskEnd {
     End(ProcessingEnd),
     Failure(ProcessorFailure),
 }

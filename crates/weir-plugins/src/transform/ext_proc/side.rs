@@ -15,7 +15,7 @@ use super::mode::SentParts;
 use super::session::{AskEnd, ProcessedDirection, ProcessedPart, ProcessingEnd, ProcessorFailure, ProcessorSession};
 
 /// Where content comes from.
-pub trait ContentSource {
+pub(super) trait ContentSource {
     async fn piece(&mut self) -> Result<Option<Vec<u8>>, Stop>;
     fn trailers(&mut self) -> Trailers;
 }
@@ -41,7 +41,7 @@ impl ContentSource for UpstreamAnswer {
 }
 
 /// Where content goes.
-pub trait ContentSink {
+pub(super) trait ContentSink {
     async fn put(&mut self, content: &[u8]);
 }
 
@@ -58,14 +58,14 @@ impl ContentSink for Reply {
 }
 
 /// What has been read of content, up to a limit.
-pub struct ContentBeginning {
+pub(super) struct ContentBeginning {
     pub bytes: Vec<u8>,
     pub is_whole: bool,
 }
 
 /// One direction of an exchange.
 #[derive(Clone, Copy)]
-pub struct ProcessedSide<'a> {
+pub(super) struct ProcessedSide<'a> {
     pub session: &'a ProcessorSession,
     pub direction: ProcessedDirection,
     pub parts: SentParts,
@@ -94,7 +94,7 @@ impl ProcessedSide<'_> {
     }
 
     /// Sends content to the service, and returns what takes its place, with changes of the head.
-    pub async fn content(&self, content: Vec<u8>, is_end: bool) -> Result<(Vec<u8>, Mutation), ProcessingEnd> {
+    pub(super) async fn content(&self, content: Vec<u8>, is_end: bool) -> Result<(Vec<u8>, Mutation), ProcessingEnd> {
         if !self.session.is_open() {
             return Ok((content, Mutation::default()));
         }
@@ -114,7 +114,7 @@ impl ProcessedSide<'_> {
     }
 
     /// Sends trailers to the service, if it gets them, and returns those that take their place.
-    pub async fn trailers(&self, mut trailers: Trailers) -> Result<Trailers, ProcessingEnd> {
+    pub(super) async fn trailers(&self, mut trailers: Trailers) -> Result<Trailers, ProcessingEnd> {
         if !self.sends(&trailers) {
             return Ok(trailers);
         }
@@ -129,7 +129,7 @@ impl ProcessedSide<'_> {
     }
 
     /// Moves content past the service; its trailers may pass it.
-    pub async fn copied(
+    pub(super) async fn copied(
         &self,
         source: &mut impl ContentSource,
         sink: &mut impl ContentSink,
@@ -141,7 +141,7 @@ impl ProcessedSide<'_> {
     }
 
     /// Moves content through the service, each piece once the one before has been answered.
-    pub async fn streamed(
+    pub(super) async fn streamed(
         &self,
         source: &mut impl ContentSource,
         sink: &mut impl ContentSink,
@@ -160,7 +160,7 @@ impl ProcessedSide<'_> {
     }
 
     /// Reads content up to the limit for what is held.
-    pub async fn beginning(
+    pub(super) async fn beginning(
         &self,
         source: &mut impl ContentSource,
         held: &mut Held,
@@ -178,7 +178,7 @@ impl ProcessedSide<'_> {
     }
 
     /// Sends all content to the service, which sends what takes its place whenever it likes. Trailers that it gets are kept in `sent`.
-    pub async fn feed(
+    pub(super) async fn feed(
         &self,
         source: &mut impl ContentSource,
         sent: &RefCell<Trailers>,
@@ -198,7 +198,7 @@ impl ProcessedSide<'_> {
     }
 
     /// Moves what the service sends in place of content, to its end. Returns the trailers.
-    pub async fn drain(
+    pub(super) async fn drain(
         &self,
         sink: &mut impl ContentSink,
         sent: &RefCell<Trailers>,
@@ -235,7 +235,7 @@ impl ProcessedSide<'_> {
 }
 
 /// Waits for something while the service is fed.
-pub async fn beside<T>(
+pub(super) async fn beside<T>(
     mut feed: Pin<&mut impl Future<Output = Result<Infallible, ProcessingEnd>>>,
     waits: impl Future<Output = Result<T, ProcessingEnd>>,
 ) -> Result<T, ProcessingEnd> {

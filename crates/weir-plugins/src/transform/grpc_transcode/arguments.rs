@@ -12,7 +12,7 @@ const QUOTED: usize = 100;
 
 /// Why an argument cannot be a part of the message.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ArgumentFault {
+pub(super) enum ArgumentFault {
     /// The message has no such field.
     Unknown,
     NotUtf8,
@@ -39,14 +39,14 @@ enum PlaceStep {
 }
 
 /// The part of a message that an argument names.
-pub struct ArgumentPlace {
+pub(super) struct ArgumentPlace {
     steps: Vec<PlaceStep>,
     kind: Kind,
 }
 
 impl ArgumentPlace {
     /// Finds the whole name, so that one that names no field changes nothing.
-    pub fn find(message: &MessageDescriptor, name: &[u8]) -> Result<ArgumentPlace, ArgumentFault> {
+    pub(super) fn find(message: &MessageDescriptor, name: &[u8]) -> Result<ArgumentPlace, ArgumentFault> {
         let name = str::from_utf8(name).map_err(|_| ArgumentFault::Unknown)?;
         let mut names = name.split('.');
         let (mut message, mut steps) = (message.clone(), Vec::new());
@@ -79,7 +79,7 @@ impl ArgumentPlace {
     }
 
     /// Adds a value to the JSON form of the message.
-    pub fn add(&self, form: &mut Map<String, Value>, value: &[u8]) -> Result<(), ArgumentFault> {
+    pub(super) fn add(&self, form: &mut Map<String, Value>, value: &[u8]) -> Result<(), ArgumentFault> {
         let value = str::from_utf8(value).map_err(|_| ArgumentFault::NotUtf8)?;
         let value = single_value(&self.kind, value);
         let key = |step: &PlaceStep| match step {
@@ -103,7 +103,7 @@ impl ArgumentPlace {
     }
 
     /// Sets the part in a message to what it is in another one.
-    pub fn copy(&self, from: &DynamicMessage, to: &mut DynamicMessage) {
+    pub(super) fn copy(&self, from: &DynamicMessage, to: &mut DynamicMessage) {
         let Some((PlaceStep::Field(field), rest)) = self.steps.split_first() else { return };
         copy(field, rest, from, to);
     }
@@ -130,7 +130,7 @@ fn copy(field: &FieldDescriptor, rest: &[PlaceStep], from: &DynamicMessage, to: 
 }
 
 /// Adds an argument to the JSON form of a message.
-pub fn add(
+pub(super) fn add(
     message: &MessageDescriptor,
     form: &mut Map<String, Value>,
     name: &[u8],
@@ -140,7 +140,7 @@ pub fn add(
 }
 
 /// The name for an error.
-pub fn quoted(name: &[u8]) -> String {
+pub(super) fn quoted(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(QUOTED)]).into_owned()
 }
 

@@ -19,7 +19,7 @@ use crate::answer::RefusalResponse;
 use crate::content::{DIGESTS, content_type, replace_response_content};
 
 /// What is called.
-pub struct Call {
+pub(super) struct Call {
     /// `/package.Service/Method`.
     path: Vec<u8>,
     takes: MessageDescriptor,
@@ -34,7 +34,7 @@ pub struct Call {
 }
 
 /// How the calls of a plugin are made.
-pub struct TranscodingSettings {
+pub(super) struct TranscodingSettings {
     pub deadline: Option<Duration>,
     pub json: JsonForm,
     pub shows_status: bool,
@@ -47,22 +47,22 @@ pub struct TranscodingSettings {
 
 impl TranscodingSettings {
     /// Of an exchange that is a call of which the answer has not been made: whether its client takes events, and the call's number.
-    pub fn asked(&self, exchange: &Exchange) -> Option<(bool, usize)> {
+    pub(super) fn asked(&self, exchange: &Exchange) -> Option<(bool, usize)> {
         let [state, takes_events, number] = exchange.notes.read(self.note)?;
         (state == ASKED).then_some((takes_events != 0, usize::try_from(number).ok()?))
     }
 
-    pub fn detail_form(&self) -> DetailForm<'_> {
+    pub(super) fn detail_form(&self) -> DetailForm<'_> {
         DetailForm { message: self.detail.as_ref(), json: &self.json }
     }
 
-    pub fn failure_body(&self, status: &CallStatus) -> Vec<u8> {
+    pub(super) fn failure_body(&self, status: &CallStatus) -> Vec<u8> {
         if self.shows_status { status.to_json(&self.detail_form()) } else { Vec::new() }
     }
 }
 
 /// A value for a part of the message, by the name of the part.
-pub type NamedValue<'a> = (&'a str, Vec<u8>);
+pub(super) type NamedValue<'a> = (&'a str, Vec<u8>);
 
 /// The first number of a note: the answer is that of the call, or was made of it.
 const ASKED: u64 = 1;
@@ -72,25 +72,25 @@ const ANSWERED: u64 = 2;
 const TOLERANCE: Duration = Duration::from_millis(5);
 
 /// Ends a stream of events that has not failed.
-pub const END_EVENT: &[u8] = b"event: end\ndata: {}\n\n";
+pub(super) const END_EVENT: &[u8] = b"event: end\ndata: {}\n\n";
 
-pub const NDJSON: &[u8] = b"application/x-ndjson";
-pub const EVENTS: &[u8] = b"text/event-stream";
-pub const JSON: &[u8] = b"application/json";
+pub(super) const NDJSON: &[u8] = b"application/x-ndjson";
+pub(super) const EVENTS: &[u8] = b"text/event-stream";
+pub(super) const JSON: &[u8] = b"application/json";
 
-pub fn refused(exchange: &mut Exchange, status: u16, problem: &str) -> Stop {
+pub(super) fn refused(exchange: &mut Exchange, status: u16, problem: &str) -> Stop {
     RefusalResponse::error(status, Some(problem)).send(exchange)
 }
 
 /// How a request brings the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyKind {
+pub(super) enum BodyKind {
     Json,
     Form,
 }
 
 /// The kind of a request's body. Content without a type is JSON.
-pub fn body_kind(exchange: &mut Exchange) -> Result<BodyKind, Stop> {
+pub(super) fn body_kind(exchange: &mut Exchange) -> Result<BodyKind, Stop> {
     let value = content_type::of_request(exchange)?.unwrap_or(JSON);
     if content_type::is_json(value) {
         Ok(BodyKind::Json)
@@ -104,7 +104,7 @@ pub fn body_kind(exchange: &mut Exchange) -> Result<BodyKind, Stop> {
 
 impl Call {
     /// The call of a method, as no rule tells.
-    pub fn of(method: &MethodDescriptor, settings: &Arc<TranscodingSettings>) -> Call {
+    pub(super) fn of(method: &MethodDescriptor, settings: &Arc<TranscodingSettings>) -> Call {
         Call {
             path: format!("/{}/{}", method.parent_service().full_name(), method.name()).into_bytes(),
             takes: method.input(),
@@ -118,13 +118,13 @@ impl Call {
     }
 
     /// The call of a rule, with its number among all of them.
-    pub fn of_rule(number: usize, rule: &TranscodingRule, settings: &Arc<TranscodingSettings>) -> Call {
+    pub(super) fn of_rule(number: usize, rule: &TranscodingRule, settings: &Arc<TranscodingSettings>) -> Call {
         let (body, response) = (rule.body.clone(), rule.response.clone());
         Call { body, response, number: number as u64, ..Call::of(&rule.calls, settings) }
     }
 
     /// The message of a query string or a form. `strict`: an argument that names no field is a fault.
-    pub fn of_arguments(&self, text: &[u8], strict: bool) -> Result<DynamicMessage, String> {
+    pub(super) fn of_arguments(&self, text: &[u8], strict: bool) -> Result<DynamicMessage, String> {
         let mut form = Map::new();
         for (name, value) in form::pairs(text).filter(|(name, _)| strict || self.body.is_of_query(name)) {
             match arguments::add(&self.takes, &mut form, &name, &value) {
@@ -137,7 +137,7 @@ impl Call {
     }
 
     /// The message of a body and of the query.
-    pub fn of_body(&self, kind: BodyKind, body: &[u8], query: &[u8]) -> Result<DynamicMessage, String> {
+    pub(super) fn of_body(&self, kind: BodyKind, body: &[u8], query: &[u8]) -> Result<DynamicMessage, String> {
         match &self.body {
             BodyOf::MessageOrQuery if body.is_empty() => self.of_arguments(query, false),
             BodyOf::Message if body.is_empty() => Ok(DynamicMessage::new(self.takes.clone())),
@@ -179,7 +179,7 @@ impl Call {
     }
 
     /// The content of the call: the message in its frame.
-    pub fn content(
+    pub(super) fn content(
         &self,
         exchange: &mut Exchange,
         message: Result<DynamicMessage, String>,
@@ -202,7 +202,7 @@ impl Call {
     }
 
     /// Makes the head of the call of that of the request.
-    pub fn rewrite(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+    pub(super) fn rewrite(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let takes_events = self.is_stream && content_type::is_accepted(&exchange.request.head, EVENTS);
         let request = &mut exchange.request;
         request.set_method(b"POST");
@@ -225,12 +225,12 @@ impl Call {
         Ok(())
     }
 
-    pub fn has_answered(&self, exchange: &mut Exchange) {
+    pub(super) fn has_answered(&self, exchange: &mut Exchange) {
         exchange.notes.write(self.settings.note, [ANSWERED, 0, 0]);
     }
 
     /// The response to a call that failed, or that has ended without a message, which is a failure unless it is a stream.
-    pub fn ended(&self, exchange: &mut Exchange, status: &CallStatus) -> Stop {
+    pub(super) fn ended(&self, exchange: &mut Exchange, status: &CallStatus) -> Stop {
         let takes_events = self.settings.asked(exchange).is_some_and(|(takes_events, _)| takes_events);
         self.has_answered(exchange);
         let no_message = CallStatus::not_transcoded("the answer has no message");
@@ -244,7 +244,7 @@ impl Call {
     }
 
     /// The response to a call that the gateway has ended, with the status of the gateway's own answer.
-    pub fn ended_here(&self, exchange: &mut Exchange, status: &CallStatus) -> Stop {
+    pub(super) fn ended_here(&self, exchange: &mut Exchange, status: &CallStatus) -> Stop {
         let http_status = exchange.response.status;
         let stop = self.ended(exchange, status);
         exchange.response.set_status(http_status);
@@ -252,7 +252,7 @@ impl Call {
     }
 
     /// The fields of the response to a call that failed.
-    pub fn fail_head(&self, exchange: &mut Exchange, status: &CallStatus) -> Result<(), Stop> {
+    pub(super) fn fail_head(&self, exchange: &mut Exchange, status: &CallStatus) -> Result<(), Stop> {
         let head = &mut exchange.response.head;
         head.set(status::CODE, status.code.to_string().as_bytes()).map_err(|_| Stop::Internal)?;
         if !status.message.is_empty() {
@@ -265,7 +265,7 @@ impl Call {
     }
 
     /// The status of a call that the server has reset at its deadline is that of the deadline.
-    pub fn at_deadline(&self, exchange: &Exchange, mut status: CallStatus) -> CallStatus {
+    pub(super) fn at_deadline(&self, exchange: &Exchange, mut status: CallStatus) -> CallStatus {
         let taken = Duration::from_nanos(exchange.upstream.ended_ns.saturating_sub(exchange.started_ns));
         let is_over = self.settings.deadline.is_some_and(|deadline| taken + TOLERANCE >= deadline);
         let is_reset = exchange.stop() == Some(Stop::UpstreamReset(ErrorCode::CANCEL));
@@ -276,7 +276,7 @@ impl Call {
     }
 
     /// Appends the JSON of a message of the answer, or of the field that the rule names.
-    pub fn write_json(&self, message: &[u8], out: &mut Vec<u8>) -> Result<(), CallStatus> {
+    pub(super) fn write_json(&self, message: &[u8], out: &mut Vec<u8>) -> Result<(), CallStatus> {
         let start = out.len();
         self.settings.json.write(&self.gives, message, out).map_err(told_json)?;
         if let Some(field) = &self.response {
@@ -288,7 +288,7 @@ impl Call {
     }
 
     /// The JSON of the answer's only message.
-    pub fn only_message(&self, body: &[u8]) -> Result<Vec<u8>, CallStatus> {
+    pub(super) fn only_message(&self, body: &[u8]) -> Result<Vec<u8>, CallStatus> {
         let mut frames = MessageFrames::new(self.settings.most_message);
         frames.push(body);
         let mut out = Vec::new();
@@ -316,14 +316,14 @@ fn replaced(exchange: &mut Exchange, status: u16, content_type: &[u8], content: 
 }
 
 /// Why a message of an answer is not given to the client.
-pub fn told_fault(fault: MessageFault) -> CallStatus {
+pub(super) fn told_fault(fault: MessageFault) -> CallStatus {
     CallStatus::not_transcoded(match fault {
         MessageFault::Compressed => "the message is compressed, which was not asked for",
         MessageFault::TooLarge => "the message is too large",
     })
 }
 
-pub fn told_json(fault: JsonFormFault) -> CallStatus {
+pub(super) fn told_json(fault: JsonFormFault) -> CallStatus {
     match fault {
         JsonFormFault::NotAMessage => CallStatus::not_transcoded("the message is not of the type in the proto"),
         JsonFormFault::TooLarge => CallStatus::not_transcoded("the message is too large or too deep as JSON"),
@@ -332,7 +332,7 @@ pub fn told_json(fault: JsonFormFault) -> CallStatus {
 }
 
 /// Removes the fields that describe the content of a call.
-pub fn forget_grpc(exchange: &mut Exchange) {
+pub(super) fn forget_grpc(exchange: &mut Exchange) {
     exchange.forget_response_content();
     for name in [&b"grpc-encoding"[..], b"grpc-accept-encoding", b"Trailer", status::CODE, status::MESSAGE] {
         exchange.response.head.remove(name);

@@ -6,7 +6,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value};
 
 /// Appends the bytes of a message, which is left without its fields.
-pub fn encode(message: &mut DynamicMessage, out: &mut Vec<u8>) {
+pub(super) fn encode(message: &mut DynamicMessage, out: &mut Vec<u8>) {
     let descriptor = message.descriptor();
     let fields: Vec<(FieldDescriptor, Value)> = message.take_fields().collect();
     for (field, value) in fields {

@@ -12,7 +12,7 @@ pub enum MessageFault {
 
 /// Takes messages out of content that comes in pieces of any size.
 #[derive(Debug)]
-pub struct MessageFrames {
+pub(super) struct MessageFrames {
     unread: Vec<u8>,
     /// The bytes of `unread` that were taken.
     taken: usize,
@@ -21,17 +21,17 @@ pub struct MessageFrames {
 }
 
 impl MessageFrames {
-    pub fn new(most: usize) -> MessageFrames {
+    pub(super) fn new(most: usize) -> MessageFrames {
         MessageFrames { unread: Vec::new(), taken: 0, most }
     }
 
-    pub fn push(&mut self, piece: &[u8]) {
+    pub(super) fn push(&mut self, piece: &[u8]) {
         self.unread.drain(..std::mem::take(&mut self.taken));
         self.unread.extend_from_slice(piece);
     }
 
     /// The next message; `None` if it is not complete.
-    pub fn next(&mut self) -> Result<Option<&[u8]>, MessageFault> {
+    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, MessageFault> {
         let Some((prefix, rest)) = self.unread[self.taken..].split_first_chunk::<PREFIX>() else { return Ok(None) };
         let [flag, length @ ..] = *prefix;
         let length = u32::from_be_bytes(length) as usize;
@@ -50,7 +50,7 @@ impl MessageFrames {
     }
 
     /// Whether all bytes were taken.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.taken == self.unread.len()
     }
 }

@@ -7,13 +7,13 @@ use super::arguments;
 use super::path_template::{BoundField, RulePath};
 
 /// The most rules of a plugin: each request is compared with them, one after the other.
-pub const MOST_RULES: usize = 1_024;
+pub(super) const MOST_RULES: usize = 1_024;
 /// How deep `additional_bindings` are read. The option allows one level.
 const BINDINGS: usize = 1;
 
 /// What of the message the body is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum BodyOf {
+pub(super) enum BodyOf {
     /// All of it, or the query if there is no body: of a call that no rule has chosen.
     MessageOrQuery,
     Message,
@@ -23,7 +23,7 @@ pub enum BodyOf {
 
 impl BodyOf {
     /// Whether an argument of the query can set the field that it names: the body has the others.
-    pub fn is_of_query(&self, name: &[u8]) -> bool {
+    pub(super) fn is_of_query(&self, name: &[u8]) -> bool {
         match self {
             BodyOf::MessageOrQuery | BodyOf::Nothing => true,
             BodyOf::Message => false,
@@ -37,7 +37,7 @@ impl BodyOf {
 
 /// One rule, or one of its further bindings.
 #[derive(Debug)]
-pub struct TranscodingRule {
+pub(super) struct TranscodingRule {
     pub calls: MethodDescriptor,
     /// The method of the request; `*` is any.
     method: String,
@@ -49,7 +49,7 @@ pub struct TranscodingRule {
 
 /// What fits a request.
 #[derive(Debug)]
-pub enum RuleMatch<'r> {
+pub(super) enum RuleMatch<'r> {
     Rule(usize, Vec<BoundField<'r>>),
     /// Rules fit the path, for these methods.
     OtherMethods(Vec<&'r str>),
@@ -58,14 +58,17 @@ pub enum RuleMatch<'r> {
 
 /// Rules in the order in which they are compared with a request.
 #[derive(Debug)]
-pub struct HttpRules(pub Vec<TranscodingRule>);
+pub(super) struct HttpRules(pub Vec<TranscodingRule>);
 
 impl HttpRules {
     /// The rules of these services.
     ///
     /// # Errors
     /// What is wrong with a rule, or that there is none.
-    pub fn of(pool: &DescriptorPool, services: impl Iterator<Item = ServiceDescriptor>) -> Result<HttpRules, String> {
+    pub(super) fn of(
+        pool: &DescriptorPool,
+        services: impl Iterator<Item = ServiceDescriptor>,
+    ) -> Result<HttpRules, String> {
         let without = "the proto has no rule `google.api.http`; name the `method`";
         let option = pool.get_extension_by_name("google.api.http").ok_or(without)?;
         let mut rules = Vec::new();
@@ -91,7 +94,7 @@ impl HttpRules {
         Ok(HttpRules(rules))
     }
 
-    pub fn find(&self, method: &[u8], path: &[u8]) -> RuleMatch<'_> {
+    pub(super) fn find(&self, method: &[u8], path: &[u8]) -> RuleMatch<'_> {
         let mut others = Vec::new();
         for (index, rule) in self.0.iter().enumerate() {
             let Some(bound) = rule.template.bind(path) else { continue };
@@ -167,7 +170,7 @@ fn add(
 }
 
 /// The JSON of the value of a member, of JSON that is an object without white space between its parts.
-pub fn member<'j>(json: &'j [u8], name: &str) -> Option<&'j [u8]> {
+pub(super) fn member<'j>(json: &'j [u8], name: &str) -> Option<&'j [u8]> {
     let mut at = 1;
     while json.get(at) == Some(&b'"') {
         let end = at + value_length(&json[at..]);

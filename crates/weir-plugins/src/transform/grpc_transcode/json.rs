@@ -18,7 +18,7 @@ const TOLD: usize = 300;
 ///
 /// # Errors
 /// What is wrong, with the place in the JSON.
-pub fn read(message: &MessageDescriptor, json: &[u8]) -> Result<DynamicMessage, String> {
+pub(super) fn read(message: &MessageDescriptor, json: &[u8]) -> Result<DynamicMessage, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let read = read_from(message, &mut deserializer)?;
     deserializer.end().map_err(|error| error.to_string())?;
@@ -29,7 +29,7 @@ pub fn read(message: &MessageDescriptor, json: &[u8]) -> Result<DynamicMessage, 
 ///
 /// # Errors
 /// What is wrong, with the place in the form.
-pub fn read_form(message: &MessageDescriptor, form: Map<String, Value>) -> Result<DynamicMessage, String> {
+pub(super) fn read_form(message: &MessageDescriptor, form: Map<String, Value>) -> Result<DynamicMessage, String> {
     read_from(message, Value::from(form))
 }
 
@@ -37,7 +37,7 @@ pub fn read_form(message: &MessageDescriptor, form: Map<String, Value>) -> Resul
 ///
 /// # Errors
 /// What is wrong, with the place in the message.
-pub fn read_member(message: &MessageDescriptor, name: &str, json: &[u8]) -> Result<DynamicMessage, String> {
+pub(super) fn read_member(message: &MessageDescriptor, name: &str, json: &[u8]) -> Result<DynamicMessage, String> {
     // One value, so that what follows it cannot be a member of the message.
     serde_json::from_slice::<serde::de::IgnoredAny>(json).map_err(|error| error.to_string())?;
     read(message, &[b"{\"", name.as_bytes(), b"\":", json, b"}"].concat())
@@ -60,7 +60,7 @@ fn read_from<'de>(
 
 /// Why a message has no JSON form.
 #[derive(Debug, PartialEq, Eq)]
-pub enum JsonFormFault {
+pub(super) enum JsonFormFault {
     /// It is not a message of this type.
     NotAMessage,
     TooLarge,
@@ -70,7 +70,7 @@ pub enum JsonFormFault {
 
 /// How messages are written as JSON.
 #[derive(Clone, Debug)]
-pub struct JsonForm {
+pub(super) struct JsonForm {
     pub options: SerializeOptions,
     /// 64-bit integers are texts with hexadecimal digits.
     pub hexadecimal: bool,
@@ -80,7 +80,12 @@ pub struct JsonForm {
 
 impl JsonForm {
     /// Appends the JSON of an encoded message.
-    pub fn write(&self, message: &MessageDescriptor, encoded: &[u8], out: &mut Vec<u8>) -> Result<(), JsonFormFault> {
+    pub(super) fn write(
+        &self,
+        message: &MessageDescriptor,
+        encoded: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), JsonFormFault> {
         let message = DynamicMessage::decode(message.clone(), encoded).map_err(|_| JsonFormFault::NotAMessage)?;
         let room = self.most;
         let writer = BoundedWriter { out, room };

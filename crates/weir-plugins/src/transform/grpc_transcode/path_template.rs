@@ -7,7 +7,7 @@ const MOST_SEGMENTS: usize = 64;
 
 /// A template that paths are compared with.
 #[derive(Debug, PartialEq, Eq)]
-pub struct RulePath {
+pub(super) struct RulePath {
     segments: Vec<TemplateSegment>,
     /// What follows the last colon.
     verb: Option<Box<[u8]>>,
@@ -40,11 +40,11 @@ impl PathVariable {
 }
 
 /// A field and its value.
-pub type BoundField<'t> = (&'t str, Vec<u8>);
+pub(super) type BoundField<'t> = (&'t str, Vec<u8>);
 
 /// Why a text is no template.
 #[derive(Debug, PartialEq, Eq)]
-pub struct TemplateFault(&'static str);
+pub(super) struct TemplateFault(&'static str);
 
 impl fmt::Display for TemplateFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,7 +53,7 @@ impl fmt::Display for TemplateFault {
 }
 
 impl RulePath {
-    pub fn parse(text: &str) -> Result<RulePath, TemplateFault> {
+    pub(super) fn parse(text: &str) -> Result<RulePath, TemplateFault> {
         let rest = text.strip_prefix('/').ok_or(TemplateFault("does not begin with `/`"))?;
         let after_variables = rest.rfind('}').map_or(0, |end| end + 1);
         let last_segment = rest.rfind('/').map_or(0, |slash| slash + 1).max(after_variables);
@@ -118,17 +118,17 @@ impl RulePath {
     }
 
     /// The names of the fields that it sets.
-    pub fn fields(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn fields(&self) -> impl Iterator<Item = &str> {
         self.variables.iter().map(|variable| &*variable.field)
     }
 
     /// Orders templates so that of two that fit a path the one that says more of it comes first.
-    pub fn precedence(&self) -> impl Ord + '_ {
+    pub(super) fn precedence(&self) -> impl Ord + '_ {
         (self.verb.is_none(), &self.segments, usize::MAX - self.segments.len())
     }
 
     /// The values of the fields, decoded, if the path fits.
-    pub fn bind(&self, path: &[u8]) -> Option<Vec<BoundField<'_>>> {
+    pub(super) fn bind(&self, path: &[u8]) -> Option<Vec<BoundField<'_>>> {
         let path = path.strip_prefix(b"/")?;
         let path = match &self.verb {
             None => path,

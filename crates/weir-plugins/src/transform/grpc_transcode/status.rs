@@ -18,13 +18,13 @@ const BIN: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// The fields that a status is in.
-pub const CODE: &[u8] = b"grpc-status";
-pub const MESSAGE: &[u8] = b"grpc-message";
+pub(super) const CODE: &[u8] = b"grpc-status";
+pub(super) const MESSAGE: &[u8] = b"grpc-message";
 const DETAILS: &[u8] = b"grpc-status-details-bin";
 
 /// A status, as it was received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallStatus {
+pub(super) struct CallStatus {
     pub code: u16,
     /// As it stands in the field.
     pub message: Vec<u8>,
@@ -40,21 +40,21 @@ struct StatusDetails {
 }
 
 /// Which details are decoded, and how.
-pub struct DetailForm<'a> {
+pub(super) struct DetailForm<'a> {
     pub message: Option<&'a MessageDescriptor>,
     pub json: &'a JsonForm,
 }
 
 impl CallStatus {
-    pub const OK: u16 = 0;
-    pub const CANCELLED: u16 = 1;
+    pub(super) const OK: u16 = 0;
+    pub(super) const CANCELLED: u16 = 1;
     const UNKNOWN: u16 = 2;
-    pub const DEADLINE_EXCEEDED: u16 = 4;
+    pub(super) const DEADLINE_EXCEEDED: u16 = 4;
     const INTERNAL: u16 = 13;
     const UNAVAILABLE: u16 = 14;
 
     /// The status in the fields of a head or of trailers; `None` if there is none.
-    pub fn of<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<CallStatus> {
+    pub(super) fn of<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Option<CallStatus> {
         let (mut code, mut status) = (None, CallStatus::default());
         for (name, value) in fields {
             let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
@@ -71,7 +71,7 @@ impl CallStatus {
     }
 
     /// Of a call that has had no answer, by the status that the gateway gives for it.
-    pub fn of_gateway(http_status: u16) -> Option<CallStatus> {
+    pub(super) fn of_gateway(http_status: u16) -> Option<CallStatus> {
         match http_status {
             504 => Some(CallStatus::here(CallStatus::DEADLINE_EXCEEDED, "the service did not answer in time")),
             502 | 503 => Some(CallStatus::here(CallStatus::UNAVAILABLE, "the service could not be reached")),
@@ -84,21 +84,21 @@ impl CallStatus {
     }
 
     /// The server has sent none.
-    pub fn missing() -> CallStatus {
+    pub(super) fn missing() -> CallStatus {
         CallStatus::here(CallStatus::UNKNOWN, "the call ended without a status")
     }
 
     /// What the server has sent cannot be given to the client.
-    pub fn not_transcoded(problem: &str) -> CallStatus {
+    pub(super) fn not_transcoded(problem: &str) -> CallStatus {
         CallStatus::here(CallStatus::INTERNAL, problem)
     }
 
     /// The content ended within a message.
-    pub fn cut() -> CallStatus {
+    pub(super) fn cut() -> CallStatus {
         CallStatus::here(CallStatus::UNAVAILABLE, "the answer ended within a message")
     }
 
-    pub fn http_status(&self) -> u16 {
+    pub(super) fn http_status(&self) -> u16 {
         match self.code {
             CallStatus::OK => 200,
             CallStatus::CANCELLED => 499,
@@ -117,7 +117,7 @@ impl CallStatus {
     }
 
     /// `{"error":{"code":5,"message":"…","details":[…]}}`; without details if there are none.
-    pub fn to_json(&self, form: &DetailForm<'_>) -> Vec<u8> {
+    pub(super) fn to_json(&self, form: &DetailForm<'_>) -> Vec<u8> {
         let message = Value::from(percent_decode(&self.message).decode_utf8_lossy());
         let details = StatusDetails::decode(&*self.details).unwrap_or_default().details;
         let mut out = format!("{{\"error\":{{\"code\":{},\"message\":{message}", self.code).into_bytes();

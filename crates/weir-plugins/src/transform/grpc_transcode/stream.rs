@@ -10,7 +10,7 @@ use super::frames::MessageFrames;
 use super::status::CallStatus;
 
 /// Writes the messages of a stream as lines or as events, and its status if it is not OK.
-pub struct StreamWriter {
+pub(super) struct StreamWriter {
     frames: MessageFrames,
     call: Arc<Call>,
     takes_events: bool,
@@ -19,7 +19,7 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    pub fn new(call: Arc<Call>, takes_events: bool) -> StreamWriter {
+    pub(super) fn new(call: Arc<Call>, takes_events: bool) -> StreamWriter {
         StreamWriter {
             frames: MessageFrames::new(call.settings.most_message),
             call,

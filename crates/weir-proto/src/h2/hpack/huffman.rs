@@ -100,13 +100,13 @@ const SORTED: [u16; 257] = {
 const EOS: u16 = 256;
 
 /// Length of `text` in the Huffman code, in bytes.
-pub fn encoded_len(text: &[u8]) -> usize {
+pub(crate) fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
 /// Appends `text` in the Huffman code, padded with ones to a whole byte.
-pub fn encode(text: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
     let (mut bits, mut count) = (0_u64, 0_u32);
     for &byte in text {
         let length = u32::from(LENGTHS[usize::from(byte)]);
@@ -128,7 +128,7 @@ pub fn encode(text: &[u8], out: &mut Vec<u8>) {
 
 /// Decodes `code` and appends the text. EOS, more than seven bits of padding, or padding other than ones is an error (RFC 7541
 /// §5.2).
-pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
+pub(crate) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), BrokenFieldSection> {
     // The next bits to decode are the `count` highest of `bits`.
     let (mut bits, mut count) = (0_u64, 0_u32);
     let mut rest = code;

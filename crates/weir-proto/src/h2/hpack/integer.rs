@@ -4,7 +4,7 @@ use super::BrokenFieldSection;
 
 /// Reads an integer that starts in the low `prefix` bits of `first` and may continue in `bytes`. A continuation of more than
 /// four bytes is an error: no valid size or index needs as many.
-pub fn read(first: u8, prefix: u32, bytes: &mut &[u8]) -> Result<usize, BrokenFieldSection> {
+pub(crate) fn read(first: u8, prefix: u32, bytes: &mut &[u8]) -> Result<usize, BrokenFieldSection> {
     let most = (1_usize << prefix) - 1;
     let value = usize::from(first) & most;
     if value < most {
@@ -27,7 +27,7 @@ fn read_rest(mut value: usize, bytes: &mut &[u8]) -> Result<usize, BrokenFieldSe
 }
 
 /// Writes an integer into the low `prefix` bits below `pattern`, and into further bytes if needed.
-pub fn write(pattern: u8, prefix: u32, value: usize, out: &mut Vec<u8>) {
+pub(crate) fn write(pattern: u8, prefix: u32, value: usize, out: &mut Vec<u8>) {
     let most = (1_usize << prefix) - 1;
     if value < most {
         return out.push(pattern | value as u8);

@@ -3,7 +3,7 @@
 use crate::h2::class::FieldClass;
 
 /// Entry 1 of the RFC is at index 0.
-pub const ENTRIES: [(&[u8], &[u8]); 61] = [
+pub(super) const ENTRIES: [(&[u8], &[u8]); 61] = [
     (b":authority", b""),
     (b":method", b"GET"),
     (b":method", b"POST"),
@@ -106,7 +106,7 @@ const fn same(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// The first entry with this name.
-pub fn with_name(name: &[u8]) -> Option<usize> {
+pub(super) fn with_name(name: &[u8]) -> Option<usize> {
     if name.is_empty() {
         return None;
     }
@@ -121,7 +121,7 @@ pub fn with_name(name: &[u8]) -> Option<usize> {
 }
 
 /// The class of each entry.
-pub fn class(entry: usize) -> FieldClass {
+pub(super) fn class(entry: usize) -> FieldClass {
     use crate::field::Known;
     match entry {
         1 => FieldClass::Authority,

@@ -25,7 +25,7 @@ impl TableEntry {
 /// Entries are stored back to back in one buffer. Evicted bytes at its front are reclaimed, by moving the rest, once they are as
 /// many as the rest.
 #[derive(Debug)]
-pub struct DynamicTable {
+pub(super) struct DynamicTable {
     bytes: Vec<u8>,
     /// Offset of the first byte of `bytes`, counted like `TableEntry::start`.
     base: u32,
@@ -40,25 +40,25 @@ pub struct DynamicTable {
 const LITTLE: usize = 256;
 
 impl DynamicTable {
-    pub fn new(most: usize) -> DynamicTable {
+    pub(super) fn new(most: usize) -> DynamicTable {
         DynamicTable { bytes: Vec::new(), base: 0, entries: VecDeque::new(), size: 0, most }
     }
 
-    pub fn max_size(&self) -> usize {
+    pub(super) fn max_size(&self) -> usize {
         self.most
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Heap memory in use, in bytes.
-    pub fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
     }
 
     /// Name, value and class of an entry; index 0 is the newest.
-    pub fn get(&self, index: usize) -> Option<(&[u8], &[u8], FieldClass)> {
+    pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8], FieldClass)> {
         let at = self.entries.len().checked_sub(index + 1)?;
         let entry = self.entries[at];
         let start = entry.start.wrapping_sub(self.base) as usize;
@@ -68,19 +68,19 @@ impl DynamicTable {
     }
 
     /// Changes the maximum size, and evicts entries beyond it (RFC 7541 §4.3).
-    pub fn resize(&mut self, most: usize) {
+    pub(super) fn resize(&mut self, most: usize) {
         self.most = most;
         self.drop_until(most);
     }
 
     /// Buffer in which a field is assembled before it is known whether it becomes an entry. Afterwards it must be removed with
     /// [`DynamicTable::discard`] or kept with [`DynamicTable::keep`].
-    pub fn draft(&mut self) -> &mut Vec<u8> {
+    pub(super) fn draft(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// Begins to assemble a field; returns its offset in [`DynamicTable::draft`].
-    pub fn begin(&mut self) -> usize {
+    pub(super) fn begin(&mut self) -> usize {
         let dead = self.entries.front().map_or(self.bytes.len(), |entry| entry.start.wrapping_sub(self.base) as usize);
         if dead >= LITTLE.max(self.bytes.len() - dead) {
             self.bytes.drain(..dead);
@@ -90,7 +90,7 @@ impl DynamicTable {
     }
 
     /// Appends the name of an entry to the field being assembled, and returns the entry's class.
-    pub fn copy_name(&mut self, index: usize) -> Option<FieldClass> {
+    pub(super) fn copy_name(&mut self, index: usize) -> Option<FieldClass> {
         let at = self.entries.len().checked_sub(index + 1)?;
         let TableEntry { start, name, class, .. } = self.entries[at];
         let start = start.wrapping_sub(self.base) as usize;
@@ -99,7 +99,7 @@ impl DynamicTable {
     }
 
     /// Removes the field assembled from `start` on.
-    pub fn discard(&mut self, start: usize) {
+    pub(super) fn discard(&mut self, start: usize) {
         self.bytes.truncate(start);
         // A single long string must not occupy memory for the lifetime of the connection.
         if self.bytes.capacity() > 2 * super::TABLE_BYTES + LITTLE {
@@ -109,7 +109,7 @@ impl DynamicTable {
 
     /// Makes the field assembled from `start` on, whose name has `name` bytes, an entry. A field larger than the table empties
     /// it (RFC 7541 §4.4).
-    pub fn keep(&mut self, start: usize, name: usize, class: FieldClass) {
+    pub(super) fn keep(&mut self, start: usize, name: usize, class: FieldClass) {
         let value = self.bytes.len() - start - name;
         let size = name + value + OVERHEAD;
         if size > self.most {

@@ -4,7 +4,7 @@ use crate::field::Known;
 use crate::h2::class::FieldClass;
 
 /// The entries by their index.
-pub const ENTRIES: [(&[u8], &[u8]); 99] = [
+pub(super) const ENTRIES: [(&[u8], &[u8]); 99] = [
     (b":authority", b""),
     (b":path", b"/"),
     (b"age", b"0"),
@@ -107,10 +107,10 @@ pub const ENTRIES: [(&[u8], &[u8]); 99] = [
 ];
 
 /// The first entry with the name `:status`.
-pub const STATUS: usize = 24;
+pub(super) const STATUS: usize = 24;
 
 /// The entry of a status.
-pub fn status(status: u16) -> Option<usize> {
+pub(super) fn status(status: u16) -> Option<usize> {
     Some(match status {
         100 => 63,
         103 => 24,
@@ -131,7 +131,7 @@ pub fn status(status: u16) -> Option<usize> {
 }
 
 /// The entries with this name.
-pub fn with_name(name: &[u8]) -> &'static [u8] {
+pub(super) fn with_name(name: &[u8]) -> &'static [u8] {
     match name {
         b"age" => &[2],
         b"content-disposition" => &[3],
@@ -185,7 +185,7 @@ pub fn with_name(name: &[u8]) -> &'static [u8] {
 }
 
 /// The class of fields with the name of an entry, before their value is checked; those of the table are valid.
-pub fn class(entry: usize) -> FieldClass {
+pub(super) fn class(entry: usize) -> FieldClass {
     match entry {
         0 => FieldClass::Authority,
         1 => FieldClass::Path,

@@ -6,7 +6,7 @@ use serde_json::json;
 use weir_control::Diagnostic;
 
 /// A file with its findings.
-pub struct CheckedFile {
+pub(super) struct CheckedFile {
     pub name: String,
     /// Whether the configuration is accepted.
     pub is_valid: bool,
@@ -14,7 +14,7 @@ pub struct CheckedFile {
 }
 
 #[derive(Serialize)]
-pub struct CheckFinding {
+pub(super) struct CheckFinding {
     pub severity: CheckSeverity,
     #[serde(flatten)]
     pub diagnostic: Diagnostic,
@@ -22,7 +22,7 @@ pub struct CheckFinding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CheckSeverity {
+pub(super) enum CheckSeverity {
     Error,
     Warning,
 }
@@ -52,14 +52,14 @@ fn findings(checked: &[CheckedFile]) -> impl Iterator<Item = &CheckFinding> {
 }
 
 /// `{"files": [{"file", "valid"}], "findings": [{"severity", "source", "line", …}]}`.
-pub fn json(checked: &[CheckedFile]) -> String {
+pub(super) fn json(checked: &[CheckedFile]) -> String {
     let files: Vec<_> = checked.iter().map(|file| json!({"file": file.name, "valid": file.is_valid})).collect();
     let findings: Vec<&CheckFinding> = findings(checked).collect();
     format!("{:#}\n", json!({"files": files, "findings": findings}))
 }
 
 /// Workflow commands of GitHub Actions, one per line.
-pub fn github(checked: &[CheckedFile]) -> String {
+pub(super) fn github(checked: &[CheckedFile]) -> String {
     let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let line = |finding: &CheckFinding| {
@@ -80,7 +80,7 @@ fn uri(path: &str) -> String {
 }
 
 /// A SARIF log with one run.
-pub fn sarif(checked: &[CheckedFile]) -> String {
+pub(super) fn sarif(checked: &[CheckedFile]) -> String {
     let result = |finding: &CheckFinding| {
         let Diagnostic { source, line, column, .. } = &finding.diagnostic;
         let mut place = json!({"artifactLocation": {"uri": uri(source)}});

@@ -3,7 +3,7 @@
 const PAGE: &str = include_str!("../../../../../docs/reference/prices.md");
 
 /// The cost that a plugin adds to a request, in words.
-pub fn price(plugin: &str) -> String {
+pub(super) fn price(plugin: &str) -> String {
     match instructions(plugin) {
         Some(count) if count.starts_with('-') => {
             let saved = count.trim_start_matches('-');

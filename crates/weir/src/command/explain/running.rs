@@ -11,14 +11,14 @@ use crate::command::admin_client::{AdminAccess, AdminClient, UNIX};
 use crate::exit::ExitCause;
 
 /// The address of an Admin API, if it is written in place of a file.
-pub fn server(file: &Path) -> Option<&str> {
+pub(super) fn server(file: &Path) -> Option<&str> {
     let text = file.to_str()?;
     ["http://", "https://", UNIX].iter().any(|scheme| text.starts_with(scheme)).then_some(text)
 }
 
 /// # Errors
 /// The node cannot be reached, or refuses the request.
-pub fn explanation(
+pub(super) fn explanation(
     server: &str,
     access: &AdminAccess,
     question: &RequestDescription,
@@ -35,7 +35,7 @@ pub fn explanation(
 }
 
 /// Fields as the Admin API takes them: several of one name are one, with all values (RFC 9110 5.3).
-pub fn fields(headers: &[String]) -> Result<Map<String, Value>, String> {
+pub(super) fn fields(headers: &[String]) -> Result<Map<String, Value>, String> {
     let mut fields = Map::new();
     for header in headers {
         let (name, value) =

@@ -25,7 +25,7 @@ with 503. Otherwise the Ingress is served without the annotation, and the report
 |---|---|---|---|---|
 ";
 
-pub fn page() -> String {
+pub(super) fn page() -> String {
     let mut page = HEAD.replace("PREFIX", PREFIX);
     for annotation in table() {
         let needed = if annotation.is_needed { "needed" } else { "" };

@@ -142,7 +142,7 @@ struct SharedSection {
 }
 
 /// The page in Markdown.
-pub fn page() -> String {
+pub(super) fn page() -> String {
     let mut entries: Vec<&Entry> = PLUGINS.entries().iter().collect();
     entries.sort_by_key(|entry| entry.name);
     let options: Vec<Vec<OptionLine>> = entries.iter().map(|entry| lines(&(entry.schema)())).collect();

@@ -48,7 +48,7 @@ const PREFIXED: [(&str, &str); 10] = [
 const NEVER: [&str; 3] = ["graphql_name", "graphql_operation", "graphql_root_fields"];
 
 /// The page in Markdown.
-pub fn page() -> String {
+pub(super) fn page() -> String {
     let mut page = HEAD.to_owned();
     for (names, meaning) in FIXED.iter().filter(|(names, _)| !NEVER.contains(&names[0])) {
         row(&names.join("`, `"), meaning.trim(), &mut page);

@@ -9,7 +9,7 @@ use super::scrape::{LabelValues, Scrape};
 
 /// The figures of one interval.
 #[derive(Debug, Default)]
-pub struct NodeFigures {
+pub(super) struct NodeFigures {
     version: String,
     uptime_s: f64,
     revision: f64,
@@ -25,7 +25,7 @@ pub struct NodeFigures {
 }
 
 #[derive(Debug, Default)]
-pub struct RouteFigures {
+pub(super) struct RouteFigures {
     pub route: String,
     /// Per second.
     pub responses: f64,
@@ -39,14 +39,14 @@ pub struct RouteFigures {
 }
 
 #[derive(Debug)]
-pub struct EndpointFigures {
+pub(super) struct EndpointFigures {
     pub upstream: String,
     pub endpoint: String,
     pub is_up: bool,
 }
 
 #[derive(Debug)]
-pub struct PluginFigures {
+pub(super) struct PluginFigures {
     pub route: String,
     pub plugin: String,
     /// Processor time per call, in seconds, since the node started; `None` before the first measured call.
@@ -58,7 +58,7 @@ pub struct PluginFigures {
 }
 
 #[derive(Debug)]
-pub struct LogFigures {
+pub(super) struct LogFigures {
     pub sink: String,
     pub is_up: bool,
     pub delivered: f64,
@@ -68,7 +68,7 @@ pub struct LogFigures {
 }
 
 impl NodeFigures {
-    pub fn between(before: &Scrape, after: &Scrape) -> NodeFigures {
+    pub(super) fn between(before: &Scrape, after: &Scrape) -> NodeFigures {
         let span = ReadingPair { before, after, seconds: (after.at - before.at).as_secs_f64().max(0.001) };
         let started = after.sum("process_start_time_seconds", &[]);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -95,7 +95,7 @@ impl NodeFigures {
     }
 
     /// Two lines about the node, and a line for each problem.
-    pub fn summary(&self) -> Vec<String> {
+    pub(super) fn summary(&self) -> Vec<String> {
         let NodeFigures { version, uptime_s, revision, connections, memory, cpu, total, .. } = self;
         let down = self.endpoints.iter().filter(|endpoint| !endpoint.is_up).count();
         let latency = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), seconds);

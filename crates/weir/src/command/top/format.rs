@@ -1,13 +1,13 @@
 //! Short forms of numbers and texts.
 
-pub fn shortened(text: &str, width: usize) -> String {
+pub(super) fn shortened(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-pub fn count(value: f64) -> String {
+pub(super) fn count(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
         value if value < 10.0 && value.fract() != 0.0 => format!("{value:.1}"),
@@ -17,7 +17,7 @@ pub fn count(value: f64) -> String {
     }
 }
 
-pub fn seconds(value: f64) -> String {
+pub(super) fn seconds(value: f64) -> String {
     match value {
         0.0 => "0 µs".to_owned(),
         value if value < 0.000_009_95 => format!("{:.2} µs", value * 1e6),
@@ -31,7 +31,7 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-pub fn bytes(value: f64) -> String {
+pub(super) fn bytes(value: f64) -> String {
     match value {
         value if value < 1_000.0 => format!("{value:.0} B"),
         value if value < 1e6 => format!("{:.1} kB", value / 1e3),

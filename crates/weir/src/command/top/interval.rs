@@ -2,7 +2,7 @@
 
 use super::scrape::Scrape;
 
-pub struct ReadingPair<'a> {
+pub(super) struct ReadingPair<'a> {
     pub before: &'a Scrape,
     pub after: &'a Scrape,
     pub seconds: f64,
@@ -10,7 +10,7 @@ pub struct ReadingPair<'a> {
 
 impl ReadingPair<'_> {
     /// The rate per second. A counter that has decreased is of a process that was restarted in between.
-    pub fn rate(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pub(super) fn rate(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let (before, after) = (self.before.sum(name, labels), self.after.sum(name, labels));
         if after < before { after / self.seconds } else { (after - before) / self.seconds }
     }

@@ -10,7 +10,7 @@ const SHOWN: usize = 5;
 const SOON_S: f64 = 7.0 * 86_400.0;
 
 /// One line per problem in the interval; those of the whole node come first. `now_s` is in seconds since 1970.
-pub fn problems(span: &ReadingPair<'_>, now_s: f64) -> Vec<String> {
+pub(super) fn problems(span: &ReadingPair<'_>, now_s: f64) -> Vec<String> {
     let mut all = Vec::new();
     configuration(span, &mut all);
     certificates(span, now_s, &mut all);

@@ -13,7 +13,7 @@ const MOST_BYTES: usize = 1 << 30;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client of a node's status address.
-pub struct StatusClient {
+pub(super) struct StatusClient {
     pub address: String,
     url: ServiceUrl,
     http: HttpClient,
@@ -22,7 +22,7 @@ pub struct StatusClient {
 }
 
 impl StatusClient {
-    pub fn new(address: &str) -> Result<StatusClient, String> {
+    pub(super) fn new(address: &str) -> Result<StatusClient, String> {
         let url = format!("http://{address}/metrics");
         let url = ServiceUrl::parse(&url).map_err(|error| format!("--status: {address}: {error}"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -36,7 +36,7 @@ impl StatusClient {
         })
     }
 
-    pub fn scrape(&self) -> Result<Scrape, String> {
+    pub(super) fn scrape(&self) -> Result<Scrape, String> {
         let request = Request::get(self.url.target().as_str()).body(Bytes::new());
         let request = request.map_err(|error| format!("the request cannot be built: {error}"))?;
         let answer = self.runtime.block_on(self.http.call(&self.url, request, &self.settings));
@@ -58,16 +58,16 @@ impl StatusClient {
 }
 
 /// The labels of a series, by name.
-pub type LabelValues = BTreeMap<String, String>;
+pub(super) type LabelValues = BTreeMap<String, String>;
 
 /// All series at one time.
-pub struct Scrape {
+pub(super) struct Scrape {
     pub at: Instant,
     series: BTreeMap<String, Vec<(LabelValues, f64)>>,
 }
 
 impl Scrape {
-    pub fn parse(text: &str, at: Instant) -> Scrape {
+    pub(super) fn parse(text: &str, at: Instant) -> Scrape {
         let mut series: BTreeMap<String, Vec<(LabelValues, f64)>> = BTreeMap::new();
         for (name, labels, value) in text.lines().filter_map(sample) {
             series.entry(name).or_default().push((labels, value));
@@ -75,19 +75,19 @@ impl Scrape {
         Scrape { at, series }
     }
 
-    pub fn add(&mut self, name: &str, labels: &LabelValues, value: f64) {
+    pub(super) fn add(&mut self, name: &str, labels: &LabelValues, value: f64) {
         match self.series.get_mut(name) {
             Some(series) => series.push((labels.clone(), value)),
             None => drop(self.series.insert(name.to_owned(), vec![(labels.clone(), value)])),
         }
     }
 
-    pub fn of(&self, name: &str) -> &[(LabelValues, f64)] {
+    pub(super) fn of(&self, name: &str) -> &[(LabelValues, f64)] {
         self.series.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// The sum of the series that have these labels.
-    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pub(super) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has_all = |of: &LabelValues| labels.iter().all(|(name, value)| of.get(*name).is_some_and(|is| is == value));
         self.of(name).iter().filter(|(of, _)| has_all(of)).map(|(_, value)| value).sum()
     }

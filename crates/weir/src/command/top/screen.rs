@@ -26,7 +26,7 @@ const HELP: &str =
     "r routes  e endpoints  p plugins  l logs  s sort  R reverse  / filter  Enter plugins of the route  q quit";
 
 /// Shows the node until the user quits.
-pub fn run(client: &StatusClient, interval: Duration) -> ExitCode {
+pub(super) fn run(client: &StatusClient, interval: Duration) -> ExitCode {
     let screen = match RawTerminal::enter() {
         Ok(screen) => screen,
         Err(error) => {

@@ -7,7 +7,7 @@ use super::format::{bytes, count, seconds, shortened};
 
 /// The table shown below the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
+pub(super) enum View {
     Routes,
     Endpoints,
     Plugins,
@@ -15,9 +15,9 @@ pub enum View {
 }
 
 impl View {
-    pub const ALL: [View; 4] = [View::Routes, View::Endpoints, View::Plugins, View::Logs];
+    pub(super) const ALL: [View; 4] = [View::Routes, View::Endpoints, View::Plugins, View::Logs];
 
-    pub fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             View::Routes => "Routes",
             View::Endpoints => "Endpoints",
@@ -26,12 +26,12 @@ impl View {
         }
     }
 
-    pub fn next(self) -> View {
+    pub(super) fn next(self) -> View {
         let at = View::ALL.iter().position(|view| *view == self).unwrap_or(0);
         View::ALL[(at + 1) % View::ALL.len()]
     }
 
-    pub fn table(self, figures: &NodeFigures) -> FigureTable {
+    pub(super) fn table(self, figures: &NodeFigures) -> FigureTable {
         match self {
             View::Routes => FigureTable {
                 titles: &["route", "responses/s", "4xx/s", "5xx/s", "p50", "p99", "sent/s"],
@@ -94,13 +94,13 @@ fn of_sink(sink: &LogFigures) -> Vec<TableCell> {
     ]
 }
 
-pub struct FigureTable {
+pub(super) struct FigureTable {
     pub titles: &'static [&'static str],
     pub rows: Vec<Vec<TableCell>>,
 }
 
 #[derive(Clone, Debug)]
-pub enum TableCell {
+pub(super) enum TableCell {
     Text(String),
     Count(f64),
     Seconds(Option<f64>),
@@ -139,7 +139,7 @@ impl TableCell {
 }
 
 impl FigureTable {
-    pub fn sorted(mut self, column: usize, is_reversed: bool) -> FigureTable {
+    pub(super) fn sorted(mut self, column: usize, is_reversed: bool) -> FigureTable {
         self.rows.sort_by(|one, another| {
             let order = one[column].order(&another[column]);
             if is_reversed { order.reverse() } else { order }
@@ -148,13 +148,13 @@ impl FigureTable {
     }
 
     /// Keeps the rows with a text cell that contains this text.
-    pub fn filtered(mut self, filter: &str) -> FigureTable {
+    pub(super) fn filtered(mut self, filter: &str) -> FigureTable {
         self.rows.retain(|row| row.iter().any(|cell| matches!(cell, TableCell::Text(text) if text.contains(filter))));
         self
     }
 
     /// The titles and the rows, cut to `width`: first texts are shortened, then the last columns are left out.
-    pub fn lines(&self, width: usize) -> Vec<String> {
+    pub(super) fn lines(&self, width: usize) -> Vec<String> {
         let rows: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(TableCell::text).collect()).collect();
         let is_text = |column: usize| self.rows.first().is_some_and(|row| matches!(row[column], TableCell::Text(_)));
         let mut widths: Vec<usize> = self

@@ -43,7 +43,7 @@ const LEAST_COMPRESSED: usize = 512;
 
 /// The files, each compressed once.
 #[derive(Default)]
-pub struct ConsoleFiles {
+pub(super) struct ConsoleFiles {
     /// By name: at most as many as the folder has files, since other names are not found.
     encoded: Mutex<HashMap<String, Arc<EncodedFile>>>,
 }
@@ -59,7 +59,7 @@ struct EncodedFile {
 
 impl ConsoleFiles {
     /// The response to a request for the console; `None` if the path is none of its.
-    pub async fn answer(&self, head: &Parts) -> Option<Response<Bytes>> {
+    pub(super) async fn answer(&self, head: &Parts) -> Option<Response<Bytes>> {
         let path = head.uri.path();
         if path == "/" && accepts(&head.headers, ACCEPT.as_str(), "text/html") {
             return Some(redirect(StatusCode::SEE_OTHER));

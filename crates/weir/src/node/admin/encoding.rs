@@ -11,20 +11,20 @@ const BROTLI_BUFFER: usize = 4 << 10;
 
 /// A coding that browsers know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnswerCoding {
+pub(super) enum AnswerCoding {
     Brotli,
     Gzip,
 }
 
 impl AnswerCoding {
     /// The best coding that a client accepts.
-    pub fn accepted(headers: &HeaderMap) -> Option<AnswerCoding> {
+    pub(super) fn accepted(headers: &HeaderMap) -> Option<AnswerCoding> {
         [AnswerCoding::Brotli, AnswerCoding::Gzip]
             .into_iter()
             .find(|coding| accepts(headers, ACCEPT_ENCODING.as_str(), coding.name()))
     }
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             AnswerCoding::Brotli => "br",
             AnswerCoding::Gzip => "gzip",
@@ -32,7 +32,7 @@ impl AnswerCoding {
     }
 
     /// Encodes for a response that is sent many times (`is_kept`), or once.
-    pub fn encode(self, plain: &[u8], is_kept: bool) -> io::Result<Vec<u8>> {
+    pub(super) fn encode(self, plain: &[u8], is_kept: bool) -> io::Result<Vec<u8>> {
         match self {
             AnswerCoding::Brotli => brotli(plain, if is_kept { 9 } else { 3 }),
             AnswerCoding::Gzip => gzip(plain, if is_kept { Compression::best() } else { Compression::fast() }),
@@ -41,7 +41,7 @@ impl AnswerCoding {
 }
 
 /// Whether a list of a field names something, and does not refuse it by `q=0`.
-pub fn accepts(headers: &HeaderMap, field: &str, wanted: &str) -> bool {
+pub(super) fn accepts(headers: &HeaderMap, field: &str, wanted: &str) -> bool {
     let lists = headers.get_all(field).iter().filter_map(|value| value.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|item| {
         let mut parts = item.split(';').map(str::trim);

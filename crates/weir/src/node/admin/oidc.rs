@@ -10,7 +10,7 @@ use weir_control::stores::{FileAccess, http_client};
 use weir_tokens::{ClientAuthMethod, LoginError, LoginSecrets, LoginTerms, OpenidClient, OpenidProvider, ReturnedCode};
 
 /// Sends no request yet, so that a node can start while the provider is down.
-pub fn parts(oidc: &AdminOidc, settings: &NodeSettings, beside: &Path) -> Result<OidcParts, String> {
+pub(super) fn parts(oidc: &AdminOidc, settings: &NodeSettings, beside: &Path) -> Result<OidcParts, String> {
     let http = http_client(settings, beside, &FileAccess::limited());
     let http = http.map_err(|stall| format!("ssl_trusted_certificate cannot be read: {stall}"))?;
     let proof = match oidc.client_proof {

@@ -13,7 +13,7 @@ use crate::node::state::NodeState;
 use crate::node::{status, tail};
 
 /// The pages of this node.
-pub struct OwnPages {
+pub(super) struct OwnPages {
     pub state: Arc<NodeState>,
     /// `None` without the console.
     pub figures: Option<Arc<Figures>>,

@@ -18,7 +18,7 @@ use crate::node::tail::{self, TailStream};
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The source of a stream, and its words if the server ends it. `None` if what it shows is not there.
-pub fn source(opened: OpenedStream, figures: Option<&Arc<Figures>>) -> Option<(Box<dyn AnswerStream>, Bytes)> {
+pub(super) fn source(opened: OpenedStream, figures: Option<&Arc<Figures>>) -> Option<(Box<dyn AnswerStream>, Bytes)> {
     let OpenedStream { stream, hold } = opened;
     Some(match stream {
         NodeStream::Tail(query) => {

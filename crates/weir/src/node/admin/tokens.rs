@@ -8,7 +8,7 @@ use weir_control::stores::{FileAccess, http_client};
 use weir_tokens::{IssuerKeys, TokenError, TokenIssuer, accepted_until_s};
 
 /// Sends no request yet, so that a node can start while the issuer is down.
-pub fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) -> Result<AcceptedTokens, String> {
+pub(super) fn accepted(tokens: &AdminTokens, settings: &NodeSettings, beside: &Path) -> Result<AcceptedTokens, String> {
     let http = http_client(settings, beside, &FileAccess::limited());
     let http = http.map_err(|stall| format!("ssl_trusted_certificate cannot be read: {stall}"))?;
     let keys_at = match &tokens.keys {

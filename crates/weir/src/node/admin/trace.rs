@@ -29,14 +29,14 @@ const MOST_SHOWN: usize = 64 << 10;
 const MOST_TRACES: usize = 4;
 
 /// Sends requests to a listener of this node.
-pub struct OwnTraces {
+pub(super) struct OwnTraces {
     listeners: Arc<ClientListeners>,
     turn: Semaphore,
     client: HttpClient,
 }
 
 impl OwnTraces {
-    pub fn new(listeners: Arc<ClientListeners>) -> OwnTraces {
+    pub(super) fn new(listeners: Arc<ClientListeners>) -> OwnTraces {
         OwnTraces { listeners, turn: Semaphore::new(MOST_TRACES), client: HttpClient::default() }
     }
 
@@ -53,7 +53,7 @@ impl OwnTraces {
     }
 
     /// Sends a request, and waits for the response and the gateway's report.
-    pub async fn send(&self, wanted: TracedRequest) -> Response<Bytes> {
+    pub(super) async fn send(&self, wanted: TracedRequest) -> Response<Bytes> {
         let problem = |status: StatusCode, text: String| status::json(status, &json!({ "error_msg": text }));
         let Ok(_turn) = self.turn.try_acquire() else {
             return problem(

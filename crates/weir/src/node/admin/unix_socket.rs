@@ -12,13 +12,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use rustix::process::getppid;
 
 /// A listening socket, and its file.
-pub struct UnixSocket {
+pub(super) struct UnixSocket {
     pub listener: UnixListener,
     pub file: SocketFile,
 }
 
 /// The file of a socket. It has a temporary name until `show` is called. Dropping it removes the file.
-pub struct SocketFile {
+pub(super) struct SocketFile {
     path: PathBuf,
     hidden: PathBuf,
     device: u64,
@@ -28,7 +28,7 @@ pub struct SocketFile {
 impl UnixSocket {
     /// Creates the socket under a temporary name; [`SocketFile::show`] renames it, and thereby replaces the socket of a process
     /// that has ended or that this one is to replace.
-    pub fn open(path: &Path, backlog: i32) -> io::Result<UnixSocket> {
+    pub(super) fn open(path: &Path, backlog: i32) -> io::Result<UnixSocket> {
         match fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
                 return Err(io::Error::other("the file exists and is not a socket; remove it, or choose another path"));
@@ -71,7 +71,7 @@ fn is_of_another(path: &Path) -> bool {
 
 impl SocketFile {
     /// Renames the socket to its final name, replacing the previous socket.
-    pub fn show(&self) -> io::Result<()> {
+    pub(super) fn show(&self) -> io::Result<()> {
         fs::rename(&self.hidden, &self.path)
     }
 

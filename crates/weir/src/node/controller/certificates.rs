@@ -15,7 +15,7 @@ use crate::say::{say, say_error};
 const NODE_DEPTH: usize = 2;
 
 /// The files, and the TLS that they make.
-pub struct CertificateFiles {
+pub(super) struct CertificateFiles {
     files: MutualTlsFiles,
     beside: PathBuf,
     tls: ServerTls,
@@ -29,19 +29,19 @@ type FileContents = [Vec<u8>; 3];
 impl CertificateFiles {
     /// # Errors
     /// If a file cannot be read, or cannot be used.
-    pub fn read(files: &MutualTlsFiles, beside: &Path) -> Result<CertificateFiles, String> {
+    pub(super) fn read(files: &MutualTlsFiles, beside: &Path) -> Result<CertificateFiles, String> {
         let seen = read(files, beside)?;
         let tls = ServerTls::new(acceptor(files, &seen)?);
         Ok(CertificateFiles { files: files.clone(), beside: beside.to_owned(), tls, seen })
     }
 
-    pub fn tls(&self) -> ServerTls {
+    pub(super) fn tls(&self) -> ServerTls {
         self.tls.clone()
     }
 
     /// Uses the files as they are now, for the connections from then on. Files that cannot be used change nothing: their writer may not
     /// have written all of them yet.
-    pub fn reload(&mut self) {
+    pub(super) fn reload(&mut self) {
         let read = read(&self.files, &self.beside);
         if read.as_ref() == Ok(&self.seen) {
             return;

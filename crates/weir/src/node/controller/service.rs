@@ -21,7 +21,7 @@ use crate::node::server::{
 use crate::node::{status, system};
 
 /// A node has one connection with one stream.
-pub const BOUNDS: ServerBounds = ServerBounds { connections: 1_280, streams: 1_024 };
+pub(super) const BOUNDS: ServerBounds = ServerBounds { connections: 1_280, streams: 1_024 };
 
 /// The most characters of the names in a certificate that are told.
 const MOST_NAMES_TOLD: usize = 200;
@@ -29,13 +29,13 @@ const MOST_NAMES_TOLD: usize = 200;
 const UNREAD: &str = "{\"ended\":\"nothing was read for a long time\"}\n";
 
 /// Answers requests.
-pub struct ControllerService {
+pub(super) struct ControllerService {
     feed: StateFeed,
     node_names: NodeNames,
 }
 
 /// Starts a server whose requests `answer` answers. An error has been reported when this returns it.
-pub fn start<F>(
+pub(super) fn start<F>(
     options: ServerOptions,
     service: &Arc<ControllerService>,
     answer: fn(Arc<ControllerService>, ServerRequest) -> F,
@@ -49,12 +49,12 @@ where
 }
 
 impl ControllerService {
-    pub fn new(feed: StateFeed, node_names: NodeNames) -> ControllerService {
+    pub(super) fn new(feed: StateFeed, node_names: NodeNames) -> ControllerService {
         ControllerService { feed, node_names }
     }
 
     /// Answers nodes. The TLS handshake has shown that the authority has issued the certificate of the client.
-    pub async fn state(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+    pub(super) async fn state(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
         if let Some(refused) = self.refusal(request.certificate.as_deref()) {
             return whole(refused);
         }
@@ -130,7 +130,7 @@ impl ControllerService {
     }
 
     /// Answers requests about the controller itself: its status and probes.
-    pub async fn status(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
+    pub(super) async fn status(self: Arc<Self>, request: ServerRequest) -> Response<ServerAnswer> {
         let local = match request.peer {
             ServerPeer::Tcp { local, .. } => local.ip(),
             ServerPeer::Unix => IpAddr::from([127, 0, 0, 1]),

@@ -10,13 +10,13 @@ use weir_telemetry::routes::{OTHER, RouteTotals};
 use super::sample::number;
 
 /// The most routes with series of their own.
-pub const MOST_ROUTES: usize = 100;
+pub(super) const MOST_ROUTES: usize = 100;
 /// The series of a route.
 const NAMES: [&str; 4] = ["requests_per_second", "errors_per_second", "p50_ms", "p99_ms"];
 
 /// The series of the routes that had the most requests.
 #[derive(Default)]
-pub struct BusiestRoutes {
+pub(super) struct BusiestRoutes {
     series: HashMap<String, RouteSeries>,
     /// The responses of all routes at the last reading: all of them, and those with 5xx.
     counted: HashMap<String, (u64, u64)>,
@@ -39,7 +39,7 @@ impl RouteSeries {
 
 impl BusiestRoutes {
     /// Takes the totals at the end of a slot.
-    pub fn take(&mut self, totals: &[(String, RouteTotals)], length: Duration, most_slots: usize) {
+    pub(super) fn take(&mut self, totals: &[(String, RouteTotals)], length: Duration, most_slots: usize) {
         let seconds = length.max(Duration::from_millis(1)).as_secs_f32();
         let is_first = self.slots == 0;
         let counted: HashMap<String, (u64, u64)> = totals.iter().map(|(name, of)| (name.clone(), counts(of))).collect();
@@ -100,7 +100,7 @@ impl BusiestRoutes {
     }
 
     /// The series of one route, or the latest value of all.
-    pub fn told(&self, route: Option<&str>) -> Value {
+    pub(super) fn told(&self, route: Option<&str>) -> Value {
         let told = |series: &RouteSeries, all: bool| -> Value {
             let skipped = if all { 0 } else { series.values.len().saturating_sub(1) };
             let one = |index: usize| series.values.iter().skip(skipped).map(|values| number(values[index])).collect();

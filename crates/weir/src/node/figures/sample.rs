@@ -12,7 +12,7 @@ use super::now_ms;
 use crate::node::state::NodeState;
 
 /// The series of the node, in the order of the values of a sample.
-pub const NAMES: [&str; 17] = [
+pub(super) const NAMES: [&str; 17] = [
     "requests_per_second",
     "errors_per_second",
     "client_errors_per_second",
@@ -34,7 +34,7 @@ pub const NAMES: [&str; 17] = [
 
 /// The values of an interval.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub(super) struct Sample {
     /// Its end, in milliseconds since 1970.
     pub at_ms: u64,
     /// In the order of [`NAMES`]; not a number if there is no value.
@@ -43,7 +43,7 @@ pub struct Sample {
 
 /// Counters at a time.
 #[derive(Clone, Debug)]
-pub struct CounterReading {
+pub(super) struct CounterReading {
     pub at: Instant,
     counters: Counters,
     gauges: Gauges,
@@ -72,7 +72,7 @@ struct Gauges {
 }
 
 impl CounterReading {
-    pub fn now(state: &NodeState) -> CounterReading {
+    pub(super) fn now(state: &NodeState) -> CounterReading {
         let (mut counters, mut gauges, mut duration) =
             (Counters::default(), Gauges::default(), HistogramTotals::default());
         for worker in state.metrics.workers() {
@@ -99,7 +99,7 @@ impl CounterReading {
     }
 
     /// The sample of the interval since an earlier reading.
-    pub fn since(&self, before: &CounterReading) -> Sample {
+    pub(super) fn since(&self, before: &CounterReading) -> Sample {
         let seconds = self.at.saturating_duration_since(before.at).max(Duration::from_millis(1)).as_secs_f32();
         let rate = |of: fn(&Counters) -> u64| of(&self.counters).saturating_sub(of(&before.counters)) as f32 / seconds;
         let duration = self.duration.since(&before.duration);
@@ -130,7 +130,7 @@ impl CounterReading {
 }
 
 /// A value in JSON, with three digits after the point; `null` if there is none.
-pub fn number(value: f32) -> Value {
+pub(super) fn number(value: f32) -> Value {
     let value = (f64::from(value) * 1_000.0).round() / 1_000.0;
     // Whole numbers are written without a point, which saves a third of a history.
     match value.fract() == 0.0 && value.abs() < 9e15 {

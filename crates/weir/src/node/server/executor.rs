@@ -12,22 +12,22 @@ tokio::task_local! {
 
 /// Resets one stream of HTTP/2: its task ends, and with it the stream.
 #[derive(Clone, Default)]
-pub struct StreamReset(Arc<Notify>);
+pub(crate) struct StreamReset(Arc<Notify>);
 
 impl StreamReset {
     /// The reset of the stream whose task calls this; `None` over HTTP/1.
-    pub fn current() -> Option<StreamReset> {
+    pub(crate) fn current() -> Option<StreamReset> {
         RESET.try_with(StreamReset::clone).ok()
     }
 
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.0.notify_one();
     }
 }
 
 /// Runs each stream as a task that can be ended alone.
 #[derive(Clone)]
-pub struct StreamExecutor;
+pub(super) struct StreamExecutor;
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {

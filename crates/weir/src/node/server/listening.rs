@@ -17,18 +17,18 @@ use super::peer::{ServerClient, ServerPeer};
 use super::places::ServerPlace;
 
 /// The byte stream of a client, over TCP, a Unix socket or TLS.
-pub trait ClientBytes: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(super) trait ClientBytes: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ClientBytes for S {}
 
 /// A listening socket.
-pub enum ServerSocket {
+pub(super) enum ServerSocket {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),
 }
 
 impl ServerSocket {
-    pub async fn accept(&self) -> io::Result<(Box<dyn ClientBytes>, ServerPeer)> {
+    pub(super) async fn accept(&self) -> io::Result<(Box<dyn ClientBytes>, ServerPeer)> {
         match self {
             ServerSocket::Tcp(listener) => {
                 let (stream, remote) = listener.accept().await?;
@@ -43,7 +43,7 @@ impl ServerSocket {
     }
 
     /// Whether a client waits to be accepted. Without file descriptors, `accept` fails also if nobody does.
-    pub fn has_client(&self) -> bool {
+    pub(super) fn has_client(&self) -> bool {
         let socket = match self {
             ServerSocket::Tcp(listener) => listener.as_fd(),
             ServerSocket::Unix(listener) => listener.as_fd(),
@@ -54,14 +54,14 @@ impl ServerSocket {
 }
 
 /// A client's bytes, whose first one is noted.
-pub struct NotedBytes {
+pub(super) struct NotedBytes {
     inner: Box<dyn ClientBytes>,
     place: Arc<ServerPlace>,
     has_begun: bool,
 }
 
 impl NotedBytes {
-    pub fn new(inner: Box<dyn ClientBytes>, place: Arc<ServerPlace>) -> NotedBytes {
+    pub(super) fn new(inner: Box<dyn ClientBytes>, place: Arc<ServerPlace>) -> NotedBytes {
         NotedBytes { inner, place, has_begun: false }
     }
 }
@@ -114,7 +114,7 @@ const LOGGED_CLIENTS: usize = 64;
 
 /// Limits how often something that clients cause is logged: for each client once a minute, so that none hides what others cause.
 #[derive(Default)]
-pub struct SeldomLogged(Mutex<LoggedClients>);
+pub(super) struct SeldomLogged(Mutex<LoggedClients>);
 
 #[derive(Default)]
 struct LoggedClients {
@@ -125,7 +125,7 @@ struct LoggedClients {
 
 impl SeldomLogged {
     /// Whether it may be logged now for a client, or for an unknown one (`None`). Returns how often it was left out since it was last logged.
-    pub fn is_due(&self, client: Option<ServerClient>) -> Option<LeftOut> {
+    pub(super) fn is_due(&self, client: Option<ServerClient>) -> Option<LeftOut> {
         self.is_due_at(client, Instant::now())
     }
 
@@ -144,7 +144,7 @@ impl SeldomLogged {
 
 /// How often something was not logged. Displays as the end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeftOut(u64);
+pub(super) struct LeftOut(u64);
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

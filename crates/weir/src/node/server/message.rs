@@ -21,10 +21,10 @@ use super::progress::RequestPhase;
 use super::stream::{AnswerStream, SharedStream};
 
 /// The certificate of a client, which the TLS handshake has verified.
-pub type PeerCertificate = Arc<CertificateDer<'static>>;
+pub(crate) type PeerCertificate = Arc<CertificateDer<'static>>;
 
 /// A request, with its body not yet read.
-pub struct ServerRequest {
+pub(crate) struct ServerRequest {
     pub head: Parts,
     pub body: ReceivedBody,
     pub peer: ServerPeer,
@@ -35,14 +35,14 @@ pub struct ServerRequest {
 }
 
 /// A request body.
-pub struct ReceivedBody {
+pub(crate) struct ReceivedBody {
     incoming: Incoming,
     progress: Arc<RequestProgress>,
 }
 
 /// Why a request body was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReceivedBodyFault {
+pub(crate) enum ReceivedBodyFault {
     TooLarge,
     Incomplete,
     /// It was not complete after [`BODY`].
@@ -52,12 +52,12 @@ pub enum ReceivedBodyFault {
 }
 
 impl ReceivedBody {
-    pub fn new(incoming: Incoming, progress: Arc<RequestProgress>) -> ReceivedBody {
+    pub(crate) fn new(incoming: Incoming, progress: Arc<RequestProgress>) -> ReceivedBody {
         ReceivedBody { incoming, progress }
     }
 
     /// Reads the body, of at most `most` bytes.
-    pub async fn read(self, most: usize) -> Result<Bytes, ReceivedBodyFault> {
+    pub(crate) async fn read(self, most: usize) -> Result<Bytes, ReceivedBodyFault> {
         self.progress.enter(RequestPhase::Receiving);
         let body = timeout(BODY, collect(self.incoming, most, self.progress.body_room())).await;
         self.progress.enter(RequestPhase::Working);
@@ -92,7 +92,7 @@ impl<B: AsRef<[u8]>, H> AsRef<[u8]> for HeldBytes<B, H> {
 }
 
 /// The body of a response.
-pub enum ServerAnswer {
+pub(crate) enum ServerAnswer {
     Whole(Bytes),
     /// The response to a change that was made. `short` is sent if there is no room for the whole.
     Change {
@@ -110,7 +110,7 @@ pub enum ServerAnswer {
 }
 
 /// A response that is being sent.
-pub enum AnswerBody {
+pub(super) enum AnswerBody {
     Whole {
         /// What is left to send; not empty.
         left: Option<Bytes>,
@@ -125,7 +125,7 @@ pub enum AnswerBody {
 }
 
 /// Prepares a response for sending. If there is no room for its body, the response is a 503, or the short one for a change.
-pub async fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
+pub(super) async fn sent(answer: Response<ServerAnswer>, progress: Arc<RequestProgress>) -> Response<AnswerBody> {
     let (head, body) = answer.into_parts();
     let body = match body {
         ServerAnswer::Whole(bytes) if bytes.is_empty() => AnswerBody::Whole { left: None, progress: Some(progress) },
@@ -167,14 +167,14 @@ fn sending(bytes: Bytes, room: Option<AnswerRoom>, progress: Arc<RequestProgress
 }
 
 /// A response that the server gives itself, without asking the service: it has no room now.
-pub fn refused(problem: &'static str) -> Response<AnswerBody> {
+pub(super) fn refused(problem: &'static str) -> Response<AnswerBody> {
     let mut answer = plain(StatusCode::SERVICE_UNAVAILABLE, problem);
     answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
     answer
 }
 
 /// The response to a request that the service does not see: a text.
-pub fn plain(status: StatusCode, problem: &'static str) -> Response<AnswerBody> {
+pub(super) fn plain(status: StatusCode, problem: &'static str) -> Response<AnswerBody> {
     let left = Some(Bytes::from_static(problem.as_bytes()));
     let mut answer = Response::new(AnswerBody::Whole { left, progress: None });
     *answer.status_mut() = status;

@@ -7,7 +7,7 @@ use weir_proto::address::client_network;
 
 /// The addresses of a connection.
 #[derive(Clone, Copy, Debug)]
-pub enum ServerPeer {
+pub(crate) enum ServerPeer {
     Tcp {
         local: SocketAddr,
         remote: SocketAddr,
@@ -18,7 +18,7 @@ pub enum ServerPeer {
 
 /// Connections with the same client count together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerClient {
+pub(crate) enum ServerClient {
     /// An IPv4 address, or an IPv6 network.
     Network(IpAddr),
     /// All peers of the Unix socket: its file lets only one user connect.
@@ -26,7 +26,7 @@ pub enum ServerClient {
 }
 
 impl ServerPeer {
-    pub fn client(self) -> ServerClient {
+    pub(crate) fn client(self) -> ServerClient {
         match self {
             ServerPeer::Tcp { remote, .. } => ServerClient::Network(client_network(remote.ip())),
             ServerPeer::Unix => ServerClient::Unix,
@@ -35,7 +35,7 @@ impl ServerPeer {
 }
 
 impl ServerClient {
-    pub fn is_remote(self) -> bool {
+    pub(crate) fn is_remote(self) -> bool {
         matches!(self, ServerClient::Network(address) if !address.is_loopback())
     }
 }

@@ -16,17 +16,17 @@ use super::peer::ServerClient;
 use super::progress::{ConnectionProgress, RequestPhase};
 use crate::node::server_tally::{ConnectionEnd, ServerTally};
 use room::HeldBytesOf;
-pub use room::{AnswerRoom, BodyRoom, BodyRoomFault};
+pub(super) use room::{AnswerRoom, BodyRoom, BodyRoomFault};
 
 /// How a connection is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndOrder {
+pub(super) enum EndOrder {
     /// After the requests in progress, with a goodbye.
     Gently,
     AtOnce,
 }
 
-pub struct ServerPlaces {
+pub(super) struct ServerPlaces {
     bounds: ServerBounds,
     has_handshake: bool,
     tally: Arc<ServerTally>,
@@ -56,13 +56,13 @@ struct PlaceEntry {
 }
 
 /// The place of one connection, until it and its requests have ended.
-pub struct ServerPlace {
+pub(super) struct ServerPlace {
     id: u64,
     places: Arc<ServerPlaces>,
 }
 
 impl ServerPlaces {
-    pub fn new(bounds: ServerBounds, has_handshake: bool, tally: Arc<ServerTally>) -> ServerPlaces {
+    pub(super) fn new(bounds: ServerBounds, has_handshake: bool, tally: Arc<ServerTally>) -> ServerPlaces {
         ServerPlaces {
             bounds,
             has_handshake,
@@ -75,7 +75,10 @@ impl ServerPlaces {
 
     /// A place for a new connection, and the order to end it. Another connection is told to end if necessary. If the node works
     /// for all of them, waits for one that has been answered; `None`: in vain.
-    pub async fn enter(self: &Arc<Self>, client: ServerClient) -> Option<(ServerPlace, oneshot::Receiver<EndOrder>)> {
+    pub(super) async fn enter(
+        self: &Arc<Self>,
+        client: ServerClient,
+    ) -> Option<(ServerPlace, oneshot::Receiver<EndOrder>)> {
         if let Some(entered) = self.try_enter(client) {
             return Some(entered);
         }
@@ -169,7 +172,7 @@ impl ServerPlaces {
     }
 
     /// Closes the connection that has been idle for the longest time, to have its file descriptor.
-    pub fn shed_one(&self) {
+    pub(super) fn shed_one(&self) {
         let mut table = self.table();
         if let Some(longest_idle) = table.longest_idle(&|_| true, Instant::now()) {
             self.end(&mut table, longest_idle, ConnectionEnd::Shed, EndOrder::AtOnce);
@@ -177,7 +180,7 @@ impl ServerPlaces {
     }
 
     /// Ends what has exceeded its time, again and again.
-    pub async fn watch_times(self: Arc<Self>) {
+    pub(super) async fn watch_times(self: Arc<Self>) {
         loop {
             if self.table().entries.is_empty() {
                 self.entered.notified().await;
@@ -207,7 +210,7 @@ impl ServerPlaces {
     }
 
     /// Tells all connections to end after their requests, and waits until they have.
-    pub async fn end_all(&self) {
+    pub(super) async fn end_all(&self) {
         for entry in self.table().entries.values_mut() {
             let _ = entry.order.take().map(|order| order.send(EndOrder::Gently));
         }
@@ -300,14 +303,14 @@ impl Drop for WaitingClient<'_> {
 
 impl ServerPlace {
     /// Notes what has happened on the connection.
-    pub fn note(&self, what: impl FnOnce(&mut ConnectionProgress, Instant)) {
+    pub(super) fn note(&self, what: impl FnOnce(&mut ConnectionProgress, Instant)) {
         if let Some(entry) = self.places.table().entries.get_mut(&self.id) {
             what(&mut entry.progress, Instant::now());
         }
     }
 
     /// Begins a request.
-    pub fn begin(self: &Arc<Self>) -> Result<RequestProgress, PlaceRefusal> {
+    pub(super) fn begin(self: &Arc<Self>) -> Result<RequestProgress, PlaceRefusal> {
         let mut table = self.places.table();
         let entry = table.entries.get_mut(&self.id).filter(|entry| !entry.drains).ok_or(PlaceRefusal::Ending)?;
         if entry.progress.in_progress() >= REQUESTS {
@@ -318,7 +321,7 @@ impl ServerPlace {
     }
 
     /// Whether the node works for requests of the connection.
-    pub fn is_worked_for(&self) -> bool {
+    pub(super) fn is_worked_for(&self) -> bool {
         let table = self.places.table();
         table.entries.get(&self.id).is_some_and(|entry| entry.progress.is_worked_for(Instant::now()))
     }
@@ -326,7 +329,7 @@ impl ServerPlace {
 
 /// Why a connection may not begin another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaceRefusal {
+pub(super) enum PlaceRefusal {
     /// As many are in progress as may be.
     TooMany,
     /// The connection has been told to end.
@@ -342,42 +345,42 @@ impl Drop for ServerPlace {
 }
 
 /// A request in progress, until its response has been sent, or whoever works for it has finished.
-pub struct RequestProgress {
+pub(crate) struct RequestProgress {
     number: u64,
     place: Arc<ServerPlace>,
 }
 
 impl RequestProgress {
-    pub fn enter(&self, phase: RequestPhase) {
+    pub(crate) fn enter(&self, phase: RequestPhase) {
         self.place.note(|progress, now| progress.set_phase(self.number, phase, now));
     }
 
-    pub fn set_wanted(&self, is_wanted: bool) {
+    pub(crate) fn set_wanted(&self, is_wanted: bool) {
         self.place.note(|progress, now| progress.set_wanted(self.number, is_wanted, now));
     }
 
     /// Notes how the stream of the request can be reset.
-    pub fn set_reset(&self, reset: Option<StreamReset>) {
+    pub(crate) fn set_reset(&self, reset: Option<StreamReset>) {
         self.place.note(|progress, _| progress.set_reset(self.number, reset));
     }
 
-    pub fn taken(&self) {
+    pub(crate) fn taken(&self) {
         self.place.note(|progress, now| progress.taken(self.number, now));
     }
 
     /// Notes that the request waits, and is not to hold the place of its connection meanwhile.
-    pub fn pause(&self) {
+    pub(crate) fn pause(&self) {
         self.enter(RequestPhase::Paused);
         self.place.places.changed.notify_waiters();
     }
 
     /// Notes that the client has shown that it may use the server.
-    pub fn recognize(&self) {
+    pub(crate) fn recognize(&self) {
         self.place.note(|progress, now| progress.recognize(self.number, now));
     }
 
     /// The right to a response that stays open; `None` if there are as many as may be.
-    pub fn open_stream(&self) -> Option<ServerStreamPermit> {
+    pub(crate) fn open_stream(&self) -> Option<ServerStreamPermit> {
         let places = &self.place.places;
         let mut table = places.table();
         let client = table.entries.get(&self.place.id)?.client;
@@ -405,7 +408,7 @@ impl Drop for RequestProgress {
 }
 
 /// The right to one stream.
-pub struct ServerStreamPermit(Arc<ServerPlace>);
+pub(crate) struct ServerStreamPermit(Arc<ServerPlace>);
 
 impl Drop for ServerStreamPermit {
     fn drop(&mut self) {

@@ -12,7 +12,7 @@ use crate::node::server_tally::ConnectionEnd;
 
 /// What a request in progress waits for.
 #[derive(Clone)]
-pub enum RequestPhase {
+pub(crate) enum RequestPhase {
     /// For its client, who sends the body.
     Receiving,
     /// For the node.
@@ -50,7 +50,7 @@ impl ServedRequest {
 }
 
 /// The requests of a connection, and the times of what has happened on it.
-pub struct ConnectionProgress {
+pub(super) struct ConnectionProgress {
     accepted: Instant,
     first_byte: Option<Instant>,
     /// When the TLS handshake was complete; without TLS, when the connection was accepted.
@@ -65,7 +65,7 @@ pub struct ConnectionProgress {
 
 /// How little a client has done: the less, the sooner its connection gives way to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ClientEffort {
+pub(super) enum ClientEffort {
     Nothing,
     Part,
     Requests,
@@ -73,7 +73,7 @@ pub enum ClientEffort {
 
 /// The order in which connections give way to others, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GivesWay {
+pub(super) struct GivesWay {
     /// Connections without a request in progress come first.
     has_request: bool,
     /// Of these, those whose client has had the time to send a request and has not, then those that are idle for some time, the
@@ -95,7 +95,7 @@ enum Idleness {
 impl GivesWay {
     /// The order with the number of connections of the same client: of young ones, and of those without any request, those of the
     /// client with the most come first. A client is then not closed for another one that makes new connections without end.
-    pub fn among(self, of_client: impl FnOnce() -> usize) -> impl Ord {
+    pub(super) fn among(self, of_client: impl FnOnce() -> usize) -> impl Ord {
         let (is_long, is_young) =
             (matches!(self.idleness, Idleness::Long), matches!(self.idleness, Idleness::Young(_)));
         (self.has_request, is_young, is_long, self.is_recognized, (!is_long).then(|| Reverse(of_client())), self)
@@ -103,7 +103,7 @@ impl GivesWay {
 }
 
 impl ConnectionProgress {
-    pub fn new(now: Instant, has_handshake: bool) -> ConnectionProgress {
+    pub(super) fn new(now: Instant, has_handshake: bool) -> ConnectionProgress {
         ConnectionProgress {
             accepted: now,
             first_byte: None,
@@ -115,24 +115,24 @@ impl ConnectionProgress {
         }
     }
 
-    pub fn received(&mut self, now: Instant) {
+    pub(super) fn received(&mut self, now: Instant) {
         self.first_byte.get_or_insert(now);
     }
 
-    pub fn secured(&mut self, now: Instant) {
+    pub(super) fn secured(&mut self, now: Instant) {
         self.secured = Some(now);
     }
 
-    pub fn in_progress(&self) -> usize {
+    pub(super) fn in_progress(&self) -> usize {
         self.requests.len()
     }
 
-    pub fn answered(&self) -> u64 {
+    pub(super) fn answered(&self) -> u64 {
         self.begun - self.requests.len() as u64
     }
 
     /// Begins a request. Returns its number.
-    pub fn begin(&mut self, now: Instant) -> u64 {
+    pub(super) fn begin(&mut self, now: Instant) -> u64 {
         self.begun += 1;
         self.requests.insert(
             self.begun,
@@ -141,20 +141,20 @@ impl ConnectionProgress {
         self.begun
     }
 
-    pub fn set_phase(&mut self, request: u64, phase: RequestPhase, now: Instant) {
+    pub(super) fn set_phase(&mut self, request: u64, phase: RequestPhase, now: Instant) {
         if let Some(state) = self.requests.get_mut(&request) {
             (state.phase, state.since, state.taken) = (phase, now, now);
         }
     }
 
-    pub fn set_reset(&mut self, request: u64, reset: Option<StreamReset>) {
+    pub(super) fn set_reset(&mut self, request: u64, reset: Option<StreamReset>) {
         if let Some(state) = self.requests.get_mut(&request) {
             state.reset = reset;
         }
     }
 
     /// Notes that the client has taken a part of the response.
-    pub fn taken(&mut self, request: u64, now: Instant) {
+    pub(super) fn taken(&mut self, request: u64, now: Instant) {
         if let Some(state) = self.requests.get_mut(&request) {
             state.taken = now;
             state.pieces += 1;
@@ -162,33 +162,33 @@ impl ConnectionProgress {
     }
 
     /// Notes that the client of a request has shown that it may use the server.
-    pub fn recognize(&mut self, request: u64, now: Instant) {
+    pub(super) fn recognize(&mut self, request: u64, now: Instant) {
         self.is_recognized = true;
         self.set_phase(request, RequestPhase::Working, now);
     }
 
     /// Since when bodies are received, if that is all that happens on the connection.
-    pub fn receiving_since(&self) -> Option<Instant> {
+    pub(super) fn receiving_since(&self) -> Option<Instant> {
         let is_receiving = |state: &ServedRequest| matches!(state.phase, RequestPhase::Receiving);
         let all = self.requests.values().all(is_receiving);
         self.requests.values().map(|state| state.since).min().filter(|_| all)
     }
 
     /// Since when each large response is sent, and the number of its parts that its client has taken.
-    pub fn large_answers(&self) -> impl Iterator<Item = (Instant, usize)> {
+    pub(super) fn large_answers(&self) -> impl Iterator<Item = (Instant, usize)> {
         let is_large = |state: &&ServedRequest| matches!(state.phase, RequestPhase::Sending { is_large: true });
         self.requests.values().filter(is_large).map(|state| (state.since, state.pieces))
     }
 
     /// The reset of the large response whose client has taken nothing for the longest time, if there is one over HTTP/2.
-    pub fn take_reset_of_large_answer(&mut self) -> Option<StreamReset> {
+    pub(super) fn take_reset_of_large_answer(&mut self) -> Option<StreamReset> {
         let is_large = |state: &&mut ServedRequest| matches!(state.phase, RequestPhase::Sending { is_large: true });
         let large = self.requests.values_mut().filter(is_large).filter(|state| state.reset.is_some());
         large.min_by_key(|state| state.taken)?.reset.take()
     }
 
     /// Notes that a stream was asked for its next piece, and whether the connection had room for more than there was.
-    pub fn set_wanted(&mut self, request: u64, wanted: bool, now: Instant) {
+    pub(super) fn set_wanted(&mut self, request: u64, wanted: bool, now: Instant) {
         let Some(state) = self.requests.get_mut(&request) else { return };
         if let RequestPhase::Streaming { is_wanted, .. } = &mut state.phase {
             (*is_wanted, state.since) = (wanted, now);
@@ -196,7 +196,7 @@ impl ConnectionProgress {
     }
 
     /// Returns whether the connection has become idle.
-    pub fn finish(&mut self, request: u64, now: Instant) -> bool {
+    pub(super) fn finish(&mut self, request: u64, now: Instant) -> bool {
         self.requests.remove(&request);
         let is_idle = self.requests.is_empty();
         if is_idle {
@@ -206,7 +206,7 @@ impl ConnectionProgress {
     }
 
     /// The bound of time that the connection has exceeded.
-    pub fn overdue(&self, now: Instant) -> Option<ConnectionEnd> {
+    pub(super) fn overdue(&self, now: Instant) -> Option<ConnectionEnd> {
         let is_past = |since: Instant, bound| now.saturating_duration_since(since) >= bound;
         if !self.requests.is_empty() {
             let untaken = || self.requests.values().filter(|state| state.is_untaken(now));
@@ -225,7 +225,7 @@ impl ConnectionProgress {
     }
 
     /// The resets of the streams of HTTP/2 that are not read while other requests of the connection are in progress.
-    pub fn take_resets(&mut self, now: Instant) -> Vec<StreamReset> {
+    pub(super) fn take_resets(&mut self, now: Instant) -> Vec<StreamReset> {
         if self.requests.values().all(|state| state.is_untaken(now)) {
             return Vec::new();
         }
@@ -234,7 +234,7 @@ impl ConnectionProgress {
     }
 
     /// The streams whose client has taken nothing for too long.
-    pub fn unread_streams(&self, now: Instant) -> impl Iterator<Item = &Arc<SharedStream>> {
+    pub(super) fn unread_streams(&self, now: Instant) -> impl Iterator<Item = &Arc<SharedStream>> {
         self.requests.values().filter_map(move |state| match &state.phase {
             RequestPhase::Streaming { is_wanted: false, stream } => {
                 (now.saturating_duration_since(state.since) >= UNREAD).then_some(stream)
@@ -244,7 +244,7 @@ impl ConnectionProgress {
     }
 
     /// When the connection gives way to others; `None` while the node works for it.
-    pub fn gives_way(&self, now: Instant) -> Option<GivesWay> {
+    pub(super) fn gives_way(&self, now: Instant) -> Option<GivesWay> {
         let is_young = |since: Instant| now.saturating_duration_since(since) < YOUNG;
         if self.requests.is_empty() {
             let is_silent = |since: Instant| now.saturating_duration_since(since) >= SILENT;
@@ -275,16 +275,16 @@ impl ConnectionProgress {
     }
 
     /// Whether the node works for the connection, and none of its bounds is exceeded.
-    pub fn is_worked_for(&self, now: Instant) -> bool {
+    pub(super) fn is_worked_for(&self, now: Instant) -> bool {
         !self.requests.is_empty() && self.gives_way(now).is_none() && self.overdue(now).is_none()
     }
 
-    pub fn has_stream(&self) -> bool {
+    pub(super) fn has_stream(&self) -> bool {
         self.requests.values().any(|state| matches!(state.phase, RequestPhase::Streaming { .. }))
     }
 
     /// Whether there are requests in progress and all of them will probably have ended within about a second.
-    pub fn ends_soon(&self, now: Instant) -> bool {
+    pub(super) fn ends_soon(&self, now: Instant) -> bool {
         let is_short = |state: &ServedRequest| {
             matches!(state.phase, RequestPhase::Working | RequestPhase::Sending { .. })
                 && now.saturating_duration_since(state.since) < YOUNG

@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 /// The source of a stream's content.
-pub trait AnswerStream: Send {
+pub(crate) trait AnswerStream: Send {
     /// The next piece; `None` at the end.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>>;
 }
 
 /// A stream that the server can end while its client reads nothing.
-pub struct SharedStream(Mutex<SharedStreamState>);
+pub(crate) struct SharedStream(Mutex<SharedStreamState>);
 
 enum SharedStreamState {
     Open {
@@ -26,11 +26,11 @@ enum SharedStreamState {
 }
 
 impl SharedStream {
-    pub fn new(source: Box<dyn AnswerStream>, last_words: Bytes) -> SharedStream {
+    pub(crate) fn new(source: Box<dyn AnswerStream>, last_words: Bytes) -> SharedStream {
         SharedStream(Mutex::new(SharedStreamState::Open { source, last_words }))
     }
 
-    pub fn poll_piece(&self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll_piece(&self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.state();
         match &mut *state {
             SharedStreamState::Open { source, .. } => source.poll_piece(context),
@@ -44,7 +44,7 @@ impl SharedStream {
     }
 
     /// Drops the source with all that waits there, if the stream is still open. Its client gets the last words if it reads again.
-    pub fn end(&self) -> bool {
+    pub(crate) fn end(&self) -> bool {
         let mut state = self.state();
         let SharedStreamState::Open { last_words, .. } = &mut *state else { return false };
         let last_words = std::mem::take(last_words);

@@ -9,7 +9,7 @@ use super::MOST_STREAMS;
 
 /// The openings to one endpoint.
 #[derive(Default)]
-pub struct Openings(Rc<OpeningList>);
+pub(crate) struct Openings(Rc<OpeningList>);
 
 #[derive(Default)]
 struct OpeningList {
@@ -29,7 +29,7 @@ struct PendingOpening {
 impl Openings {
     /// Waits for a connection that is being opened, with the TLS server `server`, if one has a stream left for this exchange.
     /// Otherwise returns the opening of one more, which the caller has to make.
-    pub async fn wait(&self, server: &[u8]) -> Option<ConnectionOpening> {
+    pub(crate) async fn wait(&self, server: &[u8]) -> Option<ConnectionOpening> {
         let has_place = |pending: &&Rc<PendingOpening>| *pending.server == *server && pending.places.get() > 0;
         let coming = self.0.pending.borrow().iter().find(has_place).cloned();
         match coming {
@@ -56,7 +56,7 @@ impl Openings {
 
 /// One connection that is being opened: from the attempt to connect until other exchanges know whether they can use it. That is
 /// when it is connected if the endpoint's limit of streams is known, and otherwise when its SETTINGS have been received.
-pub struct ConnectionOpening {
+pub(crate) struct ConnectionOpening {
     list: Rc<OpeningList>,
     pending: Rc<PendingOpening>,
     /// The limit of streams that is assumed; `None` if nothing is known.
@@ -66,19 +66,19 @@ pub struct ConnectionOpening {
 impl ConnectionOpening {
     /// The most streams until the endpoint's SETTINGS have been received. Without knowledge only the exchange that opens the
     /// connection goes ahead: an endpoint refuses streams beyond its limit.
-    pub fn streams_at_first(&self) -> usize {
+    pub(crate) fn streams_at_first(&self) -> usize {
         self.streams.unwrap_or(1)
     }
 
     /// Called when the connection is established.
-    pub fn connected(&self) {
+    pub(crate) fn connected(&self) {
         if self.streams.is_some() {
             self.end();
         }
     }
 
     /// Called when the endpoint's SETTINGS have been received, with its limit of streams.
-    pub fn begun(self, streams: u32) {
+    pub(crate) fn begun(self, streams: u32) {
         self.list.streams.set(Some((streams as usize).clamp(1, MOST_STREAMS)));
     }
 

@@ -20,7 +20,7 @@ use crate::message::websocket_handshake::{asks_for_websocket, websocket_accept};
 use crate::snapshot::Timeouts;
 
 /// A stream as the upstream side of one exchange.
-pub struct UpstreamStream<'w> {
+pub(crate) struct UpstreamStream<'w> {
     permit: Permit<'w>,
     connection: Rc<SharedConnection>,
     key: usize,
@@ -39,7 +39,7 @@ pub struct UpstreamStream<'w> {
 
 impl<'w> Permit<'w> {
     /// Opens a stream for the exchange's request.
-    pub async fn open_stream(
+    pub(crate) async fn open_stream(
         self,
         freshness: Freshness,
         timeouts: Timeouts,
@@ -97,12 +97,12 @@ impl<'w> Permit<'w> {
 
 impl UpstreamStream<'_> {
     /// Whether the connection had carried a request before this one.
-    pub fn is_reused(&self) -> bool {
+    pub(crate) fn is_reused(&self) -> bool {
         self.reused
     }
 
     /// Whether the connection itself was lost, which does not show whether the endpoint has processed the request.
-    pub fn has_lost_connection(&self) -> bool {
+    pub(crate) fn has_lost_connection(&self) -> bool {
         self.connection.session.lost(self.key) == Some(StreamLoss::Connection)
     }
 

@@ -13,7 +13,7 @@ use crate::node::server::peer::ServerClient;
 
 /// The bytes that a connection holds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct HeldBytesOf {
+pub(super) struct HeldBytesOf {
     bodies: usize,
     answers: usize,
 }
@@ -152,15 +152,15 @@ impl Drop for HeldRoom {
 }
 
 /// The bytes of a body that have been received.
-pub struct BodyRoom(HeldRoom);
+pub(crate) struct BodyRoom(HeldRoom);
 
 /// There is no room for more of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BodyRoomFault;
+pub(crate) struct BodyRoomFault;
 
 impl BodyRoom {
     /// Adds bytes. If the bodies of others take all room, waits until a slow one has given way.
-    pub async fn grow(&mut self, more: usize) -> Result<(), BodyRoomFault> {
+    pub(crate) async fn grow(&mut self, more: usize) -> Result<(), BodyRoomFault> {
         let place = Arc::clone(&self.0.place);
         let waiting = async {
             loop {
@@ -177,17 +177,17 @@ impl BodyRoom {
 }
 
 /// The bytes of an answer that are not sent yet.
-pub struct AnswerRoom(#[expect(dead_code, reason = "dropping it gives the room back")] HeldRoom);
+pub(crate) struct AnswerRoom(#[expect(dead_code, reason = "dropping it gives the room back")] HeldRoom);
 
 impl RequestProgress {
     /// Room for the body of this request, none so far.
-    pub fn body_room(&self) -> BodyRoom {
+    pub(crate) fn body_room(&self) -> BodyRoom {
         BodyRoom(HeldRoom::empty(HeldKind::Bodies, &self.place))
     }
 
     /// Room for an answer of this size, if there is any now. An answer of at most one piece has room always. One that is larger than the
     /// share of its client counts as that, so that it can be sent if the client holds no other.
-    pub fn try_answer_room(&self, bytes: usize) -> Option<AnswerRoom> {
+    pub(crate) fn try_answer_room(&self, bytes: usize) -> Option<AnswerRoom> {
         let mut room = HeldRoom::empty(HeldKind::Answers, &self.place);
         if bytes <= PIECE {
             return Some(AnswerRoom(room));
@@ -199,7 +199,7 @@ impl RequestProgress {
     }
 
     /// Like [`RequestProgress::try_answer_room`]; waits until slow readers have given way. The connection is not kept for that.
-    pub async fn answer_room(&self, bytes: usize) -> Option<AnswerRoom> {
+    pub(crate) async fn answer_room(&self, bytes: usize) -> Option<AnswerRoom> {
         let waiting = async {
             loop {
                 let changed = self.place.places.changed.notified();
