@@ -23,6 +23,7 @@ mod scope;
 mod selector;
 mod server;
 mod settings;
+mod sticky;
 mod stream;
 mod survey;
 mod syntax;

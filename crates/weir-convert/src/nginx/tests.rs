@@ -320,6 +320,44 @@ server { listen 80; server_name _; return 444; }
             "4: not converted: a server without names that is not the default of its addresses: no request is known to be for it",
         ]
     );
+#[test]
+fn sticky_clients_stay_sticky() {
+    let persistence = |sticky: &str| {
+        let text = format!(
+            "upstream a {{ server 127.0.0.1:1 route=x; {sticky} }} server {{ location / {{ proxy_pass http://a; proxy_redirect off; }} }}"
+        );
+        let converted = converted(&text);
+        let found = converted.upstreams[0].members.iter().find(|(name, _)| name == "persistence");
+        (found.map(|(_, options)| options.flow()), findings(&text))
+    };
+    for (sticky, expected) in [
+        ("sticky cookie srv httponly;", "{ type: cookie, name: srv }"),
+        (
+            "sticky cookie srv expires=1h domain=.example.com path=/a secure samesite=strict;",
+            "{ type: cookie, name: srv, max_age: 3600, domain: example.com, path: /a, secure: true, same_site: Strict, \
+             http_only: false }",
+        ),
+        ("sticky cookie srv expires=max httponly;", "{ type: cookie, name: srv, max_age: 31536000 }"),
+        ("sticky name=srv hash=md5 httponly;", "{ type: cookie, name: srv }"),
+        ("sticky;", "{ type: cookie, name: route, http_only: false }"),
+        (
+            "sticky learn create=$upstream_cookie_sid lookup=$cookie_sid zone=s:1m timeout=1h;",
+            "{ type: app_cookie, name: sid, idle: 3600 }",
+        ),
+    ] {
+        assert_eq!(persistence(sticky), (Some(expected.to_owned()), Vec::new()), "{sticky}");
+    }
+    for (sticky, expected) in [
+        ("sticky route $cookie_r $uri;", "`sticky route $cookie_r $uri`: a request cannot name its endpoint"),
+        ("sticky learn create=$upstream_http_x lookup=$cookie_x zone=s:1m;", "write `persistence: { type: app_cookie"),
+        ("sticky cookie srv samesite=none httponly;", "`samesite=none` in `sticky`: see `persistence` of the upstream"),
+        ("sticky cookie srv domain=$host httponly;", "`domain=$host` in `sticky`: see `persistence` of the upstream"),
+    ] {
+        let found = persistence(sticky).1;
+        assert!(found.len() == 1 && found[0].contains(expected), "{sticky}: {found:?}");
+    }
+}
+
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::Conversion;
 use super::scope::seconds;
+use super::sticky;
 use super::syntax::Directive;
 use crate::hashing::{hashed, hashed_text};
 use crate::output::{ConvertedResource, weighted_nodes};
@@ -16,6 +17,8 @@ pub(super) fn members(conversion: &mut Conversion, block: &Directive) -> Vec<(St
             "server" => servers.extend(server(conversion, directive)),
             "least_conn" => members.push(("type".to_owned(), Yaml::text("least_conn"))),
             "ip_hash" => members.push(("type".to_owned(), Yaml::text("ip_hash"))),
+            "least_time" => members.push(("type".to_owned(), Yaml::text("least_time"))),
+            "sticky" => members.extend(sticky::persistence(conversion, directive)),
             "hash" => members.extend(hash(conversion, directive)),
             "random" if directive.argument(0) == "two" => {
                 members.push(("type".to_owned(), Yaml::text("least_conn")));
@@ -100,7 +103,8 @@ fn server(conversion: &mut Conversion, directive: &Directive) -> Option<Upstream
                     "`max_fails=0`: a failed endpoint is still taken out of rotation for a while",
                 );
             }
-            ("resolve", _) | ("max_fails", "1") | ("fail_timeout", "10s" | "10") => {}
+            // The name of an endpoint for `sticky`.
+            ("route", _) | ("resolve", _) | ("max_fails", "1") | ("fail_timeout", "10s" | "10") => {}
             ("max_fails" | "fail_timeout", _) => {
                 let text = format!("`{parameter}`: see `checks.passive` for when an endpoint rests; how long is fixed");
                 conversion.differs(&directive.place, text);
