@@ -90,6 +90,7 @@ const CARRIED: &[&str] = &[
     "default_type",
     "expires",
     "auth_request_set",
+    "http3",
     ERROR_TEXT,
     ERRORS_INTERCEPTED,
 ];
@@ -297,8 +298,8 @@ const INSTEAD: &[(&str, &str)] = &[
     ("init_worker_by_lua", LUA),
     ("lua_", LUA),
     ("http2_", NOTHING),
-    ("http3", "for HTTP/3, write `http3: true` in `listen`"),
-    ("quic_", "for HTTP/3, write `http3: true` in `listen`"),
+    ("http3_", NOTHING),
+    ("quic_", "QUIC has no settings; clients prove their addresses when a worker has many handshakes in progress"),
     ("if_modified_since", NOTHING),
     ("ignore_invalid_headers", NOTHING),
     ("image_filter", NOTHING),

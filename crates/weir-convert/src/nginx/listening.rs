@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::Conversion;
+use super::scope::BlockScope;
 use super::syntax::Directive;
+use crate::SourcePlace;
 use crate::yaml::Yaml;
 
 /// An address of a server. nginx looks for the server of a request among those that listen on the same address.
@@ -25,7 +27,17 @@ impl Listening {
 
 /// The addresses of all servers, for the setting `listen`.
 #[derive(Default)]
-pub(super) struct ListenSetting(Vec<ListenSettingItem>);
+pub(super) struct ListenSetting {
+    items: Vec<ListenSettingItem>,
+    /// Where `listen` says `quic`.
+    quic: Vec<QuicListen>,
+}
+
+struct QuicListen {
+    address: String,
+    head: String,
+    place: SourcePlace,
+}
 
 #[derive(Default)]
 pub(super) struct ListenSettingItem {
@@ -33,6 +45,8 @@ pub(super) struct ListenSettingItem {
     /// `tcp` or `udp`, without HTTP.
     pub protocol: Option<&'static str>,
     pub tls: bool,
+    /// HTTP/3 as well.
+    pub http3: bool,
     pub tls_passthrough: bool,
     pub proxy_protocol: bool,
 }
@@ -40,13 +54,34 @@ pub(super) struct ListenSettingItem {
 impl ListenSetting {
     /// Adds an address, or the switches to the same one: in nginx, each of them is one of the address, for all its servers.
     pub(super) fn add(&mut self, item: ListenSettingItem) {
-        match self.0.iter_mut().find(|known| (&known.address, known.protocol) == (&item.address, item.protocol)) {
+        match self.items.iter_mut().find(|known| (&known.address, known.protocol) == (&item.address, item.protocol)) {
             Some(known) => {
                 known.tls |= item.tls;
                 known.tls_passthrough |= item.tls_passthrough;
                 known.proxy_protocol |= item.proxy_protocol;
             }
-            None => self.0.push(item),
+            None => self.items.push(item),
+        }
+    }
+
+    /// Adds HTTP/3 to the addresses with TLS where a `listen` says `quic`. Weir has it beside TLS only, and one without is reported.
+    pub(super) fn add_http3(&mut self, conversion: &mut Conversion) {
+        for quic in std::mem::take(&mut self.quic) {
+            let is_same = |item: &&mut ListenSettingItem| item.address == quic.address && item.tls;
+            let why = match self.items.iter_mut().filter(|item| item.protocol.is_none()).find(is_same) {
+                Some(item) if item.proxy_protocol => {
+                    "an address with `proxy_protocol` has no HTTP/3; write one of its own in `listen`".to_owned()
+                }
+                Some(item) => {
+                    item.http3 = true;
+                    continue;
+                }
+                None => format!(
+                    "HTTP/3 is served beside HTTPS only; write `{{ address: \"{}\", tls: true, http3: true }}` in `listen`",
+                    quic.address
+                ),
+            };
+            conversion.lost(&quic.place, format!("`{}`: {why}", quic.head));
         }
     }
 
@@ -59,10 +94,10 @@ impl ListenSetting {
                     && port == one.address.rsplit_once(':').map(|(_, port)| port)
                     && all.has_switches_of(one)
             };
-            self.0.iter().any(covers)
+            self.items.iter().any(covers)
         };
         let mut addresses: Vec<Yaml> =
-            self.0.iter().filter(|one| !is_covered(one)).map(ListenSettingItem::yaml).collect();
+            self.items.iter().filter(|one| !is_covered(one)).map(ListenSettingItem::yaml).collect();
         if addresses.len() == 1 { addresses.remove(0) } else { Yaml::List(addresses) }
     }
 }
@@ -73,15 +108,20 @@ impl ListenSettingItem {
     }
 
     fn has_switches_of(&self, other: &ListenSettingItem) -> bool {
-        let switches = |item: &ListenSettingItem| (item.protocol, item.tls, item.tls_passthrough, item.proxy_protocol);
+        let switches =
+            |item: &ListenSettingItem| (item.protocol, item.tls, item.http3, item.tls_passthrough, item.proxy_protocol);
         switches(self) == switches(other)
     }
 
     fn yaml(&self) -> Yaml {
         let mut members = vec![("address".to_owned(), Yaml::text(&self.address))];
         members.extend(self.protocol.map(|protocol| ("protocol".to_owned(), Yaml::text(protocol))));
-        let switches =
-            [("tls", self.tls), ("tls_passthrough", self.tls_passthrough), ("proxy_protocol", self.proxy_protocol)];
+        let switches = [
+            ("tls", self.tls),
+            ("http3", self.http3),
+            ("tls_passthrough", self.tls_passthrough),
+            ("proxy_protocol", self.proxy_protocol),
+        ];
         for (name, is_on) in switches {
             if is_on {
                 members.push((name.to_owned(), Yaml::Boolean(true)));
@@ -140,21 +180,25 @@ impl<'a> ListenPlace<'a> {
     }
 }
 
-/// The address of a `listen` for HTTP; `None` if Weir cannot listen there. `is_tls`: the server says `ssl on`.
+/// The address of a `listen` of a server for HTTP; `None` if Weir cannot listen there, or if it is for HTTP/3 alone.
 pub(super) fn listened(
     conversion: &mut Conversion,
     listen: &Directive,
-    is_tls: bool,
+    scope: &BlockScope,
     addresses: &mut ListenSetting,
 ) -> Option<Listening> {
     let has = |name: &str| listen.after_first().iter().any(|argument| argument == name);
+    let address = ListenPlace::of(conversion, listen, Some(80))?;
     if has("quic") {
-        conversion.lost(&listen.place, format!("`{}`: for HTTP/3, write `http3: true` in `listen`", listen.head()));
+        // HTTP/3 is on unless it is switched off.
+        if scope.value("http3") != Some("off") {
+            let (head, place) = (listen.head(), listen.place.clone());
+            addresses.quic.push(QuicListen { address: address.text(), head, place });
+        }
         return None;
     }
-    let address = ListenPlace::of(conversion, listen, Some(80))?;
     // `http2` needs nothing: an address serves HTTP/2 to clients that choose it by ALPN, or begin with it in the clear.
-    let is_tls = is_tls || has("ssl");
+    let is_tls = scope.is_on("ssl") || has("ssl");
     addresses.add(ListenSettingItem {
         tls: is_tls,
         proxy_protocol: has("proxy_protocol"),

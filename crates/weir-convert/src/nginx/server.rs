@@ -19,7 +19,7 @@ pub(super) fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSett
         let names = names.map(String::as_str).filter(|name| !name.is_empty() && *name != "_").collect();
         let mut listening = Vec::new();
         for listen in own().filter(|listen| listen.name == "listen") {
-            listening.extend(listened(conversion, listen, scope.is_on("ssl"), addresses));
+            listening.extend(listened(conversion, listen, &scope, addresses));
         }
         if own().all(|listen| listen.name != "listen") {
             listening.push(Listening { host: String::new(), port: 80, is_default: false, is_tls: scope.is_on("ssl") });
@@ -27,6 +27,7 @@ pub(super) fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSett
         }
         servers.push(ServerBlock { directive, names, listening, scope });
     }
+    addresses.add_http3(conversion);
     let paths: Vec<Vec<String>> = servers.iter().map(|server| routes::paths(&server.scope)).collect();
     for index in 0..servers.len() {
         let server = &servers[index];

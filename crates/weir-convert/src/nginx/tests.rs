@@ -316,10 +316,32 @@ server { listen 80; server_name _; return 444; }
         findings(text),
         [
             "2: not converted: `listen unix:/run/admin.sock`: Unix sockets are not supported",
-            "3: not converted: `listen 443 quic`: for HTTP/3, write `http3: true` in `listen`",
+            "3: not converted: `listen 443 quic`: HTTP/3 is served beside HTTPS only; write `{ address: \":443\", tls: true, \
+             http3: true }` in `listen`",
             "4: not converted: a server without names that is not the default of its addresses: no request is known to be for it",
         ]
     );
+#[test]
+fn http3_is_switched_on_where_a_listen_says_quic() {
+    let server = |inside: &str| {
+        format!("server {{ {inside} ssl_certificate c; ssl_certificate_key k; location / {{ return 204; }} }}\n")
+    };
+    let both =
+        server("listen 443 ssl; listen [::]:443 ssl; listen 443 quic reuseport; listen [::]:443 quic; http3 on;");
+    let shown = |text: &str| converted(text).yaml().lines().find(|line| line.starts_with("listen:")).map(str::to_owned);
+    let on = Some("listen: { address: \":443\", tls: true, http3: true }".to_owned());
+    assert_eq!(shown(&both), on);
+    assert_eq!(findings(&both), [""; 0]);
+    let later = server("listen 443 quic; server_name a;") + &server("listen 443 ssl; server_name b;");
+    assert_eq!(shown(&later), on, "the address is one for all servers");
+    let behind = server("listen 443 ssl proxy_protocol; listen 443 quic;");
+    let told = findings(&behind);
+    assert!(told.iter().any(|found| found.contains("an address with `proxy_protocol` has no HTTP/3")), "{told:?}");
+    let off = server("listen 443 ssl; listen 443 quic; http3 off;");
+    assert_eq!(shown(&off), Some("listen: { address: \":443\", tls: true }".to_owned()));
+    assert_eq!(findings(&off), [""; 0]);
+}
+
 #[test]
 fn sticky_clients_stay_sticky() {
     let persistence = |sticky: &str| {
