@@ -176,6 +176,15 @@ pub(super) fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Direct
         let file = scope.value(&format!("{prefix}_ssl_{name}"));
         members.extend(file.map(|file| (ours.to_owned(), Yaml::text(file))));
     }
+    // By default it is the host of `proxy_pass`, as here.
+    match scope.last(&format!("{prefix}_ssl_name")).filter(|name| name.argument(0) != "$proxy_host") {
+        Some(name) if name.argument(0).contains('$') => {
+            let text = format!("`{}`: write the name in `tls.server_name` of the upstream", name.head());
+            conversion.lost(&name.place, text);
+        }
+        Some(name) => members.push(("server_name".to_owned(), Yaml::text(name.argument(0)))),
+        None => {}
+    }
     members
 }
 

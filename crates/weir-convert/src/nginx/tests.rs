@@ -321,6 +321,8 @@ server { listen 80; server_name _; return 444; }
             "4: not converted: a server without names that is not the default of its addresses: no request is known to be for it",
         ]
     );
+}
+
 #[test]
 fn http3_is_switched_on_where_a_listen_says_quic() {
     let server = |inside: &str| {
@@ -380,6 +382,18 @@ fn sticky_clients_stay_sticky() {
     }
 }
 
+#[test]
+fn the_name_for_the_certificate_of_an_upstream_is_carried_over() {
+    let tls = |name: &str| {
+        let text = format!(
+            "server {{ location / {{ proxy_pass https://10.0.0.1; proxy_redirect off; proxy_ssl_verify on; {name} }} }}"
+        );
+        let yaml = converted(&text).yaml();
+        (yaml.contains("server_name: a.example"), findings(&text).len())
+    };
+    assert_eq!(tls("proxy_ssl_name a.example;"), (true, 0));
+    assert_eq!(tls("proxy_ssl_name $proxy_host;"), (false, 0));
+    assert_eq!(tls("proxy_ssl_name $host;"), (false, 1));
 }
 
 #[test]

@@ -193,15 +193,7 @@ fn upstream_members(conversion: &mut Conversion, scope: &BlockScope, pass: &Dire
         members.push(("timeout".to_owned(), Yaml::map(times.map(|(name, time)| (name, Yaml::number(time))))));
     }
     if has_tls {
-        let mut tls = proxy::tls(conversion, scope, pass, "proxy");
-        match scope.last("proxy_ssl_name") {
-            Some(name) if name.argument(0).contains('$') => {
-                let text = format!("`{}`: write the name in `tls.server_name` of the upstream", name.head());
-                conversion.lost(&name.place, text);
-            }
-            Some(name) => tls.push(("server_name".to_owned(), Yaml::text(name.argument(0)))),
-            None => {}
-        }
+        let tls = proxy::tls(conversion, scope, pass, "proxy");
         members.push(("tls".to_owned(), Yaml::Map(tls)));
     }
     members
