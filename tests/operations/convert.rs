@@ -416,6 +416,26 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
+        name: "a path for the upstream of variables",
+        http: "server { listen 127.0.0.1:PORT;
+            location ~ ^/api/(v[12])/(.*)$ { proxy_pass http://ONE/$1/svc/$2$is_args$args; }
+            location ~* ^/of/(?<tenant>[a-z]+)/ { proxy_pass http://TWO/x/${tenant}$is_args$args; }
+            location /base/ { proxy_pass http://ONE/b$request_uri; }
+            location /host/ { proxy_pass http://TWO/$host$uri$is_args$args; }
+            location /kept/ { rewrite ^/kept/(.*) /$1 break; proxy_pass http://ONE$request_uri; } }",
+        asked: &[
+            ("GET", "/api/v1/a/b?x=1", "h", ""),
+            ("GET", "/api/v2/", "h", ""),
+            ("GET", "/api//v1//a", "h", ""),
+            ("GET", "/of/ann/z?q=1", "h", ""),
+            ("GET", "/OF/ANN/z", "h", ""),
+            ("GET", "/base/q?a=b", "h", ""),
+            ("GET", "/base/a%20b", "h", ""),
+            ("GET", "/host/a?b=1", "h", ""),
+            ("GET", "/kept/a?b=1", "h", ""),
+        ],
+    },
+    Case {
         name: "quotes, braces and comments",
         http: "server { listen 127.0.0.1:PORT; # a comment; with { braces }
             location / { return 200 \"it's {here}; \\\"now\\\"\"; }

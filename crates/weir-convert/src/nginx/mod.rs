@@ -15,6 +15,7 @@ mod error_pages;
 mod fields;
 mod listening;
 mod location;
+mod pass_path;
 mod policies;
 mod proxy;
 mod rewrite;

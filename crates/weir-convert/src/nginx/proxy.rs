@@ -3,6 +3,7 @@
 use super::Conversion;
 use super::fields;
 use super::location::Matching;
+use super::pass_path;
 use super::scope::{BlockScope, seconds};
 use super::syntax::Directive;
 use super::target::PassTarget;
@@ -200,19 +201,20 @@ fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
     (!is_default).then(|| ("timeout".to_owned(), Yaml::Map(times.to_vec())))
 }
 
-/// The options of `proxy-rewrite`: the path, if `proxy_pass` has one, and the fields to set or remove.
+/// The options of `proxy-rewrite`: the path, if `proxy_pass` has one, and the fields to set or remove. `is_rewritten`: a `rewrite`
+/// changes the path before.
 pub(super) fn rewritten<'a>(
     conversion: &mut Conversion,
     scope: &BlockScope<'a>,
     pass: &'a Directive,
     matching: &Matching,
+    is_rewritten: bool,
 ) -> YamlMembers {
     let mut members = Vec::new();
     let path = PassTarget::of(pass).and_then(|target| target.path);
     match (path, matching) {
         (Some(path), _) if path.contains('$') => {
-            conversion
-                .lost(&pass.place, format!("`{}`: the path contains variables; write `proxy-rewrite`", pass.head()));
+            members.extend(pass_path::changed(conversion, pass, path, matching, is_rewritten));
         }
         (Some(path), Matching::Exact(_)) => members.push(("uri".to_owned(), Yaml::text(path))),
         (Some(path), Matching::Prefix { path: prefix, .. }) if path != prefix => {

@@ -59,7 +59,7 @@ fn response(
 }
 
 /// The text with the numbers of the groups of a location's expression in the place of their names.
-fn numbered(text: &str, matching: Option<&Matching>) -> String {
+pub(super) fn numbered(text: &str, matching: Option<&Matching>) -> String {
     let Some(Matching::Regex { pattern, .. }) = matching else { return text.to_owned() };
     let Ok(expression) = Regex::new(pattern) else { return text.to_owned() };
     let groups = expression.capture_names().enumerate().filter_map(|(number, name)| Some((number, name?)));
@@ -106,6 +106,11 @@ pub(super) fn redirecting(directive: &Directive) -> Option<(String, (String, Yam
         members.push(("append_query_string".to_owned(), Yaml::Boolean(true)));
     }
     Some((pattern, ("redirect".to_owned(), Yaml::Map(members))))
+}
+
+/// Whether a directive is a `rewrite` that changes the path for the upstream.
+pub(super) fn changes_path(directive: &Directive) -> bool {
+    directive.name == "rewrite" && redirecting(directive).is_none()
 }
 
 /// The `regex_uri` of `proxy-rewrite` for the `rewrite`s of a location that change the path for its upstream.

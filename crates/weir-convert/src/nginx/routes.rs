@@ -332,9 +332,10 @@ fn proxied(
 ) -> (YamlMembers, YamlMembers) {
     let Location { matching, scope, .. } = location;
     let is_closed = plugins.contains(&refusal());
-    let mut changes = proxy::rewritten(conversion, scope, pass, matching);
     // `$request_uri` is the path as the client sent it.
     let keeps_path = pass.argument(0).ends_with("$request_uri");
+    let is_rewritten = !keeps_path && rewrites.iter().any(|rewrite| rewrite::changes_path(rewrite));
+    let mut changes = proxy::rewritten(conversion, scope, pass, matching, is_rewritten);
     if let Some(paths) = rewrite::paths(conversion, rewrites.into_iter()).filter(|_| !keeps_path) {
         changes.retain(|(name, _)| name != "regex_uri" && name != "uri");
         changes.insert(0, paths);

@@ -23,8 +23,9 @@ impl PassTarget<'_> {
 
     fn parse(text: &str) -> Option<PassTarget<'_>> {
         let (scheme, rest) = text.split_once("://")?;
-        // The path of the request.
-        let rest = ["$request_uri", "$uri$is_args$args"].iter().find_map(|own| rest.strip_suffix(own)).unwrap_or(rest);
+        // The path of the request, if it stands alone.
+        let own = ["$request_uri", "$uri$is_args$args"].iter().find_map(|own| rest.strip_suffix(own));
+        let rest = own.filter(|authority| !authority.contains('/')).unwrap_or(rest);
         let end = rest.find('/').unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let is_known = ["http", "https", "grpc", "grpcs"].contains(&scheme) && !authority.is_empty();

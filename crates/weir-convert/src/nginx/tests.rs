@@ -383,6 +383,56 @@ fn sticky_clients_stay_sticky() {
 }
 
 #[test]
+fn groups_of_a_location_are_parts_of_the_path_for_the_upstream() {
+    let told = |location: &str| {
+        let text = format!("server {{ proxy_redirect off; {location} }}");
+        let converted = converted(&text);
+        let route = converted.routes.iter().find_map(|route| {
+            let Some((_, Yaml::Map(plugins))) = route.members.iter().find(|(name, _)| name == "plugins") else {
+                return None;
+            };
+            plugins.iter().find(|(name, _)| name == "proxy-rewrite").map(|(_, options)| options.flow())
+        });
+        let told = findings(&text).into_iter().filter(|found| !found.contains("%2F")).collect::<Vec<_>>();
+        (route.unwrap_or_default(), told)
+    };
+    for (location, expected) in [
+        (
+            r"location ~ ^/api/(v[12])/(.*)$ { proxy_pass http://a/$1/svc/$2$is_args$args; }",
+            r#"{ regex_uri: ["^/api/(v[12])/(.*)$", /$1/svc/$2] }"#,
+        ),
+        (
+            r"location ~* ^/t/(?<tenant>[a-z]+)/ { proxy_pass http://a/x/${tenant}?$args; }",
+            r#"{ regex_uri: ["(?i)^(?:/t/(?<tenant>[a-z]+)/).*$", /x/$1] }"#,
+        ),
+        ("location / { proxy_pass http://a/base$request_uri; }", "{ uri: /base$request_uri }"),
+        ("location /x/ { proxy_pass http://a/$host$uri$is_args$args; }", "{ uri: /$host$uri }"),
+        ("location /x/ { proxy_pass http://a$request_uri; rewrite ^/x/(.*) /$1 break; }", ""),
+    ] {
+        let (options, found) = told(location);
+        assert_eq!((&*options, found), (expected, Vec::new()), "{location}");
+    }
+    for (location, expected) in [
+        (
+            r"location ~ ^/u/(\d+)$ { proxy_pass http://a/$1; }",
+            "behaves differently: `proxy_pass http://a/$1`: the query",
+        ),
+        (
+            "location /u/ { proxy_pass http://a/$1$is_args$args; }",
+            "groups of an expression that the location does not have",
+        ),
+        ("location ~ /(u) { proxy_pass http://a/$1/$tenant?$args; }", "Weir has no variable `$tenant`"),
+        (
+            "location ~ /(u) { rewrite ^/u(.*) /v$1 break; proxy_pass http://a/$1?$args; }",
+            "its path contains variables, after a `rewrite`",
+        ),
+    ] {
+        let found = told(location).1;
+        assert!(found.iter().any(|found| found.contains(expected)), "{location}: {found:?}");
+    }
+}
+
+#[test]
 fn the_name_for_the_certificate_of_an_upstream_is_carried_over() {
     let tls = |name: &str| {
         let text = format!(
