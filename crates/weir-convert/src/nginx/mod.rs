@@ -29,6 +29,7 @@ mod stream;
 mod survey;
 mod syntax;
 mod target;
+mod target_choice;
 mod upstream;
 mod values;
 mod variables;

@@ -7,6 +7,7 @@ use super::pass_path;
 use super::scope::{BlockScope, seconds};
 use super::syntax::Directive;
 use super::target::PassTarget;
+use super::target_choice;
 use super::upstream;
 use crate::pattern::regex_quoted;
 use crate::yaml::{Yaml, YamlMembers};
@@ -19,8 +20,7 @@ pub(super) fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Di
         return None;
     };
     if target.authority.contains('$') {
-        let text = format!("`{}`: a variable cannot select the upstream; use `traffic-split` or routes", pass.head());
-        conversion.lost(&pass.place, text);
+        target_choice::tell(conversion, &target, pass);
         return None;
     }
     tell_redirects(conversion, scope, &target, pass);

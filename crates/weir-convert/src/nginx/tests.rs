@@ -101,8 +101,8 @@ server {
             "3: not converted: `error_page 502 /oops`: write `error-page` with the text of a page for each status",
             "4: not converted: `location /files`: static files are not served; the route answers with 404",
             "4: not converted: `root /var/www`: static files are not served; use a file server as an upstream",
-            "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; use `traffic-split` \
-             or routes",
+            "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; write a route with \
+             `vars` and an upstream for each value of `$backend`",
             "3: behaves differently: a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; \
              nginx replaces the URL by the path of the location",
         ]

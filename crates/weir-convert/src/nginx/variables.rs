@@ -5,7 +5,7 @@ use weir_plugin::{ExchangePhase, Variable};
 use super::syntax::Directive;
 
 /// The names of the variables in a text.
-fn names(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('$').skip(1).filter_map(|rest| {
         let rest = rest.strip_prefix('{').unwrap_or(rest);
         rest.split(|char: char| !char.is_ascii_alphanumeric() && char != '_').next().filter(|name| !name.is_empty())
