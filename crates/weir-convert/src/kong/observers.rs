@@ -7,7 +7,7 @@ use crate::yaml::{Yaml, YamlMembers};
 pub(super) type ConvertedPlugin = (&'static [&'static str], (String, Yaml));
 
 /// Plugins whose service has another way to it here.
-const OTHERWISE: [(&str, &str); 7] = [
+const OTHERWISE: [(&str, &str); 25] = [
     (
         "proxy-cache",
         "which content types are kept cannot be said here; see the cache's page before you set `proxy-cache`",
@@ -18,6 +18,24 @@ const OTHERWISE: [(&str, &str); 7] = [
     ("statsd", "an agent of StatsD has to read `/metrics` of the address `status`"),
     ("opentelemetry", "the collector is set once for the node: `plugin_metadata` of `opentelemetry`"),
     ("session", "sessions are part of `openid-connect`"),
+    ("acme", "write the setting `acme`"),
+    ("bot-detection", "write `ua-restriction`"),
+    ("canary", "write `traffic-split`"),
+    ("grpc-gateway", "write `grpc-transcode`"),
+    ("grpc-web", "write `grpc-web`"),
+    ("hmac-auth", "write `hmac-auth` in the route, and a consumer for each key"),
+    ("ldap-auth", "write `ldap-auth`"),
+    ("ldap-auth-advanced", "write `ldap-auth`"),
+    ("oauth2", "tokens are not issued here; write `openid-connect` or `jwt-auth` for those of an identity provider"),
+    ("oauth2-introspection", "write `openid-connect`"),
+    ("opa", "write `opa`"),
+    ("openid-connect", "write `openid-connect`"),
+    ("post-function", "Lua is not run"),
+    ("pre-function", "Lua is not run"),
+    ("rate-limiting-advanced", "write `limit-count`"),
+    ("request-transformer-advanced", "write `proxy-rewrite`"),
+    ("request-validator", "write `request-validation`"),
+    ("response-transformer-advanced", "write `response-rewrite`"),
 ];
 
 /// The supported options, and the converted plugin; or why it cannot be converted.
