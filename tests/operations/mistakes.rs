@@ -231,6 +231,46 @@ const MISTAKES: &[Mistake] = &[
         text: "routes: [{ uri: /a, plugins: { redirect: { uri: /b, ret_code: \"301\" } } }]",
         says: ["redirect.ret_code:", "found the text `301`", "write it without quotes"],
     },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: [key-auth, cors], UPSTREAM }]",
+        says: ["routes[0].plugins:", "expected a map, found a list", "write `plugins: { key-auth: {}, cors: {} }`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: key-auth, UPSTREAM }]",
+        says: ["routes[0].plugins:", "expected a map, found `key-auth`", "write `plugins: { key-auth: {} }`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { key-auth: true }, UPSTREAM }]",
+        says: ["routes[0].plugins.key-auth:", "expected a map, found the boolean true", "write `key-auth: {}`"],
+    },
+    Mistake {
+        text: "plugins: [cors]\nroutes: []",
+        says: ["1:11: plugins[0]:", "expected a map, found `cors`", "write `{ name: … }`"],
+    },
+    Mistake {
+        text: "admin: { listen: \"127.0.0.1:0\", keys: [abc] }",
+        says: ["admin.keys[0]:", "expected a map, found text", "write `{ name: ops, key: ..., role: admin }`"],
+    },
+    Mistake {
+        text: "store: { etcd: [\"http://127.0.0.1:2379\"] }",
+        says: ["store.etcd:", "expected a map, found a list", "write `{ hosts: … }`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { kafka-logger: { brokers: [\"k:9092\"], kafka_topic: t } }, UPSTREAM }]",
+        says: ["kafka-logger.brokers[0]:", "expected a map, found text", "`{ host: …, port: … }`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { error-page: { error_404: none } }, UPSTREAM }]",
+        says: ["error-page.error_404:", "expected a map, found text", "its options are `body`, `content_type`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { multi-auth: { auth_plugins: [key-auth, basic-auth] } }, UPSTREAM }]",
+        says: ["multi-auth.auth_plugins[1]:", "expected a map, found text", "write `{ key-auth: {} }`"],
+    },
+    Mistake {
+        text: "consumers: [{ username: jack, plugins: { key-auth: { key: 12345 } } }]",
+        says: ["consumers[0].plugins.key-auth.key:", "expected text", "put it in quotes"],
+    },
 ];
 
 /// All that `weir check` says of a text, on standard error.

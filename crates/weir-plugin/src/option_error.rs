@@ -128,6 +128,25 @@ fn listed(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
+/// The most options that a message lists.
+const LISTED: usize = 8;
+
+/// Of a value in place of a map. `form`: how the map is written, if its schema says so; `required`: the options that it must have;
+/// `known`: all options.
+pub(crate) fn no_map(found: Option<&Value>, form: Option<&str>, required: &[String], known: &[String]) -> String {
+    let problem = mismatch("a map", found);
+    let names: Vec<&str> = known.iter().map(String::as_str).collect();
+    match (form, required, names.len()) {
+        (Some(form), ..) => format!("{problem}; write `{form}`"),
+        (None, [_, ..], _) => {
+            let written: Vec<String> = required.iter().map(|name| format!("{name}: …")).collect();
+            format!("{problem}; write `{{ {} }}`", written.join(", "))
+        }
+        (None, [], 1..=LISTED) => format!("{problem}; its options are {}", listed(&names)),
+        (None, [], _) => problem,
+    }
+}
+
 /// Of a value that is not what is expected; `None` if it must not be quoted.
 pub(crate) fn mismatch(expected: &str, found: Option<&Value>) -> String {
     let wanted = match expected {

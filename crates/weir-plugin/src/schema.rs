@@ -155,7 +155,10 @@ mod tests {
         let unknown = unknown.expect_err("it has no options").to_string();
         assert_eq!(unknown, "a: the option `a` is not known; there are no options here");
         let wrong_form = problems(&json!({"numbers": [], "way": 1, "kind": 1}));
-        assert!(wrong_form.contains(&"way: expected a map, found a number".to_owned()), "{wrong_form:?}");
+        let no_map = "way: expected a map, found a number; its options are `type`, `speed`, `depth`";
+        assert!(wrong_form.contains(&no_map.to_owned()), "{wrong_form:?}");
+        let in_list = problems(&json!({"numbers": [], "inner": ["a"]}));
+        assert_eq!(in_list, ["inner[0]: expected a map, found text; write `{ numbers: … }`"]);
         assert!(wrong_form.contains(&"kind: expected one of `fast`, `slow`, found the number 1".to_owned()));
     }
 

@@ -10,7 +10,7 @@ use super::shares::{self, TrafficShare};
 use crate::keys::kinds::{Custom, custom};
 use crate::keys::schema::Definitions;
 use crate::text::read::NodeReader;
-use crate::text::tree::{MapEntry, NodeKind, TextPosition};
+use crate::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 
 /// The plugins of one resource, in the order of the text. Names are unique.
 pub type PluginSpecs = Vec<PluginSpec>;
@@ -52,7 +52,27 @@ fn plugins_schema(_: &mut Definitions) -> Value {
 }
 
 fn read(at: &NodeReader) -> Option<PluginSpecs> {
-    Some(at.entries()?.iter().filter_map(|entry| read_plugin(&at.below(entry), entry)).collect())
+    let entries = at.entries_advising(&|| Some(format!("write `plugins: {}`", meant_plugins(at))))?;
+    Some(entries.iter().filter_map(|entry| read_plugin(&at.below(entry), entry)).collect())
+}
+
+/// The plugins that a list of names, or one name, was meant to be.
+fn meant_plugins(at: &NodeReader) -> String {
+    fn text(item: &TreeNode) -> Option<&str> {
+        match &item.kind {
+            NodeKind::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+    let names: Vec<&str> = match &at.node().kind {
+        NodeKind::Text(name) => vec![name],
+        NodeKind::List(items) => items.iter().filter_map(text).collect(),
+        _ => Vec::new(),
+    };
+    let is_name = |name: &&str| name.chars().all(|char| char.is_ascii_alphanumeric() || "-_".contains(char));
+    let plugins: Vec<String> =
+        names.iter().copied().filter(is_name).take(4).map(|name| format!("{name}: {{}}")).collect();
+    if plugins.is_empty() { "{ key-auth: {} }".to_owned() } else { format!("{{ {} }}", plugins.join(", ")) }
 }
 
 fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
@@ -68,7 +88,8 @@ fn read_plugin(at: &NodeReader, entry: &MapEntry) -> Option<PluginSpec> {
         proto: None,
     };
     // `key-auth:` without a value is the plugin with its default options.
-    let entries = if at.is_null() { &[] } else { at.entries()? };
+    let defaults = || Some(format!("write `{}: {{}}` for its default options", plugin.name));
+    let entries = if at.is_null() { &[] } else { at.entries_advising(&defaults)? };
     let (meta, options): (Vec<&MapEntry>, Vec<&MapEntry>) = entries.iter().partition(|option| &*option.key == "_meta");
     meta.iter().for_each(|meta| read_meta(&at.below(meta), &mut plugin));
     if !plugin.disabled && !at.is_null() {

@@ -2,7 +2,7 @@
 
 use super::kinds::{Kind, Or, SubMap, WithDefault};
 use super::{AnyKey, DeclaredKey, KeyRule, KeyTable, MapKeys};
-use crate::text::read::{KeyName, MapReader, NodeReader};
+use crate::text::read::{KeyName, MapReader, NodeReader, keys_advice};
 use crate::text::tree::NodeKind;
 
 impl<K> KeyName for DeclaredKey<K> {
@@ -28,7 +28,7 @@ impl<'a> NodeReader<'a> {
 
     /// Like [`NodeReader::map_of`], for a map that has `further` keys, which are declared elsewhere.
     pub fn map_with(&'a self, table: &'static KeyTable, further: &[&'static str]) -> Option<MapReader<'a>> {
-        let fields = self.map(table.name)?;
+        let fields = self.map_advising(table.name, &|| map_advice(table))?;
         let known = || table.keys().map(|key| key.about().name).chain(further.iter().copied()).collect();
         self.report_unknown(&known, |name| table.find(name).is_some() || further.contains(&name));
         for key in fields.names().filter_map(|name| table.find(name)) {
@@ -49,6 +49,24 @@ impl<'a> NodeReader<'a> {
         table.rules.iter().for_each(|rule| check(rule, &fields));
         Some(fields)
     }
+}
+
+/// What to write in place of what is no map.
+fn map_advice(table: &KeyTable) -> Option<String> {
+    let of_rules = table.rules.iter().find_map(|rule| match rule {
+        KeyRule::All { advice, .. } => Some((*advice).to_owned()),
+        _ => None,
+    });
+    let required: Vec<String> = table
+        .keys()
+        .filter(|key| key.about().required.is_some())
+        .map(|key| format!("{}: …", key.about().name))
+        .collect();
+    let of_required = (!required.is_empty()).then(|| format!("write `{{ {} }}`", required.join(", ")));
+    of_rules.or(of_required).or_else(|| {
+        let names: Vec<&str> = table.keys().map(|key| key.about().name).collect();
+        keys_advice(&names)
+    })
 }
 
 /// Reports a key that has no effect, because of the value of another one. If that value is wrong, this is not known.

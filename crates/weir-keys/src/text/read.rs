@@ -17,6 +17,14 @@ use weir_plugin::WrittenName;
 use weir_plugin::secret_name::may_be_secret;
 use weir_plugin::suggest::closest;
 
+/// The most keys that a message lists.
+const LISTED_KEYS: usize = 8;
+
+/// The keys of a map, as advice; `None` if there are too many.
+pub(crate) fn keys_advice(known: &[&str]) -> Option<String> {
+    (known.len() <= LISTED_KEYS).then(|| format!("the known keys are {}", listed(known)))
+}
+
 /// A value with its path, and the collector for its faults.
 #[derive(Clone, Copy)]
 pub struct NodeReader<'a> {
@@ -94,54 +102,57 @@ impl<'a> NodeReader<'a> {
     }
 
     fn mismatch(&self, expected: &str) {
-        let secret = match &self.node.kind {
-            NodeKind::Number(_) if !expected.starts_with("text") => "a number",
-            NodeKind::Text(_) => "text",
-            _ => "",
-        };
-        if self.is_secret() && !secret.is_empty() {
-            return self.report(format!("expected {expected}, found {secret}"));
-        }
+        self.mismatch_advising(expected, &|| None);
+    }
+
+    /// Reports a value of another kind than expected. `otherwise`: the advice, if there is none for what was found.
+    fn mismatch_advising(&self, expected: &str, otherwise: &dyn Fn() -> Option<String>) {
+        let is_text_wanted = expected.starts_with("text");
+        let is_hidden = self.is_secret();
         let found = match &self.node.kind {
             NodeKind::Null => "nothing".to_owned(),
-            NodeKind::Bool(value) => {
-                let advice = "`yes`, `no`, `on`, `off`, `true` and `false` are text only in quotes";
-                let problem = format!("expected {expected}, found the boolean {value}");
-                return if expected.starts_with("text") {
-                    self.report_advising(problem, advice);
-                } else {
-                    self.report(problem);
-                };
-            }
-            // The number is left out: it may be a password.
-            NodeKind::Number(_) if expected.starts_with("text") => {
-                let problem = format!("expected {expected}, found a number");
-                return self.report_advising(problem, "put it in quotes");
-            }
-            NodeKind::Number(value) => {
-                let problem = format!("expected {expected}, found the number {value}");
-                return if expected == "a map" && self.path.last_key() == Some("timeout") {
-                    let advice = format!("write `{{ connect: {value}, send: {value}, read: {value} }}`, in seconds");
-                    self.report_advising(problem, advice);
-                } else {
-                    self.report(problem);
-                };
-            }
-            NodeKind::Text(value) => {
-                let problem = format!("expected {expected}, found `{}`", shortened(value));
-                return match self.advice_for_text(expected, value) {
-                    Some(advice) => self.report_advising(problem, advice),
-                    None => self.report(problem),
-                };
-            }
+            NodeKind::Bool(value) => format!("the boolean {value}"),
+            // The number is left out where it may be a password.
+            NodeKind::Number(_) if is_text_wanted || is_hidden => "a number".to_owned(),
+            NodeKind::Number(value) => format!("the number {value}"),
+            NodeKind::Text(_) if is_hidden => "text".to_owned(),
+            NodeKind::Text(value) => format!("`{}`", shortened(value)),
             NodeKind::List(_) => "a list".to_owned(),
-            NodeKind::Map(_) if expected == "a list" => {
-                let advice = "begin each item with `- `, or write the list in brackets: `[{ … }]`";
-                return self.report_advising("expected a list, found a map", advice);
-            }
             NodeKind::Map(_) => "a map".to_owned(),
         };
-        self.report(format!("expected {expected}, found {found}"));
+        let problem = format!("expected {expected}, found {found}");
+        match self.advice_for_found(expected).or_else(otherwise) {
+            Some(advice) => self.report_advising(problem, advice),
+            None => self.report(problem),
+        }
+    }
+
+    /// The advice for a value of another kind than expected, as far as it follows from the value.
+    fn advice_for_found(&self, expected: &str) -> Option<String> {
+        let is_text_wanted = expected.starts_with("text");
+        match &self.node.kind {
+            NodeKind::Bool(_) if is_text_wanted => {
+                Some("`yes`, `no`, `on`, `off`, `true` and `false` are text only in quotes".to_owned())
+            }
+            NodeKind::Number(_) if is_text_wanted => Some("put it in quotes".to_owned()),
+            NodeKind::Number(value) if expected == "a map" && self.path.last_key() == Some("timeout") => {
+                Some(format!("write `{{ connect: {value}, send: {value}, read: {value} }}`, in seconds"))
+            }
+            NodeKind::Text(value) if !self.is_secret() => self.advice_for_text(expected, value),
+            NodeKind::List(_) if is_text_wanted => self.plural_advice(),
+            NodeKind::Map(_) if expected == "a list" => {
+                Some("begin each item with `- `, or write the list in brackets: `[{ … }]`".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// The advice for a list in place of the text of a key that has another one for several.
+    fn plural_advice(&self) -> Option<String> {
+        const PLURALS: [(&str, &str); 4] =
+            [("uri", "uris"), ("host", "hosts"), ("remote_addr", "remote_addrs"), ("sni", "snis")];
+        let key = self.path.last_key()?;
+        PLURALS.iter().find(|(one, _)| *one == key).map(|(_, several)| format!("write `{several}` for several"))
     }
 
     /// The advice for a text in place of something else.
@@ -161,14 +172,23 @@ impl<'a> NodeReader<'a> {
 
     /// The fields of a map. Keys that are not in `known` are reported.
     pub fn fields(&'a self, known: &[&'static str]) -> Option<MapReader<'a>> {
-        let fields = self.map("")?;
+        let fields = self.map_advising("", &|| keys_advice(known))?;
         self.report_unknown(&|| known.to_vec(), |key| known.contains(&key));
         Some(fields)
     }
 
     /// The fields of a map, whatever its keys are. `table` names their declarations.
     pub fn map(&'a self, table: &'static str) -> Option<MapReader<'a>> {
-        Some(MapReader { at: self, entries: self.entries()?, table })
+        self.map_advising(table, &|| None)
+    }
+
+    /// Like [`NodeReader::map`], with advice for what is no map.
+    pub(crate) fn map_advising(
+        &'a self,
+        table: &'static str,
+        advice: &dyn Fn() -> Option<String>,
+    ) -> Option<MapReader<'a>> {
+        Some(MapReader { at: self, entries: self.entries_advising(advice)?, table })
     }
 
     /// A map without entries, in place of one that is absent here.
@@ -191,8 +211,9 @@ impl<'a> NodeReader<'a> {
             let advice = match (foreign_key(key, &known), suggestion) {
                 (Some(advice), _) => advice,
                 (None, Some(word)) => format!("did you mean `{word}`?"),
-                (None, None) if known.len() <= 8 => format!("the known keys are {}", listed(&known)),
-                (None, None) => "the guide to configuration lists the known keys".to_owned(),
+                (None, None) => {
+                    keys_advice(&known).unwrap_or_else(|| "the guide to configuration lists the known keys".to_owned())
+                }
             };
             self.faults.report(&path, *key_place, format!("the key `{}` is not known", shortened(key)), Some(advice));
         }
@@ -200,10 +221,15 @@ impl<'a> NodeReader<'a> {
 
     /// The entries of a map with arbitrary keys.
     pub fn entries(&self) -> Option<&'a [MapEntry]> {
+        self.entries_advising(&|| None)
+    }
+
+    /// Like [`NodeReader::entries`], with advice for what is no map.
+    pub fn entries_advising(&self, advice: &dyn Fn() -> Option<String>) -> Option<&'a [MapEntry]> {
         match &self.node.kind {
             NodeKind::Map(entries) => Some(entries),
             _ => {
-                self.mismatch("a map");
+                self.mismatch_advising("a map", advice);
                 None
             }
         }
@@ -340,19 +366,25 @@ impl<'a> NodeReader<'a> {
 
     /// A duration that may be zero.
     pub fn any_duration(&self) -> Option<Duration> {
-        let duration = match &self.node.kind {
-            NodeKind::Number(seconds) => seconds.as_f64().and_then(units::seconds),
-            NodeKind::Text(text) => units::duration(text),
+        let seconds = match &self.node.kind {
+            NodeKind::Number(seconds) => seconds.as_f64(),
+            NodeKind::Text(text) => units::time_in_s(text),
             _ => {
                 self.mismatch("a time such as `10s`, or a number of seconds");
                 return None;
             }
         };
+        let duration = seconds.and_then(units::seconds);
         if duration.is_none() {
-            self.report_advising(
-                format!("{} is not a time", self.quoted()),
-                "write a number of seconds, or a time such as `500ms`, `10s`, `5m`, `1h`",
-            );
+            let longest = units::LONGEST;
+            let (problem, advice) = match seconds.is_some_and(|seconds| seconds > longest.as_secs_f64()) {
+                true => ("is too long", format!("the longest time is `{}`", units::written_time(longest))),
+                false => (
+                    "is not a time",
+                    "write a number of seconds, or a time such as `500ms`, `10s`, `5m`, `1h`".to_owned(),
+                ),
+            };
+            self.report_advising(format!("{} {problem}", self.quoted()), advice);
         }
         duration
     }

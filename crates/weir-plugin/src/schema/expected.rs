@@ -55,6 +55,15 @@ pub(super) fn names(root: &Value, node: &Value) -> Vec<String> {
     names
 }
 
+/// The options that a map must have, if there is one form of it.
+pub(super) fn required(root: &Value, node: &Value) -> Vec<String> {
+    let forms = alternatives(root, node);
+    let mut maps = forms.into_iter().filter(|form| form["type"] == "object");
+    let (Some(form), None) = (maps.next(), maps.next()) else { return Vec::new() };
+    let names = form["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    names.map(str::to_owned).collect()
+}
+
 /// What a value should be.
 pub(super) fn value(root: &Value, node: &Value) -> String {
     let words = words(root, node);

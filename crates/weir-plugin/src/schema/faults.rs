@@ -73,7 +73,7 @@ impl OptionFaults<'_> {
             | Kind::Minimum { .. }
             | Kind::Maximum { .. }
             | Kind::ExclusiveMinimum { .. }
-            | Kind::ExclusiveMaximum { .. } => option_error::mismatch(&expected::value(self.schema, node), value),
+            | Kind::ExclusiveMaximum { .. } => self.mismatch(node, value, error.instance()),
             Kind::MinLength { .. } | Kind::MaxLength { .. } => {
                 let count = error.instance().as_str().map_or(0, |text| text.chars().count());
                 count_problem(count, ["character", "characters"], &Bounds::of(node, "minLength", "maxLength"))
@@ -145,10 +145,24 @@ impl OptionFaults<'_> {
                     self.tell(ConfigError::new(tag, choice(&words, value)).below(&place(error.instance_path())));
                     return;
                 }
-                None => option_error::mismatch(&expected, value),
+                None => self.mismatch(node, value, error.instance()),
             },
         };
         self.tell(ConfigError::new(place(error.instance_path()), problem));
+    }
+
+    /// Of a value that is not what a schema expects. `quotable`: the value, unless it must not be repeated.
+    fn mismatch(&self, node: &Value, quotable: Option<&Value>, found: &Value) -> String {
+        let expected = expected::value(self.schema, node);
+        match expected.as_str() {
+            // A key or a password of digits.
+            "text" if quotable.is_none() && found.is_number() => "expected text; put it in quotes".to_owned(),
+            "a map" => {
+                let (required, known) = (expected::required(self.schema, node), expected::names(self.schema, node));
+                option_error::no_map(quotable, node["x-weir-form"].as_str(), &required, &known)
+            }
+            expected => option_error::mismatch(expected, quotable),
+        }
     }
 
     /// The value at an error, if it may be repeated.

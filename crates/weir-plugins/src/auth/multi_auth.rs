@@ -16,8 +16,13 @@ use crate::answer::RefusalResponse;
 pub(crate) struct MultiAuth {
     /// At least two auth plugins with their options, each as `{ key-auth: {} }`, in the order in which they are tried.
     #[schemars(length(min = 2))]
-    auth_plugins: Vec<Map<String, Value>>,
+    auth_plugins: Vec<NamedPlugins>,
 }
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline, extend("x-weir-form" = "{ key-auth: {} }"))]
+struct NamedPlugins(Map<String, Value>);
 
 impl Definition for MultiAuth {
     const NAME: &'static str = "multi-auth";
@@ -28,7 +33,8 @@ impl Definition for MultiAuth {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let all = self.auth_plugins.iter().enumerate();
-        let named = all.flat_map(|(index, plugins)| plugins.iter().map(move |(name, options)| (index, name, options)));
+        let named =
+            all.flat_map(|(index, plugins)| plugins.0.iter().map(move |(name, options)| (index, name, options)));
         let authenticator = |(index, name, options): (usize, &String, &Value)| {
             let path = format!("auth_plugins[{index}].{name}");
             let entry = crate::REGISTRY.find(name).filter(|entry| entry.credential.is_some());
