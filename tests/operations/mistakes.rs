@@ -271,6 +271,38 @@ const MISTAKES: &[Mistake] = &[
         text: "consumers: [{ username: jack, plugins: { key-auth: { key: 12345 } } }]",
         says: ["consumers[0].plugins.key-auth.key:", "expected text", "put it in quotes"],
     },
+    Mistake {
+        text: "routes: [{ uri: /a, request_timeout: 400d, UPSTREAM }]",
+        says: ["1:38: routes[0].request_timeout:", "`400d` is too long", "the longest time is `366d`"],
+    },
+    Mistake {
+        text: "worker_processes 4;\nhttp { }",
+        says: ["1:1:", "expected a map, found `worker_processes 4; http { }`", "`weir convert nginx FILE`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: [/a, /b], UPSTREAM }]",
+        says: ["1:17: routes[0].uri:", "expected text, found a list", "write `uris` for several"],
+    },
+    Mistake {
+        text: "routes:\n- uri: /a\n  upstream:\n  nodes: { \"h:1\": 1 }",
+        says: ["4:3: routes[0].nodes:", "the key `nodes` is not known", "indent it below `upstream:`"],
+    },
+    Mistake {
+        text: "ssls: [{ host: a.example, certificate: a.crt, private_key: a.key }]",
+        says: ["ssls[0].certificate:", "the key `certificate` is not known", "write `cert: FILE`"],
+    },
+    Mistake {
+        text: "ssls: [{ sni: a.example, cert: gone.crt, key: gone.key }]",
+        says: ["ssls[0].cert:", "`gone.crt` cannot be read", "begins at the folder of the configuration file"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, vars: [[header_x_tenant, \"==\", a]], UPSTREAM }]",
+        says: ["routes[0].vars:", "names the variable `header_x_tenant`, which does not exist", "`http_x_tenant`"],
+    },
+    Mistake {
+        text: "routes:\n- uri: /a\n\tupstream: { nodes: { \"h:1\": 1 } }",
+        says: ["is not YAML:", "found a tab", "indent with spaces"],
+    },
 ];
 
 /// All that `weir check` says of a text, on standard error.

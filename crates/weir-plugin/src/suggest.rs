@@ -1,5 +1,7 @@
 //! "Did you mean": the known word closest to an unknown one.
 
+use std::borrow::Cow;
+
 use crate::variable::{Variable, fixed_names};
 
 /// The most words that are compared, to limit the cost.
@@ -23,12 +25,25 @@ pub fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, candidate)| candidate)
 }
 
+/// How variables for a part of the request begin in other gateways, and here.
+const PREFIXES: [(&str, &str); 7] = [
+    ("header_", "http_"),
+    ("headers_", "http_"),
+    ("req_header_", "http_"),
+    ("request_header_", "http_"),
+    ("query_", "arg_"),
+    ("param_", "arg_"),
+    ("args_", "arg_"),
+];
+
 /// The known variable that was probably meant.
-pub fn meant(variable: &Variable) -> Option<&'static str> {
-    match variable {
-        Variable::Unknown(name) => closest(name, fixed_names()),
-        _ => None,
-    }
+pub fn meant(variable: &Variable) -> Option<Cow<'static, str>> {
+    let Variable::Unknown(name) = variable else { return None };
+    let fixed = closest(name, fixed_names()).map(Cow::Borrowed);
+    fixed.or_else(|| {
+        let renamed = |(theirs, ours): &(&str, &str)| Some(format!("{ours}{}", name.strip_prefix(theirs)?));
+        PREFIXES.iter().find_map(renamed).map(Cow::Owned)
+    })
 }
 
 /// Ignores case and the kind of dash, the most frequent mistakes.
@@ -51,5 +66,19 @@ mod tests {
         assert_eq!(closest("zebra", known), None);
         assert_eq!(closest("", known), None);
         assert_eq!(closest(&"u".repeat(1_000), known), None);
+    }
+
+    #[test]
+    fn names_of_other_gateways_lead_to_variables() {
+        let found = |name: &str| meant(&Variable::named(name)).map(Cow::into_owned);
+        for (name, expected) in [
+            ("header_x_tenant", Some("http_x_tenant")),
+            ("query_page", Some("arg_page")),
+            ("statsu", Some("status")),
+            ("zebra_stripes", None),
+            ("http_x", None),
+        ] {
+            assert_eq!(found(name).as_deref(), expected, "{name}");
+        }
     }
 }

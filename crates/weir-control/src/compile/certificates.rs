@@ -270,7 +270,12 @@ impl Compiler<'_> {
                 let problem = format!("{} cannot be read: {reason}", named(pem, name));
                 let fault = Diagnostic::at_place(&self.document.source, pem.place(), problem);
                 let cause = FaultCause::of_unread_file(reason);
-                self.faults.add(Diagnostic { path: pem.origin.path.to_string(), cause, ..fault });
+                let is_relative = cause.is_outside() && !name.starts_with('/') && !name.starts_with("$env://");
+                let fault = Diagnostic { path: pem.origin.path.to_string(), cause, ..fault };
+                self.faults.add(match is_relative {
+                    true => fault.advise("a relative name begins at the folder of the configuration file"),
+                    false => fault,
+                });
                 return None;
             }
             // It may not be read, which was reported with the reference.

@@ -17,6 +17,10 @@ use crate::text::diagnostic::Faults;
 use crate::text::read::{MapReader, NodeReader};
 use crate::text::tree::TreeNode;
 
+/// The advice for a text that is YAML and has no keys.
+const NO_CONFIGURATION: &str = "a configuration has keys, such as `routes:`; `weir convert nginx FILE`, or `caddy`, converts that of \
+                                another gateway";
+
 impl Document {
     /// Reads a document from a tree whose references, to the environment as well, are not replaced.
     pub fn with_references(source: Arc<str>, tree: TreeNode) -> Document {
@@ -33,7 +37,9 @@ impl Document {
         let nodes = LongLists::KEYS.map(|key| tree.take_list(key));
         let root = NodeReader::root(&tree, &faults);
         let lists_of_resources: Vec<&str> = kinds::KINDS.iter().map(|kind| kind.list).collect();
-        if let Some(fields) = root.map_with(settings::table(), &lists_of_resources) {
+        let no_map = || Some(NO_CONFIGURATION.to_owned());
+        let is_map = root.entries_advising(&no_map).is_some();
+        if is_map && let Some(fields) = root.map_with(settings::table(), &lists_of_resources) {
             document.settings = settings::read(&fields);
             document.acme = settings::acme(&fields);
             // The lists were taken out of the tree; this reports a value that is not a list.

@@ -43,6 +43,54 @@ const FOREIGN_KEYS: &[ForeignKey] = &[
         beside: "plugins",
         advice: "write plugins, as `plugins: { key-auth: {} }`; `weir plugins` lists all",
     },
+    // Keys of the upstream, most often with too little indentation.
+    ForeignKey {
+        theirs: &[
+            "nodes",
+            "type",
+            "scheme",
+            "checks",
+            "pass_host",
+            "upstream_host",
+            "retries",
+            "hash_on",
+            "persistence",
+            "concurrency",
+            "keepalive_pool",
+        ],
+        beside: "upstream",
+        advice: "it is a key of the upstream: indent it below `upstream:`, as `upstream: { nodes: { \"backend.example:8080\": 1 } }`",
+    },
+    // Of certificates.
+    ForeignKey {
+        theirs: &["host", "hosts", "domain", "domains", "server_name", "names"],
+        beside: "snis",
+        advice: "write `sni: www.example`, or `snis` for several",
+    },
+    ForeignKey {
+        theirs: &[
+            "certificate",
+            "certificate_file",
+            "ssl_certificate",
+            "crt",
+            "cert_file",
+            "chain",
+            "fullchain",
+            "pem",
+        ],
+        beside: "snis",
+        advice: "write `cert: FILE`, or the PEM text in place of the name",
+    },
+    ForeignKey {
+        theirs: &["private_key", "certificate_key", "ssl_certificate_key", "key_file", "privkey"],
+        beside: "snis",
+        advice: "write `key: FILE`, or the PEM text in place of the name",
+    },
+    ForeignKey {
+        theirs: &["client_ca", "ca", "ssl_client_certificate", "client_auth", "mtls"],
+        beside: "snis",
+        advice: "write `client: { ca: FILE }`",
+    },
     // Of upstreams.
     ForeignKey {
         theirs: &["targets", "target", "server", "servers", "endpoints", "backends", "hosts"],

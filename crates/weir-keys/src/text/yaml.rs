@@ -485,7 +485,7 @@ impl Builder<'_> {
         let indent = &line[..line.len() - line.trim_start().len()];
         if marker.line() > self.text.lines().count() {
             fault.advise("the text ends too early; was it cut off?")
-        } else if indent.contains('\t') {
+        } else if indent.contains('\t') || info.contains("found a tab") {
             fault.advise("indent with spaces, not with tabs")
         } else if info.contains("unknown anchor") {
             fault.advise("put text that begins with `*` in quotes, such as `\"*.example.com\"`")
