@@ -300,6 +300,10 @@ const MISTAKES: &[Mistake] = &[
         says: ["routes[0].vars:", "names the variable `header_x_tenant`, which does not exist", "`http_x_tenant`"],
     },
     Mistake {
+        text: "routes: [{ uri: /a, plugins: { response-rewrite: { headers: { set: [X-A] } } }, UPSTREAM }]",
+        says: ["response-rewrite.headers.set:", "expected a map of names and values", ""],
+    },
+    Mistake {
         text: "routes:\n- uri: /a\n\tupstream: { nodes: { \"h:1\": 1 } }",
         says: ["is not YAML:", "found a tab", "indent with spaces"],
     },

@@ -162,11 +162,9 @@ impl HeaderOptions {
     /// Compiles the edits; `path` is the path of the options.
     pub(crate) fn compile(self, path: &str, build: &mut Build) -> Result<HeaderEdits, ConfigError> {
         let mut edits = HeaderEdits::default();
-        let is_edit = |(name, value): (&String, &Value)| match name.as_str() {
-            "add" => value.is_object() || value.is_array(),
-            "set" => value.is_object(),
-            "remove" => value.is_array(),
-            _ => false,
+        // With a list or a map of another kind than it needs, it is reported below, and not taken for a field of this name either.
+        let is_edit = |(name, value): (&String, &Value)| {
+            ["add", "set", "remove"].contains(&name.as_str()) && (value.is_object() || value.is_array())
         };
         for (word, shape) in
             [("add", "a map, or a list of `name: value`"), ("set", "a map"), ("remove", "a list of names")]
