@@ -48,8 +48,11 @@ fn a_running_node_is_changed_from_a_shell() {
     assert!(history.contains("created routes/r") && history.contains("\"by hand\""), "{history}");
     done(&["delete", "routes/r"], &gateway);
     assert_eq!(gateway.get("/r").status, 404);
+    assert!(refused(&["delete", "routes/r"], 5, &gateway).contains("`routes/r` does not exist"));
+    let first = done(&["history", "1"], &gateway);
+    assert!(first.contains("created routes/r\n  uri: \"/r\"\n") && first.contains("\"by hand\""), "{first}");
     let unasked = refused(&["rollback", "1"], 1, &gateway);
-    assert!(unasked.contains("created") && unasked.contains("use `--yes`"), "{unasked}");
+    assert!(unasked.contains("created routes/r\n") && unasked.contains("use `--yes`"), "{unasked}");
     assert_eq!(gateway.get("/r").status, 404);
     done(&["rollback", "1", "--yes"], &gateway);
     assert_eq!(gateway.get("/r").text(), "one");
@@ -102,6 +105,8 @@ fn another_program_in_place_of_a_node_is_no_success() {
     let server = format!("http://{}", other.addr());
     for arguments in [
         &["history"][..],
+        &["history", "1"],
+        &["rollback", "1", "--dry-run"],
         &["nodes"],
         &["hub", "subscriptions", "h"],
         &["hub", "dead-letters", "h"],

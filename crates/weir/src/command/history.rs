@@ -8,7 +8,8 @@ use http::Method;
 use serde_json::Value;
 
 use super::admin_client::{AdminClient, AdminList, AdminOptions, say_warnings};
-use super::resources::{ended, print};
+use super::change_words::{changes_in_words, members_in_words};
+use super::resources::ended;
 use crate::exit::ExitCause;
 use crate::say::{self, say};
 
@@ -91,7 +92,9 @@ impl HistoryCommand {
         let node = AdminClient::new(&self.node)?;
         if let Some(revision) = self.revision {
             let found = node.find(&format!("history/{revision}"))?;
-            print(&found.ok_or_else(|| format!("revision {revision} is not in the history"))?);
+            let record = found.ok_or_else(|| format!("revision {revision} is not in the history"))?;
+            let members = members_in_words(changes_of(&node, &record)?);
+            say::print(format!("{}{members}", line(&record)).as_bytes());
             return Ok(());
         }
         let key = self.key.as_ref().map(|key| format!("&key={key}")).unwrap_or_default();
@@ -113,7 +116,7 @@ impl RollbackCommand {
         let mut wait = "?wait=10s".to_owned();
         if !self.yes {
             let seen = node.find("history?count=1")?.unwrap_or_default()["revision"].as_u64().unwrap_or_default();
-            print(&self.ask(&node, "?dry_run=true")?["changes"]);
+            say::print(changes_in_words(changes_of(&node, &self.ask(&node, "?dry_run=true")?)?).as_bytes());
             if self.dry_run {
                 return Ok(());
             }
@@ -133,6 +136,11 @@ impl RollbackCommand {
         let path = format!("history/{}/rollback{query}", self.revision);
         Ok(node.ask(Method::POST, &path, &[("X-Weir-Message", self.message.as_deref())], None)?.body)
     }
+}
+
+/// The changes in an answer of the Admin API.
+fn changes_of<'a>(node: &AdminClient, answer: &'a Value) -> Result<&'a [Value], String> {
+    answer["changes"].as_array().map(Vec::as_slice).ok_or_else(|| node.is_foreign())
 }
 
 /// A line with revision, time, author, changes and message.

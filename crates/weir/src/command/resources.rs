@@ -137,7 +137,11 @@ impl DeleteCommand {
         let node = AdminClient::new(&self.node)?;
         let force = if self.force { "?force=true" } else { "" };
         let fields = [("X-Weir-Message", self.message.as_deref())];
-        node.ask(Method::DELETE, &format!("{}{force}", self.key), &fields, None)?;
+        let answer = node.ask(Method::DELETE, &format!("{}{force}", self.key), &fields, None);
+        answer.map_err(|problem| match problem.starts_with("Key not found") {
+            true => format!("`{}` does not exist", self.key),
+            false => problem,
+        })?;
         say!("{}: deleted", self.key);
         Ok(())
     }
