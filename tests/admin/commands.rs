@@ -97,6 +97,15 @@ fn a_running_node_explains_a_request() {
     assert!(words.contains("4000 cors from route/a") && words.contains("2500 key-auth from route/a"), "{said}");
     assert!(refused(&["explain", &server, "GET", "gopher://t/"], 5, &gateway).contains("neither http nor https"));
     assert!(refused(&["explain", &server, "TCP", ":5432"], 1, &gateway).contains("by a file only"));
+    let node = place.write("node.yaml", format!("{}data_dir: data\n", file()));
+    let node = node.to_str().expect("a path");
+    for question in [&["explain", node, "GET", "/a/b"], &["explain", node, "TCP", ":5432"]] {
+        let told = refused(question, 1, &gateway);
+        assert!(
+            told.contains("in its store, not in this file; ask the node: `weir explain http://127.0.0.1:"),
+            "{told}"
+        );
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 use weir_control::DocumentLoader;
+use weir_control::document::{AdminAddress, Document};
 use weir_control::explain::{
     ConnectionDescription, Explanation, RequestDescription, Unexplained, explain, explain_connection,
 };
@@ -71,6 +72,20 @@ fn misused(problem: &str) -> ExitCode {
     ExitFailure::Configuration.into()
 }
 
+/// What to ask in place of a file without resources, whose node has them in a store: no route would ever match.
+fn elsewhere(document: &Document) -> Option<String> {
+    document.settings.store.as_ref()?;
+    let server = match document.settings.admin.as_ref().map(|admin| &admin.listen) {
+        Some(AdminAddress::Tcp(address)) => format!("http://{address}"),
+        Some(AdminAddress::Unix(socket)) => format!("unix:{}", socket.display()),
+        None => "URL".to_owned(),
+    };
+    Some(format!(
+        "the resources of this node are in its store, not in this file; ask the node: `weir explain {server} …`, or a file that \
+         `weir store export` has written"
+    ))
+}
+
 impl Explain {
     pub(crate) fn execute(self) -> ExitCode {
         let transport = match &*self.method.to_ascii_uppercase() {
@@ -105,10 +120,13 @@ impl Explain {
                 Err(problem) => ended(Err(problem)),
             };
         }
-        let explained = DocumentLoader::of_file_directly(&self.file)
-            .read()
-            .map_err(Unexplained::Document)
-            .and_then(|loaded| explain(&loaded.document, &PLUGINS, &question));
+        let loaded = DocumentLoader::of_file_directly(&self.file).read().map_err(Unexplained::Document);
+        if let Ok(loaded) = &loaded
+            && let Some(problem) = elsewhere(&loaded.document)
+        {
+            return misused(&problem);
+        }
+        let explained = loaded.and_then(|loaded| explain(&loaded.document, &PLUGINS, &question));
         match explained {
             Ok(explanation) => return self.tell(explanation),
             Err(Unexplained::Document(faults)) => faults.iter().for_each(|fault| say!("{fault}")),
@@ -149,9 +167,13 @@ impl Explain {
             return ExitFailure::Configuration.into();
         };
         let question = ConnectionDescription { transport, to, from: self.from, server_name: self.sni.clone() };
-        let explained = DocumentLoader::of_file_directly(&self.file)
-            .read()
-            .and_then(|loaded| explain_connection(&loaded.document, &PLUGINS, &question));
+        let loaded = DocumentLoader::of_file_directly(&self.file).read();
+        if let Ok(loaded) = &loaded
+            && let Some(problem) = elsewhere(&loaded.document)
+        {
+            return misused(&problem);
+        }
+        let explained = loaded.and_then(|loaded| explain_connection(&loaded.document, &PLUGINS, &question));
         match explained {
             Ok(explanation) => {
                 // A closed pipe is not a failure.
