@@ -6,7 +6,7 @@ use super::auth_request::{self, AUTH_REQUEST, NotAsked};
 use super::directives::{CLOSED, DirectiveFate, fate, is_off};
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::{Conversion, addresses};
+use super::{Conversion, addresses, basic_auth};
 use crate::login::refusal;
 use crate::yaml::YamlMembers;
 
@@ -21,6 +21,7 @@ pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMe
             is_closed = true;
         }
     }
+    plugins.extend(basic_auth::plugin(scope));
     match auth_request::plugin(conversion, scope) {
         Ok(plugin) => plugins.extend(plugin),
         Err(NotAsked(directive)) => {
@@ -43,7 +44,9 @@ fn is_closed(scope: &BlockScope) -> bool {
         .filter(|directive| may_restrict(directive) && directive.name != AUTH_REQUEST)
         .map(|directive| directive.name.as_str())
         .collect();
-    let is_in_effect = |name: &str| scope.last(name).is_some_and(|directive| !is_off(directive));
+    let is_in_effect = |name: &str| {
+        scope.last(name).is_some_and(|directive| !is_off(directive) && !basic_auth::is_converted(directive))
+    };
     names.into_iter().any(is_in_effect)
 }
 

@@ -7,6 +7,7 @@
 mod access;
 mod addresses;
 mod auth_request;
+mod basic_auth;
 mod caching;
 mod constants;
 mod defaults;
@@ -50,6 +51,7 @@ const INCLUDES: usize = 16;
 pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, SyntaxError> {
     let mut findings = Vec::new();
     let mut directives = expanded(syntax::parse(file, text)?, include, 0, &mut findings)?;
+    basic_auth::read_users(&mut directives, include, &mut findings);
     let mut blocks = match directives.iter().position(|directive| directive.name == "http") {
         Some(http) => directives[http].block.as_mut(),
         None => Some(&mut directives),

@@ -2,6 +2,7 @@
 
 use super::Conversion;
 use super::auth_request::AUTH_REQUEST;
+use super::basic_auth;
 use super::defaults::is_default;
 use super::directives::{CLOSED, DirectiveFate, OF_THE_NODE, REFUSING, SAME, UNREAD, fate, is_as_here, is_off};
 use super::stream;
@@ -27,6 +28,9 @@ enum BlockKind {
 
 fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) {
     let name = directive.name.as_str();
+    if basic_auth::is_converted(directive) {
+        return;
+    }
     match fate(name) {
         DirectiveFate::Needless => return,
         // Told where they are in effect.

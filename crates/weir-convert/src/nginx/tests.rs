@@ -576,6 +576,52 @@ server {
 }
 
 #[test]
+fn users_of_a_file_log_in_as_before() {
+    let include = |pattern: &str| match pattern {
+        "staff" => Ok(vec![(pattern.to_owned(), "# staff\nann:$2y$10$abc:Ann\n\nbob:$apr1$x$y\n".to_owned())]),
+        "mixed" => Ok(vec![(pattern.to_owned(), "ann:$2y$10$abc\neve:{SHA}x\n".to_owned())]),
+        "old" => Ok(vec![(pattern.to_owned(), "eve:{SHA}x\n".to_owned())]),
+        other => Err(format!("{other} is not there")),
+    };
+    let told = |server: &str| {
+        let text = format!("server {{ proxy_redirect off; {server} }}");
+        let converted = convert("n", &text, &include).expect("correct");
+        let findings: Vec<String> = converted.findings.iter().map(ToString::to_string).collect();
+        (converted.yaml(), findings.into_iter().filter(|found| !found.contains("%2F")).collect::<Vec<_>>())
+    };
+    let (yaml, found) = told(
+        "auth_basic Staff; auth_basic_user_file staff; location / { proxy_pass http://a; } location /open/ { auth_basic off; proxy_pass http://a; }",
+    );
+    let plugin = "basic-auth:
+        realm: Staff
+        hide_credentials: false
+        users: [{ username: ann, password: $2y$10$abc }, { username: bob, password: $apr1$x$y }]
+";
+    assert!(yaml.contains(plugin), "{yaml}");
+    // The route of `/`, and that of `/open`, which nginx redirects, but not the one of `/open/`.
+    let open = yaml.split("  - id: ").find(|route| route.contains("uri: /open/*")).expect("a route");
+    assert!(!open.contains("basic-auth") && !yaml.contains("503"), "{yaml}");
+    let copied = "n:1: behaves differently: `auth_basic_user_file staff`: its users are copied, and changes of the file have \
+                  no effect";
+    assert_eq!(found, [copied]);
+    let (yaml, found) = told("location / { auth_basic x; auth_basic_user_file mixed; proxy_pass http://a; }");
+    assert!(yaml.contains("ann") && !yaml.contains("username: eve"), "{yaml}");
+    assert!(found[0].contains("only hashes of `htpasswd -B` and `$apr1$` are read; refused are `eve`"), "{found:?}");
+    for closed in [
+        "location / { auth_basic x; auth_basic_user_file old; proxy_pass http://a; }",
+        "location / { auth_basic x; auth_basic_user_file gone; proxy_pass http://a; }",
+        "location / { auth_basic $host; auth_basic_user_file staff; proxy_pass http://a; }",
+        "location / { satisfy any; auth_basic x; auth_basic_user_file staff; proxy_pass http://a; }",
+        "auth_basic x; auth_basic_user_file staff; location / { auth_basic_user_file mixed; proxy_pass http://a; }",
+        "auth_basic_user_file staff; location / { auth_basic x; proxy_pass http://a; }",
+    ] {
+        let (yaml, found) = told(closed);
+        assert!(yaml.contains("http_status: 503") && !yaml.contains("basic-auth:"), "{closed}: {yaml}");
+        assert!(found.iter().any(|found| found.contains("answer with 503")), "{closed}: {found:?}");
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_read_may_control_access() {
     let text = "server { location /a { include access.conf; proxy_pass http://a; proxy_redirect off; } location /b { proxy_pass http://a; proxy_redirect off; } }";
     let yaml = converted(text).yaml();
