@@ -16,7 +16,7 @@ fn told(served: &Served, address: SocketAddr, path: &str) -> Option<String> {
 }
 
 /// A gateway with HTTP/3 at one port, and an address with TLS and without HTTP/3 behind it.
-fn with_http3_at(port: u16, origin: &Origin, more: &str) -> Served {
+pub(crate) fn with_http3_at(port: u16, origin: &Origin, more: &str) -> Served {
     let listen = format!(
         "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:{port}\", tls: true, http3: true }}, {{ address: \
          \"127.0.0.1:0\", tls: true }}]\n"

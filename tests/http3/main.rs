@@ -2,10 +2,12 @@
 
 mod alternatives;
 mod client;
+mod curl;
 mod lifecycle;
 mod load;
 mod malformed;
 mod messages;
+mod programs;
 mod websocket;
 
 use weir_testkit::{Authority, Gateway, Identity, Origin};
