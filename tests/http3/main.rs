@@ -1,5 +1,6 @@
 //! HTTP/3 of the gateway, over real sockets.
 
+mod aioquic;
 mod alternatives;
 mod client;
 mod curl;
@@ -23,12 +24,16 @@ fn indented(text: &str) -> String {
 }
 
 fn file(identity: &Identity, origin: &Origin, more: &str) -> String {
+    file_to(identity, &format!("{{ nodes: {{ \"{}\": 1 }} }}", origin.addr()), more)
+}
+
+/// The same with any upstream.
+fn file_to(identity: &Identity, upstream: &str, more: &str) -> String {
     let (certificate, key) = (indented(&identity.certificate), indented(&identity.key));
     format!(
         "listen: [\"127.0.0.1:0\", {{ address: \"127.0.0.1:0\", tls: true, http3: true }}]\n{more}ssls:\n  - snis: [{}]\n    \
-         cert: |\n{certificate}    key: |\n{key}routes:\n  - uri: /*\n    upstream: {{ nodes: {{ \"{}\": 1 }} }}\n",
+         cert: |\n{certificate}    key: |\n{key}routes:\n  - uri: /*\n    upstream: {upstream}\n",
         client::NAME,
-        origin.addr()
     )
 }
 

@@ -1,5 +1,5 @@
-//! HTTP/3 by programs with libraries of their own: libcurl with ngtcp2 (tests/clients/README.md). One that is not installed is
-//! named on stderr (`skipped: …`), and its tests pass; `scripts/setup` installs them.
+//! HTTP/3 by programs with libraries of their own: libcurl with ngtcp2, and aioquic (tests/clients/README.md). One that is
+//! not installed is named on stderr (`skipped: …`), and its tests pass; `scripts/setup` installs them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use crate::{Served, serve, with_workers};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Http3Program {
     Curl,
+    Aioquic,
 }
 
 /// A file of this repository.
@@ -43,6 +44,7 @@ impl Http3Program {
         };
         match self {
             Http3Program::Curl => script("pycurl", "tests/clients/http3_curl.py"),
+            Http3Program::Aioquic => script("aioquic", "tests/clients/http3_aioquic.py"),
         }
     }
 

@@ -111,15 +111,20 @@ fn origin(then: impl Fn(&mut OriginConnection) + Send + Sync + 'static) -> Origi
     })
 }
 
-#[test]
-fn a_websocket_goes_both_ways_to_its_end() {
-    let origin = origin(|connection| {
+/// An origin that sends back what is sent to it.
+pub(crate) fn echo() -> Origin {
+    origin(|connection| {
         while let Ok(part) = connection.some() {
             if part.is_empty() || connection.send(part).is_err() {
                 return;
             }
         }
-    });
+    })
+}
+
+#[test]
+fn a_websocket_goes_both_ways_to_its_end() {
+    let origin = echo();
     let served = serve(&origin, "");
     run(async {
         let quic = connect(&served.authority, served.gateway.tls_addr()).await;
