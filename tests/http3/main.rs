@@ -9,6 +9,7 @@ mod load;
 mod malformed;
 mod messages;
 mod programs;
+mod quic_go;
 mod websocket;
 
 use weir_testkit::{Authority, Gateway, Identity, Origin};

@@ -1,4 +1,4 @@
-//! HTTP/3 by programs with libraries of their own: libcurl with ngtcp2, and aioquic (tests/clients/README.md). One that is
+//! HTTP/3 by programs with libraries of their own: libcurl with ngtcp2, aioquic, and quic-go (tests/clients/README.md). One that is
 //! not installed is named on stderr (`skipped: …`), and its tests pass; `scripts/setup` installs them.
 
 use std::net::SocketAddr;
@@ -16,6 +16,7 @@ use crate::{Served, serve, with_workers};
 pub(crate) enum Http3Program {
     Curl,
     Aioquic,
+    QuicGo,
 }
 
 /// A file of this repository.
@@ -45,6 +46,14 @@ impl Http3Program {
         match self {
             Http3Program::Curl => script("pycurl", "tests/clients/http3_curl.py"),
             Http3Program::Aioquic => script("aioquic", "tests/clients/http3_aioquic.py"),
+            Http3Program::QuicGo => {
+                let client = file(".cache/bin/http3");
+                if client.exists() {
+                    return Some(Command::new(client));
+                }
+                skipped("there is no client of quic-go");
+                None
+            }
         }
     }
 
