@@ -8,6 +8,7 @@ mod lifecycle;
 mod load;
 mod malformed;
 mod messages;
+mod ngtcp2;
 mod programs;
 mod quic_go;
 mod websocket;
@@ -43,8 +44,13 @@ fn serve(origin: &Origin, more: &str) -> Served {
 }
 
 fn serve_file(file: impl Fn(&Identity) -> String) -> Served {
+    serve_names(&[client::NAME], file)
+}
+
+/// The same with a certificate for these names.
+fn serve_names(names: &[&str], file: impl Fn(&Identity) -> String) -> Served {
     let authority = Authority::new();
-    let identity = authority.identity(&[client::NAME]);
+    let identity = authority.identity(names);
     let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(&identity));
     Served { authority, gateway }
 }
