@@ -2,6 +2,7 @@
 
 mod aioquic;
 mod alternatives;
+mod browser;
 mod client;
 mod curl;
 mod lifecycle;
