@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, Request, Response};
@@ -19,9 +20,14 @@ pub(crate) type Stream = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, 
 
 /// Runs a client.
 pub(crate) fn run<T>(client: impl Future<Output = T>) -> T {
+    run_within(weir_testkit::DEADLINE, client)
+}
+
+/// Runs a client that may take so long.
+pub(crate) fn run_within<T>(deadline: Duration, client: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(weir_testkit::DEADLINE, client).await.expect("it ends in time") })
+    runtime.block_on(async { tokio::time::timeout(deadline, client).await.expect("it ends in time") })
 }
 
 /// An endpoint that trusts the authority.
