@@ -163,35 +163,6 @@ fn an_idle_connection_gets_a_goaway_before_it_is_closed() {
 }
 
 #[test]
-fn an_upgrade_cuts_no_connection_and_the_new_process_serves_http3_afterwards() {
-    let gate = Gate::new();
-    let opener = gate.clone();
-    let origin = Origin::serving(move |request| {
-        if &*request.target == "/before" {
-            gate.wait();
-        }
-        Answer::ok("ok")
-    });
-    let served = serve(&origin, "");
-    run(async {
-        let (mut sender, quic) = client(&served.authority, served.gateway.tls_addr()).await;
-        let mut stream = sender.send_request(request("GET", "/before")).await.expect("it is sent");
-        stream.finish().await.expect("it ends");
-        origin.wait_requests(1);
-        let before = served.gateway.pid();
-        served.gateway.signal(Signal::USR2);
-        served.gateway.wait_stderr("another serves", |line| line.ends_with(&format!("; process {before} drains")));
-        opener.open();
-        assert_eq!(stream.recv_response().await.expect("a response").status(), 200);
-        assert_eq!(rest(&mut stream).await.0, b"ok");
-        quic.closed().await;
-        served.gateway.wait_stderr("the port is free", |line| line.ends_with(" serves HTTP/3"));
-        let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
-        assert_eq!(ask(&mut sender, request("GET", "/after")).await.0.status(), 200);
-    });
-}
-
-#[test]
 fn the_last_response_of_a_connection_is_whole() {
     let origin = Origin::serving(|_| Answer::ok(vec![b'x'; LARGE]));
     let served = serve(&origin, "keepalive_requests: 1\n");

@@ -9,11 +9,7 @@ mod lifecycle;
 mod load;
 mod malformed;
 mod messages;
-mod networks;
-mod ngtcp2;
-mod programs;
-mod quic_go;
-mod relay;
+mod upgrade;
 mod websocket;
 
 use weir_testkit::{Authority, Gateway, Identity, Origin};

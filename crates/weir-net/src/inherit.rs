@@ -172,7 +172,7 @@ fn serves(bound: SocketAddr, wanted: SocketAddr) -> bool {
 
 /// # Safety
 /// Nothing else may own the descriptor.
-unsafe fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
+pub(crate) unsafe fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < SYSTEMD_FIRST_FD {
         return Err(io::Error::other(format!("the inherited file descriptor {fd} is a standard stream")));
     }

@@ -6,6 +6,7 @@ mod configuration;
 pub(crate) mod controller;
 mod figures;
 mod health;
+mod http3;
 mod hubs;
 mod key_file;
 mod listening;
@@ -45,6 +46,7 @@ use weir_gateway::{DataPlane, GatewayOptions};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::limits::ProcessLimits;
 use weir_net::listener::Transport;
+use weir_net::quic::InheritedQuic;
 use weir_net::tls::TicketKeys;
 use weir_records::{SinkLimits, SinkRegister};
 use weir_telemetry::error_log;
@@ -131,6 +133,10 @@ impl GatewayNode {
         #[expect(unsafe_code, reason = "only the start of the process knows that it has opened nothing")]
         // SAFETY: the process has not opened a file yet, so all descriptors named in the environment are inherited ones.
         let inherited = unsafe { InheritedSockets::from_environment() };
+        #[expect(unsafe_code, reason = "as above")]
+        // SAFETY: as above; no descriptor is named twice.
+        let http3 = unsafe { InheritedQuic::from_environment() };
+        let http3 = http3.map_err(|error| system("the inherited sockets of HTTP/3 cannot be used", &error))?;
         let mut inherited = inherited.map_err(|error| system("the inherited sockets cannot be used", &error))?;
         if !inherited.secrets.is_empty() && !TicketKeys::take_over(&inherited.secrets) {
             say!("the session ticket keys of the previous process cannot be read; clients cannot resume TLS sessions");
@@ -153,7 +159,7 @@ impl GatewayNode {
         let metrics = Arc::new(Metrics::with_names(workers, names));
         let beside = options.file.parent().unwrap_or(Path::new(""));
         let directory = opened.as_ref().ok().and_then(|(_, loaded)| given_directory(&loaded.document.settings, beside));
-        let listeners = Arc::new(ClientListeners::new(workers, limits.backlog, inherited, directory));
+        let listeners = Arc::new(ClientListeners::new(workers, limits.backlog, inherited, http3, directory));
         let snapshots = SnapshotPublisher::new(Arc::clone(&metrics), Arc::clone(&listeners));
         let source = options.file.to_string_lossy();
         let publisher = Arc::new(Publisher::new(&source, PLUGINS, Box::new(snapshots.clone())));
@@ -342,6 +348,8 @@ impl Control {
         if let Some(addr) = admin_on {
             say!("admin on {addr}");
         }
+        let steered = self.listeners.take_new_http3();
+        steered.map_err(|error| system("new connections over HTTP/3 cannot be directed to this process", &error))?;
         // If the previous process has ended meanwhile, this process has to serve anyway.
         if let Err(error) = self.listeners.with_inherited(InheritedSockets::tell_ready) {
             say!("the previous process ended before this one was ready: {error}");
@@ -408,9 +416,10 @@ impl Control {
         if let Err(failure) = self.watch.lend_store(true) {
             say!("upgrade: {failure}");
         }
-        let started = self.listeners.hand_over(|clients| {
+        let started = self.listeners.hand_over(|clients, http3| {
             let sockets = clients.into_iter().chain(self.sockets.all());
-            UpgradeAttempt::start(&self.invocation, sockets, self.options.upgrade_patience)
+            let http3 = http3.map_err(Failed::System)?;
+            UpgradeAttempt::start(&self.invocation, sockets, &http3, self.options.upgrade_patience)
         });
         match started {
             Ok(started) => {

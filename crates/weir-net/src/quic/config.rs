@@ -7,7 +7,7 @@ use std::time::Duration;
 use aws_lc_rs::{hkdf, hmac};
 use quinn_proto::{EndpointConfig, IdleTimeout, ServerConfig, TransportConfig, VarInt};
 
-use super::connection_ids::WorkerConnectionIds;
+use super::connection_ids::WorkerIdGenerator;
 use super::hello::ChooseServer;
 use super::session::QuicTls;
 
@@ -39,15 +39,19 @@ impl QuicLimits {
 /// The most streams of a client that carry no request: control, the two of QPACK, and some without a meaning (RFC 9114 §6.2).
 const UNIDIRECTIONAL_STREAMS: u32 = 16;
 
+const TOKEN_KEY_BYTES: usize = 32;
+
 /// The least time between two resets of an endpoint. Each is shorter than what has caused it.
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Keys that all workers use. They last as long as the process, unless that of resets is kept: only then do clients of an earlier process
-/// learn at their next packet that it has ended, and not by their own time-out.
+/// Keys that all workers use. They last as long as the process and those that take its service over, unless that of resets is kept: only
+/// then do clients of a process that was not replaced learn at their next packet that it has ended, and not by their own time-out.
 #[derive(Clone)]
 pub struct QuicSecrets {
     reset: Arc<hmac::Key>,
     token: Arc<hkdf::Prk>,
+    /// The keys as another process takes them over: that of tokens, and that of resets.
+    handed_over: Arc<[u8]>,
 }
 
 impl QuicSecrets {
@@ -55,20 +59,31 @@ impl QuicSecrets {
     pub fn new() -> QuicSecrets {
         let mut secret = [0; 64];
         aws_lc_rs::rand::fill(&mut secret).expect("the system has random numbers");
-        let (reset, token) = secret.split_at(32);
+        QuicSecrets::take_over(&secret).expect("it is longer than one key")
+    }
+
+    /// The keys of an earlier process, from its [`QuicSecrets::hand_over`]; `None` if they are not whole.
+    pub fn take_over(handed_over: &[u8]) -> Option<QuicSecrets> {
+        let (token, reset) = handed_over.split_at_checked(TOKEN_KEY_BYTES).filter(|(_, reset)| !reset.is_empty())?;
         let token = Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(token));
-        QuicSecrets { reset: reset_key(reset), token }
+        Some(QuicSecrets { reset: reset_key(reset), token, handed_over: handed_over.into() })
+    }
+
+    /// The keys in the form in which another process takes them over. They are secret.
+    pub fn hand_over(&self) -> Arc<[u8]> {
+        Arc::clone(&self.handed_over)
     }
 
     /// For the endpoints of an address. They do not know the connections of other addresses, and must not reset these (RFC 9000 §21.11).
     pub fn of_address(&self, bound: SocketAddr) -> QuicSecrets {
         let key = hmac::sign(&self.reset, bound.to_string().as_bytes());
-        QuicSecrets { reset: reset_key(key.as_ref()), token: Arc::clone(&self.token) }
+        QuicSecrets { reset: reset_key(key.as_ref()), ..self.clone() }
     }
 
     /// With the key of an earlier process for resets (RFC 9000 §10.3).
     pub fn with_reset_key(&self, key: &[u8]) -> QuicSecrets {
-        QuicSecrets { reset: reset_key(key), token: Arc::clone(&self.token) }
+        let handed_over = [&self.handed_over[..TOKEN_KEY_BYTES], key].concat().into();
+        QuicSecrets { reset: reset_key(key), token: Arc::clone(&self.token), handed_over }
     }
 }
 
@@ -83,9 +98,9 @@ impl Default for QuicSecrets {
 }
 
 /// The configuration of a worker's endpoint.
-pub(super) fn endpoint(secrets: &QuicSecrets, ids: WorkerConnectionIds) -> EndpointConfig {
+pub(super) fn endpoint(secrets: &QuicSecrets, ids: WorkerIdGenerator) -> EndpointConfig {
     let mut config = EndpointConfig::new(Arc::clone(&secrets.reset) as _);
-    config.cid_generator(move || Box::new(ids)).min_reset_interval(RESET_INTERVAL);
+    config.cid_generator(move || Box::new(ids.clone())).min_reset_interval(RESET_INTERVAL);
     config
 }
 
@@ -110,4 +125,26 @@ fn transport(limits: QuicLimits) -> TransportConfig {
         .datagram_receive_buffer_size(None)
         .allow_spin(false);
     transport
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quinn_proto::crypto::HandshakeTokenKey;
+
+    #[test]
+    fn a_process_that_takes_the_keys_over_knows_tokens_and_resets_of_the_earlier_one() {
+        let addr = "192.0.2.1:443".parse().expect("an address");
+        let sign = |secrets: &QuicSecrets| hmac::sign(&secrets.of_address(addr).reset, b"an id").as_ref().to_vec();
+        for former in [QuicSecrets::new(), QuicSecrets::new().with_reset_key(b"of a file")] {
+            let taken = QuicSecrets::take_over(&former.hand_over()).expect("they are whole");
+            assert_eq!(sign(&former), sign(&taken));
+            let mut token = b"a token".to_vec();
+            former.token.aead_from_hkdf(&[1]).seal(&mut token, &[]).expect("it is sealed");
+            let opened = taken.token.aead_from_hkdf(&[1]).open(&mut token, &[]).map(|opened| opened.to_vec());
+            assert_eq!(opened.ok(), Some(b"a token".to_vec()));
+        }
+        assert_ne!(sign(&QuicSecrets::new()), sign(&QuicSecrets::new()));
+        assert!(QuicSecrets::take_over(&[0; TOKEN_KEY_BYTES]).is_none(), "there is no key of resets");
+    }
 }

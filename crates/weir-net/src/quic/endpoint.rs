@@ -3,6 +3,7 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -14,8 +15,9 @@ use quinn_proto::{
 use quinn_udp::RecvMeta;
 
 use super::config::{self, QuicLimits, QuicSecrets};
-use super::connection_ids::WorkerConnectionIds;
+use super::connection_ids::{WorkerConnectionIds, WorkerIdGenerator};
 use super::hello::ChooseServer;
+use super::processes::OtherProcesses;
 use super::socket::QuicSocket;
 
 /// The most buffers filled in one system call, and the size of each: with GRO a buffer takes several datagrams.
@@ -42,6 +44,8 @@ pub struct QuicEndpoint {
     endpoint: Endpoint,
     socket: QuicSocket,
     secrets: QuicSecrets,
+    /// The next connection id that is made is for a Retry packet.
+    is_retrying: Arc<AtomicBool>,
     receive: Box<[u8]>,
     /// Datagrams that the socket did not take yet.
     unsent: Option<(Transmit, Vec<u8>)>,
@@ -50,9 +54,15 @@ pub struct QuicEndpoint {
 }
 
 impl QuicEndpoint {
-    /// `worker`: its number, and how many there are, as [`super::steer`] counts them.
-    pub fn new(socket: QuicSocket, worker: (usize, usize), secrets: QuicSecrets) -> QuicEndpoint {
-        let ids = WorkerConnectionIds { worker: worker.0 as u8, workers: worker.1 as u16 };
+    /// `others`: the processes whose connections are not reset.
+    pub fn new(
+        socket: QuicSocket,
+        ids: WorkerConnectionIds,
+        others: Arc<OtherProcesses>,
+        secrets: QuicSecrets,
+    ) -> QuicEndpoint {
+        let is_retrying = Arc::new(AtomicBool::new(false));
+        let ids = WorkerIdGenerator { ids, is_for_retry: Arc::clone(&is_retrying), others };
         let config = Arc::new(config::endpoint(&secrets, ids));
         let mut server = config::server(&secrets, QuicLimits::NONE, Arc::new(NoServer));
         server.max_incoming(MAX_INCOMING);
@@ -60,6 +70,7 @@ impl QuicEndpoint {
             endpoint: Endpoint::new(config, Some(Arc::new(server)), true, None),
             socket,
             secrets,
+            is_retrying,
             receive: vec![0; BUFFERS * BUFFER_BYTES].into_boxed_slice(),
             unsent: None,
             spare: Vec::new(),
@@ -168,10 +179,18 @@ impl QuicEndpoint {
         self.respond(context, Some(response), out);
     }
 
+    /// Says nothing: the client repeats its first packet.
+    pub fn ignore(&mut self, incoming: Incoming) {
+        self.endpoint.ignore(incoming);
+    }
+
     /// Lets the client prove its address first (a Retry packet, RFC 9000 §8.1.2).
     pub fn retry(&mut self, context: &mut Context<'_>, incoming: Incoming) {
         let mut out = std::mem::take(&mut self.spare);
-        match self.endpoint.retry(incoming, &mut out) {
+        self.is_retrying.store(true, Ordering::Relaxed);
+        let outcome = self.endpoint.retry(incoming, &mut out);
+        self.is_retrying.store(false, Ordering::Relaxed);
+        match outcome {
             Ok(response) => self.respond(context, Some(response), out),
             Err(error) => {
                 self.spare = out;

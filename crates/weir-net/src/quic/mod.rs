@@ -4,18 +4,26 @@
 mod config;
 mod connection_ids;
 mod endpoint;
+mod group;
+mod hand_over;
 mod hello;
+mod processes;
 mod session;
 mod socket;
 mod steering;
 
 pub use bytes::Bytes;
 pub use config::{QuicLimits, QuicSecrets};
+pub use connection_ids::WorkerConnectionIds;
 pub use endpoint::{EndpointEvent, QuicEndpoint};
+pub use group::SocketGroup;
+pub use hand_over::{InheritedGroup, InheritedQuic, ProcessLife, QuicHandOver};
 pub use hello::ChooseServer;
+pub use processes::{OtherProcesses, ProcessTag};
 pub use quinn_proto::{
     Chunk, Connection, ConnectionError, ConnectionEvent, ConnectionHandle, Dir, Event, FinishError, Incoming,
     ReadError, ReadableError, Side, StreamEvent, StreamId, VarInt, WriteError,
 };
 pub use session::QuicHandshake;
-pub use socket::{QuicSocket, bind};
+pub use socket::QuicSocket;
+pub use steering::SocketBlock;

@@ -8,27 +8,9 @@ use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use socket2::SockRef;
 use tokio::io::Interest;
 
-use super::steering::steer;
-use crate::listener::{self, ListeningSocket, SocketPlan, Transport};
-
 /// The memory that is asked for datagrams which the worker has not read yet, in bytes. The kernel gives less if
 /// `net.core.rmem_max` is less.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
-
-/// Opens a socket for each worker on an address, between which the kernel chooses by connection ids ([`steer`]). None may be closed
-/// before the others.
-///
-/// # Errors
-/// As for TCP, an address that another process uses is an error, even if that process would share it.
-pub fn bind(addr: SocketAddr, workers: usize) -> io::Result<Vec<UdpSocket>> {
-    let sockets = listener::bind(addr, SocketPlan { transport: Transport::Udp, count: workers, backlog: 0 })?;
-    let udp = |socket| if let ListeningSocket::Udp(socket) = socket { Some(socket) } else { None };
-    let sockets: Vec<UdpSocket> = sockets.into_iter().filter_map(udp).collect();
-    if workers > 1 {
-        steer(&sockets)?;
-    }
-    Ok(sockets)
-}
 
 /// A UDP socket whose datagrams are read and written by one task.
 pub struct QuicSocket {

@@ -12,12 +12,12 @@ use std::time::Duration;
 use weir_control::Diagnostic;
 use weir_control::document::{Document, Listen, ListenAddress};
 use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
-use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId, QuicShare};
+use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::listener::{self, ListeningSocket, SocketPlan};
-use weir_net::quic::{self, QuicSecrets};
+use weir_net::quic::{InheritedQuic, ProcessLife, QuicHandOver};
 
-use super::key_file;
+use super::http3::{Http3, Http3Plan, Http3Sockets};
 use super::sockets::CannotListen;
 use crate::say::{say, say_error};
 
@@ -27,15 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a UDP port that is not free yet is tried again.
 const HTTP3_RETRY: Duration = Duration::from_millis(500);
 
-/// The key by which clients of HTTP/3 learn that the process they were connected with has ended.
-const RESET_KEY_FILE: &str = "http3-reset.key";
-const RESET_KEY_BYTES: usize = 32;
-
 /// The listeners for clients of this process.
 pub(super) struct ClientListeners {
     workers: usize,
     backlog: i32,
-    state: Mutex<ListenersState>,
+    state: Arc<Mutex<ListenersState>>,
     /// Set after the gateway has been started. Weak, since the gateway is owned elsewhere.
     gateway: OnceLock<Weak<DataPlane>>,
 }
@@ -51,9 +47,7 @@ struct ListenersState {
     has_ended: bool,
     /// An address could not be listened on.
     has_failed: bool,
-    quic_secrets: QuicSecrets,
-    /// The directory that the node has been given for its files, until the key for resets has been read from it.
-    reset_key_in: Option<PathBuf>,
+    http3: Http3Sockets,
 }
 
 struct OpenListener {
@@ -66,34 +60,6 @@ struct OpenListener {
     /// Beside the copies of the workers, to be passed on in an upgrade.
     sockets: Vec<ListeningSocket>,
     is_inherited: bool,
-}
-
-/// The UDP sockets of a listener.
-#[derive(Debug)]
-enum Http3 {
-    /// None, by its settings.
-    Off,
-    /// They are open, and no worker serves them yet.
-    Opened(QuicShare),
-    /// The former process, or the former listener of the address, still has them.
-    Awaited(Http3Plan),
-    /// The workers have them.
-    Served,
-}
-
-/// How the UDP sockets of a listener are opened.
-#[derive(Clone, Copy, Debug)]
-struct Http3Plan {
-    bound: SocketAddr,
-    workers: usize,
-    /// A former owner of the address may still have the sockets, and gives them up soon.
-    may_wait: bool,
-}
-
-impl Http3 {
-    fn is_on(&self) -> bool {
-        !matches!(self, Http3::Off)
-    }
 }
 
 /// What a configuration changes.
@@ -110,6 +76,7 @@ impl ClientListeners {
         workers: usize,
         backlog: i32,
         inherited: InheritedSockets,
+        http3: InheritedQuic,
         directory: Option<PathBuf>,
     ) -> ClientListeners {
         let state = ListenersState {
@@ -119,10 +86,9 @@ impl ClientListeners {
             is_handing_over: false,
             has_ended: false,
             has_failed: false,
-            quic_secrets: QuicSecrets::new(),
-            reset_key_in: directory,
+            http3: Http3Sockets::new(http3, directory),
         };
-        ClientListeners { workers, backlog, state: Mutex::new(state), gateway: OnceLock::new() }
+        ClientListeners { workers, backlog, state: Arc::new(Mutex::new(state)), gateway: OnceLock::new() }
     }
 
     /// Opens the addresses that the document adds.
@@ -142,7 +108,7 @@ impl ClientListeners {
         let (added, set, closed) = state.difference(document);
         (reserved.plan.set, reserved.plan.closed) = (set, closed);
         if added.iter().any(|listen| listen.http3) {
-            state.keep_reset_key();
+            state.http3.keep_reset_key();
         }
         let mut faults = Vec::new();
         for listen in added {
@@ -165,22 +131,44 @@ impl ClientListeners {
 
     /// Gives the workers the sockets of HTTP/3 that they do not have yet.
     fn serve_http3(&self, state: &mut ListenersState, gateway: &Arc<DataPlane>) {
-        let ListenersState { open, quic_secrets, .. } = state;
+        let ListenersState { open, http3, .. } = state;
         for open in open {
-            match std::mem::replace(&mut open.http3, Http3::Served) {
-                Http3::Off => open.http3 = Http3::Off,
-                Http3::Served => {}
-                Http3::Opened(share) => gateway.serve_http3(open.id, &share),
-                Http3::Awaited(plan) => {
-                    let (id, gateway, secrets) = (open.id, Arc::downgrade(gateway), quic_secrets.clone());
-                    let waits = move || await_http3(id, plan, &secrets, &gateway);
+            open.http3 = match std::mem::replace(&mut open.http3, Http3::Off) {
+                Http3::Opened(group) => {
+                    gateway.serve_http3(open.id, &http3.share(open.bound, &group));
+                    Http3::Served(group)
+                }
+                Http3::Pending(plan) => {
+                    let (id, gateway, state) = (open.id, Arc::downgrade(gateway), Arc::downgrade(&self.state));
+                    let waits = move || await_http3(id, plan, &state, &gateway);
                     let thread = std::thread::Builder::new().name("http3-socket".into()).spawn(waits);
                     thread
                         .map(|_| ())
                         .unwrap_or_else(|error| say_error!("{} does not serve HTTP/3: {error}", plan.bound));
+                    Http3::Awaited
                 }
+                other => other,
             }
         }
+    }
+
+    /// Lets new connections over HTTP/3 begin in this process. Those of earlier processes stay there, until these end.
+    pub fn take_new_http3(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.http3.inherited.close_left_over();
+        state.http3.is_newest = true;
+        for open in &state.open {
+            if let Some(group) = open.http3.served().filter(|group| !group.others.is_empty()) {
+                group.steer()?;
+                say!("{}: new connections over HTTP/3 begin here, those of earlier processes stay there", open.bound);
+            }
+        }
+        for life in &state.http3.earlier {
+            let (life, state) = (life.clone(), Arc::downgrade(&self.state));
+            let thread = std::thread::Builder::new().name("http3-earlier".into());
+            thread.spawn(move || await_end(&life, &state))?;
+        }
+        Ok(())
     }
 
     /// The open listeners, for each worker.
@@ -213,18 +201,24 @@ impl ClientListeners {
     /// Calls `start`, which starts another process, with the sockets that it is to get; it gets no others until it has failed.
     pub(super) fn hand_over<T, E>(
         &self,
-        start: impl FnOnce(Vec<(ListenerKey, &[ListeningSocket])>) -> Result<T, E>,
+        start: impl FnOnce(Vec<(ListenerKey, &[ListeningSocket])>, io::Result<QuicHandOver>) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut state = self.state();
+        let ListenersState { open, http3, .. } = &mut *state;
+        let http3 = http3.hand_over(open.iter().filter_map(|open| Some((open.bound, open.http3.served()?))));
         let key = |open: &OpenListener| ListenerKey { purpose: open.settings.name(), addr: open.address.socket_addr() };
-        let started = start(state.open.iter().map(|open| (key(open), &*open.sockets)).collect());
+        let started = start(state.open.iter().map(|open| (key(open), &*open.sockets)).collect(), http3);
         state.is_handing_over = started.is_ok();
+        state.http3.others.set_later(started.is_ok());
         started
     }
 
     /// The other process has failed.
-    pub(super) fn keep(&self) {
-        self.state().is_handing_over = false;
+    pub fn keep(&self) {
+        let mut state = self.state();
+        state.is_handing_over = false;
+        state.http3.others.set_later(false);
+        state.steer_http3(|_| true);
     }
 
     /// Closes the copies of all sockets, and opens no more: the workers close theirs after they have accepted what is queued.
@@ -271,23 +265,16 @@ impl ListenersState {
         (wanted, set, open.into_iter().map(|open| open.id).collect())
     }
 
-    /// Uses the key for resets that is in the node's directory, if it has one.
-    fn keep_reset_key(&mut self) {
-        let Some(directory) = self.reset_key_in.take() else { return };
-        match key_file::generated(&directory, RESET_KEY_FILE, RESET_KEY_BYTES) {
-            Ok((key, _)) if key.len() == 2 * RESET_KEY_BYTES => {
-                self.quic_secrets = self.quic_secrets.with_reset_key(key.as_bytes());
+    /// Directs the datagrams of listeners that `which` is true for.
+    fn steer_http3(&mut self, mut which: impl FnMut(&mut Http3) -> bool) {
+        // Else the newest process does so.
+        let is_newest = self.http3.is_newest && !self.is_handing_over && !self.has_ended;
+        for open in &mut self.open {
+            let is_wanted = which(&mut open.http3);
+            if let Some(group) = open.http3.served().filter(|_| is_wanted && is_newest) {
+                let steered = group.steer();
+                steered.unwrap_or_else(|error| say_error!("{}: HTTP/3 cannot be directed: {error}", open.bound));
             }
-            Ok((key, path)) => say_error!(
-                "{} has {} characters and not {}: remove it, so that a new one is made; it is not used",
-                path.display(),
-                key.len(),
-                2 * RESET_KEY_BYTES
-            ),
-            Err(error) => say_error!(
-                "{}: {error}; after a restart, clients of HTTP/3 will wait for their time-out",
-                directory.join(RESET_KEY_FILE).display()
-            ),
         }
     }
 
@@ -315,7 +302,7 @@ impl ListenersState {
             let http3 = match listen.http3 {
                 true => {
                     let plan = Http3Plan { bound, workers, may_wait: is_inherited || is_beside };
-                    open_http3(plan, &self.quic_secrets)?
+                    self.http3.open(plan)?
                 }
                 false => Http3::Off,
             };
@@ -327,33 +314,40 @@ impl ListenersState {
     }
 }
 
-/// Opens the UDP sockets of an address.
-fn open_http3(plan: Http3Plan, secrets: &QuicSecrets) -> io::Result<Http3> {
-    match quic::bind(plan.bound, plan.workers) {
-        Ok(sockets) => {
-            Ok(Http3::Opened(QuicShare { sockets: sockets.into(), secrets: secrets.of_address(plan.bound) }))
-        }
-        Err(error) if plan.may_wait && error.kind() == io::ErrorKind::AddrInUse => Ok(Http3::Awaited(plan)),
-        Err(error) => Err(io::Error::new(error.kind(), format!("UDP, for `http3`: {error}"))),
-    }
-}
-
 /// Opens the UDP sockets of an address once their former owner has closed them, which is when its last connection has ended.
-fn await_http3(id: ListenerId, plan: Http3Plan, secrets: &QuicSecrets, gateway: &Weak<DataPlane>) {
+fn await_http3(id: ListenerId, plan: Http3Plan, state: &Weak<Mutex<ListenersState>>, gateway: &Weak<DataPlane>) {
     let bound = plan.bound;
     say!("{bound} serves HTTP/3 once the UDP port is free: connections of before are served to their end first");
     loop {
         std::thread::sleep(HTTP3_RETRY);
-        let Some(gateway) = gateway.upgrade() else { return };
-        match open_http3(plan, secrets) {
-            Ok(Http3::Opened(share)) => {
+        let (Some(gateway), Some(state)) = (gateway.upgrade(), state.upgrade()) else { return };
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ListenersState { open, http3, is_handing_over, has_ended, .. } = &mut *state;
+        let Some(open) = open.iter_mut().find(|open| open.id == id).filter(|_| !*has_ended) else { return };
+        if *is_handing_over {
+            continue;
+        }
+        match http3.open(plan) {
+            Ok(Http3::Opened(group)) => {
                 say!("{bound} serves HTTP/3");
-                return gateway.serve_http3(id, &share);
+                gateway.serve_http3(id, &http3.share(bound, &group));
+                open.http3 = Http3::Served(group);
+                return;
             }
             Ok(_) => {}
             Err(error) => return say_error!("{bound} does not serve HTTP/3: {error}"),
         }
     }
+}
+
+/// Waits for the end of an earlier process, and lets its datagrams come to this one: clients that it has left are told.
+fn await_end(life: &ProcessLife, state: &Weak<Mutex<ListenersState>>) {
+    life.wait();
+    let Some(state) = state.upgrade() else { return };
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    state.http3.earlier.retain(|earlier| earlier.tag != life.tag);
+    state.http3.others.forget(life.tag);
+    state.steer_http3(|http3| http3.forget(life.tag));
 }
 
 /// The fault of an address that cannot be listened on. Its author is to know at once, so a change of a resource is refused.

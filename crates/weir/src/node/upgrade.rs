@@ -17,6 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use weir_net::inherit::{self, ListenerKey, READY_BYTE};
 use weir_net::listener::ListeningSocket;
+use weir_net::quic::QuicHandOver;
 use weir_net::tls::TicketKeys;
 
 use super::systemd;
@@ -92,6 +93,7 @@ impl UpgradeAttempt {
     pub(super) fn start<'s>(
         invocation: &Invocation,
         sockets: impl Iterator<Item = (ListenerKey, &'s [ListeningSocket])>,
+        http3: &QuicHandOver,
         patience: Duration,
     ) -> Result<Self, Failed> {
         let (report, ready) = pipe::pipe().map_err(Failed::System)?;
@@ -103,6 +105,7 @@ impl UpgradeAttempt {
         // Both processes count in the same memory while this one drains.
         let memory = weir_plugins::hand_over_counters();
         inherit::pass_on(&mut command, sockets, &report, &secrets, &memory);
+        http3.pass_on(&mut command);
         systemd::pass_on(&mut command);
         let child = Command::from(command).spawn();
         // Only the new process has the write end then, so the pipe closes when that process ends.
@@ -171,6 +174,8 @@ impl UpgradeAttempt {
 
 #[cfg(test)]
 mod tests {
+    use weir_net::quic::QuicSecrets;
+
     use super::*;
 
     /// The outcome of an upgrade to a shell that runs `script`.
@@ -178,12 +183,16 @@ mod tests {
         let invocation = Invocation { program: "sh".into(), arguments: vec!["-c".into(), script.into()] };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let mut attempt = UpgradeAttempt::start(&invocation, std::iter::empty(), patience)?;
+            let mut attempt = UpgradeAttempt::start(&invocation, std::iter::empty(), &no_http3(), patience)?;
             let outcome = attempt.outcome().await;
             // A child that outlives the test would keep its output open, and the test run waits for that.
             attempt.abandon().await;
             outcome
         })
+    }
+
+    fn no_http3() -> QuicHandOver {
+        QuicHandOver::new(std::iter::empty(), Vec::new(), &QuicSecrets::new()).expect("a pipe")
     }
 
     const LONG: Duration = Duration::from_secs(30);
@@ -226,7 +235,8 @@ mod tests {
         let invocation = Invocation { program: "/nowhere/weir".into(), arguments: Vec::new() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _guard = runtime.enter();
-        let failed = UpgradeAttempt::start(&invocation, std::iter::empty(), LONG).expect_err("there is no such file");
+        let failed = UpgradeAttempt::start(&invocation, std::iter::empty(), &no_http3(), LONG)
+            .expect_err("there is no such file");
         assert!(failed.to_string().contains("/nowhere/weir cannot be started: "), "{failed}");
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::net::UdpSocket;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -10,7 +9,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
-use weir_net::quic::{ConnectionHandle, EndpointEvent, Incoming, QuicEndpoint, QuicSecrets, QuicSocket};
+use weir_net::quic::{
+    ConnectionHandle, EndpointEvent, Incoming, OtherProcesses, QuicEndpoint, QuicSecrets, QuicSocket, SocketGroup,
+};
 use weir_net::timer::Timer;
 
 use super::connection::H3Connection;
@@ -24,18 +25,18 @@ use crate::worker::Worker;
 /// With more handshakes in progress, clients prove their addresses first, which costs them a round trip.
 const RETRY_ABOVE: usize = 100;
 
-/// A worker's socket of an address, and the keys that all workers use.
+/// The sockets of an address, and the keys that all workers use.
 #[derive(Clone)]
 pub struct QuicShare {
-    /// All sockets of the address, in the order in which they were bound: the kernel numbers them so, and none may be closed before the
-    /// last is not needed any more.
-    pub sockets: Arc<[UdpSocket]>,
+    /// All of them stay open until no worker needs its own any more.
+    pub group: SocketGroup,
+    pub others: Arc<OtherProcesses>,
     pub secrets: QuicSecrets,
 }
 
 impl std::fmt::Debug for QuicShare {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("QuicShare").field("sockets", &self.sockets).finish_non_exhaustive()
+        out.debug_struct("QuicShare").field("group", &self.group).finish_non_exhaustive()
     }
 }
 
@@ -43,14 +44,15 @@ impl std::fmt::Debug for QuicShare {
 pub(crate) async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<ServicePhase>, most: usize) {
     let guard = worker.task(&service);
     let index = worker.index();
-    let socket = share.sockets[index].try_clone().and_then(QuicSocket::new);
+    let block = share.group.own;
+    let socket = share.group.sockets[block.base + index].try_clone().and_then(QuicSocket::new);
     let socket = match socket {
         Ok(socket) => socket,
         Err(error) => return tracing::error!("worker {index}: a socket of HTTP/3 cannot be used: {error}"),
     };
     let timer = worker.wheel.add();
     let mut driver = SocketDriver {
-        endpoint: QuicEndpoint::new(socket, (index, share.sockets.len()), share.secrets.clone()),
+        endpoint: QuicEndpoint::new(socket, block.ids_of(index), Arc::clone(&share.others), share.secrets.clone()),
         connections: HashMap::new(),
         deadlines: BTreeSet::new(),
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -59,6 +61,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, share: QuicShare, service: Rc<Serv
         phase: WorkerPhase::Serving,
         was_full: false,
         timer,
+        others: Arc::clone(&share.others),
         worker,
         service,
         most,
@@ -79,6 +82,7 @@ struct SocketDriver {
     worker: Rc<Worker>,
     service: Rc<ServicePhase>,
     most: usize,
+    others: Arc<OtherProcesses>,
     endpoint: QuicEndpoint,
     connections: HashMap<ConnectionHandle, DrivenConnection>,
     deadlines: BTreeSet<(Instant, ConnectionHandle)>,
@@ -147,7 +151,11 @@ impl SocketDriver {
 
     fn accept(&mut self, context: &mut Context<'_>, now: Instant, incoming: Incoming) {
         if self.phase != WorkerPhase::Serving {
-            return self.refuse(context, incoming);
+            // A later process would have accepted it.
+            return match self.others.has_later() {
+                true => self.endpoint.ignore(incoming),
+                false => self.refuse(context, incoming),
+            };
         }
         if self.worker.lifecycle.tasks() >= self.most {
             self.worker.note_shortage();

@@ -1,0 +1,214 @@
+//! What a process hands over to the one that takes its service over, so that QUIC goes on: the sockets, the keys, and how to learn that
+//! a process has ended.
+#![expect(unsafe_code, reason = "descriptors are made inheritable between fork and exec")]
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+
+use super::config::QuicSecrets;
+use super::group::SocketGroup;
+use super::processes::ProcessTag;
+use super::steering::SocketBlock;
+use crate::inherit::{adopt, held};
+
+/// Entries with `;` between them: `process TAG FD`, `keys FD`, and for each address `address ADDRESS FD,FD TAG:BASE:COUNT,TAG:BASE:COUNT`.
+const VARIABLE: &str = "WEIR_HTTP3";
+/// Limit of the keys in bytes.
+const MOST_KEYS: u64 = 4096;
+
+/// The end of a pipe by which other processes learn that the one with this tag has ended: it can be read to its end then.
+#[derive(Clone, Debug)]
+pub struct ProcessLife {
+    pub tag: ProcessTag,
+    end: Arc<OwnedFd>,
+}
+
+impl ProcessLife {
+    /// That of this process, with the end of the pipe that it has to keep until it ends.
+    pub fn of_this_process(tag: ProcessTag) -> io::Result<(ProcessLife, OwnedFd)> {
+        let (end, kept) = io::pipe()?;
+        Ok((ProcessLife { tag, end: Arc::new(end.into()) }, kept.into()))
+    }
+
+    /// Returns when the process has ended.
+    pub fn wait(&self) {
+        // Nothing is ever written.
+        while rustix::io::read(&*self.end, &mut [0; 1]) == Err(Errno::INTR) {}
+    }
+}
+
+/// What a process hands over.
+pub struct QuicHandOver {
+    text: String,
+    descriptors: Vec<RawFd>,
+    /// Open until the other process has been started.
+    _keys: OwnedFd,
+    _lives: Vec<ProcessLife>,
+    _groups: Vec<Arc<[UdpSocket]>>,
+}
+
+impl QuicHandOver {
+    /// `lives`: of this process and of those that `groups` name.
+    pub fn new<'g>(
+        groups: impl Iterator<Item = (SocketAddr, &'g SocketGroup)>,
+        lives: Vec<ProcessLife>,
+        secrets: &QuicSecrets,
+    ) -> io::Result<QuicHandOver> {
+        let keys = held(&secrets.hand_over())?;
+        let mut entries = vec![format!("keys {}", keys.as_raw_fd())];
+        let mut descriptors = vec![keys.as_raw_fd()];
+        for life in &lives {
+            entries.push(format!("process {} {}", life.tag.0, life.end.as_raw_fd()));
+            descriptors.push(life.end.as_raw_fd());
+        }
+        let mut sockets = Vec::new();
+        for (addr, group) in groups {
+            let fds: Vec<RawFd> = group.sockets.iter().map(AsRawFd::as_raw_fd).collect();
+            let written: Vec<String> = fds.iter().map(RawFd::to_string).collect();
+            let block = |block: &SocketBlock| format!("{}:{}:{}", block.tag.0, block.base, block.count);
+            let blocks: Vec<String> = group.blocks().map(block).collect();
+            entries.push(format!("address {addr} {} {}", written.join(","), blocks.join(",")));
+            descriptors.extend(fds);
+            sockets.push(Arc::clone(&group.sockets));
+        }
+        Ok(QuicHandOver { text: entries.join(";"), descriptors, _keys: keys, _lives: lives, _groups: sockets })
+    }
+
+    /// Lets `command` inherit it, and nothing that this process itself was started with. It must exist until the command was started.
+    pub fn pass_on(&self, command: &mut Command) {
+        command.env(VARIABLE, &self.text);
+        let descriptors = self.descriptors.clone();
+        // SAFETY: between fork and exec this only calls fcntl, which is async-signal-safe, and allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                for &fd in &descriptors {
+                    // SAFETY: the caller keeps the descriptor open, and the forked process has a copy.
+                    fcntl_setfd(BorrowedFd::borrow_raw(fd), FdFlags::empty())?;
+                }
+                Ok(())
+            });
+        }
+    }
+}
+
+/// The sockets of an address as they were handed over.
+#[derive(Debug)]
+pub struct InheritedGroup {
+    pub sockets: Vec<UdpSocket>,
+    /// The blocks of processes, first that of the one which handed them over.
+    pub blocks: Vec<SocketBlock>,
+}
+
+/// What this process was started with.
+#[derive(Default)]
+pub struct InheritedQuic {
+    groups: Vec<(SocketAddr, InheritedGroup)>,
+    /// The processes that may have connections.
+    pub lives: Vec<ProcessLife>,
+    /// The keys, if there are any.
+    pub secrets: Option<QuicSecrets>,
+}
+
+impl InheritedQuic {
+    /// Takes over what the environment describes.
+    ///
+    /// # Errors
+    /// An invalid description, or a descriptor that is not open.
+    ///
+    /// # Safety
+    /// The numbers in the environment must be descriptors that nothing else in this process owns. Call it once, before
+    /// anything else is opened.
+    pub unsafe fn from_environment() -> io::Result<InheritedQuic> {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        let mut inherited = InheritedQuic::default();
+        for entry in text.split(';').filter(|entry| !entry.is_empty()) {
+            let unclear = || {
+                let what = format!("the entry {entry:?} of the environment variable {VARIABLE} is not valid");
+                io::Error::new(io::ErrorKind::InvalidInput, what)
+            };
+            // SAFETY: guaranteed by the caller.
+            let take = |fd: &str| fd.parse().map_err(|_| unclear()).and_then(|fd| unsafe { adopt(fd) });
+            match entry.split(' ').collect::<Vec<_>>()[..] {
+                ["keys", fd] => {
+                    let mut keys = Vec::new();
+                    File::from(take(fd)?).take(MOST_KEYS).read_to_end(&mut keys)?;
+                    inherited.secrets = Some(QuicSecrets::take_over(&keys).ok_or_else(unclear)?);
+                }
+                ["process", tag, fd] => {
+                    let tag = ProcessTag(tag.parse().map_err(|_| unclear())?);
+                    inherited.lives.push(ProcessLife { tag, end: Arc::new(take(fd)?) });
+                }
+                ["address", addr, fds, blocks] => {
+                    let sockets = fds.split(',').map(|fd| take(fd).map(UdpSocket::from)).collect::<io::Result<_>>()?;
+                    let blocks = blocks.split(',').map(block).collect::<Option<_>>().ok_or_else(unclear)?;
+                    let addr = addr.parse().map_err(|_| unclear())?;
+                    inherited.groups.push((addr, InheritedGroup { sockets, blocks }));
+                }
+                _ => return Err(unclear()),
+            }
+        }
+        Ok(inherited)
+    }
+
+    /// Takes the sockets of an address.
+    pub fn take(&mut self, addr: SocketAddr) -> Option<InheritedGroup> {
+        let found = self.groups.iter().position(|(known, _)| *known == addr)?;
+        Some(self.groups.swap_remove(found).1)
+    }
+
+    /// Closes the sockets that were not taken: what comes to an address that this process does not serve is for others alone.
+    pub fn close_left_over(&mut self) {
+        self.groups.clear();
+    }
+}
+
+/// `TAG:BASE:COUNT`. The limits keep a program that is made of it valid.
+fn block(text: &str) -> Option<SocketBlock> {
+    let [tag, base, count] = text.split(':').collect::<Vec<_>>()[..] else { return None };
+    let block =
+        SocketBlock { tag: ProcessTag(tag.parse().ok()?), base: base.parse().ok()?, count: count.parse().ok()? };
+    (1..=super::steering::MAX_WORKERS).contains(&block.count).then_some(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    #[test]
+    fn a_started_process_holds_what_the_text_says() {
+        let group = SocketGroup::bind("127.0.0.1:0".parse().expect("an address"), 2, ProcessTag(7)).expect("a port");
+        let addr = group.sockets[0].local_addr().expect("it is bound");
+        let (life, kept) = ProcessLife::of_this_process(ProcessTag(7)).expect("a pipe");
+        let secrets = QuicSecrets::new();
+        let handed = QuicHandOver::new([(addr, &group)].into_iter(), vec![life.clone()], &secrets).expect("a pipe");
+        let mut command = Command::new("sh");
+        command.stdout(Stdio::piped()).args([
+            "-c",
+            "echo $WEIR_HTTP3; set -- $(echo $WEIR_HTTP3 | tr ';,' '  '); readlink /proc/$$/fd/$8 /proc/$$/fd/$9; \
+             wc -c < /proc/self/fd/$2",
+        ]);
+        handed.pass_on(&mut command);
+        let output = String::from_utf8(command.output().expect("there is a shell").stdout).expect("text");
+        assert!(output.contains(&format!("address {addr} ")) && output.contains(" 7:0:2\n"), "{output}");
+        assert_eq!(output.matches("socket:[").count(), 2, "{output}");
+        assert!(output.ends_with("\n64\n"), "{output}");
+        drop(kept);
+        life.wait();
+    }
+
+    #[test]
+    fn a_block_without_a_worker_is_refused() {
+        assert_eq!(block("1:2:3"), Some(SocketBlock { tag: ProcessTag(1), base: 2, count: 3 }));
+        for text in ["1:2", "1:2:0", "1:2:257", "1:-2:1", "4294967296:0:1", "1:2:3:4", ""] {
+            assert_eq!(block(text), None, "{text}");
+        }
+    }
+}
