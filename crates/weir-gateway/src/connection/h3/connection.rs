@@ -26,6 +26,9 @@ use crate::worker::TaskGuard;
 /// While a client waits for a response, a PING is sent after so long, so that neither end takes the other for gone.
 const PING_NS: u64 = 15_000_000_000;
 
+/// How long a handshake in progress may take when its worker begins to drain.
+const LATE_HANDSHAKE_NS: u64 = 3_000_000_000;
+
 /// How long a connection without a request waits at most for the acknowledgement of its last responses: the megabyte that may
 /// be in flight takes so long at 28 kbit/s.
 const ACKNOWLEDGEMENT_NS: u64 = 300_000_000_000;
@@ -295,8 +298,10 @@ impl H3Connection {
         match (self.worker.service().phase(), state.phase) {
             (_, ConnectionPhase::Closed) => return NEVER,
             (WorkerPhase::Stopping, _) => state.close(H3ErrorCode::H3_NO_ERROR),
-            (WorkerPhase::Draining, ConnectionPhase::Open) => state.leave(now_ns),
-            (WorkerPhase::Draining, ConnectionPhase::Handshake) => state.close(H3ErrorCode::H3_REQUEST_REJECTED),
+            (WorkerPhase::Draining, ConnectionPhase::Open) => state.ask_to_leave(now_ns),
+            (WorkerPhase::Draining, ConnectionPhase::Handshake) if self.handshake_ends_ns() <= now_ns => {
+                state.close(H3ErrorCode::H3_REQUEST_REJECTED);
+            }
             (_, ConnectionPhase::Open)
                 if settings.keepalive_requests.is_some_and(|most| self.requests.get() >= most) =>
             {
@@ -315,12 +320,25 @@ impl H3Connection {
         self.deadline_ns(state, settings).max(now_ns + 1)
     }
 
+    /// When a handshake in progress is ended because the worker drains.
+    fn handshake_ends_ns(&self) -> u64 {
+        match self.worker.service().phase() {
+            WorkerPhase::Serving => NEVER,
+            _ => self.worker.service().since_ns() + LATE_HANDSHAKE_NS,
+        }
+    }
+
     fn deadline_ns(&self, state: &H3State, settings: &ClientSettings) -> u64 {
+        self.next_deadline_ns(state, settings).min(state.leave_ns())
+    }
+
+    fn next_deadline_ns(&self, state: &H3State, settings: &ClientSettings) -> u64 {
         let ns = |timeout: Duration| timeout.as_nanos() as u64;
         match state.phase {
             ConnectionPhase::Closed => NEVER,
             ConnectionPhase::Handshake => {
-                self.waits_until_ns(WaitsFor::RestOfHead, self.begun_ns, settings.handshake_timeout)
+                let end_ns = self.waits_until_ns(WaitsFor::RestOfHead, self.begun_ns, settings.handshake_timeout);
+                end_ns.min(self.handshake_ends_ns())
             }
             _ if state.slots.is_empty() && !state.unacknowledged.is_empty() => {
                 self.idle_since_ns.get() + ACKNOWLEDGEMENT_NS

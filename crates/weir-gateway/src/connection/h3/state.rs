@@ -13,9 +13,12 @@ use super::slot::RequestSlot;
 use crate::message::sides::StreamLoss;
 
 /// How long a connection stays open after its GOAWAY at least and at most, and in round trips: requests that the client has sent meanwhile
-/// are rejected as such, so that it may send them again elsewhere.
+/// are rejected as such, so that it may send them again elsewhere. A client that is asked to leave first has as long before the GOAWAY.
 const FAREWELL: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
 const FAREWELL_TRIPS: u32 = 2;
+
+/// The highest number of a request (RFC 9000 §2.1). A GOAWAY with it ends nothing yet.
+const LAST_REQUEST: u64 = (1 << 62) - 4;
 
 /// The most bytes of heads and trailers of one connection that have come in part.
 const MOST_PARTIAL_SECTIONS: usize = 1024 * 1024;
@@ -45,6 +48,8 @@ pub(super) struct H3State {
     early_updates: HashSet<StreamId>,
     /// When it is decided at the latest whether the next request has content.
     pub undecided_until_ns: u64,
+    /// When the client was asked to begin its next requests on another connection.
+    asked_ns: Option<u64>,
     /// When the GOAWAY was sent.
     left_ns: u64,
 }
@@ -75,6 +80,7 @@ impl H3State {
             phase: ConnectionPhase::Handshake,
             early_updates: HashSet::new(),
             undecided_until_ns: NEVER,
+            asked_ns: None,
             left_ns: 0,
         }
     }
@@ -130,10 +136,31 @@ impl H3State {
     /// RFC 9114 §5.2: requests that begin from now on are not served.
     pub(super) fn leave(&mut self, now_ns: u64) {
         self.left_ns = now_ns;
-        let mut bytes = Vec::new();
-        frame::write_goaway(&mut bytes, self.next);
-        self.write_control(&bytes);
+        self.write_goaway(self.next);
         self.phase = ConnectionPhase::Leaving;
+    }
+
+    /// RFC 9114 §5.2: asks the client to begin its next requests on another connection, and leaves when those have arrived that it had
+    /// sent before it knew.
+    pub fn ask_to_leave(&mut self, now_ns: u64) {
+        if self.asked_ns.is_none() {
+            self.asked_ns = Some(now_ns);
+            self.write_goaway(LAST_REQUEST);
+        } else if self.leave_ns() <= now_ns {
+            self.leave(now_ns);
+        }
+    }
+
+    /// When the connection leaves; never if its client was not asked to, or it has left.
+    pub fn leave_ns(&self) -> u64 {
+        let asked_ns = self.asked_ns.filter(|_| self.phase == ConnectionPhase::Open);
+        asked_ns.map_or(NEVER, |asked_ns| asked_ns + self.farewell().as_nanos() as u64)
+    }
+
+    fn write_goaway(&mut self, id: u64) {
+        let mut bytes = Vec::new();
+        frame::write_goaway(&mut bytes, id);
+        self.write_control(&bytes);
     }
 
     /// Whether a request is being served, or its response not acknowledged.
@@ -142,9 +169,13 @@ impl H3State {
     }
 
     /// When the connection may be closed after its GOAWAY, if nothing else is going on.
-    pub(super) fn farewell_ns(&self) -> u64 {
+    pub fn farewell_ns(&self) -> u64 {
+        self.left_ns + self.farewell().as_nanos() as u64
+    }
+
+    fn farewell(&self) -> Duration {
         let [least, most] = FAREWELL;
-        self.left_ns + (self.quic.rtt() * FAREWELL_TRIPS).clamp(least, most).as_nanos() as u64
+        (self.quic.rtt() * FAREWELL_TRIPS).clamp(least, most)
     }
 
     pub(super) fn write_control(&mut self, bytes: &[u8]) {
