@@ -9,6 +9,11 @@ mod lifecycle;
 mod load;
 mod malformed;
 mod messages;
+mod networks;
+mod ngtcp2;
+mod programs;
+mod quic_go;
+mod relay;
 mod upgrade;
 mod websocket;
 

@@ -240,14 +240,21 @@ fn a_failed_upgrade_changes_nothing_for_http3() {
     let served = with_workers(&origin, 2);
     let identity = served.authority.identity(&[NAME]);
     let good = file(&identity, &origin, "worker_processes: 2\n");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let occupied = other.local_addr().expect("it is bound");
+    // The first one cannot be read. The second one fails when the UDP sockets have been taken over.
+    let faulty = ["routes: none\n", &good.replace("http3: true }", &format!("http3: true }}, \"{occupied}\""))];
     run(async {
         let (mut sender, _quic) = client(&served.authority, served.gateway.tls_addr()).await;
-        served.gateway.replace_file("routes: none\n");
-        served.gateway.signal(Signal::USR2);
-        served.gateway.wait_stderr("it has failed", |line| line.starts_with("weir: upgrade failed: "));
-        for _ in 0..4 {
-            assert_eq!(ask(&mut sender, request("GET", "/")).await.0.status(), 200);
-            new_connection_is_served(&served).await;
+        for (failed, file) in (1..).zip(faulty) {
+            served.gateway.replace_file(file);
+            served.gateway.signal(Signal::USR2);
+            let has_failed = || served.gateway.stderr().matches("weir: upgrade failed: ").count() == failed;
+            eventually("it has failed", DEADLINE, has_failed);
+            for _ in 0..4 {
+                assert_eq!(ask(&mut sender, request("GET", "/")).await.0.status(), 200);
+                new_connection_is_served(&served).await;
+            }
         }
         served.gateway.replace_file(&good);
         upgrade(&served.gateway);

@@ -391,6 +391,8 @@ impl Control {
         };
         if let Some(attempt) = attempt {
             attempt.abandon().await;
+            // It may have taken new connections over HTTP/3 already.
+            self.listeners.keep();
         }
         end
     }

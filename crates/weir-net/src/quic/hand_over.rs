@@ -163,6 +163,15 @@ impl InheritedQuic {
         Some(self.groups.swap_remove(found).1)
     }
 
+    /// Gives back the sockets of an address that were taken, for another attempt to serve it. Only if descriptors are short, the address is
+    /// then as if it had not been handed over.
+    pub fn put_back(&mut self, addr: SocketAddr, group: &SocketGroup) {
+        let copies = group.sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<Vec<UdpSocket>>>();
+        if let Ok(sockets) = copies {
+            self.groups.push((addr, InheritedGroup { sockets, blocks: group.others.clone() }));
+        }
+    }
+
     /// Closes the sockets that were not taken: what comes to an address that this process does not serve is for others alone.
     pub fn close_left_over(&mut self) {
         self.groups.clear();
@@ -202,6 +211,23 @@ mod tests {
         assert!(output.ends_with("\n64\n"), "{output}");
         drop(kept);
         life.wait();
+    }
+
+    #[test]
+    fn sockets_that_are_given_back_are_taken_as_before() {
+        let former = SocketGroup::bind("127.0.0.1:0".parse().expect("an address"), 2, ProcessTag(1)).expect("a port");
+        let addr = former.sockets[0].local_addr().expect("it is bound");
+        let copies = former.sockets.iter().map(|socket| socket.try_clone().expect("a descriptor")).collect();
+        let group = InheritedGroup { sockets: copies, blocks: vec![former.own] };
+        let mut inherited = InheritedQuic { groups: vec![(addr, group)], ..InheritedQuic::default() };
+        let mut joined = Vec::new();
+        for _ in 0..3 {
+            let InheritedGroup { sockets, blocks } = inherited.take(addr).expect("it is there");
+            let group = SocketGroup::join(sockets, blocks, 3, ProcessTag(2)).expect("there is room");
+            inherited.put_back(addr, &group);
+            joined.push((group.own, group.others.clone(), group.sockets.len()));
+        }
+        assert_eq!(joined, vec![(SocketBlock { tag: ProcessTag(2), base: 2, count: 3 }, vec![former.own], 5); 3]);
     }
 
     #[test]

@@ -52,6 +52,14 @@ impl Http3 {
         }
     }
 
+    /// The sockets that are open, whether workers serve them already or not.
+    pub fn group(&self) -> Option<&SocketGroup> {
+        match self {
+            Http3::Opened(group) | Http3::Served(group) => Some(group),
+            Http3::Off | Http3::Pending(_) | Http3::Awaited => None,
+        }
+    }
+
     /// A process with connections has ended. `true` if it had some of the sockets.
     pub fn forget(&mut self, tag: ProcessTag) -> bool {
         let (Http3::Opened(group) | Http3::Served(group)) = self else { return false };
@@ -126,6 +134,19 @@ impl Http3Sockets {
             Err(error) if plan.may_wait && error.kind() == io::ErrorKind::AddrInUse => Ok(Http3::Pending(plan)),
             Err(error) => Err(io::Error::new(error.kind(), format!("UDP, for `http3`: {error}"))),
         }
+    }
+
+    /// Another attempt is to serve the address, after one that failed.
+    pub fn put_back(&mut self, bound: SocketAddr, http3: &Http3) {
+        if let Some(group) = http3.group().filter(|group| !group.others.is_empty() && !self.is_newest) {
+            self.inherited.put_back(bound, group);
+        }
+    }
+
+    /// Leaves out the blocks of processes that have ended since the sockets were opened. `true` if there are others.
+    pub fn has_others(&self, group: &mut SocketGroup) -> bool {
+        group.others.retain(|block| self.earlier.iter().any(|life| life.tag == block.tag));
+        !group.others.is_empty()
     }
 
     /// What the workers need to serve the sockets.

@@ -131,11 +131,15 @@ impl ClientListeners {
 
     /// Gives the workers the sockets of HTTP/3 that they do not have yet.
     fn serve_http3(&self, state: &mut ListenersState, gateway: &Arc<DataPlane>) {
-        let ListenersState { open, http3, .. } = state;
+        let ListenersState { open, http3, is_handing_over, .. } = state;
         for open in open {
             open.http3 = match std::mem::replace(&mut open.http3, Http3::Off) {
-                Http3::Opened(group) => {
+                Http3::Opened(mut group) => {
                     gateway.serve_http3(open.id, &http3.share(open.bound, &group));
+                    // Those of the start are directed here when the node is ready.
+                    if http3.is_newest && !*is_handing_over && http3.has_others(&mut group) {
+                        direct(open.bound, &group);
+                    }
                     Http3::Served(group)
                 }
                 Http3::Pending(plan) => {
@@ -205,7 +209,7 @@ impl ClientListeners {
     ) -> Result<T, E> {
         let mut state = self.state();
         let ListenersState { open, http3, .. } = &mut *state;
-        let http3 = http3.hand_over(open.iter().filter_map(|open| Some((open.bound, open.http3.served()?))));
+        let http3 = http3.hand_over(open.iter().filter_map(|open| Some((open.bound, open.http3.group()?))));
         let key = |open: &OpenListener| ListenerKey { purpose: open.settings.name(), addr: open.address.socket_addr() };
         let started = start(state.open.iter().map(|open| (key(open), &*open.sockets)).collect(), http3);
         state.is_handing_over = started.is_ok();
@@ -272,8 +276,7 @@ impl ListenersState {
         for open in &mut self.open {
             let is_wanted = which(&mut open.http3);
             if let Some(group) = open.http3.served().filter(|_| is_wanted && is_newest) {
-                let steered = group.steer();
-                steered.unwrap_or_else(|error| say_error!("{}: HTTP/3 cannot be directed: {error}", open.bound));
+                direct(open.bound, group);
             }
         }
     }
@@ -312,6 +315,11 @@ impl ListenersState {
         };
         open().map_err(|error| CannotListen { addr, error })
     }
+}
+
+/// Lets new connections over HTTP/3 begin in this process.
+fn direct(bound: SocketAddr, group: &SocketGroup) {
+    group.steer().unwrap_or_else(|error| say_error!("{bound}: HTTP/3 cannot be directed: {error}"));
 }
 
 /// Opens the UDP sockets of an address once their former owner has closed them, which is when its last connection has ended.
@@ -427,6 +435,9 @@ impl Drop for ReservedListeners<'_> {
     fn drop(&mut self) {
         let opened = std::mem::take(&mut self.plan.opened);
         let mut state = self.listeners.state();
+        for open in &opened {
+            state.http3.put_back(open.bound, &open.http3);
+        }
         for OpenListener { settings, address, sockets, .. } in opened.into_iter().filter(|open| open.is_inherited) {
             let key = ListenerKey { purpose: settings.name(), addr: address.socket_addr() };
             state.inherited.put_back(&key, sockets);
