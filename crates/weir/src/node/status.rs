@@ -203,6 +203,7 @@ mod tests {
     use weir_control::{NameLookups, Publisher, check_text};
     use weir_net::inherit::InheritedSockets;
     use weir_net::limits::ProcessLimits;
+    use weir_net::quic::InheritedQuic;
     use weir_plugin::Registry;
     use weir_telemetry::metrics::Metrics;
     use weir_testkit::Client;
@@ -210,7 +211,8 @@ mod tests {
     fn serve() -> (NodeServer, Arc<NodeState>, SocketAddr) {
         let limits = ProcessLimits { open_files: Some(100), open_files_before: Some(100), backlog: 16, ports: 10 };
         let metrics = Arc::new(Metrics::new(2));
-        let clients = Arc::new(ClientListeners::new(2, 16, InheritedSockets::default(), None));
+        let clients =
+            Arc::new(ClientListeners::new(2, 16, InheritedSockets::default(), InheritedQuic::default(), None));
         let subscriber = SnapshotPublisher::new(Arc::clone(&metrics), clients);
         let publisher = Publisher::new("weir.yaml", Registry::new(&[]), Box::new(subscriber));
         let state = Arc::new(NodeState::new(metrics, limits, Arc::new(publisher), NameLookups::default(), None));
