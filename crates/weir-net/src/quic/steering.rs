@@ -42,7 +42,7 @@ impl SocketBlock {
 ///
 /// `socket` is any of those that share the address (`SO_REUSEPORT`). The kernel numbers them in the order in which they were bound; none
 /// may be closed before those behind it. No privilege is needed. The former program is replaced in one step.
-pub fn steer(socket: &UdpSocket, newest: SocketBlock, others: &[SocketBlock]) -> io::Result<()> {
+pub(super) fn steer(socket: &UdpSocket, newest: SocketBlock, others: &[SocketBlock]) -> io::Result<()> {
     if newest.count > MAX_WORKERS {
         return Err(io::Error::other("HTTP/3 is served by at most 256 workers"));
     }

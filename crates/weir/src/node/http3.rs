@@ -18,7 +18,7 @@ const RESET_KEY_BYTES: usize = 32;
 
 /// The UDP sockets of a listener.
 #[derive(Debug)]
-pub enum Http3 {
+pub(super) enum Http3 {
     /// None, by its settings.
     Off,
     /// They are open, and no worker serves them yet.
@@ -33,7 +33,7 @@ pub enum Http3 {
 
 /// How the UDP sockets of a listener are opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Http3Plan {
+pub(super) struct Http3Plan {
     pub bound: SocketAddr,
     pub workers: usize,
     /// A former owner of the address may still have the sockets, and gives them up soon.
@@ -41,11 +41,11 @@ pub struct Http3Plan {
 }
 
 impl Http3 {
-    pub fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         !matches!(self, Http3::Off)
     }
 
-    pub fn served(&self) -> Option<&SocketGroup> {
+    pub(super) fn served(&self) -> Option<&SocketGroup> {
         match self {
             Http3::Served(group) => Some(group),
             _ => None,
@@ -53,7 +53,7 @@ impl Http3 {
     }
 
     /// The sockets that are open, whether workers serve them already or not.
-    pub fn group(&self) -> Option<&SocketGroup> {
+    pub(super) fn group(&self) -> Option<&SocketGroup> {
         match self {
             Http3::Opened(group) | Http3::Served(group) => Some(group),
             Http3::Off | Http3::Pending(_) | Http3::Awaited => None,
@@ -61,7 +61,7 @@ impl Http3 {
     }
 
     /// A process with connections has ended. `true` if it had some of the sockets.
-    pub fn forget(&mut self, tag: ProcessTag) -> bool {
+    pub(super) fn forget(&mut self, tag: ProcessTag) -> bool {
         let (Http3::Opened(group) | Http3::Served(group)) = self else { return false };
         let before = group.others.len();
         group.others.retain(|block| block.tag != tag);
@@ -70,7 +70,7 @@ impl Http3 {
 }
 
 /// What all listeners with HTTP/3 have in common.
-pub struct Http3Sockets {
+pub(super) struct Http3Sockets {
     tag: ProcessTag,
     secrets: QuicSecrets,
     /// The directory that the node has been given for its files, until the key for resets has been read from it.
@@ -88,7 +88,7 @@ pub struct Http3Sockets {
 
 impl Http3Sockets {
     /// `directory`: that which the node has been given for its files.
-    pub fn new(mut inherited: InheritedQuic, directory: Option<PathBuf>) -> Http3Sockets {
+    pub(super) fn new(mut inherited: InheritedQuic, directory: Option<PathBuf>) -> Http3Sockets {
         let earlier = std::mem::take(&mut inherited.lives);
         let tags: Vec<ProcessTag> = earlier.iter().map(|life| life.tag).collect();
         Http3Sockets {
@@ -104,7 +104,7 @@ impl Http3Sockets {
     }
 
     /// Uses the key for resets that is in the node's directory, if it has one.
-    pub fn keep_reset_key(&mut self) {
+    pub(super) fn keep_reset_key(&mut self) {
         let Some(directory) = self.reset_key_in.take() else { return };
         match key_file::generated(&directory, RESET_KEY_FILE, RESET_KEY_BYTES) {
             Ok((key, _)) if key.len() == 2 * RESET_KEY_BYTES => {
@@ -124,7 +124,7 @@ impl Http3Sockets {
     }
 
     /// Opens the UDP sockets of an address, among those of earlier processes if these have handed theirs over.
-    pub fn open(&mut self, plan: Http3Plan) -> io::Result<Http3> {
+    pub(super) fn open(&mut self, plan: Http3Plan) -> io::Result<Http3> {
         let opened = match self.inherited.take(plan.bound) {
             Some(group) => SocketGroup::join(group.sockets, group.blocks, plan.workers, self.tag),
             None => SocketGroup::bind(plan.bound, plan.workers, self.tag),
@@ -137,25 +137,25 @@ impl Http3Sockets {
     }
 
     /// Another attempt is to serve the address, after one that failed.
-    pub fn put_back(&mut self, bound: SocketAddr, http3: &Http3) {
+    pub(super) fn put_back(&mut self, bound: SocketAddr, http3: &Http3) {
         if let Some(group) = http3.group().filter(|group| !group.others.is_empty() && !self.is_newest) {
             self.inherited.put_back(bound, group);
         }
     }
 
     /// Leaves out the blocks of processes that have ended since the sockets were opened. `true` if there are others.
-    pub fn has_others(&self, group: &mut SocketGroup) -> bool {
+    pub(super) fn has_others(&self, group: &mut SocketGroup) -> bool {
         group.others.retain(|block| self.earlier.iter().any(|life| life.tag == block.tag));
         !group.others.is_empty()
     }
 
     /// What the workers need to serve the sockets.
-    pub fn share(&self, bound: SocketAddr, group: &SocketGroup) -> QuicShare {
+    pub(super) fn share(&self, bound: SocketAddr, group: &SocketGroup) -> QuicShare {
         QuicShare { group: group.clone(), others: Arc::clone(&self.others), secrets: self.secrets.of_address(bound) }
     }
 
     /// What another process is to get.
-    pub fn hand_over<'g>(
+    pub(super) fn hand_over<'g>(
         &mut self,
         groups: impl Iterator<Item = (SocketAddr, &'g SocketGroup)>,
     ) -> io::Result<QuicHandOver> {

@@ -15,7 +15,7 @@ use weir_gateway::snapshot::{ListenerProtocol, ListenerSettings};
 use weir_gateway::{DataPlane, Listener, ListenerChange, ListenerId};
 use weir_net::inherit::{InheritedSockets, ListenerKey};
 use weir_net::listener::{self, ListeningSocket, SocketPlan};
-use weir_net::quic::{InheritedQuic, ProcessLife, QuicHandOver};
+use weir_net::quic::{InheritedQuic, ProcessLife, QuicHandOver, SocketGroup};
 
 use super::http3::{Http3, Http3Plan, Http3Sockets};
 use super::sockets::CannotListen;
@@ -157,7 +157,7 @@ impl ClientListeners {
     }
 
     /// Lets new connections over HTTP/3 begin in this process. Those of earlier processes stay there, until these end.
-    pub fn take_new_http3(&self) -> io::Result<()> {
+    pub(super) fn take_new_http3(&self) -> io::Result<()> {
         let mut state = self.state();
         state.http3.inherited.close_left_over();
         state.http3.is_newest = true;
@@ -218,7 +218,7 @@ impl ClientListeners {
     }
 
     /// The other process has failed.
-    pub fn keep(&self) {
+    pub(super) fn keep(&self) {
         let mut state = self.state();
         state.is_handing_over = false;
         state.http3.others.set_later(false);

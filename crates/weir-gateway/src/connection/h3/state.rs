@@ -142,7 +142,7 @@ impl H3State {
 
     /// RFC 9114 §5.2: asks the client to begin its next requests on another connection, and leaves when those have arrived that it had
     /// sent before it knew.
-    pub fn ask_to_leave(&mut self, now_ns: u64) {
+    pub(super) fn ask_to_leave(&mut self, now_ns: u64) {
         if self.asked_ns.is_none() {
             self.asked_ns = Some(now_ns);
             self.write_goaway(LAST_REQUEST);
@@ -152,7 +152,7 @@ impl H3State {
     }
 
     /// When the connection leaves; never if its client was not asked to, or it has left.
-    pub fn leave_ns(&self) -> u64 {
+    pub(super) fn leave_ns(&self) -> u64 {
         let asked_ns = self.asked_ns.filter(|_| self.phase == ConnectionPhase::Open);
         asked_ns.map_or(NEVER, |asked_ns| asked_ns + self.farewell().as_nanos() as u64)
     }
@@ -169,7 +169,7 @@ impl H3State {
     }
 
     /// When the connection may be closed after its GOAWAY, if nothing else is going on.
-    pub fn farewell_ns(&self) -> u64 {
+    pub(super) fn farewell_ns(&self) -> u64 {
         self.left_ns + self.farewell().as_nanos() as u64
     }
 
