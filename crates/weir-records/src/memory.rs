@@ -92,3 +92,17 @@ fn add_up_to(counter: &AtomicU64, more: u64, most: u64) -> bool {
     let add = |before: u64| before.checked_add(more).filter(|after| *after <= most);
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sink_is_nearly_full_beyond_three_quarters_of_either_limit() {
+        for (most, most_of_sink) in [(1_000, 400), (400, 1_000)] {
+            let memory = SinkMemory::new(Arc::new(RecordMemory::new(most, most_of_sink)));
+            assert!(memory.take(300) && !memory.is_nearly_full(), "{most}, {most_of_sink}");
+            assert!(memory.take(1) && memory.is_nearly_full(), "{most}, {most_of_sink}");
+        }
+    }
+}

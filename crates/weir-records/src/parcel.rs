@@ -12,6 +12,21 @@ const VERSION: u8 = 1;
 /// The size, in bytes, up to which records are put into one parcel.
 pub(crate) const MAX_BYTES: u64 = 256 << 10;
 
+/// Divides records into those of each parcel, in their order. A record that is larger than a parcel has one of its own.
+pub(crate) fn divide(records: Vec<Record>) -> Vec<Vec<Record>> {
+    let mut parcels: Vec<Vec<Record>> = Vec::new();
+    let mut bytes = 0;
+    for record in records {
+        let fits = bytes + record.bytes() <= MAX_BYTES;
+        bytes = if fits { bytes + record.bytes() } else { record.bytes() };
+        match parcels.last_mut() {
+            Some(parcel) if fits => parcel.push(record),
+            _ => parcels.push(vec![record]),
+        }
+    }
+    parcels
+}
+
 pub(crate) fn encode(records: &[Record]) -> Vec<u8> {
     let mut out = Vec::with_capacity(tally(records).bytes as usize + 32 * records.len() + 8);
     out.push(VERSION);
@@ -73,6 +88,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn records_share_parcels_up_to_their_size() {
+        let most = MAX_BYTES as usize;
+        let sizes = [most + 1, 1, most - 2, 1, 1, most, 0, most + 1, 0];
+        let record = |size| Record { boot: 7, sequence: 1, payload: vec![0; size], attachments: Vec::new() };
+        let parcels = divide(sizes.map(record).into());
+        let parcels = parcels.iter().map(|parcel| parcel.iter().map(|record| record.payload.len()).collect::<Vec<_>>());
+        let expected: [&[usize]; 6] = [&[most + 1], &[1, most - 2, 1], &[1], &[most, 0], &[most + 1], &[0]];
+        assert_eq!(parcels.collect::<Vec<_>>(), expected);
+        assert!(divide(Vec::new()).is_empty());
+    }
 
     proptest! {
         #[test]

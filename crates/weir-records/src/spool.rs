@@ -464,3 +464,20 @@ fn fingerprint<const N: usize>(texts: [&str; N]) -> u64 {
     let bytes = texts.iter().flat_map(|text| text.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_of_a_sink_has_the_same_name_in_every_version() {
+        assert_eq!(directory_name("kafka-logger", "orders"), "kafka-logger-39ea32d210eb255f");
+    }
+
+    #[test]
+    fn a_spool_of_any_size_is_divided_so_that_a_part_can_be_removed() {
+        let segment =
+            |max_bytes| journal_options(SpoolOptions { max_bytes, ..SpoolOptions::default() }, 0).segment_bytes;
+        assert_eq!([1 << 20, 64 << 20, 1 << 30, 1 << 40].map(segment), [1 << 20, 4 << 20, 64 << 20, 64 << 20]);
+    }
+}

@@ -181,17 +181,7 @@ impl Spooling {
     /// Hands records to the journal, as one or more parcels.
     pub(crate) fn write(&self, records: Vec<Record>) {
         let mut writing = self.writing.borrow_mut();
-        let mut parcels = vec![Vec::new()];
-        let mut bytes = 0;
-        for record in records {
-            if bytes + record.bytes() > parcel::MAX_BYTES && bytes > 0 {
-                parcels.push(Vec::new());
-                bytes = 0;
-            }
-            bytes += record.bytes();
-            parcels.last_mut().expect("there is one").push(record);
-        }
-        for records in parcels.into_iter().filter(|records| !records.is_empty()) {
+        for records in parcel::divide(records) {
             let number = self.parcels.get() + 1;
             self.parcels.set(number);
             let committing = self.committing.clone();

@@ -74,11 +74,28 @@ fn move_to(cpus: &[u16]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::mpsc::channel;
 
     use rustix::thread::sched_getaffinity;
 
     use super::*;
+
+    #[test]
+    fn tasks_share_no_more_threads_than_are_allowed() {
+        for (most, names) in [(0, &["records-0"][..]), (1, &["records-0"]), (2, &["records-0", "records-1"])] {
+            let (sender, receiver) = channel();
+            let threads = SinkThreads::default();
+            for _ in 0..5 {
+                let sender = sender.clone();
+                let name = || std::thread::current().name().map(str::to_owned);
+                threads.run(most, &[], Box::new(move || sender.send(name()).expect("heard"))).expect("a thread");
+            }
+            drop(sender);
+            let seen: BTreeSet<_> = receiver.into_iter().flatten().collect();
+            assert_eq!(seen.iter().collect::<Vec<_>>(), names);
+        }
+    }
 
     #[test]
     fn threads_run_where_they_are_told_to() {
