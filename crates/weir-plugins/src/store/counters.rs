@@ -278,6 +278,17 @@ mod tests {
     }
 
     #[test]
+    fn the_next_process_gets_all_tables_in_use() {
+        let tables = ["several: one", "several: two"].map(|kind| CounterTable::<Until>::passed_on(kind, 0));
+        let kinds = hand_over().into_iter().map(|(kind, _)| kind);
+        assert_eq!(
+            kinds.filter(|kind| kind.starts_with("several")).collect::<Vec<_>>(),
+            ["several: one", "several: two"]
+        );
+        drop(tables);
+    }
+
+    #[test]
     fn every_change_counts_whoever_makes_it() {
         const EACH: u64 = 20_000;
         let table = CounterTable::<Until>::new(0);

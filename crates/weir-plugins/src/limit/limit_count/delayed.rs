@@ -40,6 +40,13 @@ struct WindowShare {
     unreported: u64,
 }
 
+impl WindowShare {
+    /// The state after a report: the server's total, and what has been counted here while it was asked.
+    fn reported(self, until: u64, told: u64) -> WindowShare {
+        WindowShare { until, total: told + self.unreported, ..self }
+    }
+}
+
 const BITS_28: u64 = (1 << 28) - 1;
 /// 2020-01-01, in tenths of a second since 1970.
 const EPOCH: u64 = 15_778_368_000;
@@ -225,9 +232,7 @@ impl DelayedSync {
                 let now = clock::now();
                 let until = tenths(now + Duration::from_millis(ends_ms.max(0).unsigned_abs()));
                 let told = total.max(0).unsigned_abs();
-                self.table.update(place, tenths(now), |share| {
-                    (Some(WindowShare { until, total: told + share.unreported, unreported: share.unreported }), ())
-                });
+                self.table.update(place, tenths(now), |share| (Some(share.reported(until, told)), ()));
             }
             Err(NoRedisAnswer) => {
                 let is_same_window = self.table.update(place, now, |newer| match newer.until == share.until {
@@ -245,6 +250,7 @@ impl DelayedSync {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis_server::{RedisAddress, RedisLogin, Topology};
 
     #[test]
     fn a_share_fits_into_its_bits() {
@@ -253,5 +259,41 @@ mod tests {
         assert_eq!(share.bits() >> crate::store::counters::COUNTER_BITS, 0);
         // The format can represent ends of windows until 2033.
         assert!(tenths(Duration::from_secs(2_000_000_000)) < u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn a_window_is_counted_here_from_the_servers_answer_to_its_first_request() {
+        const KEY: &[u8] = b"a";
+        let build = Build::default();
+        let address = RedisAddress { host: "127.0.0.1".to_owned(), port: 1 };
+        let topology = Topology::Single { address, tls: None };
+        let server = RedisServer::of(topology, RedisLogin::default(), 0, Duration::from_secs(1), &build);
+        // The server is not told of the counts while the test runs.
+        let sync = DelayedSync::new(Duration::from_secs(3_600), "test", &build);
+        let asked = EffectiveLimit { limit: 5, window_s: 60 };
+        let at = |seconds: u64| Duration::from_secs(1_700_000_000 + seconds);
+        let decision = |accepted, remaining, reset_ms| LimitDecision { accepted, remaining, reset_ms };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let take = |seconds| sync.take(&server, KEY, asked, at(seconds));
+            assert_eq!(take(0), None, "the server is asked about the first request");
+            sync.learn(KEY, asked, decision(true, 3, 60_000), at(0));
+            assert_eq!(take(10), Some(decision(true, 2, 50_000)));
+            // An answer that came later: the server has counted this request, and has not been told of the one above.
+            sync.learn(KEY, asked, decision(true, 2, 50_000), at(10));
+            assert_eq!(take(20), Some(decision(true, 0, 40_000)));
+            assert_eq!(take(20), Some(decision(false, 0, 40_000)));
+            assert_eq!(take(60), None, "the window has ended");
+            let count = |seconds| sync.count(&server, b"b", asked, 3, at(seconds));
+            assert_eq!(count(0), decision(true, 2, 60_000), "an amount needs no answer");
+            assert_eq!(count(15), decision(true, 0, 45_000));
+            assert_eq!(count(15), decision(false, 0, 45_000));
+        });
+    }
+
+    #[test]
+    fn what_is_counted_during_a_report_is_added_to_the_servers_total() {
+        let share = WindowShare { until: 600, total: 4, unreported: 2 };
+        assert_eq!(share.reported(601, 7), WindowShare { until: 601, total: 9, unreported: 2 });
     }
 }

@@ -348,6 +348,22 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_of_keys_frees_no_key_that_has_reached_its_limit() {
+        let (fixed, sliding) = (CounterTable::new(0), CounterTable::new(0));
+        let asked = EffectiveLimit { limit: 2, window_s: 60 };
+        let accepted = |name: u64, value: u64| {
+            let (in_fixed, in_sliding) =
+                (fixed.key(name, &value.to_le_bytes()), sliding.key(name, &value.to_le_bytes()));
+            let fixed = take_fixed(&fixed, in_fixed, asked, 1, at(1_000)).accepted;
+            [fixed, take_sliding(&sliding, in_sliding, asked, 1, at(1_000)).accepted]
+        };
+        assert_eq!([(); 3].map(|()| accepted(1, 0)), [[true; 2], [true; 2], [false; 2]]);
+        // Many more than the table has cells.
+        (0..100_000).for_each(|value| _ = accepted(2, value));
+        assert_eq!(accepted(1, 0), [false; 2]);
+    }
+
+    #[test]
     fn exactly_as_many_as_the_limit_pass_from_all_threads() {
         let (fixed, sliding) = (CounterTable::new(0), CounterTable::new(0));
         let asked = EffectiveLimit { limit: 1_000, window_s: 60 };
