@@ -34,3 +34,17 @@ impl BalancerRandom {
         ((self.next_u64() >> 11) as f64) < part * (1_u64 << 53) as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_is_chosen_with_a_probability_of_a_quarter() {
+        let dice = BalancerRandom::with_seed(1);
+        let chosen = |part| (0..10_000).filter(|_| dice.is_chosen_with_probability(part)).count();
+        assert_eq!((chosen(0.0), chosen(1.0)), (0, 10_000));
+        let quarter = chosen(0.25);
+        assert!((2_300..2_700).contains(&quarter), "{quarter}");
+    }
+}

@@ -194,6 +194,31 @@ fn limit_is_lowered_for_a_while_when_descriptors_run_out() {
 }
 
 #[test]
+fn an_epoch_ends_when_it_has_its_exchanges_and_has_lasted_its_time() {
+    let left_in_epoch = |exchanges: u64, lasted_ns: u64| {
+        let limiter = Limiter::new(Concurrency::Auto);
+        (1..exchanges).for_each(|_| limiter.completed(1, 1_001, false));
+        limiter.completed(1 + lasted_ns, 1_001 + lasted_ns, false);
+        limiter.epoch.get().exchanges
+    };
+    assert_eq!(left_in_epoch(EPOCH_EXCHANGES, EPOCH_NS - 1), EPOCH_EXCHANGES);
+    assert_eq!(left_in_epoch(EPOCH_EXCHANGES - 1, EPOCH_NS), EPOCH_EXCHANGES - 1);
+    assert_eq!(left_in_epoch(EPOCH_EXCHANGES, EPOCH_NS), 0, "the next epoch has begun");
+}
+
+#[test]
+fn a_limit_that_only_bursts_reach_is_not_raised() {
+    for (share, is_raised) in [(0.4, false), (1.0, true)] {
+        let (limiter, now_ns) = warmed(1_000_000);
+        let before = limiter.limit();
+        let rate = share * f64::from(before) / 1e6;
+        let seen = EpochResult { rate, whole_rate: rate, latency_ns: 1_000_000, fastest_ns: 1_000_000, queued: true };
+        limiter.consider(seen, now_ns + LONGEST_PAUSE_NS);
+        assert_eq!(limiter.limit() > before, is_raised, "with {share} of it in flight");
+    }
+}
+
+#[test]
 fn fixed_and_unlimited_stay_what_they_are() {
     let limiter = Limiter::new(Concurrency::Fixed(5));
     let mut now_ns = 1;

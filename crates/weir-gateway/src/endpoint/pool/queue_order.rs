@@ -245,6 +245,22 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_with_exchanges_stays_listed_once_and_an_empty_one_can_be_listed_again() {
+        let (order, waited_for, left) = (QueueOrder::default(), queue(), queue());
+        let (first, gone) = (enter(&order, &waited_for, 1), enter(&order, &left, 2));
+        assert!(!has_turn(&gone));
+        left.look(3);
+        order.tidy();
+        let second = enter(&order, &waited_for, 3);
+        assert_eq!(order.0.borrow().heap.len(), 1);
+        let third = enter(&order, &left, 4);
+        for ticket in [&first, &second, &third] {
+            assert!(order.grant(5) && has_turn(ticket));
+        }
+        assert!(!order.grant(5));
+    }
+
+    #[test]
     fn a_queue_that_was_empty_takes_part_again() {
         let (order, first, second) = (QueueOrder::default(), queue(), queue());
         let left = enter(&order, &first, 1);

@@ -250,6 +250,9 @@ mod tests {
             (&[], false),
             (&[8, 2, 8, 1], true),
             (&[18, 2, 8, 2, 8, 1], true),
+            // Unknown fields of 32 and of 64 bits, which read like other states.
+            (&[21, 8, 2, 8, 2, 8, 1], true),
+            (&[17, 8, 2, 8, 2, 8, 2, 8, 2, 8, 1], true),
             (&[8, 1, 16], false),
             (&[8], false),
             (&[8, 0x81, 0], true),
