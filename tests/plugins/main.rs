@@ -15,6 +15,7 @@ mod ext_authz;
 mod ext_proc;
 mod fetched_pages;
 mod forward_auth;
+mod functions;
 mod graphql;
 mod grpc_transcode;
 mod jwe;

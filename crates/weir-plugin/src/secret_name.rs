@@ -3,19 +3,23 @@
 /// Members whose value is a secret in every resource and plugin.
 pub const SECRET_NAMES: &[&str] = &[
     "access_key_id",
+    "apikey",
     "auth_header",
     "client_key",
     "client_rsa_private_key",
     "client_secret",
     "encryption_keyring",
     "http_req_body",
+    "master_apikey",
     "password",
     "private_key",
     "redis_password",
     "secret",
     "secret_access_key",
     "secret_key",
+    "secretkey",
     "sentinel_password",
+    "service_token",
     "session_token",
     "token",
 ];

@@ -9,6 +9,16 @@ use crate::REGISTRY;
 const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
     ("acl", "{ allow_labels: { a: [] }, deny_labels: { b: [] } }", &["allow_labels.a", "deny_labels.b"]),
     ("attach-consumer-label", "{ headers: { 'a b': x } }", &["headers.a b", "headers.a b"]),
+    (
+        "aws-lambda",
+        "{ function_uri: 'no', authorization: { apikey: \"a\\nb\", iam: { accesskey: 'a b', secretkey: s, service: 'c d' } } }",
+        &["function_uri", "authorization.apikey", "authorization.iam.accesskey", "authorization.iam.service"],
+    ),
+    (
+        "azure-functions",
+        "{ function_uri: 'no', authorization: { apikey: \"a\\nb\", clientid: \"a\\nb\" } }",
+        &["function_uri", "authorization.apikey", "authorization.clientid"],
+    ),
     ("basic-auth", "{ realm: '\"', anonymous_consumer: unknown }", &["anonymous_consumer", "realm"]),
     (
         "body-transformer",
@@ -144,9 +154,19 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
     ),
     ("opa", "{ host: 'no', policy: p, send_headers_upstream: ['a b'] }", &["host", "send_headers_upstream[0]"]),
     (
+        "openfunction",
+        "{ function_uri: 'no', authorization: { service_token: t } }",
+        &["authorization.service_token", "function_uri"],
+    ),
+    (
         "openid-connect",
         "{ client_id: a, client_secret: b, accept_none_alg: true, realm: '\"' }",
         &["accept_none_alg", "realm", "discovery"],
+    ),
+    (
+        "openwhisk",
+        "{ api_host: 'no', service_token: t, namespace: 'a/b', action: '..' }",
+        &["api_host", "service_token", "namespace", "action"],
     ),
     ("otlp-logger", "{ endpoint_addrs: ['no url'], headers: { 'a b': c } }", &["endpoint_addrs[0]", "headers.a b"]),
     (

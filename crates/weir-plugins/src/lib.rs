@@ -44,6 +44,8 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<transform::alt_svc::AltSvc>(),
     Entry::of::<traffic::api_breaker::ApiBreaker>(),
     Entry::of::<auth::attach_consumer_label::AttachConsumerLabel>(),
+    Entry::of::<traffic::aws_lambda::AwsLambda>(),
+    Entry::described::<traffic::azure_functions::AzureFunctions>(),
     Entry::authenticating::<auth::basic_auth::BasicAuth>(),
     Entry::described::<traffic::batch_requests::BatchRequests>(),
     Entry::of::<transform::body_transformer::BodyTransformer>(),
@@ -87,9 +89,11 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::multi_auth::MultiAuth>().identifying(),
     Entry::of::<security::oas_validator::OasValidator>(),
     Entry::of::<auth::opa::Opa>(),
+    Entry::of::<traffic::openfunction::Openfunction>(),
     Entry::of::<auth::openid_connect::OpenidConnect>(),
     Entry::described::<observe::opentelemetry::Opentelemetry>()
         .of_node("where it sends traces is a setting of the node"),
+    Entry::of::<traffic::openwhisk::Openwhisk>(),
     Entry::described::<observe::otlp_logger::OtlpLogger>().on_streams(),
     Entry::described::<observe::prometheus::Prometheus>().on_streams(),
     Entry::described::<traffic::proxy_cache::ProxyCache>()
@@ -235,6 +239,7 @@ mod tests {
 
     /// Options whose names or meanings have such a word, and that name no server and no file.
     const NOT_REACHING: &[(&str, &str)] = &[
+        ("aws-lambda", "authorization.iam.service"),
         ("content-filter", "rules[].path"),
         ("error-page", "fetch.path"),
         ("ext-authz", "http_service.allowed_upstream_headers"),

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use http::header::HeaderValue;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{
-    CallError, CallReceiver, CallSender, CallSettings, HttpClient, HttpProtocol, IdleConnections, ServerVerification,
-    ServiceUrl,
+    AnswerContent, CallError, CallReceiver, CallSender, CallSettings, HttpClient, HttpProtocol, IdleConnections,
+    ServerVerification, ServiceUrl,
 };
 use weir_plugin::ConfigError;
 
@@ -55,13 +56,23 @@ fn default_keepalive_pool() -> usize {
 }
 
 impl ServiceCallOptions {
+    /// The time-out for a call.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout)
+    }
+
+    /// Whether the certificate of an `https` service is verified.
+    pub fn verifies(&self) -> bool {
+        self.ssl_verify
+    }
+
     /// The service of an option, at `path`, that holds a URL.
     pub fn service(&self, client: &HttpClient, url: &str, path: &str) -> Result<HttpService, ConfigError> {
         let idle = IdleConnections {
             max_per_origin: if self.keepalive { self.keepalive_pool } else { 0 },
             timeout: Duration::from_millis(self.keepalive_timeout),
         };
-        HttpService::parse(client, url, self.ssl_verify, Duration::from_millis(self.timeout), idle, path)
+        HttpService::parse(client, url, self.ssl_verify, self.timeout(), idle, path)
     }
 }
 
@@ -128,6 +139,21 @@ impl HttpService {
         };
         let settings = CallSettings { max_content_bytes: most, ..self.settings.clone() };
         self.client.call(&self.url, Request::from_parts(head, content), &settings).await
+    }
+
+    /// Sends a request, whose URI is a path and query, and waits for the head of the answer. Its content is read piece by piece, and has
+    /// any length.
+    ///
+    /// # Errors
+    /// If the head cannot be received within the time-out.
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<AnswerContent>, CallError> {
+        let settings = CallSettings { max_content_bytes: usize::MAX, ..self.settings.clone() };
+        self.client.open(&self.url, request, &settings).await
+    }
+
+    /// Host and port as written, the value of `Host`.
+    pub fn authority(&self) -> &HeaderValue {
+        self.url.authority()
     }
 
     /// Begins a call whose request is sent while its response is read.

@@ -67,8 +67,11 @@ impl Compiler<'_> {
         let mut alone = chain.iter().filter(|link| link.step.answers_in_place() == AnswersInPlace::Alone);
         let Some(link) = alone.next() else { return };
         let path = join(&origin.path, "hub_id");
-        let problem = format!("the plugin `{}` processes the responses of an upstream, and a hub has none", link.name);
-        let advice = "put the plugin in the routes with an upstream, or process the heads of requests alone".to_owned();
+        let problem = format!(
+            "the plugin `{}` answers in place of an upstream, or processes its responses, and the target is a hub",
+            link.name
+        );
+        let advice = "put the plugin in a route without the hub, or process the heads of requests alone".to_owned();
         self.report(&path, self.document.place_at(&path), problem, Some(advice));
     }
 }

@@ -17,6 +17,8 @@ const KEY_IS_SECRET: &[&str] = &["csrf"];
 
 /// Options that Apache APISIX encrypts (`encrypt_fields` of its plugins). The value is a text, or a list or map of texts.
 const APISIX_OPTIONS: &[(&str, &[&str])] = &[
+    ("aws-lambda", &["authorization.apikey", "authorization.iam.accesskey", "authorization.iam.secretkey"]),
+    ("azure-functions", &["authorization.apikey"]),
     ("clickhouse-logger", &["password"]),
     ("csrf", &["key"]),
     ("elasticsearch-logger", &["auth.password", "headers"]),
@@ -26,10 +28,12 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("limit-count", &["redis_password", "sentinel_password"]),
     ("limit-req", &["redis_password"]),
     ("loki-logger", &["headers"]),
+    ("openfunction", &["authorization.service_token"]),
     (
         "openid-connect",
         &["client_secret", "client_rsa_private_key", "dpop.private_key", "session.secret", "session.redis.password"],
     ),
+    ("openwhisk", &["service_token"]),
     ("splunk-hec-logging", &["endpoint.token"]),
 ];
 
@@ -219,6 +223,8 @@ fn kind_of(list: &str, names: &[&str]) -> Option<ApisixStorage> {
             is_secret.then_some(ApisixStorage::Plain)
         }
         ("plugin_metadata", ["collector", "request_headers", _]) => Some(ApisixStorage::Plain),
+        // Of `azure-functions`.
+        ("plugin_metadata", ["master_apikey"]) => Some(ApisixStorage::Encrypted),
         (_, [.., last]) => is_named(last).then_some(ApisixStorage::Plain),
         (_, []) => None,
     }
