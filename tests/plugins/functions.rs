@@ -33,7 +33,7 @@ fn post(path: &str, fields: &str, body: &str) -> String {
 }
 
 /// One value of a field of a request.
-fn field<'a>(request: &'a Request, name: &str) -> &'a str {
+fn field<'a>(request: &'a Request, name: &'a str) -> &'a str {
     let mut values = request.headers.all(name);
     let (first, second) = (values.next(), values.next());
     assert_eq!(second, None, "{name} is there twice");

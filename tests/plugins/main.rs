@@ -19,6 +19,7 @@ mod functions;
 mod graphql;
 mod grpc_transcode;
 mod jwe;
+mod keycloak;
 mod ldap;
 mod limits;
 mod list;

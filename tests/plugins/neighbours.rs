@@ -240,3 +240,15 @@ fn f26_other_routes_do_not_wait_for_a_policy_of_opa() {
     let plugins = format!("{{ opa: {{ host: \"http://{}\", policy: a, timeout: 2000 }} }}", line.addr);
     Case { name: "opa", line, plugins, fields: |_| String::new(), well: 200, fails: 403 }.run();
 }
+
+#[test]
+fn f26_other_routes_do_not_wait_for_a_decision_of_keycloak() {
+    let service = Origin::serving(|_| Answer::ok(r#"{"result":true}"#));
+    let line = Line::to(service.addr());
+    let plugins = format!(
+        "{{ authz-keycloak: {{ token_endpoint: \"http://{}/\", client_id: a, permissions: [a], timeout: 2000 }} }}",
+        line.addr
+    );
+    let fields = |_| "Authorization: Bearer t\r\n".to_owned();
+    Case { name: "Keycloak", line, plugins, fields, well: 200, fails: 503 }.run();
+}

@@ -10,6 +10,12 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
     ("acl", "{ allow_labels: { a: [] }, deny_labels: { b: [] } }", &["allow_labels.a", "deny_labels.b"]),
     ("attach-consumer-label", "{ headers: { 'a b': x } }", &["headers.a b", "headers.a b"]),
     (
+        "authz-keycloak",
+        "{ client_id: a, lazy_load_paths: true, permissions: [a], access_denied_redirect_uri: \"a\\nb\", \
+         resource_registration_endpoint: 'no' }",
+        &["", "permissions", "resource_registration_endpoint", "access_denied_redirect_uri"],
+    ),
+    (
         "aws-lambda",
         "{ function_uri: 'no', authorization: { apikey: \"a\\nb\", iam: { accesskey: 'a b', secretkey: s, service: 'c d' } } }",
         &["function_uri", "authorization.apikey", "authorization.iam.accesskey", "authorization.iam.service"],

@@ -44,6 +44,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<transform::alt_svc::AltSvc>(),
     Entry::of::<traffic::api_breaker::ApiBreaker>(),
     Entry::of::<auth::attach_consumer_label::AttachConsumerLabel>(),
+    Entry::of::<auth::authz_keycloak::AuthzKeycloak>(),
     Entry::of::<traffic::aws_lambda::AwsLambda>(),
     Entry::described::<traffic::azure_functions::AzureFunctions>(),
     Entry::authenticating::<auth::basic_auth::BasicAuth>(),
@@ -239,6 +240,8 @@ mod tests {
 
     /// Options whose names or meanings have such a word, and that name no server and no file.
     const NOT_REACHING: &[(&str, &str)] = &[
+        ("authz-keycloak", "access_denied_redirect_uri"),
+        ("authz-keycloak", "password_grant_token_generation_incoming_uri"),
         ("aws-lambda", "authorization.iam.service"),
         ("content-filter", "rules[].path"),
         ("error-page", "fetch.path"),

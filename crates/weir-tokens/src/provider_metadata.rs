@@ -15,6 +15,8 @@ pub struct ProviderMetadata {
     pub end_session_endpoint: Option<String>,
     pub revocation_endpoint: Option<String>,
     pub pushed_authorization_request_endpoint: Option<String>,
+    /// Where resources are registered and looked up (UMA 2.0, Federated Authorization §2).
+    pub resource_registration_endpoint: Option<String>,
     /// Whether each response of the provider says that it is its own (RFC 9207 §3).
     #[serde(default, deserialize_with = "is_true")]
     pub authorization_response_iss_parameter_supported: bool,

@@ -17,6 +17,7 @@ const KEY_IS_SECRET: &[&str] = &["csrf"];
 
 /// Options that Apache APISIX encrypts (`encrypt_fields` of its plugins). The value is a text, or a list or map of texts.
 const APISIX_OPTIONS: &[(&str, &[&str])] = &[
+    ("authz-keycloak", &["client_secret"]),
     ("aws-lambda", &["authorization.apikey", "authorization.iam.accesskey", "authorization.iam.secretkey"]),
     ("azure-functions", &["authorization.apikey"]),
     ("clickhouse-logger", &["password"]),

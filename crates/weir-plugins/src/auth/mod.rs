@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod attach_consumer_label;
+pub(crate) mod authz_keycloak;
 pub(crate) mod basic_auth;
 pub(crate) mod consumer_restriction;
 pub(crate) mod credentials;

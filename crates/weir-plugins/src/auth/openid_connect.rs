@@ -18,7 +18,7 @@ mod bearer;
 mod client;
 mod login;
 mod options;
-mod provider;
+pub(crate) mod provider;
 mod pushed;
 mod session;
 

@@ -25,7 +25,7 @@ use crate::auth::json_bytes::map_bytes;
 use crate::auth::recent::{RecentResults, SecretDigest};
 
 /// The configuration of a provider, and of this client.
-pub(super) struct Provider {
+pub(crate) struct Provider {
     http: HttpClient,
     source: ProviderSource,
     /// The name in the log.
@@ -48,7 +48,7 @@ enum ProviderSource {
 }
 
 /// The URL in the configuration: of the discovery document, or of the keys.
-pub(super) enum ProviderUrl<'a> {
+pub(crate) enum ProviderUrl<'a> {
     Discovery(&'a str),
     KeySet(&'a str),
     /// Nothing is read: the key of tokens is in the configuration.
@@ -79,7 +79,7 @@ const REFRESH: Duration = Duration::from_secs(5);
 
 /// Why a call to the provider failed.
 #[derive(Debug)]
-pub(super) enum ProviderError {
+pub(crate) enum ProviderError {
     Service(String, CallError),
     /// The status of the answer is neither 200 nor 201.
     Refused(String, u16),
@@ -183,7 +183,7 @@ struct ProviderState {
 }
 
 impl Provider {
-    pub(super) fn new(
+    pub(crate) fn new(
         url: ProviderUrl<'_>,
         verify: bool,
         timeout: Duration,
@@ -224,7 +224,7 @@ impl Provider {
         &self.name
     }
 
-    pub(super) async fn discovery(&self) -> Result<Rc<ProviderMetadata>, ProviderError> {
+    pub(crate) async fn discovery(&self) -> Result<Rc<ProviderMetadata>, ProviderError> {
         if let Some(found) = self.state.get().discovery.borrow().find(self.keys_for) {
             return found;
         }
