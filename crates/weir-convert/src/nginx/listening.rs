@@ -85,19 +85,24 @@ impl ListenSetting {
         }
     }
 
-    pub(super) fn yaml(self) -> Yaml {
-        // A socket for all addresses of a port accepts the connections to each of them.
-        let is_covered = |one: &ListenSettingItem| {
-            let covers = |all: &ListenSettingItem| {
-                let port = all.address.strip_prefix(':');
-                !one.address.starts_with(':')
-                    && port == one.address.rsplit_once(':').map(|(_, port)| port)
-                    && all.has_switches_of(one)
-            };
-            self.items.iter().any(covers)
+    /// The item for all addresses of the port, whose socket accepts the connections to this one, too.
+    fn covering(&self, one: &ListenSettingItem) -> Option<usize> {
+        let covers = |all: &ListenSettingItem| {
+            let port = all.address.strip_prefix(':');
+            !one.address.starts_with(':')
+                && port == one.address.rsplit_once(':').map(|(_, port)| port)
+                && all.has_switches_of(one)
         };
-        let mut addresses: Vec<Yaml> =
-            self.items.iter().filter(|one| !is_covered(one)).map(ListenSettingItem::yaml).collect();
+        self.items.iter().position(covers)
+    }
+
+    pub(super) fn yaml(mut self) -> Yaml {
+        let covering: Vec<Option<usize>> = self.items.iter().map(|one| self.covering(one)).collect();
+        let with_http3 = self.items.iter().zip(&covering).filter(|(item, _)| item.http3);
+        let with_http3: Vec<usize> = with_http3.filter_map(|(_, covering)| *covering).collect();
+        with_http3.into_iter().for_each(|number| self.items[number].http3 = true);
+        let open = self.items.iter().zip(&covering).filter(|(_, covering)| covering.is_none());
+        let mut addresses: Vec<Yaml> = open.map(|(item, _)| item.yaml()).collect();
         if addresses.len() == 1 { addresses.remove(0) } else { Yaml::List(addresses) }
     }
 }
@@ -107,9 +112,9 @@ impl ListenSettingItem {
         ListenSettingItem { address: address.into(), ..ListenSettingItem::default() }
     }
 
+    /// Apart from HTTP/3, which the address for all gets if one of those that it covers has it.
     fn has_switches_of(&self, other: &ListenSettingItem) -> bool {
-        let switches =
-            |item: &ListenSettingItem| (item.protocol, item.tls, item.http3, item.tls_passthrough, item.proxy_protocol);
+        let switches = |item: &ListenSettingItem| (item.protocol, item.tls, item.tls_passthrough, item.proxy_protocol);
         switches(self) == switches(other)
     }
 

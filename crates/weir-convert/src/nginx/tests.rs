@@ -342,6 +342,14 @@ fn http3_is_switched_on_where_a_listen_says_quic() {
     let off = server("listen 443 ssl; listen 443 quic; http3 off;");
     assert_eq!(shown(&off), Some("listen: { address: \":443\", tls: true }".to_owned()));
     assert_eq!(findings(&off), [""; 0]);
+    // The socket for all addresses of the port accepts the connections to one of them.
+    for one in ["listen 10.0.0.1:443 ssl; server_name b;", "listen 10.0.0.1:443 ssl; listen 10.0.0.1:443 quic;"] {
+        for all in ["listen 443 ssl;", "listen 443 ssl; listen 443 quic;"] {
+            let expected = if one.contains("quic") || all.contains("quic") { ", http3: true" } else { "" };
+            let expected = format!("listen: {{ address: \":443\", tls: true{expected} }}");
+            assert_eq!(shown(&(server(all) + &server(one))), Some(expected), "{all} {one}");
+        }
+    }
 }
 
 #[test]
