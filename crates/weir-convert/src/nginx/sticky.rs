@@ -29,6 +29,14 @@ pub(super) fn persistence(conversion: &mut Conversion, directive: &Directive) ->
             cookie(conversion, directive, name.unwrap_or(OLD_NAME), Some(&directive.arguments))
         }
     };
+    if members.iter().any(|(name, value)| name == "type" && *value == Yaml::text("cookie")) {
+        let text = format!(
+            "`{}`: the key of the cookies is random and new at every start; write the same `persistence.secret` in the upstream on \
+             all nodes",
+            directive.head()
+        );
+        conversion.differs(&directive.place, text);
+    }
     Some(("persistence".to_owned(), Yaml::Map(members)))
 }
 
@@ -59,7 +67,8 @@ fn cookie(
                 hides_from_scripts = true;
                 continue;
             }
-            "name" | "hash" | "hmac" | "hmac_key" | "no_fallback" => continue,
+            "no_fallback" => Some(("when_gone", Yaml::text("refuse"))),
+            "name" | "hash" | "hmac" | "hmac_key" => continue,
             _ => None,
         };
         match member {
@@ -84,7 +93,9 @@ fn same_site(value: &str) -> Option<&'static str> {
 fn learnt(conversion: &mut Conversion, directive: &Directive) -> Option<YamlMembers> {
     let value = |key: &str| directive.arguments.iter().find_map(|parameter| parameter.strip_prefix(key));
     let set = value("create=$upstream_cookie_");
-    let Some(name) = set.filter(|set| value("lookup=$cookie_") == Some(set)) else {
+    let count = |key: &str| directive.arguments.iter().filter(|parameter| parameter.starts_with(key)).count();
+    let is_one = count("create=") == 1 && count("lookup=") == 1;
+    let Some(name) = set.filter(|set| is_one && value("lookup=$cookie_") == Some(set)) else {
         let text = format!(
             "`{}`: write `persistence: {{ type: app_cookie, name: … }}` in the upstream, with one cookie of the application",
             directive.head()

@@ -360,7 +360,14 @@ fn sticky_clients_stay_sticky() {
         );
         let converted = converted(&text);
         let found = converted.upstreams[0].members.iter().find(|(name, _)| name == "persistence");
-        (found.map(|(_, options)| options.flow()), findings(&text))
+        let (secrets, others): (Vec<_>, Vec<_>) =
+            findings(&text).into_iter().partition(|found| found.contains("write the same `persistence.secret`"));
+        assert_eq!(
+            secrets.len(),
+            usize::from(found.is_some_and(|(_, options)| options.flow().contains("type: cookie"))),
+            "{sticky}"
+        );
+        (found.map(|(_, options)| options.flow()), others)
     };
     for (sticky, expected) in [
         ("sticky cookie srv httponly;", "{ type: cookie, name: srv }"),
@@ -372,6 +379,7 @@ fn sticky_clients_stay_sticky() {
         ("sticky cookie srv expires=max httponly;", "{ type: cookie, name: srv, max_age: 31536000 }"),
         ("sticky name=srv hash=md5 httponly;", "{ type: cookie, name: srv }"),
         ("sticky;", "{ type: cookie, name: route, http_only: false }"),
+        ("sticky no_fallback httponly;", "{ type: cookie, name: route, when_gone: refuse }"),
         (
             "sticky learn create=$upstream_cookie_sid lookup=$cookie_sid zone=s:1m timeout=1h;",
             "{ type: app_cookie, name: sid, idle: 3600 }",
@@ -382,6 +390,10 @@ fn sticky_clients_stay_sticky() {
     for (sticky, expected) in [
         ("sticky route $cookie_r $uri;", "`sticky route $cookie_r $uri`: a request cannot name its endpoint"),
         ("sticky learn create=$upstream_http_x lookup=$cookie_x zone=s:1m;", "write `persistence: { type: app_cookie"),
+        (
+            "sticky learn create=$upstream_cookie_x lookup=$cookie_x lookup=$arg_x zone=s:1m;",
+            "write `persistence: { type: app_cookie",
+        ),
         ("sticky cookie srv samesite=none httponly;", "`samesite=none` in `sticky`: see `persistence` of the upstream"),
         ("sticky cookie srv domain=$host httponly;", "`domain=$host` in `sticky`: see `persistence` of the upstream"),
     ] {
