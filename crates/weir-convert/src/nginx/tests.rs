@@ -595,13 +595,20 @@ server {
     );
 }
 
+const BCRYPT_HASH: &str = "$2y$10$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
+const APR1_HASH: &str = "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/";
+
 #[test]
 fn users_of_a_file_log_in_as_before() {
-    let include = |pattern: &str| match pattern {
-        "staff" => Ok(vec![(pattern.to_owned(), "# staff\nann:$2y$10$abc:Ann\n\nbob:$apr1$x$y\n".to_owned())]),
-        "mixed" => Ok(vec![(pattern.to_owned(), "ann:$2y$10$abc\neve:{SHA}x\n".to_owned())]),
-        "old" => Ok(vec![(pattern.to_owned(), "eve:{SHA}x\n".to_owned())]),
-        other => Err(format!("{other} is not there")),
+    let include = |pattern: &str| {
+        let text = match pattern {
+            "staff" => format!("# staff\nann:{BCRYPT_HASH}:Ann\n\nbob:{APR1_HASH}\nann:{APR1_HASH}\n"),
+            "mixed" => format!("ann:{BCRYPT_HASH}\neve:{{SHA}}x\neve:{APR1_HASH}\n"),
+            "old" => "eve:{SHA}x\n".to_owned(),
+            hash if hash.starts_with('$') => format!("ann:{BCRYPT_HASH}\neve:{hash}\n:{APR1_HASH}\n"),
+            other => return Err(format!("{other} is not there")),
+        };
+        Ok(vec![(pattern.to_owned(), text)])
     };
     let told = |server: &str| {
         let text = format!("server {{ proxy_redirect off; {server} }}");
@@ -612,12 +619,17 @@ fn users_of_a_file_log_in_as_before() {
     let (yaml, found) = told(
         "auth_basic Staff; auth_basic_user_file staff; location / { proxy_pass http://a; } location /open/ { auth_basic off; proxy_pass http://a; }",
     );
-    let plugin = "basic-auth:
+    let plugin = format!(
+        "basic-auth:
         realm: Staff
         hide_credentials: false
-        users: [{ username: ann, password: $2y$10$abc }, { username: bob, password: $apr1$x$y }]
-";
-    assert!(yaml.contains(plugin), "{yaml}");
+        users:
+          - username: ann
+            password: {BCRYPT_HASH}
+          - {{ username: bob, password: {APR1_HASH} }}
+"
+    );
+    assert!(yaml.contains(&plugin), "{yaml}");
     // The route of `/`, and that of `/open`, which nginx redirects, but not the one of `/open/`.
     let open = yaml.split("  - id: ").find(|route| route.contains("uri: /open/*")).expect("a route");
     assert!(!open.contains("basic-auth") && !yaml.contains("503"), "{yaml}");
@@ -626,7 +638,33 @@ fn users_of_a_file_log_in_as_before() {
     assert_eq!(found, [copied]);
     let (yaml, found) = told("location / { auth_basic x; auth_basic_user_file mixed; proxy_pass http://a; }");
     assert!(yaml.contains("ann") && !yaml.contains("username: eve"), "{yaml}");
-    assert!(found[0].contains("only hashes of `htpasswd -B` and `$apr1$` are read; refused are `eve`"), "{found:?}");
+    assert!(
+        found[0]
+            .contains("only complete hashes of `htpasswd -B` up to cost 15, and `$apr1$`, are read; refused are `eve`"),
+        "{found:?}"
+    );
+    for hash in [
+        &BCRYPT_HASH.replace("$10$", "$16$"),
+        &BCRYPT_HASH.replace("$10$", "$+9$"),
+        &BCRYPT_HASH[..59],
+        &APR1_HASH[..36],
+        &APR1_HASH.replace("$r31.....$", "$$"),
+        &APR1_HASH.replace("$r31.....$", "$r31......$"),
+        "$argon2id$v=19$m=256",
+    ] {
+        let (yaml, found) =
+            told(&format!("location / {{ auth_basic x; auth_basic_user_file '{hash}'; proxy_pass http://a; }}"));
+        assert!(yaml.contains("username: ann") && !yaml.contains("username: eve"), "{hash}: {yaml}");
+        assert!(!yaml.contains("username: \"\""), "{yaml}");
+        assert!(found[0].contains("refused are `eve`"), "{hash}: {found:?}");
+    }
+    for realm in ["Bücher", "a\"b", "a\\b", &"x".repeat(129)] {
+        let written = realm.replace('\\', "\\\\");
+        let (yaml, found) =
+            told(&format!("location / {{ auth_basic '{written}'; auth_basic_user_file staff; proxy_pass http://a; }}"));
+        assert!(yaml.contains("username: ann") && !yaml.contains("realm:"), "{realm}: {yaml}");
+        assert!(found.iter().any(|found| found.contains("a `realm` has at most 128")), "{realm}: {found:?}");
+    }
     for closed in [
         "location / { auth_basic x; auth_basic_user_file old; proxy_pass http://a; }",
         "location / { auth_basic x; auth_basic_user_file gone; proxy_pass http://a; }",
