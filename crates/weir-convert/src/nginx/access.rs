@@ -37,6 +37,36 @@ pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMe
     plugins
 }
 
+/// The same for a location whose `try_files` leaves all requests to a named location. nginx controls access in both. Where both have a
+/// plugin of the same name with other options, the route is closed.
+pub(super) fn of_both(
+    conversion: &mut Conversion,
+    location: &BlockScope,
+    named: &BlockScope,
+    files: &Directive,
+) -> YamlMembers {
+    let mut plugins = plugins(conversion, location);
+    for plugin in self::plugins(conversion, named) {
+        if plugins.contains(&plugin) {
+            continue;
+        }
+        if !plugins.iter().any(|(name, _)| *name == plugin.0) {
+            plugins.push(plugin);
+            continue;
+        }
+        let text = format!(
+            "`{}`: the named location controls access differently, by `{}`, too; {CLOSED}",
+            files.head(),
+            plugin.0
+        );
+        conversion.lost(&files.place, text);
+        if !plugins.contains(&refusal()) {
+            plugins.push(refusal());
+        }
+    }
+    plugins
+}
+
 /// Whether a directive in effect controls access, or may do so, and is not converted. The survey reports it.
 fn is_closed(scope: &BlockScope) -> bool {
     let names: BTreeSet<&str> = scope

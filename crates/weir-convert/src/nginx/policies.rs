@@ -1,7 +1,7 @@
 //! Directives that limit, refuse, compress or change messages, as plugins.
 
 use super::Conversion;
-
+use super::access;
 use super::auth_request;
 use super::scope::seconds;
 use super::scope::{BlockScope, bytes};
@@ -15,11 +15,34 @@ const BODY_SIZE: &str = "1m";
 
 /// The plugins for the directives in effect at this place.
 pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
-    let mut plugins = Vec::new();
-    plugins.extend(super::access::plugins(conversion, scope));
+    let access = access::plugins(conversion, scope);
+    with_access(conversion, access, scope, scope)
+}
+
+/// The same for a location whose `try_files` leaves all requests to a named location: nginx has controlled their access, and
+/// limited them, before.
+pub(super) fn behind_files(
+    conversion: &mut Conversion,
+    location: &BlockScope,
+    named: &BlockScope,
+    files: &Directive,
+) -> YamlMembers {
+    let access = access::of_both(conversion, location, named, files);
+    with_access(conversion, access, location, named)
+}
+
+/// The plugins, those for access among them. `first`: the place whose limits of requests apply if it has any.
+fn with_access(
+    conversion: &mut Conversion,
+    access: YamlMembers,
+    first: &BlockScope,
+    scope: &BlockScope,
+) -> YamlMembers {
+    let mut plugins = access;
+    let limiting = |name: &str| if first.all(name).is_empty() { scope } else { first };
     plugins.extend(body_size(conversion, scope));
-    plugins.extend(rate(conversion, scope));
-    plugins.extend(concurrent(conversion, scope));
+    plugins.extend(rate(conversion, limiting("limit_req")));
+    plugins.extend(concurrent(conversion, limiting("limit_conn")));
     plugins.extend(fields(conversion, scope));
     plugins.extend(gzip(conversion, scope));
     plugins.extend(super::caching::plugin(conversion, scope));

@@ -312,7 +312,7 @@ fn without_files(conversion: &mut Conversion, location: &Location, named: &Direc
         conversion.differs(&files.place, text);
     }
     let scope = location.scope.of_server().inside(named.children());
-    let plugins = policies::plugins(conversion, &scope);
+    let plugins = policies::behind_files(conversion, &location.scope, &scope, files.unwrap_or(named));
     let children = named.children();
     let Some(pass) = children.iter().find(|child| child.name == "proxy_pass") else {
         return (plugins, Vec::new());

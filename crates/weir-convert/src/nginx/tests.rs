@@ -676,7 +676,49 @@ fn users_of_a_file_log_in_as_before() {
         let (yaml, found) = told(closed);
         assert!(yaml.contains("http_status: 503") && !yaml.contains("basic-auth:"), "{closed}: {yaml}");
         assert!(found.iter().any(|found| found.contains("answer with 503")), "{closed}: {found:?}");
+        let is_told_why = found.iter().any(|found| found.contains("cannot be read: gone is not there"));
+        assert_eq!(is_told_why, closed.contains("gone"), "{closed}: {found:?}");
     }
+}
+
+#[test]
+fn a_location_controls_access_before_its_named_location_answers() {
+    let include = |file: &str| Ok(vec![(file.to_owned(), format!("{file}:{APR1_HASH}\n"))]);
+    let told = |server: &str| {
+        let text = format!(
+            "limit_req_zone $binary_remote_addr zone=z:1m rate=1r/s; limit_req_zone $binary_remote_addr zone=y:1m rate=2r/s; server {{ proxy_redirect off; {server} }}"
+        );
+        let converted = convert("n", &text, &include).expect("correct");
+        let yaml = converted.yaml();
+        let route = yaml.split("  - id: ").find(|route| route.contains("uri: /x/app/*")).unwrap_or_default().to_owned();
+        (route, converted.findings.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let users = "auth_basic a; auth_basic_user_file ann;";
+    let passed = "location @app { proxy_pass http://b; }";
+    let within = |demand: &str, named: &str| {
+        format!("location /x/ {{ {demand} proxy_pass http://a; location /x/app/ {{ try_files $uri @app; }} }} {named}")
+    };
+    for server in [
+        within(users, passed),
+        within(users, &passed.replace("@app {", "@app { auth_basic off;")),
+        within(users, &passed.replace("@app {", &format!("@app {{ {users}"))),
+        format!("{users} {}", within("", &passed.replace("@app {", "@app { auth_basic off;"))),
+    ] {
+        let (route, found) = told(&server);
+        assert_eq!(route.matches("basic-auth:").count(), 1, "{server}: {route}");
+        assert!(!route.contains("503") && route.contains("b:80"), "{server}: {route}");
+        assert!(!found.iter().any(|found| found.contains("controls access differently")), "{found:?}");
+    }
+    let (route, _) = told(&within("deny 10.0.0.0/8;", &passed.replace("@app {", "@app { limit_req zone=y;")));
+    assert!(route.contains(r#"blacklist: ["10.0.0.0/8"]"#) && route.contains("rate: 2"), "{route}");
+    let (route, _) = told(&within("limit_req zone=z;", &passed.replace("@app {", "@app { limit_req zone=y;")));
+    assert!(route.contains("rate: 1") && !route.contains("rate: 2"), "{route}");
+    let (route, _) = told(&within("auth_jwt a;", &passed.replace("@app {", "@app { auth_jwt off;")));
+    assert_eq!(route.matches("http_status: 503").count(), 1, "{route}");
+    let other = passed.replace("@app {", "@app { auth_basic a; auth_basic_user_file bob;");
+    let (route, found) = told(&within(users, &other));
+    assert!(route.contains("http_status: 503"), "{route}");
+    assert!(found.iter().any(|found| found.contains("controls access differently, by `basic-auth`")), "{found:?}");
 }
 
 #[test]
