@@ -8,9 +8,28 @@ use super::variables::{is_known_for_routes, names};
 /// Reports that requests of this location have no upstream, with what to write instead.
 pub(super) fn tell(conversion: &mut Conversion, target: &PassTarget, pass: &Directive) {
     let name = names(target.authority).next().unwrap_or_default();
+    if let Some((host, is_path)) = fixed(target.authority, name) {
+        let condition = if is_path { String::new() } else { format!(" if `${name}` begins with a slash") };
+        let text = format!(
+            "`{}`: the upstream is `{host}`{condition}; write it in the route, and the path in `regex_uri` of `proxy-rewrite`",
+            pass.head()
+        );
+        return conversion.lost(&pass.place, text);
+    }
     let advice = advice(conversion.http, name);
     let text = format!("`{}`: a variable cannot select the upstream; {advice}", pass.head());
     conversion.lost(&pass.place, text);
+}
+
+/// The upstream before a variable that stands for the path, and whether it surely does so: a group may be a part of the host, too.
+fn fixed<'a>(authority: &'a str, name: &str) -> Option<(&'a str, bool)> {
+    let (host, rest) = authority.split_once('$')?;
+    let is_path = ["uri", "request_uri", "document_uri"].contains(&name);
+    let is_group = name.starts_with(|first: char| first.is_ascii_digit());
+    let after = rest.trim_start_matches('{').strip_prefix(name)?.trim_start_matches('}');
+    let is_whole = after.is_empty() || after.starts_with(['$', '?']);
+    let is_host = host.ends_with(|last: char| last.is_ascii_alphanumeric() || last == ']');
+    (is_host && is_whole && (is_path || is_group)).then_some((host, is_path))
 }
 
 fn advice(http: &[Directive], name: &str) -> String {
@@ -56,6 +75,22 @@ fn example(map: &Directive) -> String {
 mod tests {
     use super::super::syntax::parse;
     use super::*;
+
+    #[test]
+    fn a_variable_that_is_the_path_selects_no_upstream() {
+        for (authority, expected) in [
+            ("backend$1$is_args$args", Some(("backend", false))),
+            ("10.0.0.1:80${uri}", Some(("10.0.0.1:80", true))),
+            ("backend$request_uri?x=1", Some(("backend", true))),
+            ("app-$1", None),
+            ("app$1.internal", None),
+            ("$1", None),
+            ("app$tenant", None),
+        ] {
+            let name = names(authority).next().expect("a variable");
+            assert_eq!(fixed(authority, name), expected, "{authority}");
+        }
+    }
 
     #[test]
     fn the_advice_fits_what_defines_the_variable() {
