@@ -183,7 +183,11 @@ pub(super) fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Direct
             let text = format!("`{}`: write the name in `tls.server_name` of the upstream", name.head());
             conversion.lost(&name.place, text);
         }
-        Some(name) => members.push(("server_name".to_owned(), Yaml::text(name.argument(0)))),
+        // nginx ignores a port.
+        Some(name) => {
+            let (name, _) = upstream::host_and_port(name.argument(0));
+            members.push(("server_name".to_owned(), Yaml::text(name)));
+        }
         None => {}
     }
     members

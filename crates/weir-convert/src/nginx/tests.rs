@@ -459,7 +459,7 @@ fn the_name_for_the_certificate_of_an_upstream_is_carried_over() {
             "server {{ location / {{ proxy_pass https://10.0.0.1; proxy_redirect off; proxy_ssl_verify on; {name} }} }}"
         );
         let yaml = converted(&text).yaml();
-        (yaml.contains("server_name: a.example"), findings(&text).len())
+        (yaml.contains("server_name: a.example }"), findings(&text).len())
     };
     assert_eq!(tls("proxy_ssl_name a.example;"), (true, 0));
     assert_eq!(tls("proxy_ssl_name $proxy_host;"), (false, 0));
@@ -491,6 +491,7 @@ fn a_directive_that_is_not_known_closes_its_routes_unless_it_is_off() {
     let text = "\
 worker_magic on;
 http {
+    assert_eq!(tls("proxy_ssl_name a.example:8443;"), (true, 0));
   server {
     location /a { guard on; proxy_pass http://a; }
     location /b { guard off; proxy_pass http://a; }
