@@ -2,9 +2,8 @@
 
 use super::Conversion;
 use super::location::Matching;
-use super::rewrite::numbered;
 use super::syntax::Directive;
-use super::variables::{has_groups, unknown_in_request};
+use super::variables::{has_groups, names, numbered, unknown_in_request};
 use crate::pattern::whole;
 use crate::yaml::Yaml;
 
@@ -21,12 +20,17 @@ pub(super) fn changed(
     is_rewritten: bool,
 ) -> Option<(String, Yaml)> {
     let mut lost = |why: String| {
-        let text = format!("`{}`: {why}; the path is passed on unchanged until you write `proxy-rewrite`", pass.head());
-        conversion.lost(&pass.place, text);
+        tell_lost(conversion, pass, &why);
         None
     };
     let (path, passes_query) = without_query(path);
-    let path = numbered(path, Some(matching));
+    let path = match matching {
+        Matching::Regex { pattern, .. } => numbered(path, Some(pattern)),
+        Matching::Exact(_) | Matching::Prefix { .. } => numbered(path, None),
+    };
+    if let Some(why) = refused(&path) {
+        return lost(why.to_owned());
+    }
     if is_rewritten {
         return lost("its path contains variables, after a `rewrite`".to_owned());
     }
@@ -52,8 +56,26 @@ pub(super) fn changed(
     Some(change)
 }
 
+/// Reports a path for the upstream that cannot be converted.
+pub(super) fn tell_lost(conversion: &mut Conversion, pass: &Directive, why: &str) {
+    let text = format!("`{}`: {why}; the path is passed on unchanged until you write `proxy-rewrite`", pass.head());
+    conversion.lost(&pass.place, text);
+}
+
+/// Why `proxy-rewrite` refuses a target, if it does.
+pub(super) fn refused(target: &str) -> Option<&'static str> {
+    let path = target.split('?').next().unwrap_or_default();
+    if names(target).any(|name| ["is_args", "args", "query_string"].contains(&name)) {
+        return Some("the query of the request is always passed on, and cannot stand elsewhere");
+    }
+    if target.bytes().any(|byte| byte <= b' ' || byte == b'#' || byte >= 0x7f) {
+        return Some("its path has a character that must be percent-encoded");
+    }
+    path.split('/').any(|segment| [".", ".."].contains(&segment)).then_some("its path has a segment `.` or `..`")
+}
+
 /// The path without what stands for the query of the request, which is always passed on, and whether nginx does so, too.
-fn without_query(path: &str) -> (&str, bool) {
+pub(super) fn without_query(path: &str) -> (&str, bool) {
     match WITH_QUERY.iter().find_map(|query| path.strip_suffix(query)) {
         Some(path) => (path, true),
         None => (path, path.ends_with("$request_uri")),

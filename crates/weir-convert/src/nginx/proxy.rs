@@ -220,6 +220,7 @@ pub(super) fn rewritten<'a>(
         (Some(path), _) if path.contains('$') => {
             members.extend(pass_path::changed(conversion, pass, path, matching, is_rewritten));
         }
+        (Some(path), _) if let Some(why) = pass_path::refused(path) => pass_path::tell_lost(conversion, pass, why),
         (Some(path), Matching::Exact(_)) => members.push(("uri".to_owned(), Yaml::text(path))),
         (Some(path), Matching::Prefix { path: prefix, .. }) if path != prefix => {
             if scope.value("proxy_redirect") != Some("off") {

@@ -1,13 +1,14 @@
 //! `return`, `rewrite` and `if`: responses of the gateway itself, and changes of the path for upstreams.
 
-use regex::{Regex, RegexBuilder};
+use regex::RegexBuilder;
 
 use super::Conversion;
 use super::location::Matching;
+use super::pass_path::{refused, without_query};
 use super::policies::added_fields;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::variables::{has_groups, is_known_for_routes, unknown_in_request};
+use super::variables::{has_groups, is_known_for_routes, numbered, unknown_in_request};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::pattern::{supported, whole};
@@ -35,7 +36,11 @@ fn response(
         (url, None) if url.parse::<i64>().is_err() => (302, url),
         (code, text) => (code.parse().unwrap_or(500), text.map_or("", String::as_str)),
     };
-    let text = &numbered(text, matching);
+    let pattern = match matching {
+        Some(Matching::Regex { pattern, .. }) => Some(pattern.as_str()),
+        _ => None,
+    };
+    let text = &numbered(text, pattern);
     if let Some(unknown) = unknown_in_request(text) {
         conversion.lost(&directive.place, format!("`{}`: Weir has no variable `${unknown}`", directive.head()));
     }
@@ -58,24 +63,10 @@ fn response(
     }
 }
 
-/// The text with the numbers of the groups of a location's expression in the place of their names.
-pub(super) fn numbered(text: &str, matching: Option<&Matching>) -> String {
-    let Some(Matching::Regex { pattern, .. }) = matching else { return text.to_owned() };
-    let Ok(expression) = Regex::new(pattern) else { return text.to_owned() };
-    let groups = expression.capture_names().enumerate().filter_map(|(number, name)| Some((number, name?)));
-    let mut groups: Vec<(usize, &str)> = groups.collect();
-    // A name may begin with another one.
-    groups.sort_by_key(|(_, name)| std::cmp::Reverse(name.len()));
-    groups.into_iter().fold(text.to_owned(), |text, (number, name)| {
-        text.replace(&format!("${{{name}}}"), &format!("${number}")).replace(&format!("${name}"), &format!("${number}"))
-    })
-}
-
 fn redirect(code: i64, url: &str, matching: Option<&Matching>) -> (String, Yaml) {
-    let has_groups = (1..=9).any(|group| url.contains(&format!("${group}")));
     let place = match matching {
         // The groups are those of the location's expression.
-        Some(Matching::Regex { pattern, ignores_case }) if has_groups => {
+        Some(Matching::Regex { pattern, ignores_case }) if has_groups(url) => {
             ("regex_uri", Yaml::texts([whole(pattern, *ignores_case), url.to_owned()]))
         }
         _ => ("uri", Yaml::text(url)),
@@ -99,7 +90,7 @@ pub(super) fn redirecting(directive: &Directive) -> Option<(String, (String, Yam
         None => (replacement.as_str(), true),
     };
     let mut members = vec![
-        ("regex_uri".to_owned(), Yaml::texts([whole(&pattern, false), replacement.to_owned()])),
+        ("regex_uri".to_owned(), Yaml::texts([whole(&pattern, false), numbered(replacement, Some(&pattern))])),
         ("ret_code".to_owned(), Yaml::Integer(code)),
     ];
     if keeps_query {
@@ -126,15 +117,20 @@ pub(super) fn paths<'a>(
         if redirecting(directive).is_some() {
             continue;
         }
-        if replacement.contains('$') && unknown_in_request(replacement).is_some() {
+        let replacement = numbered(without_query(replacement).0.trim_end_matches('?'), Some(&pattern));
+        if unknown_in_request(&replacement).is_some() {
             conversion.lost(&directive.place, format!("`{}`", directive.head()));
+            continue;
+        }
+        if let Some(why) = refused(&replacement) {
+            conversion.lost(&directive.place, format!("`{}`: {why}", directive.head()));
             continue;
         }
         if flag.first().is_none_or(|flag| flag == "last") {
             let text = format!("`{}`: the new path is not matched against the locations again", directive.head());
             conversion.differs(&directive.place, text);
         }
-        pairs.extend([whole(&pattern, false), replacement.trim_end_matches('?').to_owned()]);
+        pairs.extend([whole(&pattern, false), replacement]);
     }
     (!pairs.is_empty()).then(|| ("regex_uri".to_owned(), Yaml::texts(pairs)))
 }

@@ -402,20 +402,22 @@ fn sticky_clients_stay_sticky() {
     }
 }
 
+/// The options of `proxy-rewrite` for a location, and the findings.
+fn path_told(location: &str) -> (String, Vec<String>) {
+    let text = format!("server {{ proxy_redirect off; {location} }}");
+    let converted = converted(&text);
+    let route = converted.routes.iter().find_map(|route| {
+        let Some((_, Yaml::Map(plugins))) = route.members.iter().find(|(name, _)| name == "plugins") else {
+            return None;
+        };
+        plugins.iter().find(|(name, _)| name == "proxy-rewrite").map(|(_, options)| options.flow())
+    });
+    let told = findings(&text).into_iter().filter(|found| !found.contains("%2F")).collect::<Vec<_>>();
+    (route.unwrap_or_default(), told)
+}
+
 #[test]
 fn groups_of_a_location_are_parts_of_the_path_for_the_upstream() {
-    let told = |location: &str| {
-        let text = format!("server {{ proxy_redirect off; {location} }}");
-        let converted = converted(&text);
-        let route = converted.routes.iter().find_map(|route| {
-            let Some((_, Yaml::Map(plugins))) = route.members.iter().find(|(name, _)| name == "plugins") else {
-                return None;
-            };
-            plugins.iter().find(|(name, _)| name == "proxy-rewrite").map(|(_, options)| options.flow())
-        });
-        let told = findings(&text).into_iter().filter(|found| !found.contains("%2F")).collect::<Vec<_>>();
-        (route.unwrap_or_default(), told)
-    };
     for (location, expected) in [
         (
             r"location ~ ^/api/(v[12])/(.*)$ { proxy_pass http://a/$1/svc/$2$is_args$args; }",
@@ -425,13 +427,29 @@ fn groups_of_a_location_are_parts_of_the_path_for_the_upstream() {
             r"location ~* ^/t/(?<tenant>[a-z]+)/ { proxy_pass http://a/x/${tenant}?$args; }",
             r#"{ regex_uri: ["(?i)^(?:/t/(?<tenant>[a-z]+)/).*$", /x/$1] }"#,
         ),
+        (
+            r"location ~ ^/(?<ho>.)(?<hos>.) { proxy_pass http://a/${ho}0/$10/$hos/$host/$ho-?$args; }",
+            r#"{ regex_uri: ["^(?:/(?<ho>.)(?<hos>.)).*$", "/${1}0/${1}0/$2/$host/$1-"] }"#,
+        ),
+        (
+            r"location /u { rewrite ^/u(?<id>\d)$ /${id}0/$10 break; proxy_pass http://a; }",
+            r#"{ regex_uri: ['^/u(?<id>\d)$', "/${1}0/${1}0"] }"#,
+        ),
+        (
+            "location /q { rewrite ^/q(.*)$ /r$1?$query_string break; proxy_pass http://a; }",
+            r#"{ regex_uri: ["^/q(.*)$", /r$1] }"#,
+        ),
         ("location / { proxy_pass http://a/base$request_uri; }", "{ uri: /base$request_uri }"),
         ("location /x/ { proxy_pass http://a/$host$uri$is_args$args; }", "{ uri: /$host$uri }"),
         ("location /x/ { proxy_pass http://a$request_uri; rewrite ^/x/(.*) /$1 break; }", ""),
     ] {
-        let (options, found) = told(location);
+        let (options, found) = path_told(location);
         assert_eq!((&*options, found), (expected, Vec::new()), "{location}");
     }
+}
+
+#[test]
+fn paths_for_the_upstream_that_weir_cannot_send_are_told() {
     for (location, expected) in [
         (
             r"location ~ ^/u/(\d+)$ { proxy_pass http://a/$1; }",
@@ -441,13 +459,24 @@ fn groups_of_a_location_are_parts_of_the_path_for_the_upstream() {
             "location /u/ { proxy_pass http://a/$1$is_args$args; }",
             "groups of an expression that the location does not have",
         ),
+        ("location ~ /(u) { proxy_pass http://a/$1$is_args$args/x; }", "cannot stand elsewhere"),
+        ("location ~ /(u) { proxy_pass http://a/$1?$args&x=1; }", "cannot stand elsewhere"),
+        ("location ~ /(u) { proxy_pass 'http://a/$1 b'; }", "must be percent-encoded"),
+        ("location ~ /(u) { proxy_pass http://a/$1#b; }", "must be percent-encoded"),
+        ("location ~ /(u) { proxy_pass http://a/\u{fc}/$1; }", "must be percent-encoded"),
+        ("location ~ /(u) { proxy_pass http://a/../$1; }", "a segment `.` or `..`"),
+        ("location /u/ { proxy_pass http://a/\u{fc}/; }", "must be percent-encoded"),
+        ("location = /u { proxy_pass http://a/./u; }", "a segment `.` or `..`"),
+        ("location /u { rewrite ^/u(.*)$ /\u{fc}$1 break; proxy_pass http://a; }", "must be percent-encoded"),
+        ("location ~ /(u) { proxy_pass http://a$1; }", "the upstream is `a` if `$1` begins with a slash"),
+        ("location / { proxy_pass http://a$uri; }", "the upstream is `a`; write it in the route"),
         ("location ~ /(u) { proxy_pass http://a/$1/$tenant?$args; }", "Weir has no variable `$tenant`"),
         (
             "location ~ /(u) { rewrite ^/u(.*) /v$1 break; proxy_pass http://a/$1?$args; }",
             "its path contains variables, after a `rewrite`",
         ),
     ] {
-        let found = told(location).1;
+        let found = path_told(location).1;
         assert!(found.iter().any(|found| found.contains(expected)), "{location}: {found:?}");
     }
 }
@@ -462,6 +491,7 @@ fn the_name_for_the_certificate_of_an_upstream_is_carried_over() {
         (yaml.contains("server_name: a.example }"), findings(&text).len())
     };
     assert_eq!(tls("proxy_ssl_name a.example;"), (true, 0));
+    assert_eq!(tls("proxy_ssl_name a.example:8443;"), (true, 0));
     assert_eq!(tls("proxy_ssl_name $proxy_host;"), (false, 0));
     assert_eq!(tls("proxy_ssl_name $host;"), (false, 1));
 }
@@ -491,7 +521,6 @@ fn a_directive_that_is_not_known_closes_its_routes_unless_it_is_off() {
     let text = "\
 worker_magic on;
 http {
-    assert_eq!(tls("proxy_ssl_name a.example:8443;"), (true, 0));
   server {
     location /a { guard on; proxy_pass http://a; }
     location /b { guard off; proxy_pass http://a; }
@@ -599,25 +628,29 @@ server {
 const BCRYPT_HASH: &str = "$2y$10$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC";
 const APR1_HASH: &str = "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/";
 
+/// The files of users, by their names; a name that is a hash is the file of a user with it.
+fn users_included(pattern: &str) -> Result<Vec<(String, String)>, String> {
+    let text = match pattern {
+        "staff" => format!("# staff\nann:{BCRYPT_HASH}:Ann\n\nbob:{APR1_HASH}\nann:{APR1_HASH}\n"),
+        "mixed" => format!("ann:{BCRYPT_HASH}\neve:{{SHA}}x\neve:{APR1_HASH}\n"),
+        "old" => "eve:{SHA}x\n".to_owned(),
+        hash if hash.starts_with('$') => format!("ann:{BCRYPT_HASH}\neve:{hash}\n:{APR1_HASH}\n"),
+        other => return Err(format!("{other} is not there")),
+    };
+    Ok(vec![(pattern.to_owned(), text)])
+}
+
+/// The configuration for a server with such files, and the findings.
+fn users_told(server: &str) -> (String, Vec<String>) {
+    let text = format!("server {{ proxy_redirect off; {server} }}");
+    let converted = convert("n", &text, &users_included).expect("correct");
+    let findings: Vec<String> = converted.findings.iter().map(ToString::to_string).collect();
+    (converted.yaml(), findings.into_iter().filter(|found| !found.contains("%2F")).collect::<Vec<_>>())
+}
+
 #[test]
 fn users_of_a_file_log_in_as_before() {
-    let include = |pattern: &str| {
-        let text = match pattern {
-            "staff" => format!("# staff\nann:{BCRYPT_HASH}:Ann\n\nbob:{APR1_HASH}\nann:{APR1_HASH}\n"),
-            "mixed" => format!("ann:{BCRYPT_HASH}\neve:{{SHA}}x\neve:{APR1_HASH}\n"),
-            "old" => "eve:{SHA}x\n".to_owned(),
-            hash if hash.starts_with('$') => format!("ann:{BCRYPT_HASH}\neve:{hash}\n:{APR1_HASH}\n"),
-            other => return Err(format!("{other} is not there")),
-        };
-        Ok(vec![(pattern.to_owned(), text)])
-    };
-    let told = |server: &str| {
-        let text = format!("server {{ proxy_redirect off; {server} }}");
-        let converted = convert("n", &text, &include).expect("correct");
-        let findings: Vec<String> = converted.findings.iter().map(ToString::to_string).collect();
-        (converted.yaml(), findings.into_iter().filter(|found| !found.contains("%2F")).collect::<Vec<_>>())
-    };
-    let (yaml, found) = told(
+    let (yaml, found) = users_told(
         "auth_basic Staff; auth_basic_user_file staff; location / { proxy_pass http://a; } location /open/ { auth_basic off; proxy_pass http://a; }",
     );
     let plugin = format!(
@@ -637,13 +670,17 @@ fn users_of_a_file_log_in_as_before() {
     let copied = "n:1: behaves differently: `auth_basic_user_file staff`: its users are copied, and changes of the file have \
                   no effect";
     assert_eq!(found, [copied]);
-    let (yaml, found) = told("location / { auth_basic x; auth_basic_user_file mixed; proxy_pass http://a; }");
+    let (yaml, found) = users_told("location / { auth_basic x; auth_basic_user_file mixed; proxy_pass http://a; }");
     assert!(yaml.contains("ann") && !yaml.contains("username: eve"), "{yaml}");
     assert!(
         found[0]
             .contains("only complete hashes of `htpasswd -B` up to cost 15, and `$apr1$`, are read; refused are `eve`"),
         "{found:?}"
     );
+}
+
+#[test]
+fn what_basic_auth_refuses_is_left_out() {
     for hash in [
         &BCRYPT_HASH.replace("$10$", "$16$"),
         &BCRYPT_HASH.replace("$10$", "$+9$"),
@@ -654,18 +691,23 @@ fn users_of_a_file_log_in_as_before() {
         "$argon2id$v=19$m=256",
     ] {
         let (yaml, found) =
-            told(&format!("location / {{ auth_basic x; auth_basic_user_file '{hash}'; proxy_pass http://a; }}"));
+            users_told(&format!("location / {{ auth_basic x; auth_basic_user_file '{hash}'; proxy_pass http://a; }}"));
         assert!(yaml.contains("username: ann") && !yaml.contains("username: eve"), "{hash}: {yaml}");
         assert!(!yaml.contains("username: \"\""), "{yaml}");
         assert!(found[0].contains("refused are `eve`"), "{hash}: {found:?}");
     }
     for realm in ["Bücher", "a\"b", "a\\b", &"x".repeat(129)] {
         let written = realm.replace('\\', "\\\\");
-        let (yaml, found) =
-            told(&format!("location / {{ auth_basic '{written}'; auth_basic_user_file staff; proxy_pass http://a; }}"));
+        let (yaml, found) = users_told(&format!(
+            "location / {{ auth_basic '{written}'; auth_basic_user_file staff; proxy_pass http://a; }}"
+        ));
         assert!(yaml.contains("username: ann") && !yaml.contains("realm:"), "{realm}: {yaml}");
         assert!(found.iter().any(|found| found.contains("a `realm` has at most 128")), "{realm}: {found:?}");
     }
+}
+
+#[test]
+fn users_that_cannot_be_told_close_their_routes() {
     for closed in [
         "location / { auth_basic x; auth_basic_user_file old; proxy_pass http://a; }",
         "location / { auth_basic x; auth_basic_user_file gone; proxy_pass http://a; }",
@@ -674,7 +716,7 @@ fn users_of_a_file_log_in_as_before() {
         "auth_basic x; auth_basic_user_file staff; location / { auth_basic_user_file mixed; proxy_pass http://a; }",
         "auth_basic_user_file staff; location / { auth_basic x; proxy_pass http://a; }",
     ] {
-        let (yaml, found) = told(closed);
+        let (yaml, found) = users_told(closed);
         assert!(yaml.contains("http_status: 503") && !yaml.contains("basic-auth:"), "{closed}: {yaml}");
         assert!(found.iter().any(|found| found.contains("answer with 503")), "{closed}: {found:?}");
         let is_told_why = found.iter().any(|found| found.contains("cannot be read: gone is not there"));

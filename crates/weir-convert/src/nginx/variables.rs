@@ -1,5 +1,6 @@
 //! The variables of nginx that have the same name and meaning in Weir.
 
+use regex::Regex;
 use weir_plugin::{ExchangePhase, Variable};
 
 use super::syntax::Directive;
@@ -59,6 +60,41 @@ pub(super) fn without_unknown(format: &str) -> (String, Vec<String>) {
 /// Whether the text uses a group of a regular expression.
 pub(super) fn has_groups(text: &str) -> bool {
     names(text).any(|name| name.starts_with(|char: char| char.is_ascii_digit() && char != '0'))
+}
+
+/// The text with numbers in the place of the names of an expression's groups. nginx reads one digit as the number of a group, and Weir
+/// all that follow each other, so a number is set off from a digit behind it.
+pub(super) fn numbered(text: &str, pattern: Option<&str>) -> String {
+    let expression = pattern.and_then(|pattern| Regex::new(pattern).ok());
+    let number = |name: &str| expression.as_ref()?.capture_names().position(|group| group == Some(name));
+    let mut parts = text.split('$');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (group, rest) = match group_name(part) {
+            Some((name, rest)) => match number(name) {
+                Some(number) => (number.to_string(), rest),
+                None => (String::new(), part),
+            },
+            None if part.starts_with(|first| ('1'..='9').contains(&first)) => (part[..1].to_owned(), &part[1..]),
+            None => (String::new(), part),
+        };
+        out.push('$');
+        match !group.is_empty() && rest.starts_with(|next: char| next.is_ascii_digit()) {
+            true => out.extend(["{", &group, "}"]),
+            false => out.push_str(&group),
+        }
+        out.push_str(rest);
+    }
+    out
+}
+
+/// The name behind a `$`, in braces or not, that may be one of a group, and the text behind it.
+fn group_name(part: &str) -> Option<(&str, &str)> {
+    if let Some(braced) = part.strip_prefix('{') {
+        return braced.split_once('}');
+    }
+    let end = part.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(part.len());
+    (!part.starts_with(|first: char| first.is_ascii_digit()) && end > 0).then(|| part.split_at(end))
 }
 
 /// Puts the first name of a server in the place of `$server_name`, in all arguments of its block.
