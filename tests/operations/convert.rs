@@ -1,8 +1,11 @@
 //! Configurations of nginx that were carried over answer as the real nginx does.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use weir_testkit::{Answer, Client, Fields, Gateway, Nginx, Origin, Reading, Request, TempDir, free_port, skipped};
 
 use crate::weir;
@@ -579,6 +582,45 @@ fn request_refused_by_nginx_for_an_unconverted_reason_is_refused() {
     assert!(one.requests().is_empty(), "a request reached the upstream");
 }
 
+/// By `openssl passwd -apr1` and `htpasswd -B`. The second line of a name has no effect.
+const USERS: &str = "\
+ann:$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/
+bob:$2y$04$abcdefghijklmnopqrstuuFmEfrkTQnczNzw475xE2VhDrK1uwJiC
+bob:$apr1$r31.....$G/cElGhD0cboYkZN5h5Ne/
+";
+
+#[test]
+fn users_of_nginx_log_in_as_before() {
+    let (one, two) = (echo("one"), echo("two"));
+    let directory = TempDir::new();
+    let login = format!("auth_basic staff; auth_basic_user_file {};", directory.write("users", USERS).display());
+    let http = format!(
+        "server {{ listen 127.0.0.1:PORT; {login} location / {{ proxy_pass http://ONE; }}
+            location /open/ {{ auth_basic off; proxy_pass http://TWO; }}
+            location /app/ {{ try_files $uri @app; }}
+            location @app {{ auth_basic off; proxy_pass http://TWO; }} }}"
+    );
+    let Some((nginx, gateway, yaml, _)) = both(&http, [&one, &two]) else {
+        return skipped("there is no nginx");
+    };
+    let credentials =
+        [("ann:myPassword", 200), ("ann:mypassword", 401), ("bob:right", 200), ("bob:secret", 401), ("eve:right", 401)];
+    for (credentials, expected) in credentials {
+        let field = format!("Authorization: Basic {}\r\n", STANDARD.encode(credentials));
+        for target in ["/", "/app/x"] {
+            let ask = |addr: SocketAddr, field: &str| {
+                Client::connect(addr)
+                    .ask(format!("GET {target} HTTP/1.1\r\nHost: h\r\n{field}\r\n"))
+                    .expect("an answer")
+            };
+            let answers = [nginx.addr(), gateway.addr()].map(|addr| [ask(addr, &field).status, ask(addr, "").status]);
+            assert_eq!(answers, [[expected, 401]; 2], "{credentials} {target}:\n{yaml}");
+        }
+    }
+    let open = ("GET", "/open/", "h", "");
+    assert_eq!(told(gateway.addr(), open), told(nginx.addr(), open), "{yaml}");
+}
+
 /// Runs the command in a directory; returns its exit status and what it said.
 fn converted(arguments: &[&str], directory: &TempDir) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -617,6 +659,38 @@ fn the_converted_file_is_written_where_the_option_says_and_a_fault_leaves_the_ol
     let (status, said) = converted(&["nginx", "good.conf", "-o", "nowhere/weir.yaml"], &directory);
     assert_eq!(status, Some(4), "{said}");
     assert!(said.contains("nowhere/weir.yaml: cannot be written"), "{said}");
+}
+
+#[test]
+fn a_file_with_copied_users_is_one_of_its_owner_alone() {
+    let directory = TempDir::new();
+    directory.write("users", USERS);
+    let server = "http { server { listen 8080; location / { LOGIN proxy_pass http://127.0.0.1:1; } } }";
+    for (file, login, expected) in
+        [("open", "", None), ("staff", "auth_basic staff; auth_basic_user_file users;", Some(0o600))]
+    {
+        directory.write("nginx.conf", server.replace("LOGIN", login));
+        let (status, said) = converted(&["nginx", "nginx.conf", "-o", file], &directory);
+        assert_eq!(status, Some(0), "{said}");
+        let mode = std::fs::metadata(directory.path().join(file)).expect("the file").permissions().mode() & 0o777;
+        assert_eq!((mode == 0o600).then_some(mode), expected, "{mode:o}");
+    }
+}
+
+#[test]
+fn a_file_of_users_that_is_none_is_told() {
+    let directory = TempDir::new();
+    let large = std::fs::File::create(directory.path().join("large")).expect("a file");
+    large.set_len((16 << 20) + 1).expect("it is sparse");
+    for (file, told) in
+        [("/dev/zero", "is not a regular file"), ("large", "has more than 16 MiB"), ("gone", "there is no such file")]
+    {
+        let server = format!("server {{ location / {{ auth_basic a; auth_basic_user_file {file}; return 200; }} }}");
+        directory.write("nginx.conf", server);
+        let (status, said) = converted(&["nginx", "nginx.conf"], &directory);
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains("cannot be read: ") && said.contains(told), "{file}: {said}");
+    }
 }
 
 #[test]

@@ -67,6 +67,13 @@ impl Converted {
         self
     }
 
+    /// Whether the configuration contains credentials, such as the users of a file that was read.
+    pub fn holds_credentials(&self) -> bool {
+        let lists = [&self.upstreams, &self.hubs, &self.ssls, &self.global_rules, &self.routes, &self.stream_routes];
+        let mut members = lists.into_iter().flatten().map(|resource| &resource.members).chain([&self.settings]);
+        !self.consumers.is_empty() || members.any(has_credentials)
+    }
+
     /// The configuration file, with the findings as comments at its beginning.
     pub fn yaml(&self) -> String {
         let mut out = String::new();
@@ -128,6 +135,23 @@ impl ConvertedResource {
         write_members(&self.members, &mut block, 4);
         let _ = write!(out, "  - {}", block.trim_start());
     }
+}
+
+/// How members that hold a credential are named, or the ends of their names.
+const CREDENTIALS: [&str; 5] = ["password", "secret", "hmac_key", "keys", "keyring"];
+
+fn has_credentials(members: &YamlMembers) -> bool {
+    fn is_within(value: &Yaml) -> bool {
+        match value {
+            Yaml::Map(members) => has_credentials(members),
+            Yaml::List(items) => items.iter().any(is_within),
+            _ => false,
+        }
+    }
+    let is_one = |name: &str| CREDENTIALS.iter().any(|credential| name.ends_with(credential));
+    // A certificate may contain its key, in place of the name of a file.
+    let is_key = |value: &Yaml| matches!(value, Yaml::Text(text) if text.contains("PRIVATE KEY-----"));
+    members.iter().any(|(name, value)| is_one(name) || is_key(value) || is_within(value))
 }
 
 /// An id derived from a text, such as an address.

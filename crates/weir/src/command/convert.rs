@@ -1,5 +1,7 @@
 use std::ffi::OsStr;
+use std::fs::OpenOptions;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
@@ -130,7 +132,7 @@ impl ConvertCommand {
         for finding in &converted.findings {
             say!("{finding}");
         }
-        if let Err(problem) = self.write(&converted.yaml()) {
+        if let Err(problem) = self.write(&converted.yaml(), converted.holds_credentials()) {
             say!("{problem}");
             return ExitFailure::System.into();
         }
@@ -138,15 +140,18 @@ impl ConvertCommand {
         if self.deny_losses && is_lossy { ExitFailure::Configuration.into() } else { exit::DONE }
     }
 
-    fn write(&self, text: &str) -> Result<(), String> {
-        match &self.output {
-            Some(file) => {
-                fs::write(file, text).map_err(|error| format!("{}: cannot be written: {error}", file.display()))
-            }
-            None => io::stdout()
+    /// A new file with credentials is one of its owner alone.
+    fn write(&self, text: &str, has_credentials: bool) -> Result<(), String> {
+        let Some(file) = &self.output else {
+            return io::stdout()
                 .write_all(text.as_bytes())
-                .map_err(|error| format!("cannot write to standard output: {error}")),
-        }
+                .map_err(|error| format!("cannot write to standard output: {error}"));
+        };
+        let mode = if has_credentials { 0o600 } else { 0o666 };
+        let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(file);
+        opened
+            .and_then(|mut opened| opened.write_all(text.as_bytes()))
+            .map_err(|error| format!("{}: cannot be written: {error}", file.display()))
     }
 
     fn convert(&self, texts: &[(String, String)]) -> Result<Converted, SyntaxError> {
@@ -174,6 +179,24 @@ fn read(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
+/// The most bytes of an included file.
+const MAX_INCLUDED: u64 = 16 << 20;
+
+/// The text of an included file. A pipe or a device could keep the command waiting, or fill its memory; `/dev/null` is empty.
+fn included_text(path: &Path) -> Result<String, String> {
+    if path == Path::new("/dev/null") {
+        return Ok(String::new());
+    }
+    let about = fs::metadata(path).map_err(|error| error.to_string())?;
+    if !about.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    if about.len() > MAX_INCLUDED {
+        return Err(format!("has more than {} MiB", MAX_INCLUDED >> 20));
+    }
+    fs::read_to_string(path).map_err(|error| error.to_string())
+}
+
 /// The files that match a pattern, relative to the directory, sorted by name. A pattern with `*` may match none.
 fn included(directory: &Path, pattern: &str) -> Result<Vec<(String, String)>, String> {
     let pattern = directory.join(pattern);
@@ -181,7 +204,7 @@ fn included(directory: &Path, pattern: &str) -> Result<Vec<(String, String)>, St
     let paths = glob::glob(pattern).map_err(|error| error.to_string())?;
     let read = |path: Result<PathBuf, glob::GlobError>| {
         let path = path.map_err(|error| error.to_string())?;
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = included_text(&path).map_err(|problem| format!("{}: {problem}", path.display()))?;
         Ok((path.display().to_string(), text))
     };
     let files = paths.map(read).collect::<Result<Vec<_>, String>>()?;
