@@ -106,6 +106,13 @@ fn a_running_node_explains_a_request() {
             "{told}"
         );
     }
+    let identity = Authority::of_tests().identity(&["gw.example"]);
+    place.write("gw.crt", &identity.certificate);
+    place.write("gw.key", &identity.key);
+    let tls = file().replacen("admin:\n", "admin:\n  tls: { cert: gw.crt, key: gw.key }\n", 1);
+    let node = place.write("tls.yaml", format!("{tls}data_dir: data\n"));
+    let told = refused(&["explain", node.to_str().expect("a path"), "GET", "/a/b"], 1, &gateway);
+    assert!(told.contains("ask the node: `weir explain https://127.0.0.1:"), "{told}");
 }
 
 #[test]

@@ -75,7 +75,11 @@ fn misused(problem: &str) -> ExitCode {
 /// What to ask in place of a file without resources, whose node has them in a store: no route would ever match.
 fn elsewhere(document: &Document) -> Option<String> {
     document.settings.store.as_ref()?;
-    let server = match document.settings.admin.as_ref().map(|admin| &admin.listen) {
+    let admin = document.settings.admin.as_ref();
+    let server = match admin.map(|admin| &admin.listen) {
+        Some(AdminAddress::Tcp(address)) if admin.is_some_and(|admin| admin.tls.is_some()) => {
+            format!("https://{address}")
+        }
         Some(AdminAddress::Tcp(address)) => format!("http://{address}"),
         Some(AdminAddress::Unix(socket)) => format!("unix:{}", socket.display()),
         None => "URL".to_owned(),
