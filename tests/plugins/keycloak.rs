@@ -126,6 +126,37 @@ fn tokens_are_given_for_passwords_over_both_protocols() {
     tokens_are_given_for_passwords(&StandIn::start().realm);
 }
 
+/// `body-transformer` changes the content of a login, and `traffic-label` its type, after the login was let through without a token.
+#[test]
+fn a_login_that_other_plugins_change_does_not_reach_the_upstream() {
+    let (origin, stand_in) = (origin(), StandIn::start());
+    let login = format!(
+        "authz-keycloak: {{ token_endpoint: \"{}/token\", {CLIENT}, password_grant_token_generation_incoming_uri: /api/token }}",
+        stand_in.realm.url
+    );
+    let transformer = "body-transformer: { request: { input_format: plain, template: \"{*_body*}\", content_type: application/json } }";
+    let label = "traffic-label: { rules: [{ actions: [{ set_headers: { Content-Type: application/json } }] }] }";
+    for other in [transformer, label] {
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+            "routes: [{{ id: login, uri: /api/token, plugins: {{ {login}, {other} }}, \
+             upstream: {{ type: roundrobin, nodes: {{ \"{}\": 1 }} }} }}]\n",
+            origin.addr()
+        ));
+        for mut client in clients(&gateway) {
+            let mut post = |kind: &str, form: &str| {
+                let head = format!("POST /api/token HTTP/1.1\r\nHost: t\r\nContent-Type: {kind}\r\n");
+                client.ask(format!("{head}Content-Length: {}\r\n\r\n{form}", form.len())).expect("an answer").status
+            };
+            let form = "application/x-www-form-urlencoded";
+            assert_eq!(post(form, "username=jack&password=jacks-word"), 200, "{other}");
+            assert_eq!(post(form, "username=jack&password=wrong"), 401, "{other}");
+            assert_eq!(post(form, "a=b"), 422, "{other}");
+            assert_eq!(post("application/json", "{}"), 401, "{other}");
+        }
+    }
+    assert_eq!(origin.targets(), [""; 0]);
+}
+
 #[test]
 fn a_real_keycloak_decides_as_the_stand_in_does() {
     let Some(keycloak) = RealKeycloak::start() else { return };

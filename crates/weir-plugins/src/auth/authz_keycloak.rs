@@ -239,21 +239,22 @@ impl Plugin for KeycloakAuthorizer {
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
-        if self.is_login(exchange) {
-            return match exchange.request.framing.has_body() {
-                true => Ok(Flow::Continue),
-                false => Err(RefusalResponse::new(422, "message", login::NO_USERNAME).send(exchange)),
-            };
+        let Some(login) = self.login.as_ref().filter(|login| login.is_for(exchange)) else {
+            return Ok(Flow::wait(self.authorize(exchange)));
+        };
+        if !exchange.request.framing.has_body() {
+            return Err(RefusalResponse::new(422, "message", login::NO_USERNAME).send(exchange));
         }
-        Ok(Flow::wait(self.authorize(exchange)))
+        login.begin(exchange);
+        Ok(Flow::Continue)
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
-        Ok(self.is_login(exchange).then_some(login::MOST_FORM))
+        Ok(self.has_begun_login(exchange).then_some(login::MOST_FORM))
     }
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
-        match self.is_login(exchange) {
+        match self.has_begun_login(exchange) {
             true => Ok(Flow::wait(async move { Err(self.log_in(exchange, body).await) })),
             false => Ok(Flow::Continue),
         }
@@ -261,8 +262,8 @@ impl Plugin for KeycloakAuthorizer {
 }
 
 impl KeycloakAuthorizer {
-    fn is_login(&self, exchange: &Exchange) -> bool {
-        self.login.as_ref().is_some_and(|login| login.is_for(exchange))
+    fn has_begun_login(&self, exchange: &Exchange) -> bool {
+        self.login.as_ref().is_some_and(|login| login.has_begun(exchange))
     }
 
     async fn authorize(&self, exchange: &mut Exchange) -> Result<(), Stop> {
@@ -353,7 +354,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{body, build, exchange, get, on_request, refused, sent};
+    use crate::testing::{body, build, exchange, get, on_request, on_request_body, refused, sent};
 
     fn options(changed: Value) -> Value {
         let mut options = json!({"client_id": "orders", "token_endpoint": "http://a/token"});
@@ -399,6 +400,27 @@ mod tests {
         let (stop, request) = ask(&elsewhere, "GET");
         assert_eq!((stop, request.response.status), (Err(Stop::Answered), 307));
         assert_eq!(sent(&request, "location"), Some("https://a.example/no"));
+    }
+
+    #[test]
+    fn a_login_stays_one_whatever_other_plugins_change() {
+        let path = json!({"password_grant_token_generation_incoming_uri": "/login"});
+        let step = build::<AuthzKeycloak>(options(path));
+        let post = |kind: &str| {
+            let head = format!("POST /login HTTP/1.1\nHost: h\nContent-Type: {kind}\nContent-Length: 3");
+            let mut request = exchange(&head);
+            (on_request(&step, &mut request), request)
+        };
+        let (passed, mut login) = post("application/x-www-form-urlencoded");
+        assert_eq!(passed, Ok(()));
+        login.request.head.set(b"Content-Type", b"application/json").expect("valid");
+        assert_eq!(step.whole_request(&mut login), Ok(Some(login::MOST_FORM)));
+        assert_eq!(on_request_body(&step, &mut login, "a=b"), Err(Stop::Answered));
+        assert_eq!(login.response.status, 422, "there is no user in the form");
+        let (refused, mut other) = post("application/json");
+        assert_eq!((refused, other.response.status), (Err(Stop::Answered), 401));
+        other.request.head.set(b"Content-Type", b"application/x-www-form-urlencoded").expect("valid");
+        assert_eq!(step.whole_request(&mut other), Ok(None), "it was none when it was decided about");
     }
 
     #[test]

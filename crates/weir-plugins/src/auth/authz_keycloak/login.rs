@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use weir_plugin::proto::Method;
-use weir_plugin::{Exchange, form};
+use weir_plugin::{Exchange, NoteKey, form};
 
 use crate::content::content_type;
 
@@ -15,6 +15,8 @@ const NO_PASSWORD: &str = "password is missing.";
 
 pub(crate) struct PasswordLogin {
     path: Box<str>,
+    /// The note of an exchange that passes without a token, and has to end with the answer to its login.
+    begun: NoteKey,
 }
 
 /// A user and a password.
@@ -25,7 +27,17 @@ pub(crate) struct UserCredentials {
 
 impl PasswordLogin {
     pub(crate) fn new(path: String) -> PasswordLogin {
-        PasswordLogin { path: path.into() }
+        PasswordLogin { path: path.into(), begun: NoteKey::unique() }
+    }
+
+    /// Decides that an exchange is a login. It stays one, whatever other plugins change in the request until its content is there.
+    pub(crate) fn begin(&self, exchange: &mut Exchange) {
+        exchange.notes.write(self.begun, [1, 0, 0]);
+    }
+
+    /// Whether this was decided.
+    pub(crate) fn has_begun(&self, exchange: &Exchange) -> bool {
+        exchange.notes.read(self.begun).is_some()
     }
 
     /// Whether a request is a POST of a form to the path.
