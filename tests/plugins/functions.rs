@@ -66,6 +66,28 @@ fn a_function_gets_the_request_and_its_response_is_passed_on() {
     assert!(function.violations().is_empty(), "{:?}", function.violations());
 }
 
+#[test]
+fn a_path_that_would_lead_out_of_the_functions_path_is_refused() {
+    let function = function();
+    let plugin = format!("azure-functions: {{ function_uri: \"http://{}/api/orders\" }}", function.addr());
+    let route = "allow_encoded_slashes: true, uri: \"/aws*\"";
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir"))
+        .start(&format!("routes: [{{ id: function, {route}, plugins: {{ {plugin} }} }}]\n"));
+    for mut client in clients(&gateway) {
+        let wrong =
+            ["/aws..", "/aws.", "/aws../admin/x", "/aws./x", "/aws.%2e/x", "/aws%2e%2E/x", "/aws..;a/x", "/aws..%2Fx"];
+        for path in wrong {
+            assert_eq!(client.get(path).expect("an answer").status, 400, "{path}");
+        }
+        for (path, want) in
+            [("/aws/x", "/x"), ("/aws..x", "/..x"), ("/aws/.well-known/x", "/.well-known/x"), ("/aws", "")]
+        {
+            assert_eq!(client.get(path).expect("an answer").text(), format!("GET /api/orders{want} "), "{path}");
+        }
+    }
+    assert_eq!(function.requests().len(), 8);
+}
+
 /// The signature of a request as AWS computes it, from what the function has received.
 fn signature(request: &Request, secret: &str, scope: &str) -> String {
     let hash = |bytes: &[u8]| hex::encode(digest::digest(&digest::SHA256, bytes).as_ref());

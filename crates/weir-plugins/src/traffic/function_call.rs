@@ -10,6 +10,7 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{AnswerContent, CallError, IdleConnections};
+use weir_plugin::proto::path::{self, Canonical};
 use weir_plugin::proto::{Known, RequestHead};
 use weir_plugin::{
     AnswersInPlace, Build, ConfigError, Content, Exchange, Flow, Plugin, Reply, ReplyHead, Responder, ResponderRequest,
@@ -108,12 +109,15 @@ impl FunctionCall<'_> {
     /// Appends the path behind the route's `uri`, and the query, to those of the function's URL.
     ///
     /// # Errors
-    /// The two together are no valid target.
+    /// The two together are no valid target, or would lead out of the path of the function's URL.
     pub(crate) fn extend_target(&mut self) -> Result<(), Stop> {
         let own = &*self.service.target;
         let (path, own_query) = own.split_once('?').map_or((own, None), |(path, query)| (path, Some(query.as_bytes())));
         let mut target = path.as_bytes().to_vec();
         if let Some(behind) = self.path_behind.filter(|behind| !behind.is_empty()) {
+            if !stays_below(behind) {
+                return Err(Stop::Respond(400));
+            }
             match (target.ends_with(b"/"), behind) {
                 (true, [b'/', rest @ ..]) => target.extend_from_slice(rest),
                 (true, behind) | (false, behind @ [b'/', ..]) => target.extend_from_slice(behind),
@@ -210,6 +214,18 @@ fn path_behind<'a>(uri: &str, path: &'a [u8]) -> Option<&'a [u8]> {
         rest = &rest[end + 1..];
     }
     None
+}
+
+/// Whether a path appended to another leads to nothing outside it. Of a canonical path the part behind `/aws` can begin with `..`, which
+/// was no segment of its own before it was cut off. Canonical again, it has to be the same; encoded dots count as well.
+fn stays_below(behind: &[u8]) -> bool {
+    let appended = [b"/", behind.strip_prefix(b"/").unwrap_or(behind)].concat();
+    let mut canonical = Vec::new();
+    match path::canonical(&appended, &mut canonical) {
+        Ok(Canonical::AsIs) => true,
+        Ok(Canonical::Rewritten { .. }) => canonical == appended,
+        Err(_) => false,
+    }
 }
 
 /// What a function is told of the client beside its request.
@@ -358,6 +374,30 @@ mod tests {
             ("/aws", "/aws", None),
         ] {
             assert_eq!(path_behind(uri, path.as_bytes()), behind.map(str::as_bytes), "{uri} {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_appended_does_not_lead_out_of_the_functions_path() {
+        for behind in ["a", "/a", "a/b/", "/", ".well-known", "..a", "a..", ".../a", "a%20b", "/a%2Fb", "a:b;c=d"] {
+            assert!(stays_below(behind.as_bytes()), "{behind}");
+        }
+        for behind in [
+            "..",
+            ".",
+            "../a",
+            "./a",
+            "/../a",
+            "a/../../b",
+            "a/.",
+            "%2e%2e/a",
+            ".%2E/a",
+            "%2e",
+            "..;a/b",
+            "..%2Fa",
+            "..%5Ca",
+        ] {
+            assert!(!stays_below(behind.as_bytes()), "{behind}");
         }
     }
 
