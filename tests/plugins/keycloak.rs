@@ -63,6 +63,9 @@ fn owners_of_permissions_pass(realm: &KeycloakRealm) {
             ("GET", "/reports/1", 307, 200),
             ("GET", "/reports/../orders/1", 200, 200),
             ("GET", "/orders/%2e%2e/reports/1", 307, 200),
+            ("GET", "/orders/caf%C3%A9", 200, 200),
+            ("GET", "/orders/1;a", 403, 403),
+            ("GET", "/orders/1%3Ba", 403, 403),
             ("GET", "/others/1", 403, 403),
             ("GET", "/free/1", 200, 200),
         ] {

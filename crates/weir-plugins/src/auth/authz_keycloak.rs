@@ -33,7 +33,8 @@ use server::{KeycloakEndpoint, KeycloakFailure, KeycloakServer};
 ///
 /// With `lazy_load_paths`, the resources are those of Keycloak whose URIs fit the path of the request. It is the path that routes are
 /// matched with, decoded and normalised, without the query, as the client has sent it, before `proxy-rewrite`. The gateway asks for them
-/// in its own name, so the client in Keycloak needs a service account with the role `uma_protection`.
+/// in its own name, so the client in Keycloak needs a service account with the role `uma_protection`. A path with `;`, or with an encoded
+/// `;`, `/` or `\`, gets 403, since servers differ in where its segments end.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AuthzKeycloak {

@@ -1,8 +1,11 @@
 //! What Keycloak is asked about a request, and what it decides.
 
+use std::borrow::Cow;
+
 use http::Response;
 use http::header::HeaderValue;
 use hyper::body::Bytes;
+use percent_encoding::percent_decode;
 use serde_json::Value;
 use weir_plugin::Exchange;
 
@@ -36,6 +39,9 @@ pub(crate) enum Decision {
 /// The refusal of the gateway, in the words of Keycloak.
 const NOT_AUTHORIZED: &[u8] = br#"{"error":"access_denied","error_description":"not_authorized"}"#;
 
+/// The refusal of a path of which the resource is not clear.
+const UNCLEAR_PATH: &[u8] = br#"{"error":"access_denied","error_description":"the path has a semicolon, an encoded slash or backslash, or is not UTF-8"}"#;
+
 impl Authorization {
     /// Decides about the owner of a token, which is a value of `Authorization`.
     ///
@@ -45,8 +51,10 @@ impl Authorization {
         let request = &exchange.request;
         let mut permissions = match &self.permissions {
             Permissions::Stated(stated) => stated.clone(),
-            // A canonical path is ASCII.
-            Permissions::OfPath => self.server.resources_of(&String::from_utf8_lossy(request.client_path())).await?,
+            Permissions::OfPath => match decoded(request.client_path()) {
+                Some(path) => self.server.resources_of(&path).await?,
+                None => return Ok(Decision::Denied(403, Bytes::from_static(UNCLEAR_PATH))),
+            },
         };
         let denied = || Ok(Decision::Denied(403, Bytes::from_static(NOT_AUTHORIZED)));
         if permissions.is_empty() && !self.is_permissive {
@@ -61,6 +69,16 @@ impl Authorization {
             permissions.iter_mut().for_each(|permission| *permission += &format!("#{method}"));
         }
         read(self.server.decide(token, &permissions).await?)
+    }
+}
+
+/// A canonical path, decoded, as resources are compared with it. `None` if servers differ in where its segments end: Keycloak could decide
+/// about another resource than the one that the upstream serves.
+fn decoded(path: &[u8]) -> Option<String> {
+    let has = |wanted: &[u8]| path.windows(wanted.len()).any(|part| part == wanted);
+    match [&b";"[..], b"%3B", b"%2F", b"%5C"].into_iter().any(has) {
+        true => None,
+        false => percent_decode(path).decode_utf8().ok().map(Cow::into_owned),
     }
 }
 
@@ -82,6 +100,22 @@ fn read(answer: Response<Bytes>) -> Result<Decision, KeycloakFailure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_looked_up_decoded_and_refused_if_its_segments_are_not_clear() {
+        for (path, want) in [
+            ("/orders/1", Some("/orders/1")),
+            ("/caf%C3%A9/a%20b%23", Some("/café/a b#")),
+            ("/a%252Fb", Some("/a%2Fb")),
+            ("/orders;a/1", None),
+            ("/orders%3Ba/1", None),
+            ("/orders%2F1", None),
+            ("/orders%5C1", None),
+            ("/%FF", None),
+        ] {
+            assert_eq!(decoded(path.as_bytes()).as_deref(), want, "{path}");
+        }
+    }
 
     #[test]
     fn only_a_decision_is_one() {
