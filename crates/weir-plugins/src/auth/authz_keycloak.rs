@@ -28,8 +28,8 @@ use server::{KeycloakEndpoint, KeycloakFailure, KeycloakServer};
 /// The client's access token, in `Authorization`, is sent to the token endpoint with the permissions that the request needs, and Keycloak
 /// decides (`response_mode=decision`). A permission is a resource, `orders`, or a scope of it, `orders#read`. Of several permissions
 /// Keycloak has to grant one. A request without a token gets 401. A refusal of Keycloak is passed on with its status and body. While
-/// Keycloak cannot be reached, or does not decide, requests get 503. A request can need up to four calls, each with its time-out: for
-/// the discovery document and for the gateway's own token, which are kept, for the resources, and for the decision.
+/// Keycloak cannot be reached, or does not decide, requests get 503. A request can need up to five calls, each with its time-out: for
+/// the discovery document and, with one call or two, for the gateway's own token, which are kept, for the resources, and for the decision.
 ///
 /// With `lazy_load_paths`, the resources are those of Keycloak whose URIs fit the path of the request. It is the path that routes are
 /// matched with, decoded and normalised, without the query, as the client has sent it, before `proxy-rewrite`. The gateway asks for them
@@ -162,7 +162,7 @@ impl Definition for AuthzKeycloak {
         Ok(Arc::new(KeycloakAuthorizer {
             login: self.password_grant_token_generation_incoming_uri.map(PasswordLogin::new),
             authorization: Authorization {
-                server,
+                server: Arc::new(server),
                 permissions,
                 method_is_scope: self.http_method_as_scope,
                 is_permissive: self.policy_enforcement_mode == EnforcementMode::Permissive,

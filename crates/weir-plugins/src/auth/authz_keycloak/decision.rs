@@ -1,6 +1,7 @@
 //! What Keycloak is asked about a request, and what it decides.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use http::Response;
 use http::header::HeaderValue;
@@ -20,7 +21,7 @@ pub(crate) enum Permissions {
 
 /// Decides about requests.
 pub(crate) struct Authorization {
-    pub server: KeycloakServer,
+    pub server: Arc<KeycloakServer>,
     pub permissions: Permissions,
     /// The method of a request is the scope that it needs.
     pub method_is_scope: bool,

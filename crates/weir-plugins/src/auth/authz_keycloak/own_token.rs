@@ -96,6 +96,15 @@ impl OwnTokens {
         }
     }
 
+    /// Forgets a new token that Keycloak does not accept, and keeps the reason. A token that has taken its place meanwhile stays.
+    pub(crate) fn refused(&self, token: &str, why: &str) {
+        self.forget(token);
+        let is_replaced = self.state.get().known.borrow().access.is_some();
+        if !is_replaced {
+            self.fail(why);
+        }
+    }
+
     /// Keeps the reason why there is no token.
     pub(crate) fn fail(&self, why: &str) {
         let failed = Some((Instant::now(), why.into()));
@@ -142,6 +151,11 @@ mod tests {
         assert_eq!(tokens.find(), None);
         tokens.keep(&answer(json!({"access_token": "b", "expires_in": 1})));
         assert_eq!(tokens.find(), None, "it is at its end");
+        tokens.keep(&answer(json!({"access_token": "c"})));
+        tokens.refused("b", "not accepted");
+        assert_eq!(tokens.find(), Some(Ok("c".into())), "it was kept after `b` was refused");
+        tokens.refused("c", "not accepted");
+        assert_eq!(tokens.find(), Some(Err("not accepted".into())));
         tokens.fail("gone");
         assert_eq!((tokens.find(), tokens.take_refresh()), (Some(Err("gone".into())), None));
     }

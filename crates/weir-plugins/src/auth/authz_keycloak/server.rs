@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response};
@@ -99,7 +100,7 @@ impl KeycloakServer {
     ///
     /// # Errors
     /// They cannot be looked up.
-    pub(crate) async fn resources_of(&self, path: &str) -> Result<Vec<String>, KeycloakFailure> {
+    pub(crate) async fn resources_of(self: &Arc<Self>, path: &str) -> Result<Vec<String>, KeycloakFailure> {
         let is_kept = self.tokens.find().is_some();
         let token = self.own_token().await?;
         let answer = self.look_up(path, &token).await?;
@@ -107,14 +108,17 @@ impl KeycloakServer {
             return resources(&answer);
         }
         self.tokens.forget(&token);
-        let again = match is_kept {
+        let (again, token) = match is_kept {
             // Keycloak may have forgotten it, for example since it was started anew.
-            true => self.look_up(path, &self.own_token().await?).await?,
-            false => answer,
+            true => {
+                let token = self.own_token().await?;
+                (self.look_up(path, &token).await?, token)
+            }
+            false => (answer, token),
         };
         if is_refused(&again) {
             let why = "Keycloak does not accept the gateway's own token";
-            self.tokens.fail(why);
+            self.tokens.refused(&token, why);
             return Err(KeycloakFailure(why.to_owned()));
         }
         resources(&again)
@@ -135,22 +139,31 @@ impl KeycloakServer {
         ask(&service, request).await
     }
 
-    /// The gateway's own token. Of the exchanges that need one, one asks for it.
-    async fn own_token(&self) -> Result<Rc<str>, KeycloakFailure> {
-        let known = |found: Result<Rc<str>, Rc<str>>| found.map_err(|why| KeycloakFailure(why.to_string()));
-        if let Some(found) = self.tokens.find() {
-            return known(found);
+    /// The gateway's own token. Of the exchanges that need one, one asks for it. The request for it does not end with this exchange: its
+    /// refresh token can be used once, and the next exchanges need what it brings.
+    async fn own_token(self: &Arc<Self>) -> Result<Rc<str>, KeycloakFailure> {
+        if let Some(found) = self.known_token() {
+            return found;
         }
-        let state = self.tokens.state.get();
-        let _asking = state.asking.lock().await;
-        if let Some(found) = self.tokens.find() {
-            return known(found);
-        }
-        let token = self.new_token().await;
-        if let Err(failure) = &token {
-            self.tokens.fail(&failure.0);
-        }
-        token
+        let server = Arc::clone(self);
+        let asking = tokio::task::spawn_local(async move {
+            let state = server.tokens.state.get();
+            let _asking = state.asking.lock().await;
+            if let Some(found) = server.known_token() {
+                return found;
+            }
+            let token = server.new_token().await;
+            if let Err(failure) = &token {
+                server.tokens.fail(&failure.0);
+            }
+            token
+        });
+        let cancelled = |_| Err(KeycloakFailure("the request for the gateway's own token was cancelled".to_owned()));
+        asking.await.unwrap_or_else(cancelled)
+    }
+
+    fn known_token(&self) -> Option<Result<Rc<str>, KeycloakFailure>> {
+        Some(self.tokens.find()?.map_err(|why| KeycloakFailure(why.to_string())))
     }
 
     /// Asks for a token with the refresh token, if there is one that Keycloak accepts, and otherwise with the credentials.
