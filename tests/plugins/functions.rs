@@ -88,6 +88,19 @@ fn a_path_that_would_lead_out_of_the_functions_path_is_refused() {
     assert_eq!(function.requests().len(), 8);
 }
 
+#[test]
+fn the_path_behind_a_uri_is_found_in_whatever_form_the_uri_is_written() {
+    let function = function();
+    let plugin = format!("azure-functions: {{ function_uri: \"http://{}/api\" }}", function.addr());
+    for uri in ["/%61ws/./*", "/aws/*rest", "/:team/*"] {
+        assert_eq!(gateway(uri, &plugin).client().get("/aws/7").expect("an answer").text(), "GET /api/7 ", "{uri}");
+    }
+    let unclear = gateway("/a/*/f/*", &plugin);
+    assert_eq!(unclear.client().get("/a/1/f/7").expect("an answer").status, 500);
+    unclear.wait_stderr("it is said", |text| text.contains("it is not clear what the last `*` of the uri `/a/*/f/*`"));
+    assert_eq!(function.requests().len(), 3);
+}
+
 /// The signature of a request as AWS computes it, from what the function has received.
 fn signature(request: &Request, secret: &str, scope: &str) -> String {
     let hash = |bytes: &[u8]| hex::encode(digest::digest(&digest::SHA256, bytes).as_ref());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use hyper::body::Bytes;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_client::{AnswerContent, CallError, IdleConnections};
@@ -14,7 +15,7 @@ use weir_plugin::proto::path::{self, Canonical};
 use weir_plugin::proto::{Known, RequestHead};
 use weir_plugin::{
     AnswersInPlace, Build, ConfigError, Content, Exchange, Flow, Plugin, Reply, ReplyHead, Responder, ResponderRequest,
-    Responding, Stop,
+    Responding, RouteFacts, Stop, uri_fits,
 };
 
 use crate::envoy::fields::is_managed;
@@ -77,6 +78,8 @@ fn default_max_req_body_size() -> usize {
 pub(crate) trait FunctionKind: Send + Sync + 'static {
     /// The name of its plugin, for the error log.
     const NAME: &'static str;
+    /// Whether [`FunctionCall::path_behind`] counts.
+    const TAKES_PATH: bool = true;
 
     /// Refuses requests that the function cannot take, before their content is read.
     ///
@@ -181,10 +184,11 @@ impl<K: FunctionKind> Plugin for FunctionPlugin<K> {
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         self.0.kind.admit(exchange)?;
+        let path_behind = if K::TAKES_PATH { self.0.path_behind(exchange)? } else { None };
         let responder: Arc<dyn Responder> = Arc::new(FunctionResponder {
             function: Arc::clone(&self.0),
             client: FunctionClient::of(exchange),
-            path_behind: path_behind_route(exchange).map(Into::into),
+            path_behind,
         });
         exchange.answer_only_by(&responder);
         Ok(Flow::Continue)
@@ -192,15 +196,58 @@ impl<K: FunctionKind> Plugin for FunctionPlugin<K> {
 }
 
 /// What of the client's path stands behind the `uri` of the route, if that ends in `*`. Of several that fit, the longest counts.
-fn path_behind_route(exchange: &Exchange) -> Option<&[u8]> {
-    let path = exchange.request.client_path();
-    let uris = exchange.route.as_ref()?.uris.iter();
-    uris.filter_map(|uri| path_behind(uri, path)).min_by_key(|behind| behind.len())
+///
+/// # Errors
+/// A `uri` that ends in `*`, and for which it is not clear what the `*` stands for.
+fn path_behind_route<'a>(route: &RouteFacts, path: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
+    let (mut found, mut is_other, mut unclear) = (None::<&[u8]>, false, None);
+    for uri in &route.uris {
+        let uri = canonical_uri(uri);
+        let Some(before) = before_last_star(&uri) else {
+            is_other |= uri_fits(&uri, path);
+            continue;
+        };
+        if before.split('/').any(|segment| segment.starts_with('*')) && uri_fits(&uri, path) {
+            return Err(uri);
+        }
+        match path_behind(before, path) {
+            Some(behind) => found = Some(found.filter(|found| found.len() < behind.len()).unwrap_or(behind)),
+            None => unclear = Some(uri),
+        }
+    }
+    match unclear {
+        Some(uri) if found.is_none() && !is_other => Err(uri),
+        _ => Ok(found),
+    }
 }
 
-/// The same for one `uri`, in which `:name` stands for a segment.
-fn path_behind<'a>(uri: &str, path: &'a [u8]) -> Option<&'a [u8]> {
-    let before = uri.strip_suffix('*')?;
+/// What cannot stand in a path, and can in a `uri`.
+const ENCODED_IN_URI: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'?').add(b'\\');
+
+/// A `uri` in the form of the paths that it is compared with.
+fn canonical_uri(written: &str) -> String {
+    let encoded = utf8_percent_encode(written, ENCODED_IN_URI).to_string();
+    let mut rewritten = Vec::new();
+    match path::canonical(encoded.as_bytes(), &mut rewritten) {
+        Ok(Canonical::Rewritten { .. }) => String::from_utf8(rewritten).unwrap_or(encoded),
+        _ => encoded,
+    }
+}
+
+/// What stands before the `*`, which may have a name, at the end of a `uri`.
+fn before_last_star(uri: &str) -> Option<&str> {
+    let start = uri.rfind('/').map_or(0, |slash| slash + 1);
+    let (before, last) = uri.split_at(start);
+    let is_parameter = start > 0 && last.len() > 1 && last.starts_with(':');
+    match last {
+        _ if is_parameter => None,
+        last if last.starts_with('*') => Some(before),
+        _ => uri.strip_suffix('*'),
+    }
+}
+
+/// What of a path stands behind the text before the `*` of one `uri`, in which `:name` stands for a segment.
+fn path_behind<'a>(before: &str, path: &'a [u8]) -> Option<&'a [u8]> {
     let (mut rest, mut segments) = (path, before.split('/').peekable());
     while let Some(segment) = segments.next() {
         if segments.peek().is_none() {
@@ -256,7 +303,11 @@ impl FunctionClient {
         let (mut fields, mut addresses) = (HeaderMap::new(), Vec::new());
         for field in head.present() {
             let (name, value) = (head.slice(field.name), head.slice(field.value));
-            let counts = self.is_trusted || field.added || !field.known.is_forwarding();
+            let counts = match field.known {
+                // As for upstreams: not if a plugin has found another address than the peer's.
+                Known::XRealIp => field.added || self.is_trusted && self.addr == self.peer,
+                known => self.is_trusted || field.added || !known.is_forwarding(),
+            };
             if !counts || is_managed(name) {
                 continue;
             }
@@ -273,7 +324,7 @@ impl FunctionClient {
             (Known::XRealIp, "x-real-ip", self.addr.to_string().as_bytes()),
         ] {
             let name = HeaderName::from_static(name);
-            if !head.is_withheld(known) && !fields.contains_key(&name) {
+            if !value.is_empty() && !head.is_withheld(known) && !fields.contains_key(&name) {
                 fields.insert(name, HeaderValue::from_bytes(value).ok()?);
             }
         }
@@ -317,6 +368,19 @@ impl<K: FunctionKind> FunctionResponder<K> {
 }
 
 impl<K: FunctionKind> Function<K> {
+    fn path_behind(&self, exchange: &Exchange) -> Result<Option<Box<[u8]>>, Stop> {
+        let Some(route) = &exchange.route else { return Ok(None) };
+        let found = path_behind_route(route, exchange.request.client_path()).map_err(|uri| {
+            self.failures.error(format_args!(
+                "{}: it is not clear what the last `*` of the uri `{uri}` of the route {} stands for; write a uri with one `*`, at its end",
+                K::NAME,
+                route.route_id
+            ));
+            Stop::Internal
+        })?;
+        Ok(found.map(Into::into))
+    }
+
     /// Sends an answer to the client while it comes.
     async fn pass_on(&self, answer: Response<AnswerContent>, mut reply: Reply) -> Result<(), Stop> {
         let (head, mut content) = answer.into_parts();
@@ -369,12 +433,34 @@ mod tests {
             ("/*", "/a", Some("a")),
             ("/:team/f/*", "/blue/f/a/b", Some("a/b")),
             ("/:team/f*", "/blue/fa/b", Some("a/b")),
-            ("/:team/*", "//a", None),
-            ("/aws/*", "/other/a", None),
+            ("/aws/*rest", "/aws/a/b", Some("a/b")),
+            ("*", "/a", Some("/a")),
+            ("/%61ws/./*", "/aws/a", Some("a")),
+            ("/café ?/*", "/caf%C3%A9%20%3F/a", Some("a")),
             ("/aws", "/aws", None),
+            ("/aws/:name*", "/aws/a", None),
+            ("/aws/*/edit", "/aws/a/edit", None),
         ] {
-            assert_eq!(path_behind(uri, path.as_bytes()), behind.map(str::as_bytes), "{uri} {path}");
+            let route = RouteFacts { uris: [uri.into()].into(), ..RouteFacts::default() };
+            let found = path_behind_route(&route, path.as_bytes());
+            assert_eq!(found, Ok(behind.map(str::as_bytes)), "{uri} {path}");
         }
+    }
+
+    #[test]
+    fn a_uri_whose_last_star_is_not_clear_is_found() {
+        let behind = |uris: &[&str], path: &'static str| {
+            let uris = uris.iter().map(|uri| (*uri).into()).collect();
+            let found = path_behind_route(&RouteFacts { uris, ..RouteFacts::default() }, path.as_bytes());
+            found.map(|found| found.map(|found| String::from_utf8_lossy(found).into_owned()))
+        };
+        let unclear = Err("/a/*/f/*".to_owned());
+        assert_eq!(behind(&["/a/*/f/*"], "/a/1/f/2"), unclear);
+        assert_eq!(behind(&["/a/*", "/a/*/f/*"], "/a/1/f/2"), unclear);
+        assert_eq!(behind(&["/a/*/f/*", "/b/*"], "/b/1"), Ok(Some("1".to_owned())));
+        assert_eq!(behind(&["/b", "/b/*"], "/b"), Ok(None));
+        assert_eq!(behind(&["/b/*", "/b/c*"], "/b/cd"), Ok(Some("d".to_owned())));
+        assert_eq!(behind(&["/b/*"], "/c"), Err("/b/*".to_owned()), "the route has another notion of its uri");
     }
 
     #[test]
@@ -419,10 +505,23 @@ mod tests {
         assert_eq!(told(&request), expected);
         request.client.trusted = true;
         let trusted = told(&request);
-        for line in ["forwarded: for=10.0.0.1", "x-forwarded-for: 10.0.0.1, 192.0.2.7", "x-forwarded-proto: https"] {
+        for line in [
+            "forwarded: for=10.0.0.1",
+            "x-forwarded-for: 10.0.0.1, 192.0.2.7",
+            "x-forwarded-proto: https",
+            "x-real-ip: 10.0.0.1",
+        ] {
             assert!(trusted.iter().any(|told| told == line), "{trusted:?}");
         }
+        request.client.addr = [10, 0, 0, 2].into();
+        let found = told(&request);
+        assert!(
+            found.iter().any(|line| line == "x-real-ip: 10.0.0.2"),
+            "a plugin has found another address: {found:?}"
+        );
         request.request.head.withhold(b"X-Forwarded-Host");
         assert!(!told(&request).iter().any(|line| line.starts_with("x-forwarded-host")), "a plugin has removed it");
+        let without_host = told(&exchange("GET / HTTP/1.0\nA: 1"));
+        assert!(!without_host.iter().any(|line| line.starts_with("x-forwarded-host")), "{without_host:?}");
     }
 }

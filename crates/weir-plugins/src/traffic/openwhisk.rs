@@ -100,6 +100,7 @@ struct Action(HeaderValue);
 
 impl FunctionKind for Action {
     const NAME: &'static str = Openwhisk::NAME;
+    const TAKES_PATH: bool = false;
 
     fn admit(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let is_json = content_type::of_request(exchange)?.is_some_and(content_type::is_json);
