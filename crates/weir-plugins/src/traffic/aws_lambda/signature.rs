@@ -36,20 +36,17 @@ impl RequestSigner {
         request.headers_mut().remove(AUTHORIZATION);
         request.headers_mut().insert(DATE, HeaderValue::from_str(&stamp).ok()?);
         let mut query = encoded_query(request.uri().query().unwrap_or_default());
-        if !query.is_empty() {
-            *request.uri_mut() = format!("{}?{}", request.uri().path(), joined(&query)).parse().ok()?;
+        if request.uri().query().is_some() {
+            let mark = if query.is_empty() { "" } else { "?" };
+            *request.uri_mut() = format!("{}{mark}{}", request.uri().path(), joined(&query)).parse().ok()?;
         }
         query.sort();
         let (fields, names) = canonical_fields(request.headers());
-        let canonical = format!(
-            "{}\n{}\n{}\n{fields}\n{names}\n{}",
-            request.method(),
-            canonical_path(request.uri().path()),
-            joined(&query),
-            sha256(request.body())
-        );
+        let head = format!("{}\n{}\n{}\n", request.method(), canonical_path(request.uri().path()), joined(&query));
+        let end = format!("\n{names}\n{}", sha256(request.body()));
+        let canonical = [head.as_bytes(), &fields, end.as_bytes()].concat();
         let scope = format!("{}/{}/{}/{TERMINATOR}", &stamp[..8], self.region, self.service);
-        let to_sign = format!("{ALGORITHM}\n{stamp}\n{scope}\n{}", sha256(canonical.as_bytes()));
+        let to_sign = format!("{ALGORITHM}\n{stamp}\n{scope}\n{}", sha256(&canonical));
         let signature = hex::encode(hmac(self.key(&stamp[..8]).as_ref(), &to_sign));
         let credential = format!("Credential={}/{scope}", self.access_key);
         let value = format!("{ALGORITHM} {credential}, SignedHeaders={names}, Signature={signature}");
@@ -99,22 +96,22 @@ fn canonical_path(path: &str) -> String {
     percent_encode(format!("/{}{end}", segments.join("/")).as_bytes(), ENCODED_IN_PATH).to_string()
 }
 
-/// The lines of the fields that are signed, in the order of their names, and these names.
-fn canonical_fields(fields: &HeaderMap) -> (String, String) {
+/// The lines of the fields that are signed, in the order of their names, and these names. Values are bytes, which need not be UTF-8.
+fn canonical_fields(fields: &HeaderMap) -> (Vec<u8>, String) {
     let is_signed =
         |name: &&HeaderName| **name == HOST || **name == CONTENT_TYPE || name.as_str().starts_with("x-amz-");
     let mut names: Vec<&HeaderName> = fields.keys().filter(is_signed).collect();
     names.sort_by_key(|name| name.as_str());
+    let value = |value: &HeaderValue| {
+        let words = value.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        words.collect::<Vec<_>>().join(&b' ')
+    };
     let line = |name: &&HeaderName| {
-        let values = fields.get_all(*name).iter();
-        let values = values.map(|value| {
-            let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
-        });
-        format!("{name}:{}\n", values.collect::<Vec<_>>().join(","))
+        let values: Vec<_> = fields.get_all(*name).iter().map(value).collect();
+        [name.as_str().as_bytes(), b":", &values.join(&b','), b"\n"].concat()
     };
     let joined = names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(";");
-    (names.iter().map(line).collect(), joined)
+    (names.iter().flat_map(line).collect(), joined)
 }
 
 #[cfg(test)]
@@ -216,6 +213,25 @@ mod tests {
         let signature = "dc4f12618e3bfe6b75b5a6398db8e41f8cbef6825fb5b1429e90aa52eac44b39";
         assert!(value(&request, "authorization").ends_with(signature), "{}", value(&request, "authorization"));
         assert_eq!((request.uri().path(), value(&request, "a")), (path, "b"));
+    }
+
+    #[test]
+    fn a_query_without_parameters_is_not_sent() {
+        for query in ["/a?", "/a?&", "/a?&&"] {
+            let request = signed(&signer("r", "s"), "GET", query, &[], "");
+            assert_eq!(request.uri(), "/a", "{query}");
+            assert_eq!(
+                value(&request, "authorization"),
+                value(&signed(&signer("r", "s"), "GET", "/a", &[], ""), "authorization")
+            );
+        }
+    }
+
+    #[test]
+    fn values_are_signed_as_the_bytes_that_are_sent() {
+        let mut fields = HeaderMap::new();
+        fields.insert(CONTENT_TYPE, HeaderValue::from_bytes(b"a/b;  c=\xE9").expect("valid"));
+        assert_eq!(canonical_fields(&fields).0, b"content-type:a/b; c=\xE9\n");
     }
 
     #[test]
