@@ -130,9 +130,10 @@ fn requests_are_signed_for_aws_and_the_client_has_no_say_in_it() {
     );
     let gateway = gateway("/aws", &plugin);
     for mut client in clients(&gateway) {
-        let fields =
-            "Content-Type: application/json\r\nAuthorization: Bearer of-the-client\r\nX-Amz-Date: 20000101T000000Z\r\n";
-        let answer = client.ask(post("/aws?b=2&a=x+y", fields, "{\"n\":1}")).expect("an answer");
+        let fields = "Content-Type: application/json\r\nAuthorization: Bearer of-the-client\r\nX-Amz-Date: 20000101T000000Z\r\n\
+             X-Amz-Invocation-Type: Event\r\nx-amz-security-token: of-the-client\r\n";
+        let target = "/aws?b=2&X-Amz-Security-Token=of-the-client&a=x+y&x%2Damz-date=1";
+        let answer = client.ask(post(target, fields, "{\"n\":1}")).expect("an answer");
         assert_eq!((answer.status, answer.text()), (201, "POST /a%20b?b=2&a=x%20y {\"n\":1}".to_owned()));
     }
     for request in function.requests() {
@@ -144,6 +145,7 @@ fn requests_are_signed_for_aws_and_the_client_has_no_say_in_it() {
         );
         assert_eq!(field(&request, "authorization"), expected);
         assert_ne!(day, "20000101");
+        assert!(!request.headers.has("x-amz-invocation-type") && !request.headers.has("x-amz-security-token"));
         assert_eq!(field(&request, "x-api-key"), "the-key");
     }
     let own = post("/aws", "Content-Type: text/plain\r\nX-API-Key: of-the-client\r\n", "");

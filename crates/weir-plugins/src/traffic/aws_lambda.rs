@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::Request;
 use http::header::{HOST, HeaderName, HeaderValue};
 use hyper::body::Bytes;
+use percent_encoding::percent_decode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AllOf, Build, ConfigError, Definition, Plugin, Stage, Stop};
@@ -21,6 +22,8 @@ use signature::RequestSigner;
 /// the request. If the `uri` of the route ends in `*`, what of the client's path stands behind it is appended to the path of
 /// `function_uri`. `Host` is that of the function; `X-Forwarded-*` and `X-Real-IP` are as for an upstream. The response is passed on
 /// while it comes. If the function cannot be reached, the client gets 502, and 504 if it does not answer in time. APISIX answers 503.
+///
+/// With `authorization.iam`, fields and parameters of the client whose names begin with `X-Amz-` do not reach the function.
 ///
 /// The plugin runs after all others of the route, and the route needs no upstream. WebSockets and other upgrades do not reach functions.
 #[derive(Deserialize, JsonSchema)]
@@ -126,7 +129,14 @@ struct Lambda {
 impl FunctionKind for Lambda {
     const NAME: &'static str = AwsLambda::NAME;
 
-    fn complete(&self, mut call: FunctionCall<'_>) -> Result<Request<Bytes>, Stop> {
+    /// With the gateway's signature, these would be commands of the gateway, such as `X-Amz-Invocation-Type`.
+    fn withholds(&self, name: &[u8]) -> bool {
+        self.signer.is_some() && name.starts_with(AMZ)
+    }
+
+    fn complete(&self, call: FunctionCall<'_>) -> Result<Request<Bytes>, Stop> {
+        let query = call.query.filter(|_| self.signer.is_some()).map(without_amz);
+        let mut call = FunctionCall { query: query.as_deref().or(call.query), ..call };
         call.extend_target()?;
         if let Some(key) = &self.api_key {
             call.authorize(API_KEY, key);
@@ -140,12 +150,36 @@ impl FunctionKind for Lambda {
     }
 }
 
+/// How the names of fields and parameters begin that AWS reads.
+const AMZ: &[u8] = b"x-amz-";
+
+/// A query without the parameters that AWS reads.
+fn without_amz(query: &[u8]) -> Vec<u8> {
+    let is_other = |pair: &&[u8]| {
+        let name: Vec<u8> = percent_decode(pair).collect();
+        !name.get(..AMZ.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(AMZ))
+    };
+    query.split(|&byte| byte == b'&').filter(is_other).collect::<Vec<_>>().join(&b'&')
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
     use crate::testing::refused;
+
+    #[test]
+    fn parameters_of_aws_are_left_out() {
+        for (query, want) in [
+            ("a=1&X-Amz-Date=2&b", "a=1&b"),
+            ("x-amz-security-token=1", ""),
+            ("X%2DAmz%2dSignature=1&c=X-Amz-Date", "c=X-Amz-Date"),
+            ("x-amz&xx-amz-a=1&", "x-amz&xx-amz-a=1&"),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&without_amz(query.as_bytes())), want, "{query}");
+        }
+    }
 
     #[test]
     fn wrong_options_are_refused_with_their_place() {

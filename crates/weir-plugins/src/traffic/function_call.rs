@@ -90,6 +90,12 @@ pub(crate) trait FunctionKind: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether a field of the client, with this name in lower case, does not reach the function. Those that plugins have added do.
+    fn withholds(&self, name: &[u8]) -> bool {
+        let _ = name;
+        false
+    }
+
     /// Completes a call, which has the method, the fields and the body of the client's request, and as its URI the path and the query
     /// of the function's URL. `Host` is set afterwards, unless it is set here.
     ///
@@ -296,9 +302,9 @@ impl FunctionClient {
         }
     }
 
-    /// The fields of a request as an upstream would get them, without those of the connection and of the content's length. `None` if
-    /// one is not valid for the HTTP client.
-    fn fields(&self, request: &RequestHead) -> Option<HeaderMap> {
+    /// The fields of a request as an upstream would get them, without those of the connection and of the content's length, and without
+    /// those of the client that are withheld. `None` if one is not valid for the HTTP client.
+    fn fields(&self, request: &RequestHead, withheld: impl Fn(&[u8]) -> bool) -> Option<HeaderMap> {
         let head = &request.head;
         let (mut fields, mut addresses) = (HeaderMap::new(), Vec::new());
         for field in head.present() {
@@ -308,7 +314,8 @@ impl FunctionClient {
                 Known::XRealIp => field.added || self.is_trusted && self.addr == self.peer,
                 known => self.is_trusted || field.added || !known.is_forwarding(),
             };
-            if !counts || is_managed(name) {
+            let is_withheld = !field.added && withheld(&name.to_ascii_lowercase());
+            if !counts || is_managed(name) || is_withheld {
                 continue;
             }
             match field.known {
@@ -359,7 +366,8 @@ impl<K: FunctionKind> FunctionResponder<K> {
     fn call(&self, head: &RequestHead, body: Vec<u8>) -> Result<Request<Bytes>, Stop> {
         let mut request = Request::new(Bytes::from(body));
         *request.method_mut() = Method::from_bytes(head.method_name()).map_err(|_| Stop::Respond(400))?;
-        *request.headers_mut() = self.client.fields(head).ok_or(Stop::Respond(400))?;
+        *request.headers_mut() =
+            self.client.fields(head, |name| self.function.kind.withholds(name)).ok_or(Stop::Respond(400))?;
         let service = &self.function.service;
         *request.uri_mut() = service.target.parse().map_err(|_| Stop::Internal)?;
         let path_behind = self.path_behind.as_deref();
@@ -494,7 +502,7 @@ mod tests {
              Forwarded: for=10.0.0.1\nTE: trailers\nContent-Length: 3\nExpect: 100-continue\nA: 1\nA: 2",
         );
         let told = |request: &Exchange| {
-            let fields = FunctionClient::of(request).fields(&request.request).expect("valid");
+            let fields = FunctionClient::of(request).fields(&request.request, |_| false).expect("valid");
             let text = |value: &HeaderValue| value.to_str().expect("text").to_owned();
             let mut told: Vec<String> = fields.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
             told.sort();
