@@ -13,6 +13,7 @@ mod content_fields;
 pub mod definition;
 pub mod escape;
 pub mod exchange;
+mod forwarding;
 pub mod held;
 mod interner;
 pub mod messages;
@@ -56,6 +57,7 @@ pub use exchange::{
     AttemptRecord, BodyMask, ClientFacts, ClientProtocol, Exchange, Kept, KeptContent, LoggedExchange, MatchedRoute,
     NoteKey, Notes, PluginTurn, RetryRewrite, RouteFacts, Routes, UriParameters, UriTemplate, uri_fits,
 };
+pub use forwarding::TrustedForwarding;
 pub use held::{Held, HeldBudget, HeldLimits};
 pub use interner::Interner;
 pub use messages::{

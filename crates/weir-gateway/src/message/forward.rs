@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use weir_plugin::{ClientFacts, Exchange};
+use weir_plugin::{ClientFacts, Exchange, TrustedForwarding};
 use weir_proto::address::{ipv4_text, write_ip};
-use weir_proto::authority::HostPort;
 use weir_proto::field;
 use weir_proto::head::write_field;
 use weir_proto::{Field, Framing, Head, Known, Method, Version};
@@ -56,16 +55,6 @@ pub(crate) fn write_request_head(
     coding
 }
 
-/// Whether a forwarding field is kept: a trusted client's fields are, and so are those that a plugin has added.
-fn is_trusted_field(trusted: bool, field: &Field) -> bool {
-    trusted || field.added
-}
-
-/// The same for `X-Real-IP`. The client's own is not kept if a plugin has determined another client address.
-fn is_trusted_real_ip(client: &ClientFacts, field: &Field) -> bool {
-    is_trusted_field(client.trusted && client.addr == client.peer.ip(), field)
-}
-
 /// The authority (`Host`) of the request to the upstream.
 pub(crate) fn host<'a>(exchange: &'a Exchange, pass_host: &'a PassHost, endpoint: &'a Endpoint) -> &'a [u8] {
     match pass_host {
@@ -83,89 +72,57 @@ pub(crate) fn is_forwarded_upstream(exchange: &Exchange, field: &Field) -> bool 
         Known::Other => true,
         Known::Host | Known::ContentLength => false,
         Known::XForwardedFor => false,
-        Known::XRealIp => is_trusted_real_ip(&exchange.client, field),
+        Known::XRealIp => exchange.client.trusts_real_ip(field),
         Known::Expect => exchange.request.expects_continue,
-        known => is_trusted_field(exchange.client.trusted, field) || !known.is_forwarding(),
-    }
-}
-
-/// Which forwarding fields are present in a request and kept.
-#[derive(Default)]
-struct TrustedForwarding {
-    real_ip: bool,
-    list: bool,
-    proto: bool,
-    host: bool,
-    port: bool,
-}
-
-impl TrustedForwarding {
-    fn by(exchange: &Exchange) -> TrustedForwarding {
-        let client = &exchange.client;
-        let mut said = TrustedForwarding::default();
-        for field in exchange.request.head.present() {
-            let place = match field.known {
-                Known::XRealIp => {
-                    said.real_ip |= is_trusted_real_ip(client, field);
-                    continue;
-                }
-                Known::XForwardedFor => &mut said.list,
-                Known::XForwardedProto => &mut said.proto,
-                Known::XForwardedHost => &mut said.host,
-                Known::XForwardedPort => &mut said.port,
-                _ => continue,
-            };
-            *place |= is_trusted_field(client.trusted, field);
-        }
-        said
+        known => exchange.client.trusts(field) || !known.is_forwarding(),
     }
 }
 
 /// Writes `X-Real-IP` and `X-Forwarded-*`, which tell the upstream who the client is and how it reached the gateway.
 pub(crate) fn forwarding_fields(out: &mut Vec<u8>, exchange: &Exchange) {
-    let ClientFacts { peer, public_port, addr, trusted, .. } = exchange.client;
+    let ClientFacts { peer, addr, .. } = exchange.client;
     let head = &exchange.request.head;
-    let said = TrustedForwarding::by(exchange);
+    let said = TrustedForwarding::by(&exchange.client, head);
     let mut lines = AddressLines::default();
     let mut known = None;
-    if !said.real_ip && !head.is_withheld(Known::XRealIp) {
+    if !said.has_real_ip && !head.is_withheld(Known::XRealIp) {
         lines.push(b"X-Real-IP: ");
         let start = lines.length;
         lines.push_ip(addr);
         known = (addr == peer.ip()).then_some(start..lines.length);
         lines.push(b"\r\n");
     }
-    if said.list || !head.is_withheld(Known::XForwardedFor) {
+    if said.has_list || !head.is_withheld(Known::XForwardedFor) {
         lines.push(b"X-Forwarded-For: ");
-        if said.list {
+        if said.has_list {
             lines.flush(out);
-            let is_said = |field: &&Field| field.known == Known::XForwardedFor && is_trusted_field(trusted, field);
+            let is_said = |field: &&Field| field.known == Known::XForwardedFor && exchange.client.trusts(field);
             for field in head.present().filter(is_said) {
                 out.extend_from_slice(head.slice(field.value));
                 out.extend_from_slice(b", ");
             }
         }
         match known {
-            Some(text) if !said.list => lines.push_again(text),
+            Some(text) if !said.has_list => lines.push_again(text),
             _ => lines.push_ip(peer.ip()),
         }
         lines.push(b"\r\n");
     }
-    if !said.proto && !head.is_withheld(Known::XForwardedProto) {
+    if !said.has_proto && !head.is_withheld(Known::XForwardedProto) {
         match exchange.client.tls {
             true => lines.push(b"X-Forwarded-Proto: https\r\n"),
             false => lines.push(b"X-Forwarded-Proto: http\r\n"),
         }
     }
     let authority = exchange.request.client_authority();
-    if !said.host && !authority.is_empty() && !head.is_withheld(Known::XForwardedHost) {
+    if !said.has_host && !authority.is_empty() && !head.is_withheld(Known::XForwardedHost) {
         lines.push(b"X-Forwarded-Host: ");
         lines.flush(out);
         out.extend_from_slice(authority);
         lines.push(b"\r\n");
     }
-    if !said.port && !head.is_withheld(Known::XForwardedPort) {
-        let port = forwarded_port(exchange, &said).unwrap_or(public_port);
+    if !said.has_port && !head.is_withheld(Known::XForwardedPort) {
+        let port = said.port(&exchange.client, &exchange.request);
         lines.push(b"X-Forwarded-Port: ");
         lines.push(itoa::Buffer::new().format(port).as_bytes());
         lines.push(b"\r\n");
@@ -228,29 +185,6 @@ fn is_number(digits: &[u8], number: u64) -> bool {
         digits => digits.len() <= 19 && digits.iter().all(u8::is_ascii_digit),
     };
     is_plain && digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')) == number
-}
-
-/// The port that the client addressed, taken from its `Host`: with a mapped port it differs from the local one. If a
-/// trusted peer sent `X-Forwarded-Host` or `X-Forwarded-Proto`, the port is taken from these.
-#[inline]
-fn forwarded_port(exchange: &Exchange, said: &TrustedForwarding) -> Option<u16> {
-    let head = &exchange.request.head;
-    let value = |known: Known| {
-        let mut fields = head.present().filter(|field| field.known == known);
-        fields.find(|field| is_trusted_field(exchange.client.trusted, field)).map(|field| head.slice(field.value))
-    };
-    let port = match said.host {
-        true => value(Known::XForwardedHost).and_then(|host| HostPort::parse(host).ok()?.port),
-        false => exchange.request.port(),
-    };
-    if port.is_some() || !said.proto {
-        return port;
-    }
-    match value(Known::XForwardedProto)? {
-        b"https" => Some(443),
-        b"http" => Some(80),
-        _ => None,
-    }
 }
 
 /// Adds a `Via` entry (RFC 9110 §7.6.3): the protocol version in which the message was received, and this gateway's name.

@@ -1,6 +1,5 @@
 //! Functions of serverless platforms, which answer requests in place of the upstream: what the plugins that call them have in common.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +13,8 @@ use weir_client::{AnswerContent, CallError, IdleConnections};
 use weir_plugin::proto::path::{self, Canonical};
 use weir_plugin::proto::{Known, RequestHead};
 use weir_plugin::{
-    AnswersInPlace, Build, ConfigError, Content, Exchange, Flow, Plugin, Reply, ReplyHead, Responder, ResponderRequest,
-    Responding, RouteFacts, Stop, uri_fits,
+    AnswersInPlace, Build, ClientFacts, ConfigError, Content, Exchange, Flow, Plugin, Reply, ReplyHead, Responder,
+    ResponderRequest, Responding, RouteFacts, Stop, TrustedForwarding, uri_fits,
 };
 
 use crate::envoy::fields::is_managed;
@@ -283,23 +282,13 @@ fn stays_below(behind: &[u8]) -> bool {
 
 /// What a function is told of the client beside its request.
 struct FunctionClient {
-    /// What the client says about forwarding counts.
-    is_trusted: bool,
-    peer: IpAddr,
-    addr: IpAddr,
-    scheme: &'static str,
+    facts: ClientFacts,
     authority: Box<[u8]>,
 }
 
 impl FunctionClient {
     fn of(exchange: &Exchange) -> FunctionClient {
-        FunctionClient {
-            is_trusted: exchange.client.trusted,
-            peer: exchange.client.peer.ip().to_canonical(),
-            addr: exchange.client.addr.to_canonical(),
-            scheme: if exchange.client.tls { "https" } else { "http" },
-            authority: exchange.request.client_authority().into(),
-        }
+        FunctionClient { facts: exchange.client, authority: exchange.request.client_authority().into() }
     }
 
     /// The fields of a request as an upstream would get them, without those of the connection and of the content's length, and without
@@ -310,9 +299,8 @@ impl FunctionClient {
         for field in head.present() {
             let (name, value) = (head.slice(field.name), head.slice(field.value));
             let counts = match field.known {
-                // As for upstreams: not if a plugin has found another address than the peer's.
-                Known::XRealIp => field.added || self.is_trusted && self.addr == self.peer,
-                known => self.is_trusted || field.added || !known.is_forwarding(),
+                Known::XRealIp => self.facts.trusts_real_ip(field),
+                known => self.facts.trusts(field) || !known.is_forwarding(),
             };
             let is_withheld = !field.added && withheld(&name.to_ascii_lowercase());
             if !counts || is_managed(name) || is_withheld {
@@ -323,12 +311,15 @@ impl FunctionClient {
                 _ => drop(fields.append(HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?)),
             }
         }
-        addresses.extend_from_slice(self.peer.to_string().as_bytes());
+        let ClientFacts { peer, addr, tls, .. } = self.facts;
+        addresses.extend_from_slice(peer.ip().to_canonical().to_string().as_bytes());
+        let port = TrustedForwarding::by(&self.facts, head).port(&self.facts, request);
         for (known, name, value) in [
             (Known::XForwardedFor, "x-forwarded-for", &*addresses),
-            (Known::XForwardedProto, "x-forwarded-proto", self.scheme.as_bytes()),
+            (Known::XForwardedProto, "x-forwarded-proto", if tls { &b"https"[..] } else { b"http" }),
             (Known::XForwardedHost, "x-forwarded-host", &self.authority),
-            (Known::XRealIp, "x-real-ip", self.addr.to_string().as_bytes()),
+            (Known::XForwardedPort, "x-forwarded-port", port.to_string().as_bytes()),
+            (Known::XRealIp, "x-real-ip", addr.to_canonical().to_string().as_bytes()),
         ] {
             let name = HeaderName::from_static(name);
             if !value.is_empty() && !head.is_withheld(known) && !fields.contains_key(&name) {
@@ -508,8 +499,9 @@ mod tests {
             told.sort();
             told
         };
-        let of_gateway = ["x-forwarded-for: 192.0.2.7", "x-forwarded-host: shop.example", "x-forwarded-proto: http"];
-        let expected = [&["a: 1", "a: 2"][..], &of_gateway, &["x-real-ip: 192.0.2.7"]].concat();
+        let of_gateway = ["x-forwarded-for: 192.0.2.7", "x-forwarded-host: shop.example", "x-forwarded-port: 0"];
+        let expected =
+            [&["a: 1", "a: 2"][..], &of_gateway, &["x-forwarded-proto: http", "x-real-ip: 192.0.2.7"]].concat();
         assert_eq!(told(&request), expected);
         request.client.trusted = true;
         let trusted = told(&request);
@@ -517,6 +509,7 @@ mod tests {
             "forwarded: for=10.0.0.1",
             "x-forwarded-for: 10.0.0.1, 192.0.2.7",
             "x-forwarded-proto: https",
+            "x-forwarded-port: 443",
             "x-real-ip: 10.0.0.1",
         ] {
             assert!(trusted.iter().any(|told| told == line), "{trusted:?}");
