@@ -680,7 +680,7 @@ fn users_of_a_file_log_in_as_before() {
 }
 
 #[test]
-fn what_basic_auth_refuses_is_left_out() {
+fn users_that_basic_auth_refuses_are_left_out() {
     for hash in [
         &BCRYPT_HASH.replace("$10$", "$16$"),
         &BCRYPT_HASH.replace("$10$", "$+9$"),

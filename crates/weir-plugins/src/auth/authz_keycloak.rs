@@ -18,7 +18,7 @@ use crate::rate_limited_log::RateLimitedLog;
 use weir_services::http_service::ServiceCallOptions;
 use weir_services::receivers::header_value;
 
-use decision::{Authorization, Decision, Permissions};
+use decision::{Authorization, KeycloakDecision, Permissions};
 use login::PasswordLogin;
 use own_token::{OwnTokens, TokenLife};
 use server::{KeycloakEndpoint, KeycloakFailure, KeycloakServer};
@@ -270,8 +270,8 @@ impl KeycloakAuthorizer {
     async fn authorize(&self, exchange: &mut Exchange) -> Result<(), Stop> {
         let token = token_of(exchange)?;
         match self.authorization.decide(exchange, &token).await {
-            Ok(Decision::Allowed) => Ok(()),
-            Ok(Decision::Denied(status, body)) => {
+            Ok(KeycloakDecision::Allowed) => Ok(()),
+            Ok(KeycloakDecision::Denied(status, body)) => {
                 if status == 400 {
                     let body = String::from_utf8_lossy(&body);
                     self.failures.error(format_args!("authz-keycloak: the token endpoint answers with 400: {body}"));

@@ -148,7 +148,7 @@ impl FunctionCall<'_> {
 }
 
 /// A function, and how it is called.
-pub(crate) struct Function<K> {
+pub(crate) struct CloudFunction<K> {
     service: HttpService,
     most_content: usize,
     failures: RateLimitedLog,
@@ -176,11 +176,11 @@ impl FunctionCallOptions {
     /// The plugin that has requests answered by a function.
     pub(crate) fn plugin<K: FunctionKind>(&self, service: HttpService, kind: K) -> Arc<dyn Plugin> {
         let (most_content, failures) = (self.max_req_body_size, RateLimitedLog::default());
-        Arc::new(FunctionPlugin(Arc::new(Function { service, most_content, failures, kind })))
+        Arc::new(FunctionPlugin(Arc::new(CloudFunction { service, most_content, failures, kind })))
     }
 }
 
-struct FunctionPlugin<K>(Arc<Function<K>>);
+struct FunctionPlugin<K>(Arc<CloudFunction<K>>);
 
 impl<K: FunctionKind> Plugin for FunctionPlugin<K> {
     fn answers_in_place(&self) -> AnswersInPlace {
@@ -332,7 +332,7 @@ impl FunctionClient {
 
 /// Answers one request.
 struct FunctionResponder<K> {
-    function: Arc<Function<K>>,
+    function: Arc<CloudFunction<K>>,
     client: FunctionClient,
     path_behind: Option<Box<[u8]>>,
 }
@@ -366,7 +366,7 @@ impl<K: FunctionKind> FunctionResponder<K> {
     }
 }
 
-impl<K: FunctionKind> Function<K> {
+impl<K: FunctionKind> CloudFunction<K> {
     fn path_behind(&self, exchange: &Exchange) -> Result<Option<Box<[u8]>>, Stop> {
         let Some(route) = &exchange.route else { return Ok(None) };
         let found = path_behind_route(route, exchange.request.client_path()).map_err(|uri| {
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_does_not_lead_out_of_the_functions_path() {
+    fn an_appended_path_does_not_lead_out_of_the_functions_path() {
         for behind in ["a", "/a", "a/b/", "/", ".well-known", "..a", "a..", ".../a", "a%20b", "/a%2Fb", "a:b;c=d"] {
             assert!(stays_below(behind.as_bytes()), "{behind}");
         }

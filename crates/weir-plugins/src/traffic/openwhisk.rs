@@ -83,7 +83,7 @@ impl Definition for Openwhisk {
         let query =
             format!("blocking=true&result={}&timeout={}", self.result, self.call.timeout_ms().min(MOST_WAITED_MS));
         service.target = format!("{base}/api/v1/namespaces/{namespace}/actions/{action}?{query}").into();
-        Ok(self.call.plugin(service, Action(token)))
+        Ok(self.call.plugin(service, OpenwhiskAction(token)))
     }
 }
 
@@ -96,9 +96,9 @@ fn encoded(name: &str, option: &str) -> Result<String, ConfigError> {
     }
 }
 
-struct Action(HeaderValue);
+struct OpenwhiskAction(HeaderValue);
 
-impl FunctionKind for Action {
+impl FunctionKind for OpenwhiskAction {
     const NAME: &'static str = Openwhisk::NAME;
     const TAKES_PATH: bool = false;
 

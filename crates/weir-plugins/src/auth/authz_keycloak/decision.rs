@@ -31,7 +31,7 @@ pub(crate) struct Authorization {
 
 /// The answer about a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum KeycloakDecision {
     Allowed,
     /// The status and the body of the refusal.
     Denied(u16, Bytes),
@@ -48,16 +48,20 @@ impl Authorization {
     ///
     /// # Errors
     /// Keycloak has not decided.
-    pub(crate) async fn decide(&self, exchange: &Exchange, token: &HeaderValue) -> Result<Decision, KeycloakFailure> {
+    pub(crate) async fn decide(
+        &self,
+        exchange: &Exchange,
+        token: &HeaderValue,
+    ) -> Result<KeycloakDecision, KeycloakFailure> {
         let request = &exchange.request;
         let mut permissions = match &self.permissions {
             Permissions::Stated(stated) => stated.clone(),
             Permissions::OfPath => match decoded(request.client_path()) {
                 Some(path) => self.server.resources_of(&path).await?,
-                None => return Ok(Decision::Denied(403, Bytes::from_static(UNCLEAR_PATH))),
+                None => return Ok(KeycloakDecision::Denied(403, Bytes::from_static(UNCLEAR_PATH))),
             },
         };
-        let denied = || Ok(Decision::Denied(403, Bytes::from_static(NOT_AUTHORIZED)));
+        let denied = || Ok(KeycloakDecision::Denied(403, Bytes::from_static(NOT_AUTHORIZED)));
         if permissions.is_empty() && !self.is_permissive {
             return denied();
         }
@@ -84,16 +88,16 @@ fn decoded(path: &[u8]) -> Option<String> {
 }
 
 /// Only a decision that is there counts as one.
-fn read(answer: Response<Bytes>) -> Result<Decision, KeycloakFailure> {
+fn read(answer: Response<Bytes>) -> Result<KeycloakDecision, KeycloakFailure> {
     match answer.status().as_u16() {
         200 => {
             let decision: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
             match decision["result"] {
-                Value::Bool(true) => Ok(Decision::Allowed),
+                Value::Bool(true) => Ok(KeycloakDecision::Allowed),
                 _ => Err(KeycloakFailure::new("the token endpoint has sent no decision".to_owned())),
             }
         }
-        status @ (400 | 401 | 403) => Ok(Decision::Denied(status, answer.into_body())),
+        status @ (400 | 401 | 403) => Ok(KeycloakDecision::Denied(status, answer.into_body())),
         status => Err(KeycloakFailure::new(format!("the token endpoint answers with {status}"))),
     }
 }
@@ -124,10 +128,10 @@ mod tests {
             let answer = Response::builder().status(status).body(Bytes::from_static(body.as_bytes()));
             read(answer.expect("valid"))
         };
-        assert_eq!(read(200, r#"{"result":true}"#).expect("a decision"), Decision::Allowed);
+        assert_eq!(read(200, r#"{"result":true}"#).expect("a decision"), KeycloakDecision::Allowed);
         for status in [400, 401, 403] {
             let body = r#"{"error":"invalid_resource"}"#;
-            assert_eq!(read(status, body).expect("a decision"), Decision::Denied(status, body.into()));
+            assert_eq!(read(status, body).expect("a decision"), KeycloakDecision::Denied(status, body.into()));
         }
         for (status, body) in [
             (200, ""),

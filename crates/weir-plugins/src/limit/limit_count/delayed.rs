@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_during_a_report_is_added_to_the_servers_total() {
+    fn amounts_that_are_counted_during_a_report_are_added_to_the_servers_total() {
         let share = WindowShare { until: 600, total: 4, unreported: 2 };
         assert_eq!(share.reported(601, 7), WindowShare { until: 601, total: 9, unreported: 2 });
     }
