@@ -161,20 +161,44 @@ proptest! {
         number in 0_u8..3,
         batches in prop::collection::vec(prop::collection::vec(step(VERSIONS.len()), 1..4), 1..30),
     ) {
-        let options = options(number);
-        let mut world = World::from_manifests(&MANIFESTS.join("\n---\n")).unwrap().world;
-        let mut read = Reader::default();
-        let mut translator = Translator::new(options.clone());
-        translator.translate(&world, &WorldChanges::default(), &mut read);
-        check(&translator, &read, &world, &options)?;
-        for batch in &batches {
-            let mut changes = WorldChanges::default();
-            batch.iter().for_each(|step| make(step, &VERSIONS, &mut world, &mut changes));
-            changes.objects.iter().chain(&changes.statuses).for_each(|object| drop(read.statuses.remove(object)));
-            translator.translate(&world, &changes, &mut read);
-            check(&translator, &read, &world, &options)?;
-        }
+        after(&batches, &options(number))?;
     }
+}
+
+/// Applies batches of steps to a world, and checks after each what is translated.
+fn after(batches: &[Vec<Step>], options: &KubeOptions) -> Result<(), TestCaseError> {
+    let mut world = World::from_manifests(&MANIFESTS.join("\n---\n")).unwrap().world;
+    let mut read = Reader::default();
+    let mut translator = Translator::new(options.clone());
+    translator.translate(&world, &WorldChanges::default(), &mut read);
+    check(&translator, &read, &world, options)?;
+    for batch in batches {
+        let mut changes = WorldChanges::default();
+        batch.iter().for_each(|step| make(step, &VERSIONS, &mut world, &mut changes));
+        changes.objects.iter().chain(&changes.statuses).for_each(|object| drop(read.statuses.remove(object)));
+        translator.translate(&world, &changes, &mut read);
+        check(&translator, &read, &world, options)?;
+    }
+    Ok(())
+}
+
+/// A version of the object with this kind, namespace and name.
+fn version(reference: &str) -> usize {
+    let is_it = |object: &Object| {
+        let ObjectRef { kind, namespace, name } = object.reference();
+        format!("{kind:?} {namespace}/{name}") == reference
+    };
+    VERSIONS.iter().position(is_it).expect("the manifests have it")
+}
+
+#[test]
+fn an_ingress_and_a_route_do_not_share_an_upstream_that_only_one_of_them_reaches_by_name() {
+    let steps = [
+        Step::Remove(version("BackendTLSPolicy shop/no-authority")),
+        Step::Remove(version("EndpointSlice shop/bills-1")),
+        Step::Put(version("HTTPRoute shop/bills")),
+    ];
+    after(&steps.map(|step| vec![step]), &options(2)).unwrap();
 }
 
 /// Counts what is read.

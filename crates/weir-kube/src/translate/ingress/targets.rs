@@ -74,13 +74,16 @@ pub(super) fn target(
         }
     };
     let has_own = !settings.is_empty() || claimed.settings.to_cluster_ip;
-    if let Some(node) = single_node(claimed, found, &name, backends, options) {
+    let node = single_node(claimed, found, &name, backends, options);
+    // A route of the Gateway API refers to the endpoints, if there are none as well.
+    let by_name = node.is_some().then(|| "by_name".to_owned());
+    if let Some(node) = node {
         settings.insert("nodes".to_owned(), json!([node]));
     } else if !backends.has_endpoint(found) {
         return Err(format!("the Service `{name}` has no endpoint"));
     }
     // With a prefix, since variants of the Gateway API have names of their own, such as `grpc`.
-    let variant = has_own.then(|| format!("ingress_{}{scope}", claimed.ingress.metadata.name));
+    let variant = has_own.then(|| format!("ingress_{}{scope}", claimed.ingress.metadata.name)).or(by_name);
     let id = backends.upstream(found, variant.as_deref(), settings);
     Ok(Map::from_iter([("upstream_id".to_owned(), id.into())]))
 }
