@@ -117,7 +117,7 @@ fn refusal(text: &str) -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.arg("check").arg(&file);
     for name in variables(text) {
-        command.env(name, format!("a value of sixteen characters and more, {name}"));
+        command.env(name, format!("a-user:a-value-of-sixteen-characters-and-more-{name}"));
     }
     let output = command.output().expect("it runs");
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
