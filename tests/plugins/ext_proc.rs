@@ -520,7 +520,12 @@ fn ext_proc_beside_a_plugin_that_answers_is_a_fault_with_both_places() {
         assert!(told.contains(&place) && told.contains(&format!("(routes[0].plugins.{other})")), "{told}");
     }
     let told = refused("", "hub_id: h");
-    assert!(told.contains("routes[0].hub_id: the plugin `ext-proc` answers in place of an upstream, or processes its responses"), "{told}");
+    assert!(
+        told.contains(
+            "routes[0].hub_id: the plugin `ext-proc` answers in place of an upstream, or processes its responses"
+        ),
+        "{told}"
+    );
 }
 
 #[test]
