@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use weir_testkit::{
-    Answer, Authority, DEADLINE, Gateway, Identity, Origin, Reading, TempDir, TlsServer, eventually, skipped,
+    Answer, Authority, DEADLINE, Gateway, Identity, Origin, Reading, TempDir, TlsServer, chromium, eventually, skipped,
 };
 
 /// A Python that has `websockets`.
@@ -18,17 +18,6 @@ fn python() -> Option<PathBuf> {
     }
     skipped("there is no Python with `websockets`");
     None
-}
-
-fn browser() -> Option<&'static str> {
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let found = names
-        .into_iter()
-        .find(|name| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok());
-    if found.is_none() {
-        skipped("there is no Chromium");
-    }
-    found
 }
 
 fn start(yaml: &str) -> Gateway {
@@ -242,7 +231,7 @@ source.onmessage = event => {
 
 #[test]
 fn the_event_source_of_a_browser_reads_and_reconnects() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = chromium() else { return };
     // Two events, the end of the stream, and the rest for the client that comes back with the last id it saw.
     let origin = Origin::reading(Reading::Strict, |request| match request.target.as_str() {
         "/page" => Answer::with(200, "Content-Type: text/html\r\n", PAGE),
@@ -300,7 +289,7 @@ const FETCHES: &str = r#"<!doctype html><script>
 
 #[test]
 fn a_browser_speaks_http2_with_it() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = chromium() else { return };
     let origin = Origin::reading(Reading::Strict, |request| match request.target.split_once('?') {
         Some(("/data", number)) => Answer::ok(number),
         _ if request.target == "/page" => Answer::with(200, "Content-Type: text/html\r\n", FETCHES),
@@ -339,7 +328,7 @@ addEventListener('load', async () => {
 
 #[test]
 fn a_browser_loads_a_page_of_200_objects() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = chromium() else { return };
     let origin = Origin::reading(Reading::Strict, |request| {
         let padding = "x".repeat(20_000);
         let with = |kind, body: String| Answer::with(200, &format!("Content-Type: {kind}\r\n"), body);

@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject;
-use weir_testkit::{Answer, BROWSER_DEADLINE, Identity, Origin, TempDir, eventually_some, skipped};
+use weir_testkit::{Answer, BROWSER_DEADLINE, Identity, Origin, TempDir, chromium, eventually_some};
 
 use crate::client::NAME;
 use crate::programs::accepted;
@@ -32,17 +32,6 @@ const PAGE: &str = r#"<!doctype html><script>
 })();
 </script>"#;
 
-fn browser() -> Option<&'static str> {
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    let found = names
-        .into_iter()
-        .find(|name| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok());
-    if found.is_none() {
-        skipped("there is no Chromium");
-    }
-    found
-}
-
 /// The SHA-256 of the public key of a certificate: over QUIC, Chromium takes no certificate of an authority that it does not know, unless
 /// it is told this.
 fn pin(identity: &Identity) -> String {
@@ -55,7 +44,7 @@ fn pin(identity: &Identity) -> String {
 
 #[test]
 fn a_browser_loads_a_page_of_100_objects_again_and_again() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = chromium() else { return };
     let origin = Origin::serving(|request| match request.target.split_once('?') {
         None if request.target == "/page" => Answer::with(200, "Content-Type: text/html\r\n", PAGE),
         _ => Answer::ok(&request.target),

@@ -22,9 +22,20 @@ pub const BROWSER_DEADLINE: Duration = Duration::from_secs(90);
 /// The interval at which a page is asked for a fact.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 const FLAGS: &str = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --mute-audio \
     --disable-extensions --no-first-run --disable-background-networking --force-color-profile=srgb --remote-debugging-pipe";
+
+/// The name of the program. `None`, with a line that reports the test as skipped, if there is none.
+pub fn chromium() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<&str>> = OnceLock::new();
+    let is_there =
+        |name: &&str| Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    let found = *FOUND.get_or_init(|| ["chromium", "chromium-browser", "google-chrome"].into_iter().find(is_there));
+    if found.is_none() {
+        skipped("there is no Chromium");
+    }
+    found
+}
 
 /// What has come from the browser.
 #[derive(Default)]
@@ -46,19 +57,12 @@ impl Browser {
     /// The browser of this process, started by the first who asks. `None`, with a line that reports the test as skipped, if there is
     /// none.
     fn shared() -> Option<&'static Browser> {
-        static SHARED: OnceLock<Option<Browser>> = OnceLock::new();
-        let browser = SHARED.get_or_init(Browser::start).as_ref();
-        if browser.is_none() {
-            skipped("there is no Chromium");
-        }
-        browser
+        static SHARED: OnceLock<Browser> = OnceLock::new();
+        let name = chromium()?;
+        Some(SHARED.get_or_init(|| Browser::start(name)))
     }
 
-    fn start() -> Option<Browser> {
-        let is_there = |name: &&&str| {
-            Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-        };
-        let name = NAMES.iter().find(is_there)?;
+    fn start(name: &str) -> Browser {
         let profile = TempDir::new();
         // Descriptors 3 and 4 are the pipes, which only a shell can arrange without `unsafe`.
         let script =
@@ -79,7 +83,7 @@ impl Browser {
             // Reaps it.
             let _ = child.wait();
         });
-        Some(Browser { input, received, next_id: AtomicU64::new(1), _profile: profile })
+        Browser { input, received, next_id: AtomicU64::new(1), _profile: profile }
     }
 
     fn state(&self) -> MutexGuard<'_, FromBrowser> {

@@ -10,13 +10,13 @@ use http::header::{AUTHORIZATION, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_services::http_service::ServiceCallOptions;
+use weir_services::receivers::header_value;
 use weir_tokens::OpenidClient;
 
 use crate::answer::RefusalResponse;
 use crate::auth::openid_connect::provider::{Provider, ProviderUrl};
 use crate::rate_limited_log::RateLimitedLog;
-use weir_services::http_service::ServiceCallOptions;
-use weir_services::receivers::header_value;
 
 use decision::{Authorization, KeycloakDecision, Permissions};
 use login::PasswordLogin;

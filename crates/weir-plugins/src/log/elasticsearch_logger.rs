@@ -21,14 +21,14 @@ use serde::{Deserialize, Deserializer as _, Serialize};
 use serde_json::{Deserializer, Value};
 use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template, escape};
 use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
+use weir_services::http_answer;
+use weir_services::receivers::{ReceiverOptions, ReceiverRequest, Receivers, header_fields, secret_header_value};
 
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, RecordWriter};
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use index_template::{IndexTemplate, TemplateOptions};
-use weir_services::http_answer;
-use weir_services::receivers::{ReceiverOptions, ReceiverRequest, Receivers, header_fields, secret_header_value};
 
 /// Stores a record of each exchange in Elasticsearch (7 to 9) or OpenSearch.
 ///

@@ -9,10 +9,10 @@ use percent_encoding::percent_decode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AllOf, Build, ConfigError, Definition, Plugin, Stage, Stop};
+use weir_services::receivers::secret_header_value;
 
 use crate::clock;
 use crate::traffic::function_call::{FunctionCall, FunctionCallOptions, FunctionKind};
-use weir_services::receivers::secret_header_value;
 
 use signature::RequestSigner;
 

@@ -6,9 +6,9 @@ use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, PluginMetadata, Stage, Stop};
+use weir_services::receivers::secret_header_value;
 
 use crate::traffic::function_call::{FunctionCall, FunctionCallOptions, FunctionKind};
-use weir_services::receivers::secret_header_value;
 
 /// Has a function of Azure Functions answer requests, in place of an upstream.
 ///

@@ -16,10 +16,10 @@ use weir_plugin::{
     AnswersInPlace, Build, ClientFacts, ConfigError, Content, Exchange, Flow, Plugin, Reply, ReplyHead, Responder,
     ResponderRequest, Responding, RouteFacts, Stop, TrustedForwarding, uri_fits,
 };
+use weir_services::http_service::HttpService;
 
 use crate::envoy::fields::is_managed;
 use crate::rate_limited_log::RateLimitedLog;
-use weir_services::http_service::HttpService;
 
 /// How a function is called: options of all plugins that call one.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]

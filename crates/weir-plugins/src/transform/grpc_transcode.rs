@@ -30,8 +30,9 @@ use self::http_rules::{HttpRules, RuleMatch};
 use self::json::JsonForm;
 use self::status::CallStatus;
 use self::stream::StreamWriter;
-use crate::content::coding;
 use weir_services::grpc_call::PREFIX;
+
+use crate::content::coding;
 
 /// Turns requests of a REST API into calls of a gRPC service, for an upstream whose `scheme` is `grpc` or `grpcs`.
 ///
@@ -482,10 +483,10 @@ fn no_call_answered(call: &Call, exchange: &mut Exchange) -> Result<(), Stop> {
 mod tests {
     use serde_json::json;
     use weir_plugin::{UriParameters, UriTemplate};
+    use weir_services::grpc_call::framed;
 
     use super::*;
     use crate::testing::{build, exchange, get, on_request, on_request_body, refused as refusal};
-    use weir_services::grpc_call::framed;
 
     const PROTO: &str =
         "syntax = \"proto3\"; package t; service S { rpc One (A) returns (A); rpc Send (stream A) returns (A); }

@@ -11,12 +11,12 @@ use hyper::body::Bytes;
 use serde_json::{Map, Value};
 use weir_client::HttpClient;
 use weir_plugin::{ConfigError, form};
+use weir_services::http_service::{HttpService, ServiceCallOptions};
 use weir_tokens::ProviderMetadata;
 
 use super::login::UserCredentials;
 use super::own_token::OwnTokens;
 use crate::auth::openid_connect::provider::Provider;
-use weir_services::http_service::{HttpService, ServiceCallOptions};
 
 /// The most bytes of an answer.
 const MOST_ANSWERED: usize = 256 << 10;

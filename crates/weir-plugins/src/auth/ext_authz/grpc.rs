@@ -116,11 +116,12 @@ fn members(metadata: Struct) -> Vec<(String, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
+    use weir_services::grpc_call::framed;
+
     use super::super::messages::{QueryParameter, RpcStatus};
     use super::*;
     use crate::envoy::fields::{FieldAction, UnknownAction};
     use crate::envoy::messages::{HeaderValue as Header, HeaderValueOption, HttpStatus, ListValue, StructKind};
-    use weir_services::grpc_call::framed;
 
     fn option(name: &str, value: &str, append: Option<bool>, append_action: i32) -> HeaderValueOption {
         let header = Header { key: name.to_owned(), value: value.to_owned(), raw_value: Vec::new() };

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use weir_otlp::span::{AttributeValue, SpanKind, TraceSpan};
+
 use super::note::TraceNote;
 use crate::log::json::{JsonObjectWriter, known};
-use weir_otlp::span::{AttributeValue, SpanKind, TraceSpan};
 
 /// Writes the spans of one service.
 pub(crate) struct ZipkinWriter {

@@ -57,8 +57,9 @@ impl MessageFrames {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use weir_services::grpc_call::framed;
+
+    use super::*;
 
     #[test]
     fn messages_are_taken_from_pieces_of_any_size() {
