@@ -10,7 +10,7 @@ use http::{Method, Request, Response};
 use hyper::body::Bytes;
 use jsonwebtoken::Algorithm;
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 use weir_client::{CallSettings, HttpClient, ServiceUrl};
 
@@ -81,7 +81,8 @@ struct KnownKeys {
 struct KeyFetch {
     /// Its sender is dropped when the fetch ends.
     end: watch::Receiver<()>,
-    waiting: Arc<()>,
+    /// The places of those that wait.
+    places: Arc<Semaphore>,
 }
 
 impl KnownKeys {
@@ -179,7 +180,7 @@ impl KeySource {
         has: impl Fn(&KnownKeys) -> bool,
         part: impl Fn(&KnownKeys) -> T,
     ) -> Result<T, TokenError> {
-        let mut fetch = {
+        let (mut fetch, place) = {
             let mut known = self.known();
             let is_known = has(&known);
             if is_known && known.is_younger_than(KEYS_FOR) {
@@ -196,16 +197,16 @@ impl KeySource {
                 return Ok(part(&known));
             }
             let fetch = known.fetch.clone().expect("there was one, or it has just begun");
-            // The one in `known` does not wait.
-            if Arc::strong_count(&fetch.waiting) - 1 > MOST_WAITING {
+            let Ok(place) = Arc::clone(&fetch.places).try_acquire_owned() else {
                 let problem = "too many tokens wait for the keys of the issuer; try again later";
                 known.found(is_known)?;
                 return if is_known { Ok(part(&known)) } else { Err(TokenError::NoKeys(problem.to_owned())) };
-            }
-            fetch
+            };
+            (fetch, place)
         };
         // An error: the fetch has ended.
         let _ = fetch.end.changed().await;
+        drop(place);
         let known = self.known();
         known.found(has(&known)).map(|()| part(&known))
     }
@@ -226,7 +227,7 @@ impl KeySource {
                 known.read_at = Some(Instant::now());
             }
         });
-        KeyFetch { end, waiting: Arc::default() }
+        KeyFetch { end, places: Arc::new(Semaphore::new(MOST_WAITING)) }
     }
 
     fn known(&self) -> MutexGuard<'_, KnownKeys> {

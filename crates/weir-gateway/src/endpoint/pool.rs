@@ -114,6 +114,7 @@ pub(crate) struct EndpointPool {
 
 impl Drop for EndpointPool {
     fn drop(&mut self) {
+        self.machine.endpoints.set(self.machine.endpoints.get() - 1);
         self.limit.limiter().leave(&self.group);
     }
 }
@@ -162,6 +163,7 @@ impl<'a> EndpointBuilder<'a> {
             (setting, _) => Rc::new(AdmissionLimit::new(setting, workers)),
         };
         limit.limiter().join(&self.group);
+        machine.endpoints.set(machine.endpoints.get() + 1);
         // A queue belongs to one limit, under which those that wait in it get their permits.
         let queue = match before.filter(|before| Rc::ptr_eq(&before.limit, &limit)) {
             Some(before) => {
@@ -221,8 +223,8 @@ impl Pools {
         }
     }
 
-    /// Takes back the endpoints of an upstream that is no longer used. Machines without other references are dropped, with
-    /// their idle connections, during the next ticks.
+    /// Takes back the endpoints of an upstream that is no longer used. Machines that no endpoint sends to are dropped, with their
+    /// idle connections, during the next ticks.
     pub(crate) fn release(&self, endpoints: Vec<Rc<EndpointPool>>) {
         let machines = endpoints.iter().map(|endpoint| &endpoint.machine);
         let new = machines.filter(|machine| !machine.is_released.replace(true));
@@ -240,8 +242,7 @@ impl Pools {
                 continue;
             }
             machine.is_released.set(false);
-            let lists = usize::from(machine.is_connected.get());
-            if Rc::strong_count(&machine) == 2 + lists {
+            if machine.endpoints.get() == 0 {
                 self.machines.shard_of(&machine.key).remove(&machine.key);
                 machine.close_idle(worker);
             }

@@ -37,6 +37,8 @@ pub(super) struct UpstreamMachine {
     pub(super) tls: Option<EndpointTls>,
     /// The connections of the upstreams with equal `keepalive_pool` settings.
     connections: RefCell<Vec<Rc<KeptConnections>>>,
+    /// The endpoints of upstreams, in use or retired, that send to it. While there is one, the machine stays.
+    pub(super) endpoints: Cell<u32>,
     /// Exchanges that have been granted a permit and have not ended.
     pub(super) in_flight: Cell<u32>,
     /// Recorded only for upstreams whose balancer uses it.
@@ -95,6 +97,7 @@ impl UpstreamMachine {
             pools: Rc::downgrade(pools),
             tls: tls.map(EndpointTls::with_own_sessions),
             connections: RefCell::default(),
+            endpoints: Cell::new(0),
             in_flight: Cell::new(0),
             latency: LatencyEstimate::default(),
             found_limit: OnceCell::new(),

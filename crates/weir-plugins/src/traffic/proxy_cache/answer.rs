@@ -12,7 +12,7 @@ use weir_plugin::{
 
 use super::CacheRules;
 use super::directives::CacheDirectives;
-use super::fill::{Fetch, Fill, FillPiece, FillStage, LeftAnswer, PassedAnswer, PassedPlace};
+use super::fill::{Fetch, Fill, FillPiece, FillReader, FillStage, LeftAnswer, PassedAnswer, PassedPlace};
 use super::freshness::StoredUse;
 use super::reply::{CacheOutcome, ClientHead, ReplyPart, head_for, marked, part_for};
 use super::zone::{ResourceScope, ScopeParts, StoredHead, StoredResponse, VaryFields};
@@ -101,8 +101,8 @@ enum FillRole {
     /// The response has arrived meanwhile.
     Stored(Arc<StoredResponse>),
     /// This request is the one that is sent.
-    Sends(Arc<Fill>, Box<[u8]>),
-    Waits(Arc<Fill>),
+    Sends(FillReader, Box<[u8]>),
+    Waits(FillReader),
 }
 
 impl CachedRequest<'_> {
@@ -169,7 +169,7 @@ impl CachedRequest<'_> {
         let name = name.finished();
         let mut fills = self.cache.rules.fills.all();
         if let Some(fill) = fills.get(&name) {
-            return FillRole::Waits(Arc::clone(fill));
+            return FillRole::Waits(fill.read());
         }
         // A fill may have ended since the cache was searched.
         let usable = |stored: &Arc<StoredResponse>| {
@@ -179,17 +179,18 @@ impl CachedRequest<'_> {
             return FillRole::Stored(stored);
         }
         let fill = Arc::<Fill>::default();
-        fills.insert(name.clone(), Arc::clone(&fill));
-        FillRole::Sends(fill, name)
+        let reader = fill.read();
+        fills.insert(name.clone(), fill);
+        FillRole::Sends(reader, name)
     }
 
     /// Requests a newer response in the background, unless that is under way. `false` if the response to this request could not
     /// be kept.
     fn revalidate(&self, stale: &Arc<StoredResponse>) -> bool {
         let can_be_kept = self.brings_content();
-        if can_be_kept && let FillRole::Sends(fill, name) = self.role(&stale.head.vary) {
-            fill.keep_on();
-            self.begin_fetch((fill, Some(name)), Some(Arc::clone(stale)), CacheOutcome::Expired);
+        if can_be_kept && let FillRole::Sends(reader, name) = self.role(&stale.head.vary) {
+            reader.fill.keep_on();
+            self.begin_fetch((reader.fill, Some(name)), Some(Arc::clone(stale)), CacheOutcome::Expired);
         }
         can_be_kept
     }
@@ -226,19 +227,19 @@ impl CachedRequest<'_> {
     }
 
     async fn fetch_alone(self, stale: Option<Arc<StoredResponse>>, outcome: CacheOutcome) -> Result<(), Stop> {
-        self.fetch((Arc::default(), None), stale, outcome).await
+        self.fetch((Arc::<Fill>::default().read(), None), stale, outcome).await
     }
 
     async fn fetch(
         mut self,
-        (fill, listed): (Arc<Fill>, Option<Box<[u8]>>),
+        (mut reader, listed): (FillReader, Option<Box<[u8]>>),
         stale: Option<Arc<StoredResponse>>,
         outcome: CacheOutcome,
     ) -> Result<(), Stop> {
-        let passed = self.begin_fetch((Arc::clone(&fill), listed), stale, outcome);
-        match fill.answered().await {
+        let passed = self.begin_fetch((Arc::clone(&reader.fill), listed), stale, outcome);
+        match reader.answered().await {
             FillStage::Stored(stored, outcome) => self.send(&stored, outcome).await,
-            FillStage::Storing(head, length) => self.follow(&fill, (&head, length), outcome, Some(&passed)).await,
+            FillStage::Storing(head, length) => self.follow(&mut reader, (&head, length), outcome, Some(&passed)).await,
             FillStage::Failed(stop) => Err(stop),
             FillStage::Asked | FillStage::Passed => {
                 let left = passed.borrow_mut().take().ok_or(Stop::Internal)?;
@@ -261,17 +262,17 @@ impl CachedRequest<'_> {
     ) -> Result<(), Stop> {
         let until = tokio::time::Instant::now() + self.cache.rules.longest_wait;
         for _ in 0..2 {
-            let fill = match self.role(&vary) {
+            let mut reader = match self.role(&vary) {
                 FillRole::Stored(stored) => return self.send(&stored, CacheOutcome::Hit).await,
-                FillRole::Sends(fill, name) => return self.fetch((fill, Some(name)), stale, outcome).await,
-                FillRole::Waits(fill) => fill,
+                FillRole::Sends(reader, name) => return self.fetch((reader, Some(name)), stale, outcome).await,
+                FillRole::Waits(reader) => reader,
             };
-            match tokio::time::timeout_at(until, fill.shared(&self.head)).await {
+            match tokio::time::timeout_at(until, reader.shared(&self.head)).await {
                 Ok(FillStage::Stored(stored, outcome)) if stored.head.vary.matches(&self.head) => {
                     return self.send(&stored, outcome).await;
                 }
                 Ok(FillStage::Storing(head, length)) if head.vary.matches(&self.head) => {
-                    return self.follow(&fill, (&head, length), outcome, None).await;
+                    return self.follow(&mut reader, (&head, length), outcome, None).await;
                 }
                 Ok(FillStage::Stored(stored, _)) => vary.clone_from(&stored.head.vary),
                 Ok(FillStage::Storing(head, _)) => vary.clone_from(&head.vary),
@@ -322,7 +323,7 @@ impl CachedRequest<'_> {
     /// Sends a response while it arrives.
     async fn follow(
         &mut self,
-        fill: &Fill,
+        reader: &mut FillReader,
         (head, length): (&StoredHead, Option<u64>),
         outcome: CacheOutcome,
         passed: Option<&PassedPlace>,
@@ -330,11 +331,11 @@ impl CachedRequest<'_> {
         let part = part_for(&self.head, &head.head, None);
         self.begin(head, &part, length, outcome);
         if part == ReplyPart::NotModified {
-            fill.keep_on();
+            reader.fill.keep_on();
             return Ok(());
         }
         for number in 0.. {
-            match fill.piece(number).await? {
+            match reader.piece(number).await? {
                 FillPiece::Piece(piece) => self.send_piece(&piece).await,
                 FillPiece::End(content) => {
                     self.reply.set_trailers(content.trailers.clone());

@@ -45,7 +45,14 @@ struct FillState {
 /// A response that is being requested, seen by the clients that wait for it, on all workers.
 pub(super) struct Fill {
     state: Mutex<FillState>,
+    /// Each reader has a receiver.
     changes: watch::Sender<()>,
+}
+
+/// A client's part in a fill. The response is received as long as there is one.
+pub(super) struct FillReader {
+    pub(super) fill: Arc<Fill>,
+    changes: watch::Receiver<()>,
 }
 
 /// The requests to upstreams that are under way, by key and scope.
@@ -83,6 +90,16 @@ impl Default for Fill {
 }
 
 impl Fill {
+    /// A fill that is listed gets its readers under the lock of the list, so that none begins to read one that was given up.
+    pub(super) fn read(self: &Arc<Self>) -> FillReader {
+        FillReader { fill: Arc::clone(self), changes: self.changes.subscribe() }
+    }
+
+    /// No client gets the response, or waits for it.
+    fn is_unread(&self) -> bool {
+        self.changes.receiver_count() == 0 && !self.state().keeps_on
+    }
+
     fn state(&self) -> MutexGuard<'_, FillState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,21 +119,23 @@ impl Fill {
         self.state().pieces.push(piece);
         self.changes.send_replace(());
     }
+}
 
+impl FillReader {
     /// Waits until `found` finds something in the state.
-    async fn until<T>(&self, found: impl Fn(&FillState) -> Option<T>) -> T {
-        let mut changes = self.changes.subscribe();
+    async fn until<T>(&mut self, found: impl Fn(&FillState) -> Option<T>) -> T {
         loop {
-            if let Some(found) = found(&self.state()) {
+            self.changes.mark_unchanged();
+            if let Some(found) = found(&self.fill.state()) {
                 return found;
             }
-            // Cannot fail: the sender belongs to `self`.
-            let _ = changes.changed().await;
+            // Cannot fail: the sender belongs to the fill.
+            let _ = self.changes.changed().await;
         }
     }
 
     /// The stage for the client whose request was sent: as soon as the upstream has answered.
-    pub(super) async fn answered(&self) -> FillStage {
+    pub(super) async fn answered(&mut self) -> FillStage {
         self.until(|state| match &state.stage {
             FillStage::Asked => None,
             stage => Some(stage.clone()),
@@ -126,7 +145,7 @@ impl Fill {
 
     /// The stage for the client of another request: a response of unknown length has to be complete first, as it may turn out to
     /// be too large. One that is not for this request (`Vary`) is not waited for.
-    pub(super) async fn shared(&self, request: &RequestHead) -> FillStage {
+    pub(super) async fn shared(&mut self, request: &RequestHead) -> FillStage {
         self.until(|state| match &state.stage {
             FillStage::Asked => None,
             FillStage::Storing(head, None) if head.vary.matches(request) => None,
@@ -139,7 +158,7 @@ impl Fill {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) async fn piece(&self, number: usize) -> Result<FillPiece, Stop> {
+    pub(super) async fn piece(&mut self, number: usize) -> Result<FillPiece, Stop> {
         self.until(|state| match (state.pieces.get(number), &state.stage) {
             (_, FillStage::Failed(stop)) => Some(Err(*stop)),
             (Some(piece), _) => Some(Ok(FillPiece::Piece(Arc::clone(piece)))),
@@ -208,9 +227,6 @@ impl Drop for Fetch {
         }
     }
 }
-
-/// The pause before it is looked again whether all clients have left.
-const ABOUT_TO_WAIT: Duration = Duration::from_millis(10);
 
 /// Fields that are made anew for each client.
 const MADE_ANEW: [&[u8]; 2] = [b"age", b"content-length"];
@@ -340,35 +356,18 @@ impl Fetch {
 
     /// Completes when no client gets the response, or waits for it.
     async fn unread(&self) {
-        while !self.is_unread() {
+        while !self.fill.is_unread() {
             if self.fill.state().keeps_on {
                 return std::future::pending().await;
             }
             self.fill.changes.closed().await;
-            // A client that has found the fill may be about to wait.
-            tokio::time::sleep(ABOUT_TO_WAIT).await;
         }
-    }
-
-    /// No client gets the response, or waits for it.
-    fn is_unread(&self) -> bool {
-        // Without the lock of the list.
-        let has_reader = Arc::strong_count(&self.fill) > 1 + usize::from(self.listed.is_some());
-        if has_reader || self.fill.state().keeps_on {
-            return false;
-        }
-        self.is_unread_in(&self.rules.fills.all())
-    }
-
-    fn is_unread_in(&self, fills: &HashMap<Box<[u8]>, Arc<Fill>>) -> bool {
-        let is_listed = self.listed.as_deref().is_some_and(|name| self.is_listed(fills, name));
-        Arc::strong_count(&self.fill) == 1 + usize::from(is_listed)
     }
 
     /// Takes the fill from the list if no client reads it, so that none begins to wait; `false` if one has come.
     fn unlist_if_unread(&self) -> bool {
         let mut fills = self.rules.fills.all();
-        let is_unread = self.is_unread_in(&fills);
+        let is_unread = self.fill.is_unread();
         if let Some(name) = self.listed.as_deref().filter(|name| is_unread && self.is_listed(&fills, name)) {
             fills.remove(name);
         }
@@ -414,7 +413,7 @@ impl Fetch {
                 () = expired(kept.as_ref()), if kept.is_some() => None,
             };
             // An upstream that sends all the time leaves no time to notice that all have left.
-            if next.is_none() || kept.is_none() && self.is_unread() {
+            if next.is_none() || kept.is_none() && self.fill.is_unread() {
                 if !self.goes_on(&mut kept) {
                     return self.fill.enter(FillStage::Failed(Stop::ClientGone));
                 }
@@ -530,13 +529,27 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_wait_see_each_stage() {
-        let fill = Fill::default();
+        let fill = Arc::<Fill>::default();
+        let mut reader = fill.read();
         fill.push(b"one"[..].into());
-        assert!(matches!(fill.piece(0).await, Ok(FillPiece::Piece(piece)) if *piece == *b"one"));
+        assert!(matches!(reader.piece(0).await, Ok(FillPiece::Piece(piece)) if *piece == *b"one"));
         fill.enter(FillStage::Passed);
-        assert!(matches!(fill.shared(&RequestHead::default()).await, FillStage::Passed));
-        assert!(matches!(fill.piece(1).await, Ok(FillPiece::Passed)));
+        assert!(matches!(reader.shared(&RequestHead::default()).await, FillStage::Passed));
+        assert!(matches!(reader.piece(1).await, Ok(FillPiece::Passed)));
         fill.enter(FillStage::Failed(Stop::UpstreamAborted));
-        assert!(matches!(fill.piece(0).await, Err(Stop::UpstreamAborted)));
+        assert!(matches!(reader.piece(0).await, Err(Stop::UpstreamAborted)));
+    }
+
+    #[test]
+    fn fills_are_unread_without_a_reader_unless_they_keep_on() {
+        let fill = Arc::<Fill>::default();
+        assert!(fill.is_unread());
+        let readers = (fill.read(), fill.read());
+        drop(readers.0);
+        assert!(!fill.is_unread());
+        drop(readers.1);
+        assert!(fill.is_unread());
+        fill.keep_on();
+        assert!(!fill.is_unread());
     }
 }

@@ -363,9 +363,10 @@ impl CacheZone {
         // Two rounds, as those that were used are passed over once.
         for _ in 0..(2 * contents.queue.len()).min(MOST_LOOKED_AT) {
             let Some((listed, key, scope)) = contents.queue.pop_front() else { return false };
+            // Besides its resource, only those that read it hold it.
+            let is_read = listed.strong_count() > 1;
             let Some(stored) = listed.upgrade() else { continue };
-            // Two: in its resource, and here.
-            if stored.is_used.swap(false, Relaxed) || Arc::strong_count(&stored) > 2 {
+            if stored.is_used.swap(false, Relaxed) || is_read {
                 contents.queue.push_back((listed, key, scope));
                 continue;
             }
