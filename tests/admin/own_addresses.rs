@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use weir_testkit::{
     Authority, Client, ClientMode, DEADLINE, EndOfAttack, Gateway, ReadError, TlsClient, eventually, eventually_some,
-    is_full, most_beside, p99, scaled,
+    is_full, most_beside, p99, runs_for_minutes, scaled,
 };
 
 use crate::api::{ADMIN, VIEWER, admin_addr, file};
@@ -454,7 +454,7 @@ fn u05_a_stream_that_is_read_again_in_time_says_why_it_ended() {
 
 #[test]
 fn u05_a_body_that_comes_byte_by_byte_is_not_waited_for() {
-    if !is_full() {
+    if !runs_for_minutes("its client sends for a minute") {
         return;
     }
     let site = Site::start(ClientMode::Clear, 1);

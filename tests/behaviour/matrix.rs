@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use weir_testkit::{DEADLINE, Gate, Gateway, Origin, eventually};
+use weir_testkit::{DEADLINE, Gate, Gateway, Origin, eventually, is_full};
 
 use crate::sides::{ClientSide, Exchange, Length, UpstreamSide, file, file_of, upstream};
 
@@ -15,7 +15,7 @@ fn before<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> Gateway {
 
 /// How many bytes a test of flat memory sends; with `WEIR_TEST_FULL` as many as a large file has.
 fn large() -> u64 {
-    if std::env::var_os("WEIR_TEST_FULL").is_some() { 4 << 30 } else { 128 << 20 }
+    if is_full() { 4 << 30 } else { 64 << 20 }
 }
 
 /// What a transfer of any size may add to the gateway's resident memory.

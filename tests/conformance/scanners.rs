@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use weir_testkit::{Authority, Gateway, Identity, KeyKind, Program, is_full, skipped};
+use weir_testkit::{Authority, Gateway, Identity, KeyKind, Program, runs_for_minutes, skipped};
 
 use crate::harness::weir;
 
@@ -70,7 +70,7 @@ const KNOWN: [(&str, &str); 4] = [
 /// It takes minutes.
 #[test]
 fn r09_testssl_finds_nothing() {
-    if !is_full() {
+    if !runs_for_minutes("testssl takes minutes") {
         return;
     }
     let Some(mut command) = Program::find("testssl") else { return };

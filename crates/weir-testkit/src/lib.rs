@@ -43,7 +43,7 @@ pub use program::Program;
 pub use reading::{ReadError, Reading};
 pub use rustix::process::Signal;
 pub use scale::{is_full, scaled};
-pub use skipped::skipped;
+pub use skipped::{runs_for_minutes, skipped};
 pub use small_disk::on_small_disk;
 pub use split_network::{NetworkSide, SplitNetwork};
 pub use tls::{Authority, Identity, KeyKind, NegotiatedTls, TlsClient, TlsServer};

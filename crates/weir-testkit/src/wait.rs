@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 /// seconds; a passing test never waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The interval at which a condition is checked.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The pause between two checks of a condition: a part of the time that it has taken already, as a check can cost much more than
+/// a look at a variable, such as a scrape of the metrics.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+const PAUSES_IN_A_WAIT: u32 = 32;
 
 /// Waits until `fact` is true; panics with `what` after `deadline`.
 #[track_caller]
@@ -18,12 +21,13 @@ pub fn eventually(what: &str, deadline: Duration, mut fact: impl FnMut() -> bool
 /// Waits until `fact` has a value, and returns it; panics with `what` after `deadline`.
 #[track_caller]
 pub fn eventually_some<T>(what: &str, deadline: Duration, mut fact: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + deadline;
+    let began = Instant::now();
     loop {
         if let Some(value) = fact() {
             return value;
         }
-        assert!(Instant::now() < end, "not within {deadline:?}: {what}");
-        std::thread::sleep(LOOK_AGAIN);
+        let waited = began.elapsed();
+        assert!(waited < deadline, "not within {deadline:?}: {what}");
+        std::thread::sleep((waited / PAUSES_IN_A_WAIT).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
     }
 }

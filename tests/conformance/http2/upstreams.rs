@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use weir_testkit::{
-    Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, TlsServer, eventually, is_full, scaled,
+    Authority, Client, DEADLINE, Gate, Gateway, Origin, Reading, TlsServer, eventually, runs_for_minutes, scaled,
 };
 
 use super::frames::{
@@ -212,7 +212,7 @@ fn h13_an_endpoint_that_takes_few_streams_gets_more_connections() {
 /// Takes 35 seconds: so long it is before an endpoint is given up.
 #[test]
 fn h13_an_endpoint_that_has_fallen_silent_is_left() {
-    if !is_full() {
+    if !runs_for_minutes("an endpoint is given up after 35 seconds") {
         return;
     }
     let origin = Origin::scripted(Reading::Strict, |connection| {

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir_testkit::{Answer, Client, Origin, Program, Request, TempDir, eventually, free_port, is_full, skipped};
+use weir_testkit::{
+    Answer, Client, Origin, Program, Request, TempDir, eventually, free_port, runs_for_minutes, skipped,
+};
 
 /// Options of the gateway as a client of the realm.
 pub(super) const CLIENT: &str = "client_id: orders, client_secret: the-secret-of-orders";
@@ -50,7 +52,7 @@ const START: Duration = Duration::from_secs(400);
 impl RealKeycloak {
     /// `None` without `WEIR_TEST_FULL`, and where there is no Java, or no Keycloak.
     pub(super) fn start() -> Option<RealKeycloak> {
-        if !is_full() {
+        if !runs_for_minutes("Keycloak starts in a minute") {
             return None;
         }
         Program::java()?;
