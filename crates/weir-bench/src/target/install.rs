@@ -65,11 +65,8 @@ fn missing(peer: &PeerDefinition) -> InstallError {
 
 fn candidates(peer: &PeerDefinition, cache: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    if peer.beside_the_lab
-        && let Ok(own) = env::current_exe()
-        && let Some(directory) = own.parent()
-    {
-        found.extend(peer.programs.iter().map(|name| directory.join(name)));
+    if peer.is_the_lab {
+        found.extend(env::current_exe());
     }
     let path = env::var_os("PATH").unwrap_or_default();
     for name in &peer.programs {

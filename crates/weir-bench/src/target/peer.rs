@@ -28,9 +28,9 @@ pub struct PeerDefinition {
     /// Names or paths of the program; the first one found is used.
     #[serde(default)]
     pub programs: Vec<String>,
-    /// Search for the program in the directory of the lab's own program first.
+    /// The lab is a part of this program: it is found under whatever name.
     #[serde(default)]
-    pub beside_the_lab: bool,
+    pub is_the_lab: bool,
     /// Paths that must exist besides the program for the peer to count as installed.
     #[serde(default)]
     pub parts: Vec<String>,
