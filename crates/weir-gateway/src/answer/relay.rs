@@ -18,6 +18,7 @@ use crate::context::served_exchange::ServedExchange;
 use crate::endpoint::persistence::StickySessions;
 use crate::message::AfterExchange;
 use crate::message::body::BodyTransfer;
+use crate::message::deadlines;
 use crate::message::forward::HopFraming;
 use crate::message::sides::{ClientSide, RequestTerms, UpstreamSide};
 use crate::message::turn::ConnectionTurn;
@@ -290,12 +291,11 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
         if self.client.service().phase() == WorkerPhase::Stopping {
             return Err(Stop::Shutdown);
         }
-        let waits_for_client = self.client.is_blocked();
+        let (waits_for_client, is_upstream_blocked) = (self.client.is_blocked(), self.upstream.is_blocked());
         // While the client does not take the response, the upstream is not to blame for its silence.
-        let upstream =
-            if waits_for_client && !self.upstream.is_blocked() { NEVER } else { self.request.upstream_deadline_ns };
+        let upstream = if waits_for_client && !is_upstream_blocked { NEVER } else { self.request.upstream_deadline_ns };
         let client = if waits_for_client { self.response.client_deadline_ns } else { NEVER };
-        let body = match self.request.body.is_done() || self.request.refused || self.upstream.is_blocked() {
+        let body = match self.request.body.is_done() || self.request.refused || is_upstream_blocked {
             true => NEVER,
             false if self.awaits_invitation() => NEVER,
             // The minimum rate of a body does not apply to a call, but it may not be silent in both directions.
@@ -304,32 +304,25 @@ impl<'a, C: ClientSide, U: UpstreamSide> Relay<'a, C, U> {
             false if !C::HAS_MINIMUM_RATE => NEVER,
             false => self.terms.clients.body_deadline_ns(self.request.body_since_ns, self.request.content),
         };
-        let half_close = self.client.half_close_deadline_ns(self.terms.clients);
         // The call's deadline does not end a complete response that only has to be taken by the client.
         let is_answered = self.response.head_done && self.response.body.is_done();
         let call = if is_answered { NEVER } else { self.client.call_deadline_ns() };
-        let now_ns = self.now_ns;
-        if client <= now_ns {
-            return Err(Stop::ClientStalled);
-        }
-        if half_close <= now_ns {
-            return Err(Stop::ClientGone);
-        }
-        if call <= now_ns {
-            return Err(Stop::CallTimeout);
-        }
-        if body <= now_ns {
-            return Err(Stop::BodyTimeout);
-        }
-        if upstream <= now_ns {
-            return Err(if self.upstream.is_blocked() { Stop::SendTimeout } else { Stop::ReadTimeout });
-        }
+        let earliest_ns = deadlines::earliest_ns(
+            self.now_ns,
+            [
+                (client, Stop::ClientStalled),
+                (self.client.half_close_deadline_ns(self.terms.clients), Stop::ClientGone),
+                (call, Stop::CallTimeout),
+                (body, Stop::BodyTimeout),
+                (upstream, if is_upstream_blocked { Stop::SendTimeout } else { Stop::ReadTimeout }),
+            ],
+        )?;
         let leave = self.leave_ns().min(self.end_deadline_ns());
         let flush = match &self.response.content {
             Some(content) if !waits_for_client => content.flush_due_ns(),
             _ => NEVER,
         };
-        self.client.set_deadline(upstream.min(client).min(body).min(half_close).min(call).min(leave).min(flush));
+        self.client.set_deadline(earliest_ns.min(leave).min(flush));
         Ok(())
     }
 }

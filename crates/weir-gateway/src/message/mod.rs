@@ -2,6 +2,7 @@
 
 mod after_exchange;
 pub(crate) mod body;
+pub(crate) mod deadlines;
 pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod sides;

@@ -17,6 +17,7 @@ use weir_proto::{ResponseHead, Trailers};
 
 use crate::context::WorkerContext;
 use crate::context::lifecycle::{ServicePhase, WorkerPhase};
+use crate::message::deadlines;
 use crate::message::forward::HopFraming;
 use crate::snapshot::{ClientSettings, Endpoint, PassHost};
 
@@ -115,14 +116,12 @@ pub(crate) trait ClientSide: Sending {
                 return Poll::Ready(stop);
             }
         }
-        let (leave_ns, call_ns) = (self.waiting_half_close_deadline_ns(), self.call_deadline_ns());
-        if leave_ns <= worker.now_ns() {
-            return Poll::Ready(Stop::ClientGone);
+        let leave = (self.waiting_half_close_deadline_ns(), Stop::ClientGone);
+        let call = (self.call_deadline_ns(), Stop::CallTimeout);
+        match deadlines::earliest_ns(worker.now_ns(), [leave, call]) {
+            Ok(until_ns) => self.set_deadline(until_ns),
+            Err(stop) => return Poll::Ready(stop),
         }
-        if call_ns <= worker.now_ns() {
-            return Poll::Ready(Stop::CallTimeout);
-        }
-        self.set_deadline(leave_ns.min(call_ns));
         Poll::Pending
     }
 

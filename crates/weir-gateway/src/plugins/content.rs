@@ -15,6 +15,7 @@ use crate::context::WorkerContext;
 use crate::context::lifecycle::WorkerPhase;
 use crate::context::served_exchange::{ContentTaken, ServedExchange};
 use crate::message::body::BodyTransfer;
+use crate::message::deadlines;
 use crate::message::forward::{self, HopFraming};
 use crate::message::sides::ClientSide;
 use crate::message::turn::ConnectionTurn;
@@ -267,23 +268,21 @@ impl BodyReader<'_> {
 
     /// Checks the deadlines when there is nothing to read, and sets the timer to the earliest.
     fn wait(&self, client: &impl ClientSide) -> Poll<Result<(), Stop>> {
-        let now_ns = self.worker.now_ns();
         if client.service().phase() == WorkerPhase::Stopping {
             return Poll::Ready(Err(Stop::Shutdown));
         }
-        let body_ns = self.settings.body_deadline_ns(self.since_ns, self.content.len() as u64);
-        let half_close_ns = client.half_close_deadline_ns(self.settings);
-        if half_close_ns <= now_ns {
-            return Poll::Ready(Err(Stop::ClientGone));
+        let until_ns = deadlines::earliest_ns(
+            self.worker.now_ns(),
+            [
+                (client.half_close_deadline_ns(self.settings), Stop::ClientGone),
+                (self.settings.body_deadline_ns(self.since_ns, self.content.len() as u64), Stop::BodyTimeout),
+                (client.call_deadline_ns(), Stop::CallTimeout),
+            ],
+        );
+        match until_ns {
+            Ok(until_ns) => client.set_deadline(until_ns),
+            Err(stop) => return Poll::Ready(Err(stop)),
         }
-        if body_ns <= now_ns {
-            return Poll::Ready(Err(Stop::BodyTimeout));
-        }
-        let call_ns = client.call_deadline_ns();
-        if call_ns <= now_ns {
-            return Poll::Ready(Err(Stop::CallTimeout));
-        }
-        client.set_deadline(body_ns.min(half_close_ns).min(call_ns));
         Poll::Pending
     }
 }
