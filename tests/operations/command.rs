@@ -260,6 +260,33 @@ fn explain_names_the_upstream_and_the_path_with_another_last_slash() {
 }
 
 #[test]
+fn explain_and_diff_know_the_upstreams_that_traffic_split_chooses() {
+    let place = TempDir::new();
+    let of = |node: &str| {
+        format!(
+            "{FILE_HEAD}upstreams: [{{ id: v1, nodes: {{ \"127.0.0.1:1\": 1 }} }}, {{ id: v2, nodes: {{ \"{node}\": 1 }} }}]\n\
+             routes:\n- id: a\n  uri: /a\n  upstream_id: v1\n  plugins: {{ traffic-split: {{ rules: [{{ weighted_upstreams: \
+             [{{ upstream_id: v2, weight: 5 }}, {{ weight: 95 }}] }}] }} }}\n- {{ id: b, uri: /b, plugins: {{ request-id: {{}} }} }}\n"
+        )
+    };
+    let path = |name: &str, content: &str| place.write(name, content).to_str().expect("ASCII").to_owned();
+    let (before, after) = (path("before.yaml", &of("127.0.0.1:2")), path("after.yaml", &of("127.0.0.1:3")));
+    let told = |path: &str| String::from_utf8_lossy(&run(&["explain", &before, "GET", path]).stdout).into_owned();
+    let split = told("/a");
+    assert!(split.contains("\nUpstream: upstreams/v1, unless `traffic-split` chooses another\n"), "{split}");
+    assert!(split.contains("from route/a (uses upstreams/v2)"), "{split}");
+    let none = told("/b");
+    assert!(none.contains("\nUpstream: none; a request that no plugin answers gets 503 (`no_upstream`)\n"), "{none}");
+    let requests = path("requests", "GET http://t/a\nGET http://t/b\n");
+    let output = run(&["diff", &before, &after, "--requests", &requests]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "2 different requests compared, 1 handled differently\n  \
+         GET http://t/a: upstreams of plugins [upstreams/v2] has other settings\n"
+    );
+}
+
+#[test]
 fn explain_says_what_a_request_over_tls_meets_before_its_route() {
     let place = TempDir::new();
     let authority = Authority::of_tests();

@@ -60,11 +60,16 @@ struct PluginRow {
     plugin: Box<str>,
     /// The kind and id of the resource that contains it.
     source: String,
+    /// The resources of `upstreams` that its options refer to.
+    upstreams: Vec<NamedUpstream>,
     off: bool,
     identifies: bool,
     /// The fingerprint of its options.
     content: Fingerprint,
 }
+
+/// A resource of `upstreams`, and the fingerprint of its content.
+type NamedUpstream = (String, Option<Fingerprint>);
 
 /// Why a request cannot be explained.
 #[derive(Debug)]
@@ -99,9 +104,12 @@ pub fn explain(
         uri,
         reason: VerdictText(&verdict).to_string(),
     });
-    let plugins = plugins.into_iter().map(|PluginRow { stage, reach, priority, plugin: name, source, off, .. }| {
+    let plugins = plugins.into_iter().map(|row| {
+        let PluginRow { stage, reach, priority, plugin: name, source, upstreams, off, .. } = row;
         let unreached = unreached.has(&name, reach).then(|| unreached.behind.into());
-        ExplainedRow { name, stage: stage.to_string(), priority: priority.into(), source, off, unreached, price: None }
+        let upstreams = upstreams.into_iter().map(|(key, _)| key).collect();
+        let (stage, priority) = (stage.to_string(), priority.into());
+        ExplainedRow { name, stage, priority, source, upstreams, off, unreached, price: None }
     });
     Ok(Explanation {
         route: chosen,
@@ -271,6 +279,12 @@ fn rows(resources: &ResourceIndex, registry: &Registry, route: Option<&str>) -> 
             priority: plugin.priority.unwrap_or(entry.priority),
             plugin: plugin.name.clone(),
             source,
+            upstreams: plugin
+                .shares
+                .iter()
+                .filter_map(|share| share.upstream_id.as_ref())
+                .map(|id| resources.upstream(id))
+                .collect(),
             off: plugin.disabled,
             identifies: entry.identifies,
             content: content_of(plugin),

@@ -11,7 +11,7 @@ use weir_plugin::{Entry, Registry, Stage};
 
 use super::answer::{self, AdminResponse, Refused, refuse};
 use super::context::AdminContext;
-use super::references::id_text;
+use super::references::{id_text, upstreams_of_plugin};
 use super::request::AdminRequest;
 use crate::explain::{Candidates, UnreachedPlugins, VerdictText, described};
 use crate::stores::resources::{ResourceKey, ResourceSet};
@@ -84,6 +84,7 @@ struct ExplainedPlugin {
     priority: i64,
     /// The kind and id of the resource that has it.
     source: String,
+    upstreams: Vec<String>,
     is_off: bool,
 }
 
@@ -102,6 +103,7 @@ impl ExplainedPlugin {
             "reach": if self.is_global { "global" } else { "own" },
             "priority": self.priority,
             "source": self.source,
+            "upstreams": self.upstreams,
             "off": self.is_off,
             "unreached": is_unreached.then_some(unreached.behind),
             "identifies": self.entry.identifies,
@@ -145,6 +147,7 @@ fn of_resource(registry: Registry, value: &Value, source: &str, is_global: bool)
             is_global,
             priority: of_meta("priority").and_then(Value::as_i64).unwrap_or_else(|| entry.priority.into()),
             source: source.to_owned(),
+            upstreams: upstreams_of_plugin(name, options),
             is_off: of_meta("disable").and_then(Value::as_bool).unwrap_or(false),
         })
     };

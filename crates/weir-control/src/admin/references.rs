@@ -90,13 +90,24 @@ impl PluginReferences {
     }
 
     fn names(&self, options: &Value, id: &str) -> bool {
-        let is_it = |(name, value): (&String, &Value)| {
-            name == self.of.option && id_text(value).as_deref() == Some(id) || self.names(value, id)
-        };
+        self.ids(options).iter().any(|named| named == id)
+    }
+
+    /// The ids that the options name.
+    fn ids(&self, options: &Value) -> Vec<String> {
         match options {
-            Value::Object(members) => members.iter().any(is_it),
-            Value::Array(items) => items.iter().any(|item| self.names(item, id)),
-            _ => false,
+            Value::Object(members) => {
+                let own = members.get(self.of.option).and_then(id_text);
+                own.into_iter().chain(members.values().flat_map(|value| self.ids(value))).collect()
+            }
+            Value::Array(items) => items.iter().flat_map(|item| self.ids(item)).collect(),
+            _ => Vec::new(),
         }
     }
+}
+
+/// The resources of `upstreams` that the options of a plugin refer to.
+pub(super) fn upstreams_of_plugin(plugin: &str, options: &Value) -> Vec<String> {
+    let known = PLUGINS.iter().filter(|known| known.list == "upstreams" && known.of.plugin == plugin);
+    known.flat_map(|known| known.ids(options)).map(|id| format!("upstreams/{id}")).collect()
 }

@@ -135,7 +135,13 @@ fn name(request: &RequestDescription) -> String {
 fn shown(outcome: &RoutingOutcome) -> Value {
     let plugin = |OutcomePlugin { name, source, .. }: &OutcomePlugin| format!("{name} from {source}");
     let plugins: Vec<String> = outcome.plugins.iter().map(plugin).collect();
-    json!({ "route": outcome.route, "plugins": plugins, "upstream": outcome.upstream })
+    let of_plugins: Vec<&String> = outcome.upstreams_of_plugins.iter().map(|(key, _)| key).collect();
+    json!({
+        "route": outcome.route,
+        "plugins": plugins,
+        "upstream": outcome.upstream,
+        "upstreams_of_plugins": of_plugins,
+    })
 }
 
 #[cfg(test)]

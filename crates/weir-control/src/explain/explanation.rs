@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::document::SPLITTING;
+
 /// Of a file, or of a running node, whose Admin API answers with these members. Its `Display` prints short tables.
 #[derive(Debug, Deserialize)]
 pub struct Explanation {
@@ -59,6 +61,9 @@ pub(super) struct ExplainedRow {
     pub priority: i64,
     /// The kind and id of the resource that contains it.
     pub source: String,
+    /// The resources of `upstreams` that its options refer to: where it sends shares of the traffic, or fetches pages.
+    #[serde(default)]
+    pub upstreams: Vec<String>,
     pub off: bool,
     /// The plugin before it that answers all requests.
     #[serde(default)]
@@ -101,18 +106,28 @@ impl fmt::Display for Explanation {
             let place = format!("{}{uri}", host.as_deref().unwrap_or_default());
             writeln!(f, "  route/{route:<20} {place:<32} {reason}")?;
         }
-        if let Some(upstream) = upstream {
-            writeln!(f, "Upstream: {upstream}")?;
+        let splits = |row: &&ExplainedRow| *row.name == *SPLITTING.plugin && !row.off;
+        let unless = match plugins.iter().find(splits) {
+            Some(row) => format!(", unless `{}` chooses another", row.name),
+            None => String::new(),
+        };
+        match upstream {
+            Some(upstream) => writeln!(f, "Upstream: {upstream}{unless}")?,
+            None if route.is_some() => {
+                writeln!(f, "Upstream: none{unless}; a request that no plugin answers gets 503 (`no_upstream`)")?;
+            }
+            None => {}
         }
         if !plugins.is_empty() {
             writeln!(f, "Plugins in the order in which they run:")?;
         }
-        for ExplainedRow { name, stage, priority, source, off, unreached, price } in plugins {
+        for ExplainedRow { name, stage, priority, source, upstreams, off, unreached, price } in plugins {
+            let uses = if upstreams.is_empty() { String::new() } else { format!(" (uses {})", upstreams.join(", ")) };
             let off = if *off { " (off)" } else { "" };
             let price = price.as_ref().map(|price| format!(": {price}")).unwrap_or_default();
             let unreached = unreached.as_ref().map(|by| format!(" (not reached by requests: `{by}` answers)"));
             let unreached = unreached.unwrap_or_default();
-            writeln!(f, "  {stage:<8} {priority:>6} {name:<22} from {source}{off}{unreached}{price}")?;
+            writeln!(f, "  {stage:<8} {priority:>6} {name:<22} from {source}{uses}{off}{unreached}{price}")?;
         }
         if *knows_consumers {
             writeln!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_gateway::snapshot::{Snapshot, Timeouts};
 use weir_plugin::Registry;
 
-use super::{RequestDescription, ResourceIndex, exchange, route_of, rows};
+use super::{NamedUpstream, PluginRow, RequestDescription, ResourceIndex, exchange, route_of, rows};
 use crate::document::{RouteSpec, UpstreamSpec, is_position_id};
 use crate::text::fingerprint::Fingerprint;
 
@@ -21,6 +21,8 @@ pub struct RoutingOutcome {
     /// The key of the resource that contains the upstream, such as `upstreams/u1` or `routes/r1`; or of the hub: `hubs/h1`.
     pub upstream: Option<String>,
     upstream_content: Option<Fingerprint>,
+    /// Those that the options of the plugins refer to.
+    pub(super) upstreams_of_plugins: Vec<NamedUpstream>,
 }
 
 /// What a route does with a request beside its plugins and its upstream.
@@ -50,19 +52,21 @@ pub struct RoutingComparison {
 }
 
 impl RoutingComparison {
-    /// What the candidate changes for the request: `route`, `plugins`, `upstream`. The position of a resource without an id in a
-    /// file is no difference.
+    /// What the candidate changes for the request: `route`, `plugins`, `upstream`, `upstreams_of_plugins`. The position of a resource
+    /// without an id in a file is no difference.
     pub fn differences(&self) -> Vec<&'static str> {
         let RoutingComparison { before, after, .. } = self;
         let named = |name: Option<&str>| name.map(|name| without_position(name).to_owned());
         let route = |of: &RoutingOutcome| (named(of.route.as_deref()), of.settings.clone());
-        let upstream = |of: &RoutingOutcome| (named(of.upstream.as_deref()), of.upstream_content);
+        let upstream =
+            |of: &RoutingOutcome| (named(of.upstream.as_deref()), of.upstream_content, of.upstreams_of_plugins.clone());
         let plugin = |of: &OutcomePlugin| (of.name.clone(), named(Some(&of.source)), of.content);
         let plugins = |of: &RoutingOutcome| of.plugins.iter().map(plugin).collect::<Vec<_>>();
         let all = [
             ("route", route(before) != route(after)),
             ("plugins", plugins(before) != plugins(after)),
             ("upstream", upstream(before) != upstream(after)),
+            ("upstreams_of_plugins", before.upstreams_of_plugins != after.upstreams_of_plugins),
         ];
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -86,9 +90,13 @@ pub(crate) fn outcome(
 ) -> Result<RoutingOutcome, String> {
     let exchange = exchange(&resources.document.settings, request)?;
     let route = route_of(snapshot, &exchange);
-    let running = rows(resources, registry, route).into_iter().filter(|row| !row.off);
-    let plugins = running.map(|row| OutcomePlugin { name: row.plugin, source: row.source, content: row.content });
-    let mut outcome = RoutingOutcome { route: route.map(Box::from), plugins: plugins.collect(), ..Default::default() };
+    let mut outcome = RoutingOutcome { route: route.map(Box::from), ..Default::default() };
+    for PluginRow { plugin: name, source, upstreams, content, .. } in
+        rows(resources, registry, route).into_iter().filter(|row| !row.off)
+    {
+        outcome.plugins.push(OutcomePlugin { name, source, content });
+        outcome.upstreams_of_plugins.extend(upstreams);
+    }
     let Some(route) = route.and_then(|id| resources.routes.find(id)) else { return Ok(outcome) };
     outcome.settings = Some(settings_of(resources, route));
     if let Some((upstream, content)) = target(resources, route) {
@@ -136,11 +144,7 @@ fn settings_of(resources: &ResourceIndex, route: &RouteSpec) -> RouteSettings {
 }
 
 /// Where a route leads to, in the order of precedence. A hub has no content that a change of a resource could modify.
-pub(super) fn target(resources: &ResourceIndex, route: &RouteSpec) -> Option<(String, Option<Fingerprint>)> {
-    let of_id = |id: &str| {
-        let content = resources.upstreams.find(id).map(|upstream| upstream.content);
-        (format!("upstreams/{id}"), content)
-    };
+pub(super) fn target(resources: &ResourceIndex, route: &RouteSpec) -> Option<NamedUpstream> {
     let inline = |upstream: &UpstreamSpec, list: &str, id: &str| (format!("{list}/{id}"), Some(upstream.content));
     if let Some(hub) = &route.hub_id {
         return Some((format!("hubs/{}", hub.id), None));
@@ -149,12 +153,12 @@ pub(super) fn target(resources: &ResourceIndex, route: &RouteSpec) -> Option<(St
         return Some(inline(upstream, "routes", &route.id));
     }
     if let Some(upstream) = &route.upstream_id {
-        return Some(of_id(&upstream.id));
+        return Some(resources.upstream(upstream));
     }
     let service = resources.services.referred(&route.service_id)?;
     match (&service.upstream, &service.upstream_id) {
         (Some(upstream), _) => Some(inline(upstream, "services", &service.id)),
-        (None, Some(upstream)) => Some(of_id(&upstream.id)),
+        (None, Some(upstream)) => Some(resources.upstream(upstream)),
         (None, None) => None,
     }
 }

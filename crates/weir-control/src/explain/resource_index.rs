@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 
+use super::NamedUpstream;
 use crate::document::lists::{ListedSpec, SpecList};
 use crate::document::{Document, PluginSet, Reference, RouteSpec, ServiceSpec, UpstreamSpec};
 
@@ -24,6 +25,11 @@ impl<'d> ResourceIndex<'d> {
             upstreams: ListIndex::new(&document.upstreams),
             plugin_configs: ListIndex::new(&document.plugin_configs),
         }
+    }
+
+    /// The resource of `upstreams` that a reference names, and what it has, if it is there.
+    pub(super) fn upstream(&self, reference: &Reference) -> NamedUpstream {
+        (format!("upstreams/{}", reference.id), self.upstreams.find(&reference.id).map(|upstream| upstream.content))
     }
 }
 

@@ -59,9 +59,10 @@ pub(super) fn in_words(requests: &Value) -> String {
     for one in &changed {
         let part = |name: &Value| {
             let name = name.as_str().unwrap_or_default();
+            let words = name.replace('_', " ");
             match (handled(&one["before"][name]), handled(&one["after"][name])) {
-                (before, after) if before == after => format!("{name} {before} has other settings"),
-                (before, after) => format!("{name} {before} -> {after}"),
+                (before, after) if before == after => format!("{words} {before} has other settings"),
+                (before, after) => format!("{words} {before} -> {after}"),
             }
         };
         let parts: Vec<String> = one["differs"].as_array().into_iter().flatten().map(part).collect();

@@ -76,7 +76,7 @@ impl Subscriber for SnapshotPublisher {
     fn published(&self, publication: &Publication, reserved: PreparedPublication<'_>) {
         let Publication { revision, snapshot, settings, acme, hubs, http, warnings, is_answered } = publication;
         if !is_answered {
-            say_each(warnings);
+            say_each("warning: ", warnings);
         }
         *self.0.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(settings));
         self.0.metrics.control.served(*revision);
@@ -105,14 +105,14 @@ impl Subscriber for SnapshotPublisher {
     }
 
     fn unavailable(&self, diagnostics: &[Diagnostic]) {
-        say_each(diagnostics);
+        say_each("", diagnostics);
         self.0.metrics.control.refused();
         say_error!("the previous configuration stays in use; what does not respond is tried again");
         systemd::ready();
     }
 
     fn refused(&self, diagnostics: &[Diagnostic]) {
-        say_each(diagnostics);
+        say_each("", diagnostics);
         match self.settings() {
             None => say_error!("the configuration was rejected"),
             Some(_) => {
@@ -127,11 +127,11 @@ impl Subscriber for SnapshotPublisher {
 /// The most diagnostics that are logged; `weir check` and `/status` show all of them.
 const SAID: usize = 50;
 
-fn say_each(diagnostics: &[Diagnostic]) {
+fn say_each(kind: &str, diagnostics: &[Diagnostic]) {
     for diagnostic in diagnostics.iter().take(SAID) {
-        say_error!("{diagnostic}");
+        say_error!("{kind}{diagnostic}");
     }
     if diagnostics.len() > SAID {
-        say_error!("and {} more", diagnostics.len() - SAID);
+        say_error!("{kind}and {} more", diagnostics.len() - SAID);
     }
 }
