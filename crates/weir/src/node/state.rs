@@ -140,7 +140,15 @@ impl NodeState {
             if let Some(is_writable) = self.live.as_ref().and_then(|live| live.store().is_writable()) {
                 page.value(&[], u8::from(is_writable));
             }
-            certificates::write_ends(&self.publisher.status().certificates, page);
+            let status = self.publisher.status();
+            page.gauge(
+                "weir_config_info",
+                "Always 1, by the hash of the configuration: equal where nodes serve the same text.",
+            );
+            if !status.hash.is_empty() {
+                page.value(&[("hash", &status.hash)], 1);
+            }
+            certificates::write_ends(&status.certificates, page);
             if let Some(report) = self.acme() {
                 certificates::write(&report, page);
             }
