@@ -264,7 +264,7 @@ fn explain_and_diff_know_the_upstreams_that_traffic_split_chooses() {
     let place = TempDir::new();
     let of = |node: &str| {
         format!(
-            "{FILE_HEAD}upstreams: [{{ id: v1, nodes: {{ \"127.0.0.1:1\": 1 }} }}, {{ id: v2, nodes: {{ \"{node}\": 1 }} }}]\n\
+            "{FILE_HEAD}upstreams:\n- {{ id: v1, nodes: {{ \"127.0.0.1:1\": 1 }} }}\n- {{ id: v2, nodes: {{ \"{node}\": 1 }} }}\n\
              routes:\n- id: a\n  uri: /a\n  upstream_id: v1\n  plugins: {{ traffic-split: {{ rules: [{{ weighted_upstreams: \
              [{{ upstream_id: v2, weight: 5 }}, {{ weight: 95 }}] }}] }} }}\n- {{ id: b, uri: /b, plugins: {{ request-id: {{}} }} }}\n"
         )
