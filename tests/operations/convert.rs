@@ -439,6 +439,61 @@ const CASES: &[Case] = &[
         ],
     },
     Case {
+        name: "an upstream that variables select",
+        http: "upstream blue { server ONE; } upstream green { server TWO; }
+            map $http_x_tenant $backend { default blue; acme green; \"\" TWO; ~^b[0-9]+$ TWO; ~*^C green; none \"\"; }
+            map $host $site { hostnames; default http://blue; .b.example http://green; *.x.b.example http://ONE; b.* http://ONE;
+                a.example http://TWO; ~^r http://green; }
+            geo $arg_from $area { default blue; 10.0.0.0/8 green; 10.1.0.0/16 ONE; 10.1.2.3 TWO; }
+            split_clients $remote_addr $all { * green; }
+            map $arg_canary $part { default blue; yes $all; more $backend; }
+            server { listen 127.0.0.1:PORT;
+            location / { proxy_pass http://$backend; }
+            location /host/ { proxy_set_header Host $host; proxy_pass http://${backend}; }
+            location /path/ { proxy_pass http://$backend/fixed$is_args$args; }
+            location /own/ { proxy_pass http://$backend$request_uri; }
+            location ~ ^/groups/(.*)$ { proxy_pass http://$backend/g/$1$is_args$args; }
+            location /site/ { proxy_pass $site; }
+            location /area/ { proxy_pass http://$area; }
+            location /part/ { proxy_pass http://$part; } }",
+        asked: &[
+            ("GET", "/a?b=1", "h", ""),
+            ("GET", "/a?b=1", "h", "X-Tenant: acme\r\n"),
+            ("GET", "/", "h", "X-Tenant: ACME\r\n"),
+            ("GET", "/", "h", "X-Tenant: acme2\r\n"),
+            ("GET", "/", "h", "X-Tenant: b7\r\n"),
+            ("GET", "/", "h", "X-Tenant: B7\r\n"),
+            ("GET", "/", "h", "X-Tenant: cc\r\n"),
+            ("GET", "/", "h", "X-Tenant: none\r\n"),
+            ("GET", "/", "h", "X-Tenant: other\r\n"),
+            ("GET", "/host/", "h", "X-Tenant: acme\r\n"),
+            ("GET", "/host/", "h", ""),
+            ("GET", "/path/x?q=1", "h", "X-Tenant: acme\r\n"),
+            ("GET", "/path/x", "h", ""),
+            ("GET", "/own/x?q=1", "h", "X-Tenant: acme\r\n"),
+            ("GET", "/groups/x/y?q=1", "h", "X-Tenant: acme\r\n"),
+            ("GET", "/site/", "a.example", ""),
+            ("GET", "/site/", "A.Example:81", ""),
+            ("GET", "/site/", "b.example", ""),
+            ("GET", "/site/", "w.b.example", ""),
+            ("GET", "/site/", "w.x.b.example", ""),
+            ("GET", "/site/", "x.b.example", ""),
+            ("GET", "/site/", "b.org", ""),
+            ("GET", "/site/", "r.org", ""),
+            ("GET", "/site/", "z.org", ""),
+            ("GET", "/area/?from=10.2.0.1", "h", ""),
+            ("GET", "/area/?from=10.1.0.1", "h", ""),
+            ("GET", "/area/?from=10.1.2.3", "h", ""),
+            ("GET", "/area/?from=192.0.2.1", "h", ""),
+            ("GET", "/area/", "h", ""),
+            ("GET", "/part/", "h", ""),
+            ("GET", "/part/?canary=yes", "h", ""),
+            ("GET", "/part/?canary=more", "h", "X-Tenant: b7\r\n"),
+            ("GET", "/part/?canary=more", "h", "X-Tenant: other\r\n"),
+            ("GET", "/part/?canary=more", "h", "X-Tenant: none\r\n"),
+        ],
+    },
+    Case {
         name: "quotes, braces and comments",
         http: "server { listen 127.0.0.1:PORT; # a comment; with { braces }
             location / { return 200 \"it's {here}; \\\"now\\\"\"; }

@@ -93,6 +93,11 @@ fn replace_target(pass: &mut Directive, values: &FixedValues) -> bool {
     is_changed
 }
 
+/// A text with a value in the place of a variable.
+pub(super) fn with_value(text: &str, name: &str, value: &str) -> String {
+    replaced(text, &FixedValues::from([(name.to_owned(), value.to_owned())]))
+}
+
 fn replaced(text: &str, values: &FixedValues) -> String {
     let mut out = String::new();
     let mut rest = text;

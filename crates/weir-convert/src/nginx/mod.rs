@@ -30,7 +30,9 @@ mod stream;
 mod survey;
 mod syntax;
 mod target;
+mod target_cases;
 mod target_choice;
+mod target_split;
 mod upstream;
 mod values;
 mod variables;
@@ -80,6 +82,7 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
         converted: Converted::default(),
         limited: Vec::new(),
         told: BTreeSet::new(),
+        selecting: BTreeSet::new(),
     };
     conversion.converted.findings = findings;
     settings::carry_over(&mut conversion);
@@ -103,6 +106,8 @@ struct Conversion<'a> {
     limited: Vec<SourcePlace>,
     /// What there is a finding about already, of which one is enough for all.
     told: BTreeSet<&'static str>,
+    /// The variables that select the upstream of a location.
+    selecting: BTreeSet<String>,
 }
 
 impl<'a> Conversion<'a> {

@@ -25,20 +25,29 @@ pub(super) fn members(conversion: &mut Conversion, scope: &BlockScope, pass: &Di
     }
     tell_redirects(conversion, scope, &target, pass);
     let rest = upstream_members(conversion, scope, &target, pass);
-    let block = conversion.http.iter().find(|block| block.name == "upstream" && block.argument(0) == target.authority);
-    let mut members = match block {
-        Some(block) => {
-            let id = upstream::registered(conversion, target.authority, block, rest);
-            vec![("upstream_id".to_owned(), Yaml::text(id))]
-        }
-        None => {
-            let mut upstream = vec![("nodes".to_owned(), Yaml::map([(&*node(&target), Yaml::Integer(1))]))];
-            upstream.extend(rest);
-            vec![("upstream".to_owned(), Yaml::Map(upstream))]
-        }
-    };
+    let mut members = vec![upstream(conversion, &target, rest)];
     members.extend(timeout(scope, target.scheme));
     Some(members)
+}
+
+/// The member that names the upstream of a target or contains it. `rest`: what the upstream has beside its nodes.
+pub(super) fn upstream(conversion: &mut Conversion, target: &PassTarget, rest: YamlMembers) -> (String, Yaml) {
+    match block(conversion, target) {
+        Some(block) => {
+            let id = upstream::registered(conversion, target.authority, block, rest);
+            ("upstream_id".to_owned(), Yaml::text(id))
+        }
+        None => {
+            let mut upstream = vec![("nodes".to_owned(), Yaml::map([(&*node(target), Yaml::Integer(1))]))];
+            upstream.extend(rest);
+            ("upstream".to_owned(), Yaml::Map(upstream))
+        }
+    }
+}
+
+/// The `upstream` block that a target names.
+pub(super) fn block<'a>(conversion: &Conversion<'a>, target: &PassTarget) -> Option<&'a Directive> {
+    conversion.http.iter().find(|block| block.name == "upstream" && block.argument(0) == target.authority)
 }
 
 /// Reports once that `Location` is passed on as it is, if upstreams get a `Host` that they may put into it.
@@ -61,7 +70,7 @@ fn node(target: &PassTarget) -> String {
     }
 }
 
-fn upstream_members(
+pub(super) fn upstream_members(
     conversion: &mut Conversion,
     scope: &BlockScope,
     target: &PassTarget,
@@ -90,12 +99,16 @@ fn prefix(scheme: &str) -> &'static str {
 }
 
 /// The lines that set fields for upstreams of this kind.
-fn set_fields<'a>(scope: &BlockScope<'a>, scheme: &str) -> Vec<&'a Directive> {
+pub(super) fn set_fields<'a>(scope: &BlockScope<'a>, scheme: &str) -> Vec<&'a Directive> {
     scope.all(&format!("{}_set_header", prefix(scheme)))
 }
 
 /// The `Host` for the upstream, if it is not the client's: by default, nginx sends the name in `proxy_pass`.
-fn host<'a>(conversion: &mut Conversion, scope: &BlockScope<'a>, target: &PassTarget<'a>) -> Option<&'a str> {
+pub(super) fn host<'a>(
+    conversion: &mut Conversion,
+    scope: &BlockScope<'a>,
+    target: &PassTarget<'a>,
+) -> Option<&'a str> {
     let sets_host = |directive: &&Directive| directive.argument(0).eq_ignore_ascii_case("host");
     let set = set_fields(scope, target.scheme).into_iter().rfind(sets_host);
     let value = set.map(|directive| directive.argument(1));
@@ -194,7 +207,7 @@ pub(super) fn tls(conversion: &mut Conversion, scope: &BlockScope, pass: &Direct
 }
 
 /// The `timeout` of the route, if it differs from nginx's default of 60 s.
-fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
+pub(super) fn timeout(scope: &BlockScope, scheme: &str) -> Option<(String, Yaml)> {
     let prefix = prefix(scheme);
     let times = ["connect", "send", "read"].map(|kind| {
         let written = scope.value(&format!("{prefix}_{kind}_timeout")).and_then(seconds);

@@ -192,18 +192,23 @@ fn condition(directive: &Directive) -> Option<Vec<Yaml>> {
     let text = directive.arguments.join(" ");
     let text = text.strip_prefix('(')?.strip_suffix(')')?.trim();
     let (variable, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let name = variable.strip_prefix('$').filter(|name| is_known_for_routes(name)).map(Yaml::text)?;
+    let name = variable.strip_prefix('$').filter(|name| is_known_for_routes(name))?;
+    if rest.is_empty() {
+        // In nginx true, unless the variable is empty or 0.
+        return Some([test(name, "!=", "")?, test(name, "!=", "0")?].concat());
+    }
+    let (operator, value) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
+    test(name, operator, value.trim())
+}
+
+/// The rules equivalent to a comparison of nginx; `None` if there are none.
+pub(super) fn test(name: &str, operator: &str, value: &str) -> Option<Vec<Yaml>> {
+    let name = Yaml::text(name);
     let rule = |rest: &[Yaml]| Yaml::List([std::slice::from_ref(&name), rest].concat());
     let (matches, not) = (Yaml::text("~~"), Yaml::text("!"));
     // In nginx, an absent variable is empty.
     let is_there = || rule(&[matches.clone(), Yaml::text(".")]);
     let is_empty = || rule(&[not.clone(), matches.clone(), Yaml::text(".")]);
-    if rest.is_empty() {
-        // In nginx true, unless the variable is empty or 0.
-        return Some(vec![is_there(), rule(&[Yaml::text("~="), Yaml::text("0")])]);
-    }
-    let (operator, value) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
-    let value = value.trim();
     let is_equality = ["=", "!="].contains(&operator);
     if is_equality && value.contains('$') {
         return None;

@@ -6,7 +6,8 @@ use super::rewrite;
 use super::scope::BlockScope;
 use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
-use super::{access, auth_request, error_pages, policies, proxy};
+use super::target_split::SplitTarget;
+use super::{access, auth_request, error_pages, policies, proxy, target_cases, target_split};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
@@ -335,7 +336,12 @@ fn proxied(
     // `$request_uri` is the path as the client sent it.
     let keeps_path = pass.argument(0).ends_with("$request_uri");
     let is_rewritten = !keeps_path && rewrites.iter().any(|rewrite| rewrite::changes_path(rewrite));
-    let mut changes = proxy::rewritten(conversion, scope, pass, matching, is_rewritten);
+    let cases = target_cases::of(conversion, pass, is_rewritten);
+    let split = cases.map(|cases| target_split::of(conversion, (scope, matching), pass, &cases, is_rewritten));
+    let (mut changes, split) = match split {
+        Some(SplitTarget { changes, plugin, target }) => (changes, Some((plugin, target))),
+        None => (proxy::rewritten(conversion, scope, pass, matching, is_rewritten), None),
+    };
     if let Some(paths) = rewrite::paths(conversion, rewrites.into_iter()).filter(|_| !keeps_path) {
         changes.retain(|(name, _)| name != "regex_uri" && name != "uri");
         changes.insert(0, paths);
@@ -343,7 +349,14 @@ fn proxied(
     if !changes.is_empty() {
         plugins.push(("proxy-rewrite".to_owned(), Yaml::Map(changes)));
     }
-    match proxy::members(conversion, scope, pass) {
+    let target = match split {
+        Some((plugin, target)) => {
+            plugins.extend(plugin);
+            target
+        }
+        None => proxy::members(conversion, scope, pass),
+    };
+    match target {
         Some(target) => (plugins, target),
         None => {
             if !is_closed {

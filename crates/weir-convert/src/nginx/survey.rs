@@ -7,6 +7,7 @@ use super::defaults::is_default;
 use super::directives::{CLOSED, DirectiveFate, OF_THE_NODE, REFUSING, SAME, UNREAD, fate, is_as_here, is_off};
 use super::stream;
 use super::syntax::Directive;
+use super::target_cases;
 
 /// Adds a finding for each directive without a counterpart, and for each that is not read where it is written.
 pub(super) fn report(conversion: &mut Conversion) {
@@ -38,6 +39,7 @@ fn judge(conversion: &mut Conversion, directive: &Directive, within: BlockKind) 
         DirectiveFate::Instead(_) if is_for_websockets(directive) || is_default(directive) || is_as_here(directive) => {
             return;
         }
+        DirectiveFate::Instead(_) if target_cases::is_converted(conversion, directive) => return,
         DirectiveFate::Instead(instead) => {
             return conversion.lost(&directive.place, format!("`{}`: {instead}", directive.head()));
         }

@@ -32,7 +32,8 @@ fn fixed<'a>(authority: &'a str, name: &str) -> Option<(&'a str, bool)> {
     (is_host && is_whole && (is_path || is_group)).then_some((host, is_path))
 }
 
-fn advice(http: &[Directive], name: &str) -> String {
+/// What to write in the place of a target with this variable.
+pub(super) fn advice(http: &[Directive], name: &str) -> String {
     let variable = format!("${name}");
     let defines = |directive: &&Directive| {
         ["map", "split_clients", "geo"].contains(&directive.name.as_str())
