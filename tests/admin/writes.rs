@@ -270,6 +270,34 @@ fn a_change_is_answered_with_what_is_probably_not_meant_in_it() {
     let own = json!({"plugins": {"ip-restriction": {"blacklist": ["10.0.0.1"], "message": "${NAME}"}}});
     let told = warnings(&api.put("plugin_configs/c", &own.to_string()));
     assert_eq!(told, ["plugin_configs/c: plugins.ip-restriction.message: \"`${NAME}` is plain text here\""]);
+    let nodes = json!({"127.0.0.1:1": 1});
+    for (key, value, expected) in [
+        (
+            "stream_routes/s",
+            json!({"server_port": 9, "upstream": {"nodes": nodes}}),
+            "stream_routes/s: server_port: \"no connection reaches this stream route: no listener with `protocol: tcp` or `udp` \
+             has the port 9\"",
+        ),
+        (
+            "upstreams/u",
+            json!({"nodes": {}}),
+            "upstreams/u: nodes: \"is empty: every request is answered with 503, and streams are closed\"",
+        ),
+        (
+            "routes/t",
+            json!({"uri": "/t", "timeout": {"connect": 3000, "send": 1, "read": 1}, "upstream": {"nodes": nodes}}),
+            "routes/t: timeout.connect: \"`3000` is a number of seconds, 50m, and looks like one of milliseconds\"",
+        ),
+        (
+            "consumer_groups/g",
+            json!({"plugins": {"consumer-restriction": {"type": "service_id", "whitelist": ["s1"]}}}),
+            "consumer_groups/g: plugins.consumer-restriction.whitelist[0]: \"there is no service `s1`\"",
+        ),
+    ] {
+        let (value, path) = (value.to_string(), format!("{key}?dry_run=true"));
+        assert_eq!(warnings(&api.put(&path, &value)), [expected]);
+        assert_eq!(warnings(&api.put(key, &value)), [expected]);
+    }
     // Those of one change are compared with each other.
     let body = json!({"operations": [{"put": "routes/x", "value": route("/same")}, {"put": "routes/y", "value": route("/same")}]});
     let told = warnings(&api.ask("PATCH", "configs", "", &body.to_string()));

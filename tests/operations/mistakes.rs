@@ -90,6 +90,96 @@ const MISTAKES: &[Mistake] = &[
         says: ["1:59: consumers[0].plugins.key-auth.key:", "`${API_KEY}` is plain text here", "write `${{API_KEY}}`"],
     },
     Mistake {
+        text: "routes: [{ uri: /a, upstream: { nodes: {} } }]",
+        says: [
+            "1:40: routes[0].upstream.nodes:",
+            "is empty: every request is answered with 503",
+            "as `nodes: { \"10.0.0.1:8080\": 1 }`",
+        ],
+    },
+    Mistake {
+        text: "upstreams: [{ id: a, nodes: [] }]\nroutes: [{ uri: /a, upstream_id: a }]",
+        says: ["1:29: upstreams[0].nodes:", "is empty", "or write `service_name` or `nodes_file`"],
+    },
+    Mistake {
+        text: "services: [{ id: a, upstream: { nodes: { \"127.0.0.1:1\": 0 } } }]",
+        says: ["1:40: services[0].upstream.nodes:", "has only nodes with the weight 0", "a weight above 0"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, UPSTREAM, plugins: { traffic-split: { rules: [{ weighted_upstreams: [{ upstream: { nodes: {} } }] }] } } }]",
+        says: [
+            "routes[0].plugins.traffic-split.rules[0].weighted_upstreams[0].upstream.nodes:",
+            "is empty",
+            "name an endpoint",
+        ],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { acl: { allow_labels: { team: [a] } } }, UPSTREAM }]",
+        says: [
+            "1:37: routes[0].plugins.acl:",
+            "refuses every request: no plugin of this route finds out the consumer",
+            "such as `key-auth: {}`",
+        ],
+    },
+    Mistake {
+        text: "services: [{ id: s, plugins: { attach-consumer-label: { headers: { X-Team: $team } } } }]\n\
+               routes: [{ uri: /a, service_id: s, UPSTREAM }]",
+        says: [
+            "services[0].plugins.attach-consumer-label:",
+            "sends no label: no plugin of routes[0] finds out the consumer",
+            "to the route, its service or a global rule",
+        ],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { consumer-restriction: { blacklist: [jill] } }, UPSTREAM }]",
+        says: ["routes[0].plugins.consumer-restriction:", "refuses every request: no plugin", "add an auth plugin"],
+    },
+    Mistake {
+        text: "consumers: [{ username: jack, plugins: { key-auth: { key: k } } }]\n\
+               routes: [{ uri: /a, plugins: { key-auth: {}, consumer-restriction: { whitelist: [jack, jacc] } }, UPSTREAM }]",
+        says: [
+            "2:88: routes[0].plugins.consumer-restriction.whitelist[1]:",
+            "there is no consumer `jacc`",
+            "did you mean `jack`?",
+        ],
+    },
+    Mistake {
+        text: "routes: [{ id: r, uri: /a, plugins: { consumer-restriction: { type: route_id, blacklist: [elsewhere] } }, UPSTREAM }]",
+        says: ["consumer-restriction.blacklist[0]:", "there is no route `elsewhere`", "write the `id` of a route"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { opentelemetry: {} }, UPSTREAM }]",
+        says: ["routes[0].plugins.opentelemetry:", "traces no request", "write `sampler: { name: always_on }`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { opentelemetry: { sampler: { name: always_on } } }, UPSTREAM }]",
+        says: [
+            "routes[0].plugins.opentelemetry:",
+            "sends spans to 127.0.0.1:4318, the default",
+            "in `plugin_metadata` of `opentelemetry`",
+        ],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, timeout: { connect: 3000, send: 5, read: 5 }, UPSTREAM }]",
+        says: [
+            "1:41: routes[0].timeout.connect:",
+            "`3000` is a number of seconds, 50m, and looks like one of milliseconds",
+            "write `3s` if milliseconds were meant, otherwise `50m`",
+        ],
+    },
+    Mistake {
+        text: "keepalive_timeout: 60000",
+        says: ["1:20: keepalive_timeout:", "`60000` is a number of seconds, 1000m", "write `60s`"],
+    },
+    Mistake {
+        text: "routes: [{ uri: /a, plugins: { http-logger: { uri: \"http://127.0.0.1:1/\", timeout: 3000 } }, UPSTREAM }]",
+        says: [
+            "routes[0].plugins.http-logger.timeout:",
+            "`3000` is a number of seconds, 50m",
+            "write `3` if milliseconds were meant",
+        ],
+    },
+    Mistake {
         text: "services: [{ id: a, url: \"http://backend:8080\" }]",
         says: ["1:21: services[0].url:", "the key `url` is not known", "write `upstream: { nodes:"],
     },
@@ -338,6 +428,16 @@ fn right_input_causes_no_doubt() {
         format!("routes: [{{ uri: /a, plugins: {{ {users} }}, UPSTREAM }}]"),
         format!("routes: [{{ uri: /a, plugins: {{ multi-auth: {{ auth_plugins: [{{ {users} }}, {{ key-auth: {{}} }}] }} }}, UPSTREAM }}]"),
         "client_max_body_size: 1m\nroutes: [{ uri: /a, plugins: { client-control: { max_body_size: 1000k } }, UPSTREAM }]".to_owned(),
+        "keepalive_timeout: 50m\nroutes: [{ uri: /a, timeout: { connect: 3s, send: 1000s, read: 3600 }, UPSTREAM }]".to_owned(),
+        // In milliseconds.
+        "routes: [{ uri: /a, plugins: { tcp-logger: { host: 127.0.0.1, port: 1, timeout: 3000 } }, UPSTREAM }]".to_owned(),
+        "discovery: { eureka: { host: [\"http://127.0.0.1:1\"], timeout: { connect: 2000, send: 2000, read: 5000 } } }".to_owned(),
+        "plugin_metadata: [{ id: opentelemetry, collector: { address: \"127.0.0.1:4318\" } }]\n\
+         routes: [{ uri: /a, plugins: { opentelemetry: { sampler: { name: always_on } } }, UPSTREAM }]".to_owned(),
+        format!("global_rules: [{{ id: g, plugins: {{ {users} }} }}]\n\
+                 routes: [{{ uri: /a, plugins: {{ acl: {{ allow_labels: {{ team: [a] }} }} }}, UPSTREAM }}]"),
+        "routes: [{ id: r, uri: /a, plugins: { consumer-restriction: { type: route_id, whitelist: [r] } }, UPSTREAM }]".to_owned(),
+        "upstreams: [{ id: a, nodes: { \"127.0.0.1:1\": 0, \"127.0.0.1:2\": 1 } }]\nroutes: [{ uri: /a, upstream_id: a }]".to_owned(),
     ] {
         let said = said_of(&place, &format!("{head}{text}"));
         assert!(!said.contains("warning"), "{text}\n{said}");

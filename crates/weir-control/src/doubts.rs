@@ -3,10 +3,14 @@
 
 mod bodies;
 mod consumers;
+mod identity;
+mod nodes;
 mod plugin_list;
 mod routes;
+mod seconds;
 mod stream_routes;
 mod streams;
+mod tracing;
 mod transcoding;
 mod uris;
 mod variables;
@@ -16,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use weir_plugin::Registry;
 
 use crate::document::{
-    Document, PluginSet, PluginSpec, PluginSpecs, ResourceOrigin, RouteSpec, ServiceSpec, UpstreamSpec,
+    Document, PluginSet, PluginSpec, PluginSpecs, ResourceOrigin, RouteSpec, ServiceSpec, StreamRouteSpec, UpstreamSpec,
 };
 use crate::text::diagnostic::{Diagnostic, Faults};
 use crate::text::read::join;
@@ -36,46 +40,70 @@ pub(crate) fn about_document(document: &Document, registry: &Registry) -> Vec<Di
         .chain(document.consumers.iter().map(|consumer| (&consumer.origin, &consumer.plugins)))
         .chain(document.credentials.iter().map(|credential| (&credential.origin, &credential.plugins)))
         .chain(sets.map(|set| (&set.origin, &set.plugins)));
-    let found = Doubts::new(document, routes, plugins.collect(), ReferredResources::of(document));
+    let resources = ReferredResources::of(document);
+    let found = Doubts {
+        services: document.services.iter().collect(),
+        upstreams: document.upstreams.iter().collect(),
+        stream_routes: document.stream_routes.iter().collect(),
+        ..Doubts::new(document, *registry, routes, plugins.collect(), resources)
+    };
     found.look(usize::MAX);
     consumers::without_credentials(&found, registry);
     consumers::admitted_nowhere(&found, registry);
     plugin_list::without_a_plugin(&found, registry);
-    stream_routes::without_a_listener(&found);
+    seconds::of_document(&found);
     document.read_warnings.iter().cloned().chain(found.list.into_diagnostics()).collect()
 }
 
-/// The findings about these resources of a store, given by list and id, that are told without the others. The cost depends on their
-/// number, and on that of the resources that every change reads again.
-pub(crate) fn about_resources<'k>(
-    document: &Document,
-    keys: impl Iterator<Item = (&'k str, &'k str)> + Clone,
-) -> Vec<Diagnostic> {
-    let of_list = |wanted: &'static str| keys.clone().filter(move |(list, _)| *list == wanted).map(|(_, id)| id);
+/// A resource that a change puts into a store.
+#[derive(Clone, Copy)]
+pub(crate) struct PutResource<'k> {
+    pub list: &'k str,
+    pub id: &'k str,
+    pub json: &'k str,
+}
+
+/// The findings about these resources of a store that are told without the others. The cost depends on their number, and on that of
+/// the resources that every change reads again.
+pub(crate) fn about_resources(document: &Document, registry: &Registry, put: &[PutResource]) -> Vec<Diagnostic> {
+    let of_list = |wanted: &'static str| put.iter().filter(move |one| one.list == wanted).map(|one| one.id);
     let routes = of_list("routes").filter_map(|id| document.routes.find(id)).collect();
     let known = |list: &'static str| of_list(list).collect::<HashSet<&str>>();
     let (rules, groups, consumers) = (known("global_rules"), known("consumer_groups"), known("consumers"));
-    let services = of_list("services").filter_map(|id| document.services.find(id));
+    let stream_routes = known("stream_routes");
+    let services: Vec<&ServiceSpec> = of_list("services").filter_map(|id| document.services.find(id)).collect();
     let sets = of_list("plugin_configs").filter_map(|id| document.plugin_configs.find(id));
     let sets = sets
         .chain(document.global_rules.iter().filter(|set| rules.contains(&*set.id)))
         .chain(document.consumer_groups.iter().filter(|set| groups.contains(&*set.id)));
     let of_consumers = document.consumers.iter().filter(|consumer| consumers.contains(&*consumer.username));
     let plugins = services
+        .iter()
         .map(|service| (&service.origin, &service.plugins))
         .chain(of_consumers.map(|consumer| (&consumer.origin, &consumer.plugins)))
         .chain(sets.map(|set| (&set.origin, &set.plugins)));
-    let found = Doubts::new(document, routes, plugins.collect(), ReferredResources::InStore(document));
+    let plugins = plugins.collect();
+    let found = Doubts {
+        services,
+        upstreams: of_list("upstreams").filter_map(|id| document.upstreams.find(id)).collect(),
+        stream_routes: document.stream_routes.iter().filter(|route| stream_routes.contains(&*route.id)).collect(),
+        ..Doubts::new(document, *registry, routes, plugins, ReferredResources::InStore(document))
+    };
     found.look(MOST_COMPARED);
+    seconds::of_resources(&found, put);
     found.list.into_diagnostics()
 }
 
 /// The findings so far, with what is looked at.
 struct Doubts<'a> {
     document: &'a Document,
+    registry: Registry,
     /// The routes, and the plugins of all resources, that are looked at.
     routes: Vec<&'a RouteSpec>,
     plugins: Vec<(&'a ResourceOrigin, &'a PluginSpecs)>,
+    services: Vec<&'a ServiceSpec>,
+    upstreams: Vec<&'a UpstreamSpec>,
+    stream_routes: Vec<&'a StreamRouteSpec>,
     resources: ReferredResources<'a>,
     list: Faults,
 }
@@ -84,6 +112,7 @@ impl<'a> Doubts<'a> {
     /// `plugins` are those of other resources than routes.
     fn new(
         document: &'a Document,
+        registry: Registry,
         routes: Vec<&'a RouteSpec>,
         plugins: Vec<(&'a ResourceOrigin, &'a PluginSpecs)>,
         resources: ReferredResources<'a>,
@@ -91,7 +120,9 @@ impl<'a> Doubts<'a> {
         let routes: Vec<&RouteSpec> = routes.into_iter().filter(|route| route.enabled).collect();
         let of_routes = routes.iter().map(|route| (&route.origin, &route.plugins));
         let plugins = of_routes.chain(plugins).collect();
-        Doubts { document, routes, plugins, resources, list: Faults::new(document.source.clone()) }
+        let list = Faults::new(document.source.clone());
+        let (services, upstreams, stream_routes) = (Vec::new(), Vec::new(), Vec::new());
+        Doubts { document, registry, routes, plugins, services, upstreams, stream_routes, resources, list }
     }
 
     fn look(&self, most_compared: usize) {
@@ -101,6 +132,11 @@ impl<'a> Doubts<'a> {
         variables::taken_literally(self);
         bodies::limited_by_the_node(self);
         transcoding::without_http2(self);
+        nodes::without_a_usable_node(self);
+        identity::without_authentication(self);
+        identity::with_unknown_names(self);
+        tracing::to_nowhere(self);
+        stream_routes::without_a_listener(self);
     }
 
     fn enabled_routes(&self) -> impl Iterator<Item = &'a RouteSpec> {
@@ -119,6 +155,21 @@ impl<'a> Doubts<'a> {
             Some((list, id)) if self.is_of_store() => format!("{list}/{id}"),
             _ => self.document.named(origin),
         }
+    }
+
+    /// The path of a resource of a store; `None` if it is not looked at.
+    fn path_of(&self, list: &str, id: &str) -> Option<String> {
+        let document = self.document;
+        let origins = |sets: &'a [PluginSet]| sets.iter().find(|set| *set.id == *id).map(|set| &set.origin);
+        let origin = match list {
+            "routes" | "services" | "upstreams" | "plugin_configs" => return Some(format!("{list}[{id}]")),
+            "stream_routes" => document.stream_routes.iter().find(|route| *route.id == *id).map(|route| &route.origin),
+            "global_rules" => origins(&document.global_rules),
+            "consumer_groups" => origins(&document.consumer_groups),
+            "consumers" => document.consumers.iter().find(|one| *one.username == *id).map(|one| &one.origin),
+            _ => None,
+        };
+        origin.map(|origin| origin.path.to_string())
     }
 
     fn is_of_store(&self) -> bool {
@@ -167,10 +218,20 @@ impl<'a> ReferredResources<'a> {
     }
 
     fn service_of(&self, route: &RouteSpec) -> Option<&'a ServiceSpec> {
-        let id = &*route.service_id.as_ref()?.id;
+        self.service(&route.service_id.as_ref()?.id)
+    }
+
+    fn service(&self, id: &str) -> Option<&'a ServiceSpec> {
         match self {
             ReferredResources::Listed { services, .. } => services.get(id).copied(),
             ReferredResources::InStore(document) => document.services.find(id),
+        }
+    }
+
+    fn upstream(&self, id: &str) -> Option<&'a UpstreamSpec> {
+        match self {
+            ReferredResources::Listed { upstreams, .. } => upstreams.get(id).copied(),
+            ReferredResources::InStore(document) => document.upstreams.find(id),
         }
     }
 
@@ -184,17 +245,13 @@ impl<'a> ReferredResources<'a> {
 
     /// The upstream of a route, if it has one by itself or by its service.
     fn upstream_of(&self, route: &'a RouteSpec) -> Option<&'a UpstreamSpec> {
-        let named = |id: &str| match self {
-            ReferredResources::Listed { upstreams, .. } => upstreams.get(id).copied(),
-            ReferredResources::InStore(document) => document.upstreams.find(id),
-        };
         if let Some(upstream) = route.upstream.as_deref() {
             return Some(upstream);
         }
         if let Some(reference) = &route.upstream_id {
-            return named(&reference.id);
+            return self.upstream(&reference.id);
         }
         let service = self.service_of(route)?;
-        service.upstream.as_ref().or_else(|| named(&service.upstream_id.as_ref()?.id))
+        service.upstream.as_ref().or_else(|| self.upstream(&service.upstream_id.as_ref()?.id))
     }
 }

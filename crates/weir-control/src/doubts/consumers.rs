@@ -6,7 +6,7 @@ use serde_json::Value;
 use weir_plugin::Registry;
 
 use super::Doubts;
-use crate::document::{ConsumerSpec, PluginSpec, RouteSpec};
+use crate::document::{ConsumerSpec, PluginSpec, PluginSpecs, ResourceOrigin, RouteSpec};
 use crate::text::read::{join, listed};
 use crate::text::tree::TreePath;
 
@@ -141,9 +141,9 @@ impl<'a> RouteAdmission<'a> {
         let mut admission = RouteAdmission::default();
         for route in doubts.enabled_routes() {
             let plugins = effective_plugins(doubts, route);
-            let restriction = plugins.iter().find(|plugin| &*plugin.name == "consumer-restriction");
-            let restriction = restriction.map(|plugin| &plugin.options);
-            for plugin in &plugins {
+            let restriction = plugins.iter().find(|(_, plugin)| &*plugin.name == "consumer-restriction");
+            let restriction = restriction.map(|(_, plugin)| &plugin.options);
+            for (_, plugin) in &plugins {
                 admission.anonymous.extend(anonymous(plugin));
                 admission.by_name |= with_options(plugin).any(names_consumers);
                 credential_plugins(registry, plugin).into_iter().for_each(|name| admission.add(name, restriction));
@@ -184,13 +184,18 @@ impl<'a> RouteAdmission<'a> {
     }
 }
 
-/// The plugins that run on a route, each from the nearest resource that has it.
-fn effective_plugins<'a>(doubts: &Doubts<'a>, route: &'a RouteSpec) -> Vec<&'a PluginSpec> {
-    let config = doubts.resources.plugin_config_of(route).map(|set| &set.plugins);
-    let service = doubts.resources.service_of(route).map(|service| &service.plugins);
+/// The plugins that run on a route, each from the nearest resource that has it, with this resource.
+pub(super) fn effective_plugins<'a>(
+    doubts: &Doubts<'a>,
+    route: &'a RouteSpec,
+) -> Vec<(&'a ResourceOrigin, &'a PluginSpec)> {
+    let config = doubts.resources.plugin_config_of(route).map(|set| (&set.origin, &set.plugins));
+    let service = doubts.resources.service_of(route).map(|service| (&service.origin, &service.plugins));
     let mut taken: HashSet<&str> = HashSet::new();
-    let nearest = [Some(&route.plugins), config, service].into_iter().flatten().flatten();
-    let nearest = nearest.filter(|plugin| taken.insert(&plugin.name));
-    let global = doubts.document.global_rules.iter().flat_map(|set| &set.plugins);
-    nearest.chain(global).filter(|plugin| !plugin.disabled).collect()
+    let nearest = [Some((&route.origin, &route.plugins)), config, service].into_iter().flatten();
+    let global = doubts.document.global_rules.iter().map(|set| (&set.origin, &set.plugins));
+    let with_origin =
+        |(origin, plugins): (&'a ResourceOrigin, &'a PluginSpecs)| plugins.iter().map(move |plugin| (origin, plugin));
+    let nearest = nearest.flat_map(with_origin).filter(|(_, plugin)| taken.insert(&plugin.name));
+    nearest.chain(global.flat_map(with_origin)).filter(|(_, plugin)| !plugin.disabled).collect()
 }

@@ -2,7 +2,7 @@
 
 use weir_gateway::snapshot::{ListenerProtocol, Transport};
 
-use super::{Doubts, ReferredResources};
+use super::Doubts;
 use crate::document::{Document, StreamRouteSpec, UpstreamSpec};
 use crate::text::read::join;
 
@@ -26,7 +26,7 @@ impl StreamListener<'_> {
 
 pub(super) fn without_a_listener(doubts: &Doubts) {
     let listeners = listeners(doubts.document);
-    for route in &doubts.document.stream_routes {
+    for route in &doubts.stream_routes {
         if let Some((key, problem, advice)) = finding(&listeners, route, transport(doubts, route)) {
             let path = join(&route.origin.path, key);
             let problem = format!("no connection reaches this stream route: {problem}");
@@ -88,13 +88,12 @@ fn finding(
 
 /// What the upstream of a stream route takes; `None` if it does not say it.
 fn transport(doubts: &Doubts, route: &StreamRouteSpec) -> Option<Transport> {
-    let ReferredResources::Listed { services, upstreams, .. } = &doubts.resources else { return None };
-    let named = |id: &str| upstreams.get(id).copied();
+    let resources = &doubts.resources;
+    let own = route.upstream.as_deref().or_else(|| resources.upstream(&route.upstream_id.as_ref()?.id));
     let of_service = || {
-        let service = services.get(&*route.service_id.as_ref()?.id)?;
-        service.upstream.as_ref().or_else(|| named(&service.upstream_id.as_ref()?.id))
+        let service = resources.service(&route.service_id.as_ref()?.id)?;
+        service.upstream.as_ref().or_else(|| resources.upstream(&service.upstream_id.as_ref()?.id))
     };
-    let own = route.upstream.as_deref().or_else(|| named(&route.upstream_id.as_ref()?.id));
     let upstream: &UpstreamSpec = own.or_else(of_service)?;
     upstream.scheme.of_streams()
 }

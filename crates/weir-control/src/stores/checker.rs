@@ -110,8 +110,7 @@ impl ResourceChecker {
         let load = |trial: &mut ChangeTrial| self.loader.load(trial, request.looks_outside);
         let (loaded, CheckedDocument { warnings, outcomes }) =
             settle(trial, policy, load, |_, loaded, _| self.publisher.check(&loaded.document, &request.requests))?;
-        let put = trial.put();
-        let doubts = doubts::about_resources(&loaded.document, put.iter().map(|key| (key.list(), key.id())));
+        let doubts = doubts::about_resources(&loaded.document, &self.publisher.registry(), &trial.put());
         Ok((warnings.into_iter().chain(doubts).map(|warning| loaded.named(warning)).collect(), outcomes))
     }
 

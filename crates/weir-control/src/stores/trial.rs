@@ -18,6 +18,7 @@ use super::store::{CommitFailure, Substitute};
 use crate::document::RESOURCE_LISTS;
 use crate::document::lists::LongLists;
 use crate::document::resource_access::ResourceAccess;
+use crate::doubts::PutResource;
 use crate::text::diagnostic::Diagnostic;
 use crate::text::json;
 use crate::text::tree::{MapEntry, NodeKind, TreeNode};
@@ -313,8 +314,9 @@ impl ChangeTrial {
     }
 
     /// The resources that are put there, by this change and those made together with it.
-    pub(super) fn put(&self) -> Vec<ResourceKey> {
-        self.pending.iter().filter(|(_, resource)| resource.is_some()).map(|(key, _)| key.clone()).collect()
+    pub(super) fn put(&self) -> Vec<PutResource<'_>> {
+        let put = self.pending.iter().filter_map(|(key, resource)| Some((key, resource.as_ref()?)));
+        put.map(|(key, resource)| PutResource { list: key.list(), id: key.id(), json: &resource.json }).collect()
     }
 }
 

@@ -45,6 +45,12 @@ impl Document {
         tree.get_or_init(|| text.tree()).place_of(path)
     }
 
+    /// The values as they are written, of a document that was parsed from a text.
+    pub fn written_values(&self) -> Option<&TreeNode> {
+        let TextPositions { text, tree, .. } = &self.positions;
+        text.as_ref().map(|text| tree.get_or_init(|| text.tree()))
+    }
+
     /// The combined fingerprint of the top-level keys that `wanted` accepts. The long lists (routes, services, upstreams,
     /// plugin_configs) are not included.
     pub fn sections(&self, wanted: impl Fn(&str) -> bool) -> Fingerprint {

@@ -16,7 +16,7 @@ use super::super::store::{CommitFailure, StoreFailure};
 use super::super::trial::ChangeTrial;
 use super::super::writes::{PlanRefusal, QueuedWrite, WriteOutcome, WriteReceipt};
 use super::Watching;
-use crate::doubts;
+use crate::doubts::{self, PutResource};
 use crate::publish::{Commit, Publication, Publisher};
 use crate::text::diagnostic::Diagnostic;
 
@@ -272,11 +272,14 @@ impl Watching {
         });
         match (published, rejection) {
             (Ok((loaded, (publication, set_aside))), _) => {
+                let registry = self.publisher.registry();
                 // Each change by itself: its author may not see the resources of the others.
                 let doubts = staged.iter().map(|staged| {
-                    let put = staged.record.changes.iter().filter(|change| change.after.is_some());
-                    let put = put.map(|change| (change.key.list(), change.key.id()));
-                    let doubts = doubts::about_resources(&loaded.document, put);
+                    let changes = staged.record.changes.iter();
+                    let put = changes.filter_map(|change| Some((&change.key, change.after.as_ref()?)));
+                    let put = put.map(|(key, after)| PutResource { list: key.list(), id: key.id(), json: &after.json });
+                    let put: Vec<PutResource> = put.collect();
+                    let doubts = doubts::about_resources(&loaded.document, &registry, &put);
                     doubts.into_iter().map(|doubt| loaded.named(doubt)).collect()
                 });
                 let doubts = doubts.collect();
