@@ -103,13 +103,28 @@ const NO_LEADER: &str = "etcdserver: no leader";
 /// What a member says of a token that was given before users or roles were changed (`ErrAuthOldRevision`).
 const OLD_TOKEN: &str = "etcdserver: revision of auth store is old";
 
+/// What a member says of requests whose cause is in the settings, and what the cause is.
+const CAUSES: [(&str, &str); 5] = [
+    (NO_LEADER, "it does not reach a majority of the members"),
+    (
+        "etcdserver: authentication failed, invalid user ID or password",
+        "`user` or `password` is wrong; etcd does not say which",
+    ),
+    ("etcdserver: user name is empty", "it asks for a log-in; set `user` and `password`"),
+    ("etcdserver: authentication is not enabled", "it has no users; remove `user` and `password`"),
+    ("etcdserver: permission denied", "no role of `user` may read and write all keys below `prefix`"),
+];
+
 impl From<Status> for EtcdError {
     fn from(status: Status) -> EtcdError {
+        let cause = CAUSES.iter().find(|(message, _)| status.message() == *message);
         let problem = match (status.source(), status.message()) {
             (Some(cause), _) => told(cause),
             (None, "") => format!("it answers {:?}", status.code()),
-            (None, NO_LEADER) => format!("it answers `{NO_LEADER}`: it does not reach a majority of the members"),
-            (None, message) => format!("it answers `{message}`"),
+            (None, message) => match cause {
+                Some((_, cause)) => format!("it answers `{message}`: {cause}"),
+                None => format!("it answers `{message}`"),
+            },
         };
         let is_refusal = match status.code() {
             Code::InvalidArgument
@@ -296,4 +311,28 @@ fn told(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_about_the_log_in_names_the_setting_that_is_wrong() {
+        for (code, message, expected) in [
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+                "`user` or `password` is wrong; etcd does not say which",
+            ),
+            (Code::InvalidArgument, "etcdserver: user name is empty", "set `user` and `password`"),
+            (Code::FailedPrecondition, "etcdserver: authentication is not enabled", "remove `user` and `password`"),
+            (Code::PermissionDenied, "etcdserver: permission denied", "no role of `user`"),
+        ] {
+            let error = EtcdError::from(Status::new(code, message));
+            assert!(error.problem.contains(message) && error.problem.contains(expected), "{}", error.problem);
+        }
+        let other = EtcdError::from(Status::new(Code::Unavailable, "etcdserver: request timed out"));
+        assert_eq!(other.problem, "it answers `etcdserver: request timed out`");
+    }
 }
