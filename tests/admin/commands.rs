@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use serde_json::json;
-use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, Signal, TempDir};
+use weir_testkit::{Answer, Authority, DEADLINE, Gateway, Origin, Signal, TempDir, free_port};
 
 use crate::api::{ADMIN, VIEWER, admin_addr, file};
 use crate::weir;
@@ -140,6 +140,78 @@ fn another_program_in_place_of_a_node_is_no_success() {
 }
 
 #[test]
+fn a_wrong_address_is_told_with_the_setting_that_names_it() {
+    let gateway = weir().start(&file());
+    let said = |arguments: &[&str], server: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let command = command.args(arguments).env("WEIR_ADMIN", server).env("WEIR_ADMIN_KEY", ADMIN);
+        let output = command.output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let setting = "`--server`, or WEIR_ADMIN, is the setting `admin.listen` of the node";
+    let nowhere = format!("http://127.0.0.1:{}", free_port());
+    let [status, listen] = [gateway.status_addr(), gateway.addr()].map(|addr| addr.to_string());
+    for (server, expected) in [
+        (&nowhere, format!("no response from {nowhere}")),
+        (&format!("http://{status}"), "is not one of Weir's Admin API".to_owned()),
+        (&format!("http://{listen}"), "is not one of Weir's Admin API".to_owned()),
+    ] {
+        for arguments in [&["get", "routes"][..], &["nodes"], &["history"], &["hub", "subscriptions", "h"]] {
+            let (code, text) = said(arguments, server);
+            assert!(code == Some(5) && text.contains(&expected) && text.contains(setting), "{arguments:?}: {text}");
+        }
+        let (code, text) = said(&["explain", server, "http://a/"], server);
+        let setting = "the URL in place of FILE is the setting `admin.listen` of the node";
+        assert!(code == Some(5) && text.contains(&expected) && text.contains(setting), "{text}");
+    }
+    for arguments in [&["tail"][..], &["top", "--once"], &["trace", "http://a/"]] {
+        let (code, text) = said(&[arguments, &["--status", &listen]].concat(), "");
+        let expected = "is not the status address of a node; `--status` is the setting `status` of the node";
+        assert!(code == Some(5) && text.contains(expected), "{arguments:?}: {text}");
+    }
+    let (code, text) = said(&["get", "rutes"], &format!("http://{}", admin_addr(&gateway)));
+    assert!(
+        code == Some(5) && text.contains("Unsupported resource type: rutes") && text.contains("the lists are routes,"),
+        "{text}"
+    );
+}
+
+/// Such a file would otherwise be one without resources, and `store import` replaces all that there are.
+#[test]
+fn a_file_of_another_program_has_no_resources() {
+    let place = TempDir::new();
+    let node = place.write("node.yaml", format!("{}data_dir: data\n", file()));
+    let node = node.to_str().expect("a path");
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output = command.args(arguments).env("WEIR_ADMIN_KEY", ADMIN).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let other = place.write("nginx.conf", "http { server { listen 80; } }\n");
+    let empty = place.write("empty.yaml", "# nothing yet\n");
+    for (file, expected) in [(&other, "is not a map; resources stand in lists"), (&empty, "contains no configuration")]
+    {
+        let file = file.to_str().expect("a path");
+        for arguments in [&["store", "import", node, file][..], &["apply", "-f", file], &["diff", "-f", file]] {
+            let (code, text) = run(arguments);
+            assert!(code == Some(1) && text.contains(expected), "{arguments:?}: {text}");
+        }
+    }
+    let directory = place.path().to_str().expect("a path");
+    for arguments in [&["put", "routes/r", "-f", directory][..], &["convert", "kong", directory]] {
+        let (code, text) = run(arguments);
+        assert!(code == Some(1) && text.contains("is a directory; give the path of a file"), "{arguments:?}: {text}");
+    }
+    for arguments in [&["records", directory][..], &["records", "/nowhere"], &["trace", "ftp://a/"]] {
+        let (code, text) = run(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {text}");
+    }
+    let resources = place.write("file.yaml", "routes: []\n");
+    let (code, text) = run(&["store", "export", resources.to_str().expect("a path")]);
+    assert!(code == Some(1) && text.contains("has no store: the resources of this node stand in this file"), "{text}");
+}
+
+#[test]
 fn files_are_compared_and_applied() {
     let gateway = weir().start(&file());
     let place = TempDir::new();
@@ -263,7 +335,7 @@ fn a_store_is_filled_and_emptied_while_no_node_runs() {
     );
     let node = gateway.file().to_str().expect("a path").to_owned();
     let busy = refused(&["store", "export", &node], 5, &gateway);
-    assert!(busy.contains("in use by another process"), "{busy}");
+    assert!(busy.contains("in use by another process; stop the node; while it runs, `weir get` shows"), "{busy}");
     gateway.signal(Signal::TERM);
     gateway.wait_exit(DEADLINE);
     done(&["store", "import", &node, apisix.to_str().expect("a path")], &gateway);

@@ -49,7 +49,10 @@ fn find(hubs: &Hubs, id: &str) -> Refused<Arc<Hub>> {
     let found = running.iter().find(|(own, _)| **own == *id).map(|(_, hub)| Arc::clone(hub));
     found.ok_or_else(|| {
         let known: Vec<&str> = running.iter().map(|(id, _)| &**id).collect();
-        let problem = format!("this node runs no hub `{id}`; the hubs that run are: {}", known.join(", "));
+        let problem = match known.is_empty() {
+            true => format!("this node runs no hub `{id}`, and no other; hubs are the resources `hubs`"),
+            false => format!("this node runs no hub `{id}`; the hubs that run are: {}", known.join(", ")),
+        };
         Box::new(answer::json_of(StatusCode::NOT_FOUND, &json!({ "error_msg": problem })))
     })
 }

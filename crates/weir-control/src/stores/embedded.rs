@@ -26,6 +26,8 @@ use self::reopen::revision_of;
 use super::resources::{ResourceChange, ResourceKey, ResourceSet, RevisionRecord, StoredResource};
 use super::store::{CommitFailure, MOST_READ, RenewedText, ResourceStore, StoreFailure};
 
+/// What is said of a store that a node has open.
+pub(super) const IN_USE: &str = "is in use by another process";
 /// The version of the file's schema.
 const FORMAT: u64 = 1;
 
@@ -447,7 +449,7 @@ fn opened(path: &Path) -> Result<Database, StoreFailure> {
                 thread::sleep(LOCK_LOOK);
             }
             Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => {
-                let problem = format!("the store {} is in use by another process", path.display());
+                let problem = format!("the store {} {IN_USE}", path.display());
                 return Err(StoreFailure::new(
                     problem,
                     "each node needs a `data_dir` of its own; or stop that process",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use weir_plugin::Registry;
 
+use super::embedded::IN_USE;
 use super::file_access::FileAccess;
 use super::live::{LiveResources, ResourceEdit};
 use super::loader::{DocumentLoader, LoadedDocument};
@@ -146,12 +147,24 @@ fn must_exist(file: &Path, loaded: &LoadedDocument) -> Result<(), Vec<Diagnostic
 }
 
 fn opened(file: &Path, loaded: &LoadedDocument) -> Result<(DocumentLoader, Arc<LiveResources>), Vec<Diagnostic>> {
-    let loader = with_store(file, FileAccess::direct(), loaded, (Registry::new(&[]), &|_| ()))?;
+    let loader = with_store(file, FileAccess::direct(), loaded, (Registry::new(&[]), &|_| ()));
+    let loader = loader.map_err(|faults| faults.into_iter().map(of_a_running_node).collect::<Vec<_>>())?;
     let found = loader.and_then(|loader| loader.live().map(Arc::clone).map(|live| (loader, live)));
     found.ok_or_else(|| {
-        let fault = Diagnostic::of_source(&loaded.document.source, "does not configure a store");
-        vec![fault.advise("add `admin` or `store` to the file")]
+        let problem = "has no store: the resources of this node stand in this file and those that it includes";
+        let fault = Diagnostic::of_source(&loaded.document.source, problem);
+        vec![fault.advise("use the file itself, as `weir check FILE` does; for a store add `admin` or `store` to it")]
     })
+}
+
+/// A store that is open belongs to a node that runs, and can be asked.
+fn of_a_running_node(fault: Diagnostic) -> Diagnostic {
+    match fault.problem.ends_with(IN_USE) {
+        true => {
+            fault.advise("stop the node; while it runs, `weir get` shows its resources, and `weir apply` changes them")
+        }
+        false => fault,
+    }
 }
 
 fn told(source: &Arc<str>, failure: StoreFailure) -> Diagnostic {

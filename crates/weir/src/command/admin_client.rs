@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::resource_files;
 use crate::exit::ExitCause;
 use crate::say::say;
 use bytes::Bytes;
@@ -26,6 +27,10 @@ use weir_control::text::tree::TextPosition;
 const MOST_ANSWER: usize = 1 << 30;
 /// The prefix of the address of a Unix socket.
 pub(crate) const UNIX: &str = "unix:";
+/// What the listeners of a gateway answer where there is no route.
+const NO_ROUTE: &str = "404 Route Not Found";
+/// What an Admin API answers for a list that it does not have.
+const NO_LIST: &str = "Unsupported resource type";
 /// How to give a key.
 const KEY_ADVICE: &str = "set WEIR_ADMIN_KEY, or give a file with `--key-file`";
 /// How the node begins to refuse what a viewer may not do. It is the text of Apache APISIX, for which its clients look.
@@ -63,6 +68,8 @@ pub(crate) struct AdminAccess {
 /// The connection to a node.
 pub(crate) struct AdminClient {
     server: String,
+    /// What names the server in the command line.
+    named_by: &'static str,
     key: String,
     http: HttpClient,
     settings: CallSettings,
@@ -100,14 +107,14 @@ impl AdminClient {
     /// # Errors
     /// What is wrong with the options.
     pub(crate) fn new(options: &AdminOptions) -> Result<AdminClient, ExitCause> {
-        AdminClient::at(&options.server, &options.access)
+        AdminClient::at(&options.server, "`--server`, or WEIR_ADMIN,", &options.access)
     }
 
-    /// The node with this URL.
+    /// The node with this URL, which `named_by` has in the command line.
     ///
     /// # Errors
     /// What is wrong with the options.
-    pub(crate) fn at(server: &str, options: &AdminAccess) -> Result<AdminClient, ExitCause> {
+    pub(crate) fn at(server: &str, named_by: &'static str, options: &AdminAccess) -> Result<AdminClient, ExitCause> {
         if !["http://", "https://", UNIX].iter().any(|scheme| server.starts_with(scheme)) {
             let problem = "is not the address of an Admin API; write it as `http://127.0.0.1:9180`, or as `unix:PATH`";
             return Err(ExitCause::local(format!("`{server}` {problem}")));
@@ -126,6 +133,7 @@ impl AdminClient {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let patience = Duration::from_secs(options.timeout);
         Ok(AdminClient {
+            named_by,
             server: server.trim_end_matches('/').to_owned(),
             key: key.trim().to_owned(),
             http: HttpClient::new(HttpClientSettings { authorities, ..HttpClientSettings::default() }),
@@ -169,7 +177,7 @@ impl AdminClient {
         if status.is_success() {
             return Ok(AdminAnswer { status, body });
         }
-        Err(refusal(status, &body, place_of))
+        Err(self.refusal(status, &body, place_of))
     }
 
     /// Fetches a path; `None` if it does not exist.
@@ -180,7 +188,7 @@ impl AdminClient {
         match self.answer(Method::GET, path, &[], None)? {
             (status, body) if status.is_success() => Ok(Some(body)),
             (StatusCode::NOT_FOUND, body) if body["message"] == "Key not found" => Ok(None),
-            (status, body) => Err(refusal(status, &body, &|_| None)),
+            (status, body) => Err(self.refusal(status, &body, &|_| None)),
         }
     }
 
@@ -198,7 +206,10 @@ impl AdminClient {
 
     /// What is told of an answer that no Admin API gives.
     pub(crate) fn is_foreign(&self) -> String {
-        format!("the answer of {} is not one of Weir's Admin API", self.server)
+        let AdminClient { server, named_by, .. } = self;
+        format!(
+            "the answer of {server} is not one of Weir's Admin API; {named_by} is the setting `admin.listen` of the node"
+        )
     }
 
     fn answer(
@@ -227,7 +238,7 @@ impl AdminClient {
                 let patience = self.settings.timeout;
                 let calling = async { timeout(patience, call_by_socket(Path::new(socket), request)).await };
                 match self.runtime.block_on(calling) {
-                    Ok(answer) => answer.map_err(|error| format!("no response from {}: {error}", self.server))?,
+                    Ok(answer) => answer.map_err(|error| self.is_silent(&*error))?,
                     Err(_) => return Err(self.timed_out()),
                 }
             }
@@ -238,7 +249,7 @@ impl AdminClient {
                 let answer = self.runtime.block_on(self.http.call(&url, request, &self.settings));
                 answer.map_err(|error| match error {
                     CallError::AnswerTimedOut { .. } => self.timed_out(),
-                    error => format!("no response from {}: {error}", self.server),
+                    error => self.is_silent(&error),
                 })?
             }
         };
@@ -251,6 +262,22 @@ impl AdminClient {
     /// The time limit of each request.
     pub(crate) fn timeout(&self) -> Duration {
         self.settings.timeout
+    }
+
+    /// What is told of an answer that is no success.
+    fn refusal(&self, status: StatusCode, body: &Value, place_of: &PlaceOf) -> String {
+        // Another address of a node, or another program, has no path of the Admin API.
+        let has_no_path = [StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED].contains(&status);
+        if has_no_path && (!body.is_object() || body["error_msg"] == NO_ROUTE) {
+            return format!("{} ({status})", self.is_foreign());
+        }
+        refusal(status, body, place_of)
+    }
+
+    /// What is told of a node that cannot be reached.
+    fn is_silent(&self, error: &(dyn Error + 'static)) -> String {
+        let AdminClient { server, named_by, .. } = self;
+        format!("no response from {server}: {error}; {named_by} is the setting `admin.listen` of the node")
     }
 
     fn timed_out(&self) -> String {
@@ -292,6 +319,10 @@ fn refusal(status: StatusCode, body: &Value, place_of: &PlaceOf) -> String {
     };
     // The role is no matter of which key was given.
     let is_of_role = body["description"].as_str().is_some_and(|text| text.starts_with(NOT_FOR_VIEWERS));
+    if told.starts_with(NO_LIST) {
+        let lists: Vec<&str> = resource_files::lists().collect();
+        return format!("{told}; the lists are {}", lists.join(", "));
+    }
     if status == StatusCode::UNAUTHORIZED && !is_of_role { format!("{told}; {KEY_ADVICE}") } else { told }
 }
 

@@ -48,9 +48,9 @@ impl RecordsCommand {
                 "{}: holds no log records; loggers with `spool` write them below the `data_dir` of their node",
                 self.directory.display()
             );
-            return ExitFailure::System.into();
+            return ExitFailure::Configuration.into();
         }
         say!("{}: {error}; give the `data_dir` of a node", self.directory.display());
-        ExitFailure::System.into()
+        ExitFailure::Configuration.into()
     }
 }

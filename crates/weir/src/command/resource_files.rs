@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use weir_control::document::RESOURCE_LISTS;
 use weir_control::stores::resources::ResourceKey;
+use weir_control::text::foreign::foreign_key;
 use weir_control::text::tree::{MapEntry, NodeKind, TextPosition, TreeNode};
 use weir_control::text::yaml::{self, Parsed, TextLimits};
 use weir_control::{Diagnostic, process_environment};
@@ -88,9 +89,13 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<ResourceFiles, String> {
 pub(crate) fn one(file: &Path) -> Result<Value, String> {
     match parsed(file)?.tree.to_json() {
         value @ Value::Object(_) => Ok(value),
-        _ => Err(format!("{}: is not a map", file.display())),
+        _ => Err(format!("{}: is not a map; write the keys of the resource, such as `uri: /a`", file.display())),
     }
 }
+
+/// What a file of resources that is none should be.
+const NO_MAP: &str = "resources stand in lists, such as `routes:`; `weir convert nginx FILE`, or `caddy`, converts the configuration of \
+                      another gateway";
 
 /// Adds the resources of a file, and says what is wrong with it.
 fn add_file(
@@ -103,14 +108,15 @@ fn add_file(
     let mut fault = |place, problem: String, advice: &str| {
         problems.push(Diagnostic::at_place(&source, place, problem).advise(advice).to_string());
     };
-    let NodeKind::Map(lists_of_file) = tree.kind else { return };
+    let NodeKind::Map(lists_of_file) = tree.kind else {
+        return fault(tree.place, "is not a map".to_owned(), NO_MAP);
+    };
     for MapEntry { key: list, key_place, value, .. } in lists_of_file {
         if !lists().any(|known| known == &*list) {
-            fault(
-                key_place,
-                format!("`{list}` is not a list of resources"),
-                "write settings of a node in its own file",
-            );
+            let known: Vec<&str> = lists().chain(["listen"]).collect();
+            let converted = foreign_key(&list, &known).filter(|advice| advice.contains("weir convert"));
+            let advice = converted.as_deref().unwrap_or("write settings of a node in its own file");
+            fault(key_place, format!("`{list}` is not a list of resources"), advice);
             continue;
         }
         let items = match value.kind {
@@ -143,7 +149,10 @@ fn source_of(file: &Path) -> String {
 
 fn parsed(file: &Path) -> Result<Parsed, String> {
     let name = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
-    let text = fs::read_to_string(name).map_err(|error| format!("{}: cannot be read: {error}", file.display()))?;
+    let text = fs::read_to_string(name).map_err(|error| match name.is_dir() {
+        true => format!("{}: is a directory; give the path of a file", file.display()),
+        false => format!("{}: cannot be read: {error}", file.display()),
+    })?;
     let source = source_of(file).into();
     let lines = |faults: &[Diagnostic]| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let replaced = RefCell::new(BTreeSet::new());
@@ -202,10 +211,24 @@ mod tests {
             ("routes: [{ id: a }, { id: a }]\n", "c.yaml:1:21: `routes/a` is defined twice"),
             ("routes: 1\n", "`routes` is not a list"),
             ("routes: [\n", "c.yaml:"),
+            (
+                "http { server { listen 80; } }\n",
+                "c.yaml:1:1: is not a map; resources stand in lists, such as `routes:`",
+            ),
+            ("- a\n", "c.yaml:1:1: is not a map"),
+            ("# nothing\n", "c.yaml: contains no configuration; write `routes: []` if this is intended"),
+            (
+                "_format_version: \"3.0\"\n",
+                "c.yaml:1:1: `_format_version` is not a list of resources; `weir convert kong FILE`",
+            ),
         ] {
             let file = directory.write("c.yaml", text);
             let problem = read(&[file]).err().expect("it is refused");
             assert!(problem.contains(expected), "{problem}");
+        }
+        for text in ["{}\n", "routes: []\n"] {
+            let file = directory.write("c.yaml", text);
+            assert!(read(&[file]).is_ok_and(|none| none.0.is_empty()), "{text}");
         }
     }
 }

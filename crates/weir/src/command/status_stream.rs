@@ -49,6 +49,11 @@ impl ExchangeStream {
         };
         if status != StatusCode::OK {
             let said = stream.content.next().await.ok().flatten().unwrap_or_default();
+            // A node that answers so has no such path: it is another of its addresses, or another program.
+            if status == StatusCode::NOT_FOUND || status == StatusCode::METHOD_NOT_ALLOWED {
+                let advice = "it is not the status address of a node; `--status` is the setting `status` of the node";
+                return Err(format!("{address} answered with {status}; {advice}"));
+            }
             return Err(format!("{address} answered with {status}: {}", String::from_utf8_lossy(&said).trim()));
         }
         Ok(stream)

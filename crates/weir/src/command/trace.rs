@@ -74,7 +74,7 @@ fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
 impl TraceCommand {
     pub(crate) fn execute(self) -> ExitCode {
         let (method, url) = match self.method_and_url() {
-            Ok(both) => both,
+            Ok(request) => request,
             Err(problem) => {
                 say!("{problem}");
                 return ExitFailure::Configuration.into();
@@ -87,7 +87,7 @@ impl TraceCommand {
         };
         match traced {
             Ok(exchange) if self.json => say::print(format!("{exchange:#}\n").as_bytes()),
-            Ok(exchange) => say::print(way(&exchange, port(url)).as_bytes()),
+            Ok(exchange) => say::print(way(&exchange, port(&self.url)).as_bytes()),
             Err(problem) => {
                 say!("{problem}");
                 ExitFailure::Refused.into()
@@ -96,22 +96,23 @@ impl TraceCommand {
     }
 
     /// The request's method, which may stand before its URL or in an option.
-    fn method_and_url(&self) -> Result<(Method, &str), String> {
+    fn method_and_url(&self) -> Result<(Method, ServiceUrl), String> {
         let url = &self.url;
         let method = match &self.method {
             Some(method) => method.parse().map_err(|_| format!("`{method}` is not a method; write `GET {url}`"))?,
             None => self.request.clone().unwrap_or_default(),
         };
+        let url = ServiceUrl::parse(url).map_err(|error| match error {
+            UrlError::Syntax => {
+                format!("`{url}` is not a URL at an address of the node, such as `http://127.0.0.1:8080/orders`")
+            }
+            error => format!("{url}: {error}"),
+        })?;
         Ok((method, url))
     }
 
-    async fn trace(&self, method: Method, asked: &str) -> Result<Value, String> {
-        let url = ServiceUrl::parse(asked).map_err(|error| match error {
-            UrlError::Syntax => {
-                format!("`{asked}` is not a URL at an address of the node, such as `http://127.0.0.1:8080/orders`")
-            }
-            error => format!("{asked}: {error}"),
-        })?;
+    async fn trace(&self, method: Method, url: ServiceUrl) -> Result<Value, String> {
+        let asked = self.url.as_str();
         let mut random = [0; 16];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| "the system gives no random numbers".to_owned())?;
         let name = hex::encode(random);
@@ -293,7 +294,7 @@ mod tests {
         let parsed = |arguments: &[&str]| <Program as clap::Parser>::try_parse_from([&["weir"], arguments].concat());
         let told = |arguments: &[&str]| {
             let program = parsed(arguments).expect("arguments");
-            program.trace.method_and_url().map(|(method, url)| format!("{method} {url}"))
+            program.trace.method_and_url().map(|(method, _)| format!("{method} {}", program.trace.url))
         };
         assert_eq!(told(&["http://a/"]), Ok("GET http://a/".to_owned()));
         assert_eq!(told(&["PUT", "http://a/"]), Ok("PUT http://a/".to_owned()));

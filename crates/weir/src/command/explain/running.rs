@@ -24,7 +24,7 @@ pub(super) fn explanation(
     question: &RequestDescription,
     headers: Map<String, Value>,
 ) -> Result<Explanation, ExitCause> {
-    let node = AdminClient::at(server, access)?;
+    let node = AdminClient::at(server, "the URL in place of FILE", access)?;
     let RequestDescription { method, url, from, server_name, .. } = question;
     let mut body = json!({ "method": method, "url": url, "headers": headers, "from": from });
     if let Some(name) = server_name {

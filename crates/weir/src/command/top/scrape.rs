@@ -48,7 +48,7 @@ impl StatusClient {
         }
         if !answer.status().is_success() {
             return Err(format!(
-                "{} answered with {}; it is not the status address of a node",
+                "{} answered with {}; it is not the status address of a node; `--status` is the setting `status` of the node",
                 self.address,
                 answer.status()
             ));
