@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 use crate::conversion::DocumentConversion;
-use crate::document::{self, DocumentValue};
+use crate::document::{self, DocumentValue, ValueKind};
 use crate::output::Converted;
 use crate::yaml::Yaml;
 use crate::{SourcePlace, SyntaxError};
@@ -22,7 +22,10 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     let root = document::parse(file, text)?;
     let error =
         |text: &str| SyntaxError { place: SourcePlace { file: file.to_owned(), line: 1 }, text: text.to_owned() };
-    if ["routes", "services", "upstreams", "consumers"].iter().any(|list| root.get(list).is_some()) {
+    if ["routes", "services", "upstreams", "consumers"]
+        .iter()
+        .any(|list| root.get(list).is_some_and(|value| matches!(value.kind, ValueKind::List(_))))
+    {
         return Err(error(
             "is an `apisix.yaml` with resources, which `weir run` and `weir check` read without conversion",
         ));

@@ -246,7 +246,9 @@ deployment:
 fn another_file_is_refused_with_the_right_thing_to_do() {
     for (text, want) in [
         ("routes: [{ uri: / }]\n", "config.yaml:1: is an `apisix.yaml` with resources"),
-        ("services: {}\nfoo: 1\n", "config.yaml:1: is an `apisix.yaml` with resources"),
+        ("services: []\nfoo: 1\n", "config.yaml:1: is an `apisix.yaml` with resources"),
+        // A docker-compose.yaml.
+        ("services: { web: {} }\n", "config.yaml:1: is no `config.yaml` of APISIX"),
         ("http: {}\n", "config.yaml:1: is no `config.yaml` of APISIX"),
     ] {
         let error = convert("config.yaml", text).expect_err("wrong").to_string();

@@ -69,6 +69,74 @@ fn is_of_nginx(text: &str) -> bool {
     lines.clone().any(is_block) && lines.any(|line| line.ends_with(';'))
 }
 
+/// What a file of another format than the one named is, and the command for it.
+fn of_another(from: Dialect, name: &str, text: &str) -> Option<String> {
+    let (is, format) = match from {
+        Dialect::Nginx | Dialect::Caddy => match of_keys(text) {
+            Some(found) => found,
+            None if from == Dialect::Caddy && is_of_nginx(text) => ("is a configuration of nginx", Some("nginx")),
+            None => return None,
+        },
+        _ if is_of_nginx(text) => ("is a configuration of nginx", Some("nginx")),
+        _ => of_keys(text).filter(|(_, format)| format.is_some_and(|format| format != from.name()))?,
+    };
+    Some(match format {
+        Some(format) => format!("{is}; convert it by `weir convert {format} {name}`"),
+        None => format!("{is}, and no configuration of {}", from.name()),
+    })
+}
+
+/// What a text of keys at the beginning of lines is, and its format: YAML or JSON, which neither nginx nor Caddy reads.
+fn of_keys(text: &str) -> Option<(&'static str, Option<&'static str>)> {
+    const FIRST_KEYS: [(&str, &str, &str); 4] = [
+        ("_format_version", "is a declarative configuration of Kong", "kong"),
+        ("openapi", "is a definition of OpenAPI", "openapi"),
+        ("asyncapi", "is a definition of AsyncAPI", "asyncapi"),
+        ("apiVersion", "is a manifest of Kubernetes", "ingress"),
+    ];
+    let keys = top_keys(text)?;
+    let found = FIRST_KEYS.iter().find(|(key, _, _)| keys.iter().any(|known| known == key));
+    Some(found.map_or(("is YAML or JSON", None), |(_, is, format)| (*is, Some(*format))))
+}
+
+/// The keys at the beginning of lines, or of a JSON object; `None` if the text has other lines there.
+fn top_keys(text: &str) -> Option<Vec<String>> {
+    if text.trim_start().starts_with('{') {
+        let object: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
+        return Some(object.keys().cloned().collect());
+    }
+    let mut keys = Vec::new();
+    let is_outermost = |line: &&str| !line.is_empty() && !line.starts_with([' ', '\t', '#', '-', '%', ']', '}', '\r']);
+    for line in text.lines().filter(is_outermost) {
+        let (key, rest) = line.split_once(':')?;
+        let key = key.trim_matches(['"', '\'']);
+        let is_key = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+        if !is_key
+            || key.is_empty()
+            || !(rest.is_empty() || rest.starts_with([' ', '\r']))
+            || rest.trim_end().ends_with(" {")
+        {
+            return None;
+        }
+        keys.push(key.to_owned());
+    }
+    (!keys.is_empty()).then_some(keys)
+}
+
+impl Dialect {
+    fn name(self) -> &'static str {
+        match self {
+            Dialect::Nginx => "nginx",
+            Dialect::Caddy => "caddy",
+            Dialect::Kong => "kong",
+            Dialect::ApisixConfig => "apisix-config",
+            Dialect::OpenApi => "openapi",
+            Dialect::AsyncApi => "asyncapi",
+            Dialect::Ingress => "ingress",
+        }
+    }
+}
+
 /// Parses the format. If a file name stands in its place, the error shows the command with a format before the file name.
 #[derive(Clone)]
 struct DialectParser;
@@ -110,17 +178,21 @@ impl ConvertCommand {
         for file in &self.files {
             match read(file) {
                 Ok(text) => texts.push((file.display().to_string(), text)),
+                Err(_) if file.is_dir() => {
+                    say!("{}: is a directory; give the path of a file", file.display());
+                    return ExitFailure::Configuration.into();
+                }
                 Err(error) => {
                     say!("{}: cannot be read: {error}", file.display());
                     return ExitFailure::Configuration.into();
                 }
             }
         }
-        if let (Dialect::Caddy, [(name, text), ..]) = (self.from, &*texts)
-            && is_of_nginx(text)
-        {
-            say!("{name}: is a configuration of nginx; convert it by `weir convert nginx {name}`");
-            return ExitFailure::Configuration.into();
+        for (name, text) in &texts {
+            if let Some(problem) = of_another(self.from, name, text) {
+                say!("{name}: {problem}");
+                return ExitFailure::Configuration.into();
+            }
         }
         let converted = match self.convert(&texts) {
             Ok(converted) => converted,
@@ -210,4 +282,48 @@ fn included(directory: &Path, pattern: &str) -> Result<Vec<(String, String)>, St
     let files = paths.map(read).collect::<Result<Vec<_>, String>>()?;
     let is_pattern = pattern.contains(['*', '?', '[']);
     if files.is_empty() && !is_pattern { Err("there is no such file".to_owned()) } else { Ok(files) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_format_names_the_command_that_is_right() {
+        let nginx = "http {\n  server {\n    listen 80;\n  }\n}\n";
+        let caddy = "example.com:8080 {\n  reverse_proxy a:1\n}\n";
+        let kong = "_format_version: \"3.0\"\nservices: []\n";
+        let apisix = "routes:\n- uri: /a\n#END\n";
+        for (from, text, expected) in [
+            (Dialect::Nginx, kong, Some("is a declarative configuration of Kong; convert it by `weir convert kong f`")),
+            (Dialect::Caddy, kong, Some("is a declarative configuration of Kong; convert it by `weir convert kong f`")),
+            (
+                Dialect::ApisixConfig,
+                kong,
+                Some("is a declarative configuration of Kong; convert it by `weir convert kong f`"),
+            ),
+            (Dialect::Caddy, nginx, Some("is a configuration of nginx; convert it by `weir convert nginx f`")),
+            (Dialect::Kong, nginx, Some("is a configuration of nginx; convert it by `weir convert nginx f`")),
+            (
+                Dialect::Kong,
+                "{\"openapi\": \"3.0.0\"}",
+                Some("is a definition of OpenAPI; convert it by `weir convert openapi f`"),
+            ),
+            (Dialect::Nginx, apisix, Some("is YAML or JSON, and no configuration of nginx")),
+            (
+                Dialect::Caddy,
+                "services:\n  web: { image: nginx }\n",
+                Some("is YAML or JSON, and no configuration of caddy"),
+            ),
+            (Dialect::Nginx, nginx, None),
+            (Dialect::Caddy, caddy, None),
+            (Dialect::Caddy, "localhost: {\n}\n", None),
+            (Dialect::Caddy, "example.com\nreverse_proxy a:1\n", None),
+            (Dialect::Kong, kong, None),
+            (Dialect::ApisixConfig, "apisix: {}\n", None),
+            (Dialect::Ingress, "apiVersion: v1\nkind: List\n---\napiVersion: v1\n", None),
+        ] {
+            assert_eq!(of_another(from, "f", text).as_deref(), expected, "{from:?} {text}");
+        }
+    }
 }
