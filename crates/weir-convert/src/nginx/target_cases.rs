@@ -87,6 +87,9 @@ fn selecting<'a, 't>(http: &'a [Directive], target: &'t str) -> Option<(&'a Dire
     names(&target[..end]).find_map(|name| Some((http.iter().find(|block| defined(block) == Some(name))?, name)))
 }
 
+/// Conditions, and the entry with the value for them; without an entry, the value is empty.
+type ValueCase<'d> = (Vec<Yaml>, Option<&'d Directive>);
+
 /// A place, and why the cases cannot be converted.
 type Unconverted = (SourcePlace, String);
 
@@ -150,7 +153,7 @@ impl Expansion<'_, '_> {
     }
 
     /// The entries of a `map` with their conditions, in the order in which nginx tries them; the last one has none.
-    fn values<'b>(&mut self, map: &'b Directive) -> Result<Vec<(Vec<Yaml>, Option<&'b Directive>)>, String> {
+    fn values<'b>(&mut self, map: &'b Directive) -> Result<Vec<ValueCase<'b>>, String> {
         let source = map.argument(0);
         let name = compared(source)?;
         if self.is_rewritten && ["uri", "document_uri"].contains(&name) {
@@ -193,10 +196,10 @@ fn compared(source: &str) -> Result<&str, String> {
 
 /// The place of an entry in nginx's order: texts, then masks with a `*` at the begin and those with one at the end, of each the longest
 /// first, then expressions.
-type Rank = (u8, std::cmp::Reverse<usize>);
+type KeyRank = (u8, std::cmp::Reverse<usize>);
 
 /// The comparisons for a key of a `map`. nginx ignores the case of texts.
-fn keys(key: &str, has_masks: bool) -> Vec<(Rank, &'static str, String)> {
+fn keys(key: &str, has_masks: bool) -> Vec<(KeyRank, &'static str, String)> {
     let rank = |kind: u8, length: usize| (kind, std::cmp::Reverse(length));
     let exact = |text: &str| match text.bytes().any(|byte| byte.is_ascii_alphabetic()) {
         true => (rank(0, 0), "~*", format!("^{}$", regex_quoted(text))),
@@ -222,7 +225,7 @@ fn keys(key: &str, has_masks: bool) -> Vec<(Rank, &'static str, String)> {
 }
 
 /// The entries of a `geo` with their conditions: the smallest network first.
-fn networks(geo: &Directive) -> Result<Vec<(Vec<Yaml>, Option<&Directive>)>, String> {
+fn networks(geo: &Directive) -> Result<Vec<ValueCase<'_>>, String> {
     let source = if geo.arguments.len() > 1 { geo.argument(0) } else { "$remote_addr" };
     let name = compared(source)?;
     let (mut tried, mut default) = (Vec::new(), None);

@@ -30,8 +30,7 @@ pub(super) fn of(
     cases: &[TargetCase],
     is_rewritten: bool,
 ) -> SplitTarget {
-    let targets: Vec<PassTarget> =
-        cases.iter().flat_map(|case| &case.shares).filter_map(|share| usable(share)).collect();
+    let targets: Vec<PassTarget> = cases.iter().flat_map(|case| &case.shares).filter_map(usable).collect();
     let Some(first) = targets.first() else {
         return SplitTarget { changes: Vec::new(), plugin: None, target: None };
     };
@@ -55,7 +54,7 @@ pub(super) fn of(
     let own = own(&mut rules);
     let target = own.map(|own| [own].into_iter().chain(timeout).collect());
     let plugin = (!rules.is_empty()).then(|| {
-        let rules = rules.into_iter().map(SplitRule::yaml).collect();
+        let rules = rules.into_iter().map(ConvertedSplit::yaml).collect();
         ("traffic-split".to_owned(), Yaml::map([("rules", Yaml::List(rules))]))
     });
     SplitTarget { changes, plugin, target }
@@ -67,14 +66,14 @@ fn usable(share: &TargetShare) -> Option<PassTarget<'_>> {
 }
 
 /// A rule of `traffic-split`.
-struct SplitRule {
+struct ConvertedSplit {
     /// The conditions of each of its cases; none if it applies to all requests.
     cases: Vec<Vec<Yaml>>,
     /// The upstream or the status of each share, with its weight. `None`: the upstream of the route.
     shares: Vec<(i64, Option<(String, Yaml)>)>,
 }
 
-impl SplitRule {
+impl ConvertedSplit {
     fn yaml(self) -> Yaml {
         let mut members = YamlMembers::new();
         let case = |vars: Vec<Yaml>| Yaml::map([("vars", Yaml::List(vars))]);
@@ -93,7 +92,7 @@ impl SplitRule {
 }
 
 /// A rule for the cases that follow each other and have the same target.
-fn rules(conversion: &mut Conversion, scope: &BlockScope, cases: &[TargetCase]) -> Vec<SplitRule> {
+fn rules(conversion: &mut Conversion, scope: &BlockScope, cases: &[TargetCase]) -> Vec<ConvertedSplit> {
     let is_same = |one: &TargetCase, next: &TargetCase| {
         let mut shares = one.shares.iter().zip(&next.shares);
         // The last one applies to all other requests.
@@ -103,7 +102,7 @@ fn rules(conversion: &mut Conversion, scope: &BlockScope, cases: &[TargetCase]) 
         let shares = group.iter().flat_map(|case| &case.shares).take(group[0].shares.len());
         let shares = shares.map(|one| (one.weight, Some(share(conversion, scope, one)))).collect();
         let cases = group.iter().map(|case| case.vars.clone()).filter(|vars| !vars.is_empty()).collect();
-        SplitRule { cases, shares }
+        ConvertedSplit { cases, shares }
     };
     cases.chunk_by(is_same).map(rule).collect()
 }
@@ -132,7 +131,7 @@ fn share(conversion: &mut Conversion, scope: &BlockScope, share: &TargetShare) -
 }
 
 /// The upstream of the route: that of the last rule, or of its largest share. What it replaces is taken out of the rules.
-fn own(rules: &mut Vec<SplitRule>) -> Option<(String, Yaml)> {
+fn own(rules: &mut Vec<ConvertedSplit>) -> Option<(String, Yaml)> {
     let is_upstream = |target: &Option<(String, Yaml)>| target.as_ref().is_some_and(|(name, _)| name != "status");
     let last = rules.last_mut()?;
     let largest = last.shares.iter_mut().filter(|(_, target)| is_upstream(target)).max_by_key(|(weight, _)| *weight);
