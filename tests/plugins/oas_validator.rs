@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use weir_testkit::{Answer, Client, Gateway, Origin, TempDir, skipped};
+use weir_testkit::{Answer, Client, DEADLINE, Gateway, Origin, TempDir, eventually, skipped};
 
 /// The definitions stand as blocks of text in the file.
 fn gateway(origin: &Origin, options: &str, definition: &str) -> Gateway {
@@ -292,6 +293,97 @@ fn oas_validator_refuses_definitions_with_the_places_of_their_faults() {
     {
         assert!(said.contains(part), "{part}: {said}");
     }
+}
+
+/// A server of a definition, which can be replaced: status and content.
+fn spec_server(status: u16, content: &str) -> (Origin, Arc<Mutex<(u16, String)>>) {
+    let served = Arc::new(Mutex::new((status, content.to_owned())));
+    let shown = Arc::clone(&served);
+    let server = Origin::serving(move |request| match request.headers.get("x-key") {
+        Some("a-key") => {
+            let (status, content) = shown.lock().expect("no test has panicked").clone();
+            Answer::status(status, content)
+        }
+        _ => Answer::status(401, "no key"),
+    });
+    (server, served)
+}
+
+fn serve(served: &Mutex<(u16, String)>, status: u16, content: &str) {
+    *served.lock().expect("no test has panicked") = (status, content.to_owned());
+}
+
+/// A gateway whose definition is at a URL, and is renewed after a second.
+fn fetching(origin: &Origin, server: &Origin) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "plugin_metadata: [{{ id: oas-validator, spec_url_ttl: 1 }}]
+routes:
+  - uri: /*
+    plugins:
+      oas-validator:
+        spec_url: http://{}/pets.yaml?token=secret
+        spec_url_request_headers: {{ X-Key: a-key }}
+        verbose_errors: true
+    upstream: {{ nodes: {{ \"{}\": 1 }} }}
+",
+        server.addr(),
+        origin.addr()
+    ))
+}
+
+const ONLY_A: &str = "openapi: 3.1.0\npaths: { /a: { get: {}, post: { requestBody: { required: true, content: { application/json: { schema: { type: array } } } } } } }";
+const ONLY_B: &str = "openapi: 3.1.0\npaths: { /b: { get: {} } }";
+
+#[test]
+fn oas_validator_reads_its_definition_from_a_url_and_renews_it() {
+    let origin = origin();
+    let (server, served) = spec_server(200, ONLY_A);
+    let gateway = fetching(&origin, &server);
+    let json = "Content-Type: application/json\r\n";
+    compare(
+        &gateway,
+        &[
+            ("GET /a", "", "", None),
+            ("GET /b", "", "", Some("400 path: is none of the definition")),
+            ("POST /a", json, "[1]", None),
+            ("POST /a", json, "1", Some("400 body: is not of the type array")),
+        ],
+    );
+    assert_eq!(server.requests()[0].target, "/pets.yaml?token=secret");
+    serve(&served, 200, ONLY_B);
+    let errors = || gateway.metrics().sum("weir_policy_errors_total", &["policy=\"oas-validator\""]);
+    let answers = |target: &str| gateway.get(target).status == 200;
+    eventually("requests are judged by the new definition", DEADLINE, || answers("/b") && !answers("/a"));
+    assert_eq!(errors(), 0.0);
+    serve(&served, 200, "openapi: 4.0.0");
+    eventually("the failure is counted", DEADLINE, || answers("/b") && errors() == 1.0);
+    let log = gateway.wait_stderr("the failure is logged", |log| log.contains("cannot be read"));
+    let line = log.lines().find(|line| line.contains("cannot be read")).expect("it is there");
+    assert!(line.contains("it is of OpenAPI 4.0.0") && line.contains("the last one stays in use"), "{line}");
+    assert!(!log.contains("secret"), "{log}");
+    let seen = server.requests().len();
+    serve(&served, 200, ONLY_A);
+    eventually("it is read again", DEADLINE, || answers("/a"));
+    assert!(server.requests().len() > seen);
+    assert!(!answers("/b"));
+}
+
+#[test]
+fn oas_validator_answers_with_503_until_its_definition_could_be_read() {
+    let origin = origin();
+    let (server, served) = spec_server(200, &format!("openapi: 3.1.0\npaths: {{}}\n#{}", "x".repeat(4 << 20)));
+    let gateway = fetching(&origin, &server);
+    for mut client in [gateway.client(), gateway.client().by_http2()] {
+        assert_eq!(client.get("/a").expect("an answer").status, 503);
+    }
+    assert_eq!(server.wait_requests(1).len(), 1, "the second request comes too early for another attempt");
+    assert_eq!(origin.requests().len(), 0);
+    let errors = || gateway.metrics().sum("weir_policy_errors_total", &["policy=\"oas-validator\""]);
+    eventually("both are counted", DEADLINE, || errors() == 2.0);
+    let log = gateway.wait_stderr("the failure is logged", |log| log.contains("cannot be read"));
+    assert!(log.contains("requests are answered with 503"), "{log}");
+    serve(&served, 200, ONLY_A);
+    eventually("the next attempt succeeds", DEADLINE, || gateway.get("/a").status == 200);
 }
 
 /// Requests of which openapi-core and the plugin think differently: a part of its fault, or of the plugin's, and why.

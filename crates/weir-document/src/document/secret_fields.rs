@@ -38,8 +38,9 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("splunk-hec-logging", &["endpoint.token"]),
 ];
 
-/// Secret options of plugins that APISIX does not have.
-const OWN_OPTIONS: &[(&str, &[&str])] = &[("otlp-logger", &["headers"])];
+/// Secret options that APISIX does not encrypt, or does not have.
+const OWN_OPTIONS: &[(&str, &[&str])] =
+    &[("oas-validator", &["spec_url_request_headers"]), ("otlp-logger", &["headers"])];
 
 /// Options that APISIX encrypts in consumers and credentials, besides those above.
 const APISIX_CONSUMER_OPTIONS: &[(&str, &[&str])] =

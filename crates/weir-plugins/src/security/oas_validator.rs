@@ -3,6 +3,7 @@ mod definition;
 mod depth;
 mod document;
 mod faults;
+mod fetched;
 mod parameter;
 mod schemas;
 mod shape;
@@ -11,16 +12,20 @@ mod template;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 use weir_plugin::proto::{Framing, Head};
-use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Interner, Phases, Plugin, Stage, Stop, form};
+use weir_plugin::{
+    Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, PluginMetadata, Stage, Stop, form,
+};
 
 use self::definition::{ApiDefinition, NoOperation, OasOperation};
 use self::faults::RequestFaults;
+use self::fetched::{FetchOptions, FetchedDefinition};
 use self::parameter::{JsonReader, ParameterPlace, ParameterTexts};
 use self::style::TextPairs;
 use super::request_validation::{BodyBounds, Fault, MOST_AT_ONCE, elsewhere};
@@ -49,21 +54,24 @@ pub(crate) struct OasValidator {
     /// The definition, as a text in JSON or YAML. APISIX takes JSON alone.
     #[schemars(length(min = 1, max = MAX_SPEC))]
     spec: Option<String>,
-    /// Is refused: a definition is not fetched, since a request would depend on what another server has at the moment. Write it as
-    /// `spec`.
-    spec_url: Option<Value>,
-    /// Has no effect, as it is for `spec_url`.
-    #[serde(default, rename = "spec_url_request_headers")]
-    #[schemars(extend("deprecated" = true))]
-    _spec_url_request_headers: Option<Value>,
-    /// Has no effect, as it is for `spec_url`.
-    #[serde(default, rename = "ssl_verify")]
-    #[schemars(extend("deprecated" = true))]
-    _ssl_verify: Option<bool>,
-    /// Has no effect, as it is for `spec_url`.
-    #[serde(default, rename = "timeout")]
-    #[schemars(extend("deprecated" = true))]
-    _timeout: Option<u32>,
+    /// The `http` or `https` URL of the definition, in place of `spec`. It is read when the first request needs it, and again when it is
+    /// older than `spec_url_ttl`, while requests are judged by the last one; so they are if it cannot be read again, or what is read has
+    /// a fault. As long as it could never be read, requests are answered with 503. After a failure, the next attempt is made at the
+    /// earliest 5 seconds later. Redirects are not followed.
+    #[schemars(length(min = 1))]
+    #[schemars(extend("x-weir-reaches" = "server"))]
+    spec_url: Option<String>,
+    /// Header fields of the request for `spec_url`.
+    #[serde(default)]
+    spec_url_request_headers: BTreeMap<String, String>,
+    /// Whether the certificate of an `https` server is verified, against the CA certificates of the system.
+    #[serde(default = "default_true")]
+    ssl_verify: bool,
+    /// Time-out for reading `spec_url`, in milliseconds, including the time to connect.
+    #[serde(default = "default_timeout")]
+    #[schemars(range(min = 100, max = 60_000))]
+    #[schemars(extend("x-weir-unit" = "ms"))]
+    timeout: u64,
     /// A refusal names the faults of the request, each with its place: `query.limit: …`. Those of the head are told before the body is
     /// read.
     #[serde(default)]
@@ -82,7 +90,7 @@ pub(crate) struct OasValidator {
     skip_path_params_validation: bool,
     /// `false`: a request that does not fit is not refused; its faults are written to the error log, at most once in ten seconds.
     /// Bodies larger than `max_req_body_size` are refused if their size is not known in advance.
-    #[serde(default = "default_reject_if_not_match")]
+    #[serde(default = "default_true")]
     reject_if_not_match: bool,
     /// The status of a refusal, 400 to 599.
     #[serde(default = "default_rejection_status_code")]
@@ -95,11 +103,15 @@ pub(crate) struct OasValidator {
     max_req_body_size: u64,
 }
 
-/// The largest definition, in characters.
+/// The largest definition, in characters; of one at a URL, in bytes.
 const MAX_SPEC: usize = 4 << 20;
 
-fn default_reject_if_not_match() -> bool {
+fn default_true() -> bool {
     true
+}
+
+fn default_timeout() -> u64 {
+    10_000
 }
 
 fn default_rejection_status_code() -> u16 {
@@ -110,8 +122,32 @@ fn default_max_req_body_size() -> u64 {
     1 << 20
 }
 
-/// The definitions in use, by their texts.
-static DEFINITIONS: Interner<String, ApiDefinition> = Interner::new();
+/// Options in `plugin_metadata`, for every use of the plugin.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OasValidatorMetadata {
+    /// How old a definition at a `spec_url` becomes before it is read again, in seconds.
+    #[serde(default = "default_spec_url_ttl")]
+    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "s"))]
+    spec_url_ttl: u64,
+}
+
+fn default_spec_url_ttl() -> u64 {
+    3600
+}
+
+impl Default for OasValidatorMetadata {
+    fn default() -> OasValidatorMetadata {
+        OasValidatorMetadata { spec_url_ttl: default_spec_url_ttl() }
+    }
+}
+
+impl PluginMetadata for OasValidatorMetadata {}
+
+impl HasMetadata for OasValidator {
+    type Metadata = OasValidatorMetadata;
+}
 
 impl Definition for OasValidator {
     const NAME: &'static str = "oas-validator";
@@ -130,25 +166,9 @@ impl Definition for OasValidator {
           responses: { "200": { description: A pet } }"#;
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
-        let Some(spec) = self.spec else {
-            return Err(match self.spec_url {
-                Some(_) => not_fetched(),
-                None => ConfigError::new("spec", "is missing: the OpenAPI definition as a text in YAML or JSON"),
-            });
-        };
-        if self.spec_url.is_some() {
-            build.fault("spec_url", not_fetched().problem);
-        }
-        let definition = match DEFINITIONS.get_or_build(spec, |text| ApiDefinition::compile(text)) {
-            Ok(definition) => definition,
-            Err(mut told) => {
-                let last = told.pop().unwrap_or_default();
-                told.into_iter().for_each(|problem| build.fault("spec", problem));
-                return Err(ConfigError::new("spec", last));
-            }
-        };
+        let source = self.source(build)?;
         Ok(Arc::new(DefinedRequests(Arc::new(RequestRules {
-            definition,
+            source,
             bounds: BodyBounds::of_bytes(self.max_req_body_size),
             skipped: SkippedParts {
                 path: self.skip_path_params_validation,
@@ -164,8 +184,55 @@ impl Definition for OasValidator {
     }
 }
 
-fn not_fetched() -> ConfigError {
-    ConfigError::new("spec_url", "is not possible: definitions are not fetched; write the definition as `spec`")
+impl OasValidator {
+    fn source(&self, build: &mut Build) -> Result<DefinitionSource, ConfigError> {
+        if self.spec.is_some() && self.spec_url.is_some() {
+            build.fault("spec_url", "stands beside `spec`; write one of the two");
+        }
+        match (&self.spec, &self.spec_url) {
+            (Some(spec), _) => match ApiDefinition::shared(spec.clone()) {
+                Ok(definition) => Ok(DefinitionSource::Written(definition)),
+                Err(mut told) => {
+                    let last = told.pop().unwrap_or_default();
+                    told.into_iter().for_each(|problem| build.fault("spec", problem));
+                    Err(ConfigError::new("spec", last))
+                }
+            },
+            (None, Some(url)) => {
+                let options = FetchOptions {
+                    url: url.clone(),
+                    fields: self.spec_url_request_headers.clone(),
+                    verifies: self.ssl_verify,
+                    timeout: Duration::from_millis(self.timeout),
+                    renewed_after: Duration::from_secs(build.metadata::<Self>().spec_url_ttl),
+                };
+                options.compile(build).map(DefinitionSource::Fetched)
+            }
+            (None, None) => {
+                let problem = "is missing: the OpenAPI definition as a text in YAML or JSON, or its URL as `spec_url`";
+                Err(ConfigError::new("spec", problem))
+            }
+        }
+    }
+}
+
+/// Where the definition comes from.
+enum DefinitionSource {
+    Written(Arc<ApiDefinition>),
+    Fetched(FetchedDefinition),
+}
+
+impl DefinitionSource {
+    /// The definition by which an exchange is judged since it began.
+    ///
+    /// # Errors
+    /// There is none any more.
+    fn of(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
+        match self {
+            DefinitionSource::Written(definition) => Ok(Arc::clone(definition)),
+            DefinitionSource::Fetched(fetched) => fetched.of(exchange),
+        }
+    }
 }
 
 /// The parts of requests that are not validated.
@@ -179,7 +246,7 @@ struct SkippedParts {
 
 /// What requests are held to.
 struct RequestRules {
-    definition: Arc<ApiDefinition>,
+    source: DefinitionSource,
     bounds: BodyBounds,
     skipped: SkippedParts,
     refuses: bool,
@@ -196,15 +263,15 @@ impl RequestRules {
         RequestFaults::new(self.tells)
     }
 
-    /// The operation of a request; `None` if it is none.
-    fn operation(&self, exchange: &Exchange) -> Result<&Arc<OasOperation>, NoOperation> {
-        let head = &exchange.request;
-        Ok(self.definition.find(head.client_method_name(), head.client_path())?.operation)
+    fn check_head(&self, definition: &ApiDefinition, exchange: &mut Exchange) -> Result<(), Stop> {
+        let mut faults = self.faults();
+        self.add_faults_of_head(definition, exchange, &mut faults);
+        self.answer(exchange, &faults)
     }
 
-    fn check_head(&self, exchange: &Exchange, faults: &mut RequestFaults) {
+    fn add_faults_of_head(&self, definition: &ApiDefinition, exchange: &Exchange, faults: &mut RequestFaults) {
         let request = &exchange.request;
-        let found = match self.definition.find(request.client_method_name(), request.client_path()) {
+        let found = match definition.find(request.client_method_name(), request.client_path()) {
             Ok(found) => found,
             Err(NoOperation::Path) => return faults.add("path", "is none of the definition"),
             Err(NoOperation::Method) => return faults.add("method", "the path has no operation for it"),
@@ -226,7 +293,7 @@ impl RequestRules {
                 ParameterPlace::Header | ParameterPlace::Cookie => self.skipped.header,
             };
             if !is_skipped && !faults.are_enough() {
-                parameter.check(&texts, &self.definition.schemas, faults);
+                parameter.check(&texts, &definition.schemas, faults);
             }
         }
         if !self.skipped.body {
@@ -273,7 +340,7 @@ impl RequestRules {
         };
         let reading = (&self.bounds, target.client);
         let media_type = media_type(&target.head).unwrap_or_default();
-        body.check(media_type, &plain, &self.definition.schemas, reading, &mut faults)?;
+        body.check(media_type, &plain, &target.definition.schemas, reading, &mut faults)?;
         Ok(faults)
     }
 
@@ -298,6 +365,7 @@ const SHORT: &str = "failed to validate request.";
 
 /// What a body is judged by.
 struct BodyTarget {
+    definition: Arc<ApiDefinition>,
     operation: Arc<OasOperation>,
     head: Head,
     client: std::net::IpAddr,
@@ -329,19 +397,29 @@ impl Plugin for DefinedRequests {
         }
     }
 
-    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         // Ends the exchange if recipients could read the type in different ways.
         content_type::of_request(exchange)?;
-        let mut faults = self.0.faults();
-        self.0.check_head(exchange, &mut faults);
-        Ok(self.0.answer(exchange, &faults)?.into())
+        let rules = &self.0;
+        let fetched = match &rules.source {
+            DefinitionSource::Written(definition) => return Ok(rules.check_head(definition, exchange)?.into()),
+            DefinitionSource::Fetched(fetched) => fetched,
+        };
+        if let Some(definition) = fetched.begin(exchange) {
+            return Ok(rules.check_head(&definition, exchange)?.into());
+        }
+        Ok(Flow::wait(async move {
+            let definition = fetched.begin_later(exchange).await?;
+            rules.check_head(&definition, exchange)
+        }))
     }
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         let bounds = &self.0.bounds;
         // Only where it is not refused is it still here.
         let is_larger = matches!(exchange.request.framing, Framing::Sized(length) if length > bounds.max_bytes);
-        let Some(body) = self.0.operation(exchange).ok().and_then(|operation| operation.body.as_ref()) else {
+        let definition = self.0.source.of(exchange)?;
+        let Some(body) = definition.operation(exchange).ok().and_then(|operation| operation.body.as_ref()) else {
             return Ok(None);
         };
         let is_read = media_type(&exchange.request.head).is_some_and(|kind| body.is_read(kind));
@@ -355,8 +433,10 @@ impl Plugin for DefinedRequests {
     }
 
     fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
-        let Ok(operation) = self.0.operation(exchange).map(Arc::clone) else { return Ok(Flow::Continue) };
-        let target = BodyTarget { operation, head: exchange.request.head.clone(), client: exchange.client.addr };
+        let definition = self.0.source.of(exchange)?;
+        let Ok(operation) = definition.operation(exchange).map(Arc::clone) else { return Ok(Flow::Continue) };
+        let target =
+            BodyTarget { definition, operation, head: exchange.request.head.clone(), client: exchange.client.addr };
         // The decoded size is not known in advance.
         if body.len() > MOST_AT_ONCE || target.head.value(b"content-encoding").is_some() {
             return Ok(Flow::wait(self.check_elsewhere(exchange, body, target)));

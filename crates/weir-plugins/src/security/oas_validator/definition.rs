@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
+use weir_plugin::{Exchange, Interner};
 
 use super::body::DeclaredBody;
 use super::document::{OasDocument, SpecFaults, below};
@@ -62,7 +63,18 @@ pub(super) enum NoOperation {
     Method,
 }
 
+/// The definitions in use, by their texts.
+static DEFINITIONS: Interner<String, ApiDefinition> = Interner::new();
+
 impl ApiDefinition {
+    /// The definition with this text, which all that have the same share.
+    ///
+    /// # Errors
+    /// Those of [`ApiDefinition::compile`].
+    pub(super) fn shared(text: String) -> Result<Arc<ApiDefinition>, Vec<String>> {
+        DEFINITIONS.get_or_build(text, |text| ApiDefinition::compile(text))
+    }
+
     /// Compiles a definition in JSON or YAML.
     ///
     /// # Errors
@@ -87,6 +99,15 @@ impl ApiDefinition {
         }
         sorted.values_mut().for_each(|paths| paths.sort_by_cached_key(|path| path.template.rank()));
         Ok(ApiDefinition { schemas, paths: sorted })
+    }
+
+    /// The operation that an exchange is.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub(super) fn operation(&self, exchange: &Exchange) -> Result<&Arc<OasOperation>, NoOperation> {
+        let request = &exchange.request;
+        Ok(self.find(request.client_method_name(), request.client_path())?.operation)
     }
 
     /// The operation of a request. HEAD is judged as GET if it has no operation of its own (RFC 9110 §9.3.2).

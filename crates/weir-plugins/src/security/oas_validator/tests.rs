@@ -52,7 +52,7 @@ fn a_definition_is_refused_with_the_places_of_its_faults() {
     let spec = |paths: Value| json!({ "spec": json!({ "openapi": "3.0.0", "paths": paths }).to_string() });
     for (options, want) in [
         (json!({}), "spec: is missing"),
-        (json!({ "spec_url": "http://h.example/" }), "spec_url: is not possible"),
+        (json!({ "spec_url": "h.example" }), "spec_url: `h.example` is not a URL"),
         (json!({ "spec": "a: [" }), "spec: is neither JSON nor YAML"),
         (json!({ "spec": "swagger: '2.0'" }), "spec: is a definition of Swagger 2.0"),
         (json!({ "spec": "openapi: 4.0.0" }), "spec: is of OpenAPI 4.0.0"),

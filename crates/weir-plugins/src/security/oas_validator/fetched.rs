@@ -1,0 +1,263 @@
+//! A definition that is read from a URL. The workers share what was read, and read it again when it is old; the last one that could be
+//! compiled stays in use.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use tokio::sync::watch;
+use weir_client::IdleConnections;
+use weir_plugin::{AllOf, Build, ConfigError, Exchange, NoteKey, Stop};
+use weir_services::http_service::HttpService;
+use weir_services::receivers::header_fields;
+
+use super::MAX_SPEC;
+use super::definition::ApiDefinition;
+use crate::rate_limited_log::RateLimitedLog;
+
+/// The least time between an attempt that has failed and the next one.
+const RETRY: Duration = Duration::from_secs(5);
+/// The most bytes of what the log says about a failure.
+const MOST_TOLD: usize = 1_000;
+
+/// The options of a definition at a URL.
+pub(super) struct FetchOptions {
+    pub url: String,
+    pub fields: BTreeMap<String, String>,
+    pub verifies: bool,
+    pub timeout: Duration,
+    /// How old a definition becomes before it is read again.
+    pub renewed_after: Duration,
+}
+
+/// The definition at a URL.
+pub(super) struct FetchedDefinition {
+    request: Arc<FetchRequest>,
+    renewed_after: Duration,
+    kept: Arc<KeptDefinition>,
+    /// The version by which an exchange is judged: all of it by the same.
+    version: NoteKey,
+}
+
+/// How a definition is asked for.
+struct FetchRequest {
+    service: HttpService,
+    fields: HeaderMap,
+}
+
+/// What is known of a definition at a URL.
+#[derive(Default)]
+struct KeptDefinition {
+    known: Mutex<KnownDefinition>,
+    log: RateLimitedLog,
+}
+
+#[derive(Default)]
+struct KnownDefinition {
+    current: Option<DefinitionVersion>,
+    /// For the exchanges that began before the current one was read.
+    previous: Option<DefinitionVersion>,
+    /// When the current one was read, or found to be still the same.
+    read_at: Option<Instant>,
+    /// When the last attempt has failed; `None` if it succeeded.
+    failed: Option<Instant>,
+    /// No exchange has counted that failure.
+    is_uncounted: bool,
+    /// The attempt under way; its sender is dropped when it ends.
+    attempt: Option<watch::Receiver<()>>,
+}
+
+#[derive(Clone)]
+struct DefinitionVersion {
+    number: u64,
+    definition: Arc<ApiDefinition>,
+}
+
+/// What an exchange finds.
+enum Found {
+    /// `has_failed`: the last attempt to renew it has, which no exchange has counted.
+    Known { definition: Arc<ApiDefinition>, has_failed: bool },
+    /// There is none yet; the attempt under way may bring one.
+    Awaited(watch::Receiver<()>),
+    /// There is none, and the next attempt is not due.
+    Missing,
+}
+
+impl FetchOptions {
+    /// # Errors
+    /// The URL, or a field of the request, is not valid.
+    pub(super) fn compile(&self, build: &Build) -> Result<FetchedDefinition, ConfigError> {
+        // It is read rarely, so no connection is kept.
+        let idle = IdleConnections { max_per_origin: 0, timeout: Duration::ZERO };
+        let service = HttpService::parse(build.http(), &self.url, self.verifies, self.timeout, idle, "spec_url");
+        let fields = header_fields(&self.fields, "spec_url_request_headers");
+        let (service, mut fields) = (service, fields).all_of()?;
+        fields.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, application/yaml, */*;q=0.5"));
+        let source = format!("{} {:?} {}", self.url, self.fields, self.verifies);
+        let kept = build.shared("oas-definition", &source, KeptDefinition::default);
+        let request = Arc::new(FetchRequest { service, fields });
+        Ok(FetchedDefinition { request, renewed_after: self.renewed_after, kept, version: NoteKey::unique() })
+    }
+}
+
+impl FetchedDefinition {
+    /// The definition for an exchange that begins, if there is one and nothing is to be said about it. If it is old, it is read again
+    /// beside.
+    pub(super) fn begin(&self, exchange: &mut Exchange) -> Option<Arc<ApiDefinition>> {
+        match self.find(exchange) {
+            Found::Known { definition, has_failed: false } => Some(definition),
+            _ => None,
+        }
+    }
+
+    /// The definition for an exchange that begins, once the attempt to read the first one has ended. An attempt that has failed is
+    /// counted with this exchange.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) async fn begin_later(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
+        let found = match self.find(exchange) {
+            Found::Awaited(mut attempt) => {
+                // An error: it has ended.
+                let _ = attempt.changed().await;
+                self.find(exchange)
+            }
+            found => found,
+        };
+        match found {
+            Found::Known { definition, has_failed } => {
+                if has_failed && std::mem::take(&mut self.kept.known().is_uncounted) {
+                    exchange.note_service_failure();
+                }
+                Ok(definition)
+            }
+            Found::Awaited(_) | Found::Missing => Err(unavailable(exchange)),
+        }
+    }
+
+    /// The definition by which the exchange is judged since it began.
+    ///
+    /// # Errors
+    /// It has been replaced more than once meanwhile.
+    pub(super) fn of(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
+        let number = exchange.notes.read(self.version).map(|[number, ..]| number);
+        let known = self.kept.known();
+        let mut versions = known.current.iter().chain(&known.previous);
+        let version = versions.find(|version| Some(version.number) == number).cloned();
+        drop(known);
+        version.map(|version| version.definition).ok_or_else(|| unavailable(exchange))
+    }
+
+    fn find(&self, exchange: &mut Exchange) -> Found {
+        let mut known = self.kept.known();
+        let is_young = known.current.is_some() && known.read_at.is_some_and(|at| at.elapsed() < self.renewed_after);
+        if !is_young && known.may_try() {
+            known.attempt = Some(self.attempt());
+        }
+        match (&known.current, &known.attempt) {
+            (Some(version), _) => {
+                exchange.notes.write(self.version, [version.number, 0, 0]);
+                Found::Known { definition: Arc::clone(&version.definition), has_failed: known.is_uncounted }
+            }
+            (None, Some(attempt)) => Found::Awaited(attempt.clone()),
+            (None, None) => Found::Missing,
+        }
+    }
+
+    /// Reads the definition in a task of its own, which goes on when the exchange that began it ends.
+    fn attempt(&self) -> watch::Receiver<()> {
+        let (sender, end) = watch::channel(());
+        let (request, kept) = (Arc::clone(&self.request), Arc::clone(&self.kept));
+        tokio::task::spawn_local(async move {
+            let _ends = sender;
+            let read = request.read().await;
+            kept.end_attempt(read, &request.name());
+        });
+        end
+    }
+}
+
+/// How an exchange ends for which there is no definition.
+fn unavailable(exchange: &mut Exchange) -> Stop {
+    exchange.note_service_failure();
+    Stop::Respond(503)
+}
+
+impl FetchRequest {
+    /// Without the query, which may be a secret.
+    fn name(&self) -> String {
+        let path = self.service.target.split('?').next().unwrap_or_default();
+        format!("{}{path}", self.service.name())
+    }
+
+    async fn read(&self) -> Result<Arc<ApiDefinition>, String> {
+        let mut request = Request::new(Full::<Bytes>::default());
+        *request.uri_mut() = self.service.target.parse().map_err(|_| "the URL is not valid".to_owned())?;
+        *request.headers_mut() = self.fields.clone();
+        let answer = self.service.ask(request, MAX_SPEC).await.map_err(|failure| failure.to_string())?;
+        if answer.status() != StatusCode::OK {
+            return Err(format!("the answer is {}, and has to be 200", answer.status().as_u16()));
+        }
+        let text = String::from_utf8(answer.into_body().into()).map_err(|_| "it is not UTF-8".to_owned())?;
+        let compiled = tokio::task::spawn_blocking(move || ApiDefinition::shared(text)).await;
+        compiled.unwrap_or_else(|_| Err(vec!["it could not be compiled".to_owned()])).map_err(|faults| {
+            let mut told = format!("it {}", faults.join("; it "));
+            told.truncate(told.floor_char_boundary(MOST_TOLD));
+            told
+        })
+    }
+}
+
+impl KeptDefinition {
+    fn known(&self) -> MutexGuard<'_, KnownDefinition> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_attempt(&self, read: Result<Arc<ApiDefinition>, String>, name: &str) {
+        let mut known = self.known();
+        known.attempt = None;
+        match read {
+            Ok(definition) => {
+                if known.keep(definition) {
+                    tracing::info!("oas-validator: the definition at {name} is in use");
+                }
+            }
+            Err(why) => {
+                let what = match &known.current {
+                    Some(_) => "the last one stays in use",
+                    None => "requests are answered with 503",
+                };
+                self.log.error(format_args!("oas-validator: the definition at {name} cannot be read: {why}; {what}"));
+                known.failed = Some(Instant::now());
+                known.is_uncounted = true;
+            }
+        }
+    }
+}
+
+impl KnownDefinition {
+    /// Whether no attempt is under way, and the last one has not just failed.
+    fn may_try(&mut self) -> bool {
+        // It has no sender any more if its worker has ended.
+        if self.attempt.as_ref().is_some_and(|attempt| attempt.has_changed().is_err()) {
+            self.attempt = None;
+        }
+        self.attempt.is_none() && self.failed.is_none_or(|at| at.elapsed() >= RETRY)
+    }
+
+    /// Returns whether it is another one than before.
+    fn keep(&mut self, definition: Arc<ApiDefinition>) -> bool {
+        (self.read_at, self.failed, self.is_uncounted) = (Some(Instant::now()), None, false);
+        let number = match &self.current {
+            Some(version) if Arc::ptr_eq(&version.definition, &definition) => return false,
+            Some(version) => version.number + 1,
+            None => 0,
+        };
+        self.previous = self.current.replace(DefinitionVersion { number, definition });
+        true
+    }
+}
