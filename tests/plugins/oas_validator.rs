@@ -386,6 +386,102 @@ fn oas_validator_answers_with_503_until_its_definition_could_be_read() {
     eventually("the next attempt succeeds", DEADLINE, || gateway.get("/a").status == 200);
 }
 
+const RESPONSES: &str = r##"openapi: 3.1.0
+components:
+  schemas:
+    Pet:
+      type: object
+      required: [id, name, secret]
+      properties: { id: { type: integer, readOnly: true }, name: { type: string }, secret: { type: string, writeOnly: true } }
+paths:
+  /pets/{kind}:
+    parameters: [{ name: kind, in: path, required: true }]
+    get:
+      responses:
+        "200": { content: { application/json: { schema: { $ref: "#/components/schemas/Pet" } } } }
+        4XX: { description: anything }
+        default: { content: { text/plain: { schema: { type: string, maxLength: 5 } } } }
+    post:
+      requestBody: { content: { application/json: { schema: { $ref: "#/components/schemas/Pet" } } } }
+      responses: { "201": { description: it is there } }
+"##;
+
+/// A request line, the response of the upstream, and what the log says about it.
+const RESPONSES_THAT_DO_NOT_FIT: &[(&str, u16, &str, &str, &str)] = &[
+    ("GET /pets/a", 200, "application/json", r#"{"id":"1","name":"a"}"#, "body.id: is not of the type integer"),
+    ("GET /pets/b", 200, "application/json", r#"{"id":1,"name":"a","secret":"s"}"#, "body.secret: is write-only"),
+    ("GET /pets/c", 200, "application/json", r#"{"id":1"#, "body: the body is not valid JSON"),
+    ("GET /pets/d", 200, "text/html", "<p>", "body: is text/html; possible are application/json"),
+    ("GET /pets/e", 503, "text/plain", "too long", "body: the value is longer than 5 characters"),
+    ("POST /pets/f", 200, "text/plain", "f", "status: 200 is none of the operation"),
+];
+
+fn responding(more: &str) -> (Origin, Gateway) {
+    let origin = Origin::serving(|request| {
+        let of = |(line, status, kind, body, _): &(&str, u16, &str, &str, &str)| {
+            let is_asked = *line == format!("{} {}", request.method, request.target);
+            is_asked.then(|| Answer::with(*status, &format!("Content-Type: {kind}\r\n"), body))
+        };
+        let json = |body: &str| Answer::with(200, "Content-Type: application/json\r\n", body);
+        match (&*request.method, &*request.target) {
+            ("HEAD", _) => {
+                Answer::raw("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n")
+            }
+            ("POST", "/pets/good") => Answer::with(201, "Content-Type: a/b\r\n", "anything"),
+            (_, "/pets/good") => json(r#"{"id":1,"name":"a"}"#),
+            (_, "/pets/missing") => Answer::with(404, "Content-Type: text/html\r\n", "<p>"),
+            (_, "/pets/broken") => Answer::with(503, "Content-Type: text/plain\r\n", "short"),
+            (_, "/pets/known") => Answer::raw("HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n"),
+            (_, "/pets/large") => json(&format!(r#"{{"id":1,"name":"{}"}}"#, "a".repeat(1_000))),
+            _ => RESPONSES_THAT_DO_NOT_FIT.iter().find_map(of).expect("a response"),
+        }
+    });
+    let options = format!("        max_resp_body_size: 1000\n{more}");
+    let gateway = gateway(&origin, &options, RESPONSES);
+    (origin, gateway)
+}
+
+#[test]
+fn oas_validator_replaces_responses_that_do_not_fit() {
+    let (_origin, strict) = responding("        validate_responses: refuse");
+    for mut client in [strict.client(), strict.client().by_http2()] {
+        for (target, status) in [("good", 200), ("missing", 404), ("broken", 503), ("known", 304)] {
+            let answer = client.get(&format!("/pets/{target}")).expect("an answer");
+            assert_eq!(answer.status, status, "{target}: {}", answer.text());
+        }
+        let post =
+            "POST /pets/good HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 23\r\n\r\n";
+        let answer = client.ask(format!("{post}{{\"name\":\"\",\"secret\":\"\"}}")).expect("an answer");
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        assert_eq!(client.ask("HEAD /pets/good HTTP/1.1\r\nHost: t\r\n\r\n").expect("an answer").status, 200);
+        assert_eq!(client.get("/pets/large").expect("an answer").status, 502);
+        for (line, _, _, _, told) in RESPONSES_THAT_DO_NOT_FIT {
+            let answer = client.ask(format!("{line} HTTP/1.1\r\nHost: t\r\n\r\n")).expect("an answer");
+            let wanted = (502, "{\"message\":\"failed to validate response.\"}\n".to_owned());
+            assert_eq!((answer.status, answer.text()), wanted, "{line}: {told}");
+        }
+    }
+}
+
+#[test]
+fn oas_validator_tells_what_is_wrong_with_a_response() {
+    for (line, status, _, body, told) in RESPONSES_THAT_DO_NOT_FIT {
+        let (_origin, lenient) = responding("        validate_responses: log");
+        let answer = lenient.client().ask(format!("{line} HTTP/1.1\r\nHost: t\r\n\r\n")).expect("an answer");
+        assert_eq!((answer.status, &*answer.text()), (*status, *body), "{line}");
+        let log = lenient.wait_stderr("it is logged", |log| log.contains("does not fit the definition"));
+        assert!(log.contains(told), "{told}: {log}");
+    }
+    let (_origin, lenient) = responding("        validate_responses: log");
+    assert_eq!(lenient.get("/pets/large").status, 200);
+    lenient.wait_stderr("it is logged", |log| log.contains("the body has more than 1000 bytes"));
+    let (_origin, off) = responding("");
+    for (line, status, ..) in RESPONSES_THAT_DO_NOT_FIT {
+        let answer = off.client().ask(format!("{line} HTTP/1.1\r\nHost: t\r\n\r\n")).expect("an answer");
+        assert_eq!(answer.status, *status, "{line}");
+    }
+}
+
 /// Requests of which openapi-core and the plugin think differently: a part of its fault, or of the plugin's, and why.
 const DIFFERENCES: &[(&str, &str)] = &[(
     "Invalid query parameter: fields InvalidSchemaValue(value=['']",

@@ -5,6 +5,7 @@ mod document;
 mod faults;
 mod fetched;
 mod parameter;
+mod responses;
 mod schemas;
 mod shape;
 mod style;
@@ -25,12 +26,13 @@ use weir_plugin::{
 
 use self::definition::{ApiDefinition, NoOperation, OasOperation};
 use self::faults::RequestFaults;
-use self::fetched::{FetchOptions, FetchedDefinition};
+use self::fetched::{FetchOptions, FetchedDefinition, unavailable};
 use self::parameter::{JsonReader, ParameterPlace, ParameterTexts};
+use self::responses::ResponseRules;
 use self::style::TextPairs;
 use super::request_validation::{BodyBounds, Fault, MOST_AT_ONCE, elsewhere};
 use crate::answer::RefusalResponse;
-use crate::content::content_type;
+use crate::content::{coding, content_type};
 use crate::rate_limited_log::RateLimitedLog;
 
 /// Requires that a request is an operation of an OpenAPI definition, with the parameters and the body that this takes.
@@ -101,6 +103,26 @@ pub(crate) struct OasValidator {
     #[schemars(range(min = 1))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
     max_req_body_size: u64,
+    /// Responses of the upstream are validated, too: that their status is one of the operation, their type one of this status, and their
+    /// body, as for requests, one of this type. `log` writes faults to the error log, at most once in ten seconds; `refuse` also replaces
+    /// the response by a 502. Responses with 304 are let through, of those with 206 and of streams the content, and so are properties
+    /// that the definition does not forbid; one that is `writeOnly` is refused, and never required. The upstream is asked for content
+    /// without a coding. Not in APISIX.
+    validate_responses: Option<ResponseValidation>,
+    /// The largest body of a response that is validated, in bytes, both as received and after decoding. A larger one does not fit; if its
+    /// size is not known in advance, it is replaced by a 502 with `log`, too.
+    #[serde(default = "default_max_resp_body_size")]
+    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
+    max_resp_body_size: u64,
+}
+
+/// What becomes of a response that does not fit the definition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum ResponseValidation {
+    Log,
+    Refuse,
 }
 
 /// The largest definition, in characters; of one at a URL, in bytes.
@@ -119,6 +141,10 @@ fn default_rejection_status_code() -> u16 {
 }
 
 fn default_max_req_body_size() -> u64 {
+    1 << 20
+}
+
+fn default_max_resp_body_size() -> u64 {
     1 << 20
 }
 
@@ -180,6 +206,11 @@ impl Definition for OasValidator {
             tells: self.verbose_errors,
             status: self.rejection_status_code,
             log: RateLimitedLog::default(),
+            responses: self.validate_responses.map(|validation| ResponseRules {
+                bounds: BodyBounds::of_bytes(self.max_resp_body_size),
+                refuses: validation == ResponseValidation::Refuse,
+                log: RateLimitedLog::default(),
+            }),
         }))))
     }
 }
@@ -190,7 +221,7 @@ impl OasValidator {
             build.fault("spec_url", "stands beside `spec`; write one of the two");
         }
         match (&self.spec, &self.spec_url) {
-            (Some(spec), _) => match ApiDefinition::shared(spec.clone()) {
+            (Some(spec), _) => match ApiDefinition::shared(spec.clone(), self.validate_responses.is_some()) {
                 Ok(definition) => Ok(DefinitionSource::Written(definition)),
                 Err(mut told) => {
                     let last = told.pop().unwrap_or_default();
@@ -205,6 +236,7 @@ impl OasValidator {
                     verifies: self.ssl_verify,
                     timeout: Duration::from_millis(self.timeout),
                     renewed_after: Duration::from_secs(build.metadata::<Self>().spec_url_ttl),
+                    with_responses: self.validate_responses.is_some(),
                 };
                 options.compile(build).map(DefinitionSource::Fetched)
             }
@@ -228,8 +260,12 @@ impl DefinitionSource {
     /// # Errors
     /// There is none any more.
     fn of(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
+        self.known(exchange).ok_or_else(|| unavailable(exchange))
+    }
+
+    fn known(&self, exchange: &Exchange) -> Option<Arc<ApiDefinition>> {
         match self {
-            DefinitionSource::Written(definition) => Ok(Arc::clone(definition)),
+            DefinitionSource::Written(definition) => Some(Arc::clone(definition)),
             DefinitionSource::Fetched(fetched) => fetched.of(exchange),
         }
     }
@@ -254,6 +290,7 @@ struct RequestRules {
     tells: bool,
     status: u16,
     log: RateLimitedLog,
+    responses: Option<ResponseRules>,
 }
 
 struct DefinedRequests(Arc<RequestRules>);
@@ -351,9 +388,8 @@ impl RequestRules {
         }
         let told = faults.told.join("; ");
         if !self.refuses {
-            let method = String::from_utf8_lossy(exchange.request.client_method_name());
-            let path = String::from_utf8_lossy(exchange.request.client_path());
-            self.log.error(format_args!("oas-validator: {method} {:?} does not fit the definition: {told:?}", &*path));
+            let (method, path) = quoted_path(exchange);
+            self.log.error(format_args!("oas-validator: {method} {path:?} does not fit the definition: {told:?}"));
             return Ok(());
         }
         let text = if self.tells { format!("failed to validate request. {told}") } else { SHORT.to_owned() };
@@ -391,9 +427,13 @@ impl DefinedRequests {
 
 impl Plugin for DefinedRequests {
     fn phases(&self) -> Phases {
-        match self.0.skipped.body {
+        let requests = match self.0.skipped.body {
             true => Phases::REQUEST,
             false => Phases::REQUEST.and(Phases::REQUEST_BODY),
+        };
+        match &self.0.responses {
+            Some(_) => requests.and(Phases::RESPONSE).and(Phases::RESPONSE_BODY),
+            None => requests,
         }
     }
 
@@ -401,6 +441,9 @@ impl Plugin for DefinedRequests {
         // Ends the exchange if recipients could read the type in different ways.
         content_type::of_request(exchange)?;
         let rules = &self.0;
+        if rules.responses.is_some() {
+            coding::ask_for_plain(exchange);
+        }
         let fetched = match &rules.source {
             DefinitionSource::Written(definition) => return Ok(rules.check_head(definition, exchange)?.into()),
             DefinitionSource::Fetched(fetched) => fetched,
@@ -444,6 +487,29 @@ impl Plugin for DefinedRequests {
         let faults = self.0.check_body(&target, body)?;
         Ok(self.0.answer(exchange, &faults)?.into())
     }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        let Some(responses) = &self.0.responses else { return Ok(()) };
+        let definition = self.0.source.known(exchange);
+        responses.check_head(definition.as_deref(), exchange)
+    }
+
+    fn whole_response(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        let Some(responses) = &self.0.responses else { return Ok(None) };
+        responses.whole(self.0.source.known(exchange).as_deref(), exchange, OasValidator::NAME)
+    }
+
+    fn on_response_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<(), Stop> {
+        let Some(responses) = &self.0.responses else { return Ok(()) };
+        let definition = self.0.source.known(exchange);
+        responses.check_body(definition.as_deref(), exchange, body)
+    }
+}
+
+/// The method and the path of a request, for the log.
+fn quoted_path(exchange: &Exchange) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(exchange.request.client_method_name()), text(exchange.request.client_path()))
 }
 
 fn media_type(head: &Head) -> Option<&str> {

@@ -10,6 +10,7 @@ use super::body::DeclaredBody;
 use super::document::{OasDocument, SpecFaults, below};
 use super::faults::quoted;
 use super::parameter::{DeclaredParameter, ParameterPlace};
+use super::responses::DeclaredResponses;
 use super::schemas::{OasSchemas, SchemaCollection};
 use super::template::{PathTemplate, segments};
 
@@ -33,6 +34,8 @@ pub(super) struct OasOperation {
     /// The names of its parameters in the query.
     pub arguments: Vec<String>,
     pub body: Option<DeclaredBody>,
+    /// Empty if they are not validated.
+    pub responses: DeclaredResponses,
 }
 
 /// A path with its operations, at one server.
@@ -63,23 +66,23 @@ pub(super) enum NoOperation {
     Method,
 }
 
-/// The definitions in use, by their texts.
-static DEFINITIONS: Interner<String, ApiDefinition> = Interner::new();
+/// The definitions in use, by their texts, and whether their responses are read.
+static DEFINITIONS: Interner<(String, bool), ApiDefinition> = Interner::new();
 
 impl ApiDefinition {
     /// The definition with this text, which all that have the same share.
     ///
     /// # Errors
     /// Those of [`ApiDefinition::compile`].
-    pub(super) fn shared(text: String) -> Result<Arc<ApiDefinition>, Vec<String>> {
-        DEFINITIONS.get_or_build(text, |text| ApiDefinition::compile(text))
+    pub(super) fn shared(text: String, with_responses: bool) -> Result<Arc<ApiDefinition>, Vec<String>> {
+        DEFINITIONS.get_or_build((text, with_responses), |(text, _)| ApiDefinition::compile(text, with_responses))
     }
 
-    /// Compiles a definition in JSON or YAML.
+    /// Compiles a definition in JSON or YAML, with the responses of its operations or without.
     ///
     /// # Errors
     /// All faults, up to a bound.
-    pub(super) fn compile(text: &str) -> Result<ApiDefinition, Vec<String>> {
+    fn compile(text: &str, with_responses: bool) -> Result<ApiDefinition, Vec<String>> {
         let document = OasDocument::read(text).map_err(|problem| vec![problem])?;
         let mut reading = DefinitionReading {
             document: &document,
@@ -88,6 +91,7 @@ impl ApiDefinition {
             paths: BTreeMap::new(),
             count: 0,
             parameters: 0,
+            with_responses,
         };
         reading.read_paths();
         let DefinitionReading { schemas, mut faults, paths, .. } = reading;
@@ -142,6 +146,7 @@ struct DefinitionReading<'a> {
     paths: BTreeMap<String, DefinedPath>,
     count: usize,
     parameters: usize,
+    with_responses: bool,
 }
 
 impl DefinitionReading<'_> {
@@ -207,7 +212,12 @@ impl DefinitionReading<'_> {
                 "has more than {MOST_PARAMETERS} parameters, or all operations more than {MOST_PARAMETERS_IN_ALL}"
             );
             self.faults.add(&at_operation, problem);
-            return OasOperation { parameters, arguments: Vec::new(), body: None };
+            return OasOperation {
+                parameters,
+                arguments: Vec::new(),
+                body: None,
+                responses: DeclaredResponses::default(),
+            };
         }
         // Those of the operation replace those of its path.
         for (owner, at) in [(operation, at_operation.as_str()), (item, at)] {
@@ -227,7 +237,14 @@ impl DefinitionReading<'_> {
             .and_then(|_| DeclaredBody::read(self.document, &at_body, &mut self.schemas, &mut self.faults));
         let arguments = parameters.iter().filter(|parameter| parameter.at == ParameterPlace::Query);
         let arguments = arguments.map(|parameter| parameter.name.clone()).collect();
-        OasOperation { parameters, arguments, body }
+        let responses = match self.with_responses {
+            true => {
+                let of = (operation, &*at_operation);
+                DeclaredResponses::read(self.document, of, &mut self.schemas, &mut self.faults)
+            }
+            false => DeclaredResponses::default(),
+        };
+        OasOperation { parameters, arguments, body, responses }
     }
 }
 

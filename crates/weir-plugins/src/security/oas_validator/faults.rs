@@ -1,4 +1,4 @@
-//! The faults of a request, and what is said about them.
+//! The faults of a message, and what is said about them.
 
 use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind};
@@ -43,6 +43,8 @@ pub(super) fn quoted(text: &str) -> &str {
 
 /// What makes a property read-only, in the form that [`told`] knows again.
 pub(super) const READ_ONLY: &str = "readOnly";
+/// The same for a write-only one.
+pub(super) const WRITE_ONLY: &str = "writeOnly";
 
 /// The place below `outer` and the problem of an error; the first `skipped` steps of its path belong to the validator.
 pub(super) fn told(error: &ValidationError<'_>, outer: &str, skipped: usize) -> (String, String) {
@@ -73,6 +75,9 @@ fn problem(error: &ValidationError<'_>) -> String {
         ValidationErrorKind::Type { kind: TypeKind::Single(expected) } => format!("is not of the type {expected}"),
         ValidationErrorKind::Not { schema } if schema["title"] == READ_ONLY => {
             "is read-only, and not part of a request".to_owned()
+        }
+        ValidationErrorKind::Not { schema } if schema["title"] == WRITE_ONLY => {
+            "is write-only, and not part of a response".to_owned()
         }
         ValidationErrorKind::AnyOf { .. } | ValidationErrorKind::OneOfNotValid { .. } => {
             "fits none of the possible schemas".to_owned()

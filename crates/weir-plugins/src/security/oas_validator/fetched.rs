@@ -32,6 +32,8 @@ pub(super) struct FetchOptions {
     pub timeout: Duration,
     /// How old a definition becomes before it is read again.
     pub renewed_after: Duration,
+    /// The responses of its operations are read, too.
+    pub with_responses: bool,
 }
 
 /// The definition at a URL.
@@ -47,6 +49,7 @@ pub(super) struct FetchedDefinition {
 struct FetchRequest {
     service: HttpService,
     fields: HeaderMap,
+    with_responses: bool,
 }
 
 /// What is known of a definition at a URL.
@@ -97,9 +100,9 @@ impl FetchOptions {
         let fields = header_fields(&self.fields, "spec_url_request_headers");
         let (service, mut fields) = (service, fields).all_of()?;
         fields.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, application/yaml, */*;q=0.5"));
-        let source = format!("{} {:?} {}", self.url, self.fields, self.verifies);
+        let source = format!("{} {:?} {} {}", self.url, self.fields, self.verifies, self.with_responses);
         let kept = build.shared("oas-definition", &source, KeptDefinition::default);
-        let request = Arc::new(FetchRequest { service, fields });
+        let request = Arc::new(FetchRequest { service, fields, with_responses: self.with_responses });
         Ok(FetchedDefinition { request, renewed_after: self.renewed_after, kept, version: NoteKey::unique() })
     }
 }
@@ -139,17 +142,14 @@ impl FetchedDefinition {
         }
     }
 
-    /// The definition by which the exchange is judged since it began.
-    ///
-    /// # Errors
-    /// It has been replaced more than once meanwhile.
-    pub(super) fn of(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
+    /// The definition by which the exchange is judged since it began; `None` if it has been replaced more than once meanwhile.
+    pub(super) fn of(&self, exchange: &Exchange) -> Option<Arc<ApiDefinition>> {
         let number = exchange.notes.read(self.version).map(|[number, ..]| number);
         let known = self.kept.known();
         let mut versions = known.current.iter().chain(&known.previous);
         let version = versions.find(|version| Some(version.number) == number).cloned();
         drop(known);
-        version.map(|version| version.definition).ok_or_else(|| unavailable(exchange))
+        version.map(|version| version.definition)
     }
 
     fn find(&self, exchange: &mut Exchange) -> Found {
@@ -182,7 +182,7 @@ impl FetchedDefinition {
 }
 
 /// How an exchange ends for which there is no definition.
-fn unavailable(exchange: &mut Exchange) -> Stop {
+pub(super) fn unavailable(exchange: &mut Exchange) -> Stop {
     exchange.note_service_failure();
     Stop::Respond(503)
 }
@@ -203,7 +203,8 @@ impl FetchRequest {
             return Err(format!("the answer is {}, and has to be 200", answer.status().as_u16()));
         }
         let text = String::from_utf8(answer.into_body().into()).map_err(|_| "it is not UTF-8".to_owned())?;
-        let compiled = tokio::task::spawn_blocking(move || ApiDefinition::shared(text)).await;
+        let with_responses = self.with_responses;
+        let compiled = tokio::task::spawn_blocking(move || ApiDefinition::shared(text, with_responses)).await;
         compiled.unwrap_or_else(|_| Err(vec!["it could not be compiled".to_owned()])).map_err(|faults| {
             let mut told = format!("it {}", faults.join("; it "));
             told.truncate(told.floor_char_boundary(MOST_TOLD));

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::depth::{deepest_cycle, deepest_way, levels};
 use super::document::{OasDocument, SpecFaults, below};
-use super::faults::{READ_ONLY, RequestFaults, told};
+use super::faults::{READ_ONLY, RequestFaults, WRITE_ONLY, told};
 use crate::options::json_schema;
 
 /// The most schemas of a definition, with those within others.
@@ -22,13 +22,32 @@ const GROUP: usize = 64;
 /// A schema of the set, by its number.
 pub(super) type SchemaNumber = usize;
 
+/// The side whose messages a schema is for: the properties of the other side alone are no part of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum MessageSide {
+    Request,
+    Response,
+}
+
+impl MessageSide {
+    /// What marks the properties of the other side.
+    fn mark_of_other(self) -> &'static str {
+        match self {
+            MessageSide::Request => READ_ONLY,
+            MessageSide::Response => WRITE_ONLY,
+        }
+    }
+}
+
 /// The schemas that a definition uses, while it is read.
 pub(super) struct SchemaCollection<'a> {
     document: &'a OasDocument,
     /// Each as JSON Schema 2020-12, `Null` until it is converted, and where it stands.
     pub converted: Vec<Value>,
-    places: Vec<String>,
-    numbers: HashMap<String, SchemaNumber>,
+    places: Vec<(MessageSide, String)>,
+    numbers: HashMap<(MessageSide, String), SchemaNumber>,
+    /// The side of the schemas that are added.
+    side: MessageSide,
     /// The schemas that each refers to.
     references: Vec<Vec<SchemaNumber>>,
     count: usize,
@@ -39,23 +58,33 @@ type ReadOnlyNames = BTreeSet<String>;
 impl<'a> SchemaCollection<'a> {
     pub(super) fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
         let (converted, places, numbers) = (Vec::new(), Vec::new(), HashMap::new());
-        SchemaCollection { document, converted, places, numbers, references: Vec::new(), count: 0 }
+        let side = MessageSide::Request;
+        SchemaCollection { document, converted, places, numbers, side, references: Vec::new(), count: 0 }
+    }
+
+    /// Adds schemas for messages of a side.
+    pub(super) fn of_side<T>(&mut self, side: MessageSide, add: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.side, side);
+        let added = add(self);
+        self.side = before;
+        added
     }
 
     /// Adds the schema at a place, and all that it refers to.
     pub(super) fn add(&mut self, place: &str, faults: &mut SpecFaults) -> SchemaNumber {
         let number = self.number(place.to_owned());
         // A schema that is converted can add others.
-        while let Some(place) = self.places.get(self.converted.len()).cloned() {
+        while let Some((side, place)) = self.places.get(self.converted.len()).cloned() {
             let schema = self.document.at(&place).unwrap_or(&Value::Null);
             self.references.push(Vec::new());
-            let schema = self.convert(schema, &place, faults, &ReadOnlyNames::new());
+            let schema = self.of_side(side, |all| all.convert(schema, &place, faults, &ReadOnlyNames::new()));
             self.converted.push(schema);
         }
         number
     }
 
     fn number(&mut self, place: String) -> SchemaNumber {
+        let place = (self.side, place);
         if let Some(number) = self.numbers.get(&place) {
             return *number;
         }
@@ -158,14 +187,14 @@ impl<'a> SchemaCollection<'a> {
         }
     }
 
-    /// A request has no read-only property, so it does not require one either.
+    /// A request has no read-only property, so it does not require one either. The same holds for write-only ones of a response.
     fn without_read_only(&self, members: &Map<String, Value>, read_only: &ReadOnlyNames, out: &mut Map<String, Value>) {
         if let Some(Value::Array(required)) = out.get_mut("required") {
             required.retain(|name| name.as_str().is_none_or(|name| !read_only.contains(name)));
         }
         for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
             if self.is_read_only(property) {
-                out["properties"][name] = json!({ "not": { "title": READ_ONLY } });
+                out["properties"][name] = json!({ "not": { "title": self.side.mark_of_other() } });
             }
         }
     }
@@ -192,7 +221,7 @@ impl<'a> SchemaCollection<'a> {
     }
 
     fn is_read_only(&self, property: &Value) -> bool {
-        let flag = |schema: &Value| schema["readOnly"] == true;
+        let flag = |schema: &Value| schema[self.side.mark_of_other()] == true;
         let Some(reference) = property.get("$ref").and_then(Value::as_str) else { return flag(property) };
         let target = self.document.target(reference).ok();
         (!self.document.is_3_0 && flag(property)) || target.and_then(|at| self.document.at(&at)).is_some_and(flag)
@@ -223,7 +252,7 @@ impl<'a> SchemaCollection<'a> {
             Err((path, problem)) => {
                 let (number, rest) = path.strip_prefix("/$defs/")?.split_once('/').unwrap_or_default();
                 let place = number.parse().ok().and_then(|number: usize| self.places.get(number));
-                faults.add(&format!("{}/{rest}", place.map_or("", String::as_str)), problem);
+                faults.add(&format!("{}/{rest}", place.map_or("", |(_, place)| place.as_str())), problem);
                 None
             }
         }
