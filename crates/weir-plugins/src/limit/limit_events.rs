@@ -319,8 +319,9 @@ impl Plugin for EventLimiter {
         Ok(Flow::wait(async move {
             for quota in asked.iter().flatten() {
                 match self.0.counting.ask(quota).await {
-                    Err(NoRedisAnswer) if !self.0.allow_degradation => return Err(Stop::Respond(500)),
-                    _ => {}
+                    Ok(()) => {}
+                    Err(NoRedisAnswer) if self.0.allow_degradation => exchange.note_service_failure(),
+                    Err(NoRedisAnswer) => return Err(Stop::Respond(500)),
                 }
             }
             Ok(())
