@@ -165,45 +165,147 @@ fn held_content_is_counted_without_measuring() {
     assert_eq!((&policies[0]["policy"], &policies[0]["held_bytes"]), (&"response-rewrite".into(), &3000.into()));
 }
 
+/// Plugins that reach servers, and where it is counted that one of these has failed, if not as an error of the plugin.
+const COUNTED_ELSEWHERE: &[(&str, &str)] = &[
+    ("clickhouse-logger", "weir_log_sink_up"),
+    ("elasticsearch-logger", "weir_log_sink_up"),
+    ("error-page", "weir_upstream_endpoint_failures_total"),
+    ("http-logger", "weir_log_sink_up"),
+    ("kafka-logger", "weir_log_sink_up"),
+    ("loki-logger", "weir_log_sink_up"),
+    ("opentelemetry", "weir_log_sink_up"),
+    ("otlp-logger", "weir_log_sink_up"),
+    ("proxy-mirror", "weir_mirrored_requests_total"),
+    ("splunk-hec-logging", "weir_log_sink_up"),
+    ("syslog", "weir_log_sink_up"),
+    ("tcp-logger", "weir_log_sink_up"),
+    ("traffic-split", "weir_upstream_endpoint_failures_total"),
+    ("udp-logger", "weir_log_sink_up"),
+    ("zipkin", "weir_log_sink_up"),
+];
+
+/// A plugin whose service is at `http://` and this address, where nothing listens: an id, the options, a field of the request, and the
+/// status of the response.
+type FailingService = (&'static str, String, &'static str, u16);
+
+fn failing_services(nowhere: std::net::SocketAddr) -> Vec<FailingService> {
+    let http = format!("http://{nowhere}");
+    let (bearer, basic) = ("Authorization: Bearer a\r\n", "Authorization: Basic YTpi\r\n");
+    let events = "Accept: text/event-stream\r\n";
+    let redis = format!("policy: redis, redis_host: {}, redis_port: {}", nowhere.ip(), nowhere.port());
+    vec![
+        ("authz", format!("ext-authz: {{ grpc_service: {{ uri: \"{http}\" }} }}"), "", 403),
+        (
+            "authz-open",
+            format!("ext-authz: {{ grpc_service: {{ uri: \"{http}\" }}, failure_mode_allow: true }}"),
+            "",
+            200,
+        ),
+        ("proc", format!("ext-proc: {{ grpc_service: {{ uri: \"{http}\" }}, status_on_error: 503 }}"), "", 503),
+        (
+            "proc-open",
+            format!("ext-proc: {{ grpc_service: {{ uri: \"{http}\" }}, failure_mode_allow: true }}"),
+            "",
+            200,
+        ),
+        ("forward", format!("forward-auth: {{ uri: \"{http}/\" }}"), "", 403),
+        ("forward-open", format!("forward-auth: {{ uri: \"{http}/\", allow_degradation: true }}"), "", 200),
+        ("policy", format!("opa: {{ host: \"{http}\", policy: a }}"), "", 403),
+        (
+            "keycloak",
+            format!("authz-keycloak: {{ token_endpoint: \"{http}/token\", client_id: a, permissions: [a] }}"),
+            bearer,
+            503,
+        ),
+        (
+            "openid",
+            format!("openid-connect: {{ client_id: a, client_secret: b, discovery: \"{http}/\", bearer_only: true }}"),
+            bearer,
+            503,
+        ),
+        ("ldap", format!("ldap-auth: {{ base_dn: \"dc=a\", ldap_uri: \"{nowhere}\" }}"), basic, 503),
+        ("definition", format!("oas-validator: {{ spec_url: \"{http}/a.yaml\" }}"), "", 503),
+        ("count", format!("limit-count: {{ count: 1, time_window: 60, {redis} }}"), "", 500),
+        (
+            "count-open",
+            format!("limit-count: {{ count: 1, time_window: 60, {redis}, allow_degradation: true }}"),
+            "",
+            200,
+        ),
+        (
+            "conn",
+            format!("limit-conn: {{ conn: 1, burst: 0, default_conn_delay: 1, key: remote_addr, {redis} }}"),
+            "",
+            500,
+        ),
+        ("req", format!("limit-req: {{ rate: 1, burst: 0, key: remote_addr, {redis} }}"), "", 500),
+        ("events", format!("limit-events: {{ count: 1, time_window: 60, {redis} }}"), events, 500),
+        (
+            "events-open",
+            format!("limit-events: {{ count: 1, time_window: 60, {redis}, allow_degradation: true }}"),
+            events,
+            200,
+        ),
+        ("aws", format!("aws-lambda: {{ function_uri: \"{http}/\" }}"), "", 502),
+        ("azure", format!("azure-functions: {{ function_uri: \"{http}/\" }}"), "", 502),
+        ("openfunction", format!("openfunction: {{ function_uri: \"{http}/\" }}"), "", 502),
+        (
+            "openwhisk",
+            format!("openwhisk: {{ api_host: \"{http}\", service_token: \"a:b\", namespace: a, action: b }}"),
+            "",
+            502,
+        ),
+    ]
+}
+
+/// Waits until a failure of the plugin of a route is counted, as an error and not as a refusal.
+fn wait_for_error(gateway: &Gateway, route: &str, plugin: &str) {
+    let labels = [format!("route=\"{route}\""), format!("policy=\"{plugin}\"")];
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    weir_testkit::eventually(&format!("the failure of {route} is counted"), DEADLINE, || {
+        gateway.metrics().sum("weir_policy_errors_total", &labels) == 1.0
+    });
+    assert_eq!(gateway.metrics().sum("weir_policy_refusals_total", &labels), 0.0, "{route}");
+}
+
+fn name_of(plugin: &str) -> &str {
+    plugin.split(':').next().expect("a name")
+}
+
 #[test]
 fn a_service_that_fails_is_an_error_of_its_plugin_whatever_becomes_of_the_request() {
     let origin = Origin::serving(|_| Answer::ok("ok"));
-    let (nowhere, node) = (std::net::SocketAddr::from(([127, 0, 0, 1], 1)), origin.addr());
-    let http = format!("http://{nowhere}");
+    let broken = Origin::serving(|_| Answer::raw("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc").then_close());
     let route = |id: &str, plugin: &str| {
+        let node = origin.addr();
         format!("  - {{ id: {id}, uri: /{id}, plugins: {{ {plugin} }}, upstream: {{ nodes: {{ \"{node}\": 1 }} }} }}\n")
     };
-    let cases = [
-        ("authz", format!("ext-authz: {{ grpc_service: {{ uri: \"{http}\" }} }}"), 403),
-        ("authz-open", format!("ext-authz: {{ grpc_service: {{ uri: \"{http}\" }}, failure_mode_allow: true }}"), 200),
-        ("proc", format!("ext-proc: {{ grpc_service: {{ uri: \"{http}\" }}, status_on_error: 503 }}"), 503),
-        ("proc-open", format!("ext-proc: {{ grpc_service: {{ uri: \"{http}\" }}, failure_mode_allow: true }}"), 200),
-        ("forward", format!("forward-auth: {{ uri: \"{http}/\" }}"), 403),
-        ("forward-open", format!("forward-auth: {{ uri: \"{http}/\", allow_degradation: true }}"), 200),
-        ("policy", format!("opa: {{ host: \"{http}\", policy: a }}"), 403),
-        (
-            "count-open",
-            format!(
-                "limit-count: {{ count: 1, time_window: 60, policy: redis, redis_host: {}, redis_port: {}, allow_degradation: true }}",
-                nowhere.ip(),
-                nowhere.port()
-            ),
-            200,
-        ),
-    ];
-    let routes: String = cases.iter().map(|(id, plugin, _)| route(id, plugin)).collect();
+    let cases = failing_services(([127, 0, 0, 1], 1).into());
+    let mut routes: String = cases.iter().map(|(id, plugin, ..)| route(id, plugin)).collect();
+    routes += &route("breaks", &format!("aws-lambda: {{ function_uri: \"http://{}/\" }}", broken.addr()));
     let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!("routes:\n{routes}"));
     let mut client = gateway.client();
-    for (id, _, status) in &cases {
-        let answer = client.get(&format!("/{id}")).expect("an answer");
+    for (id, _, field, status) in &cases {
+        let answer = client.ask(format!("GET /{id} HTTP/1.1\r\nHost: t\r\n{field}\r\n")).expect("an answer");
         assert_eq!(answer.status, *status, "{id}");
     }
-    for (id, plugin, _) in &cases {
-        let labels = [format!("route=\"{id}\""), format!("policy=\"{}\"", plugin.split(':').next().expect("a name"))];
-        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-        weir_testkit::eventually("the failure is counted", DEADLINE, || {
-            gateway.metrics().sum("weir_policy_errors_total", &labels) == 1.0
-        });
-        assert_eq!(gateway.metrics().sum("weir_policy_refusals_total", &labels), 0.0, "{id}");
+    client.get("/breaks").expect_err("the response ends within its content");
+    for (id, plugin, ..) in &cases {
+        wait_for_error(&gateway, id, name_of(plugin));
+    }
+    wait_for_error(&gateway, "breaks", "aws-lambda");
+}
+
+#[test]
+fn errors_of_every_plugin_that_reaches_a_server_are_counted() {
+    let cases = failing_services(([127, 0, 0, 1], 1).into());
+    for entry in weir_plugins::REGISTRY.entries() {
+        let schemas = [Some(entry.schema), entry.metadata.map(|metadata| metadata.schema)];
+        let mut rows = schemas.into_iter().flatten().flat_map(|schema| weir_plugin::options::rows(&schema()));
+        let reaches = rows.any(|row| row.reaches.as_deref() == Some("server"));
+        let is_tried = cases.iter().any(|(_, plugin, ..)| name_of(plugin) == entry.name);
+        let is_elsewhere = COUNTED_ELSEWHERE.iter().any(|(name, _)| *name == entry.name);
+        let advice = "add a case to `failing_services`, or the metric that counts its failures to COUNTED_ELSEWHERE";
+        assert_eq!(reaches, is_tried != is_elsewhere, "{}: {advice}", entry.name);
     }
 }

@@ -104,6 +104,8 @@ struct RareParts {
     personal_fields: Vec<Box<[u8]>>,
     /// What an authorization service has told of the request: names and values.
     authorization_metadata: Vec<(Box<str>, Box<[u8]>)>,
+    /// What an external processor has told of the exchange: names and values.
+    processor_metadata: Vec<(Box<str>, Box<[u8]>)>,
     refused_by: &'static str,
     /// What the plugin at work depends on has failed.
     service_failed: bool,
@@ -138,6 +140,7 @@ impl RareParts {
             delivery_quotas,
             personal_fields,
             authorization_metadata,
+            processor_metadata,
             refused_by,
             service_failed,
             turns,
@@ -155,6 +158,7 @@ impl RareParts {
         delivery_quotas.clear();
         personal_fields.clear();
         authorization_metadata.clear();
+        processor_metadata.clear();
         earlier.clear();
         before_retry.clear();
         remote_user.clear();
@@ -268,6 +272,11 @@ pub struct Notes(Option<Box<NoteLists>>);
 struct NoteLists {
     numbers: Vec<(NoteKey, [u64; 3])>,
     kept: Vec<(NoteKey, Kept)>,
+}
+
+fn replace_value(all: &mut Vec<(Box<str>, Box<[u8]>)>, name: &str, value: &[u8]) {
+    all.retain(|(other, _)| **other != *name);
+    all.push((name.into(), value.into()));
 }
 
 impl Notes {
@@ -845,9 +854,19 @@ impl Exchange {
     /// Sets what an authorization service has told of the request, for the variables `ext_authz_NAME`. A later value of a name
     /// replaces an earlier one.
     pub fn set_authorization_metadata(&mut self, name: &str, value: &[u8]) {
-        let all = &mut self.rare.get_or_insert_default().authorization_metadata;
-        all.retain(|(other, _)| **other != *name);
-        all.push((name.into(), value.into()));
+        replace_value(&mut self.rare.get_or_insert_default().authorization_metadata, name, value);
+    }
+
+    /// Sets what an external processor has told of the exchange, for the variables `ext_proc_NAME`. A later value of a name replaces an
+    /// earlier one.
+    pub fn set_processor_metadata(&mut self, name: &str, value: &[u8]) {
+        replace_value(&mut self.rare.get_or_insert_default().processor_metadata, name, value);
+    }
+
+    /// The value of a name in the metadata of an external processor.
+    pub fn processor_metadata(&self, name: &str) -> Option<&[u8]> {
+        let all = &self.rare.as_ref()?.processor_metadata;
+        all.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
     }
 
     /// The value of a name in the metadata of an authorization service.

@@ -108,6 +108,10 @@ struct Channel {
     trailers: Trailers,
     /// Woken when `outgoing` has room.
     writer: Option<Waker>,
+    /// The plugin whose service has failed.
+    failed: Option<&'static str>,
+    /// For the variables `ext_proc_NAME`.
+    metadata: Vec<(String, Vec<u8>)>,
 }
 
 impl Default for Channel {
@@ -125,6 +129,8 @@ impl Default for Channel {
             trailers: Trailers::default(),
             limit: FIRST_OUTGOING,
             writer: None,
+            failed: None,
+            metadata: Vec::new(),
         }
     }
 }
@@ -290,6 +296,17 @@ impl Reply {
         .await
     }
 
+    /// Says that the service that answers for this plugin has failed. This counts as an error of the plugin, whatever becomes of the
+    /// response.
+    pub fn note_service_failure(&mut self, plugin: &'static str) {
+        self.0.borrow_mut().failed = Some(plugin);
+    }
+
+    /// Sets the values of variables `ext_proc_NAME`, which are known once the response is complete.
+    pub fn add_processor_metadata(&mut self, metadata: Vec<(String, Vec<u8>)>) {
+        self.0.borrow_mut().metadata.extend(metadata);
+    }
+
     /// Sets the trailers, which follow the content of a response without a `Content-Length`.
     pub fn set_trailers(&mut self, trailers: Trailers) {
         self.0.borrow_mut().trailers = trailers;
@@ -331,6 +348,16 @@ impl ResponderCall {
     /// The trailers of the response, once the responder has ended.
     pub fn take_trailers(&mut self) -> Trailers {
         std::mem::take(&mut self.channel.borrow_mut().trailers)
+    }
+
+    /// The plugin whose service has failed, if the responder has said so.
+    pub fn failed_plugin(&self) -> Option<&'static str> {
+        self.channel.borrow().failed
+    }
+
+    /// What the responder has said by [`Reply::add_processor_metadata`].
+    pub fn take_processor_metadata(&mut self) -> Vec<(String, Vec<u8>)> {
+        std::mem::take(&mut self.channel.borrow_mut().metadata)
     }
 
     /// The result, once the responder has ended.

@@ -59,6 +59,8 @@ macro_rules! variables {
             UriParameter(Box<str>),
             /// `ext_authz_X`: a value in the metadata of the service that `ext-authz` asks.
             AuthorizationMetadata(Box<str>),
+            /// `ext_proc_X`: a value in the metadata of the service of `ext-proc`.
+            ProcessorMetadata(Box<str>),
             /// `post_arg_X`: the first value of a field of a form body.
             PostArgument(Box<str>),
             /// `post_arg.PATH`: a value in a JSON or form body; the text is the part after `post_arg.`.
@@ -305,6 +307,8 @@ impl Variable {
             Some(Variable::UriParameter(name.into()))
         } else if let Some(name) = after("ext_authz_") {
             Some(Variable::AuthorizationMetadata(name.into()))
+        } else if let Some(name) = after("ext_proc_") {
+            Some(Variable::ProcessorMetadata(name.into()))
         } else if let Some(name) = after("post_arg_") {
             Some(Variable::PostArgument(name.into()))
         } else if let Some(path) = after("post_arg.") {
@@ -336,7 +340,8 @@ impl Variable {
             | TraceId
             | SpanId
             | UriParameter(_)
-            | AuthorizationMetadata(_) => ExchangePhase::Request,
+            | AuthorizationMetadata(_)
+            | ProcessorMetadata(_) => ExchangePhase::Request,
             Status
             | BytesSent
             | BodyBytesSent
@@ -392,6 +397,7 @@ impl fmt::Display for Variable {
             Variable::UpstreamHeader(name) => write!(out, "upstream_http_{}", name.replace('-', "_")),
             Variable::UriParameter(name) => write!(out, "uri_param_{name}"),
             Variable::AuthorizationMetadata(name) => write!(out, "ext_authz_{name}"),
+            Variable::ProcessorMetadata(name) => write!(out, "ext_proc_{name}"),
             Variable::PostArgument(name) => write!(out, "post_arg_{name}"),
             Variable::PostPath(path) => write!(out, "post_arg.{path}"),
             Variable::Capture(number) => write!(out, "{number}"),

@@ -91,12 +91,25 @@ pub(crate) async fn answer(
         ResponderSide { responder, upstream, gateway, call: None, ends: false, accept, method, invites, stop: None };
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
+    if let Some(call) = &mut side.call {
+        note_told(call, terms.plugins, exchange);
+    }
     if let Some(attempt) = forwarded.and_then(|forwarded| forwarded.get()) {
         note_attempt(exchange, attempt);
     }
     match outcome? {
         RelayOutcome::Complete { client, .. } => Ok(client),
         RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut side, exchange).await),
+    }
+}
+
+/// What a responder has said of its service.
+fn note_told(call: &mut ResponderCall, plugins: Plugins<'_>, exchange: &mut ServedExchange) {
+    if let Some(plugin) = call.failed_plugin() {
+        plugins.count_failure_of(plugin, exchange);
+    }
+    for (name, value) in call.take_processor_metadata() {
+        exchange.set_processor_metadata(&name, &value);
     }
 }
 

@@ -204,6 +204,15 @@ impl<'a> Plugins<'a> {
         });
     }
 
+    /// Counts that the service of a plugin has failed, which answers the exchange in place of an upstream.
+    pub(crate) fn count_failure_of(self, plugin: &str, exchange: &ServedExchange) {
+        let of_consumer = self.overlay(exchange).map(|overlay| &overlay.chain.request);
+        let mut links = of_consumer.into_iter().flatten().chain(&self.chain.request);
+        if let Some(link) = links.find(|link| link.name == plugin) {
+            self.pricing.failed(link, exchange);
+        }
+    }
+
     pub(crate) fn on_log(self, exchange: &ServedExchange) {
         match exchange.observed {
             false => self.logs::<false>(exchange),

@@ -112,14 +112,17 @@ impl<'a> Pricing<'a> {
     pub(super) fn ended(self, link: &Link, exchange: &mut ServedExchange, end: Result<(), Stop>) -> Result<(), Stop> {
         match end {
             Err(stop) => self.stopped(link, exchange, stop),
-            Ok(()) if exchange.take_service_failure() => {
-                if let Some(price) = self.price(link, exchange) {
-                    price.errors.increment();
-                }
-            }
+            Ok(()) if exchange.take_service_failure() => self.failed(link, exchange),
             Ok(()) => {}
         }
         end
+    }
+
+    /// Counts that a service of a plugin has failed.
+    pub(super) fn failed(self, link: &Link, exchange: &ServedExchange) {
+        if let Some(price) = self.price(link, exchange) {
+            price.errors.increment();
+        }
     }
 
     /// Counts that a plugin is asked what it wants of a message's content.

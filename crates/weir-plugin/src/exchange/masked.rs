@@ -71,6 +71,7 @@ impl Exchange {
                 secret_arguments: rare.secret_arguments.clone(),
                 identity_ends_at: rare.identity_ends_at,
                 authorization_metadata: rare.authorization_metadata.clone(),
+                processor_metadata: rare.processor_metadata.clone(),
                 refused_by: rare.refused_by,
                 ..RareParts::default()
             })

@@ -68,6 +68,7 @@ fn is_of_requests(variable: &Variable) -> bool {
             | UpstreamHeader(_)
             | UriParameter(_)
             | AuthorizationMetadata(_)
+            | ProcessorMetadata(_)
             | PostArgument(_)
             | PostPath(_)
     )

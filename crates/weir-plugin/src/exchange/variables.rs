@@ -116,6 +116,7 @@ impl Exchange {
             Variable::PostPath(path) => post_path::find(self.request_body()?, path),
             Variable::UriParameter(name) => self.uri_parameters.as_ref()?.get(name).map(Cow::Borrowed),
             Variable::AuthorizationMetadata(name) => self.authorization_metadata(name).map(Cow::Borrowed),
+            Variable::ProcessorMetadata(name) => self.processor_metadata(name).map(Cow::Borrowed),
             Variable::RequestTime => seconds(self.started_ns, self.ended_ns.max(self.started_ns)),
             Variable::RequestCompletion => {
                 (self.ended_ns != 0 && self.stop.is_none()).then_some(Cow::Borrowed(&b"OK"[..]))

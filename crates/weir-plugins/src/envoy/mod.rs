@@ -2,5 +2,6 @@
 
 pub(crate) mod fields;
 pub(crate) mod messages;
+pub(crate) mod metadata;
 pub(crate) mod names;
 pub(crate) mod service;

@@ -338,7 +338,7 @@ struct FunctionResponder<K> {
 }
 
 impl<K: FunctionKind> Responder for FunctionResponder<K> {
-    fn respond(self: Arc<Self>, request: ResponderRequest, mut content: Content, reply: Reply) -> Responding {
+    fn respond(self: Arc<Self>, request: ResponderRequest, mut content: Content, mut reply: Reply) -> Responding {
         Box::pin(async move {
             let function = &self.function;
             let body = match request.head.framing.has_body() {
@@ -347,7 +347,7 @@ impl<K: FunctionKind> Responder for FunctionResponder<K> {
             };
             let call = self.call(&request.head, body)?;
             let answer = function.service.open(call).await;
-            let answer = answer.map_err(|failure| function.failed(&failure, stop_of(&failure)))?;
+            let answer = answer.map_err(|failure| function.failed(&failure, stop_of(&failure), &mut reply))?;
             function.pass_on(answer, reply).await
         })
     }
@@ -391,12 +391,13 @@ impl<K: FunctionKind> CloudFunction<K> {
             match content.next().await {
                 Ok(Some(piece)) => reply.send(&piece).await,
                 Ok(None) => return Ok(()),
-                Err(failure) => return Err(self.failed(&failure, Stop::UpstreamAborted)),
+                Err(failure) => return Err(self.failed(&failure, Stop::UpstreamAborted, &mut reply)),
             }
         }
     }
 
-    fn failed(&self, failure: &CallError, stop: Stop) -> Stop {
+    fn failed(&self, failure: &CallError, stop: Stop, reply: &mut Reply) -> Stop {
+        reply.note_service_failure(K::NAME);
         self.failures.error(format_args!("{}: {failure}", K::NAME));
         stop
     }

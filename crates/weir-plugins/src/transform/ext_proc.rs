@@ -19,6 +19,7 @@ use weir_plugin::{
 };
 
 use crate::envoy::messages::{Struct, StructKind, StructValue};
+use crate::envoy::metadata::variables;
 use crate::envoy::service::GrpcService;
 use crate::rate_limited_log::RateLimitedLog;
 
@@ -55,6 +56,8 @@ struct ProcessorTerms {
     service: GrpcService,
     modes: SentModes,
     attributes: Box<[(String, Template)]>,
+    /// Those whose metadata becomes variables; of members with the same name, the last one counts.
+    namespaces: Vec<String>,
     forwarded: ForwardRules,
     mutations: MutationRules,
     message_timeout: Duration,
@@ -176,6 +179,8 @@ impl ExternalProcessor {
         };
         let is_done = modes.end_with_request_head() || !session.is_open();
         if !is_done || replaced.is_some() {
+            // What has failed so far is counted.
+            session.take_failure();
             let begun = BegunExchange { session, modes, head, replaced };
             let responder: Arc<dyn Responder> = Arc::new(ProcessorResponder::new(begun));
             exchange.answer_only_by(&responder);
@@ -217,7 +222,11 @@ impl ExternalProcessor {
         let mut is_first = true;
         loop {
             let session = self.open(exchange, call, modes).await?;
-            match session.try_ask(ProcessedDirection::Request, RequestPart::RequestHeaders(head.clone())).await {
+            let asked = session.try_ask(ProcessedDirection::Request, RequestPart::RequestHeaders(head.clone())).await;
+            for (name, value) in variables(&session.take_metadata()) {
+                exchange.set_processor_metadata(&name, value);
+            }
+            match asked {
                 Ok(answer) => return Ok((session, answer)),
                 Err(AskEnd::Failure(ProcessorFailure::Call(CallError::Broken { .. }))) if is_first => is_first = false,
                 Err(AskEnd::Failure(failure)) => {

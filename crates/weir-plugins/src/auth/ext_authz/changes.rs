@@ -10,6 +10,7 @@ use super::query;
 use crate::envoy::fields::{
     FieldAction, FieldChange, MOST_CHANGED_BYTES, MOST_CHANGES, UnknownAction, apply, is_managed, is_of_gateway,
 };
+use crate::envoy::metadata::variables;
 
 /// The changes of a request that is allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,18 +134,9 @@ fn check_metadata(metadata: &[(String, Vec<u8>)]) -> Result<(), BadDecision> {
 }
 
 fn set_variables(metadata: &[(String, Vec<u8>)], exchange: &mut Exchange) {
-    for (name, value) in metadata {
-        let variable = variable_name(name);
-        // A member whose name is that of the variable is not replaced by one whose name is only like it.
-        if variable == *name || !metadata.iter().any(|(other, _)| *other == variable) {
-            exchange.set_authorization_metadata(&variable, value);
-        }
+    for (name, value) in variables(metadata) {
+        exchange.set_authorization_metadata(&name, value);
     }
-}
-
-/// The part of a variable's name after `ext_authz_`.
-fn variable_name(name: &str) -> String {
-    name.replace(|c: char| !c.is_ascii_alphanumeric(), "_")
 }
 
 impl CheckRefusal {

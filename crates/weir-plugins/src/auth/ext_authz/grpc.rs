@@ -12,7 +12,8 @@ use super::AuthorizationAnswer;
 use super::changes::{BadDecision, Changes, CheckRefusal};
 use super::messages::{AuthorizationCheck, CheckResponse, DeniedHttpResponse, HttpResponse, OkHttpResponse};
 use crate::envoy::fields::field_changes;
-use crate::envoy::messages::{Struct, StructValue};
+use crate::envoy::messages::Struct;
+use crate::envoy::metadata::members;
 use crate::envoy::service::GrpcService;
 
 const PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -104,16 +105,6 @@ fn refusal(denied: DeniedHttpResponse, metadata: Option<Struct>) -> Result<Check
     CheckRefusal { status, fields, body: denied.body.into_bytes(), metadata }.check()
 }
 
-/// The members of metadata: text as it is, and everything else as JSON. One that is null has no value.
-fn members(metadata: Struct) -> Vec<(String, Vec<u8>)> {
-    let member = |(name, value): (String, StructValue)| match serde_json::Value::from(value) {
-        serde_json::Value::Null => None,
-        serde_json::Value::String(text) => Some((name, text.into_bytes())),
-        other => Some((name, other.to_string().into_bytes())),
-    };
-    metadata.fields.into_iter().filter_map(member).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use weir_services::grpc_call::framed;
@@ -121,7 +112,9 @@ mod tests {
     use super::super::messages::{QueryParameter, RpcStatus};
     use super::*;
     use crate::envoy::fields::{FieldAction, UnknownAction};
-    use crate::envoy::messages::{HeaderValue as Header, HeaderValueOption, HttpStatus, ListValue, StructKind};
+    use crate::envoy::messages::{
+        HeaderValue as Header, HeaderValueOption, HttpStatus, ListValue, StructKind, StructValue,
+    };
 
     fn option(name: &str, value: &str, append: Option<bool>, append_action: i32) -> HeaderValueOption {
         let header = Header { key: name.to_owned(), value: value.to_owned(), raw_value: Vec::new() };

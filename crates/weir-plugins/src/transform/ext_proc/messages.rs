@@ -74,6 +74,9 @@ pub(super) struct HeaderMap {
 pub(super) struct ProcessingResponse {
     #[prost(oneof = "ResponsePart", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub part: Option<ResponsePart>,
+    /// By namespaces.
+    #[prost(message, optional, tag = "8")]
+    pub dynamic_metadata: Option<Struct>,
     #[prost(message, optional, tag = "9")]
     pub mode_override: Option<ModeOverride>,
     #[prost(message, optional, tag = "10")]

@@ -77,6 +77,29 @@ pub(crate) struct ExtProc {
     /// `$variables`, such as `$route_id` or `$consumer_name`. Not in Envoy, which has a list of attributes of its own.
     #[serde(default)]
     request_attributes: BTreeMap<String, String>,
+    /// Which metadata of the service counts.
+    #[serde(default)]
+    metadata_options: MetadataOptions,
+}
+
+/// Which metadata of a service counts.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct MetadataOptions {
+    /// The namespaces of `dynamic_metadata`, in the messages of the service, that count.
+    #[serde(default)]
+    receiving_namespaces: ReceivedNamespaces,
+}
+
+/// Namespaces of metadata.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReceivedNamespaces {
+    /// Namespaces whose members become the variables `$ext_proc_NAME`: text as it is, and everything else as JSON. Log records have all of
+    /// them, at most 64 KiB of an exchange; plugins have those of the answer to the head of a request, once that has come.
+    #[serde(default)]
+    #[schemars(length(max = 16))]
+    untyped: Vec<String>,
 }
 
 /// What a service gets. Heads: `DEFAULT` is `SEND`; trailers: `DEFAULT` is `SKIP`. Content: `NONE`; `STREAMED`, piece by piece, each of
@@ -220,6 +243,7 @@ impl ExtProc {
             service,
             modes,
             attributes,
+            namespaces: self.metadata_options.receiving_namespaces.untyped,
             forwarded,
             mutations,
             message_timeout: Duration::from_millis(self.message_timeout),

@@ -11,10 +11,11 @@ use std::task::Poll;
 use tokio::sync::oneshot;
 use weir_plugin::proto::{Framing, Method, RequestHead, Trailers};
 use weir_plugin::{
-    Content, ContentWriter, ForwardedContent, Held, Reply, ReplyHead, Responder, ResponderRequest, Responding,
-    RouteUpstream, Stop, UpstreamAnswer,
+    Content, ContentWriter, Definition, ForwardedContent, Held, Reply, ReplyHead, Responder, ResponderRequest,
+    Responding, RouteUpstream, Stop, UpstreamAnswer,
 };
 
+use super::ExtProc;
 use super::fields::Mutation;
 use super::immediate;
 use super::messages::{HttpHeaders, RequestPart};
@@ -24,6 +25,7 @@ use super::session::{
     AskEnd, ProcessedDirection, ProcessedPart, ProcessingEnd, ProcessorAnswer, ProcessorFailure, ProcessorSession,
 };
 use super::side::{ContentBeginning, ContentSource, ProcessedSide, beside};
+use crate::envoy::metadata::variables;
 
 /// What has been done in `on_request`, and what is left.
 pub(super) struct BegunExchange {
@@ -65,6 +67,11 @@ impl Responder for ProcessorResponder {
                 has_begun: Cell::new(false),
             };
             let end = exchange.run(request.head, (head, replaced), (content, upstream), &mut reply).await;
+            if session.take_failure() {
+                reply.note_service_failure(ExtProc::NAME);
+            }
+            let metadata = session.take_metadata();
+            reply.add_processor_metadata(variables(&metadata).map(|(name, value)| (name, value.to_vec())).collect());
             match end {
                 Ok(()) => {
                     session.finish();
@@ -76,7 +83,10 @@ impl Responder for ProcessorResponder {
                     let terms = session.terms();
                     let sent = immediate::send(*answer, &terms.mutations, &mut reply).await;
                     session.finish();
-                    sent.or_else(|failure| terms.fail(&failure).and(Err(terms.refusal())))
+                    sent.or_else(|failure| {
+                        reply.note_service_failure(ExtProc::NAME);
+                        terms.fail(&failure).and(Err(terms.refusal()))
+                    })
                 }
             }
         })

@@ -1,6 +1,6 @@
 //! The stream of messages with the service, for one exchange.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,13 +23,16 @@ use super::messages::{
     CommonResponse, HeaderMutation, ImmediateResponse, ModeOverride, ProcessingRequest, ProcessingResponse,
     ProtoDuration, ProtocolConfiguration, RequestPart, ResponsePart,
 };
-use crate::envoy::messages::Struct;
+use crate::envoy::messages::{Struct, StructKind};
+use crate::envoy::metadata::members;
 
 /// The largest message of the service, as in most libraries of gRPC.
 const MOST_MESSAGE_BYTES: usize = 4 << 20;
 /// Answers for one direction that wait while the other one reads, in addition to one message. More are a failure: to wait until they are
 /// taken could mean to wait for what only the other direction brings about.
 const MOST_WAITING_BYTES: usize = 1 << 20;
+/// The most bytes of the metadata that is kept of an exchange, names included; each member counts as 32 more.
+const MOST_METADATA_BYTES: usize = 64 << 10;
 /// How long the end of a call is waited for after an exchange.
 const PATIENCE_AT_END: Duration = Duration::from_secs(1);
 
@@ -75,6 +78,7 @@ pub(super) enum ProcessorFailure {
     NoContentChange(&'static str),
     Unfinished,
     Untaken,
+    TooMuchMetadata,
     TooLong(usize),
     Field,
 }
@@ -114,6 +118,9 @@ impl fmt::Display for ProcessorFailure {
             ProcessorFailure::Untaken => {
                 write!(f, "the service has sent {MOST_WAITING_BYTES} bytes in one direction that are not taken there")
             }
+            ProcessorFailure::TooMuchMetadata => {
+                write!(f, "the metadata of the service for one exchange is larger than {MOST_METADATA_BYTES} bytes")
+            }
             ProcessorFailure::TooLong(most) => {
                 write!(f, "the content of a response is larger than {most} bytes (`max_buffered_bytes`)")
             }
@@ -147,6 +154,8 @@ impl From<Stop> for ProcessingEnd {
 pub(super) struct ProcessorSession {
     terms: Arc<ProcessorTerms>,
     state: RefCell<ProcessorState>,
+    /// The service has failed.
+    has_failed: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -164,6 +173,9 @@ struct ProcessorState {
     more_time: [Option<Duration>; 2],
     /// What the first message tells beside its part.
     first: Option<FirstMessage>,
+    /// What has come of metadata, and its size in the whole exchange.
+    metadata: Vec<(String, Vec<u8>)>,
+    metadata_bytes: usize,
 }
 
 /// What the first message of a session tells beside its part.
@@ -200,12 +212,12 @@ impl ProcessorSession {
         let (sender, receiver) = terms.service.service.duplex(call).await.map_err(ProcessorFailure::Call)?;
         let (sender, receiver, first) = (Some(Arc::new(sender)), Some(receiver), Some(first));
         let state = ProcessorState { sender, receiver, first, ..ProcessorState::default() };
-        Ok(ProcessorSession { terms: Arc::clone(terms), state: RefCell::new(state) })
+        Ok(ProcessorSession { terms: Arc::clone(terms), state: RefCell::new(state), has_failed: Cell::new(false) })
     }
 
     /// A session in which nothing is processed.
     pub(super) fn closed(terms: &Arc<ProcessorTerms>) -> ProcessorSession {
-        ProcessorSession { terms: Arc::clone(terms), state: RefCell::default() }
+        ProcessorSession { terms: Arc::clone(terms), state: RefCell::default(), has_failed: Cell::new(false) }
     }
 
     /// Whether messages are still processed.
@@ -239,8 +251,19 @@ impl ProcessorSession {
     /// # Errors
     /// Failures are not allowed.
     pub(super) fn fail(&self, failure: &ProcessorFailure) -> Result<(), Stop> {
+        self.has_failed.set(true);
         self.close();
         self.terms.fail(failure)
+    }
+
+    /// Whether the service has failed since this was last asked.
+    pub(super) fn take_failure(&self) -> bool {
+        self.has_failed.take()
+    }
+
+    /// The metadata that the service has sent since this was last asked.
+    pub(super) fn take_metadata(&self) -> Vec<(String, Vec<u8>)> {
+        std::mem::take(&mut self.state.borrow_mut().metadata)
     }
 
     /// From now on, the service may send answers for this direction whenever it likes.
@@ -378,7 +401,7 @@ impl ProcessorSession {
             if other.bytes >= MOST_WAITING_BYTES {
                 return Poll::Ready(Err(AskEnd::Failure(ProcessorFailure::Untaken)));
             }
-            match ready!(state.poll_message(self.terms.max_message_timeout, context)) {
+            match ready!(state.poll_message(&self.terms, context)) {
                 Ok(true) => context.waker().wake_by_ref(),
                 Ok(false) => {
                     (state.sender, state.receiver) = (None, None);
@@ -401,12 +424,12 @@ impl ProcessorState {
     /// Receives a message. `false` if the service has ended the call without an error: it does not want to process any more.
     fn poll_message(
         &mut self,
-        max_message_timeout: Duration,
+        terms: &ProcessorTerms,
         context: &mut Context<'_>,
     ) -> Poll<Result<bool, ProcessorFailure>> {
         loop {
             if let Some(message) = self.take_message()? {
-                self.place(message, max_message_timeout)?;
+                self.place(message, terms)?;
                 return Poll::Ready(Ok(true));
             }
             let Some(receiver) = &mut self.receiver else { return Poll::Ready(Ok(false)) };
@@ -439,11 +462,12 @@ impl ProcessorState {
     fn place(
         &mut self,
         (message, bytes): (ProcessingResponse, usize),
-        max_message_timeout: Duration,
+        terms: &ProcessorTerms,
     ) -> Result<(), ProcessorFailure> {
-        let ProcessingResponse { part, mode_override, override_message_timeout } = message;
+        let ProcessingResponse { part, dynamic_metadata, mode_override, override_message_timeout } = message;
+        self.add_metadata(dynamic_metadata.unwrap_or_default(), &terms.namespaces)?;
         let Some(part) = part else {
-            return self.allow_more_time(override_message_timeout, max_message_timeout);
+            return self.allow_more_time(override_message_timeout, terms.max_message_timeout);
         };
         let common = |response: Option<CommonResponse>| ProcessorAnswer {
             response: response.unwrap_or_default(),
@@ -490,6 +514,21 @@ impl ProcessorState {
 }
 
 impl ProcessorState {
+    fn add_metadata(&mut self, mut told: Struct, namespaces: &[String]) -> Result<(), ProcessorFailure> {
+        for namespace in namespaces {
+            let Some(StructKind::Struct(own)) = told.fields.remove(namespace).and_then(|value| value.kind) else {
+                continue;
+            };
+            let own = members(own);
+            self.metadata_bytes += own.iter().map(|(name, value)| 32 + name.len() + value.len()).sum::<usize>();
+            if self.metadata_bytes > MOST_METADATA_BYTES {
+                return Err(ProcessorFailure::TooMuchMetadata);
+            }
+            self.metadata.extend(own);
+        }
+        Ok(())
+    }
+
     /// The service asks for more time for what it has been sent. It does not say for which direction.
     fn allow_more_time(
         &mut self,
