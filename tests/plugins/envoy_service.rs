@@ -1,11 +1,11 @@
-//! A service with one of Envoy's protocols: a program in Python, with the library of gRPC and the public messages.
+//! A service with one of Envoy's protocols: a program in Python or Go, with the library of gRPC and the public messages.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
-use weir_testkit::skipped;
+use weir_testkit::{Program, skipped};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -44,12 +44,21 @@ impl Service {
     pub(crate) fn start(name: &str, arguments: &[&Path]) -> Option<Service> {
         let mut program = python()?;
         program.arg(script(name)).args(arguments);
-        let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
+        Some(Service::run(program))
+    }
+
+    /// The program in Go with this name, of tests/clients/go. `None` where it could not be built.
+    pub(crate) fn start_go(name: &str) -> Option<Service> {
+        Program::find(name).map(Service::run)
+    }
+
+    fn run(mut program: Command) -> Service {
+        let mut child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let orders = child.stdin.take().expect("it is a pipe");
         let mut said = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
         let line = said.next().expect("it says its port").expect("it says text");
         let address = format!("127.0.0.1:{}", line.strip_prefix("port ").expect("it says its port"));
-        Some(Service { child, orders, said, address })
+        Service { child, orders, said, address }
     }
 
     /// Gives an order, and returns what the service was asked since the last one.

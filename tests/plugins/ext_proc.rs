@@ -1,5 +1,5 @@
-//! An external processor with Envoy's protocol changes requests and responses: a service in Python, with the library of gRPC and the
-//! public messages.
+//! An external processor with Envoy's protocol changes requests and responses: services in Python and in Go, with the libraries of gRPC
+//! and the public messages.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +11,11 @@ use crate::envoy_service::Service;
 
 fn start() -> Option<Service> {
     Service::start("processor.py", &[])
+}
+
+/// The same service in Python and in Go, as far as they are there.
+fn services() -> impl Iterator<Item = Service> {
+    [start(), Service::start_go("ext_processor")].into_iter().flatten()
 }
 
 /// A gateway whose route sends requests to the processor.
@@ -81,7 +86,10 @@ fn to_base64(text: &str) -> String {
 
 #[test]
 fn ext_proc_changes_the_heads_of_requests_and_responses() {
-    let Some(mut service) = start() else { return };
+    services().for_each(change_heads);
+}
+
+fn change_heads(mut service: Service) {
     let origin = Origin::serving(|_| Answer::with(200, "X-Own: 1\r\nSet-Cookie: a=1\r\n", "through"));
     let gateway = gateway(
         &origin,
@@ -131,7 +139,10 @@ fn ext_proc_changes_the_heads_of_requests_and_responses() {
 
 #[test]
 fn ext_proc_answers_clients_by_itself() {
-    let Some(mut service) = start() else { return };
+    services().for_each(answer_by_itself);
+}
+
+fn answer_by_itself(mut service: Service) {
     let origin = Origin::serving(|_| Answer::ok("through"));
     let gateway =
         gateway(&origin, &service, "processing_mode: { request_body_mode: BUFFERED, response_body_mode: BUFFERED }");
@@ -156,7 +167,10 @@ fn ext_proc_answers_clients_by_itself() {
 
 #[test]
 fn ext_proc_changes_content_in_every_mode() {
-    let Some(mut service) = start() else { return };
+    services().for_each(change_content);
+}
+
+fn change_content(mut service: Service) {
     let origin = Origin::serving(|request| Answer::ok(&request.body));
     for mode in ["BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "FULL_DUPLEX_STREAMED"] {
         let is_duplex = mode == "FULL_DUPLEX_STREAMED";
@@ -252,6 +266,8 @@ fn ext_proc_refuses_while_the_service_fails_unless_failures_are_allowed() {
             }
             let fresh = gateway(&origin, &service, modes);
             assert_eq!(ask(&mut fresh.client(), post).status, 500, "{kind}: {named}");
+            let errors = || fresh.metrics().sum("weir_policy_errors_total", &["policy=\"ext-proc\""]);
+            eventually("the failure is counted once", DEADLINE, || errors() == 1.0);
             fresh.wait_stderr("the failure is logged", |text| {
                 text.contains("ext-proc: http://") && text.contains(named)
             });
@@ -268,6 +284,39 @@ fn ext_proc_refuses_while_the_service_fails_unless_failures_are_allowed() {
     assert_eq!((ask(&mut strict.client(), post).status, ask(&mut lenient.client(), post).status), (503, 200));
 }
 
+#[test]
+fn ext_proc_makes_variables_of_metadata() {
+    services().for_each(send_metadata);
+}
+
+fn send_metadata(mut service: Service) {
+    let origin = Origin::serving(|request| Answer::ok(&request.body));
+    let log = "enable_access_log: { path: access.log, format: \"$status $ext_proc_org_id $ext_proc_n $ext_proc_late ${ext_proc_no ?? none}\" }\n";
+    let namespaces = "metadata_options: { receiving_namespaces: { untyped: [shop] } }";
+    let options = format!(
+        "grpc_service: {{ uri: \"http://{}\", timeout: 10s }}, message_timeout: 20000, {namespaces}",
+        service.address
+    );
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "{log}routes:\n  - {{ uri: /*, plugins: {{ ext-proc: {{ {options} }} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}\n",
+        origin.addr()
+    ));
+    let head =
+        json!({"requestHeaders": {}, "dynamicMetadata": {"shop": {"org-id": "7", "n": 5}, "other": {"no": "x"}}});
+    let response = json!({"responseHeaders": {}, "dynamicMetadata": {"shop": {"late": [true]}, "no": "x"}});
+    service.order(&json!({"answers": {"request_headers": head, "response_headers": response}}));
+    for mut client in clients(&gateway) {
+        assert_eq!(ask(&mut client, "GET / HTTP/1.1\r\nHost: t\r\n\r\n").status, 200);
+    }
+    let early = json!({"immediateResponse": {"status": {"code": 403}}, "dynamicMetadata": {"shop": {"org-id": "8"}}});
+    service.order(&json!({"answers": {"request_headers": early}}));
+    assert_eq!(ask(&mut gateway.client(), "GET / HTTP/1.1\r\nHost: t\r\n\r\n").status, 403);
+    let written = || std::fs::read_to_string(gateway.directory().path().join("access.log")).unwrap_or_default();
+    eventually("three lines are written", DEADLINE, || written().lines().count() == 3);
+    let lines: Vec<String> = written().lines().map(str::to_owned).collect();
+    assert_eq!(lines, ["200 7 5 [true] none", "200 7 5 [true] none", "403 8 - - none"]);
+}
+
 fn camel(kind: &str) -> String {
     let (first, second) = kind.split_once('_').expect("two words");
     format!("{first}{}{}", second[..1].to_uppercase(), &second[1..])
@@ -275,7 +324,10 @@ fn camel(kind: &str) -> String {
 
 #[test]
 fn ext_proc_changes_its_modes_as_the_service_says() {
-    let Some(mut service) = start() else { return };
+    services().for_each(change_modes);
+}
+
+fn change_modes(mut service: Service) {
     let origin = Origin::serving(|request| Answer::ok(&request.body));
     let with = |service: &Service, allow: bool| gateway(&origin, service, &format!("allow_mode_override: {allow}"));
     let (open, closed) = (with(&service, true), with(&service, false));
@@ -377,7 +429,10 @@ fn ext_proc_is_asked_about_the_handshake_of_a_websocket_alone() {
 
 #[test]
 fn ext_proc_changes_trailers_in_both_directions() {
-    let Some(mut service) = start() else { return };
+    services().for_each(change_trailers);
+}
+
+fn change_trailers(mut service: Service) {
     let origin = Origin::scripted(Reading::Strict, |connection| {
         while let Ok(request) = connection.request() {
             connection.record(&request);
