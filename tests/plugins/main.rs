@@ -8,6 +8,7 @@ mod bodies;
 mod caching;
 mod compatibility;
 mod consumers;
+mod crs;
 mod envoy_service;
 mod error_pages;
 mod exact_limits;

@@ -1,0 +1,193 @@
+// A web application firewall beside Weir: an external processor (`ext-proc`) that judges requests by the OWASP Core Rule Set with Coraza.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"strconv"
+	"strings"
+
+	crs "github.com/corazawaf/coraza-coreruleset/v4"
+	"github.com/corazawaf/coraza/v3"
+	"github.com/corazawaf/coraza/v3/types"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	kinds "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// The namespace of the metadata that Weir makes variables of: `$ext_proc_rule`.
+const namespace = "crs"
+
+type firewall struct {
+	extproc.UnimplementedExternalProcessorServer
+	waf    coraza.WAF
+	server string
+}
+
+// The rules that decide come last: those that set the levels stand before them.
+func rules(paranoia, threshold int, methods string, refuses bool) string {
+	engine := "DetectionOnly"
+	if refuses {
+		engine = "On"
+	}
+	return strings.Join([]string{
+		"Include @coraza.conf-recommended",
+		"SecRuleEngine " + engine,
+		"SecResponseBodyAccess Off",
+		"SecAuditEngine Off",
+		"Include @crs-setup.conf.example",
+		`SecAction "id:900000,phase:1,pass,nolog,setvar:tx.blocking_paranoia_level=` + strconv.Itoa(paranoia) + `"`,
+		`SecAction "id:900110,phase:1,pass,nolog,setvar:tx.inbound_anomaly_score_threshold=` + strconv.Itoa(threshold) + `"`,
+		`SecAction "id:900200,phase:1,pass,nolog,setvar:'tx.allowed_methods=` + methods + `'"`,
+		"Include @owasp_crs/*.conf",
+	}, "\n")
+}
+
+// One exchange.
+type judged struct {
+	firewall *firewall
+	tx       types.Transaction
+}
+
+// The answer to a message: to go on, or in place of the upstream.
+func (one *judged) verdict(stopped *types.Interruption, goOn *extproc.ProcessingResponse) *extproc.ProcessingResponse {
+	rules := []string{}
+	for _, matched := range one.tx.MatchedRules() {
+		// Those below are bookkeeping: they set variables, and match every request.
+		if rule := matched.Rule(); rule.ID() >= 911000 && matched.Message() != "" {
+			rules = append(rules, strconv.Itoa(rule.ID()))
+		}
+	}
+	if stopped != nil {
+		goOn = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{
+			ImmediateResponse: &extproc.ImmediateResponse{
+				Status: &kinds.HttpStatus{Code: kinds.StatusCode(stopped.Status)},
+				Body:   []byte("The request is refused.\n"),
+			},
+		}}
+	}
+	if len(rules) > 0 {
+		told := structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			"rules": structpb.NewStringValue(strings.Join(rules, " ")),
+		}})
+		goOn.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{namespace: told}}
+	}
+	return goOn
+}
+
+func value(header *core.HeaderValue) string {
+	if len(header.RawValue) > 0 {
+		return string(header.RawValue)
+	}
+	return header.Value
+}
+
+func (one *judged) head(message *extproc.HttpHeaders) (*types.Interruption, error) {
+	var method, path, client string
+	for _, header := range message.GetHeaders().GetHeaders() {
+		switch text := value(header); header.Key {
+		case ":method":
+			method = text
+		case ":path":
+			path = text
+		case ":authority":
+			host, _, err := net.SplitHostPort(text)
+			if err != nil {
+				host = text
+			}
+			one.tx.SetServerName(host)
+			one.tx.AddRequestHeader("host", text)
+		case ":scheme":
+		default:
+			if header.Key == "x-real-ip" {
+				client = text
+			}
+			one.tx.AddRequestHeader(header.Key, text)
+		}
+	}
+	one.tx.ProcessConnection(client, 0, one.firewall.server, 0)
+	one.tx.ProcessURI(path, method, "HTTP/1.1")
+	if stopped := one.tx.ProcessRequestHeaders(); stopped != nil {
+		return stopped, nil
+	}
+	if !message.GetEndOfStream() {
+		return nil, nil
+	}
+	return one.tx.ProcessRequestBody()
+}
+
+func (one *judged) body(message *extproc.HttpBody) (*types.Interruption, error) {
+	if stopped, _, err := one.tx.WriteRequestBody(message.GetBody()); stopped != nil || err != nil {
+		return stopped, err
+	}
+	return one.tx.ProcessRequestBody()
+}
+
+func (f *firewall) Process(stream extproc.ExternalProcessor_ProcessServer) error {
+	one := &judged{firewall: f, tx: f.waf.NewTransaction()}
+	defer func() {
+		one.tx.ProcessLogging()
+		if err := one.tx.Close(); err != nil {
+			log.Print(err)
+		}
+	}()
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		var stopped *types.Interruption
+		var answer *extproc.ProcessingResponse
+		switch part := message.Request.(type) {
+		case *extproc.ProcessingRequest_RequestHeaders:
+			stopped, err = one.head(part.RequestHeaders)
+			answer = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{}}}
+		case *extproc.ProcessingRequest_RequestBody:
+			stopped, err = one.body(part.RequestBody)
+			answer = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestBody{RequestBody: &extproc.BodyResponse{}}}
+		default:
+			return errors.New("only the heads and the bodies of requests are judged; see processing_mode")
+		}
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(one.verdict(stopped, answer)); err != nil {
+			return err
+		}
+		if stopped != nil {
+			return nil
+		}
+	}
+}
+
+func main() {
+	address := flag.String("listen", "127.0.0.1:9292", "the address that Weir asks")
+	paranoia := flag.Int("paranoia", 1, "the paranoia level of the rule set, 1 to 4")
+	threshold := flag.Int("threshold", 5, "the anomaly score from which on a request is refused")
+	methods := flag.String("methods", "GET HEAD POST OPTIONS PUT PATCH DELETE", "the methods that are allowed")
+	observes := flag.Bool("observe", false, "refuse nothing: only tell which rules match")
+	flag.Parse()
+	config := coraza.NewWAFConfig().WithRootFS(crs.FS).WithDirectives(rules(*paranoia, *threshold, *methods, !*observes))
+	waf, err := coraza.NewWAF(config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", *address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	host, _, _ := net.SplitHostPort(listener.Addr().String())
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(4 << 20))
+	extproc.RegisterExternalProcessorServer(server, &firewall{waf: waf, server: host})
+	// The port may be one that the system has chosen.
+	fmt.Printf("listening on %s\n", listener.Addr())
+	log.Fatal(server.Serve(listener))
+}

@@ -1,0 +1,105 @@
+//! The recipe for a web application firewall: the service in deploy/recipes/crs refuses attacks, and lets plain requests pass.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use weir_testkit::{Answer, DEADLINE, Gateway, Origin, eventually, skipped};
+
+/// The service, which is killed with this.
+struct Firewall {
+    child: Child,
+    address: String,
+}
+
+impl Firewall {
+    /// Builds the service and starts it. `None` where there is no Go, or not the modules.
+    fn start() -> Option<Firewall> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let binary = root.join(".cache/bin/crs");
+        let build =
+            Command::new("go").current_dir(root.join("deploy/recipes/crs")).args(["build", "-o"]).arg(&binary).status();
+        if !build.is_ok_and(|status| status.success()) {
+            skipped("Go cannot build deploy/recipes/crs");
+            return None;
+        }
+        let mut child =
+            Command::new(binary).args(["-listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().expect("it starts");
+        let said = BufReader::new(child.stdout.take().expect("it is a pipe")).lines().next();
+        let said = said.expect("it says its address").expect("it says text");
+        let address = said.strip_prefix("listening on ").expect("it says its address").to_owned();
+        Some(Firewall { child, address })
+    }
+}
+
+impl Drop for Firewall {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn text<'a>(request: &'a Value, key: &str) -> &'a str {
+    request[key].as_str().expect("text")
+}
+
+fn bytes_of(request: &Value) -> String {
+    let mut head = format!("{} HTTP/1.1\r\nHost: shop.example\r\nAccept: */*\r\n", text(request, "line"));
+    let own = request["fields"].as_object().expect("fields");
+    if !own.contains_key("User-Agent") {
+        head += "User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n";
+    }
+    for (name, value) in own {
+        head += &format!("{name}: {}\r\n", value.as_str().expect("text"));
+    }
+    let body = text(request, "body");
+    if !body.is_empty() {
+        head += &format!("Content-Length: {}\r\n", body.len());
+    }
+    format!("{head}\r\n{body}")
+}
+
+#[test]
+fn crs_recipe_refuses_attacks_and_lets_plain_requests_pass() {
+    // What it is built of takes a minute.
+    if std::env::var_os("WEIR_TEST_FULL").is_none() {
+        return;
+    }
+    let Some(firewall) = Firewall::start() else { return };
+    let origin = Origin::serving(|_| Answer::ok(""));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "enable_access_log: {{ path: access.log, format: \"$status $ext_proc_rules\" }}
+routes:
+  - uri: /*
+    plugins:
+      ext-proc:
+        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
+        message_timeout: 20000
+        processing_mode: {{ request_body_mode: BUFFERED, response_header_mode: SKIP }}
+        metadata_options: {{ receiving_namespaces: {{ untyped: [crs] }} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }} }}
+",
+        firewall.address,
+        origin.addr()
+    ));
+    let requests: Vec<Value> =
+        include_str!("crs_requests.jsonl").lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let mut attacks = 0;
+    for request in &requests {
+        let is_attack = text(request, "kind") == "attack";
+        attacks += usize::from(is_attack);
+        for mut client in [gateway.client(), gateway.client().by_http2()] {
+            let answer = client.ask(bytes_of(request)).expect("an answer");
+            assert_eq!(answer.status, if is_attack { 403 } else { 200 }, "{}", text(request, "about"));
+        }
+    }
+    assert_eq!((attacks, requests.len()), (20, 40));
+    assert_eq!(origin.requests().len(), 40);
+    let written = || std::fs::read_to_string(gateway.directory().path().join("access.log")).unwrap_or_default();
+    eventually("all are written", DEADLINE, || written().lines().count() == 80);
+    // The rules of a refusal end with the one that compares the score: 949110.
+    let explained = written().lines().filter(|line| line.starts_with("403 9") && line.ends_with(" 949110")).count();
+    assert_eq!(explained, 40, "{}", written());
+}
