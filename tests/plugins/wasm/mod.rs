@@ -1,6 +1,7 @@
 //! Plugins of operators' own, by proxy-wasm.
 
 mod bodies;
+mod c_filter;
 mod faults;
 mod module;
 mod requests;
