@@ -1,12 +1,13 @@
 //! Plugins of operators' own, as WebAssembly files by the rules of proxy-wasm: versions 0.1.0, 0.2.0 and 0.2.1 of its binary
 //! interface. [`RUNTIME`] is what a registry of plugins is given; `docs/guide/wasm.md` is for those who write such plugins.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod abi;
 mod content;
 mod engine;
 mod host;
+mod kept;
 mod limits;
 mod loaded;
 mod log;
@@ -23,5 +24,6 @@ mod testing;
 mod vm;
 mod worker;
 
+pub use kept::{forget_unused_code, keep_compiled};
 pub use loaded::{RUNTIME, WasmRuntime};
 pub use metrics::{WasmFigures, figures};

@@ -17,7 +17,7 @@ use crate::shared_data::SharedData;
 use crate::state::{HostState, Outside, PluginFacts};
 use crate::vm::{PluginFailure, Vm};
 use crate::worker::WorkerPlugin;
-use crate::{host, limits};
+use crate::{host, kept, limits};
 
 /// Runs WebAssembly.
 pub static RUNTIME: WasmRuntime = WasmRuntime;
@@ -74,8 +74,15 @@ impl CompiledModule {
         if !content.starts_with(b"\0asm") {
             return Err("is not a WebAssembly module".to_owned());
         }
-        let module = Module::new(engine(), content)
-            .map_err(|error| format!("is not a WebAssembly module that can be run: {}", error.root_cause()))?;
+        let module = match kept::find(sum) {
+            Some(module) => module,
+            None => {
+                let module = Module::new(engine(), content)
+                    .map_err(|error| format!("is not a WebAssembly module that can be run: {}", error.root_cause()))?;
+                kept::keep(sum, &module);
+                module
+            }
+        };
         check_exports(&module)?;
         let least_memory = module.exports().find_map(|export| match export.ty() {
             ExternType::Memory(memory) if export.name() == "memory" => Some(memory.minimum() * memory.page_size()),

@@ -159,6 +159,8 @@ impl GatewayNode {
         let metrics = Arc::new(Metrics::with_names(workers, names));
         let beside = options.file.parent().unwrap_or(Path::new(""));
         let directory = opened.as_ref().ok().and_then(|(_, loaded)| given_directory(&loaded.document.settings, beside));
+        #[cfg(feature = "wasm")]
+        let compiled_code = directory.as_ref().map(|directory| directory.join("wasm"));
         let listeners = Arc::new(ClientListeners::new(workers, limits.backlog, inherited, http3, directory));
         let snapshots = SnapshotPublisher::new(Arc::clone(&metrics), Arc::clone(&listeners));
         let source = options.file.to_string_lossy();
@@ -175,11 +177,17 @@ impl GatewayNode {
             return Err(ExitFailure::Configuration);
         }
         error_log::start(logs::level(settings.error_log_level), options.log_format);
+        #[cfg(feature = "wasm")]
+        if let Some(folder) = compiled_code {
+            weir_wasm::keep_compiled(folder);
+        }
         let records = &settings.records;
         let sinks = SinkRegister::of_process();
         sinks.set_cpus(&records.cpus);
         sinks.set_limits(SinkLimits { memory: records.memory, threads: records.threads.into(), ..sinks.limits() });
         let first = weir_control::publish_first(&mut loader, loaded, &publisher);
+        #[cfg(feature = "wasm")]
+        weir_wasm::forget_unused_code();
         let (loaded, first) = first.map_err(|faults| match listeners.has_failed() {
             true => ExitFailure::Listen,
             false => ExitFailure::of_start(&faults),

@@ -3,6 +3,7 @@
 mod bodies;
 mod c_filter;
 mod faults;
+mod kept;
 mod module;
 mod requests;
 mod sdk;
