@@ -5,6 +5,7 @@ mod document;
 mod faults;
 mod fetched;
 mod parameter;
+mod response_rules;
 mod responses;
 mod schemas;
 mod shape;
@@ -26,9 +27,9 @@ use weir_plugin::{
 
 use self::definition::{ApiDefinition, NoOperation, OasOperation};
 use self::faults::RequestFaults;
-use self::fetched::{FetchOptions, FetchedDefinition, unavailable};
+use self::fetched::{FetchedDefinition, SpecUrlOptions, unavailable};
 use self::parameter::{JsonReader, ParameterPlace, ParameterTexts};
-use self::responses::ResponseRules;
+use self::response_rules::ResponseRules;
 use self::style::TextPairs;
 use super::request_validation::{BodyBounds, Fault, MOST_AT_ONCE, elsewhere};
 use crate::answer::RefusalResponse;
@@ -230,7 +231,7 @@ impl OasValidator {
                 }
             },
             (None, Some(url)) => {
-                let options = FetchOptions {
+                let options = SpecUrlOptions {
                     url: url.clone(),
                     fields: self.spec_url_request_headers.clone(),
                     verifies: self.ssl_verify,

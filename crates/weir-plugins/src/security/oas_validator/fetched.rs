@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const MOST_TOLD: usize = 1_000;
 
 /// The options of a definition at a URL.
-pub(super) struct FetchOptions {
+pub(super) struct SpecUrlOptions {
     pub url: String,
     pub fields: BTreeMap<String, String>,
     pub verifies: bool,
@@ -81,7 +81,7 @@ struct DefinitionVersion {
 }
 
 /// What an exchange finds.
-enum Found {
+enum DefinitionLookup {
     /// `has_failed`: the last attempt to renew it has, which no exchange has counted.
     Known { definition: Arc<ApiDefinition>, has_failed: bool },
     /// There is none yet; the attempt under way may bring one.
@@ -90,7 +90,7 @@ enum Found {
     Missing,
 }
 
-impl FetchOptions {
+impl SpecUrlOptions {
     /// # Errors
     /// The URL, or a field of the request, is not valid.
     pub(super) fn compile(&self, build: &Build) -> Result<FetchedDefinition, ConfigError> {
@@ -112,7 +112,7 @@ impl FetchedDefinition {
     /// beside.
     pub(super) fn begin(&self, exchange: &mut Exchange) -> Option<Arc<ApiDefinition>> {
         match self.find(exchange) {
-            Found::Known { definition, has_failed: false } => Some(definition),
+            DefinitionLookup::Known { definition, has_failed: false } => Some(definition),
             _ => None,
         }
     }
@@ -124,7 +124,7 @@ impl FetchedDefinition {
     /// There is none.
     pub(super) async fn begin_later(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
         let found = match self.find(exchange) {
-            Found::Awaited(mut attempt) => {
+            DefinitionLookup::Awaited(mut attempt) => {
                 // An error: it has ended.
                 let _ = attempt.changed().await;
                 self.find(exchange)
@@ -132,13 +132,13 @@ impl FetchedDefinition {
             found => found,
         };
         match found {
-            Found::Known { definition, has_failed } => {
+            DefinitionLookup::Known { definition, has_failed } => {
                 if has_failed && std::mem::take(&mut self.kept.known().is_uncounted) {
                     exchange.note_service_failure();
                 }
                 Ok(definition)
             }
-            Found::Awaited(_) | Found::Missing => Err(unavailable(exchange)),
+            DefinitionLookup::Awaited(_) | DefinitionLookup::Missing => Err(unavailable(exchange)),
         }
     }
 
@@ -152,7 +152,7 @@ impl FetchedDefinition {
         version.map(|version| version.definition)
     }
 
-    fn find(&self, exchange: &mut Exchange) -> Found {
+    fn find(&self, exchange: &mut Exchange) -> DefinitionLookup {
         let mut known = self.kept.known();
         let is_young = known.current.is_some() && known.read_at.is_some_and(|at| at.elapsed() < self.renewed_after);
         if !is_young && known.may_try() {
@@ -161,10 +161,10 @@ impl FetchedDefinition {
         match (&known.current, &known.attempt) {
             (Some(version), _) => {
                 exchange.notes.write(self.version, [version.number, 0, 0]);
-                Found::Known { definition: Arc::clone(&version.definition), has_failed: known.is_uncounted }
+                DefinitionLookup::Known { definition: Arc::clone(&version.definition), has_failed: known.is_uncounted }
             }
-            (None, Some(attempt)) => Found::Awaited(attempt.clone()),
-            (None, None) => Found::Missing,
+            (None, Some(attempt)) => DefinitionLookup::Awaited(attempt.clone()),
+            (None, None) => DefinitionLookup::Missing,
         }
     }
 

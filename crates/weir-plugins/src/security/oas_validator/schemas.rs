@@ -24,17 +24,17 @@ pub(super) type SchemaNumber = usize;
 
 /// The side whose messages a schema is for: the properties of the other side alone are no part of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum MessageSide {
+pub(super) enum SchemaSide {
     Request,
     Response,
 }
 
-impl MessageSide {
+impl SchemaSide {
     /// What marks the properties of the other side.
     fn mark_of_other(self) -> &'static str {
         match self {
-            MessageSide::Request => READ_ONLY,
-            MessageSide::Response => WRITE_ONLY,
+            SchemaSide::Request => READ_ONLY,
+            SchemaSide::Response => WRITE_ONLY,
         }
     }
 }
@@ -44,10 +44,10 @@ pub(super) struct SchemaCollection<'a> {
     document: &'a OasDocument,
     /// Each as JSON Schema 2020-12, `Null` until it is converted, and where it stands.
     pub converted: Vec<Value>,
-    places: Vec<(MessageSide, String)>,
-    numbers: HashMap<(MessageSide, String), SchemaNumber>,
+    places: Vec<(SchemaSide, String)>,
+    numbers: HashMap<(SchemaSide, String), SchemaNumber>,
     /// The side of the schemas that are added.
-    side: MessageSide,
+    side: SchemaSide,
     /// The schemas that each refers to.
     references: Vec<Vec<SchemaNumber>>,
     count: usize,
@@ -58,12 +58,12 @@ type ReadOnlyNames = BTreeSet<String>;
 impl<'a> SchemaCollection<'a> {
     pub(super) fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
         let (converted, places, numbers) = (Vec::new(), Vec::new(), HashMap::new());
-        let side = MessageSide::Request;
+        let side = SchemaSide::Request;
         SchemaCollection { document, converted, places, numbers, side, references: Vec::new(), count: 0 }
     }
 
     /// Adds schemas for messages of a side.
-    pub(super) fn of_side<T>(&mut self, side: MessageSide, add: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn of_side<T>(&mut self, side: SchemaSide, add: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.side, side);
         let added = add(self);
         self.side = before;
