@@ -1,6 +1,6 @@
 //! Consumers, with their credentials and groups.
 
-use super::mtls;
+use super::{consumer_groups, mtls};
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::output::ConvertedResource;
@@ -47,6 +47,7 @@ fn report_of_others(conversion: &mut DocumentConversion) {
 /// Converts consumers, with each credential as a resource of its own.
 pub(super) fn carry_over(conversion: &mut DocumentConversion) {
     report_of_others(conversion);
+    consumer_groups::report(conversion);
     for consumer in conversion.root.list("consumers") {
         let Some(username) = consumer.text("username") else {
             conversion.lost(consumer, "a consumer without `username`");
@@ -67,30 +68,22 @@ pub(super) fn carry_over(conversion: &mut DocumentConversion) {
             }
         }
         for (name, value) in consumer.members() {
-            let is_known = ["id", "username", "custom_id", "tags", "acls"].contains(&name.as_str())
+            let is_known = ["id", "username", "custom_id", "tags", "acls", "groups"].contains(&name.as_str())
                 || KINDS.iter().any(|(kind, _)| kind == name);
             if !is_known {
                 conversion.lost(value, format!("`{name}` of the consumer `{username}`"));
             }
         }
-        if consumer.get("plugins").is_some() {
-            conversion.lost(
-                consumer,
-                format!("credentials of `{username}`: left out, as plugins of this consumer are not converted"),
-            );
+        if let Some(why) = unsafe_because(conversion.root, consumer) {
+            conversion.lost(consumer, format!("credentials of `{username}`: left out, as {why}"));
             credentials.clear();
         }
         let mut members = vec![("username".to_owned(), Yaml::text(username))];
         let mut labels = Vec::new();
         labels.extend(consumer.text("custom_id").map(|id| ("custom_id".to_owned(), Yaml::text(id))));
         match groups(conversion.root, consumer) {
-            Some(groups) if groups.is_empty() => {}
-            Some(groups) => labels.push((GROUPS.to_owned(), Yaml::text(groups))),
-            None => {
-                let why = "its groups do not fit into a label: text without spaces and commas, 256 characters in total";
-                conversion.lost(consumer, format!("credentials of `{username}`: left out, as {why}"));
-                credentials.clear();
-            }
+            Some(groups) if !groups.is_empty() => labels.push((GROUPS.to_owned(), Yaml::text(groups))),
+            _ => {}
         }
         if !labels.is_empty() {
             members.push(("labels".to_owned(), Yaml::Map(labels)));
@@ -106,14 +99,28 @@ pub(super) fn carry_over(conversion: &mut DocumentConversion) {
     }
 }
 
+/// What is lost of a consumer that decides what it may do, if anything is: with credentials it would have more rights than in Kong.
+fn unsafe_because(root: &DocumentValue, consumer: &DocumentValue) -> Option<String> {
+    if consumer.get("plugins").is_some() {
+        return Some("plugins of this consumer are not converted".to_owned());
+    }
+    if let Some(group) = consumer_groups::closing(root, consumer) {
+        let why = format!(
+            "plugins of the consumer group `{group}` that may refuse its requests are not converted, or are not in this file"
+        );
+        return Some(why);
+    }
+    let why = "its groups do not fit into a label: text without spaces and commas, 256 characters in total";
+    groups(root, consumer).is_none().then(|| why.to_owned())
+}
+
 /// Whether nothing of a consumer is lost that decides what it may do, or whose a certificate is. Otherwise its credentials are left
 /// out, and a consumer that needs none must not be found: it would have more rights than in Kong, or another one would be found.
 pub(super) fn are_whole(root: &DocumentValue) -> bool {
     root.list("consumers").iter().all(|consumer| {
         let of_top = of_consumer(root, mtls::CREDENTIALS, consumer);
         let mut certificates = consumer.list(mtls::CREDENTIALS).iter().chain(of_top);
-        consumer.get("plugins").is_none()
-            && groups(root, consumer).is_some()
+        unsafe_because(root, consumer).is_none()
             && certificates.all(|certificate| mtls::credential(root, certificate).is_some())
     })
 }

@@ -3,6 +3,7 @@
 //! If a plugin is configured at several levels, Kong uses the most specific one. The effective plugins are therefore written into
 //! each route. A route whose access control cannot be converted responds to every request with 503.
 
+mod consumer_groups;
 mod consumers;
 mod mtls;
 mod observers;
@@ -31,7 +32,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     certificates(&mut conversion);
     route::carry_over(&mut conversion);
     consumers::carry_over(&mut conversion);
-    const KNOWN: [&str; 14] = [
+    const KNOWN: [&str; 17] = [
         "_format_version",
         "_transform",
         "_info",
@@ -46,6 +47,9 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
         "basicauth_credentials",
         "jwt_secrets",
         mtls::CREDENTIALS,
+        consumer_groups::GROUPS,
+        consumer_groups::MEMBERS,
+        consumer_groups::PLUGINS,
     ];
     let is_used = |name: &str| name == "ca_certificates" && mtls::authorities(&root).is_some();
     for (name, value) in root.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str()) && !is_used(name)) {

@@ -7,7 +7,7 @@ use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
 
 /// Plugins whose absence affects neither access control nor responses.
-const HARMLESS: [&str; 13] = [
+pub(super) const HARMLESS: [&str; 13] = [
     "prometheus",
     "http-log",
     "file-log",
@@ -32,7 +32,7 @@ pub(super) struct PluginChain {
     pub closed: bool,
 }
 
-fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
+pub(super) fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
     let value = value.get(member)?;
     value.as_text().or_else(|| value.text("name"))
 }

@@ -168,6 +168,41 @@ fn a_consumer_whose_own_rules_are_lost_has_no_credentials() {
 }
 
 #[test]
+fn members_of_a_group_that_may_refuse_them_have_no_credentials() {
+    let text = |group: &str, consumer: &str, more: &str| {
+        format!(
+            "_format_version: '3.0'\nconsumer_groups:\n- {{ name: blocked, id: g1{group} }}\nconsumers:\n- {{ username: jack, keyauth_credentials: [{{ key: k }}]{consumer} }}\n- {{ username: ann, keyauth_credentials: [{{ key: other }}] }}\n{more}"
+        )
+    };
+    let refusing = ", plugins: [{ name: request-termination, config: { status_code: 403 } }]";
+    for text in [
+        text(refusing, ", groups: [{ name: blocked }]", ""),
+        text(refusing, ", groups: [blocked]", ""),
+        text(&format!("{refusing}, consumers: [{{ username: jack }}]"), "", ""),
+        text(&format!("{refusing}, consumers: [jack]"), "", ""),
+        text(refusing, "", "consumer_group_consumers: [{ consumer: jack, consumer_group: g1 }]\n"),
+        text("", ", groups: [{ id: g1 }]", "consumer_group_plugins: [{ consumer_group: blocked, name: acl }]\n"),
+        text("", ", groups: [{ name: elsewhere }]", ""),
+    ] {
+        let (yaml, found) = (converted(&text).yaml(), findings(&text));
+        assert!(!yaml.contains("key: k }") && yaml.contains("key: other }"), "{text}: {yaml}");
+        assert!(
+            found
+                .iter()
+                .any(|found| found.contains("credentials of `jack`: left out, as plugins of the consumer group")),
+            "{found:?}"
+        );
+    }
+    for limiting in ["rate-limiting-advanced", "request-termination, enabled: false"] {
+        let text = text(&format!(", plugins: [{{ name: {limiting} }}]"), ", groups: [{ name: blocked }]", "");
+        assert!(converted(&text).yaml().contains("key: k }"), "{text}");
+        let is_told =
+            findings(&text).iter().any(|found| found.contains("of the consumer group `blocked` is not converted"));
+        assert_eq!(is_told, !limiting.contains("enabled"), "{text}");
+    }
+}
+
+#[test]
 fn options_at_their_defaults_do_not_close_a_route_and_others_do() {
     let text = |config: &str| {
         format!(
