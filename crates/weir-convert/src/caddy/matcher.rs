@@ -13,6 +13,9 @@ use crate::yaml::Yaml;
 pub(super) const PRIVATE_RANGES: [&str; 6] =
     ["192.168.0.0/16", "172.16.0.0/12", "10.0.0.0/8", "127.0.0.0/8", "fd00::/8", "::1"];
 
+/// The variable with the address of the client.
+const CLIENT_ADDRESS: &str = "remote_addr";
+
 /// The definitions of matchers, by name.
 pub(super) type NamedMatchers<'a> = HashMap<&'a str, &'a Directive>;
 
@@ -42,6 +45,17 @@ impl MatchedRequests {
         self.is_never |= other.is_never;
         self.unknown = self.unknown.take().or(other.unknown);
         self.captures.extend(other.captures);
+    }
+
+    /// Removes the conditions about the address of the client; whether there were any.
+    pub(super) fn drop_client_rules(&mut self) -> bool {
+        fn is_about_client(rule: &Yaml) -> bool {
+            let Yaml::List(parts) = rule else { return false };
+            parts.first() == Some(&Yaml::text(CLIENT_ADDRESS)) || parts.iter().any(is_about_client)
+        }
+        let before = self.conditions.vars.len();
+        self.conditions.vars.retain(|rule| !is_about_client(rule));
+        self.conditions.vars.len() < before
     }
 
     fn var(&mut self, rule: Yaml) {
@@ -140,7 +154,9 @@ fn one(line: &Directive, path: &PathState) -> MatchedRequests {
                 "private_ranges" => PRIVATE_RANGES.map(str::to_owned).to_vec(),
                 range => vec![range.to_owned()],
             });
-            met.var(Yaml::List(vec![Yaml::text("remote_addr"), Yaml::text("ipmatch"), Yaml::texts(ranges)]));
+            // The address of the connection is another one than the client's behind a trusted proxy.
+            let variable = if line.name == "remote_ip" { "realip_remote_addr" } else { CLIENT_ADDRESS };
+            met.var(Yaml::List(vec![Yaml::text(variable), Yaml::text("ipmatch"), Yaml::texts(ranges)]));
         }
         ("protocol", [protocol]) if ["http", "https"].contains(&protocol.as_str()) => {
             met.var(rule("scheme", "==", protocol));

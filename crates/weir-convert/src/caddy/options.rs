@@ -2,9 +2,10 @@
 
 use super::instead::instead;
 use super::matcher::PRIVATE_RANGES;
+use super::placeholder::field_variable;
 use super::units::{bytes, seconds};
 use crate::directive::Directive;
-use crate::output::Converted;
+use crate::output::{Converted, ConvertedResource};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// The largest `client_max_header_size`, in bytes.
@@ -90,7 +91,7 @@ impl GlobalOptions {
                     set(converted, "worker_shutdown_timeout", super::checks::number(time));
                 }
             }
-            "servers" => option.children().iter().for_each(|line| server(converted, line)),
+            "servers" => servers(converted, option),
             "admin" if value == "off" => {}
             name if NEEDLESS.contains(&name) => {}
             name => converted.lost(&option.place, format!("`{}`: {}", option.head(), instead(name))),
@@ -115,6 +116,68 @@ pub(super) fn trust(converted: &mut Converted, ranges: impl Iterator<Item = Stri
         }
     }
     set(converted, "trusted_addresses", Yaml::List(all));
+}
+
+fn servers(converted: &mut Converted, option: &Directive) {
+    if !option.arguments.is_empty() {
+        let text = format!("`{}`: these are settings of the node; they hold for all its addresses", option.head());
+        converted.differs(&option.place, text);
+    }
+    option.children().iter().for_each(|line| server(converted, line));
+    client_address(converted, option.children());
+}
+
+/// The id of the global rule that finds the client's address.
+const CLIENT_ADDRESS: &str = "client-address";
+
+/// Whether the client's address may be another one than that of the connection, by which routes are chosen.
+pub(super) fn finds_client(converted: &Converted) -> bool {
+    let id = ("id".to_owned(), Yaml::text(CLIENT_ADDRESS));
+    converted.global_rules.iter().any(|rule| rule.members.contains(&id))
+}
+
+/// The addresses of a `trusted_proxies`, if they are fixed.
+fn fixed_ranges(line: &Directive) -> Option<Vec<String>> {
+    (line.name == "trusted_proxies" && line.argument(0) == "static").then(|| {
+        let ranges = line.after_first().iter().flat_map(|range| match range.as_str() {
+            "private_ranges" => PRIVATE_RANGES.map(str::to_owned).to_vec(),
+            range => vec![range.to_owned()],
+        });
+        ranges.collect()
+    })
+}
+
+/// `trusted_proxies` with the options that say how the client's address is found, as a global rule with `real-ip`.
+fn client_address(converted: &mut Converted, lines: &[Directive]) {
+    let found = lines.iter().find_map(|line| Some((line, fixed_ranges(line)?)));
+    let Some((line, ranges)) = found.filter(|(_, ranges)| !ranges.is_empty()) else { return };
+    let of = |name: &str| lines.iter().find(|line| line.name == name);
+    let fields = of("client_ip_headers").map_or(&[][..], |fields| &fields.arguments[..]);
+    if let Some(fields) = of("client_ip_headers").filter(|fields| fields.arguments.len() > 1) {
+        let text = format!("`{}`: only `{}` is read", fields.head(), fields.argument(0));
+        converted.lost(&fields.place, text);
+    }
+    let field = fields.first().map_or("X-Forwarded-For", String::as_str);
+    if of("trusted_proxies_strict").is_none() {
+        let text = format!(
+            "`{}`: the client's address is the last one in `{field}` that is not trusted, as with `trusted_proxies_strict`; \
+             Caddy takes the first one, which clients can invent",
+            line.head()
+        );
+        converted.differs(&line.place, text);
+    }
+    if finds_client(converted) {
+        let text = format!("`{}`: the client's address is found in one way, the first that is written", line.head());
+        return converted.lost(&line.place, text);
+    }
+    let options = [
+        ("source", Yaml::text(format!("http_{}", field_variable(field)))),
+        ("trusted_addresses", Yaml::texts(ranges)),
+        ("recursive", Yaml::Boolean(true)),
+    ];
+    let plugins = Yaml::map([("real-ip", Yaml::map(options))]);
+    let members = vec![("id".to_owned(), Yaml::text(CLIENT_ADDRESS)), ("plugins".to_owned(), plugins)];
+    converted.global_rules.push(ConvertedResource::new(&line.place, line.head(), members));
 }
 
 /// The options of `servers`.
@@ -147,12 +210,8 @@ fn server(converted: &mut Converted, line: &Directive) {
             }
             None => converted.lost(&line.place, format!("`{}`", line.head())),
         },
-        "trusted_proxies" if line.argument(0) == "static" => {
-            let ranges = line.after_first().iter().flat_map(|range| match range.as_str() {
-                "private_ranges" => PRIVATE_RANGES.map(str::to_owned).to_vec(),
-                range => vec![range.to_owned()],
-            });
-            trust(converted, ranges);
+        "trusted_proxies" if fixed_ranges(line).is_some() => {
+            trust(converted, fixed_ranges(line).into_iter().flatten());
         }
         "protocols" => {
             let has = |protocol: &str| line.arguments.iter().any(|argument| argument == protocol);
@@ -163,7 +222,7 @@ fn server(converted: &mut Converted, line: &Directive) {
                 converted.lost(&line.place, "`protocols h3`: for HTTP/3, write `http3: true` in `listen`");
             }
         }
-        "keepalive_interval" | "name" | "trusted_proxies_strict" => {}
+        "keepalive_interval" | "name" | "trusted_proxies_strict" | "client_ip_headers" => {}
         "metrics" => converted.lost(&line.place, "`metrics`: see `status`: `/metrics`"),
         "listener_wrappers" => {
             let text = "`listener_wrappers`: for the PROXY protocol, write `proxy_protocol: true` in `listen`";

@@ -10,6 +10,7 @@ use super::conditions::Conditions;
 use super::headers;
 use super::instead::instead;
 use super::matcher::{MatchedRequests, NamedMatchers, of_argument};
+use super::options::finds_client;
 use super::order::{DirectiveOrder, DirectiveStep, is_handler};
 use super::path::LocatedPath;
 use super::rewriting::{self, NotRewritten};
@@ -160,13 +161,18 @@ impl<'a, 'b> SiteWalk<'a, 'b> {
         rest: &std::collections::VecDeque<DirectiveStep>,
     ) -> MatchedRequests {
         let (matcher, arguments) = step.arguments();
-        let matched = matcher.and_then(|matcher| of_argument(matcher, &step.named, &state.path)).unwrap_or_default();
+        let mut matched =
+            matcher.and_then(|matcher| of_argument(matcher, &step.named, &state.path)).unwrap_or_default();
+        if finds_client(self.converted) && matched.drop_client_rules() {
+            let text = "`client_ip`: routes are chosen by the address of the connection, before `real-ip` finds the client's; \
+                        see `ip-restriction`";
+            matched.unknown.get_or_insert_with(|| text.to_owned());
+        }
         let is_divided = || rest.iter().any(|step| step.arguments().0.is_some() || step.directive.block.is_some());
         match (step.directive.name.as_str(), arguments) {
             // Later matchers apply to the new path, so requests with and without the prefix must be separated.
             ("uri", [kind, prefix]) if kind == "strip_prefix" && is_divided() => {
                 let prefix = format!("/{}*", prefix.trim_start_matches('/'));
-                let mut matched = matched;
                 if let LocatedPath::Uri(uri) = state.path.located(&prefix) {
                     let with_prefix = Conditions { uris: vec![uri], ..Conditions::default() };
                     match matched.conditions.and(&with_prefix) {

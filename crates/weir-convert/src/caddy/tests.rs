@@ -117,6 +117,31 @@ fn route_with_unconverted_access_control_answers_503() {
 }
 
 #[test]
+fn the_address_that_a_trusted_proxy_names_is_that_of_the_client() {
+    let text = |servers: &str, matcher: &str| {
+        format!(
+            "{{\n servers {{\n{servers}\n }}\n}}\n:80 {{\n @in {matcher} 11.0.0.0/8\n respond @in 403\n reverse_proxy a:1\n}}"
+        )
+    };
+    let strict = "trusted_proxies static 10.0.0.0/8\ntrusted_proxies_strict";
+    let yaml = converted(&text(strict, "remote_ip")).yaml();
+    let rule = "real-ip: { source: http_x_forwarded_for, trusted_addresses: [\"10.0.0.0/8\"], recursive: true }";
+    assert!(yaml.contains(rule) && yaml.contains("trusted_addresses: [\"10.0.0.0/8\"]\n"), "{yaml}");
+    assert!(yaml.contains("realip_remote_addr, ipmatch") && !yaml.contains("503"), "{yaml}");
+    let closed = converted(&text(strict, "client_ip")).yaml();
+    assert!(closed.contains("http_status: 503") && !closed.contains("ipmatch"), "{closed}");
+    assert!(closed.contains("before `real-ip` finds the client's"), "{closed}");
+    let open = converted(&text("", "client_ip")).yaml();
+    assert!(open.contains("remote_addr, ipmatch") && !open.contains("503") && !open.contains("real-ip"), "{open}");
+    let found = findings(&text("trusted_proxies static 10.0.0.0/8\nclient_ip_headers X-A X-B", "remote_ip"));
+    assert!(
+        found[0].contains("only `X-A` is read")
+            && found.iter().any(|found| found.contains("Caddy takes the first one")),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn an_answer_behind_a_login_comes_after_it() {
     let text = ":80 {\n basic_auth {\n  alice $2a$14$x\n }\n respond secret\n}";
     let routes = routes(text);
