@@ -39,11 +39,6 @@ const ADVICE: &[(&str, &str)] = &[
     ("nginx_config.http.custom_lua_shared_dict", "Lua is not run"),
     ("nginx_config.http.charset", ""),
     ("nginx_config.http.variables_hash", ""),
-    (
-        "nginx_config.http.real_ip_header",
-        "the client's address is read from `X-Forwarded-For`, from the right, and `X-Real-IP`",
-    ),
-    ("nginx_config.http.real_ip_recursive", "trusted addresses at the right of `X-Forwarded-For` are always skipped"),
     ("nginx_config.http.client_body_timeout", "`client_body_min_rate` and `client_body_grace` limit slow bodies"),
     ("nginx_config.http.upstream", "set `keepalive_pool` of the upstreams"),
     ("nginx_config.stream", "streams are logged by the loggers among the `plugins` of `stream_routes`"),

@@ -4,6 +4,7 @@
 //! A setting that is not in the file has APISIX's default, which is written to the result where Weir's default differs.
 
 mod admin;
+mod client_address;
 mod leftovers;
 mod listen;
 mod stream;
@@ -44,6 +45,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
         let named = |plugin: &DocumentValue| Yaml::map([("name", plugin.to_yaml())]);
         settings.set("plugins", Yaml::List(plugins.items().iter().map(named).collect()));
     }
+    client_address::carry_over(&mut settings);
     leftovers::report(&mut settings);
     Ok(settings.conversion.finished())
 }
@@ -97,20 +99,6 @@ fn node(settings: &mut NodeConversion) {
     let is_off = settings.text("nginx_config.http.underscores_in_headers").is_some_and(|text| text == "off");
     settings.set("underscores_in_headers", Yaml::Boolean(!is_off));
     settings.set("allow_encoded_slashes", Yaml::Boolean(true));
-    if let Some(from) = settings.take("nginx_config.http.real_ip_from") {
-        let addresses = from.items().iter().filter_map(DocumentValue::as_text).filter(|address| *address != "unix:");
-        let is_set = settings.conversion.converted.settings.iter().any(|(name, _)| name == "trusted_addresses");
-        if !is_set {
-            settings.set("trusted_addresses", Yaml::texts(addresses));
-        }
-        // A header that the file names is reported with the other leftovers.
-        let header = settings.conversion.root.at_pointer("#/nginx_config/http/real_ip_header");
-        if header.is_none() {
-            let text = "`nginx_config.http.real_ip_from`: the client's address is read from `X-Forwarded-For`, from the right, and \
-                        `X-Real-IP`; APISIX reads `X-Real-IP` alone";
-            settings.conversion.differs(from, text);
-        }
-    }
     if let Some(file) =
         settings.take("apisix.ssl.ssl_trusted_certificate").filter(|file| file.as_text() != Some("system"))
     {

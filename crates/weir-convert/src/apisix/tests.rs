@@ -44,14 +44,13 @@ deployment:
     assert_eq!(
         converted(text).yaml(),
         r#"# To be checked:
-#   config.yaml:14: behaves differently: `nginx_config.http.real_ip_from`: the client's address is read from `X-Forwarded-For`, from the right, and `X-Real-IP`; APISIX reads `X-Real-IP` alone
+#   config.yaml:14: not converted: `nginx_config.http.real_ip_from`: the client's address is that of the connection until the store has a global rule with `real-ip: { source: http_x_real_ip, trusted_addresses: ["10.0.0.0/8"], recursive: false }`
 
 listen: [":9080", { address: ":9443", tls: true }]
 worker_processes: auto
 keepalive_timeout: "60s"
 underscores_in_headers: true
 allow_encoded_slashes: true
-trusted_addresses: ["10.0.0.0/8"]
 ssl_trusted_certificate: /etc/ssl/ca.pem
 admin:
   listen: "127.0.0.1:9180"
@@ -64,6 +63,7 @@ store:
     password: secret
     tls: { ca: /etc/ssl/ca.pem }
 data_encryption: { keyring: ["0123456789abcdef"] }
+trusted_addresses: ["10.0.0.0/8"]
 
 routes: []
 "#
@@ -75,6 +75,31 @@ fn a_node_with_a_file_includes_it() {
     let yaml = converted("deployment: { role: data_plane, role_data_plane: { config_provider: yaml } }\n").yaml();
     assert!(yaml.contains("include: [apisix.yaml]\n"), "{yaml}");
     assert!(!yaml.contains("admin:") && !yaml.contains("store:"), "{yaml}");
+}
+
+#[test]
+fn the_address_that_a_trusted_peer_names_is_that_of_the_client() {
+    let told = |http: &str| {
+        let text = format!(
+            "nginx_config: {{ http: {{ enable_access_log: false, {http} }} }}\nplugins: [cors]\ndeployment: {{ role: data_plane, role_data_plane: {{ config_provider: yaml }} }}\n"
+        );
+        // On one line, without the marks of maps, so that it does not matter how long they are.
+        let yaml = converted(&text).yaml().replace(['{', '}'], " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        (yaml, findings(&text))
+    };
+    let (yaml, found) =
+        told("real_ip_header: X-Forwarded-For, real_ip_recursive: 'on', real_ip_from: [127.0.0.1, 10.1.0.0/16]");
+    let rule = "source: http_x_forwarded_for trusted_addresses: [\"127.0.0.1\", \"10.1.0.0/16\"] recursive: true";
+    assert!(yaml.contains("global_rules:") && yaml.contains(rule), "{yaml}");
+    assert!(yaml.contains("trusted_addresses: [\"127.0.0.1\", \"10.1.0.0/16\"] global_rules"), "{yaml}");
+    assert!(yaml.contains("plugins: [ name: cors , name: real-ip ]"), "{yaml}");
+    assert_eq!(found, [""; 0]);
+    let (yaml, _) = told("real_ip_header: X-Forwarded-For");
+    let rule = "source: http_x_forwarded_for, trusted_addresses: [\"127.0.0.1\"], recursive: false";
+    assert!(yaml.contains(rule), "{yaml}");
+    let (yaml, found) = told("real_ip_header: proxy_protocol, real_ip_from: [10.1.0.0/16]");
+    assert!(yaml.contains("trusted_addresses: [\"10.1.0.0/16\"]") && !yaml.contains("real-ip"), "{yaml}");
+    assert_eq!(found, [""; 0]);
 }
 
 #[test]
