@@ -14,8 +14,7 @@ pub(super) const SAME: [&str; 6] = [
 ];
 
 /// More directives that servers and locations may contain in nginx, and that apply to the whole node here.
-pub(super) const OF_THE_NODE: [&str; 6] =
-    ["set_real_ip_from", "real_ip_header", "real_ip_recursive", "resolver", "access_log", "error_log"];
+pub(super) const OF_THE_NODE: [&str; 3] = ["resolver", "access_log", "error_log"];
 
 /// Directives that other modules convert, besides the two lists above.
 const CARRIED: &[&str] = &[
@@ -93,6 +92,9 @@ const CARRIED: &[&str] = &[
     "expires",
     "auth_request_set",
     "http3",
+    "set_real_ip_from",
+    "real_ip_header",
+    "real_ip_recursive",
     ERROR_TEXT,
     ERRORS_INTERCEPTED,
 ];

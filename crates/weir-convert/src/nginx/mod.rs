@@ -9,6 +9,7 @@ mod addresses;
 mod auth_request;
 mod basic_auth;
 mod caching;
+mod client_address;
 mod constants;
 mod defaults;
 mod directives;
@@ -83,6 +84,7 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
         limited: Vec::new(),
         told: BTreeSet::new(),
         selecting: BTreeSet::new(),
+        finds_by_route: false,
     };
     conversion.converted.findings = findings;
     settings::carry_over(&mut conversion);
@@ -108,6 +110,8 @@ struct Conversion<'a> {
     told: BTreeSet<&'static str>,
     /// The variables that select the upstream of a location.
     selecting: BTreeSet<String>,
+    /// The client's address is found by plugins of routes, since not all find it in the same way.
+    finds_by_route: bool,
 }
 
 impl<'a> Conversion<'a> {

@@ -3,12 +3,13 @@
 use regex::RegexBuilder;
 
 use super::Conversion;
+use super::client_address;
 use super::location::Matching;
 use super::pass_path::{refused, without_query};
 use super::policies::added_fields;
 use super::scope::BlockScope;
 use super::syntax::Directive;
-use super::variables::{has_groups, is_known_for_routes, numbered, unknown_in_request};
+use super::variables::{has_groups, is_known_for_routes, names, numbered, unknown_in_request};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::pattern::{supported, whole};
@@ -146,15 +147,20 @@ pub(super) fn conditional(
     let returns = block.iter().find(|child| child.name == "return");
     let redirects = block.iter().filter(|child| child.name == "rewrite").find_map(redirecting);
     let head = directive.head();
-    let Some(mut vars) = condition(directive) else {
+    // A route is chosen before the client's address is found.
+    let is_too_early = client_address::is_found(scope) && names(&directive.arguments.join(" ")).any(is_of_client);
+    let Some(mut vars) = condition(directive).filter(|_| !is_too_early) else {
         // A switch for maintenance closes what is open otherwise.
         let is_switch = returns.is_some_and(|returns| returns.argument(0) == "503");
         if is_switch || returns.is_none() && redirects.is_none() {
             conversion.lost(&directive.place, format!("`{head}`"));
             return None;
         }
-        let text =
-            format!("`{head}`: the condition cannot be converted; all requests that reach it are answered with 503");
+        let why = match is_too_early {
+            true => "routes are chosen by the address of the connection, before `real-ip` finds the client's",
+            false => "the condition cannot be converted",
+        };
+        let text = format!("`{head}`: {why}; all requests that reach it are answered with 503");
         conversion.lost(&directive.place, text);
         return Some((Vec::new(), vec![refusal()]));
     };
@@ -176,6 +182,11 @@ pub(super) fn conditional(
         }
     };
     Some((vars, plugins))
+}
+
+/// Whether a variable has the address or the port of the client.
+fn is_of_client(name: &str) -> bool {
+    ["remote_addr", "binary_remote_addr", "remote_port"].contains(&name)
 }
 
 /// The rule for methods that a `limit_except` does not name. GET includes HEAD.

@@ -7,7 +7,7 @@ use super::scope::BlockScope;
 use super::selector::{ServerBlock, ServerSelector};
 use super::syntax::Directive;
 use super::target_split::SplitTarget;
-use super::{access, auth_request, error_pages, policies, proxy, target_cases, target_split};
+use super::{access, auth_request, client_address, error_pages, policies, proxy, target_cases, target_split};
 use crate::answer::answer;
 use crate::login::refusal;
 use crate::output::{ConvertedResource, one_or_many};
@@ -114,11 +114,12 @@ fn add(conversion: &mut Conversion, selector: &ServerSelector, from: &Directive,
         members.push(("priority".to_owned(), Yaml::Integer(priority)));
     }
     members.extend(route.target);
-    if has_expression(&route.plugins) && !conversion.keeps_slashes() {
+    let plugins = [selector.plugins.clone(), route.plugins].concat();
+    if has_expression(&plugins) && !conversion.keeps_slashes() {
         members.push(("merge_slashes".to_owned(), Yaml::Boolean(true)));
     }
-    if !route.plugins.is_empty() {
-        members.push(("plugins".to_owned(), Yaml::Map(route.plugins)));
+    if !plugins.is_empty() {
+        members.push(("plugins".to_owned(), Yaml::Map(plugins)));
     }
     let item = ConvertedResource::new(&from.place, from.head(), members);
     conversion.converted.routes.push(item);
@@ -157,6 +158,7 @@ fn path_conditions(conversion: &mut Conversion, location: &Location) -> Vec<Yaml
 
 fn convert_location(conversion: &mut Conversion, selector: &ServerSelector, region: &Region, step: i64) {
     let Region { location, uris, priority } = region;
+    let selector = &ServerSelector { plugins: client_address::plugin(conversion, &location.scope), ..selector.clone() };
     let vars = path_conditions(conversion, location);
     if let Matching::Regex { pattern, .. } = &location.matching
         && supported(pattern).is_none()

@@ -5,7 +5,7 @@ use super::listening::{Listening, rules};
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use crate::pattern::{regex_quoted, supported};
-use crate::yaml::Yaml;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// Routes of a server whose name is a regular expression have precedence over those of the default server on the same paths.
 const EXPRESSION_PRIORITY: i64 = 10_000;
@@ -27,6 +27,8 @@ pub(super) struct ServerSelector {
     /// The paths of other servers, for a selector that its priority has to put before their routes: these have precedence only
     /// among routes for the same path.
     pub elsewhere: Vec<String>,
+    /// Plugins of each of its routes, before those of the route.
+    pub plugins: YamlMembers,
 }
 
 /// The requests that a server handles: those for its names, and all others at addresses where it is the default.

@@ -1,6 +1,7 @@
 //! `server` blocks: the addresses of the node, certificates, and the routes for each server.
 
 use super::Conversion;
+use super::client_address;
 use super::listening::{ListenSetting, ListenSettingItem, Listening, listened};
 use super::routes;
 use super::scope::BlockScope;
@@ -38,6 +39,7 @@ pub(super) fn carry_over(conversion: &mut Conversion, addresses: &mut ListenSett
                 let others = paths.iter().enumerate().filter(|(other, _)| *other != index);
                 selector.elsewhere = others.flat_map(|(_, paths)| paths.iter().cloned()).collect();
             }
+            selector.plugins = client_address::plugin(conversion, &server.scope);
             match wants {
                 ClientCertificates::NotChecked => {
                     routes::refuse(conversion, server, &selector);

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Conversion;
+use super::client_address;
 use super::directives::SAME;
 use super::policies::body_size_of_node;
 use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::upstream::host_and_port;
 use super::variables::{renamed, without_unknown};
-use crate::output::ConvertedResource;
 use crate::yaml::Yaml;
 
 pub(super) fn carry_over(conversion: &mut Conversion) {
@@ -44,66 +44,9 @@ pub(super) fn carry_over(conversion: &mut Conversion) {
     if has_requests {
         encoded_slashes(conversion);
     }
-    client_address(conversion, &http);
+    client_address::carry_over(conversion, &http);
     resolver(conversion, &http);
     logs(conversion, &main, &http);
-}
-
-/// `set_real_ip_from`, `real_ip_header` and `real_ip_recursive`: from whom the client's address is taken, and from which field.
-fn client_address(conversion: &mut Conversion, http: &BlockScope) {
-    let lines = http.all("set_real_ip_from");
-    let mut trusted = Vec::new();
-    for line in lines.iter().filter(|line| line.argument(0) != "unix:") {
-        match is_network(line.argument(0)) {
-            true => trusted.push(line.argument(0)),
-            false => {
-                conversion.lost(&line.place, format!("`{}`: only addresses and networks are trusted", line.head()))
-            }
-        }
-    }
-    let proxied = with_proxy_protocol(conversion);
-    let Some(first) = lines.first().filter(|_| !trusted.is_empty()) else {
-        if let Some(listen) = proxied {
-            let text = "only peers in `trusted_addresses` may connect; there is no `set_real_ip_from` that names them";
-            conversion.lost(&listen.place, format!("`{}`: {text}", listen.head()));
-        }
-        return;
-    };
-    let header = http.value("real_ip_header").unwrap_or("X-Real-IP");
-    let is_recursive = http.is_on("real_ip_recursive");
-    let is_list = header.eq_ignore_ascii_case("x-forwarded-for");
-    if is_list || header == "proxy_protocol" || proxied.is_some() {
-        conversion.converted.settings.push(("trusted_addresses".to_owned(), Yaml::texts(&trusted)));
-    }
-    if is_list || header == "proxy_protocol" {
-        if is_list && !is_recursive {
-            let text =
-                "`real_ip_recursive off`: trusted addresses at the right of `X-Forwarded-For` are always skipped";
-            conversion.differs(&first.place, text);
-        }
-        return;
-    }
-    // Trusted peers would also be believed in `X-Forwarded-For`.
-    let options = [
-        ("source", Yaml::text(format!("http_{}", header.to_ascii_lowercase().replace('-', "_")))),
-        ("trusted_addresses", Yaml::texts(trusted)),
-        ("recursive", Yaml::Boolean(is_recursive)),
-    ];
-    let plugins = Yaml::map([("real-ip", Yaml::map(options))]);
-    let members = vec![("id".to_owned(), Yaml::text("client-address")), ("plugins".to_owned(), plugins)];
-    conversion.converted.global_rules.push(ConvertedResource::new(&first.place, first.head(), members));
-    let text = format!(
-        "`real_ip_header {header}`: a condition of a route sees the address of the connection, and the address of the \
-         client is known to plugins and upstreams only"
-    );
-    conversion.differs(&first.place, text);
-}
-
-/// A `listen` for connections that begin with a header of the PROXY protocol.
-fn with_proxy_protocol<'a>(conversion: &Conversion<'a>) -> Option<&'a Directive> {
-    let servers = conversion.http.iter().filter(|directive| directive.name == "server");
-    let mut listens = servers.flat_map(Directive::children).filter(|directive| directive.name == "listen");
-    listens.find(|listen| listen.arguments.iter().any(|argument| argument == "proxy_protocol"))
 }
 
 /// nginx accepts paths with `%2F`; Weir refuses them unless this is set. Such a path may be that of another location in nginx, so
