@@ -15,6 +15,7 @@ mod defaults;
 mod directives;
 mod error_pages;
 mod fields;
+mod forwarding;
 mod listening;
 mod location;
 mod pass_path;
@@ -93,6 +94,7 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     stream::carry_over(&mut conversion, &mut addresses);
     conversion.converted.settings.insert(0, ("listen".to_owned(), addresses.yaml()));
     survey::report(&mut conversion);
+    forwarding::report(&mut conversion);
     Ok(conversion.converted.finished())
 }
 
