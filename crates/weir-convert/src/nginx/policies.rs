@@ -7,7 +7,7 @@ use super::scope::seconds;
 use super::scope::{BlockScope, bytes};
 use super::syntax::Directive;
 use super::values::{FieldValues, NOT_EDITABLE, is_editable};
-use super::variables::{renamed, unknown_in_answer, unknown_in_request};
+use super::variables::{names, renamed, unknown_in_answer, unknown_in_request};
 use crate::yaml::{Yaml, YamlMembers};
 
 /// nginx's default limit of a body.
@@ -85,8 +85,22 @@ fn zone<'a>(conversion: &Conversion<'a>, kind: &str, name: &str) -> Option<&'a D
     conversion.http.iter().find(is_it)
 }
 
-/// The options `key` and `key_type` of a limit with this zone, which one more route has.
-fn key(conversion: &mut Conversion, zone: &Directive) -> [(&'static str, Yaml); 2] {
+/// What the requests of a limit are counted by.
+struct LimitKey {
+    /// The options `key_type` and `key`.
+    options: [(&'static str, Yaml); 2],
+    /// The limit holds for requests that meet this; nginx does not limit one whose key is empty.
+    filter: Option<Yaml>,
+}
+
+impl LimitKey {
+    fn meta(self) -> Option<(&'static str, Yaml)> {
+        self.filter.map(|filter| ("_meta", Yaml::map([("filter", Yaml::List(vec![filter]))])))
+    }
+}
+
+/// The key of a limit with this zone, which one more route has.
+fn key(conversion: &mut Conversion, zone: &Directive) -> LimitKey {
     if conversion.limited.contains(&zone.place) {
         let text =
             format!("`{}`: the limit holds for each route that has it; the routes do not count together", zone.head());
@@ -94,17 +108,41 @@ fn key(conversion: &mut Conversion, zone: &Directive) -> [(&'static str, Yaml); 
     }
     conversion.limited.push(zone.place.clone());
     let text = zone.argument(0).replace("$binary_remote_addr", "$remote_addr");
-    if let Some(unknown) = unknown_in_request(&text) {
-        let text =
-            format!("`{}`: Weir has no variable `${unknown}`; the limit holds for each client address", zone.head());
+    let text = text.replace("${binary_remote_addr}", "${remote_addr}");
+    let unknown = unknown_in_request(&text);
+    if let Some(unknown) = unknown {
+        let text = format!(
+            "`{}`: Weir has no variable `${unknown}`; the limit holds for each client address, also where the key of nginx \
+             is empty, which means no limit",
+            zone.head()
+        );
         conversion.lost(&zone.place, text);
     }
-    let variable =
-        text.strip_prefix('$').filter(|name| name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_'));
-    match variable {
+    let filter = if unknown.is_none() { not_empty(&text) } else { None };
+    let bare = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')).or(text.strip_prefix('$'));
+    let is_name = |name: &&str| name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_');
+    let options = match bare.filter(is_name) {
         Some(name) => [("key_type", Yaml::text("var")), ("key", Yaml::text(name))],
         None => [("key_type", Yaml::text("var_combination")), ("key", Yaml::text(text))],
+    };
+    LimitKey { options, filter }
+}
+
+/// The rule that a text with variables is not empty; `None` if it never is.
+fn not_empty(text: &str) -> Option<Yaml> {
+    let names: Vec<&str> = names(text).collect();
+    let of_variables: usize = names.iter().map(|name| name.len() + 1).sum();
+    let has_more = text.chars().filter(|char| !['{', '}'].contains(char)).count() > of_variables;
+    let has_value = |name: &&str| NEVER_EMPTY.contains(&format!("${name}").as_str());
+    if names.is_empty() || has_more || names.iter().any(has_value) {
+        return None;
     }
+    let mut rules: Vec<Yaml> = names.iter().map(|name| Yaml::texts([*name, "~~", "."])).collect();
+    if rules.len() == 1 {
+        return rules.pop();
+    }
+    rules.insert(0, Yaml::text("OR"));
+    Some(Yaml::List(rules))
 }
 
 fn rejected(scope: &BlockScope, name: &str) -> Yaml {
@@ -128,18 +166,20 @@ fn rate(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
             .lost(&limit.place, format!("`{}`: there is no `limit_req_zone` of this name with a rate", limit.head()));
         return None;
     };
-    let [kind, key] = key(conversion, zone);
+    let key = key(conversion, zone);
     let burst = parameter("burst=").and_then(|burst| burst.parse().ok()).unwrap_or(0);
     if let Some(delay) = limit.arguments.iter().find(|argument| argument.starts_with("delay=")) {
         let text = format!("`{}`: with `{delay}`, no request of the burst is delayed", limit.head());
         conversion.differs(&limit.place, text);
     }
     let is_nodelay = limit.arguments.iter().any(|argument| argument == "nodelay" || argument.starts_with("delay="));
-    let mut options = vec![("rate", Yaml::number(rate)), ("burst", Yaml::Integer(burst)), kind, key];
+    let mut options = vec![("rate", Yaml::number(rate)), ("burst", Yaml::Integer(burst))];
+    options.extend(key.options.clone());
     if is_nodelay {
         options.push(("nodelay", Yaml::Boolean(true)));
     }
     options.push(("rejected_code", rejected(scope, "limit_req_status")));
+    options.extend(key.meta());
     let options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Some(("limit-req".to_owned(), Yaml::Map(options)))
 }
@@ -167,16 +207,14 @@ fn concurrent(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String
         conversion.lost(&limit.place, format!("`{}`: there is no `limit_conn_zone` of this name", limit.head()));
         return None;
     };
-    let [kind, key] = key(conversion, zone);
-    let options = [
-        ("conn", Yaml::Integer(count)),
-        ("burst", Yaml::Integer(0)),
-        ("default_conn_delay", Yaml::Decimal(0.1)),
-        kind,
-        key,
-        ("rejected_code", rejected(scope, "limit_conn_status")),
-    ];
-    Some(("limit-conn".to_owned(), Yaml::map(options)))
+    let key = key(conversion, zone);
+    let mut options =
+        vec![("conn", Yaml::Integer(count)), ("burst", Yaml::Integer(0)), ("default_conn_delay", Yaml::Decimal(0.1))];
+    options.extend(key.options.clone());
+    options.push(("rejected_code", rejected(scope, "limit_conn_status")));
+    options.extend(key.meta());
+    let options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Some(("limit-conn".to_owned(), Yaml::Map(options)))
 }
 
 /// The statuses of the responses that `add_header` changes, unless it says `always`.
@@ -345,4 +383,42 @@ fn gzip(conversion: &mut Conversion, scope: &BlockScope) -> Option<(String, Yaml
     }
     let options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Some(("gzip".to_owned(), Yaml::Map(options)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::convert;
+
+    /// The limits of a location by a zone with this key.
+    fn limits(key: &str) -> String {
+        let text = format!(
+            "limit_req_zone {key} zone=a:1m rate=1r/s; limit_conn_zone {key} zone=b:1m;
+             server {{ location / {{ limit_req zone=a; limit_conn b 1; proxy_pass http://a; }} }}"
+        );
+        plain(&convert("n", &text, &|_| Ok(Vec::new())).expect("correct").yaml())
+    }
+
+    /// On one line, without the marks of maps, so that it does not matter how long they are.
+    fn plain(yaml: &str) -> String {
+        yaml.replace(['{', '}', ','], " ").split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn requests_with_an_empty_key_are_not_limited() {
+        for (key, filter) in [
+            ("$http_x_key", r#"_meta: { filter: [[http_x_key, "~~", "."]] }"#),
+            ("${cookie_a}", r#"_meta: { filter: [[cookie_a, "~~", "."]] }"#),
+            ("$http_a$http_b", r#"[OR, [http_a, "~~", "."], [http_b, "~~", "."]]"#),
+        ] {
+            let yaml = limits(key);
+            assert_eq!(yaml.matches(&plain(filter)).count(), 2, "{key}: {yaml}");
+        }
+        for key in
+            ["$binary_remote_addr", "${binary_remote_addr}", "$host", "$http_a$remote_addr", "$http_a-", "$tenant"]
+        {
+            assert!(!limits(key).contains("_meta"), "{key}");
+        }
+        let told = limits("$tenant");
+        assert!(told.contains("also where the key of nginx is empty"), "{told}");
+    }
 }

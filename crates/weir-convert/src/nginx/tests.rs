@@ -616,7 +616,7 @@ server {
         findings(text),
         [
             "2: not converted: `limit_conn_zone $tenant zone=b:1m`: Weir has no variable `$tenant`; the limit holds for \
-             each client address",
+             each client address, also where the key of nginx is empty, which means no limit",
             "6: not converted: `limit_req_dry_run on`: there is no counterpart",
             "1: behaves differently: `limit_req_zone $binary_remote_addr$host zone=a:1m rate=1r/s`: the limit holds for \
              each route that has it; the routes do not count together",
