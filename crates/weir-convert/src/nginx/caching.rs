@@ -7,6 +7,8 @@ use crate::yaml::Yaml;
 
 /// For how long nginx keeps what is not used, unless `inactive` of the zone says otherwise: the limit of `proxy_cache_use_stale`.
 const INACTIVE: f64 = 600.0;
+/// The statuses of an upstream for which `stale_if_error` holds.
+const STALE_FOR: [&str; 4] = ["500", "502", "503", "504"];
 /// The statuses of `proxy_cache_valid` without statuses.
 const VALID: [i64; 3] = [200, 301, 302];
 
@@ -141,6 +143,15 @@ fn stale(conversion: &mut Conversion, scope: &BlockScope, zone: &str) -> Vec<(St
     let mut options = Vec::new();
     if has(&["error", "timeout", "invalid_header", "http_500", "http_502", "http_503", "http_504"]) {
         options.push(("stale_if_error".to_owned(), time.clone()));
+        let more: Vec<&str> = STALE_FOR.into_iter().filter(|status| !has(&[&format!("http_{status}")])).collect();
+        if !more.is_empty() {
+            let text = format!(
+                "`{}`: old responses are also used if the upstream answers with {}",
+                directive.head(),
+                more.join(", ")
+            );
+            conversion.lost(&directive.place, text);
+        }
     }
     if has(&["updating"]) {
         options.push(("stale_while_revalidate".to_owned(), time));

@@ -179,6 +179,8 @@ server {
     assert_eq!(
         findings(text),
         [
+            "9: not converted: `proxy_cache_use_stale error updating http_404`: old responses are also used if the upstream \
+             answers with 500, 502, 503, 504",
             "9: not converted: `proxy_cache_use_stale error updating http_404`: old responses are used for 500, 502, 503 \
              and 504 only",
             "1: behaves differently: `proxy_cache_path /var/cache keys_zone=assets:10m inactive=2h`: responses are kept in \
