@@ -8,7 +8,7 @@ use super::scope::BlockScope;
 use super::syntax::Directive;
 use super::{Conversion, addresses, basic_auth};
 use crate::login::refusal;
-use crate::yaml::YamlMembers;
+use crate::yaml::{Yaml, YamlMembers};
 
 /// The plugins that control access at this place. One of them refuses all requests if a control could not be converted.
 pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMembers {
@@ -21,7 +21,18 @@ pub(super) fn plugins(conversion: &mut Conversion, scope: &BlockScope) -> YamlMe
             is_closed = true;
         }
     }
-    plugins.extend(basic_auth::plugin(scope));
+    let login = basic_auth::plugin(scope);
+    match scope.last("satisfy").filter(|satisfy| satisfy.argument(0) == "any" && login.is_some()) {
+        Some(satisfy) => {
+            let text = format!(
+                "`{}`: that an address or a log-in is enough cannot be said of a route; where there is `auth_basic`, {CLOSED}",
+                satisfy.head()
+            );
+            conversion.lost(&satisfy.place, text);
+            is_closed = true;
+        }
+        None => plugins.extend(login),
+    }
     match auth_request::plugin(conversion, scope) {
         Ok(plugin) => plugins.extend(plugin),
         Err(NotAsked(directive)) => {
@@ -65,6 +76,12 @@ pub(super) fn of_both(
         }
     }
     plugins
+}
+
+/// Whether the plugins let no client in, and would do so by `ip-restriction`.
+pub(super) fn refuses_all(plugins: &YamlMembers) -> bool {
+    let no_client = Yaml::map([("whitelist", Yaml::texts([addresses::NO_CLIENT]))]);
+    plugins.contains(&("ip-restriction".to_owned(), no_client)) && !plugins.contains(&refusal())
 }
 
 /// Whether a directive in effect controls access, or may do so, and is not converted. The survey reports it.

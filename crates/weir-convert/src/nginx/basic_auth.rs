@@ -22,8 +22,7 @@ const APR1_SALTS: RangeInclusive<usize> = 1..=8;
 const APR1_DIGEST: usize = 22;
 
 /// Puts the users of each file into the block of the `auth_basic` beside it. All stay as they are, and their routes are closed, if the
-/// two do not always stand together, since one block may then have the users of another, or if a `satisfy` says that other
-/// controls suffice.
+/// two do not always stand together, since one block may then have the users of another.
 pub(super) fn read_users(directives: &mut Vec<Directive>, include: Include, findings: &mut Vec<ConversionFinding>) {
     if are_together(directives) {
         in_block(directives, include, findings);
@@ -37,9 +36,7 @@ fn demands(directive: &Directive) -> bool {
 fn are_together(block: &[Directive]) -> bool {
     let count = |is_it: &dyn Fn(&Directive) -> bool| block.iter().filter(|directive| is_it(directive)).count();
     let (demanded, files) = (count(&demands), count(&|directive| directive.name == USER_FILE));
-    demanded == files
-        && demanded <= 1
-        && block.iter().all(|directive| directive.name != "satisfy" && are_together(directive.children()))
+    demanded == files && demanded <= 1 && block.iter().all(|directive| are_together(directive.children()))
 }
 
 fn in_block(block: &mut Vec<Directive>, include: Include, findings: &mut Vec<ConversionFinding>) {

@@ -278,6 +278,12 @@ fn handled(
         conversion.lost(&files.place, format!("`{}`: static files are not served", files.head()));
     }
     let Some(pass) = own("proxy_pass").or_else(|| own("grpc_pass")) else {
+        if access::refuses_all(&plugins) {
+            // `ip-restriction` comes after the answer of a route, which would be another one.
+            plugins.retain(|(name, _)| name != "ip-restriction");
+            plugins.push(answer(403, "", None));
+            return (plugins, Vec::new());
+        }
         let text = format!(
             "`location {}`: {}; the route answers with {}",
             directive.arguments.join(" "),
@@ -362,6 +368,7 @@ fn proxied(
         Some(target) => (plugins, target),
         None => {
             if !is_closed {
+                conversion.lost(&pass.place, format!("`{}`: the route answers with 502", pass.head()));
                 plugins.push(answer(502, "", None));
             }
             (plugins, Vec::new())

@@ -103,6 +103,7 @@ server {
             "4: not converted: `root /var/www`: static files are not served; use a file server as an upstream",
             "5: not converted: `proxy_pass http://$backend`: a variable cannot select the upstream; write a route with \
              `vars` and an upstream for each value of `$backend`",
+            "5: not converted: `proxy_pass http://$backend`: the route answers with 502",
             "3: behaves differently: a `Location` with the URL of `proxy_pass`, here and elsewhere, is passed on unchanged; \
              nginx replaces the URL by the path of the location",
         ]
@@ -726,6 +727,41 @@ fn users_that_cannot_be_told_close_their_routes() {
 }
 
 #[test]
+fn a_satisfy_closes_its_own_location_and_no_other() {
+    let (yaml, found) = users_told(
+        "location /any/ { satisfy any; allow 10.0.0.0/8; deny all; auth_basic x; auth_basic_user_file staff; proxy_pass http://a; }
+         location /all/ { satisfy all; auth_basic x; auth_basic_user_file staff; proxy_pass http://a; }
+         location /b/ { auth_basic x; auth_basic_user_file staff; proxy_pass http://a; }",
+    );
+    let route =
+        |uri: &str| yaml.split("  - id: ").find(|route| route.contains(&format!("uri: {uri}\n"))).unwrap_or_default();
+    assert!(route("/any/*").contains("http_status: 503") && !route("/any/*").contains("basic-auth:"), "{yaml}");
+    for open in ["/all/*", "/b/*"] {
+        assert!(route(open).contains("username: ann") && !route(open).contains("503"), "{yaml}");
+    }
+    let told = "`satisfy any`: that an address or a log-in is enough cannot be said of a route";
+    assert_eq!(found.iter().filter(|found| found.contains(told)).count(), 1, "{found:?}");
+}
+
+#[test]
+fn a_route_that_answers_by_itself_says_with_which_status() {
+    let text = "map $cookie_b $up { default a; } server { location / { proxy_pass http://$http_x/; } location ~ /\\.ht { deny all; } location /f/ { allow 10.0.0.0/8; deny all; } }";
+    let (yaml, found) = (converted(text).yaml(), findings(text));
+    assert!(
+        found.iter().any(|found| found.contains("`proxy_pass http://$http_x/`: the route answers with 502")),
+        "{found:?}"
+    );
+    let hidden = yaml.split("  - id: ").find(|route| route.contains("/\\.ht'")).unwrap_or_default();
+    assert!(hidden.contains("http_status: 403") && !hidden.contains("404"), "{yaml}");
+    assert!(!found.iter().any(|found| found.contains("ht`: static files")), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .any(|found| found.contains("`location /f/`: static files are not served; the route answers with 404"))
+    );
+}
+
+#[test]
 fn a_location_controls_access_before_its_named_location_answers() {
     let include = |file: &str| Ok(vec![(file.to_owned(), format!("{file}:{APR1_HASH}\n"))]);
     let told = |server: &str| {
@@ -913,7 +949,6 @@ server {
         [
             "4: not converted: `root /srv`: static files are not served; use a file server as an upstream",
             "6: not converted: `try_files $uri @app`: static files are not served",
-            "6: not converted: `location /admin/`: static files are not served; the route answers with 404",
             "4: behaves differently: `try_files $uri @app`: files are not looked for; all requests are for the named location",
             "5: behaves differently: `try_files $uri @app`: files are not looked for; all requests are for the named location",
             "6: behaves differently: `location /admin/`: paths with `%2F` are refused with 400; nginx decodes it before it \
