@@ -228,10 +228,35 @@ const CASES: &[ConvertedCase] = &[
         ],
         apart: &[],
     },
+    ConvertedCase {
+        file: "nginx/client-address.conf",
+        findings: &[
+            "23: behaves differently: `if ($http_x_forwarded_proto != https )`: `$http_x_forwarded_proto` counts only if an address in `trusted_addresses` sends it; here these are those of `set_real_ip_from`",
+        ],
+        asked: &[
+            ("GET", "/", "h", ""),
+            ("GET", "/", "h", "X-Forwarded-For: 203.0.113.9\r\n"),
+            ("GET", "/", "h", "X-Forwarded-For: 203.0.113.9, 198.51.100.1\r\n"),
+            ("GET", "/", "h", "X-Forwarded-For: 198.51.100.1, 203.0.113.9\r\n"),
+            ("GET", "/", "h", "X-Real-IP: 203.0.113.9\r\n"),
+            ("GET", "/inside", "h", ""),
+            ("GET", "/inside", "h", "X-Forwarded-For: 192.0.2.1\r\n"),
+            ("GET", "/inside", "h", "X-Forwarded-For: 192.0.2.1, 127.0.0.1\r\n"),
+            ("GET", "/keyed", "h", ""),
+            ("GET", "/keyed", "h", ""),
+            ("GET", "/keyed", "h", "X-Api-Key: a\r\n"),
+            ("GET", "/keyed", "h", "X-Api-Key: a\r\n"),
+            ("GET", "/keyed", "h", "X-Api-Key: b\r\n"),
+            ("GET", "/secure?a=1", "h", ""),
+            ("GET", "/secure", "h", "X-Forwarded-Proto: https\r\n"),
+            ("GET", "/.htaccess", "h", ""),
+        ],
+        apart: &[],
+    },
 ];
 
 #[test]
-fn twelve_configurations_answer_as_nginx_does() {
+fn thirteen_configurations_answer_as_nginx_does() {
     let mut wrong = Vec::new();
     for case in CASES {
         let file = ConvertedFile::read(case.file);
