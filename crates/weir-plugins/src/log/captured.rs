@@ -207,6 +207,16 @@ impl RecordWriter {
         }
     }
 
+    /// The records as JSON objects, each on a line of its own.
+    pub(crate) fn lines(&self, records: &[Record]) -> Vec<u8> {
+        let (batch, mut out) = (self.batch(), Vec::with_capacity(records.len() * 1024));
+        for (index, record) in records.iter().enumerate() {
+            out.extend((index > 0).then_some(b'\n'));
+            batch.json(record, &mut out);
+        }
+        out
+    }
+
     /// The records as a JSON list, or, if `is_single`, the only record as an object.
     pub(crate) fn list(&self, records: &[Record], is_single: bool) -> Vec<u8> {
         let (batch, mut out) = (self.batch(), Vec::with_capacity(records.len() * 1024));

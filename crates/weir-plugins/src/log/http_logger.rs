@@ -109,12 +109,7 @@ impl HttpReceiver {
         if self.method == ConcatMethod::Json {
             return ("application/json", self.writer.list(batch, self.is_single));
         }
-        let (writer, mut body) = (self.writer.batch(), Vec::with_capacity(batch.len() * 1024));
-        for (index, record) in batch.iter().enumerate() {
-            body.extend((index > 0).then_some(b'\n'));
-            writer.json(record, &mut body);
-        }
-        ("text/plain", body)
+        ("text/plain", self.writer.lines(batch))
     }
 }
 

@@ -18,5 +18,6 @@ pub(crate) mod options;
 pub(crate) mod socket;
 pub(crate) mod splunk_hec_logging;
 pub(crate) mod syslog;
+pub(crate) mod syslog_message;
 pub(crate) mod tcp_logger;
 pub(crate) mod udp_logger;

@@ -10,6 +10,7 @@ use tokio::net::UdpSocket;
 use tokio::time::timeout;
 use weir_client::{HttpClient, ServerVerification, ServiceStream, StreamTarget, StreamTls};
 use weir_plugin::ConfigError;
+use weir_records::{Outcome, Record, RejectReason, SendOutcome};
 
 /// The host and port of a receiver.
 pub(crate) struct SocketAddress {
@@ -103,6 +104,9 @@ fn still_open(mut stream: ServiceStream) -> Option<ServiceStream> {
     }
 }
 
+/// Bytes of a datagram over IPv4.
+pub(crate) const MAX_DATAGRAM: usize = 65_507;
+
 /// Sends datagrams to one address, which is resolved again after a failure.
 pub(crate) struct UdpReceiver {
     address: SocketAddress,
@@ -124,6 +128,27 @@ impl UdpReceiver {
         self.address.within("sending to", socket.send(datagram)).await?;
         self.socket = Some(socket);
         Ok(())
+    }
+
+    /// Sends a datagram for each record, with what `write` appends.
+    pub(crate) async fn send_each(&mut self, batch: &[Record], write: impl Fn(&Record, &mut Vec<u8>)) -> SendOutcome {
+        let (mut outcomes, mut error, mut datagram) = (Vec::with_capacity(batch.len()), None, Vec::new());
+        for record in batch {
+            datagram.clear();
+            write(record, &mut datagram);
+            if datagram.len() > MAX_DATAGRAM {
+                outcomes.push(Outcome::Rejected(RejectReason::TooLarge));
+                error = Some(format!("a record is larger than {MAX_DATAGRAM} bytes"));
+                continue;
+            }
+            if let Err(failed) = self.send(&datagram).await {
+                error = Some(failed);
+                break;
+            }
+            outcomes.push(Outcome::Delivered);
+        }
+        outcomes.resize(batch.len(), Outcome::Retry);
+        SendOutcome::Each { outcomes, error }
     }
 
     async fn connect(&self) -> io::Result<UdpSocket> {

@@ -1,18 +1,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plugin::{AllOf, Build, ConfigError, Definition, HasMetadata, Plugin, Stage, Template};
-use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
+use weir_records::{Destination, Record, RecordSending, SendOutcome};
 
 use crate::log::bodies::BodyOptions;
 use crate::log::captured::{self, BatchWriter, RecordWriter};
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
 use crate::log::socket::{SocketAddress, TcpReceiver, UdpReceiver, stream_tls};
-use crate::log::udp_logger::MAX_DATAGRAM;
+use crate::log::syslog_message::{NO_DATA, SyslogHead};
 
 /// Sends a record of each exchange to a syslog server: one message of RFC 5424 per record, with the record as JSON.
 ///
@@ -74,10 +73,6 @@ enum SocketType {
 
 /// Facility 5 (syslog), severity 6 (informational): RFC 5424 §6.2.1.
 const PRIORITY_VALUE: u8 = 5 * 8 + 6;
-/// As in Apache APISIX, so that existing rules of syslog servers still match.
-const APP_NAME: &str = "apisix";
-/// The longest name of a host in a message (RFC 5424 §6).
-const MAX_HOSTNAME: usize = 255;
 
 impl Definition for Syslog {
     const NAME: &'static str = "syslog";
@@ -147,14 +142,8 @@ struct SyslogServer {
 
 /// Appends a message as in RFC 5424 §6, without structured data.
 fn write_message(record: &Record, writer: &BatchWriter<'_>, out: &mut Vec<u8>) {
-    let time = Timestamp::from_millisecond(captured::end_ms(record) as i64).unwrap_or_default();
-    let hidden = captured::hidden(record);
-    let host = hidden.first().copied().unwrap_or_default();
-    let is_printable = !host.is_empty() && host.len() <= MAX_HOSTNAME && host.iter().all(u8::is_ascii_graphic);
-    let host = if is_printable { String::from_utf8_lossy(host) } else { "-".into() };
-    let head = format!("<{PRIORITY_VALUE}>1 {time:.3} {host} {APP_NAME} {} - - ", std::process::id());
-    out.extend_from_slice(head.as_bytes());
-    writer.json(record, out);
+    let host = captured::hidden(record).first().copied().unwrap_or_default();
+    SyslogHead { priority: PRIORITY_VALUE, host, data: NO_DATA }.write(record, writer, out);
 }
 
 impl Destination for SyslogServer {
@@ -176,23 +165,7 @@ impl Destination for SyslogServer {
                 })
             }
             SyslogTransport::Udp(receiver) => Box::pin(async move {
-                let (mut outcomes, mut error) = (Vec::with_capacity(batch.len()), None);
-                for record in batch {
-                    let mut message = Vec::new();
-                    write_message(record, &writer, &mut message);
-                    if message.len() > MAX_DATAGRAM {
-                        outcomes.push(Outcome::Rejected(RejectReason::TooLarge));
-                        error = Some(format!("a record is larger than {MAX_DATAGRAM} bytes"));
-                        continue;
-                    }
-                    if let Err(failed) = receiver.send(&message).await {
-                        error = Some(failed);
-                        break;
-                    }
-                    outcomes.push(Outcome::Delivered);
-                }
-                outcomes.resize(batch.len(), Outcome::Retry);
-                SendOutcome::Each { outcomes, error }
+                receiver.send_each(batch, |record, message| write_message(record, &writer, message)).await
             }),
         }
     }
@@ -203,24 +176,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{captured_at, refused};
-
-    #[test]
-    fn a_message_is_one_of_rfc_5424() {
-        let message = |host: &[u8]| {
-            let mut out = Vec::new();
-            let record = captured_at(1_700_000_000_123, 1, json!({"a": "b\nc"}), &[host]);
-            write_message(&record, &RecordWriter::default().batch(), &mut out);
-            String::from_utf8(out).expect("text")
-        };
-        let pid = std::process::id();
-        assert_eq!(
-            message(b"h.example"),
-            format!("<46>1 2023-11-14T22:13:20.123Z h.example apisix {pid} - - {{\"a\":\"b\\nc\"}}")
-        );
-        assert!(message(b"").starts_with("<46>1 2023-11-14T22:13:20.123Z - apisix "));
-        assert!(message(b"a b").starts_with("<46>1 2023-11-14T22:13:20.123Z - apisix "));
-    }
+    use crate::testing::refused;
 
     #[test]
     fn messages_of_a_stream_are_told_apart() {

@@ -10,7 +10,7 @@ use crate::log::bodies::BodyOptions;
 use crate::log::captured::RecordWriter;
 use crate::log::logger::{self, ExchangeLogger};
 use crate::log::options::{self, BatchOptions, FormatOptions, LoggerMetadata, SinkIdentity};
-use crate::log::socket::{SocketAddress, UdpReceiver};
+use crate::log::socket::{MAX_DATAGRAM, SocketAddress, UdpReceiver};
 
 /// Sends a record of each exchange over UDP: each datagram is a JSON array with as many records as fit, or one JSON
 /// object if `batch_max_size` is 1.
@@ -40,9 +40,6 @@ pub(crate) struct UdpLogger {
     #[serde(flatten)]
     bodies: BodyOptions,
 }
-
-/// Bytes of a datagram over IPv4.
-pub(crate) const MAX_DATAGRAM: usize = 65_507;
 
 impl Definition for UdpLogger {
     const NAME: &'static str = "udp-logger";
