@@ -485,6 +485,15 @@ impl RouteFacts {
             _ => "",
         }
     }
+
+    /// The one of `uris` that fits a canonical path best: the one with the longest text before a parameter or `*`. Empty if none fits.
+    pub fn matched_uri(&self, path: &[u8]) -> &str {
+        if let [uri] = &*self.uris {
+            return uri;
+        }
+        let fitting = self.uris.iter().map(|uri| &**uri).filter(|uri| uri_fits(uri, path));
+        fitting.max_by_key(|uri| (uri.split(['*', ':']).next().map(str::len), !uri.contains(['*', ':']))).unwrap_or("")
+    }
 }
 
 impl Default for Exchange {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_plugin::{Build, ConfigError, Exchange, PluginMetadata, RouteFacts, Template, uri_fits};
+use weir_plugin::{Build, ConfigError, Exchange, PluginMetadata, RouteFacts, Template};
 
 /// A label whose value depends on the exchange, in the order in which metrics show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
@@ -59,7 +59,7 @@ impl Label {
         let of_route = match self {
             Label::Route => route.map(|route| preferred(prefer_name, &route.route_name, &route.route_id)),
             Label::Service => route.map(|route| preferred(prefer_name, &route.service_name, &route.service_id)),
-            Label::MatchedUri => route.map(|route| matched_uri(route, exchange)),
+            Label::MatchedUri => route.map(|route| route.matched_uri(exchange.request.path())),
             Label::MatchedHost => route.map(|route| matched_host(route, exchange)),
             Label::Consumer => exchange.identity.as_ref().map(|identity| &*identity.consumer.username),
             Label::Node => {
@@ -78,16 +78,6 @@ impl Label {
 
 fn preferred<'a>(prefer_name: bool, name: &'a str, id: &'a str) -> &'a str {
     if prefer_name && !name.is_empty() { name } else { id }
-}
-
-/// The one of the route's `uris` that fits the path of the client best: the one with the longest text before a parameter or `*`.
-fn matched_uri<'a>(route: &'a RouteFacts, exchange: &Exchange) -> &'a str {
-    if let [uri] = &*route.uris {
-        return uri;
-    }
-    let path = exchange.request.path();
-    let fitting = route.uris.iter().map(|uri| &**uri).filter(|uri| uri_fits(uri, path));
-    fitting.max_by_key(|uri| (uri.split(['*', ':']).next().map(str::len), !uri.contains(['*', ':']))).unwrap_or("")
 }
 
 /// The one of the route's `hosts` that fits the client's best: the name itself, or the longest wildcard.
@@ -342,7 +332,7 @@ mod tests {
             ("/user/7", "/*"),
         ] {
             let exchange = exchange(&format!("GET {target} HTTP/1.1\nHost: h"));
-            assert_eq!(matched_uri(&facts, &exchange), want, "{target}");
+            assert_eq!(facts.matched_uri(exchange.request.path()), want, "{target}");
         }
         for (host, want) in [
             ("a.example.com", "a.example.com"),
