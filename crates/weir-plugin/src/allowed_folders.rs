@@ -4,7 +4,7 @@
 //! file that has been opened, as the kernel reports it.
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -194,9 +194,47 @@ impl AppendedFile {
     }
 }
 
+/// A file that a plugin reads. It is opened each time, so that its content can be replaced at any time.
+#[derive(Clone, Debug)]
+pub struct ReadFile {
+    path: PathBuf,
+    /// `None`: the configuration file names it, so it may be any file.
+    folders: Option<Arc<AllowedFolders>>,
+}
+
+impl ReadFile {
+    pub fn new(path: PathBuf, folders: Option<Arc<AllowedFolders>>) -> ReadFile {
+        ReadFile { path, folders }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The content of a file with at most `most` bytes. Does not wait for the other end of a FIFO, but for the disk.
+    ///
+    /// # Errors
+    /// If it cannot be read, is larger, or may not be read.
+    pub fn read(&self, most: u64) -> io::Result<Vec<u8>> {
+        let file = match &self.folders {
+            Some(folders) => folders.open_to_read(&self.path)?,
+            None => open(OpenOptions::new().read(true), OFlags::NONBLOCK, &self.path)?,
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let mut content = Vec::new();
+        file.take(most + 1).read_to_end(&mut content)?;
+        match content.len() as u64 <= most {
+            true => Ok(content),
+            false => Err(io::Error::other(format!("it has more than {most} bytes"))),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::os::unix::fs::symlink;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -273,6 +311,20 @@ mod tests {
         node.refuses("logs/dangling");
         assert!(!node.0.join("data/new").exists(), "a link is not followed to create its target");
         assert!(!node.0.join("data/x").exists());
+    }
+
+    #[test]
+    fn a_file_that_is_read_has_a_bound_and_is_in_an_allowed_directory() {
+        let node = NodeDirectory::new();
+        fs::write(node.0.join("logs/a"), "12345").expect("a directory of our own");
+        let read = |name: &str, folders, most| ReadFile::new(node.0.join(name), folders).read(most);
+        let folders = || Some(Arc::new(node.folders()));
+        assert_eq!(read("logs/a", folders(), 5).expect("allowed"), b"12345");
+        assert_eq!(read("logs/a", None, 4).expect_err("too large").to_string(), "it has more than 4 bytes");
+        assert_eq!(read("logs", None, 4).expect_err("a directory").to_string(), "it is not a regular file");
+        assert!(read("weir.yaml", None, 99).is_ok());
+        let refused = read("weir.yaml", folders(), 99).expect_err("the node's own").to_string();
+        assert!(AllowedFolders::is_refusal(&refused), "{refused}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_client::HttpClient;
 
-use crate::allowed_folders::{AllowedFolders, AppendedFile};
+use crate::allowed_folders::{AllowedFolders, AppendedFile, ReadFile};
 use crate::config_error::ConfigError;
 use crate::consumer::{Consumers, Credential};
 use crate::option_error::{self, Quoting};
@@ -100,6 +100,7 @@ pub struct BuildContext {
     http: HttpClient,
     data_dir: Option<PathBuf>,
     log_folders: Option<Arc<AllowedFolders>>,
+    read_folders: Option<Arc<AllowedFolders>>,
     file_plugins: Arc<LoadedPlugins>,
     services: Arc<Services>,
 }
@@ -124,7 +125,8 @@ pub struct BuildInputs {
     pub metadata: bool,
     pub http: bool,
     pub https_port: bool,
-    pub log_folders: bool,
+    /// The directories in which resources may write and read files.
+    pub folders: bool,
     pub protos: bool,
     /// The files of plugins in files.
     pub plugin_files: bool,
@@ -174,6 +176,11 @@ impl BuildContext {
     /// Sets the directories in which plugins may write files; `None`: anywhere.
     pub fn with_log_folders(self, log_folders: Option<Arc<AllowedFolders>>) -> BuildContext {
         BuildContext { log_folders, ..self }
+    }
+
+    /// Sets the directories in which plugins may read files; `None`: anywhere.
+    pub fn with_read_folders(self, read_folders: Option<Arc<AllowedFolders>>) -> BuildContext {
+        BuildContext { read_folders, ..self }
     }
 
     /// Sets the plugins in files that were loaded.
@@ -305,23 +312,49 @@ impl Build {
     /// # Errors
     /// If the name can never be that of a file, or a resource of a store names a file that it may not write.
     pub fn appended_file(&self, path: &str, place: &str) -> Result<AppendedFile, ConfigError> {
-        if let Some(fault) = WrittenName::File.fault(path) {
+        let folders = self.shared.log_folders.clone();
+        let path = self.named_file(path, place, folders.as_deref(), ["write", "resource_log_files"])?;
+        Ok(AppendedFile::new(path, folders))
+    }
+
+    /// A file that the plugin reads while it runs, named by the option at `place`, likewise: it decides which files the resources of a
+    /// store may read.
+    ///
+    /// # Errors
+    /// If the name can never be that of a file, or a resource of a store names a file that it may not read.
+    pub fn read_file(&self, path: &str, place: &str) -> Result<ReadFile, ConfigError> {
+        let folders = self.shared.read_folders.clone();
+        let path = self.named_file(path, place, folders.as_deref(), ["read", "resource_files"])?;
+        Ok(ReadFile::new(path, folders))
+    }
+
+    /// The path of a file that an option names. `setting` lists the directories in which resources of a store may do with it what `may`
+    /// says.
+    fn named_file(
+        &self,
+        name: &str,
+        place: &str,
+        folders: Option<&AllowedFolders>,
+        [may, setting]: [&str; 2],
+    ) -> Result<PathBuf, ConfigError> {
+        if let Some(fault) = WrittenName::File.fault(name) {
             return Err(ConfigError::new(place, fault));
         }
-        self.note(|inputs| inputs.log_folders = true);
-        let folders = self.shared.log_folders.clone();
-        let name = path;
-        let path = folders.as_ref().map_or_else(|| PathBuf::from(path), |folders| folders.path_of(path));
-        if folders.as_ref().is_some_and(|folders| !folders.may_name(&path)) {
-            let problem = "names a file that no resource of the store may write; \
-                           list its directory in `resource_log_files` of the node's configuration file";
-            let problem = match AllowedFolders::advice(name) {
-                Some(advice) => format!("{problem}; {advice}"),
-                None => problem.to_owned(),
-            };
-            return Err(ConfigError::new(place, problem));
+        self.note(|inputs| inputs.folders = true);
+        let Some(folders) = folders else { return Ok(PathBuf::from(name)) };
+        let path = folders.path_of(name);
+        if folders.may_name(&path) {
+            return Ok(path);
         }
-        Ok(AppendedFile::new(path, folders))
+        let problem = format!(
+            "names a file that no resource of the store may {may}; \
+             list its directory in `{setting}` of the node's configuration file"
+        );
+        let problem = match AllowedFolders::advice(name) {
+            Some(advice) => format!("{problem}; {advice}"),
+            None => problem,
+        };
+        Err(ConfigError::new(place, problem))
     }
 
     /// The context for a plugin nested in this one, by its place in the options.

@@ -40,7 +40,7 @@ pub mod variable;
 pub mod vars;
 mod written_name;
 
-pub use allowed_folders::{AllowedFolders, AppendedFile};
+pub use allowed_folders::{AllowedFolders, AppendedFile, ReadFile};
 pub use body::{Filter, Filters};
 pub use claims::CallerClaims;
 pub use client_gateway::{ClientGateway, InnerRequest};

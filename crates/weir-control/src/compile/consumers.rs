@@ -67,7 +67,8 @@ pub(super) fn read<'a>(
             .with_data_dir(configured_directory(&compiler.document.settings, &compiler.document.beside.directory))
             .with_file_plugins(Arc::clone(file_plugins))
             .with_services(compiler.services())
-            .with_log_folders(compiler.document.access().map(|access| Arc::clone(&access.writable))),
+            .with_log_folders(compiler.document.access().map(|access| Arc::clone(&access.writable)))
+            .with_read_folders(compiler.document.access().map(|access| Arc::clone(&access.readable))),
         taken: HashMap::new(),
     };
     reader.metadata();

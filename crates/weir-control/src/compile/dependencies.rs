@@ -25,8 +25,8 @@ impl Dependencies {
     pub(super) const NAMES: Dependencies = Dependencies(1 << 5);
     /// The TLS settings shared by all upstreams with TLS.
     pub(super) const TLS: Dependencies = Dependencies(1 << 6);
-    /// The directories in which plugins may write files.
-    pub(super) const LOG_FOLDERS: Dependencies = Dependencies(1 << 7);
+    /// The directories in which plugins may write and read files.
+    pub(super) const FOLDERS: Dependencies = Dependencies(1 << 7);
     /// The resources of `protos`.
     pub(super) const PROTOS: Dependencies = Dependencies(1 << 8);
     /// The files with the code of plugins.
@@ -78,7 +78,7 @@ impl From<BuildInputs> for Dependencies {
             | Dependencies::METADATA.only_if(inputs.metadata)
             | Dependencies::HTTP.only_if(inputs.http)
             | Dependencies::HTTPS_PORT.only_if(inputs.https_port)
-            | Dependencies::LOG_FOLDERS.only_if(inputs.log_folders)
+            | Dependencies::FOLDERS.only_if(inputs.folders)
             | Dependencies::PROTOS.only_if(inputs.protos)
             | Dependencies::PLUGIN_FILES.only_if(inputs.plugin_files)
             | Dependencies::SERVICES.only_if(inputs.services)
@@ -94,7 +94,7 @@ pub(super) struct Surroundings {
     metadata: Fingerprint,
     http: Fingerprint,
     https_port: Fingerprint,
-    log_folders: Fingerprint,
+    folders: Fingerprint,
     protos: Fingerprint,
     plugin_files: Fingerprint,
     services: Fingerprint,
@@ -122,7 +122,7 @@ impl Surroundings {
                 files,
             )),
             https_port: sections(&["listen", "listeners"]),
-            log_folders: Fingerprint::of(document.access().map(|access| &*access.writable)),
+            folders: Fingerprint::of(document.access().map(|access| (&*access.writable, &*access.readable))),
             protos: sections(&["protos"]),
             plugin_files: plugin_files(document),
             services: sections(&["upstreams", "upstream_tls_verify"]),
@@ -137,7 +137,7 @@ impl Surroundings {
             | Dependencies::METADATA.only_if(self.metadata == before.metadata)
             | Dependencies::HTTP.only_if(self.http == before.http)
             | Dependencies::HTTPS_PORT.only_if(self.https_port == before.https_port)
-            | Dependencies::LOG_FOLDERS.only_if(self.log_folders == before.log_folders)
+            | Dependencies::FOLDERS.only_if(self.folders == before.folders)
             | Dependencies::PROTOS.only_if(self.protos == before.protos)
             | Dependencies::PLUGIN_FILES.only_if(self.plugin_files == before.plugin_files)
             | Dependencies::SERVICES.only_if(self.services == before.services)
@@ -147,13 +147,13 @@ impl Surroundings {
 
     /// The current fingerprint of these inputs of plugins.
     pub(super) fn of_inputs(&self, inputs: BuildInputs) -> Fingerprint {
-        let BuildInputs { consumers, metadata, http, https_port, log_folders, protos, plugin_files, services } = inputs;
+        let BuildInputs { consumers, metadata, http, https_port, folders, protos, plugin_files, services } = inputs;
         Fingerprint::of([
             consumers.then_some(self.consumers),
             metadata.then_some(self.metadata),
             http.then_some(self.http),
             https_port.then_some(self.https_port),
-            log_folders.then_some(self.log_folders),
+            folders.then_some(self.folders),
             protos.then_some(self.protos),
             plugin_files.then_some(self.plugin_files),
             services.then_some(self.services),
