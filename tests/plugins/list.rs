@@ -92,9 +92,9 @@ fn unsupported_option_is_named_with_its_place() {
     let (code, said) = check(&FILE.replace("host: \"http://127.0.0.1:9797\"", "host: \"grpc://127.0.0.1:9797\""));
     assert_eq!(code, Some(1));
     assert!(said.contains("plugins.proxy-mirror.host: must begin with `http://` or `https://`"), "{said}");
-    let (code, said) = check(&FILE.replace("prometheus: {}", "skywalking-logger: {}"));
+    let (code, said) = check(&FILE.replace("prometheus: {}", "rocketmq-logger: {}"));
     assert_eq!(code, Some(1));
-    assert!(said.contains("skywalking-logger"), "{said}");
+    assert!(said.contains("rocketmq-logger"), "{said}");
 }
 
 #[test]

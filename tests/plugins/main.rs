@@ -24,6 +24,7 @@ mod keycloak;
 mod ldap;
 mod limits;
 mod list;
+mod log_services;
 mod loggers;
 mod masking;
 mod neighbours;

@@ -204,6 +204,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["headers.set.a b", "body", "vars[0]"],
     ),
     (
+        "skywalking-logger",
+        "{ endpoint_addr: 'no url', include_req_body: true, include_req_body_expr: [[a]] }",
+        &["include_req_body_expr[0]", "endpoint_addr"],
+    ),
+    (
         "splunk-hec-logging",
         "{ endpoint: { uri: 'no', token: \"a\\nb\", channel: \"a\\nb\" } }",
         &["endpoint.uri[0]", "endpoint.token", "endpoint.channel"],

@@ -109,6 +109,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<observe::request_id::RequestId>(),
     Entry::of::<security::request_validation::RequestValidation>(),
     Entry::of::<transform::response_rewrite::ResponseRewrite>(),
+    Entry::described::<log::skywalking_logger::SkywalkingLogger>().on_streams(),
     Entry::described::<log::splunk_hec_logging::SplunkHecLogging>().on_streams(),
     Entry::described::<traffic::sse_fanout::SseFanout>(),
     Entry::of::<security::sse_policy::SsePolicy>(),

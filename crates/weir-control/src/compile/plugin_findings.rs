@@ -38,7 +38,6 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("response-ratelimiting", "limit-count"),
     ("response-transformer", "response-rewrite"),
     ("skywalking", "opentelemetry"),
-    ("skywalking-logger", "otlp-logger"),
     ("sls-logger", "otlp-logger"),
     ("tencent-cloud-cls", "otlp-logger"),
 ];

@@ -15,6 +15,7 @@ pub(crate) mod kafka_logger;
 pub(crate) mod logger;
 pub(crate) mod loki_logger;
 pub(crate) mod options;
+pub(crate) mod skywalking_logger;
 pub(crate) mod socket;
 pub(crate) mod splunk_hec_logging;
 pub(crate) mod syslog;

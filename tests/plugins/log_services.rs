@@ -1,0 +1,136 @@
+//! Loggers of services that have protocols of their own, against receivers that speak them.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::rsa::KeyPair;
+use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
+use aws_lc_rs::{digest, hmac};
+use base64::Engine;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+use weir_testkit::{
+    Answer, Authority, DEADLINE, Gateway, KeyKind, Origin, Reading, Request, TempDir, TlsServer, eventually,
+    eventually_some,
+};
+
+/// An upstream whose status is in the path.
+fn upstream() -> Origin {
+    Origin::serving(|request| {
+        let status = request.target.strip_prefix("/status/").and_then(|status| status.parse().ok()).unwrap_or(200);
+        Answer::with(status, "Set-Cookie: a=secret\r\n", "ok")
+    })
+}
+
+/// A gateway with one route, and further settings.
+fn gateway(upstream: &Origin, settings: &str, plugin: &str) -> Gateway {
+    Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "{settings}
+routes:
+  - {{ id: logged, name: orders, uri: /*, plugins: {{ {plugin} }}, upstream: {{ nodes: {{ \"{}\": 1 }} }} }}
+",
+        upstream.addr()
+    ))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn parsed(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(bytes)))
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+/// The account of the one sink.
+fn account(gateway: &Gateway) -> Value {
+    parsed(&gateway.ask_status("/records").body)["sinks"][0].clone()
+}
+
+fn records(gateway: &Gateway, outcome: &str) -> f64 {
+    gateway.metrics().sum("weir_log_records_total", &[&format!("outcome=\"{outcome}\"")])
+}
+
+/// A receiver that is not there takes records when it is, and fails and refuses them by its answers. `plugin` has the address of the
+/// receiver.
+fn fares_by_the_answers(settings: &str, plugin: impl Fn(SocketAddr) -> String) {
+    let (upstream, data) = (upstream(), TempDir::new());
+    let address = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let settings =
+        format!("data_dir: {}\n{}", data.join("data").display(), settings.replace("ADDRESS", &address.to_string()));
+    let gateway = gateway(&upstream, &settings, &plugin(address));
+    for _ in 0..3 {
+        assert_eq!(gateway.get("/a").status, 200);
+    }
+    eventually("it is not there", DEADLINE, || {
+        let account = account(&gateway);
+        !account["last_error"].is_null() && account["accepted"]["records"] == 3
+    });
+    let status = Arc::new(AtomicU16::new(503));
+    let answered = Arc::clone(&status);
+    let receiver = Origin::scripted_at(address, Reading::Strict, move |connection| {
+        while let Ok(request) = connection.request() {
+            connection.record(&request);
+            let status = answered.load(Ordering::Relaxed);
+            let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n{{}}");
+            if connection.send(answer).is_err() {
+                return;
+            }
+        }
+    });
+    eventually("it fails", DEADLINE, || account(&gateway)["last_error"] == "the answer is 503");
+    assert_eq!((records(&gateway, "delivered"), records(&gateway, "dropped")), (0.0, 0.0));
+    status.store(200, Ordering::Relaxed);
+    eventually("all are delivered", DEADLINE, || records(&gateway, "delivered") == 3.0);
+    status.store(400, Ordering::Relaxed);
+    assert_eq!(gateway.get("/a").status, 200);
+    eventually("it is refused", DEADLINE, || records(&gateway, "rejected") == 1.0);
+    assert!(receiver.requests().len() >= 3);
+    assert_eq!((records(&gateway, "delivered"), records(&gateway, "dropped")), (3.0, 0.0));
+}
+
+#[test]
+fn skywalking_gets_records_with_the_segment_of_their_request() {
+    let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("")));
+    let options = "service_name: shop, service_instance_name: $hostname, include_req_body: true, batch_max_size: 2";
+    let plugin = format!("skywalking-logger: {{ endpoint_addr: \"http://{}\", {options} }}", receiver.addr());
+    let gateway = gateway(&upstream, "", &plugin);
+    let mut client = gateway.client();
+    let sw8 = "1-dGhlLXRyYWNl-dGhlLXNlZ21lbnQ=-3-c2hvcA==-aW5z-L2E=-MTI3LjAuMC4x";
+    for field in [format!("sw8: {sw8}\r\n"), String::new()] {
+        let request = format!("POST /a?b=1 HTTP/1.1\r\nHost: t\r\n{field}Content-Length: 2\r\n\r\nhi");
+        assert_eq!(client.ask(request).expect("an answer").status, 200);
+    }
+    let sent = receiver.wait_requests(1).remove(0);
+    assert_eq!((&*sent.method, &*sent.target), ("POST", "/v3/logs"));
+    assert_eq!(sent.headers.get("content-type"), Some("application/json"));
+    let logs = parsed(&sent.body);
+    let record = parsed(logs[0]["body"]["json"]["json"].as_str().expect("a text").as_bytes());
+    assert_eq!((&record["request"]["body"], &record["request"]["uri"]), (&json!("hi"), &json!("/a?b=1")));
+    assert_eq!(record["response"]["headers"]["set-cookie"], "***");
+    let instance = &record["server"]["hostname"];
+    for (index, context) in
+        [(0, json!({"traceId": "the-trace", "traceSegmentId": "the-segment", "spanId": 3})), (1, Value::Null)]
+    {
+        let log = &logs[index];
+        assert_eq!(
+            (&log["service"], &log["serviceInstance"], &log["endpoint"]),
+            (&json!("shop"), instance, &json!("/a"))
+        );
+        assert_eq!(log["traceContext"], context);
+        let ms = log["timestamp"].as_u64().expect("a number");
+        assert!(ms / 1000 <= now_s() && ms / 1000 + 60 > now_s(), "{ms}");
+    }
+}
+
+#[test]
+fn skywalking_logger_fares_by_the_answers() {
+    fares_by_the_answers("", |address| {
+        format!("skywalking-logger: {{ endpoint_addr: \"http://{address}\", inactive_timeout: 1, spool: {{}} }}")
+    });
+}
