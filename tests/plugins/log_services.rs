@@ -134,3 +134,53 @@ fn skywalking_logger_fares_by_the_answers() {
         format!("skywalking-logger: {{ endpoint_addr: \"http://{address}\", inactive_timeout: 1, spool: {{}} }}")
     });
 }
+
+#[test]
+fn loggly_gets_messages_of_syslog_with_its_token() {
+    let (upstream, receiver) = (upstream(), UdpSocket::bind("127.0.0.1:0").expect("a port"));
+    receiver.set_read_timeout(Some(DEADLINE)).expect("it can be");
+    let port = receiver.local_addr().expect("an address").port();
+    let settings = format!(
+        "plugin_metadata: [{{ id: loggly, host: 127.0.0.1, port: {port}, log_format: {{ path: $uri, status: $status }} }}]"
+    );
+    let options = "customer_token: the-token, tags: [shop, 'a \"b\"'], severity_map: { '503': err }, batch_max_size: 1";
+    let gateway = gateway(&upstream, &settings, &format!("loggly: {{ {options} }}"));
+    let mut datagram = [0; 4096];
+    for (path, status, priority) in [("/a", 200, 14), ("/status/503", 503, 11)] {
+        assert_eq!(gateway.get(path).status, status);
+        let length = receiver.recv(&mut datagram).expect("a message");
+        let message = text(&datagram[..length]);
+        let begin = format!("<{priority}>1 ");
+        let rest = message.strip_prefix(&begin).unwrap_or_else(|| panic!("{message}"));
+        let (time, rest) = rest.split_once(' ').expect("a time");
+        assert!(time.len() == 24 && time.ends_with('Z'), "{message}");
+        let data = r#"[the-token@41058 tag="shop" tag="a \"b\""]"#;
+        let record = format!(r#"{{"path":"{path}","status":"{status}","route_id":"logged"}}"#);
+        assert_eq!(rest, format!("t apisix {} - {data} {record}", gateway.pid()));
+    }
+    eventually("both are counted", DEADLINE, || records(&gateway, "delivered") == 2.0);
+}
+
+#[test]
+fn loggly_gets_lines_at_its_bulk_endpoint() {
+    let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("{\"response\": \"ok\"}")));
+    let settings =
+        format!("plugin_metadata: [{{ id: loggly, host: \"{}\", protocol: http, timeout: 2s }}]", receiver.addr());
+    let options = "customer_token: the-token, tags: [a, b], log_format: { path: $uri }, batch_max_size: 2";
+    let gateway = gateway(&upstream, &settings, &format!("loggly: {{ {options} }}"));
+    for path in ["/a", "/b"] {
+        assert_eq!(gateway.get(path).status, 200);
+    }
+    let sent = receiver.wait_requests(1).remove(0);
+    assert_eq!((&*sent.method, &*sent.target), ("POST", "/bulk/the-token/tag/bulk"));
+    assert_eq!(sent.headers.get("x-loggly-tag"), Some("a,b"));
+    let line = |path: &str| format!(r#"{{"path":"{path}","route_id":"logged"}}"#);
+    assert_eq!(text(&sent.body), format!("{}\n{}", line("/a"), line("/b")));
+    eventually("both are counted", DEADLINE, || records(&gateway, "delivered") == 2.0);
+}
+
+#[test]
+fn loggly_fares_by_the_answers() {
+    let settings = "plugin_metadata: [{ id: loggly, host: \"ADDRESS\", protocol: http }]";
+    fares_by_the_answers(settings, |_| "loggly: { customer_token: t, inactive_timeout: 1, spool: {} }".to_owned());
+}

@@ -8,6 +8,7 @@ pub const SECRET_NAMES: &[&str] = &[
     "client_key",
     "client_rsa_private_key",
     "client_secret",
+    "customer_token",
     "encryption_keyring",
     "http_req_body",
     "master_apikey",

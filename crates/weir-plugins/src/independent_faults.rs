@@ -133,6 +133,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
     ("limit-events", "{ count: 0, time_window: x, key: a }", &["count", "time_window"]),
     ("limit-req", "{ rate: 0.000001, burst: 0, key: a, key_type: constant }", &["rate", "key_type"]),
     (
+        "loggly",
+        "{ customer_token: 'a]', tags: ['tag=a'], severity_map: { '99': err } }",
+        &["customer_token", "tags[0]", "severity_map.99"],
+    ),
+    (
         "loki-logger",
         "{ endpoint_addrs: ['no url'], headers: { 'a b': c }, tenant_id: \"a\\nb\" }",
         &["endpoint_addrs[0]", "headers.a b", "tenant_id"],

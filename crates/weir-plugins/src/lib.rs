@@ -83,6 +83,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<limit::limit_count::LimitCount>(),
     Entry::of::<limit::limit_events::LimitEvents>(),
     Entry::of::<limit::limit_req::LimitReq>(),
+    Entry::described::<log::loggly::Loggly>().on_streams(),
     Entry::described::<log::loki_logger::LokiLogger>().on_streams(),
     Entry::of::<security::message_size::MessageSize>(),
     Entry::of::<traffic::mocking::Mocking>(),

@@ -23,7 +23,6 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("ip-whitelist", "ip-restriction"),
     ("jwt", "jwt-auth"),
     ("ldap", "ldap-auth"),
-    ("loggly", "http-logger"),
     ("oauth", "openid-connect"),
     ("oauth2", "openid-connect"),
     ("oidc", "openid-connect"),

@@ -13,8 +13,11 @@ const OTHERWISE: [(&str, &str); 25] = [
         "which content types are kept cannot be said here; see the cache's page before you set `proxy-cache`",
     ),
     ("syslog", "it writes to the log of the system; `syslog` here needs a server: its `host` and `port`"),
-    ("loggly", "Loggly takes records of `http-logger` with `concat_method: new_line`"),
+    ("loggly", "write `loggly`; its server is set once for the node: `plugin_metadata` of `loggly`"),
     ("datadog", "an agent of Datadog reads `/metrics` of the address `status`, and takes spans of `opentelemetry`"),
+        "datadog",
+        "write `datadog`, whose metrics have other names; its agent is set once for the node: `plugin_metadata` of `datadog`",
+    ),
     ("statsd", "an agent of StatsD has to read `/metrics` of the address `status`"),
     ("opentelemetry", "the collector is set once for the node: `plugin_metadata` of `opentelemetry`"),
     ("session", "sessions are part of `openid-connect`"),
@@ -182,5 +185,3 @@ pub(super) fn difference(config: &DocumentValue, name: &str) -> Option<&'static 
 
 /// Whether the certificate of the service is verified because nothing is said of it.
 fn is_verified_now(config: &DocumentValue) -> bool {
-    config.text("http_endpoint").is_some_and(|url| url.starts_with("https:")) && config.text("ssl_verify").is_none()
-}

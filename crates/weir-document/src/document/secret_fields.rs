@@ -28,6 +28,7 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("limit-conn", &["redis_password"]),
     ("limit-count", &["redis_password", "sentinel_password"]),
     ("limit-req", &["redis_password"]),
+    ("loggly", &["customer_token"]),
     ("loki-logger", &["headers"]),
     ("openfunction", &["authorization.service_token"]),
     (
