@@ -184,3 +184,39 @@ fn loggly_fares_by_the_answers() {
     let settings = "plugin_metadata: [{ id: loggly, host: \"ADDRESS\", protocol: http }]";
     fares_by_the_answers(settings, |_| "loggly: { customer_token: t, inactive_timeout: 1, spool: {} }".to_owned());
 }
+
+#[test]
+fn datadog_gets_metrics_of_each_exchange() {
+    let (upstream, receiver) = (upstream(), UdpSocket::bind("127.0.0.1:0").expect("a port"));
+    receiver.set_read_timeout(Some(DEADLINE)).expect("it can be");
+    let port = receiver.local_addr().expect("an address").port();
+    let settings = format!("plugin_metadata: [{{ id: datadog, host: 127.0.0.1, port: {port}, namespace: shop }}]");
+    let options = "include_path: true, include_method: true, constant_tags: [\"team:blue\"], batch_max_size: 1";
+    let gateway = gateway(&upstream, &settings, &format!("datadog: {{ {options} }}"));
+    assert_eq!(gateway.get("/status/404").status, 404);
+    let mut datagram = [0; 4096];
+    let length = receiver.recv(&mut datagram).expect("metrics");
+    let metrics = text(&datagram[..length]);
+    let tags = "source:apisix,team:blue,route_name:orders,balancer_ip:127.0.0.1,response_status:404,\
+                response_status_class:4xx,scheme:http,path:/*,method:GET";
+    let mut names = Vec::new();
+    for line in metrics.lines() {
+        let (metric, found) = line.split_once("|#").expect("tags");
+        assert_eq!(found, tags, "{line}");
+        let (name, value) = metric.split_once(':').expect("a value");
+        let (value, kind) = value.split_once('|').expect("a kind");
+        assert!(value.parse::<f64>().expect("a number") >= 0.0, "{line}");
+        names.push((name, kind));
+    }
+    let expected = [
+        ("shop.request.counter", "c"),
+        ("shop.request.latency", "h"),
+        ("shop.upstream.latency", "h"),
+        ("shop.apisix.latency", "h"),
+        ("shop.ingress.size", "ms"),
+        ("shop.egress.size", "ms"),
+    ];
+    assert_eq!(names, expected);
+    assert!(metrics.starts_with("shop.request.counter:1|c|#"), "{metrics}");
+    eventually("it is counted", DEADLINE, || records(&gateway, "delivered") == 1.0);
+}

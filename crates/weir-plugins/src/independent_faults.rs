@@ -58,6 +58,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["request[0].regex", "request[0].value", "request[0].body_format"],
     ),
     (
+        "datadog",
+        "{ constant_tags: ['a,b', 'c:'], spool: { encryption_keyring: [no] } }",
+        &["spool.encryption_keyring[0]", "spool", "constant_tags[0]", "constant_tags[1]"],
+    ),
+    (
         "elasticsearch-logger",
         "{ endpoint_addr: 'no url', headers: { 'a b': c }, field: { index: 'a{%' }, template: { name: _a } }",
         &["field.index", "endpoint_addr[0]", "headers.a b", "template.name"],

@@ -58,6 +58,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<security::cors::Cors>(),
     Entry::of::<security::csrf::Csrf>(),
     Entry::of::<log::data_mask::DataMask>(),
+    Entry::described::<log::datadog::Datadog>(),
     Entry::of::<transform::degraphql::Degraphql>(),
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>().on_streams(),
     Entry::described::<transform::error_page::ErrorPage>(),

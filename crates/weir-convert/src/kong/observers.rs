@@ -14,7 +14,7 @@ const OTHERWISE: [(&str, &str); 25] = [
     ),
     ("syslog", "it writes to the log of the system; `syslog` here needs a server: its `host` and `port`"),
     ("loggly", "write `loggly`; its server is set once for the node: `plugin_metadata` of `loggly`"),
-    ("datadog", "an agent of Datadog reads `/metrics` of the address `status`, and takes spans of `opentelemetry`"),
+    (
         "datadog",
         "write `datadog`, whose metrics have other names; its agent is set once for the node: `plugin_metadata` of `datadog`",
     ),
@@ -185,3 +185,5 @@ pub(super) fn difference(config: &DocumentValue, name: &str) -> Option<&'static 
 
 /// Whether the certificate of the service is verified because nothing is said of it.
 fn is_verified_now(config: &DocumentValue) -> bool {
+    config.text("http_endpoint").is_some_and(|url| url.starts_with("https:")) && config.text("ssl_verify").is_none()
+}

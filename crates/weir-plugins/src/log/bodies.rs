@@ -176,6 +176,11 @@ impl TakenBody {
 }
 
 impl BodyCaptures {
+    /// No content is recorded.
+    pub(crate) fn none() -> BodyCaptures {
+        BodyCaptures { request: None, response: None }
+    }
+
     pub(crate) fn compile(options: &BodyOptions, build: &mut Build) -> Result<BodyCaptures, ConfigError> {
         let request = BodyCapture::compile(
             options.include_req_body,

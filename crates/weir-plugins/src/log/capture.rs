@@ -70,7 +70,7 @@ pub(crate) struct Capture {
     /// The members of a `log_format_extra`.
     extra: RecordFields,
     /// Texts for the destination that are not part of the JSON.
-    hidden: Vec<Template>,
+    hidden: Vec<DestinationText>,
     /// `log_format_extra` defines members with the names that `route_id` and `service_id` would have.
     extra_has_route: bool,
     extra_has_service: bool,
@@ -88,6 +88,13 @@ enum RecordField {
     /// A constant, as JSON.
     Fixed(Vec<u8>),
     Object(RecordFields),
+}
+
+/// A text for the destination.
+enum DestinationText {
+    Template(Template),
+    /// The pattern of the route that fits the path.
+    MatchedUri,
 }
 
 /// The names of fields that are masked.
@@ -174,7 +181,13 @@ impl Capture {
 
     /// Adds texts for the destination, such as names of indices or labels, to be read with [`super::captured::hidden`].
     pub(crate) fn with_hidden(self, hidden: Vec<Template>) -> Capture {
-        Capture { hidden, ..self }
+        Capture { hidden: hidden.into_iter().map(DestinationText::Template).collect(), ..self }
+    }
+
+    /// Adds one more such text: the `uri` of the route that fits the path.
+    pub(crate) fn with_matched_uri(mut self) -> Capture {
+        self.hidden.push(DestinationText::MatchedUri);
+        self
     }
 
     /// Whether records contain everything, including content.
@@ -196,7 +209,15 @@ impl Capture {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         out.extend_from_slice(&now_ms.to_le_bytes());
         out.push(self.hidden.len() as u8);
-        self.hidden.iter().for_each(|hidden| rendered(hidden, &shown, out));
+        for hidden in &self.hidden {
+            match hidden {
+                DestinationText::Template(template) => rendered(template, &shown, out),
+                DestinationText::MatchedUri => {
+                    let route = exchange.route.as_ref();
+                    text(out, route.map_or("", |route| route.matched_uri(exchange.request.path())).as_bytes());
+                }
+            }
+        }
         match &self.format {
             None => {
                 everything(exchange, &shown, bodies, out);

@@ -6,6 +6,7 @@ pub(crate) mod capture;
 pub(crate) mod captured;
 pub(crate) mod clickhouse_logger;
 pub(crate) mod data_mask;
+pub(crate) mod datadog;
 pub(crate) mod decoding;
 pub(crate) mod elasticsearch_logger;
 pub(crate) mod file_logger;
