@@ -220,3 +220,54 @@ fn datadog_gets_metrics_of_each_exchange() {
     assert!(metrics.starts_with("shop.request.counter:1|c|#"), "{metrics}");
     eventually("it is counted", DEADLINE, || records(&gateway, "delivered") == 1.0);
 }
+
+#[test]
+fn lago_gets_events_once() {
+    let (upstream, turns) = (upstream(), AtomicUsize::new(0));
+    let receiver = Origin::serving(move |_| match turns.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer::ok("{\"events\": []}"),
+        _ => {
+            let details =
+                json!({"0": {"transaction_id": ["value_already_exist"]}, "1": {"code": ["value_is_mandatory"]}});
+            Answer::status(422, json!({"status": 422, "error_details": details}).to_string())
+        }
+    });
+    let options = "token: the-key, event_transaction_id: \"id-${arg_id}\", event_subscription_id: \"cus_$http_x_customer\", \
+                   event_code: calls, event_properties: { status: \"$status\", secret: \"$http_authorization\" }, batch_max_size: 2";
+    let plugin = format!("lago: {{ endpoint_addrs: [\"http://{}\"], {options} }}", receiver.addr());
+    let gateway = gateway(&upstream, "", &plugin);
+    let mut client = gateway.client();
+    for id in 1..=4 {
+        let request =
+            format!("GET /a?id={id} HTTP/1.1\r\nHost: t\r\nX-Customer: jack\r\nAuthorization: Bearer t\r\n\r\n");
+        assert_eq!(client.ask(request).expect("an answer").status, 200);
+    }
+    let sent = receiver.wait_requests(2).remove(0);
+    assert_eq!((&*sent.method, &*sent.target), ("POST", "/api/v1/events/batch"));
+    assert_eq!(sent.headers.get("authorization"), Some("Bearer the-key"));
+    let body = parsed(&sent.body);
+    assert_eq!(body["events"].as_array().map(Vec::len), Some(2));
+    for (event, id) in body["events"].as_array().expect("a list").iter().zip(["id-1", "id-2"]) {
+        let mut event = event.clone();
+        let time_s = event["timestamp"].take().as_f64().expect("a number");
+        assert!((time_s - now_s() as f64).abs() < 60.0, "{time_s}");
+        let expected = json!({"transaction_id": id, "external_subscription_id": "cus_jack", "code": "calls",
+            "timestamp": null, "properties": {"status": "200", "secret": "***"}});
+        assert_eq!(event, expected);
+    }
+    eventually("one was there already, and one is refused", DEADLINE, || {
+        let account = account(&gateway);
+        account["delivered"]["records"] == 3 && account["duplicates"]["records"] == 1
+    });
+    assert_eq!(records(&gateway, "rejected"), 1.0);
+}
+
+#[test]
+fn lago_fares_by_the_answers() {
+    fares_by_the_answers("", |address| {
+        format!(
+            "lago: {{ endpoint_addrs: [\"http://{address}\"], token: t, event_transaction_id: $request_id, \
+             event_subscription_id: s, event_code: c, inactive_timeout: 1, spool: {{}} }}"
+        )
+    });
+}

@@ -124,6 +124,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["kafka_topic", "meta_format", "brokers[0].host", "brokers[1].host"],
     ),
     ("key-auth", "{ header: 'a b', anonymous_consumer: unknown }", &["header", "anonymous_consumer"]),
+    (
+        "lago",
+        "{ endpoint_addrs: ['no url'], token: \"a\\nb\", event_transaction_id: a, event_subscription_id: b, event_code: c }",
+        &["endpoint_addrs[0]", "token"],
+    ),
     ("ldap-auth", "{ base_dn: a, ldap_uri: 'http://a', uid: 'a b' }", &["base_dn", "uid", "ldap_uri"]),
     (
         "limit-conn",

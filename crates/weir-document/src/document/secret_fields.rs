@@ -25,6 +25,7 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("elasticsearch-logger", &["auth.password", "headers"]),
     ("http-logger", &["auth_header"]),
     ("kafka-logger", &["brokers.sasl_config.password"]),
+    ("lago", &["token"]),
     ("limit-conn", &["redis_password"]),
     ("limit-count", &["redis_password", "sentinel_password"]),
     ("limit-req", &["redis_password"]),

@@ -13,6 +13,7 @@ pub(crate) mod file_logger;
 pub(crate) mod http_logger;
 pub(crate) mod json;
 pub(crate) mod kafka_logger;
+pub(crate) mod lago;
 pub(crate) mod logger;
 pub(crate) mod loggly;
 pub(crate) mod loki_logger;
