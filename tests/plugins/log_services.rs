@@ -271,3 +271,43 @@ fn lago_fares_by_the_answers() {
         )
     });
 }
+
+#[test]
+fn sls_gets_messages_over_tls_with_its_access_key() {
+    let upstream = upstream();
+    let identity = Authority::of_tests().identity(&["sls.example"]);
+    let receiver = Origin::scripted_tls(&TlsServer::new(&identity), Reading::Strict, |connection| {
+        while connection.some().is_ok_and(|bytes| !bytes.is_empty()) {}
+    });
+    let options = "project: p, logstore: \"l\\\"s\", access_key_id: the-id, access_key_secret: the-secret, batch_max_size: 2, \
+                   log_format: { path: $uri }";
+    let plugin = |more: &str| {
+        let port = receiver.addr().port();
+        format!("sls-logger: {{ host: 127.0.0.1, port: {port}, {options}{more} }}")
+    };
+    let unverified = gateway(&upstream, "", &plugin(", ssl_verify: false"));
+    for path in ["/a", "/b"] {
+        assert_eq!(unverified.get(path).status, 200);
+    }
+    let received = eventually_some("both have come", DEADLINE, || {
+        let all = receiver.raw_text();
+        (all.matches('\n').count() == 2).then_some(all)
+    });
+    for (message, path) in received.lines().zip(["/a", "/b"]) {
+        let rest = message.strip_prefix("<46>1 ").unwrap_or_else(|| panic!("{message}"));
+        let (time, rest) = rest.split_once(' ').expect("a time");
+        assert!(time.len() == 24 && time.ends_with('Z'), "{message}");
+        let data = r#"[logservice project="p" logstore="l\"s" access-key-id="the-id" access-key-secret="the-secret"]"#;
+        let record = format!(r#"{{"path":"{path}","route_id":"logged"}}"#);
+        assert_eq!(rest, format!("t apisix {} - {data} {record}", unverified.pid()));
+    }
+    eventually("both are counted", DEADLINE, || records(&unverified, "delivered") == 2.0);
+    // The key is not sent to a server that is another one.
+    receiver.forget();
+    let verified = gateway(&upstream, "", &plugin(", inactive_timeout: 1"));
+    assert_eq!(verified.get("/a").status, 200);
+    let error =
+        eventually_some("it is told", DEADLINE, || account(&verified)["last_error"].as_str().map(str::to_owned));
+    assert!(error.contains("certificate"), "{error}");
+    assert_eq!(receiver.raw_text(), "");
+}

@@ -3,6 +3,7 @@
 /// Members whose value is a secret in every resource and plugin.
 pub const SECRET_NAMES: &[&str] = &[
     "access_key_id",
+    "access_key_secret",
     "apikey",
     "auth_header",
     "client_key",

@@ -224,6 +224,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["include_req_body_expr[0]", "endpoint_addr"],
     ),
     (
+        "sls-logger",
+        "{ host: 'a b', port: 1, project: '', logstore: l, access_key_id: i, access_key_secret: \"a\\nb\" }",
+        &["project", "access_key_secret", "host"],
+    ),
+    (
         "splunk-hec-logging",
         "{ endpoint: { uri: 'no', token: \"a\\nb\", channel: \"a\\nb\" } }",
         &["endpoint.uri[0]", "endpoint.token", "endpoint.channel"],

@@ -37,7 +37,6 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("response-ratelimiting", "limit-count"),
     ("response-transformer", "response-rewrite"),
     ("skywalking", "opentelemetry"),
-    ("sls-logger", "otlp-logger"),
     ("tencent-cloud-cls", "otlp-logger"),
 ];
 

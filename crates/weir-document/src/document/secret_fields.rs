@@ -37,6 +37,7 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
         &["client_secret", "client_rsa_private_key", "dpop.private_key", "session.secret", "session.redis.password"],
     ),
     ("openwhisk", &["service_token"]),
+    ("sls-logger", &["access_key_secret"]),
     ("splunk-hec-logging", &["endpoint.token"]),
 ];
 

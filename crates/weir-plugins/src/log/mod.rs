@@ -19,6 +19,7 @@ pub(crate) mod loggly;
 pub(crate) mod loki_logger;
 pub(crate) mod options;
 pub(crate) mod skywalking_logger;
+pub(crate) mod sls_logger;
 pub(crate) mod socket;
 pub(crate) mod splunk_hec_logging;
 pub(crate) mod syslog;
