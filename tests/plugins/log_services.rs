@@ -311,3 +311,132 @@ fn sls_gets_messages_over_tls_with_its_access_key() {
     assert!(error.contains("certificate"), "{error}");
     assert_eq!(receiver.raw_text(), "");
 }
+
+/// The fields of a message of protobuf: numbers, and bytes with a length.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Result<u64, &[u8]>)> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let length = bytes.iter().position(|byte| byte & 0x80 == 0).expect("it ends") + 1;
+        let (number, rest) = bytes.split_at(length);
+        *bytes = rest;
+        number.iter().rev().fold(0, |sum, byte| sum << 7 | u64::from(byte & 0x7f))
+    }
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes);
+        let number = varint(&mut bytes);
+        found.push(match tag & 7 {
+            0 => (tag >> 3, Ok(number)),
+            2 => {
+                let (content, rest) = bytes.split_at(number as usize);
+                bytes = rest;
+                (tag >> 3, Err(content))
+            }
+            kind => panic!("type {kind}"),
+        });
+    }
+    found
+}
+
+/// The content of the only field with this number.
+fn field(bytes: &[u8], number: u64) -> &[u8] {
+    let mut all = fields(bytes).into_iter().filter(|(found, _)| *found == number);
+    let (_, content) = all.next().expect("it is there");
+    assert!(all.next().is_none(), "there is one");
+    content.expect_err("it has a length")
+}
+
+fn hmac_sha1(key: &str, text: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.as_bytes());
+    hex(hmac::sign(&key, text.as_bytes()).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Checks the signature of a request as CLS describes it.
+fn assert_signed(request: &Request, key: &str) {
+    let value = request.headers.get("authorization").expect("a signature");
+    let pairs: Vec<(&str, &str)> = value.split('&').map(|pair| pair.split_once('=').expect("a value")).collect();
+    let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
+    let expected =
+        ["q-sign-algorithm", "q-ak", "q-sign-time", "q-key-time", "q-header-list", "q-url-param-list", "q-signature"];
+    assert_eq!(names, expected);
+    let time = pairs[2].1;
+    let (from, until) = time.split_once(';').expect("two times");
+    let [from, until] = [from, until].map(|time| time.parse::<u64>().expect("a time"));
+    assert!(from <= now_s() && now_s() <= until && pairs[3].1 == time, "{value}");
+    let request = digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, b"post\n/structuredlog\n\n\n");
+    let to_sign = format!("sha1\n{time}\n{}\n", hex(request.as_ref()));
+    assert_eq!((pairs[1].1, pairs[6].1), ("the-id", &*hmac_sha1(&hmac_sha1(key, time), &to_sign)));
+}
+
+#[test]
+fn tencent_cloud_gets_signed_logs_with_fields() {
+    let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("")));
+    let options = "scheme: http, cls_topic: \"a topic\", secret_id: the-id, secret_key: the-key, batch_max_size: 2, \
+                   log_format: { path: $uri, inner: { status: $status } }, global_tag: { env: test, number: 7 }";
+    let plugin = format!("tencent-cloud-cls: {{ cls_host: \"{}\", {options} }}", receiver.addr());
+    let gateway = gateway(&upstream, "", &plugin);
+    for path in ["/a", "/b"] {
+        assert_eq!(gateway.get(path).status, 200);
+    }
+    let sent = receiver.wait_requests(1).remove(0);
+    assert_eq!((&*sent.method, &*sent.target), ("POST", "/structuredlog?topic_id=a%20topic"));
+    assert_eq!(sent.headers.get("content-type"), Some("application/x-protobuf"));
+    assert_signed(&sent, "the-key");
+    let group = field(&sent.body, 1);
+    assert!(!field(group, 4).is_empty(), "the name of the machine");
+    let logs: Vec<&[u8]> =
+        fields(group).into_iter().filter(|(number, _)| *number == 1).map(|(_, log)| log.expect_err("a log")).collect();
+    assert_eq!(logs.len(), 2);
+    for (log, path) in logs.into_iter().zip(["/a", "/b"]) {
+        let (mut time, mut contents) = (0, Vec::new());
+        for (number, value) in fields(log) {
+            match (number, value) {
+                (1, Ok(ms)) => time = ms,
+                (2, Err(pair)) => contents.push((text(field(pair, 1)), text(field(pair, 2)))),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(time / 1000 <= now_s() && time / 1000 + 60 > now_s(), "{time}");
+        contents.sort();
+        let expected = [
+            ("env", "test"),
+            ("inner", "{\"status\":\"200\"}"),
+            ("number", "7"),
+            ("path", path),
+            ("route_id", "logged"),
+        ];
+        assert_eq!(contents, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    }
+    eventually("both are counted", DEADLINE, || records(&gateway, "delivered") == 2.0);
+}
+
+#[test]
+fn tencent_cloud_cls_fares_by_the_answers() {
+    fares_by_the_answers("", |address| {
+        format!(
+            "tencent-cloud-cls: {{ cls_host: \"{address}\", scheme: http, cls_topic: t, secret_id: i, secret_key: k, \
+             inactive_timeout: 1, spool: {{}} }}"
+        )
+    });
+}
+
+#[test]
+fn tencent_cloud_gets_a_share_of_the_records() {
+    let (upstream, receiver) = (upstream(), Origin::serving(|_| Answer::ok("")));
+    let options = "scheme: http, cls_topic: t, secret_id: i, secret_key: k, inactive_timeout: 1, sample_ratio: 0.5, include_req_body: true";
+    let plugin = format!("tencent-cloud-cls: {{ cls_host: \"{}\", {options} }}", receiver.addr());
+    let gateway = gateway(&upstream, "", &plugin);
+    let mut client = gateway.client();
+    // Of 200, the share is outside of these bounds less than once in 10^18 runs.
+    for turn in 0..200 {
+        let body = if turn % 2 == 0 { "Content-Length: 2\r\n\r\nhi" } else { "\r\n" };
+        let request = format!("POST /a HTTP/1.1\r\nHost: t\r\n{body}");
+        assert_eq!(client.ask(request).expect("an answer").status, 200);
+    }
+    let accepted = account(&gateway)["accepted"]["records"].as_u64().expect("a number");
+    assert!((35..=165).contains(&accepted), "{accepted}");
+    eventually("these are delivered", DEADLINE, || records(&gateway, "delivered") == accepted as f64);
+}

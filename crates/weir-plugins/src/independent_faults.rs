@@ -237,6 +237,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
     ("syslog", "{ host: 'a b', port: 1, sock_type: udp, tls: true }", &["tls", "host"]),
     ("tcp-logger", "{ host: 'a b', port: 1, tls: true, tls_options: 'a b' }", &["tls_options", "host"]),
     (
+        "tencent-cloud-cls",
+        "{ cls_host: 'a b', cls_topic: t, secret_id: 'a&b', secret_key: k }",
+        &["secret_id", "cls_host"],
+    ),
+    (
         "time-restriction",
         "{ time_zone: here, allow: [{ from: a, to: b }] }",
         &["time_zone", "allow[0].from", "allow[0].to"],

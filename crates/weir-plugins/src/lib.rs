@@ -119,6 +119,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<security::sse_policy::SsePolicy>(),
     Entry::described::<log::syslog::Syslog>().on_streams(),
     Entry::described::<log::tcp_logger::TcpLogger>().on_streams(),
+    Entry::described::<log::tencent_cloud_cls::TencentCloudCls>().on_streams(),
     Entry::of::<security::time_restriction::TimeRestriction>().on_streams(),
     Entry::of::<traffic::traffic_label::TrafficLabel>(),
     Entry::of::<traffic::traffic_split::TrafficSplit>().on_streams(),

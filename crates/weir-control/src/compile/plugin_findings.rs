@@ -37,7 +37,6 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("response-ratelimiting", "limit-count"),
     ("response-transformer", "response-rewrite"),
     ("skywalking", "opentelemetry"),
-    ("tencent-cloud-cls", "otlp-logger"),
 ];
 
 /// The advice is never to leave the plugin out: it may be the one that restricts access.

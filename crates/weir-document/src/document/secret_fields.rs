@@ -39,6 +39,7 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("openwhisk", &["service_token"]),
     ("sls-logger", &["access_key_secret"]),
     ("splunk-hec-logging", &["endpoint.token"]),
+    ("tencent-cloud-cls", &["secret_key"]),
 ];
 
 /// Secret options that APISIX does not encrypt, or does not have.

@@ -33,6 +33,8 @@ pub(crate) struct ExchangeLogger {
     bodies: BodyCaptures,
     /// If set, only exchanges for which this is true are recorded.
     only: Option<Expression>,
+    /// If set, only a share of the exchanges is recorded.
+    sample: Option<RecordSample>,
     sink: Arc<RecordSink>,
     writer: PerWorker<SinkWriter>,
     /// The note of an exchange that this logger has refused.
@@ -48,10 +50,31 @@ impl ExchangeLogger {
         options: SinkOptions,
         destination: impl Destination + Send + 'static,
     ) -> Arc<dyn Plugin> {
+        Arc::new(ExchangeLogger::of_batches::<D>(build, (capture, bodies), options, destination))
+    }
+
+    /// The same for a logger that records a share of the exchanges, chosen at random: 1 is all of them.
+    pub(crate) fn sampled<D: HasMetadata>(
+        build: &Build,
+        (capture, bodies, ratio): (Capture, BodyCaptures, f64),
+        options: SinkOptions,
+        destination: impl Destination + Send + 'static,
+    ) -> Arc<dyn Plugin> {
+        let sample = (ratio < 1.0).then(|| RecordSample { ratio, chosen: NoteKey::unique() });
+        let logger = ExchangeLogger::of_batches::<D>(build, (capture, bodies), options, destination);
+        Arc::new(ExchangeLogger { sample, ..logger })
+    }
+
+    fn of_batches<D: HasMetadata>(
+        build: &Build,
+        (capture, bodies): (Capture, BodyCaptures),
+        options: SinkOptions,
+        destination: impl Destination + Send + 'static,
+    ) -> ExchangeLogger {
         let metadata = build.written_metadata::<D>().map_or_else(String::new, Value::to_string);
         let identity = format!("{} {metadata} {}", D::NAME, build.written_options());
         let open = Box::new(move || Ok(Box::new(destination) as Box<dyn Destination>));
-        ExchangeLogger::build(build, (capture, bodies, None), &identity, options, open)
+        ExchangeLogger::new(build, (capture, bodies, None), &identity, options, open)
     }
 
     /// Builds a logger on the sink of this identity, which plugins share. If there is none yet, it is created; `open` then
@@ -63,10 +86,49 @@ impl ExchangeLogger {
         options: SinkOptions,
         open: OpenDestination,
     ) -> Arc<dyn Plugin> {
+        Arc::new(ExchangeLogger::new(build, (capture, bodies, only), identity, options, open))
+    }
+
+    fn new(
+        build: &Build,
+        (capture, bodies, only): (Capture, BodyCaptures, Option<Expression>),
+        identity: &str,
+        options: SinkOptions,
+        open: OpenDestination,
+    ) -> ExchangeLogger {
         let sink = build.shared("record-sink", identity, || RecordSink::new(SinkRegister::of_process(), options, open));
         let written = Arc::clone(&sink);
         let writer = build.per_worker("record-writer", identity, move || SinkWriter::new(Arc::clone(&written)));
-        Arc::new(ExchangeLogger { capture, bodies, only, sink, writer, refused: NoteKey::unique() })
+        ExchangeLogger { capture, bodies, only, sample: None, sink, writer, refused: NoteKey::unique() }
+    }
+
+    /// Decides whether an exchange is recorded, before its content is.
+    fn choose(&self, exchange: &mut Exchange) -> bool {
+        self.sample.as_ref().is_none_or(|sample| sample.choose(exchange))
+    }
+}
+
+/// A share of the exchanges.
+struct RecordSample {
+    ratio: f64,
+    /// The note of an exchange with the decision about it: 1 or 0.
+    chosen: NoteKey,
+}
+
+impl RecordSample {
+    fn draw(&self) -> bool {
+        rand::random::<f64>() < self.ratio
+    }
+
+    fn choose(&self, exchange: &mut Exchange) -> bool {
+        let chosen = self.has(exchange);
+        exchange.notes.write(self.chosen, [chosen.into(), 0, 0]);
+        chosen
+    }
+
+    /// The decision about an exchange; the first one, if nothing of it was recorded yet.
+    fn has(&self, exchange: &Exchange) -> bool {
+        exchange.notes.read(self.chosen).map_or_else(|| self.draw(), |[chosen, ..]| chosen == 1)
     }
 }
 
@@ -90,10 +152,16 @@ impl Plugin for ExchangeLogger {
     }
 
     fn request_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        if !self.choose(exchange) {
+            return Ok(None);
+        }
         Ok(self.bodies.request_filter(exchange, &self.writer.get()))
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
+        if !self.choose(exchange) {
+            return Ok(None);
+        }
         Ok(self.bodies.response_filter(exchange, &self.writer.get()))
     }
 
@@ -102,7 +170,8 @@ impl Plugin for ExchangeLogger {
     }
 
     fn on_log(&self, exchange: &Exchange) {
-        let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(exchange));
+        let is_wanted = self.only.as_ref().is_none_or(|only| only.holds(exchange))
+            && self.sample.as_ref().is_none_or(|sample| sample.has(exchange));
         if !is_wanted || self.sink.blocks() && exchange.notes.read(self.refused).is_some() {
             return;
         }

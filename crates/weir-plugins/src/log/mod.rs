@@ -25,4 +25,5 @@ pub(crate) mod splunk_hec_logging;
 pub(crate) mod syslog;
 pub(crate) mod syslog_message;
 pub(crate) mod tcp_logger;
+pub(crate) mod tencent_cloud_cls;
 pub(crate) mod udp_logger;
