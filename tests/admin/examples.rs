@@ -73,8 +73,8 @@ fn fault(api: &mut Api, example: &Example) -> Option<String> {
 
 #[test]
 fn examples_of_apisix_are_accepted_or_refused_for_a_reason() {
-    let gateway =
-        weir().start(&format!("{}resource_log_files: [/var/log/weir-examples]\nresource_env: [PATH]\n", file()));
+    let listed = "resource_log_files: [/var/log/weir-examples]\nresource_files: [/etc/weir]\nresource_env: [PATH]\n";
+    let gateway = weir().start(&format!("{}{listed}", file()));
     let mut api = Api::of(&gateway);
     let examples = examples(include_str!("examples.txt"));
     let wrong: Vec<String> = examples.iter().filter_map(|example| fault(&mut api, example)).collect();

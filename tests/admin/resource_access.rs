@@ -217,6 +217,31 @@ fn the_value_of_a_reference_that_is_refused_is_in_no_answer_and_no_log() {
 }
 
 #[test]
+fn a_logger_of_an_editor_reads_no_file_of_the_node() {
+    let gateway = weir().file("certs/a.json", "{}").start(&node_file("resource_files: [certs]\n"));
+    let mut api = scoped(&gateway);
+    let directory = gateway.directory().path().to_owned();
+    let logging = |path: &str| {
+        let logger = json!({"auth_file": path, "batch_max_size": 1});
+        route(json!({"mocking": {"response_example": "r"}, "google-cloud-logging": logger}))
+    };
+    let absolute = directory.join("weir.yaml").display().to_string();
+    for path in ["weir.yaml", "certs/../weir.yaml", "/proc/self/environ", &absolute] {
+        is_refused(&mut api, "routes/r", &logging(path), "`resource_files`");
+    }
+    symlink("../weir.yaml", directory.join("certs/link")).expect("a link");
+    for (path, problem) in [
+        ("certs/link", "a resource of the store may not use this file"),
+        ("certs/a.json", "a member is missing or has another type"),
+    ] {
+        api.put("routes/r", &logging(path));
+        assert_eq!(gateway.get("/r").status, 200);
+        let told = format!("{} cannot be used: {problem}", directory.join(path).display());
+        eventually(&told, DEADLINE, || gateway.stderr().contains(&told));
+    }
+}
+
+#[test]
 fn a_logger_of_an_editor_writes_into_no_file_of_the_node() {
     let gateway = weir()
         .file("logs/.keep", "")

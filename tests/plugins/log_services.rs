@@ -440,3 +440,161 @@ fn tencent_cloud_gets_a_share_of_the_records() {
     assert!((35..=165).contains(&accepted), "{accepted}");
     eventually("these are delivered", DEADLINE, || records(&gateway, "delivered") == accepted as f64);
 }
+
+/// Google's token endpoint, and its API for entries. A token is accepted `uses` times.
+struct Google {
+    origin: Origin,
+    private_key: String,
+}
+
+impl Google {
+    fn start(uses: usize) -> Google {
+        let identity = Authority::of_tests().identity_with(&["google"], KeyKind::Rsa, |_| ());
+        let base64: String = identity.key.lines().filter(|line| !line.starts_with("-----")).collect();
+        let key = KeyPair::from_pkcs8(&BASE64_STANDARD.decode(base64).expect("base64")).expect("an RSA key");
+        let public = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, key.public_key().as_ref().to_vec());
+        let (tokens, written) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let origin = Origin::serving(move |request| match &*request.target {
+            "/token" => {
+                Google::check_assertion(request, &public);
+                let number = tokens.fetch_add(1, Ordering::Relaxed) + 1;
+                written.store(0, Ordering::Relaxed);
+                let token =
+                    json!({"access_token": format!("token-{number}"), "token_type": "Bearer", "expires_in": 3599});
+                Answer::ok(token.to_string())
+            }
+            "/v2/entries:write" => {
+                let token = format!("Bearer token-{}", tokens.load(Ordering::Relaxed));
+                let is_used_up = written.fetch_add(1, Ordering::Relaxed) >= uses;
+                match request.headers.get("authorization") == Some(&token) && !is_used_up {
+                    true => Answer::ok("{}"),
+                    false => Answer::status(401, "{}"),
+                }
+            }
+            _ => Answer::status(404, ""),
+        });
+        Google { origin, private_key: identity.key }
+    }
+
+    /// RFC 7523 §2.1, as Google describes it for service accounts.
+    fn check_assertion(request: &Request, public: &UnparsedPublicKey<Vec<u8>>) {
+        assert_eq!(request.headers.get("content-type"), Some("application/x-www-form-urlencoded"));
+        let body = text(&request.body);
+        let grant = "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer&assertion=";
+        let assertion = body.strip_prefix(grant).unwrap_or_else(|| panic!("{body}"));
+        let (signed, signature) = assertion.rsplit_once('.').expect("a signature");
+        let (header, claims) = signed.split_once('.').expect("claims");
+        let decoded = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).expect("base64");
+        public.verify(signed.as_bytes(), &decoded(signature)).expect("RS256 by the key of the account");
+        assert_eq!(parsed(&decoded(header)), json!({"alg": "RS256", "typ": "JWT"}));
+        let claims = parsed(&decoded(claims));
+        assert_eq!(claims["iss"], "gateway@shop.iam.gserviceaccount.com");
+        assert!(claims["aud"].as_str().is_some_and(|audience| audience.ends_with("/token")), "{claims}");
+        assert_eq!(claims["scope"], "https://www.googleapis.com/auth/logging.write");
+        let [issued, expires] = ["iat", "exp"].map(|name| claims[name].as_u64().expect("a time"));
+        assert!(issued <= now_s() && expires == issued + 3600, "{claims}");
+    }
+
+    /// The key of the account, as Google offers it.
+    fn account(&self) -> Value {
+        let address = self.origin.addr();
+        json!({"client_email": "gateway@shop.iam.gserviceaccount.com", "private_key": self.private_key, "project_id": "shop",
+            "token_uri": format!("http://{address}/token"), "entries_uri": format!("http://{address}/v2/entries:write"),
+            "scope": ["https://www.googleapis.com/auth/logging.write"]})
+    }
+
+    fn wait(&self, target: &str, count: usize) -> Vec<Request> {
+        eventually_some(target, DEADLINE, || {
+            let mut found = self.origin.requests();
+            found.retain(|request| request.target == target);
+            (found.len() >= count).then_some(found)
+        })
+    }
+}
+
+#[test]
+fn google_gets_entries_with_a_token_for_the_service_account() {
+    let (upstream, google) = (upstream(), Google::start(usize::MAX));
+    let options = format!(
+        "auth_config: {}, resource: {{ type: global, labels: {{ a: b }} }}, batch_max_size: 1",
+        google.account()
+    );
+    let gateway = gateway(&upstream, "", &format!("google-cloud-logging: {{ {options} }}"));
+    let mut client = gateway.client();
+    for turn in 0..3 {
+        let request = format!("GET /a?turn={turn} HTTP/1.1\r\nHost: t\r\nUser-Agent: test\r\n\r\n");
+        assert_eq!(client.ask(request).expect("an answer").status, 200);
+    }
+    let written = google.wait("/v2/entries:write", 3);
+    assert_eq!(google.wait("/token", 1).len(), 1, "it is kept");
+    let body = parsed(&written[0].body);
+    assert_eq!((body["entries"].as_array().map(Vec::len), &body["partialSuccess"]), (Some(1), &json!(false)));
+    let entry = &body["entries"][0];
+    let request = &entry["httpRequest"];
+    assert_eq!(
+        (&request["requestMethod"], &request["status"], &request["userAgent"]),
+        (&json!("GET"), &json!(200), &json!("test"))
+    );
+    assert!(request["requestUrl"].as_str().is_some_and(|url| url.ends_with("/a?turn=0")), "{request}");
+    assert_eq!(request["serverIp"], upstream.addr().to_string());
+    assert!(request["latency"].as_str().is_some_and(|latency| latency.ends_with('s')), "{request}");
+    assert_eq!(entry["jsonPayload"]["route_id"], "logged");
+    assert_eq!(entry["resource"], json!({"type": "global", "labels": {"a": "b"}}));
+    assert_eq!(entry["logName"], "projects/shop/logs/apisix.apache.org%2Flogs");
+    assert_eq!(entry["labels"], json!({"source": "apache-apisix-google-cloud-logging"}));
+    let ids: std::collections::BTreeSet<String> =
+        written.iter().map(|request| parsed(&request.body)["entries"][0]["insertId"].to_string()).collect();
+    assert_eq!(ids.len(), 3);
+    eventually("all are counted", DEADLINE, || records(&gateway, "delivered") == 3.0);
+}
+
+#[test]
+fn google_gets_a_new_token_when_one_is_refused() {
+    let (upstream, google, folder) = (upstream(), Google::start(1), TempDir::new());
+    let file = folder.join("google.json");
+    // It has more members than are read.
+    let mut account = google.account();
+    account["type"] = json!("service_account");
+    std::fs::write(&file, account.to_string()).expect("a directory of our own");
+    let options =
+        format!("auth_file: {}, batch_max_size: 1, max_retry_count: 0, log_format: {{ path: $uri }}", file.display());
+    let gateway = gateway(&upstream, "", &format!("google-cloud-logging: {{ {options} }}"));
+    for path in ["/a", "/b"] {
+        assert_eq!(gateway.get(path).status, 200);
+    }
+    eventually("both are delivered", DEADLINE, || records(&gateway, "delivered") == 2.0);
+    let written = google.wait("/v2/entries:write", 3);
+    let tokens: Vec<_> = written.iter().map(|request| request.headers.get("authorization").expect("a token")).collect();
+    assert_eq!(tokens, ["Bearer token-1", "Bearer token-1", "Bearer token-2"]);
+    let payload = parsed(&written[2].body)["entries"][0]["jsonPayload"].clone();
+    assert_eq!(payload, json!({"path": "/b", "route_id": "logged"}));
+}
+
+#[test]
+fn google_cloud_logging_fares_by_the_answers() {
+    let google = Google::start(usize::MAX);
+    fares_by_the_answers("", |address| {
+        let mut account = google.account();
+        account["entries_uri"] = json!(format!("http://{address}/v2/entries:write"));
+        format!("google-cloud-logging: {{ auth_config: {account}, inactive_timeout: 1, spool: {{}} }}")
+    });
+}
+
+#[test]
+fn a_missing_file_of_a_service_account_is_told_and_loses_nothing() {
+    let (upstream, google, folder) = (upstream(), Google::start(usize::MAX), TempDir::new());
+    let file = folder.join("google.json");
+    let options = format!("auth_file: {}, inactive_timeout: 1", file.display());
+    let gateway = gateway(&upstream, "", &format!("google-cloud-logging: {{ {options} }}"));
+    assert_eq!(gateway.get("/a").status, 200);
+    let told = |what: &str| {
+        eventually(what, DEADLINE, || {
+            account(&gateway)["last_error"].as_str().is_some_and(|error| error.contains(what))
+        });
+    };
+    told("google.json cannot be used: No such file");
+    std::fs::write(&file, "{\"private_key\": 1}").expect("a directory of our own");
+    told("google.json cannot be used: a member is missing or has another type (line 1)");
+    std::fs::write(&file, google.account().to_string()).expect("a directory of our own");
+    eventually("it is delivered", DEADLINE, || records(&gateway, "delivered") == 1.0);
+}

@@ -321,6 +321,11 @@ fn every_logger(format: &str, http: &Origin, tcp: &Origin, udp: u16, data: &Path
       clickhouse-logger: {{ endpoint_addr: \"http://{http}/clickhouse\", logtable: t, {common} }}
       splunk-hec-logging: {{ endpoint: {{ uri: \"http://{http}/splunk\", token: t }}, {common} }}
       otlp-logger: {{ endpoint_addrs: [\"http://{http}/otlp\"], {common} }}
+      skywalking-logger: {{ endpoint_addr: \"http://{http}\", {common} }}
+      tencent-cloud-cls: {{ cls_host: \"{http}\", scheme: http, cls_topic: t, secret_id: i, secret_key: k, {common} }}
+      lago: {{ endpoint_addrs: [\"http://{http}\"], endpoint_uri: /lago, token: t, event_transaction_id: $request_id,
+        event_subscription_id: \"$http_x_key $args\", event_code: c, event_properties: {{ a: $http_x_key, b: $request_uri }}, inactive_timeout: 1 }}
+      loggly: {{ customer_token: t, {common} }}
       kafka-logger: {{ brokers: [{{ host: 127.0.0.1, port: {closed} }}], kafka_topic: t, spool: {{}}, {common} }}
       syslog: {{ host: 127.0.0.1, port: {tcp}, {common} }}
       tcp-logger: {{ host: 127.0.0.1, port: {tcp}, {common} }}
@@ -347,7 +352,7 @@ fn file_of_all_loggers(http: &Origin, tcp: &Origin, udp: u16, data: &Path, upstr
         "data_dir: {}
 consumers: [{{ username: jack, plugins: {{ key-auth: {{ key: {WORD} }} }} }}]
 upstreams: [{{ id: one, nodes: {{ \"{}\": 1 }} }}]
-plugin_metadata: [{{ id: opentelemetry, collector: {{ address: \"{}\" }}, batch_span_processor: {{ batch_timeout: 0.2, inactive_timeout: 0.1 }} }}]
+plugin_metadata: [{{ id: loggly, host: 127.0.0.1, port: {udp} }}, {{ id: opentelemetry, collector: {{ address: \"{}\" }}, batch_span_processor: {{ batch_timeout: 0.2, inactive_timeout: 0.1 }} }}]
 global_rules:
   - id: refused
     plugins:
@@ -445,6 +450,9 @@ fn p31_no_logger_shows_a_secret_in_any_format() {
         "/clickhouse",
         "/splunk",
         "/otlp/v1/logs",
+        "/v3/logs",
+        "/structuredlog",
+        "/lago",
         "/v1/traces",
         "/zipkin",
         "/refused",

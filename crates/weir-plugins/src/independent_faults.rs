@@ -109,6 +109,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["signin_url", "uri", "signin_redirect_param", "upstream_headers[0]", "upstream_headers[1]"],
     ),
     (
+        "google-cloud-logging",
+        "{ auth_config: { client_email: a, private_key: b, project_id: c, token_uri: 'no', entries_uri: 'no' } }",
+        &["auth_config.private_key", "auth_config.token_uri", "auth_config.entries_uri"],
+    ),
+    (
         "grpc-transcode",
         "{ proto: 'message A {} service S {}', service: A, method: a, pb_option: [enum_as_name, enum_as_value], status_detail_type: B }",
         &["pb_option[1]", "status_detail_type", "service"],

@@ -17,7 +17,6 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("correlation-id", "request-id"),
     ("file-log", "file-logger"),
     ("forward", "forward-auth"),
-    ("google-cloud-logging", "otlp-logger"),
     ("hmac", "hmac-auth"),
     ("http-log", "http-logger"),
     ("ip-whitelist", "ip-restriction"),

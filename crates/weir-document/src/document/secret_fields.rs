@@ -23,6 +23,7 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("clickhouse-logger", &["password"]),
     ("csrf", &["key"]),
     ("elasticsearch-logger", &["auth.password", "headers"]),
+    ("google-cloud-logging", &["auth_config.private_key"]),
     ("http-logger", &["auth_header"]),
     ("kafka-logger", &["brokers.sasl_config.password"]),
     ("lago", &["token"]),

@@ -393,6 +393,11 @@ pub(crate) fn end_ms(record: &Record) -> u64 {
     OpenedRecord::of(record).end_ms
 }
 
+/// Whether a record has everything, and not the members of a `log_format`.
+pub(crate) fn has_everything(record: &Record) -> bool {
+    OpenedRecord::of(record).kind == Some(EVERYTHING)
+}
+
 /// The texts of [`super::capture::Capture::with_hidden`], in their order.
 pub(crate) fn hidden(record: &Record) -> Vec<&[u8]> {
     let OpenedRecord { hidden_count, mut hidden, .. } = OpenedRecord::of(record);

@@ -10,6 +10,7 @@ pub(crate) mod datadog;
 pub(crate) mod decoding;
 pub(crate) mod elasticsearch_logger;
 pub(crate) mod file_logger;
+pub(crate) mod google_cloud_logging;
 pub(crate) mod http_logger;
 pub(crate) mod json;
 pub(crate) mod kafka_logger;
