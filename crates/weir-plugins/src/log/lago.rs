@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::Response;
 use http::header::AUTHORIZATION;
+use http::uri::PathAndQuery;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -117,6 +118,9 @@ impl Definition for Lago {
         }
         // An event has nothing of an ordinary record.
         let capture = Capture::compile(Some(&Map::new()), None, build);
+        if !self.endpoint_uri.starts_with('/') || self.endpoint_uri.parse::<PathAndQuery>().is_err() {
+            build.fault("endpoint_uri", "must be a path: write as `/api/v1/events/batch`");
+        }
         let sink = self.batch.compile(metadata.max_pending_entries, build);
         let timeout = Duration::from_millis(self.timeout);
         let options = ReceiverOptions { option: "endpoint_addrs", verify: self.ssl_verify, timeout };
@@ -127,7 +131,8 @@ impl Definition for Lago {
         receivers.headers.insert(AUTHORIZATION, token);
         let name = format!("lago {}", receivers.name());
         let names: Vec<&str> = self.event_properties.keys().map(String::as_str).collect();
-        let place = [&*self.endpoint_uri, &self.event_code, &names.join(",")];
+        // The token decides whose events they are.
+        let place = [&*self.endpoint_uri, &self.event_code, &names.join(","), &self.token];
         let options = sink.named(SinkIdentity::new(name, &place));
         let parts = (capture.with_hidden(hidden), BodyCaptures::none());
         let events = LagoEvents {
@@ -275,6 +280,7 @@ mod tests {
             ("token", json!("a\nb"), "token: has a character"),
             ("endpoint_addrs", json!([]), "endpoint_addrs: is needed"),
             ("batch_max_size", json!(0), "batch_max_size"),
+            ("endpoint_uri", json!("events"), "endpoint_uri: must be a path"),
             ("event_properties", json!({"a": 1}), "event_properties.a"),
         ] {
             let mut options = valid.clone();
