@@ -202,11 +202,13 @@ impl Definition for Loggly {
         let ((bodies, capture, sink), ((), (), severities), server) = (common, checks.all_of(), server).all_of()?;
         let capture = capture.with_hidden(["$host", "$status"].map(Template::compile).into());
         let name = format!("loggly {}", metadata.host);
-        let options = sink.named(SinkIdentity::new(name, &[&self.tags.join(",")]));
+        // The token decides whose records they are.
+        let options = sink.named(SinkIdentity::new(name, &[&self.tags.join(","), &self.customer_token]));
         let tags = self.tags.iter().map(|tag| ("tag", &**tag));
         let data = structured_data(&format!("{}@{ENTERPRISE}", self.customer_token), tags);
         let message = LogglyMessage { severity: self.severity, severities, data };
-        let account = LogglyAccount { server, message, writer: RecordWriter::default() };
+        let token = self.customer_token;
+        let account = LogglyAccount { server, message, token, writer: RecordWriter::default() };
         Ok(ExchangeLogger::with_batches::<Self>(build, (capture, bodies), options, account))
     }
 }
@@ -290,12 +292,13 @@ impl LogglyMessage {
 struct LogglyAccount {
     server: LogglyServer,
     message: LogglyMessage,
+    token: String,
     writer: RecordWriter,
 }
 
 impl Destination for LogglyAccount {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let LogglyAccount { server, message, writer } = self;
+        let LogglyAccount { server, message, token, writer } = self;
         match server {
             LogglyServer::Syslog(receiver) => {
                 let writer = writer.batch();
@@ -309,12 +312,26 @@ impl Destination for LogglyAccount {
                 Box::pin(async move {
                     match receivers.post(path, "application/json", lines).await {
                         Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
-                        Ok(answer) => http_answer::strict_failure(&answer),
+                        Ok(answer) => without_token(http_answer::strict_failure(&answer), token),
                         Err(error) => http_answer::no_answer(&error, bytes),
                     }
                 })
             }
         }
+    }
+}
+
+/// Answers may repeat the path of the request, in which the token is.
+fn without_token(outcome: SendOutcome, token: &str) -> SendOutcome {
+    let hidden = |error: String| error.replace(token, "***");
+    match outcome {
+        SendOutcome::Taken => SendOutcome::Taken,
+        SendOutcome::Each { outcomes, error } => SendOutcome::Each { outcomes, error: error.map(hidden) },
+        SendOutcome::TooLarge(error) => SendOutcome::TooLarge(hidden(error)),
+        SendOutcome::Busy { error, after } => SendOutcome::Busy { error: hidden(error), after },
+        SendOutcome::Failed { error, after } => SendOutcome::Failed { error: hidden(error), after },
+        SendOutcome::Invalid { reason, error } => SendOutcome::Invalid { reason, error: hidden(error) },
+        SendOutcome::Refused { reason, error } => SendOutcome::Refused { reason, error: hidden(error) },
     }
 }
 
