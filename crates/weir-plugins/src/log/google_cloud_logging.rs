@@ -83,6 +83,13 @@ impl Definition for GoogleCloudLogging {
         let metadata = build.metadata::<GoogleCloudLogging>();
         let capture = self.format.compile(&metadata, build);
         let sink = self.batch.compile(metadata.max_pending_entries, build);
+        let is_part_of_id = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.%".contains(&byte);
+        if self.log_id.is_empty() || !self.log_id.bytes().all(is_part_of_id) {
+            build.fault(
+                "log_id",
+                "must be letters, digits, `-`, `_` and `.`, and what is percent-encoded: write `a%2Fb`",
+            );
+        }
         let (http, verify) = (build.http().clone(), self.ssl_verify);
         let credentials = match (self.auth_config, &self.auth_file) {
             (Some(config), None) => {
@@ -200,7 +207,9 @@ fn http_request(record: &Map<String, Value>) -> Value {
         ("serverIp", &["upstream"]),
     ] {
         if let Some(value) = member(path) {
-            request.insert(name.to_owned(), value.clone());
+            // Several fields of one name are a list.
+            let first = value.as_array().and_then(|values| values.first());
+            request.insert(name.to_owned(), first.unwrap_or(value).clone());
         }
     }
     if let Some(latency_ms) = member(&["latency"]).and_then(Value::as_f64) {
@@ -275,6 +284,9 @@ mod tests {
         let expected = json!({"requestMethod": "GET", "requestUrl": "http://h:80/a", "requestSize": 59, "status": 200,
             "responseSize": 118, "userAgent": "u", "remoteIp": "127.0.0.1", "serverIp": "127.0.0.1:1980", "latency": "0.103s"});
         assert_eq!(http_request(&record), expected);
+        let mut twice = record;
+        twice["request"]["headers"]["user-agent"] = json!(["u", "v"]);
+        assert_eq!(http_request(&twice), expected);
         assert_eq!(http_request(&Map::new()), json!({}));
     }
 
@@ -287,6 +299,7 @@ mod tests {
             (json!({"auth_config": config}), "auth_config.private_key: is not a private RSA key in PEM"),
             (json!({"auth_file": "a", "resource": {}}), "resource: the option `type` is missing"),
             (json!({"auth_file": ""}), "auth_file"),
+            (json!({"auth_file": "a", "log_id": "a/b"}), "log_id: must be letters"),
         ] {
             let error = refused::<GoogleCloudLogging>(options);
             assert!(error.starts_with(want), "{error}");
