@@ -57,11 +57,7 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         "{ request: [{ type: body, name: p, action: regex, regex: '(' }] }",
         &["request[0].regex", "request[0].value", "request[0].body_format"],
     ),
-    (
-        "datadog",
-        "{ constant_tags: ['a,b', 'c:'], spool: { encryption_keyring: [no] } }",
-        &["spool.encryption_keyring[0]", "spool", "constant_tags[0]", "constant_tags[1]"],
-    ),
+    ("datadog", "{ constant_tags: ['a,b', 'c:'] }", &["constant_tags[0]", "constant_tags[1]"]),
     (
         "elasticsearch-logger",
         "{ endpoint_addr: 'no url', headers: { 'a b': c }, field: { index: 'a{%' }, template: { name: _a } }",

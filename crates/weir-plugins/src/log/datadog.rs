@@ -8,14 +8,14 @@ use serde_json::Map;
 use weir_plugin::{
     AllOf, Build, CollectAll, ConfigError, Definition, HasMetadata, Plugin, PluginMetadata, Stage, Template,
 };
-use weir_records::{Destination, Outcome, Record, RecordSending, SendOutcome};
+use weir_records::{Destination, Outcome, Record, RecordSending, RejectReason, SendOutcome};
 
 use crate::log::bodies::BodyCaptures;
 use crate::log::capture::Capture;
 use crate::log::captured;
 use crate::log::logger::ExchangeLogger;
 use crate::log::options::{BatchOptions, SinkIdentity};
-use crate::log::socket::{SocketAddress, UdpReceiver};
+use crate::log::socket::{MAX_DATAGRAM, SocketAddress, UdpReceiver};
 
 /// Sends metrics of each exchange to an agent of Datadog, by DogStatsD over UDP.
 ///
@@ -172,7 +172,7 @@ const FACTS: [&str; 13] = [
     "$consumer_name",
     "$balancer_ip",
     "$status",
-    "$scheme",
+    "$upstream_scheme",
     "$request_time",
     "$upstream_response_time",
     "$request_length",
@@ -263,15 +263,30 @@ impl Destination for DogStatsd {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         Box::pin(async move {
             let (mut outcomes, mut error) = (Vec::with_capacity(batch.len()), None);
-            // A datagram has metrics of one exchange only, so that after a failure it is known which were sent.
-            'batch: for record in batch {
-                for datagram in datagrams(self.lines(record)) {
+            // A datagram has metrics of one exchange only, so that after a failure it is known of which they were sent.
+            for record in batch {
+                let datagrams = datagrams(self.lines(record));
+                if datagrams.iter().any(|datagram| datagram.len() > MAX_DATAGRAM) {
+                    outcomes.push(Outcome::Rejected(RejectReason::TooLarge));
+                    error = Some(format!("a metric is larger than {MAX_DATAGRAM} bytes"));
+                    continue;
+                }
+                let mut sent = 0;
+                for datagram in &datagrams {
                     if let Err(failed) = self.receiver.send(datagram.as_bytes()).await {
                         error = Some(failed);
-                        break 'batch;
+                        break;
                     }
+                    sent += 1;
                 }
+                if sent == 0 {
+                    break;
+                }
+                // What was sent is not sent again: the exchange would be counted twice.
                 outcomes.push(Outcome::Delivered);
+                if sent < datagrams.len() {
+                    break;
+                }
             }
             outcomes.resize(batch.len(), Outcome::Retry);
             SendOutcome::Each { outcomes, error }
