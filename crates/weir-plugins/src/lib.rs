@@ -58,7 +58,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<security::cors::Cors>(),
     Entry::of::<security::csrf::Csrf>(),
     Entry::of::<log::data_mask::DataMask>(),
-    Entry::described::<log::datadog::Datadog>(),
+    Entry::described::<log::datadog::Datadog>().of_node("the agent that it sends metrics to is a setting of the node"),
     Entry::of::<transform::degraphql::Degraphql>(),
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>().on_streams(),
     Entry::described::<transform::error_page::ErrorPage>(),
@@ -86,7 +86,9 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::described::<limit::limit_count::LimitCount>(),
     Entry::of::<limit::limit_events::LimitEvents>(),
     Entry::of::<limit::limit_req::LimitReq>(),
-    Entry::described::<log::loggly::Loggly>().on_streams(),
+    Entry::described::<log::loggly::Loggly>()
+        .of_node("the server that it sends records to is a setting of the node")
+        .on_streams(),
     Entry::described::<log::loki_logger::LokiLogger>().on_streams(),
     Entry::of::<security::message_size::MessageSize>(),
     Entry::of::<traffic::mocking::Mocking>(),

@@ -174,7 +174,7 @@ fn unreachable(row: &Row, options: &Value) -> Vec<ConfigError> {
     let mut faults = Vec::new();
     for (path, value) in found.into_iter().filter(|(_, value)| !value.is_null()) {
         if is_file {
-            faults.push(ConfigError::new(path, "names a file of the node, which users of a namespace cannot write"));
+            faults.push(ConfigError::new(path, "names a file of the node, which users of a namespace cannot use"));
         } else if row.kind == "any" {
             let problem = "leads to an upstream, which users of a namespace cannot choose: use backendRefs of a route";
             faults.push(ConfigError::new(path, problem));

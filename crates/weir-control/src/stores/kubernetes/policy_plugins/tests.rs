@@ -15,14 +15,17 @@ fn refusal(plugin: &str, options: Value) -> String {
 
 /// What a policy cannot have of the examples of all plugins, where their servers are not on the node. Whether users of a namespace may
 /// configure a new plugin is decided by what its options, and its line in the list of plugins, declare.
-const REFUSED_EXAMPLES: [(&str, &str); 12] = [
+const REFUSED_EXAMPLES: [(&str, &str); 15] = [
     ("basic-auth", "needs consumers"),
+    ("datadog", "is configured by the operator of the node alone"),
     ("file-logger", "path: names a file of the node"),
+    ("google-cloud-logging", "auth_file: names a file of the node"),
     ("hmac-auth", "needs consumers"),
     ("jwe-decrypt", "needs consumers"),
     ("jwt-auth", "needs consumers"),
     ("key-auth", "needs consumers"),
     ("ldap-auth", "needs consumers"),
+    ("loggly", "is configured by the operator of the node alone"),
     ("mtls-auth", "needs consumers"),
     ("multi-auth", "needs consumers"),
     ("opentelemetry", "is configured by the operator of the node alone"),
