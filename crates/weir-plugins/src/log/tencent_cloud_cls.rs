@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::{digest, hmac};
+use http::Response;
 use http::header::{AUTHORIZATION, HeaderValue};
+use hyper::body::Bytes;
 use prost::Message;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -217,6 +219,18 @@ fn content(value: Value) -> String {
     text
 }
 
+/// CLS answers with 400 also if the topic is closed, or the signature is wrong: records are at fault only by these codes.
+fn judge(answer: &Response<Bytes>) -> SendOutcome {
+    if answer.status().is_success() {
+        return SendOutcome::Taken;
+    }
+    let report: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+    match report["errorcode"].as_str() {
+        Some("InvalidContent" | "InvalidParam") => http_answer::strict_failure(answer),
+        _ => http_answer::failure(answer),
+    }
+}
+
 impl Destination for ClsTopic {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
         Box::pin(async move {
@@ -230,8 +244,7 @@ impl Destination for ClsTopic {
             signature.set_sensitive(true);
             self.receivers.headers.insert(AUTHORIZATION, signature);
             match self.receivers.post(&self.target, "application/x-protobuf", body).await {
-                Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
-                Ok(answer) => http_answer::strict_failure(&answer),
+                Ok(answer) => judge(&answer),
                 Err(error) => http_answer::no_answer(&error, bytes),
             }
         })
@@ -282,6 +295,19 @@ mod tests {
         assert_eq!((log.time, contents), (1_700_000_000_123, expected.into()));
         // Fields that are required are sent even if they are empty.
         assert!(bytes.windows(5).any(|window| window == b"\x0a\x01e\x12\x00"), "{bytes:?}");
+    }
+
+    #[test]
+    fn records_are_refused_only_for_their_content() {
+        let answer = |status: u16, code: &str| {
+            let body = json!({"errorcode": code, "errormessage": "m"}).to_string();
+            Response::builder().status(status).body(Bytes::from(body)).expect("valid")
+        };
+        assert!(matches!(judge(&answer(200, "")), SendOutcome::Taken));
+        assert!(matches!(judge(&answer(400, "InvalidContent")), SendOutcome::Invalid { .. }));
+        assert!(matches!(judge(&answer(400, "TopicClosed")), SendOutcome::Failed { .. }));
+        assert!(matches!(judge(&answer(403, "InvalidContent")), SendOutcome::Failed { .. }));
+        assert!(matches!(judge(&answer(413, "LogSizeExceed")), SendOutcome::TooLarge(_)));
     }
 
     #[test]
