@@ -9,6 +9,7 @@ mod caching;
 mod compatibility;
 mod consumers;
 mod crs;
+mod echo;
 mod envoy_service;
 mod error_pages;
 mod exact_limits;

@@ -58,6 +58,7 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         &["request[0].regex", "request[0].value", "request[0].body_format"],
     ),
     ("datadog", "{ constant_tags: ['a,b', 'c:'] }", &["constant_tags[0]", "constant_tags[1]"]),
+    ("echo", "{ headers: { 'a b': c, X-A: \"b\\nc\" } }", &["", "headers.X-A", "headers.a b"]),
     (
         "elasticsearch-logger",
         "{ endpoint_addr: 'no url', headers: { 'a b': c }, field: { index: 'a{%' }, template: { name: _a } }",

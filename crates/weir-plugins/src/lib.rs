@@ -60,6 +60,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<log::data_mask::DataMask>(),
     Entry::described::<log::datadog::Datadog>().of_node("the agent that it sends metrics to is a setting of the node"),
     Entry::of::<transform::degraphql::Degraphql>(),
+    Entry::of::<transform::echo::Echo>(),
     Entry::described::<log::elasticsearch_logger::ElasticsearchLogger>().on_streams(),
     Entry::described::<transform::error_page::ErrorPage>(),
     Entry::of::<auth::ext_authz::ExtAuthz>(),

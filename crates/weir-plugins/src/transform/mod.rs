@@ -5,6 +5,7 @@ pub(crate) mod body_transformer;
 pub(crate) mod brotli;
 pub(crate) mod compression;
 pub(crate) mod degraphql;
+pub(crate) mod echo;
 pub(crate) mod error_page;
 pub(crate) mod ext_proc;
 pub(crate) mod grpc_transcode;
