@@ -1,9 +1,9 @@
-//! `echo`: bodies of responses with texts around them.
+//! `echo` and `proxy-buffering`: bodies of responses with texts around them, and responses that are passed on as they come.
 
 use std::io::Read;
 
 use flate2::read::GzDecoder;
-use weir_testkit::{Answer, Client, Gateway, Origin};
+use weir_testkit::{Answer, Client, Gate, Gateway, Origin, Reading};
 
 use crate::{Rig, file};
 
@@ -56,6 +56,32 @@ fn texts_around_a_body_are_compressed_with_it() {
         let mut text = String::new();
         GzDecoder::new(answer.body.as_slice()).read_to_string(&mut text).expect("complete gzip");
         assert_eq!((text.as_str(), answer.headers.get("content-encoding")), ("<GET /a>", Some("gzip")));
+    }
+}
+
+/// The upstream sends the second part of its response only after the client has the first.
+#[test]
+fn responses_are_passed_on_as_they_come_whatever_proxy_buffering_says() {
+    let gate = Gate::new();
+    let opener = gate.clone();
+    let origin = Origin::scripted(Reading::Strict, move |connection| {
+        while connection.request().is_ok() {
+            let first = connection.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\none");
+            gate.wait();
+            if first.and_then(|()| connection.send("two")).is_err() {
+                return;
+            }
+        }
+    });
+    for disable in [true, false] {
+        let plugins = format!("{{ proxy-buffering: {{ disable_proxy_buffering: {disable} }} }}");
+        let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&file(1, &plugins, &origin));
+        let mut client = gateway.client();
+        client.send("GET /a HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert_eq!(client.response_head("GET").expect("the head").status, 200);
+        assert_eq!(client.exact(3).expect("the first part"), b"one");
+        opener.open_once();
+        assert_eq!(client.exact(3).expect("the rest"), b"two");
     }
 }
 

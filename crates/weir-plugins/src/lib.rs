@@ -104,6 +104,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<traffic::openwhisk::Openwhisk>(),
     Entry::described::<observe::otlp_logger::OtlpLogger>().on_streams(),
     Entry::described::<observe::prometheus::Prometheus>().on_streams(),
+    Entry::of::<traffic::proxy_buffering::ProxyBuffering>(),
     Entry::described::<traffic::proxy_cache::ProxyCache>()
         .of_node("its zones are shared, and a key of one namespace could take the place of another's"),
     Entry::of::<traffic::proxy_control::ProxyControl>(),

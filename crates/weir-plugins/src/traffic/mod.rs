@@ -9,6 +9,7 @@ pub(crate) mod function_call;
 pub(crate) mod mocking;
 pub(crate) mod openfunction;
 pub(crate) mod openwhisk;
+pub(crate) mod proxy_buffering;
 pub(crate) mod proxy_cache;
 pub(crate) mod proxy_control;
 pub(crate) mod proxy_mirror;
