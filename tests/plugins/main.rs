@@ -36,6 +36,7 @@ mod openmetrics;
 #[path = "../records/otlp.rs"]
 mod otlp;
 mod price;
+mod prompts;
 mod redis;
 mod rewrites;
 mod secrets;

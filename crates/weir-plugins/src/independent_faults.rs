@@ -8,6 +8,22 @@ use crate::REGISTRY;
 /// Options with several faults that do not depend on each other and that the schema cannot express, and the places of the faults.
 const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
     ("acl", "{ allow_labels: { a: [] }, deny_labels: { b: [] } }", &["allow_labels.a", "deny_labels.b"]),
+    (
+        "ai-prompt-guard",
+        "{ allow_patterns: ['(', a], deny_patterns: [b, '(', ')'] }",
+        &["allow_patterns[0]", "deny_patterns[1]", "deny_patterns[2]"],
+    ),
+    (
+        "ai-prompt-template",
+        "{ templates: [{ name: a, template: { model: '{{ngx}}', messages: [{ role: user, content: '{% end %}' }] } }, \
+         { name: a, template: { model: '{{ngx}}' } }] }",
+        &[
+            "templates[1].name",
+            "templates[0].template.model",
+            "templates[0].template.messages[0].content",
+            "templates[1].template.model",
+        ],
+    ),
     ("attach-consumer-label", "{ headers: { 'a b': x } }", &["headers.a b", "headers.a b"]),
     (
         "authz-keycloak",

@@ -41,6 +41,9 @@ pub use traffic::sse_fanout::{StreamLimit, totals as fanout_totals};
 /// Every plugin of this binary.
 pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<auth::acl::Acl>(),
+    Entry::of::<transform::ai_prompt_decorator::AiPromptDecorator>(),
+    Entry::of::<security::ai_prompt_guard::AiPromptGuard>(),
+    Entry::of::<transform::ai_prompt_template::AiPromptTemplate>(),
     Entry::of::<transform::alt_svc::AltSvc>(),
     Entry::of::<traffic::api_breaker::ApiBreaker>(),
     Entry::of::<auth::attach_consumer_label::AttachConsumerLabel>(),

@@ -1,6 +1,7 @@
-//! The content of messages: its type and coding, JSON and XML, and recording a copy of it.
+//! The content of messages: its type and coding, JSON and XML, requests to language models, and recording a copy of it.
 
 pub(crate) mod body_recorder;
+pub(crate) mod chat;
 pub(crate) mod coding;
 pub(crate) mod content_type;
 pub mod graphql;

@@ -1,5 +1,6 @@
 //! Refuses messages by address, time, origin, size or content.
 
+pub(crate) mod ai_prompt_guard;
 pub(crate) mod client_control;
 pub(crate) mod content_filter;
 pub(crate) mod cors;

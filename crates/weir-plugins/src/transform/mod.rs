@@ -1,5 +1,7 @@
 //! Changes to heads and content: rewriting, compression, and conversion between protocols.
 
+pub(crate) mod ai_prompt_decorator;
+pub(crate) mod ai_prompt_template;
 pub(crate) mod alt_svc;
 pub(crate) mod body_transformer;
 pub(crate) mod brotli;

@@ -393,12 +393,14 @@ pub struct Scene<'a> {
     pub locals: Vec<Cow<'a, Value>>,
     /// The most bytes of a text.
     pub most_bytes: usize,
+    /// Whether texts in `{{...}}` are escaped for HTML.
+    pub escapes_html: bool,
     steps: u64,
 }
 
 impl<'a> Scene<'a> {
     pub fn new(root: &'a Value, body: &'a Value, exchange: &'a Exchange, most_bytes: usize) -> Scene<'a> {
-        Scene { root, body, exchange, locals: Vec::new(), most_bytes, steps: 0 }
+        Scene { root, body, exchange, locals: Vec::new(), most_bytes, escapes_html: true, steps: 0 }
     }
 
     /// Counts a step, and the bytes of texts that it reads.

@@ -270,7 +270,7 @@ fn render<'a>(parts: &[TemplateSection], scene: &mut Scene<'a>, out: &mut String
                     continue;
                 }
                 let shown = text(&value).map_err(|problem| at(*line, &problem))?;
-                match *is_escaped && value.is_string() {
+                match *is_escaped && scene.escapes_html && value.is_string() {
                     true => push_escaped(&shown, scene, out)?,
                     false => push(&shown, scene, out)?,
                 }
