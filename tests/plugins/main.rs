@@ -19,6 +19,7 @@ mod fetched_pages;
 mod forward_auth;
 mod functions;
 mod graphql;
+mod graphql_limits;
 mod grpc_transcode;
 mod jwe;
 mod keycloak;

@@ -141,6 +141,11 @@ const WITH_SEVERAL_FAULTS: &[(&str, &str, &[&str])] = &[
         "{ brokers: [{ host: 'a b', port: 1 }, { host: 'c d', port: 1 }], kafka_topic: 'a b', required_acks: 1, meta_format: origin }",
         &["kafka_topic", "meta_format", "brokers[0].host", "brokers[1].host"],
     ),
+    (
+        "graphql-limit-count",
+        "{ count: 0, time_window: x, key: a, key_type: var_combination, sync_interval: 1 }",
+        &["sync_interval", "count", "time_window", "key"],
+    ),
     ("key-auth", "{ header: 'a b', anonymous_consumer: unknown }", &["header", "anonymous_consumer"]),
     (
         "lago",

@@ -218,7 +218,7 @@ fn have_own_groups(scopes: &[AdminScope], view: &ResourceView, edits: &[Resource
     Ok(())
 }
 
-/// The groups of `limit-count` in resources, each with the options of a plugin in it.
+/// The groups of `limit-count` and `graphql-limit-count` in resources, each with the options of a plugin in it.
 #[derive(Default)]
 struct Groups(BTreeSet<(String, String)>);
 
@@ -254,7 +254,7 @@ impl Groups {
     }
 
     fn add(&mut self, plugin: &str, options: &Value) {
-        if plugin == "limit-count"
+        if matches!(plugin, "limit-count" | "graphql-limit-count")
             && let Some(group) = options.get("group").and_then(Value::as_str)
         {
             self.0.insert((group.to_owned(), options.to_string()));
@@ -377,6 +377,8 @@ mod tests {
         assert!(is_refused("a-3", plain("theirs", 1)));
         let action = json!({"plugins": {"workflow": {"rules": [{"actions": [["limit-count", limit("theirs", 1)]]}]}}});
         assert!(is_refused("a-3", action));
+        let of_queries = json!({"plugins": {"graphql-limit-count": limit("theirs", 1)}});
+        assert!(is_refused("a-3", of_queries));
         assert!(is_refused("a-1", plain("shared", 2)), "its options would differ");
         assert!(planned("a-1", plain("shared", 1)).is_ok(), "it is in it already");
         assert!(planned("a-2", plain("mine", 2)).is_ok() && planned("a-3", plain("mine", 1)).is_ok());

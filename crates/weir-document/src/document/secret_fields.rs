@@ -28,6 +28,7 @@ const APISIX_OPTIONS: &[(&str, &[&str])] = &[
     ("kafka-logger", &["brokers.sasl_config.password"]),
     ("lago", &["token"]),
     ("limit-conn", &["redis_password"]),
+    ("graphql-limit-count", &["redis_password", "sentinel_password"]),
     ("limit-count", &["redis_password", "sentinel_password"]),
     ("limit-req", &["redis_password"]),
     ("loggly", &["customer_token"]),

@@ -7,6 +7,7 @@ use apollo_parser::cst::{self, CstNode, Definition, Selection, Type, Value};
 use apollo_parser::{Parser, SyntaxKind, SyntaxToken};
 
 mod cost;
+pub(crate) mod request;
 
 pub use cost::{QueryCost, cost};
 
@@ -16,6 +17,11 @@ const MOST_TOKENS: usize = 50_000;
 const MOST_OPERATIONS: usize = 100;
 /// The deepest nesting of selections, of values, and of fragments in selections.
 const MOST_NESTED: usize = 200;
+
+/// The default of `list_arguments`: the names of arguments that say how long a list may be.
+pub(crate) fn default_list_arguments() -> Vec<String> {
+    ["first", "last", "limit"].map(str::to_owned).into()
+}
 
 /// Why a text is no document that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -174,14 +174,32 @@ impl Definition for LimitCount {
     const EXAMPLE: &'static str =
         "limit-count: { count: 100, time_window: 60, rejected_code: 429, rejected_msg: slow down }";
 
-    fn build(mut self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let names = build.metadata::<LimitCount>();
+        let replaceable = Replaceable::new(&replacement::LIMIT_COUNT, build);
+        Ok(match self.limits(LimitCount::NAME, replaceable, &names, build)? {
+            CountedLimits::Here(limiter) => Arc::new(limiter),
+            CountedLimits::Server(limiter) => Arc::new(limiter),
+        })
+    }
+}
+
+impl LimitCount {
+    /// The limits of a plugin with these options; `names` are those of the response fields.
+    pub(super) fn limits(
+        mut self,
+        plugin: &str,
+        replaceable: Replaceable,
+        names: &LimitCountMetadata,
+        build: &mut Build,
+    ) -> Result<CountedLimits, ConfigError> {
         let (server, delay) = (self.counting(build), self.delay());
-        let identity = build.keep(self.identity(build));
+        let identity = build.keep(self.identity(plugin, build));
         let windows = self.windows(build);
-        let quotas = self.quotas(delay.as_ref().is_ok_and(Option::is_some), &identity, build);
+        let quotas = self.quotas(delay.as_ref().is_ok_and(Option::is_some), &identity, names, build);
         let (server, delay, (windows, kept), quotas) = (server, delay, windows, quotas).all_of()?;
         let limiter = CountLimiter {
-            replaceable: Replaceable::new(&replacement::LIMIT_COUNT, build),
+            replaceable,
             quotas: quotas.into(),
             windows,
             kept,
@@ -190,38 +208,40 @@ impl Definition for LimitCount {
             shown: LimitHeaders { usual: self.show_limit_quota_header, ietf: self.ietf_headers },
         };
         Ok(match server {
-            None => Arc::new(limiter),
+            None => CountedLimits::Here(limiter),
             Some(server) => {
                 let delayed = delay.map(|interval| DelayedSync::new(interval, &identity, build));
-                Arc::new(RedisLimitCount {
-                    remote: RedisCountLimiter { server, window: self.window_type, delayed },
-                    limiter,
-                })
+                let remote = RedisCountLimiter { server, window: self.window_type, delayed };
+                CountedLimits::Server(RedisLimitCount { remote, limiter })
             }
         })
     }
-}
 
-impl LimitCount {
     /// The name of the counters: plugins of one group share them.
-    fn identity(&self, build: &Build) -> Result<String, ConfigError> {
+    fn identity(&self, plugin: &str, build: &Build) -> Result<String, ConfigError> {
         let Some(group) = &self.group else { return Ok(build.identity().to_owned()) };
         if self.rules.is_some() {
             return Err(ConfigError::new("group", "cannot be used with `rules`"));
         }
         // Without the owner of the plugin, which differs within a group and is part of the plugin's identity.
         let options = build.written_options().to_owned();
-        if !build.agree(&format!("limit-count group {group}"), &options) {
+        if !build.agree(&format!("{plugin} group {group}"), &options) {
             let problem = format!(
                 "`{group}` is used by another plugin with different options; all plugins of a group need the same options"
             );
             return Err(ConfigError::new("group", problem));
         }
-        Ok(format!("limit-count group {group}: {options}"))
+        Ok(format!("{plugin} group {group}: {options}"))
     }
 
     /// The limits, each with its key.
-    fn quotas(&mut self, is_delayed: bool, identity: &str, build: &mut Build) -> Result<Vec<CountQuota>, ConfigError> {
+    fn quotas(
+        &mut self,
+        is_delayed: bool,
+        identity: &str,
+        names: &LimitCountMetadata,
+        build: &mut Build,
+    ) -> Result<Vec<CountQuota>, ConfigError> {
         let max_count = match (self.window_type, is_delayed) {
             (WindowType::Fixed, false) => MAX_COUNT,
             _ => MAX_PAIRED_COUNT,
@@ -230,7 +250,7 @@ impl LimitCount {
             (Some(count), Some(window), None) => {
                 let key = LimitKey::compile(&self.key, self.key_type, "key", build);
                 let quota = CountQuota::new(max_count, (&count, &window), key, "", identity, None);
-                Ok(vec![quota?.renamed(&build.metadata::<LimitCount>())?])
+                Ok(vec![quota?.renamed(names)?])
             }
             (None, None, Some(rules)) if !rules.is_empty() => {
                 build.keep(unique_keys(rules.iter().map(|rule| &*rule.key)));
@@ -308,7 +328,43 @@ impl PluginMetadata for LimitCountMetadata {
     }
 }
 
-struct CountLimiter {
+/// Limits whose counters are in this process, or on a Redis server.
+pub(super) enum CountedLimits {
+    Here(CountLimiter),
+    Server(RedisLimitCount),
+}
+
+impl CountedLimits {
+    fn limiter(&self) -> &CountLimiter {
+        match self {
+            CountedLimits::Here(limiter) => limiter,
+            CountedLimits::Server(limiter) => &limiter.limiter,
+        }
+    }
+
+    pub(super) fn phases(&self) -> Phases {
+        self.limiter().phases()
+    }
+
+    pub(super) fn start(&self) -> Result<(), String> {
+        self.limiter().start()
+    }
+
+    /// Counts a request that costs as much as `cost` requests.
+    pub(super) fn take<'a>(&'a self, exchange: &'a mut Exchange, cost: u64) -> Result<Flow<'a>, Stop> {
+        match self {
+            CountedLimits::Here(limiter) => limiter.take(exchange, cost).map(|()| Flow::Continue),
+            CountedLimits::Server(limiter) => Ok(Flow::wait(limiter.take(exchange, cost))),
+        }
+    }
+
+    /// Tells the client what is left.
+    pub(super) fn show(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.limiter().on_response(exchange)
+    }
+}
+
+pub(super) struct CountLimiter {
     replaceable: Replaceable,
     quotas: Box<[CountQuota]>,
     windows: Windows,
@@ -317,6 +373,21 @@ struct CountLimiter {
     refusal: RefusalResponse,
     allow_degradation: bool,
     shown: LimitHeaders,
+}
+
+impl CountLimiter {
+    fn take(&self, exchange: &mut Exchange, cost: u64) -> Result<(), Stop> {
+        let now = clock::now();
+        for quota in &self.quotas {
+            let Some(asked) = quota.ask(exchange, self.allow_degradation)? else { continue };
+            let verdict = self.windows.take(quota, asked, exchange, cost, now);
+            quota.note(exchange, asked, verdict);
+            if !verdict.accepted {
+                return Err(self.refusal.send(exchange));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Plugin for CountLimiter {
@@ -333,15 +404,7 @@ impl Plugin for CountLimiter {
         if self.replaceable.is_replaced(exchange) {
             return Ok(Flow::Continue);
         }
-        let now = clock::now();
-        for quota in &self.quotas {
-            let Some(asked) = quota.ask(exchange, self.allow_degradation)? else { continue };
-            let verdict = self.windows.take(quota, asked, exchange, now);
-            quota.note(exchange, asked, verdict);
-            if !verdict.accepted {
-                return Err(self.refusal.send(exchange));
-            }
-        }
+        self.take(exchange, 1)?;
         Ok(Flow::Continue)
     }
 
@@ -351,9 +414,29 @@ impl Plugin for CountLimiter {
 }
 
 /// Limits whose counters are on a Redis server.
-struct RedisLimitCount {
+pub(super) struct RedisLimitCount {
     limiter: CountLimiter,
     remote: RedisCountLimiter,
+}
+
+impl RedisLimitCount {
+    async fn take(&self, exchange: &mut Exchange, cost: u64) -> Result<(), Stop> {
+        let CountLimiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
+        for quota in quotas {
+            let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };
+            match self.remote.take(quota, asked, exchange, cost, clock::now()).await {
+                Ok(verdict) => {
+                    quota.note(exchange, asked, verdict);
+                    if !verdict.accepted {
+                        return Err(refusal.send(exchange));
+                    }
+                }
+                Err(NoRedisAnswer) if *allow_degradation => exchange.note_service_failure(),
+                Err(NoRedisAnswer) => return Err(Stop::Respond(500)),
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Plugin for RedisLimitCount {
@@ -362,26 +445,10 @@ impl Plugin for RedisLimitCount {
     }
 
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
-        let CountLimiter { replaceable, quotas, refusal, allow_degradation, .. } = &self.limiter;
-        if replaceable.is_replaced(exchange) {
-            return Ok(Flow::Continue);
+        match self.limiter.replaceable.is_replaced(exchange) {
+            true => Ok(Flow::Continue),
+            false => Ok(Flow::wait(self.take(exchange, 1))),
         }
-        Ok(Flow::wait(async move {
-            for quota in quotas {
-                let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };
-                match self.remote.take(quota, asked, exchange, clock::now()).await {
-                    Ok(verdict) => {
-                        quota.note(exchange, asked, verdict);
-                        if !verdict.accepted {
-                            return Err(refusal.send(exchange));
-                        }
-                    }
-                    Err(NoRedisAnswer) if *allow_degradation => exchange.note_service_failure(),
-                    Err(NoRedisAnswer) => return Err(Stop::Respond(500)),
-                }
-            }
-            Ok(())
-        }))
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {

@@ -1,5 +1,6 @@
 //! Limits of requests per window, requests per second, concurrent requests, and events per window.
 
+pub(crate) mod graphql_limit_count;
 pub(crate) mod key;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_count;

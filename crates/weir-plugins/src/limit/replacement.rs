@@ -18,6 +18,11 @@ impl Replaceable {
         Replaceable((!build.is_part()).then_some(by))
     }
 
+    /// Of a limit that `workflow` does not know.
+    pub(crate) fn never() -> Replaceable {
+        Replaceable(None)
+    }
+
     #[inline]
     pub(crate) fn is_replaced(&self, exchange: &Exchange) -> bool {
         self.0.is_some_and(|by| exchange.notes.read(**by).is_some())

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop, form};
 
+use crate::content::graphql::request::{GraphqlBody, is_in_target, is_request};
 use crate::content::graphql::{self, GraphqlDocument, GraphqlFault};
 use crate::content::{coding, content_type};
 use crate::security::threat;
@@ -27,7 +28,7 @@ pub(crate) struct GraphqlThreatProtection {
     #[schemars(range(min = 1))]
     max_cost: u64,
     /// The names of arguments that say how long a list may be, as a number or as a variable. Members of an input object do not count.
-    #[serde(default = "default_list_arguments")]
+    #[serde(default = "graphql::default_list_arguments")]
     list_arguments: Vec<String>,
     /// The maximum number of aliases.
     #[serde(default = "default_max_aliases")]
@@ -63,10 +64,6 @@ fn default_max_cost() -> u64 {
     1000
 }
 
-fn default_list_arguments() -> Vec<String> {
-    ["first", "last", "limit"].map(str::to_owned).into()
-}
-
 fn default_max_aliases() -> usize {
     30
 }
@@ -87,26 +84,6 @@ impl Definition for GraphqlThreatProtection {
 
     fn build(self, _: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         Ok(Arc::new(self))
-    }
-}
-
-/// The members of a request. In a body, one that is there twice is refused, since its readers may differ in which counts.
-const MEMBERS: [&str; 4] = ["query", "variables", "operationName", "extensions"];
-
-/// The members of a body that matter.
-#[derive(Deserialize)]
-struct GraphqlBody {
-    query: Option<String>,
-    variables: Option<Map<String, Value>>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
-}
-
-impl GraphqlBody {
-    /// A member that some readers take for another one: they do not tell upper and lower case apart.
-    fn ambiguous(&self) -> Option<&str> {
-        let is_like = |name: &str| MEMBERS.iter().any(|member| member.eq_ignore_ascii_case(name) && *member != name);
-        self.others.keys().map(String::as_str).find(|name| !name.is_ascii() || is_like(name))
     }
 }
 
@@ -163,29 +140,13 @@ impl GraphqlThreatProtection {
 
     /// Checks the query in a body.
     fn judge_body(&self, is_json: bool, body: &[u8]) -> Result<(), String> {
-        if !is_json {
-            let query = str::from_utf8(body).map_err(|_| "The body is not UTF-8")?;
-            return self.judge(query, &Map::new());
-        }
-        if body.trim_ascii_start().first() == Some(&b'[') {
-            return Err("A list of queries is not allowed".to_owned());
-        }
-        let read = serde_json::from_slice(body);
-        let body: GraphqlBody = read.map_err(|error| format!("The body is no GraphQL request: {error}"))?;
-        if let Some(name) = body.ambiguous() {
-            return Err(format!("The member {name} of the body is not allowed"));
-        }
-        let GraphqlBody { query, variables, .. } = body;
+        let GraphqlBody { query, variables, .. } = GraphqlBody::read(is_json, body)?;
         match query {
             Some(query) => self.judge(&query, &variables.unwrap_or_default()),
             None if self.persisted_queries => Ok(()),
             None => Err("The body has no query".to_owned()),
         }
     }
-}
-
-fn is_graphql(value: &[u8]) -> bool {
-    content_type::is(value, "application/graphql")
 }
 
 impl Plugin for GraphqlThreatProtection {
@@ -196,10 +157,9 @@ impl Plugin for GraphqlThreatProtection {
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
         let request = &exchange.request;
         let in_target = request.query().unwrap_or_default();
-        let is_member = |name: &[u8]| MEMBERS.iter().any(|member| member.as_bytes() == name);
         let judged = if request.upgrade && !self.websocket {
             Err("WebSockets are not allowed".to_owned())
-        } else if request.framing.has_body() && form::pairs(in_target).any(|(name, _)| is_member(&name)) {
+        } else if request.framing.has_body() && is_in_target(exchange) {
             Err("A request with a body has no query in its query string".to_owned())
         } else {
             self.judge_target(in_target)
@@ -210,7 +170,7 @@ impl Plugin for GraphqlThreatProtection {
 
     fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
         let content_type = content_type::of_request(exchange)?;
-        match content_type.is_some_and(|value| content_type::is_json(value) || is_graphql(value)) {
+        match content_type.is_some_and(is_request) {
             true => Ok(Some(self.max_body_size)),
             false => Err(Stop::Respond(415)),
         }

@@ -5,31 +5,32 @@ use std::sync::LazyLock;
 
 use redis::Script;
 
-/// Counts one request in a window that begins with the first request:
-/// `limit, length of the window in ms` → `1 if accepted, remaining, ms until the window ends`.
+/// Counts a request in a window that begins with the first request:
+/// `limit, length of the window in ms, how many requests it costs` → `1 if accepted, remaining, ms until the window ends`.
 pub(crate) static COUNT_IN_FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+local limit, window, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local ends = redis.call('PTTL', KEYS[1])
 if ends <= 0 then
-  redis.call('SET', KEYS[1], 1, 'PX', window)
-  return {1, limit - 1, window}
+  if cost > limit then return {0, limit, window} end
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', window)
+  return {1, limit - cost, window}
 end
-local used = tonumber(redis.call('GET', KEYS[1]))
-if used >= limit then return {0, 0, ends} end
-redis.call('INCR', KEYS[1])
-return {1, limit - used - 1, ends}
+local free = math.max(limit - tonumber(redis.call('GET', KEYS[1])), 0)
+if cost > free then return {0, free, ends} end
+redis.call('INCRBY', KEYS[1], ARGV[3])
+return {1, free - cost, ends}
 ",
     )
 });
 
-/// Counts one request in a sliding window. The windows follow each other on the server's clock; the count of the previous one
+/// Counts a request in a sliding window. The windows follow each other on the server's clock; the count of the previous one
 /// is weighted by the share of it that the sliding window still covers. Arguments and answer as for the fixed window.
 pub(crate) static COUNT_IN_SLIDING_WINDOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+local limit, window, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local number = math.floor(now / window)
@@ -41,11 +42,11 @@ if tonumber(kept[1]) == number then
 elseif tonumber(kept[1]) == number - 1 then
   previous = tonumber(kept[2])
 end
-local free = math.floor(limit - current - previous * ends / window)
-if free < 1 then return {0, 0, ends} end
-redis.call('HSET', KEYS[1], 'number', number, 'current', current + 1, 'previous', previous)
+local free = math.max(math.floor(limit - current - previous * ends / window), 0)
+if cost > free then return {0, free, ends} end
+redis.call('HSET', KEYS[1], 'number', number, 'current', current + cost, 'previous', previous)
 redis.call('PEXPIRE', KEYS[1], 2 * window)
-return {1, free - 1, ends}
+return {1, free - cost, ends}
 ",
     )
 });

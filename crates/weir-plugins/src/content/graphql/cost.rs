@@ -14,16 +14,24 @@ pub struct QueryCost {
     pub depth: u64,
     /// The number of fields, where those in a list count as often as the list may be long.
     pub fields: u64,
+    /// The number of fields that say how long their list may be, where those in a list count as often as that list may be long.
+    pub lists: u64,
 }
 
 impl QueryCost {
     fn beside(self, other: QueryCost) -> QueryCost {
-        QueryCost { depth: self.depth.max(other.depth), fields: self.fields.saturating_add(other.fields) }
+        QueryCost {
+            depth: self.depth.max(other.depth),
+            fields: self.fields.saturating_add(other.fields),
+            lists: self.lists.saturating_add(other.lists),
+        }
     }
 
-    /// Of a field that contains it, in a list of this length.
-    fn within(self, length: u64) -> QueryCost {
-        QueryCost { depth: self.depth + 1, fields: self.fields.saturating_mul(length).saturating_add(1) }
+    /// Of a field that contains it, in a list of this length; `None` if the field does not say how long its list is.
+    fn within(self, length: Option<u64>) -> QueryCost {
+        let times = |inner: u64, own: u64| inner.saturating_mul(length.unwrap_or(1).max(1)).saturating_add(own);
+        let (fields, lists) = (times(self.fields, 1), times(self.lists, length.is_some().into()));
+        QueryCost { depth: self.depth + 1, fields, lists }
     }
 }
 
@@ -45,8 +53,9 @@ pub fn cost(
         }
         let mut measuring =
             CostMeasuring { document, values: variables, defined, list_arguments, known: HashMap::new() };
-        let QueryCost { depth, fields } = measuring.selections(&operation.selections, 0)?;
-        most = QueryCost { depth: most.depth.max(depth), fields: most.fields.max(fields) };
+        let QueryCost { depth, fields, lists } = measuring.selections(&operation.selections, 0)?;
+        most =
+            QueryCost { depth: most.depth.max(depth), fields: most.fields.max(fields), lists: most.lists.max(lists) };
     }
     Ok(most)
 }
@@ -94,10 +103,10 @@ impl<'t> CostMeasuring<'_, 't> {
         Ok(cost)
     }
 
-    /// How long a field may be as a list: 1 without an argument that says so.
-    fn length(&self, arguments: &[(&'t str, ArgumentValue<'t>)]) -> u64 {
+    /// How long a field may be as a list; `None` without an argument that says so.
+    fn length(&self, arguments: &[(&'t str, ArgumentValue<'t>)]) -> Option<u64> {
         let told = arguments.iter().filter(|(name, _)| self.list_arguments.iter().any(|listed| listed == name));
-        told.filter_map(|(_, value)| self.number(*value)).max().unwrap_or(1).max(1)
+        told.map(|(_, value)| self.number(*value).unwrap_or(1)).max()
     }
 
     fn number(&self, value: ArgumentValue<'t>) -> Option<u64> {
@@ -127,8 +136,24 @@ mod tests {
     fn told(text: &str, variables: Value) -> Result<(u64, u64), GraphqlFault> {
         let document = GraphqlDocument::parse(text).expect("valid");
         let variables = variables.as_object().cloned().unwrap_or_default();
-        let QueryCost { depth, fields } = cost(&document, &variables, &["first".to_owned(), "last".to_owned()])?;
+        let QueryCost { depth, fields, .. } = cost(&document, &variables, &["first".to_owned(), "last".to_owned()])?;
         Ok((depth, fields))
+    }
+
+    #[test]
+    fn lists_count_as_often_as_the_lists_around_them_may_be_long() {
+        let names = ["first".to_owned()];
+        for (text, want) in [
+            ("{a b {c}}", 0),
+            ("{a(first: 20) {b {c(first: 10) {d(first: 5) {e}}}}}", 1 + 20 + 200),
+            ("{a(first: 3) {...F} ...F} fragment F on T {b(first: 2)}", 1 + 3 + 1),
+            ("query ($n: Int) {a(first: $n) {b(first: 2)}}", 1 + 4),
+            ("{a(first: $none) {b(first: 0) {c(first: 1)}}}", 3),
+        ] {
+            let document = GraphqlDocument::parse(text).expect("valid");
+            let values = json!({"n": 4}).as_object().cloned().unwrap_or_default();
+            assert_eq!(cost(&document, &values, &names).map(|cost| cost.lists), Ok(want), "{text}");
+        }
     }
 
     #[test]

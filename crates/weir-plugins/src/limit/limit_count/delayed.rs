@@ -103,12 +103,13 @@ impl DelayedSync {
         self.table.key(self.name, key)
     }
 
-    /// Counts one request; `None` if the server has to be asked.
+    /// Counts a request that costs as much as `cost` requests; `None` if the server has to be asked.
     pub(super) fn take(
         &self,
         server: &Arc<RedisServer>,
         key: &[u8],
         asked: EffectiveLimit,
+        cost: u64,
         now: Duration,
     ) -> Option<LimitDecision> {
         let now_tenths = tenths(now);
@@ -120,10 +121,11 @@ impl DelayedSync {
                 return (None, (None, false));
             }
             let reset_ms = (share.until - now_tenths) * 100;
-            if share.total >= asked.limit {
-                return (None, (Some(LimitDecision { accepted: false, remaining: 0, reset_ms }), false));
+            let free = asked.limit.saturating_sub(share.total);
+            if free < cost {
+                return (None, (Some(LimitDecision { accepted: false, remaining: free, reset_ms }), false));
             }
-            let taken = WindowShare { total: share.total + 1, unreported: share.unreported + 1, ..share };
+            let taken = WindowShare { total: share.total + cost, unreported: share.unreported + cost, ..share };
             let verdict = LimitDecision { accepted: true, remaining: asked.limit - taken.total, reset_ms };
             (Some(taken), (Some(verdict), share.unreported == 0))
         });
@@ -275,7 +277,7 @@ mod tests {
         let decision = |accepted, remaining, reset_ms| LimitDecision { accepted, remaining, reset_ms };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            let take = |seconds| sync.take(&server, KEY, asked, at(seconds));
+            let take = |seconds| sync.take(&server, KEY, asked, 1, at(seconds));
             assert_eq!(take(0), None, "the server is asked about the first request");
             sync.learn(KEY, asked, decision(true, 3, 60_000), at(0));
             assert_eq!(take(10), Some(decision(true, 2, 50_000)));

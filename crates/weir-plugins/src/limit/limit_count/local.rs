@@ -48,15 +48,17 @@ impl Windows {
         })
     }
 
-    /// Counts one request.
+    /// Counts a request that costs as much as `cost` requests. It is accepted if all of it is left.
     pub(super) fn take(
         &self,
         quota: &CountQuota,
         asked: EffectiveLimit,
         exchange: &Exchange,
+        cost: u64,
         now: Duration,
     ) -> LimitDecision {
-        self.take_amount(self.key(&quota.key, quota.name, exchange), asked, 1, now)
+        let key = self.key(&quota.key, quota.name, exchange);
+        self.take_counted(key, asked, CountedAmount::whole(cost), now)
     }
 
     /// The key under which an exchange is counted, for the limit `name`.
@@ -83,10 +85,40 @@ impl Windows {
         amount: u64,
         now: Duration,
     ) -> LimitDecision {
+        self.take_counted(key, asked, CountedAmount::any(amount), now)
+    }
+
+    fn take_counted(
+        &self,
+        key: CounterKey,
+        asked: EffectiveLimit,
+        amount: CountedAmount,
+        now: Duration,
+    ) -> LimitDecision {
         match self {
             Windows::Fixed(table) => take_fixed(table, key, asked, amount, now),
             Windows::Sliding(table) => take_sliding(table, key, asked, amount, now),
         }
+    }
+}
+
+/// What is counted at once.
+#[derive(Clone, Copy, Debug)]
+struct CountedAmount {
+    amount: u64,
+    /// How much must be left for it to be accepted.
+    least: u64,
+}
+
+impl CountedAmount {
+    /// It is accepted if all of it is left.
+    fn whole(amount: u64) -> CountedAmount {
+        CountedAmount { amount, least: amount }
+    }
+
+    /// It is accepted if anything is left.
+    fn any(amount: u64) -> CountedAmount {
+        CountedAmount { amount, least: 1 }
     }
 }
 
@@ -144,7 +176,7 @@ fn take_fixed(
     table: &CounterTable<Fixed>,
     key: CounterKey,
     asked: EffectiveLimit,
-    amount: u64,
+    CountedAmount { amount, least }: CountedAmount,
     now: Duration,
 ) -> LimitDecision {
     let EffectiveLimit { limit, window_s } = asked;
@@ -152,8 +184,9 @@ fn take_fixed(
     table.update(key, now_ms, |Fixed { until_ms, count }| {
         let (until_ms, count) = if until_ms > now_ms { (until_ms, count) } else { (now_ms + window_s * 1000, 0) };
         let reset_ms = until_ms - now_ms;
-        if count >= limit {
-            return (None, LimitDecision { accepted: false, remaining: 0, reset_ms });
+        let free = limit.saturating_sub(count);
+        if free < least {
+            return (None, LimitDecision { accepted: false, remaining: free, reset_ms });
         }
         let count = count.saturating_add(amount).min(MAX_COUNT);
         let remaining = limit.saturating_sub(count);
@@ -220,7 +253,7 @@ fn take_sliding(
     table: &CounterTable<Sliding>,
     key: CounterKey,
     asked: EffectiveLimit,
-    amount: u64,
+    CountedAmount { amount, least }: CountedAmount,
     now: Duration,
 ) -> LimitDecision {
     let EffectiveLimit { limit, window_s } = asked;
@@ -237,10 +270,11 @@ fn take_sliding(
         // Calculated in units of a request times a millisecond, so that nothing is rounded before the division.
         let weighted = u128::from(previous) * u128::from(left_ms) + u128::from(current) * u128::from(window_ms);
         let free = (u128::from(limit) * u128::from(window_ms)).saturating_sub(weighted) / u128::from(window_ms);
-        match free {
-            0 => (None, LimitDecision { accepted: false, remaining: 0, reset_ms: left_ms }),
-            free => {
-                let remaining = (free as u64).saturating_sub(amount);
+        let free = free as u64;
+        match free < least {
+            true => (None, LimitDecision { accepted: false, remaining: free, reset_ms: left_ms }),
+            false => {
+                let remaining = free.saturating_sub(amount);
                 let current = current.saturating_add(amount).min(MAX_PAIRED_COUNT);
                 (
                     Some(Sliding { until_s, current, previous }),
@@ -264,13 +298,32 @@ mod tests {
         let table = CounterTable::new(0);
         let key = table.key(1, b"a");
         let asked = EffectiveLimit { limit: 2, window_s: 10 };
-        let take = |ms| take_fixed(&table, key, asked, 1, at(ms));
+        let take = |ms| take_fixed(&table, key, asked, CountedAmount::whole(1), at(ms));
         let verdict = |accepted, remaining, reset_ms| LimitDecision { accepted, remaining, reset_ms };
         assert_eq!(take(3_000), verdict(true, 1, 10_000));
         assert_eq!(take(4_000), verdict(true, 0, 9_000));
         assert_eq!(take(12_999), verdict(false, 0, 1));
         assert_eq!(take(13_000), verdict(true, 1, 10_000));
-        assert_eq!(take_fixed(&table, table.key(1, b"b"), asked, 1, at(13_000)), verdict(true, 1, 10_000));
+        assert_eq!(
+            take_fixed(&table, table.key(1, b"b"), asked, CountedAmount::whole(1), at(13_000)),
+            verdict(true, 1, 10_000)
+        );
+    }
+
+    #[test]
+    fn a_cost_is_accepted_only_if_all_of_it_is_left() {
+        let (fixed, sliding) = (CounterTable::new(0), CounterTable::new(0));
+        let (in_fixed, in_sliding) = (fixed.key(1, b"a"), sliding.key(1, b"a"));
+        let asked = EffectiveLimit { limit: 10, window_s: 10 };
+        for (cost, want) in [(11, (false, 10)), (7, (true, 3)), (4, (false, 3)), (u64::MAX, (false, 3)), (3, (true, 0))]
+        {
+            let cost = CountedAmount::whole(cost);
+            let verdicts = [
+                take_fixed(&fixed, in_fixed, asked, cost, at(3_000)),
+                take_sliding(&sliding, in_sliding, asked, cost, at(3_000)),
+            ];
+            assert_eq!(verdicts.map(|verdict| (verdict.accepted, verdict.remaining)), [want; 2], "{cost:?}");
+        }
     }
 
     #[test]
@@ -279,11 +332,19 @@ mod tests {
         let (in_fixed, in_sliding) = (fixed.key(1, b"a"), sliding.key(1, b"a"));
         let asked = EffectiveLimit { limit: 10, window_s: 10 };
         for (amount, accepted) in [(4, true), (5, true), (100, true), (1, false), (0, false)] {
-            assert_eq!(take_fixed(&fixed, in_fixed, asked, amount, at(3_000)).accepted, accepted, "{amount}");
-            assert_eq!(take_sliding(&sliding, in_sliding, asked, amount, at(3_000)).accepted, accepted, "{amount}");
+            assert_eq!(
+                take_fixed(&fixed, in_fixed, asked, CountedAmount::any(amount), at(3_000)).accepted,
+                accepted,
+                "{amount}"
+            );
+            assert_eq!(
+                take_sliding(&sliding, in_sliding, asked, CountedAmount::any(amount), at(3_000)).accepted,
+                accepted,
+                "{amount}"
+            );
         }
         assert!(
-            take_fixed(&fixed, in_fixed, asked, u64::MAX, at(13_000)).accepted,
+            take_fixed(&fixed, in_fixed, asked, CountedAmount::any(u64::MAX), at(13_000)).accepted,
             "what cannot be counted is the most"
         );
         assert_eq!(fixed.read(in_fixed).count, MAX_COUNT);
@@ -293,7 +354,8 @@ mod tests {
     fn a_sliding_window_counts_a_share_of_the_one_before() {
         let table = CounterTable::new(0);
         let key = table.key(1, b"a");
-        let take = |ms| take_sliding(&table, key, EffectiveLimit { limit: 10, window_s: 10 }, 1, at(ms));
+        let take =
+            |ms| take_sliding(&table, key, EffectiveLimit { limit: 10, window_s: 10 }, CountedAmount::whole(1), at(ms));
         for left in (0..10).rev() {
             assert_eq!(take(4_000), LimitDecision { accepted: true, remaining: left, reset_ms: 6_000 });
         }
@@ -334,8 +396,13 @@ mod tests {
                 let share = (window_ms - (now_ms - start_ms)) as f64 / window_ms as f64;
                 let counted = within(start_ms, u64::MAX) as f64 + within(start_ms - window_ms, start_ms) as f64 * share;
                 let free = limit as f64 - counted;
-                let verdict =
-                    take_sliding(&table, key, EffectiveLimit { limit, window_s }, 1, Duration::from_millis(now_ms));
+                let verdict = take_sliding(
+                    &table,
+                    key,
+                    EffectiveLimit { limit, window_s },
+                    CountedAmount::whole(1),
+                    Duration::from_millis(now_ms),
+                );
                 let at = format!("{limit} in {window_s} s, turn {turn}: {counted} counted");
                 assert!(if verdict.accepted { free > 0.999 } else { free < 1.001 }, "{at}: {verdict:?}");
                 if verdict.accepted {
@@ -354,8 +421,8 @@ mod tests {
         let accepted = |name: u64, value: u64| {
             let (in_fixed, in_sliding) =
                 (fixed.key(name, &value.to_le_bytes()), sliding.key(name, &value.to_le_bytes()));
-            let fixed = take_fixed(&fixed, in_fixed, asked, 1, at(1_000)).accepted;
-            [fixed, take_sliding(&sliding, in_sliding, asked, 1, at(1_000)).accepted]
+            let fixed = take_fixed(&fixed, in_fixed, asked, CountedAmount::whole(1), at(1_000)).accepted;
+            [fixed, take_sliding(&sliding, in_sliding, asked, CountedAmount::whole(1), at(1_000)).accepted]
         };
         assert_eq!([(); 3].map(|()| accepted(1, 0)), [[true; 2], [true; 2], [false; 2]]);
         // Many more than the table has cells.
@@ -372,8 +439,8 @@ mod tests {
             let work = || {
                 let accepted = |turn: u64| {
                     let now = at(turn % 10);
-                    let a = take_fixed(&fixed, in_fixed, asked, 1, now).accepted;
-                    let b = take_sliding(&sliding, in_sliding, asked, 1, now).accepted;
+                    let a = take_fixed(&fixed, in_fixed, asked, CountedAmount::whole(1), now).accepted;
+                    let b = take_sliding(&sliding, in_sliding, asked, CountedAmount::whole(1), now).accepted;
                     usize::from(a) + usize::from(b)
                 };
                 (0..20_000).map(accepted).sum::<usize>()

@@ -20,31 +20,34 @@ pub(super) struct RedisCountLimiter {
 }
 
 impl RedisCountLimiter {
-    /// Counts one request.
+    /// Counts a request that costs as much as `cost` requests.
     pub(super) async fn take(
         &self,
         quota: &CountQuota,
         asked: EffectiveLimit,
         exchange: &Exchange,
+        cost: u64,
         now: Duration,
     ) -> Result<LimitDecision, NoRedisAnswer> {
         let key = quota.key.in_redis(&quota.title, exchange);
-        let Some(delayed) = &self.delayed else { return self.ask(&key, asked).await };
-        if let Some(verdict) = delayed.take(&self.server, &key, asked, now) {
+        let Some(delayed) = &self.delayed else { return self.ask(&key, asked, cost).await };
+        if let Some(verdict) = delayed.take(&self.server, &key, asked, cost, now) {
             return Ok(verdict);
         }
-        let verdict = self.ask(&key, asked).await?;
+        let verdict = self.ask(&key, asked, cost).await?;
         delayed.learn(&key, asked, verdict, now);
         Ok(verdict)
     }
 
-    async fn ask(&self, key: &[u8], asked: EffectiveLimit) -> Result<LimitDecision, NoRedisAnswer> {
+    async fn ask(&self, key: &[u8], asked: EffectiveLimit, cost: u64) -> Result<LimitDecision, NoRedisAnswer> {
         let script = match self.window {
             WindowType::Fixed => &*scripts::COUNT_IN_FIXED_WINDOW,
             WindowType::Sliding => &*scripts::COUNT_IN_SLIDING_WINDOW,
         };
+        // A larger cost is as much too large, and numbers of the server have 53 bits.
+        let cost = cost.min(asked.limit + 1);
         let [accepted, remaining, reset_ms] =
-            self.server.ask(script, key, &[asked.limit, asked.window_s * 1000]).await?;
+            self.server.ask(script, key, &[asked.limit, asked.window_s * 1000, cost]).await?;
         Ok(LimitDecision {
             accepted: accepted != 0,
             remaining: remaining.max(0).unsigned_abs(),

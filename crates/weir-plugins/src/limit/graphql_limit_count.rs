@@ -1,0 +1,289 @@
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use weir_plugin::proto::Method;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, HasMetadata, Phases, Plugin, Stage, Stop};
+
+use crate::answer::RefusalResponse;
+use crate::content::graphql::request::{self, GraphqlBody};
+use crate::content::graphql::{self, GraphqlDocument, GraphqlFault, QueryCost};
+use crate::content::{coding, content_type};
+use crate::limit::limit_count::{CountedLimits, LimitCount, LimitCountMetadata};
+use crate::limit::replacement::Replaceable;
+
+/// The options of `limit-count` and those of [`QueryCostOptions`].
+pub(crate) struct GraphqlLimitCount {
+    own: QueryCostOptions,
+    limit: LimitCount,
+}
+
+/// Limits the sum of the costs of GraphQL queries in a time window, for each client, key or tenant.
+///
+/// It has the options of `limit-count`, and counts the cost of a query where that plugin counts 1. A query is refused if its cost is more
+/// than what is left, and then costs nothing. Of several operations in a document, the most expensive one counts. Only POST is accepted,
+/// with the query in the body, as JSON or `application/graphql`: other methods are answered with 405, other types with 415, and what is no
+/// GraphQL request with 400. The schema is not known: lengths of lists are known by the names of arguments, in place of APISIX's cost
+/// decorations. `graphql-threat-protection` bounds each query alone.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct QueryCostOptions {
+    /// What a query costs.
+    #[serde(default)]
+    cost_strategy: CostStrategy,
+    /// Queries that cost more are refused with 403, before `score_factor`; 0 is no limit.
+    #[serde(default)]
+    max_cost: u64,
+    /// The cost is multiplied by it before it is counted, rounded up, and counts as 1 at least.
+    #[serde(default = "default_score_factor")]
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    score_factor: f64,
+    /// Whether an argument that is a variable has the value that the request has in `variables`. Otherwise, the default of the variable
+    /// counts.
+    #[serde(default = "default_resolve_variables")]
+    resolve_variables: bool,
+    /// The names of arguments that say how long a list may be. Not in APISIX.
+    #[serde(default = "graphql::default_list_arguments")]
+    list_arguments: Vec<String>,
+    /// The largest body, in bytes after decoding. A larger body is refused with 413. Not in APISIX.
+    #[serde(default = "default_max_body_size")]
+    #[schemars(range(min = 1))]
+    #[schemars(extend("x-weir-unit" = "bytes"))]
+    max_body_size: u64,
+}
+
+/// What a query costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum CostStrategy {
+    /// The depth of its fields.
+    #[default]
+    Depth,
+    /// The number of its fields, where those in a list count as often as the list may be long.
+    Complexity,
+    /// The number of its lists, where those in a list count as often as that list may be long.
+    NodeQuantifier,
+}
+
+fn default_score_factor() -> f64 {
+    1.0
+}
+
+fn default_resolve_variables() -> bool {
+    true
+}
+
+fn default_max_body_size() -> u64 {
+    1 << 20
+}
+
+/// The names of the options in a schema.
+fn names(schema: &Schema) -> impl Iterator<Item = &String> {
+    schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys)
+}
+
+impl<'de> Deserialize<'de> for GraphqlLimitCount {
+    fn deserialize<D: serde::Deserializer<'de>>(options: D) -> Result<GraphqlLimitCount, D::Error> {
+        let mut limit = Map::deserialize(options)?;
+        let mut own = Map::new();
+        for name in names(&schemars::schema_for!(QueryCostOptions)) {
+            own.extend(limit.remove(name).map(|value| (name.clone(), value)));
+        }
+        let wrong = serde::de::Error::custom;
+        Ok(GraphqlLimitCount {
+            own: serde_json::from_value(own.into()).map_err(wrong)?,
+            limit: serde_json::from_value(limit.into()).map_err(wrong)?,
+        })
+    }
+}
+
+impl JsonSchema for GraphqlLimitCount {
+    fn schema_name() -> Cow<'static, str> {
+        "GraphqlLimitCount".into()
+    }
+
+    /// The options of `limit-count` and its own.
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let (mut schema, mut own) = (LimitCount::json_schema(generator), QueryCostOptions::json_schema(generator));
+        let added = own.remove("properties");
+        let options = schema.get_mut("properties").and_then(Value::as_object_mut);
+        if let (Some(options), Some(Value::Object(added))) = (options, added) {
+            options.extend(added);
+        }
+        if let Some(description) = own.remove("description") {
+            schema.insert("description".to_owned(), description);
+        }
+        schema
+    }
+}
+
+impl Definition for GraphqlLimitCount {
+    const NAME: &'static str = "graphql-limit-count";
+    const PRIORITY: i32 = 1004;
+    const STAGE: Stage = Stage::Access;
+    const EXAMPLE: &'static str = "graphql-limit-count: { count: 1000, time_window: 60, cost_strategy: complexity, \
+        max_cost: 200, rejected_code: 429 }";
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let names = build.metadata::<GraphqlLimitCount>();
+        let limits = self.limit.limits(GraphqlLimitCount::NAME, Replaceable::never(), &names, build)?;
+        Ok(Arc::new(QueryCostLimiter { own: self.own, limits }))
+    }
+}
+
+impl HasMetadata for GraphqlLimitCount {
+    type Metadata = LimitCountMetadata;
+}
+
+struct QueryCostLimiter {
+    own: QueryCostOptions,
+    limits: CountedLimits,
+}
+
+impl QueryCostLimiter {
+    /// What a body costs.
+    ///
+    /// # Errors
+    /// Why it is no GraphQL request.
+    fn cost(&self, is_json: bool, body: &[u8]) -> Result<u64, String> {
+        let GraphqlBody { query, variables, .. } = GraphqlBody::read(is_json, body)?;
+        let query = query.ok_or("The body has no query")?;
+        let told = |fault: GraphqlFault| format!("The query {}", fault.text());
+        let document = GraphqlDocument::parse(&query).map_err(told)?;
+        let variables = variables.filter(|_| self.own.resolve_variables).unwrap_or_default();
+        let QueryCost { depth, fields, lists } =
+            graphql::cost(&document, &variables, &self.own.list_arguments).map_err(told)?;
+        Ok(match self.own.cost_strategy {
+            CostStrategy::Depth => depth,
+            CostStrategy::Complexity => fields,
+            CostStrategy::NodeQuantifier => lists,
+        })
+    }
+}
+
+impl QueryCostOptions {
+    /// What is counted for a cost.
+    fn score(&self, cost: u64) -> u64 {
+        // A float beyond the largest integer becomes the largest one.
+        ((cost as f64 * self.score_factor).ceil() as u64).max(1)
+    }
+}
+
+fn refuse(exchange: &mut Exchange, status: u16, problem: &str) -> Stop {
+    RefusalResponse::new(status, "message", problem).send(exchange)
+}
+
+impl Plugin for QueryCostLimiter {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::REQUEST_BODY).and(self.limits.phases())
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.limits.start()
+    }
+
+    fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
+        if exchange.request.method != Method::Post {
+            return Err(Stop::Respond(405));
+        }
+        if request::is_in_target(exchange) {
+            return Err(refuse(exchange, 400, "A request with a body has no query in its query string"));
+        }
+        match exchange.request.framing.has_body() || exchange.request_body().is_some() {
+            true => Ok(Flow::Continue),
+            false => Err(refuse(exchange, 400, "The request has no body")),
+        }
+    }
+
+    fn whole_request(&self, exchange: &mut Exchange) -> Result<Option<u64>, Stop> {
+        match content_type::of_request(exchange)?.is_some_and(request::is_request) {
+            true => Ok(Some(self.own.max_body_size)),
+            false => Err(Stop::Respond(415)),
+        }
+    }
+
+    fn on_request_body<'a>(&'a self, exchange: &'a mut Exchange, body: &'a mut Vec<u8>) -> Result<Flow<'a>, Stop> {
+        let is_json = content_type::of_request(exchange)?.is_some_and(content_type::is_json);
+        let plain = coding::plain(&exchange.request.head, body, self.own.max_body_size);
+        let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
+        let cost = self.cost(is_json, &plain).map_err(|problem| refuse(exchange, 400, &problem))?;
+        let most = self.own.max_cost;
+        if most > 0 && cost > most {
+            let problem = format!("The cost of the query is {cost}, and at most {most} is allowed");
+            return Err(refuse(exchange, 403, &problem));
+        }
+        self.limits.take(exchange, self.own.score(cost))
+    }
+
+    fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
+        self.limits.show(exchange)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{body, build, exchange, get, on_request, on_request_body, refused, sent};
+
+    fn posted(step: &Arc<dyn Plugin>, query: &str) -> (Result<(), Stop>, Exchange) {
+        let mut exchange = exchange("POST / HTTP/1.1\nHost: h\nContent-Type: application/graphql\nContent-Length: 9");
+        on_request(step, &mut exchange).expect("it has a body");
+        let end = on_request_body(step, &mut exchange, query);
+        step.on_response(&mut exchange).expect("it is told");
+        (end, exchange)
+    }
+
+    #[test]
+    fn a_query_counts_as_much_as_it_costs() {
+        let step = build::<GraphqlLimitCount>(json!({"count": 5, "time_window": 60, "rejected_code": 429}));
+        for (query, end, left) in [
+            ("{a {b {c}}}", Ok(()), "2"),
+            ("{a {b {c}}}", Err(Stop::Respond(429)), "2"),
+            ("{...None}", Ok(()), "1"),
+            ("{a}", Ok(()), "0"),
+            ("{a}", Err(Stop::Respond(429)), "0"),
+        ] {
+            let (found, exchange) = posted(&step, query);
+            assert_eq!((found, sent(&exchange, "x-ratelimit-remaining")), (end, Some(left)), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_query_that_costs_too_much_or_is_none_is_refused_and_not_counted() {
+        let step = build::<GraphqlLimitCount>(json!({"count": 5, "time_window": 60, "max_cost": 2}));
+        let (end, exchange) = posted(&step, "{a {b {c}}}");
+        let want = "{\"message\":\"The cost of the query is 3, and at most 2 is allowed\"}\n";
+        assert_eq!((end, exchange.response.status, body(&exchange)), (Err(Stop::Answered), 403, want));
+        let (end, exchange) = posted(&step, "{a");
+        assert_eq!((end, exchange.response.status), (Err(Stop::Answered), 400));
+        assert_eq!(sent(&exchange, "x-ratelimit-remaining"), None);
+        assert_eq!(on_request(&step, &mut get("/")), Err(Stop::Respond(405)));
+    }
+
+    #[test]
+    fn costs_are_multiplied_and_rounded_up() {
+        let with =
+            |factor: f64| serde_json::from_value::<QueryCostOptions>(json!({ "score_factor": factor })).expect("valid");
+        for (factor, cost, want) in [(1.0, 7, 7), (0.1, 7, 1), (0.1, 0, 1), (1.5, 3, 5), (1e300, 1, u64::MAX)] {
+            assert_eq!(with(factor).score(cost), want, "{factor} {cost}");
+        }
+    }
+
+    #[test]
+    fn options_are_those_of_limit_count_and_its_own() {
+        for (options, want) in [
+            (json!({"count": 1}), "needs `time_window`, or `rules`"),
+            (json!({"count": 1, "time_window": 1, "cost_strategy": "width"}), "cost_strategy: "),
+            (json!({"count": 1, "time_window": 1, "score_factor": 0}), "score_factor: "),
+            (json!({"count": 1, "time_window": 1, "rejected_code": 99}), "rejected_code: "),
+            (json!({"count": 1, "time_window": 1, "introspection_endpoint": "http://a"}), "introspection_endpoint: "),
+        ] {
+            let error = refused::<GraphqlLimitCount>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
