@@ -15,6 +15,7 @@ use weir_net::proxy_protocol;
 use weir_plugin::template::TemplateStyle;
 use weir_plugin::{Expression, Filter, ProtoDefinitions, Registry, Template, Variable, Variables};
 use weir_plugins::fuzzing::b3::{B3Context, B3Fields};
+use weir_plugins::fuzzing::sw8::Sw8Context;
 use weir_plugins::fuzzing::w3c::{Traceparent, is_tracestate};
 use weir_plugins::fuzzing::{
     BodyTemplate, GrpcWebDecoder, InputFormat, Scene, TranscodedCall, bulk_outcomes, graphql as graphql_text,
@@ -757,6 +758,9 @@ pub(crate) fn trace_context(data: &[u8]) {
     }
     let is_sent = is_tracestate(fields.clone());
     assert!(!is_sent || fields.clone().all(|field| is_tracestate([field].into_iter())), "each field of a list is one");
+    if let Some(context) = fields.clone().next().and_then(Sw8Context::of_field) {
+        assert_eq!(Sw8Context::of_field(context.field().as_bytes()), Some(context), "sw8");
+    }
     let mut next = || fields.next();
     let (one, several) =
         (next(), B3Fields { trace: next(), span: next(), parent: next(), sampled: next(), flags: next() });

@@ -42,6 +42,7 @@ mod redis;
 mod rewrites;
 mod secrets;
 mod shared_limits;
+mod skywalking;
 mod slapd;
 mod splits;
 mod sse_fanout;

@@ -7,7 +7,7 @@ use weir_otlp::answer::{ExportAnswer, ExportItems};
 use weir_records::SendOutcome;
 
 use crate::log::elasticsearch_logger;
-pub use crate::observe::trace::{b3, w3c};
+pub use crate::observe::trace::{b3, sw8, w3c};
 pub use crate::traffic::proxy_cache::{CacheReading, read_response as read_cached_response};
 pub use crate::transform::body_transformer::decoding::InputFormat;
 pub use crate::transform::body_transformer::{BodyTemplate, Scene};

@@ -123,6 +123,7 @@ pub static REGISTRY: Registry = Registry::new(&[
     Entry::of::<transform::response_rewrite::ResponseRewrite>(),
     Entry::described::<log::skywalking_logger::SkywalkingLogger>().on_streams(),
     Entry::described::<log::sls_logger::SlsLogger>().on_streams(),
+    Entry::of::<observe::skywalking::Skywalking>(),
     Entry::described::<log::splunk_hec_logging::SplunkHecLogging>().on_streams(),
     Entry::described::<traffic::sse_fanout::SseFanout>(),
     Entry::of::<security::sse_policy::SsePolicy>(),

@@ -184,7 +184,7 @@ impl HasMetadata for Opentelemetry {
 struct OtlpSpans;
 
 impl SpanFormat for OtlpSpans {
-    fn span(&self, span: &TraceSpan<'_>, _: &TraceNote, out: &mut Vec<u8>) {
+    fn span(&self, span: &TraceSpan<'_>, _: &Exchange, _: &TraceNote, out: &mut Vec<u8>) {
         messages::span(out, span);
     }
 }

@@ -22,8 +22,8 @@ use crate::observe::trace::b3::{B3Context, B3Fields, B3Sampling, B3Span};
 use crate::observe::trace::exchange_spans::ExtraAttributes;
 use crate::observe::trace::note::{TraceNote, TraceNoteKey, next_id};
 use crate::observe::trace::sampler::{SampleRatio, new_trace};
-use crate::observe::trace::span_sink::{SpanFormat, SpanSink};
-use crate::observe::trace::zipkin_json::{self, ZipkinWriter};
+use crate::observe::trace::span_sink::{self, SpanFormat, SpanSink};
+use crate::observe::trace::zipkin_json::ZipkinWriter;
 
 /// Traces requests, and sends the spans to Zipkin, as JSON of its API v2.
 ///
@@ -92,7 +92,7 @@ impl Definition for Zipkin {
 }
 
 impl SpanFormat for ZipkinWriter {
-    fn span(&self, span: &TraceSpan<'_>, note: &TraceNote, out: &mut Vec<u8>) {
+    fn span(&self, span: &TraceSpan<'_>, _: &Exchange, note: &TraceNote, out: &mut Vec<u8>) {
         self.write(out, span, note);
     }
 }
@@ -103,7 +103,7 @@ struct ZipkinServer {
 
 impl Destination for ZipkinServer {
     fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let body = zipkin_json::request(batch.iter().map(|record| &*record.payload));
+        let body = span_sink::json_list(batch.iter().map(|record| &*record.payload));
         let bytes = body.len();
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;

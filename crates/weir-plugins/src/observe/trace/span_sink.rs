@@ -11,7 +11,29 @@ use super::note::TraceNote;
 
 /// Encodes a span in the format of its collector.
 pub(crate) trait SpanFormat: Send + Sync {
-    fn span(&self, span: &TraceSpan<'_>, note: &TraceNote, out: &mut Vec<u8>);
+    /// Writes what stands before the spans of an exchange.
+    fn open(&self, exchange: &Exchange, note: &TraceNote, out: &mut Vec<u8>) {
+        let _ = (exchange, note, out);
+    }
+
+    fn span(&self, span: &TraceSpan<'_>, exchange: &Exchange, note: &TraceNote, out: &mut Vec<u8>);
+
+    /// Writes what stands behind them.
+    fn close(&self, out: &mut Vec<u8>) {
+        let _ = out;
+    }
+}
+
+/// The JSON list of a request, from records that are JSON values with a comma behind each.
+pub(crate) fn json_list<'a>(records: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut body = vec![b'['];
+    records.for_each(|record| body.extend_from_slice(record));
+    // Removes the last comma; restores the bracket if the list is empty.
+    if body.pop() == Some(b'[') {
+        body.push(b'[');
+    }
+    body.push(b']');
+    body
 }
 
 /// A sink for spans, which plugins with the same identity share.
@@ -45,7 +67,9 @@ impl<F: SpanFormat> SpanSink<F> {
     pub(crate) fn record(&self, exchange: &Exchange, note: &TraceNote, extra: &ExtraAttributes) {
         let exchange = exchange.shown();
         self.writer.get().write(Vec::new(), |out| {
-            spans_of(exchange, note, extra, |span| self.format.span(span, note, out));
+            self.format.open(exchange, note, out);
+            spans_of(exchange, note, extra, |span| self.format.span(span, exchange, note, out));
+            self.format.close(out);
         });
     }
 }

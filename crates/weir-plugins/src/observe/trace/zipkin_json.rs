@@ -63,15 +63,3 @@ fn endpoint(object: &mut JsonObjectWriter<'_>, addr: Option<SocketAddr>) {
         object.number(known!("port"), addr.port().into());
     }
 }
-
-/// The body of a request, from the output of [`ZipkinWriter::write`].
-pub(crate) fn request<'a>(spans: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut body = vec![b'['];
-    spans.for_each(|spans| body.extend_from_slice(spans));
-    // Removes the last comma; restores the bracket if the list is empty.
-    if body.pop() == Some(b'[') {
-        body.push(b'[');
-    }
-    body.push(b']');
-    body
-}

@@ -1,0 +1,240 @@
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use weir_client::IdleConnections;
+use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
+use weir_records::{Batching, Destination, Record, RecordSending, Retries, SendOutcome, SinkOptions};
+use weir_services::http_answer;
+use weir_services::http_service::HttpService;
+
+use crate::observe::trace::exchange_spans::ExtraAttributes;
+use crate::observe::trace::note::{TraceNote, TraceNoteKey};
+use crate::observe::trace::sampler::{SampleRatio, new_trace};
+use crate::observe::trace::segment_json::{self, SW8, SegmentWriter, received};
+use crate::observe::trace::span_sink::{self, SpanSink};
+use crate::observe::trace::sw8::Sw8Context;
+
+/// Traces requests, and sends the spans to the OAP server of SkyWalking, as JSON over HTTP.
+///
+/// A sampled request has a segment with an entry span and, for each attempt at an upstream, an exit span. The trace context is read from
+/// the header field `sw8`, and forwarded to the upstream in the same form. Requests never wait for the server; `/records` and the metric
+/// `weir_log_records_total` report the outcome for every request. Instances of the service appear with their first segment: unlike in
+/// APISIX, the gateway sends no heartbeats. In APISIX, all options but `sample_ratio` are in `plugin_attr`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Skywalking {
+    /// The `http` or `https` URL of the server; segments are sent to its path `/v3/segments`.
+    #[serde(default = "default_endpoint_addr")]
+    #[schemars(extend("x-weir-reaches" = "server"))]
+    endpoint_addr: String,
+    /// The fraction of requests without a sampling decision of the caller that are traced, 0.00001 to 1.
+    #[serde(default = "default_sample_ratio")]
+    #[schemars(range(min = 0.00001, max = 1))]
+    sample_ratio: f64,
+    /// The name of the gateway in traces.
+    #[serde(default = "default_service_name")]
+    #[schemars(length(min = 1))]
+    service_name: String,
+    /// The name of this node in traces; `$hostname` is the name of its host.
+    #[serde(default = "default_service_instance_name")]
+    #[schemars(length(min = 1))]
+    service_instance_name: String,
+}
+
+fn default_endpoint_addr() -> String {
+    "http://127.0.0.1:12800".to_owned()
+}
+
+fn default_sample_ratio() -> f64 {
+    1.0
+}
+
+fn default_service_name() -> String {
+    "APISIX".to_owned()
+}
+
+fn default_service_instance_name() -> String {
+    "APISIX Instance Name".to_owned()
+}
+
+/// The time-out of a batch, and how long an idle connection is kept for the next one.
+const TIMEOUT: Duration = Duration::from_secs(3);
+const IDLE: Duration = Duration::from_secs(60);
+
+impl Definition for Skywalking {
+    const NAME: &'static str = "skywalking";
+    const PRIORITY: i32 = 12010;
+    const STAGE: Stage = Stage::Rewrite;
+    const EXAMPLE: &'static str =
+        r#"skywalking: { endpoint_addr: "http://127.0.0.1:12800", sample_ratio: 0.1, service_name: front }"#;
+
+    fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
+        let ratio = SampleRatio::new(self.sample_ratio);
+        let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
+        let url = format!("{}/v3/segments", self.endpoint_addr.trim_end_matches('/'));
+        let service = HttpService::parse(build.http(), &url, true, TIMEOUT, idle, "endpoint_addr")?;
+        let options = SinkOptions {
+            name: format!("skywalking {}", service.name()),
+            batching: Batching::default(),
+            retries: Retries::Always,
+            max_pending: None,
+            spool: None,
+            rejected: None,
+        };
+        let identity = format!("skywalking {url}");
+        let open = Box::new(move || Ok(Box::new(OapServer { service }) as Box<dyn Destination>));
+        let instance = match &*self.service_instance_name {
+            "$hostname" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            _ => self.service_instance_name,
+        };
+        let names = (self.service_name.clone(), instance.clone());
+        let sink =
+            SpanSink::build(build, &identity, options, SegmentWriter { service: self.service_name, instance }, open);
+        let extra = ExtraAttributes::compile(&[], &[], build)?;
+        Ok(Arc::new(SegmentTracer { ratio, extra, sink, names, key: TraceNoteKey::unique() }))
+    }
+}
+
+struct OapServer {
+    service: HttpService,
+}
+
+impl Destination for OapServer {
+    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
+        let body = span_sink::json_list(batch.iter().map(|record| &*record.payload));
+        let bytes = body.len();
+        let mut request = Request::new(Full::new(Bytes::from(body)));
+        *request.method_mut() = Method::POST;
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Box::pin(async move {
+            match self.service.ask(request, http_answer::MOST_BYTES).await {
+                Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
+                Ok(answer) => http_answer::strict_failure(&answer),
+                Err(error) => http_answer::no_answer(&error, bytes),
+            }
+        })
+    }
+}
+
+/// Tells the upstream of a further attempt the number of its own span.
+fn rewrite_context(exchange: &mut Exchange) {
+    let context = exchange.request.head.value(SW8).and_then(Sw8Context::of_field);
+    if let Some(context) = context {
+        let next = Sw8Context { span: context.span + 1, ..context };
+        // Cannot fail: the value consists of digits, hyphens and base64.
+        let _ = exchange.request.head.set(SW8, next.field().as_bytes());
+    }
+}
+
+struct SegmentTracer {
+    ratio: SampleRatio,
+    extra: ExtraAttributes,
+    sink: SpanSink<SegmentWriter>,
+    /// Of the service and of its instance.
+    names: (String, String),
+    key: TraceNoteKey,
+}
+
+impl SegmentTracer {
+    /// The context for the upstream.
+    fn sent(&self, exchange: &Exchange, note: &TraceNote, caller: Option<Sw8Context>) -> Sw8Context {
+        let (service, instance) = self.names.clone();
+        Sw8Context {
+            is_sampled: true,
+            trace: caller.map_or_else(|| segment_json::trace_id(note), |caller| caller.trace),
+            segment: segment_json::segment_id(note),
+            span: 1,
+            service,
+            instance,
+            endpoint: exchange.route.as_ref().map_or_else(String::new, |route| route.uri().to_owned()),
+            address: segment_json::upstream_name(exchange),
+        }
+    }
+}
+
+impl Plugin for SegmentTracer {
+    fn phases(&self) -> Phases {
+        Phases::REQUEST.and(Phases::LOG).and(Phases::START)
+    }
+
+    fn start(&self) -> Result<(), String> {
+        self.sink.start()
+    }
+
+    fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
+        let caller = received(exchange);
+        let trace = new_trace();
+        if !caller.as_ref().map_or_else(|| self.ratio.holds(trace), |caller| caller.is_sampled) {
+            return Ok(Flow::Continue);
+        }
+        let span = rand::random::<NonZeroU64>().get();
+        let note = TraceNote { trace, span, parent: 0, is_sampled: caller.is_none(), is_short: false, is_debug: false };
+        self.key.write(exchange, note);
+        let sent = self.sent(exchange, &note, caller).field();
+        exchange.request.head.set(SW8, sent.as_bytes()).map_err(|_| Stop::Internal)?;
+        exchange.before_retry(rewrite_context);
+        Ok(Flow::Continue)
+    }
+
+    fn on_log(&self, exchange: &Exchange) {
+        if let Some(note) = self.key.read(exchange) {
+            self.sink.record(exchange, &note, &self.extra);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{build, exchange, on_request, refused};
+
+    fn told(exchange: &Exchange) -> Option<Sw8Context> {
+        exchange.request.head.value(SW8).and_then(Sw8Context::of_field)
+    }
+
+    #[test]
+    fn further_attempts_have_spans_of_their_own() {
+        let plugin = build::<Skywalking>(json!({"service_name": "a"}));
+        let mut exchange = exchange("GET / HTTP/1.1\nHost: h");
+        on_request(&plugin, &mut exchange).expect("it passes");
+        let first = told(&exchange).expect("the upstream is told");
+        assert_eq!((first.span, &*first.service, first.is_sampled), (1, "a", true));
+        exchange.retry();
+        exchange.retry();
+        assert_eq!(told(&exchange), Some(Sw8Context { span: 3, ..first }));
+    }
+
+    #[test]
+    fn the_decision_of_a_caller_counts() {
+        let rarely = build::<Skywalking>(json!({"sample_ratio": 0.00001}));
+        for (sampled, span) in [("1", 1), ("0", 3)] {
+            let field = format!("{sampled}-YQ==-Yg==-3-Yw==-ZA==-ZQ==-Zg==");
+            let mut exchange = exchange(&format!("GET / HTTP/1.1\nHost: h\nsw8: {field}"));
+            on_request(&rarely, &mut exchange).expect("it passes");
+            let told = told(&exchange).expect("a context");
+            assert_eq!((&*told.trace, told.span), ("a", span), "{field}");
+        }
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_their_place() {
+        for (options, want) in [
+            (json!({"endpoint_addr": "a"}), "endpoint_addr: `a/v3/segments` is not a URL"),
+            (json!({"sample_ratio": 0}), "sample_ratio: "),
+            (json!({"service_name": ""}), "service_name: "),
+            (json!({"report_interval": 3}), "report_interval: "),
+        ] {
+            let error = refused::<Skywalking>(options);
+            assert!(error.starts_with(want), "{error}");
+        }
+    }
+}
