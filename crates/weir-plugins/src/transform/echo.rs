@@ -59,12 +59,15 @@ impl Definition for Echo {
     }
 }
 
+/// The name and the value of a field.
+type EchoField = (Box<[u8]>, Box<[u8]>);
+
 struct EchoedTexts {
     before: Arc<[u8]>,
     after: Arc<[u8]>,
     /// The body with the texts around it, if it is replaced.
     whole: Option<Vec<u8>>,
-    headers: Box<[(Box<[u8]>, Box<[u8]>)]>,
+    headers: Box<[EchoField]>,
 }
 
 impl Plugin for EchoedTexts {
