@@ -42,7 +42,8 @@ impl Sw8Context {
             is_sampled,
             trace: id(trace)?,
             segment: id(segment)?,
-            span: span.parse().ok()?,
+            // SkyWalking's number is an `int32`, and refuses a list with a larger one.
+            span: span.parse().ok().filter(|span| *span <= i32::MAX as u32)?,
             service: text(service)?,
             instance: text(instance)?,
             endpoint: text(endpoint)?,
@@ -94,6 +95,7 @@ mod tests {
             format!("{FIELD}-"),
             FIELD.replace("-3-", "-x-"),
             FIELD.replace("-3-", "--"),
+            FIELD.replace("-3-", "-2147483648-"),
             FIELD.replace("YS5iLmM=", ""),
             FIELD.replace("YS5iLmM=", "!"),
             FIELD.replace("YS5iLmM=", "/w=="),
