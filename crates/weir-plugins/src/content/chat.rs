@@ -79,6 +79,8 @@ pub(crate) struct ChatMessage {
 
 /// The roles that messages of the format have.
 const ROLES: [&str; 6] = ["assistant", "developer", "function", "system", "tool", "user"];
+/// The types of parts whose member `text` is their text.
+const TYPES_OF_TEXT: [&str; 3] = ["input_text", "output_text", "text"];
 /// The types of parts that have no text.
 const TYPES_WITHOUT_TEXT: [&str; 3] = ["file", "image_url", "input_audio"];
 
@@ -140,8 +142,9 @@ impl<'a> ChatBody<'a> {
         }
     }
 
+    /// Whether it has a member of this name, which is given in lower case; case is ignored, as by some readers.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.names.contains(name)
+        self.names.iter().any(|own| folded(own) == name)
     }
 
     /// The whole body as a value.
@@ -204,23 +207,23 @@ fn part_text(part: &Value) -> Result<&str, String> {
     };
     not_like(members.keys().map(String::as_str), &["type", "text", "refusal"])?;
     let kind = members.get("type").and_then(Value::as_str).unwrap_or_default();
-    match (members.get("text").or(members.get("refusal")), members.contains_key("text")) {
-        (Some(Value::String(_)), true) if members.contains_key("refusal") => {
-            Err("has a part with both `text` and `refusal`".to_owned())
-        }
-        (Some(Value::String(text)), _) => Ok(text),
-        (Some(_), _) => Err("has a part whose text is no text".to_owned()),
-        (None, _) if TYPES_WITHOUT_TEXT.contains(&kind) => Ok(""),
-        (None, _) => {
-            Err(format!("has a part without a text, and its type is none of {}", TYPES_WITHOUT_TEXT.join(", ")))
-        }
-    }
+    let name = match kind {
+        kind if TYPES_OF_TEXT.contains(&kind) => "text",
+        "refusal" => "refusal",
+        kind if TYPES_WITHOUT_TEXT.contains(&kind) => return Ok(""),
+        _ => return Err("has a part whose type is not known".to_owned()),
+    };
+    let text = members.get(name).and_then(Value::as_str);
+    text.ok_or_else(|| format!("has a part whose `{name}` is no text"))
+}
+
+/// A name without differences of case. Unicode has letters that are `s` or `k` only in upper or in lower case.
+fn folded(name: &str) -> String {
+    name.to_uppercase().to_lowercase()
 }
 
 /// Refuses names that some readers take for one of these: they do not tell upper and lower case apart.
 fn not_like<'n>(mut names: impl Iterator<Item = &'n str>, members: &[&str]) -> Result<(), String> {
-    // Unicode has letters that are `s` or `k` only in upper or in lower case.
-    let folded = |name: &str| name.to_uppercase().to_lowercase();
     match names.find(|name| !members.contains(name) && members.contains(&folded(name).as_str())) {
         Some(name) => Err(format!("The member `{name}` is not allowed")),
         None => Ok(()),
@@ -275,15 +278,15 @@ mod tests {
             (r#"{"messages": [{"role": "user", "content": [1]}]}"#, "messages[0]: has a part that is not an object"),
             (
                 r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": ["a"]}]}]}"#,
-                "messages[0]: has a part whose text is no text",
+                "messages[0]: has a part whose `text` is no text",
             ),
             (
                 r#"{"messages": [{"role": "user", "content": [{"type": "words", "words": "a"}]}]}"#,
-                "messages[0]: has a part without a text, and its type is none of file",
+                "messages[0]: has a part whose type is not known",
             ),
             (
-                r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "refusal": "b"}]}]}"#,
-                "messages[0]: has a part with both",
+                r#"{"messages": [{"role": "user", "content": [{"type": "words", "text": "a", "words": "b"}]}]}"#,
+                "messages[0]: has a part whose type is not known",
             ),
         ] {
             let told = texts(body).expect_err(body);

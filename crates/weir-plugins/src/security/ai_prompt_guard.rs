@@ -15,7 +15,7 @@ use crate::rate_limited_log::RateLimitedLog;
 ///
 /// It checks the last message of a user, or as `match_all_roles` and `match_all_conversation_history` say. Several messages are checked as
 /// one text, with a space between them, and so are the parts of a content that is a list. Images, sound and files have no text and are
-/// not checked. A message whose role or text cannot be told for certain (an unknown role, an unknown part without `text`, a member twice) is
+/// not checked. A message whose role or text cannot be told for certain (an unknown role, a part of an unknown type, a member twice) is
 /// answered with 400, whatever the other options say. `ai-prompt-template` and `ai-prompt-decorator` run before it.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -247,10 +247,10 @@ mod tests {
             message(&step, "application/json", &content)
         };
         assert_eq!(with(json!({"type": "text", "text": "b\u{61}d"})).as_deref(), DENIED);
-        assert_eq!(with(json!({"type": "other", "text": "bad"})).as_deref(), DENIED);
+        assert_eq!(with(json!({"type": "input_text", "text": "bad"})).as_deref(), DENIED);
         assert_eq!(with(json!({"type": "image_url", "image_url": {"url": "https://bad.example"}})), None);
-        let unknown = with(json!({"type": "poem", "verses": ["bad"]})).expect("refused");
-        assert!(unknown.starts_with("messages[0]: has a part without a text"), "{unknown}");
+        let unknown = with(json!({"type": "poem", "text": "fine", "verses": ["bad"]})).expect("refused");
+        assert!(unknown.starts_with("messages[0]: has a part whose type is not known"), "{unknown}");
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
             ("application/json", "{\"prompt\": \"bad\"}", "The request cannot be checked: its body has no `messages`"),
             (
                 "application/json",
-                "{\"input\": \"bad\", \"messages\": []}",
+                "{\"Input\": \"bad\", \"messages\": []}",
                 "The request cannot be checked: its body has prompts beside its `messages`",
             ),
         ] {
