@@ -35,10 +35,6 @@ const FOREIGN_NAMES: &[(&str, &str)] = &[
     ("request-validator", "request-validation"),
     ("response-ratelimiting", "limit-count"),
     ("response-transformer", "response-rewrite"),
-    ("skywalking", "opentelemetry"),
-    ("skywalking-logger", "otlp-logger"),
-    ("sls-logger", "otlp-logger"),
-    ("tencent-cloud-cls", "otlp-logger"),
 ];
 
 /// The advice is never to leave the plugin out: it may be the one that restricts access.
