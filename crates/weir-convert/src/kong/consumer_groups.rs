@@ -1,7 +1,7 @@
 //! Consumer groups. Their plugins are not converted: the members of a group get no credentials if one of them may refuse requests,
 //! since they would have more rights than in Kong.
 
-use super::plugins::{HARMLESS, name_of};
+use super::{HARMLESS, name_of};
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 
@@ -22,7 +22,7 @@ const NOT_ADMITTING: [&str; 6] = [
     "proxy-cache-advanced",
 ];
 
-fn names<'a>(entity: &'a DocumentValue) -> [Option<&'a str>; 3] {
+fn names(entity: &DocumentValue) -> [Option<&str>; 3] {
     ["name", "username", "id"].map(|member| entity.text(member))
 }
 

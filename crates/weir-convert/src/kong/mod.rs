@@ -58,6 +58,29 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     Ok(conversion.finished())
 }
 
+/// Plugins whose absence affects neither access control nor responses.
+const HARMLESS: [&str; 13] = [
+    "prometheus",
+    "http-log",
+    "file-log",
+    "tcp-log",
+    "udp-log",
+    "syslog",
+    "loggly",
+    "datadog",
+    "statsd",
+    "zipkin",
+    "opentelemetry",
+    "proxy-cache",
+    "correlation-id",
+];
+
+/// The name of an entity that a member refers to, or the name itself.
+fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
+    let value = value.get(member)?;
+    value.as_text().or_else(|| value.text("name"))
+}
+
 /// Members that say nothing about requests.
 const NOTES: [&str; 5] = ["id", "tags", "created_at", "updated_at", "_comment"];
 

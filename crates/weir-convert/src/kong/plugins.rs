@@ -1,27 +1,10 @@
 //! The plugins of a route: which of them are in effect, and what becomes of those that cannot be converted.
 
 use super::consumers::{GROUPS, are_whole, has_groups_of_others};
-use super::{mtls, observers, options, transformers};
+use super::{HARMLESS, mtls, name_of, observers, options, transformers};
 use crate::conversion::DocumentConversion;
 use crate::document::DocumentValue;
 use crate::yaml::{Yaml, YamlMembers};
-
-/// Plugins whose absence affects neither access control nor responses.
-pub(super) const HARMLESS: [&str; 13] = [
-    "prometheus",
-    "http-log",
-    "file-log",
-    "tcp-log",
-    "udp-log",
-    "syslog",
-    "loggly",
-    "datadog",
-    "statsd",
-    "zipkin",
-    "opentelemetry",
-    "proxy-cache",
-    "correlation-id",
-];
 
 const AUTH: [&str; 4] = ["key-auth", "basic-auth", "jwt", "mtls-auth"];
 
@@ -30,11 +13,6 @@ const AUTH: [&str; 4] = ["key-auth", "basic-auth", "jwt", "mtls-auth"];
 pub(super) struct PluginChain {
     pub plugins: YamlMembers,
     pub closed: bool,
-}
-
-pub(super) fn name_of<'a>(value: &'a DocumentValue, member: &str) -> Option<&'a str> {
-    let value = value.get(member)?;
-    value.as_text().or_else(|| value.text("name"))
 }
 
 /// The most specific instance of each plugin: of the route, of its service, or global.

@@ -93,6 +93,11 @@ fn without(network: IpNet, excluded: &IpNet) -> Vec<IpNet> {
     halves.flat_map(|half| without(half, excluded)).collect()
 }
 
+/// Whether a text is an IP address or a network.
+pub(super) fn is_network(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok() || text.parse::<IpNet>().is_ok()
+}
+
 /// nginx ignores the bits of the address that are not of the network.
 fn network(text: &str) -> Option<IpNet> {
     let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));

@@ -1,8 +1,8 @@
 //! `set_real_ip_from`, `real_ip_header` and `real_ip_recursive`: from whom the client's address is taken, and from which field.
 
 use super::Conversion;
+use super::addresses::is_network;
 use super::scope::BlockScope;
-use super::settings::is_network;
 use super::syntax::Directive;
 use crate::output::ConvertedResource;
 use crate::yaml::{Yaml, YamlMembers};

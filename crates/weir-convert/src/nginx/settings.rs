@@ -1,10 +1,7 @@
 //! Directives that apply to the whole node, as settings.
 
-use std::net::IpAddr;
-
-use ipnet::IpNet;
-
 use super::Conversion;
+use super::addresses::is_network;
 use super::client_address;
 use super::directives::SAME;
 use super::policies::body_size_of_node;
@@ -86,11 +83,6 @@ fn scalar(value: &str) -> Yaml {
         "off" => Yaml::Boolean(false),
         value => value.parse().map_or_else(|_| Yaml::text(value), Yaml::Integer),
     }
-}
-
-/// Whether a text is an IP address or a network.
-pub(super) fn is_network(text: &str) -> bool {
-    text.parse::<IpAddr>().is_ok() || text.parse::<IpNet>().is_ok()
 }
 
 fn resolver(conversion: &mut Conversion, http: &BlockScope) {

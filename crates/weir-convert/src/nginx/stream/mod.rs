@@ -7,13 +7,13 @@ mod names;
 mod tests;
 
 use super::Conversion;
+use super::addresses::is_network;
 use super::addresses::{self, NO_CLIENT};
 use super::listening::{ListenSetting, ListenSettingItem};
 use super::proxy;
 use super::scope::{BlockScope, seconds};
 use super::selector::ServerBlock;
 use super::server::{FOR_OTHERS, certificates, client_authority};
-use super::settings::is_network;
 use super::syntax::Directive;
 use super::upstream;
 use crate::output::{ConvertedResource, one_or_many};
