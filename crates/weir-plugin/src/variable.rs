@@ -135,7 +135,9 @@ variables! {
     RequestBody = "request_body",
 
     // The client's connection.
-    /// The address of the client: the source address of the connection, or the address that a trusted peer or the plugin `real-ip` has supplied.
+    /// The address of the client: the source address of the connection (with the PROXY protocol, the address that its header names),
+    /// or the one that the plugin `real-ip` has found. No other setting changes it, nor does `trusted_addresses`. When a route is
+    /// chosen, it is still the address of the connection.
     RemoteAddr = "remote_addr",
     /// The port of the client, likewise.
     RemotePort = "remote_port",

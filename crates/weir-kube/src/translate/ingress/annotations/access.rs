@@ -10,7 +10,7 @@ pub(super) const TABLE: &[Annotation] = &[
         Reads::Networks,
         Served(allowed),
         NEEDED,
-        "`ip-restriction.whitelist`. Behind a load balancer, set `trusted_addresses`.",
+        "`ip-restriction.whitelist`. Behind a load balancer, set `trusted_addresses`, and add `real-ip` in a global rule.",
     ),
     annotation(
         "allowlist-source-range",
