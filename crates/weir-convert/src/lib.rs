@@ -13,6 +13,7 @@ mod char_reader;
 mod conversion;
 mod directive;
 mod document;
+mod forwarding;
 mod hashing;
 pub mod ingress;
 pub mod kong;

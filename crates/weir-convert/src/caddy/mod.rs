@@ -34,6 +34,7 @@ mod upstream;
 use crate::SyntaxError;
 use crate::directive::Directive;
 pub use crate::directive::Include;
+use crate::forwarding;
 use crate::output::Converted;
 use crate::yaml::Yaml;
 
@@ -51,6 +52,7 @@ pub fn convert(file: &str, text: &str, include: Include) -> Result<Converted, Sy
     let mut options = options::GlobalOptions::read(&options, &mut converted);
     site::carry_over(&mut converted, &mut options, &order, &sites);
     path_letters(&mut converted);
+    forwarding::report(&mut converted);
     share::upstreams(&mut converted);
     share::consumers(&mut converted);
     share::compression(&mut converted);

@@ -142,6 +142,17 @@ fn the_address_that_a_trusted_proxy_names_is_that_of_the_client() {
 }
 
 #[test]
+fn a_redirect_by_a_field_of_the_load_balancer_names_the_setting_that_it_needs() {
+    let site = ":80 {\n @http header X-Forwarded-Proto http\n redir @http https://{host}{uri}\n reverse_proxy a:1\n}";
+    let told =
+        |text: &str| findings(text).into_iter().find(|found| found.contains("`$http_x_forwarded_proto` counts only"));
+    assert!(told(site).is_some_and(|found| found.contains("not converted")));
+    let trusted = format!("{{\n servers {{\n trusted_proxies static 10.0.0.0/8\n }}\n}}\n{site}");
+    assert!(told(&trusted).is_some_and(|found| found.contains("behaves differently")));
+    assert!(told(&site.replace("-Proto", "-For")).is_none());
+}
+
+#[test]
 fn an_answer_behind_a_login_comes_after_it() {
     let text = ":80 {\n basic_auth {\n  alice $2a$14$x\n }\n respond secret\n}";
     let routes = routes(text);

@@ -15,6 +15,7 @@ mod upstream;
 
 use crate::conversion::DocumentConversion;
 use crate::document::{self, DocumentValue, ValueKind};
+use crate::forwarding;
 use crate::output::{Converted, ConvertedResource};
 use crate::yaml::Yaml;
 use crate::{SourcePlace, SyntaxError};
@@ -55,6 +56,7 @@ pub fn convert(file: &str, text: &str) -> Result<Converted, SyntaxError> {
     for (name, value) in root.members().iter().filter(|(name, _)| !KNOWN.contains(&name.as_str()) && !is_used(name)) {
         conversion.lost(value, format!("`{name}`: this kind of entity is not converted"));
     }
+    forwarding::report(&mut conversion.converted);
     Ok(conversion.finished())
 }
 

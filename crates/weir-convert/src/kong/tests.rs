@@ -164,6 +164,18 @@ fn a_consumer_whose_own_rules_are_lost_has_no_credentials() {
 }
 
 #[test]
+fn a_route_for_a_field_of_the_load_balancer_names_the_setting_that_it_needs() {
+    let text = "{ _format_version: '3.0', services: [{ name: a, host: a, routes: [{ name: r, headers: { X-Forwarded-Proto: [https] } }] }] }";
+    assert!(
+        findings(text).iter().any(|found| found.contains("`$http_x_forwarded_proto` counts only")),
+        "{:?}",
+        findings(text)
+    );
+    let other = text.replace("X-Forwarded-Proto", "X-Tenant");
+    assert!(!findings(&other).iter().any(|found| found.contains("counts only")));
+}
+
+#[test]
 fn members_of_a_group_that_may_refuse_them_have_no_credentials() {
     let text = |group: &str, consumer: &str, more: &str| {
         format!(

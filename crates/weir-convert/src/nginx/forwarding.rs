@@ -1,13 +1,12 @@
 //! Conditions and texts with fields such as `X-Forwarded-Proto`. nginx believes every client in them; here they count only if a trusted
 //! peer sends them.
 
-use weir_plugin::proto::Known;
-
 use super::Conversion;
 use super::directives::{DirectiveFate, fate};
 use super::syntax::Directive;
 use super::target_cases;
 use super::variables::names;
+use crate::forwarding::is_forwarding;
 
 /// Reports the directives that read such a field and are converted.
 pub(super) fn report(conversion: &mut Conversion) {
@@ -36,13 +35,6 @@ fn look(conversion: &mut Conversion, directive: &Directive, is_trusted: bool) {
         }
     }
     directive.children().iter().for_each(|child| look(conversion, child, is_trusted));
-}
-
-/// Whether a variable is such a field. `X-Forwarded-For` and `X-Real-IP` are read as they come.
-fn is_forwarding(name: &str) -> bool {
-    let field = name.strip_prefix("http_").map(|field| Known::parse(field.replace('_', "-").as_bytes()));
-    let is_list = |known: Known| matches!(known, Known::XForwardedFor | Known::XRealIp | Known::Forwarded);
-    field.is_some_and(|known| known.is_forwarding() && !is_list(known))
 }
 
 #[cfg(test)]
