@@ -82,7 +82,7 @@ impl TryFrom<String> for LogglySeverity {
 
     fn try_from(text: String) -> Result<LogglySeverity, String> {
         let is_it = |name: &&str| **name == *text || name.to_ascii_lowercase() == text;
-        let found = SEVERITIES.iter().position(|name| is_it(&name));
+        let found = SEVERITIES.iter().position(is_it);
         found.map(|number| LogglySeverity(number as u8)).ok_or_else(|| format!("expected {}", SEVERITIES.join(", ")))
     }
 }
