@@ -355,12 +355,13 @@ fn oas_validator_reads_its_definition_from_a_url_and_renews_it() {
     let answers = |target: &str| gateway.get(target).status == 200;
     eventually("requests are judged by the new definition", DEADLINE, || answers("/b") && !answers("/a"));
     assert_eq!(errors(), 0.0);
-    serve(&served, 200, "openapi: 4.0.0");
+    serve(&served, 200, "openapi: \"4.0.0\\nforged\"");
     eventually("the failure is counted", DEADLINE, || answers("/b") && errors() == 1.0);
     let log = gateway.wait_stderr("the failure is logged", |log| log.contains("cannot be read"));
     let line = log.lines().find(|line| line.contains("cannot be read")).expect("it is there");
     assert!(line.contains("it is of OpenAPI 4.0.0") && line.contains("the last one stays in use"), "{line}");
-    assert!(!log.contains("secret"), "{log}");
+    assert!(!log.contains("secret") && !log.contains("pets.yaml"), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
     let seen = server.requests().len();
     serve(&served, 200, ONLY_A);
     eventually("it is read again", DEADLINE, || answers("/a"));

@@ -9,9 +9,9 @@ use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use weir_client::IdleConnections;
-use weir_plugin::{AllOf, Build, ConfigError, Exchange, NoteKey, Stop};
+use weir_plugin::{AllOf, Build, ConfigError, Exchange, NoteKey, Stop, pattern_budget};
 use weir_services::http_service::HttpService;
 use weir_services::receivers::header_fields;
 
@@ -21,8 +21,16 @@ use crate::rate_limited_log::RateLimitedLog;
 
 /// The least time between an attempt that has failed and the next one.
 const RETRY: Duration = Duration::from_secs(5);
+/// How long requests wait for a definition at most, after the time-out for reading it.
+const MOST_COMPILING: Duration = Duration::from_secs(10);
+/// The most definitions at URLs that are compiled at a time.
+const MOST_AT_A_TIME: usize = 2;
+/// The most bytes that the regular expressions of a definition at a URL take together when they are compiled: as those of a configuration.
+const MOST_PATTERN_BYTES: usize = 256 << 20;
 /// The most bytes of what the log says about a failure.
 const MOST_TOLD: usize = 1_000;
+
+static COMPILATIONS: Semaphore = Semaphore::const_new(MOST_AT_A_TIME);
 
 /// The options of a definition at a URL.
 pub(super) struct SpecUrlOptions {
@@ -40,6 +48,8 @@ pub(super) struct SpecUrlOptions {
 pub(super) struct FetchedDefinition {
     request: Arc<FetchRequest>,
     renewed_after: Duration,
+    /// How long requests wait for the first one.
+    most_wait: Duration,
     kept: Arc<KeptDefinition>,
     /// The version by which an exchange is judged: all of it by the same.
     version: NoteKey,
@@ -103,7 +113,14 @@ impl SpecUrlOptions {
         let source = format!("{} {:?} {} {}", self.url, self.fields, self.verifies, self.with_responses);
         let kept = build.shared("oas-definition", &source, KeptDefinition::default);
         let request = Arc::new(FetchRequest { service, fields, with_responses: self.with_responses });
-        Ok(FetchedDefinition { request, renewed_after: self.renewed_after, kept, version: NoteKey::unique() })
+        let most_wait = self.timeout + MOST_COMPILING;
+        Ok(FetchedDefinition {
+            request,
+            renewed_after: self.renewed_after,
+            most_wait,
+            kept,
+            version: NoteKey::unique(),
+        })
     }
 }
 
@@ -125,8 +142,8 @@ impl FetchedDefinition {
     pub(super) async fn begin_later(&self, exchange: &mut Exchange) -> Result<Arc<ApiDefinition>, Stop> {
         let found = match self.find(exchange) {
             DefinitionLookup::Awaited(mut attempt) => {
-                // An error: it has ended.
-                let _ = attempt.changed().await;
+                // An error: it has ended, or takes too long, and goes on.
+                let _ = tokio::time::timeout(self.most_wait, attempt.changed()).await;
                 self.find(exchange)
             }
             found => found,
@@ -175,7 +192,7 @@ impl FetchedDefinition {
         tokio::task::spawn_local(async move {
             let _ends = sender;
             let read = request.read().await;
-            kept.end_attempt(read, &request.name());
+            kept.end_attempt(read, &request.service.name());
         });
         end
     }
@@ -188,12 +205,6 @@ pub(super) fn unavailable(exchange: &mut Exchange) -> Stop {
 }
 
 impl FetchRequest {
-    /// Without the query, which may be a secret.
-    fn name(&self) -> String {
-        let path = self.service.target.split('?').next().unwrap_or_default();
-        format!("{}{path}", self.service.name())
-    }
-
     async fn read(&self) -> Result<Arc<ApiDefinition>, String> {
         let mut request = Request::new(Full::<Bytes>::default());
         *request.uri_mut() = self.service.target.parse().map_err(|_| "the URL is not valid".to_owned())?;
@@ -204,13 +215,29 @@ impl FetchRequest {
         }
         let text = String::from_utf8(answer.into_body().into()).map_err(|_| "it is not UTF-8".to_owned())?;
         let with_responses = self.with_responses;
-        let compiled = tokio::task::spawn_blocking(move || ApiDefinition::shared(text, with_responses)).await;
-        compiled.unwrap_or_else(|_| Err(vec!["it could not be compiled".to_owned()])).map_err(|faults| {
-            let mut told = format!("it {}", faults.join("; it "));
-            told.truncate(told.floor_char_boundary(MOST_TOLD));
-            told
-        })
+        let place = COMPILATIONS.acquire().await.map_err(|_| "it could not be compiled".to_owned())?;
+        let compiled = tokio::task::spawn_blocking(move || {
+            // Until it is compiled, also if nothing waits for it any more.
+            let _place = place;
+            compile(text, with_responses)
+        });
+        compiled.await.unwrap_or_else(|_| Err("it could not be compiled".to_owned()))
     }
+}
+
+fn compile(text: String, with_responses: bool) -> Result<Arc<ApiDefinition>, String> {
+    let (compiled, is_spent) =
+        pattern_budget::within(MOST_PATTERN_BYTES, || ApiDefinition::shared(text, with_responses));
+    if is_spent {
+        return Err(format!(
+            "its regular expressions take more than {MOST_PATTERN_BYTES} bytes when they are compiled"
+        ));
+    }
+    compiled.map_err(|faults| {
+        let mut told = format!("it {}", faults.join("; it "));
+        told.truncate(told.floor_char_boundary(MOST_TOLD));
+        told
+    })
 }
 
 impl KeptDefinition {
@@ -232,7 +259,7 @@ impl KeptDefinition {
                     Some(_) => "the last one stays in use",
                     None => "requests are answered with 503",
                 };
-                self.log.error(format_args!("oas-validator: the definition at {name} cannot be read: {why}; {what}"));
+                self.log.error(format_args!("oas-validator: the definition at {name} cannot be read: {why:?}; {what}"));
                 known.failed = Some(Instant::now());
                 known.is_uncounted = true;
             }
@@ -260,5 +287,27 @@ impl KnownDefinition {
         };
         self.previous = self.current.replace(DefinitionVersion { number, definition });
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_expressions_of_a_fetched_definition_have_a_budget() {
+        // Each counts as a mebibyte, since it repeats a part.
+        let parameters = |count: usize| {
+            let of = |index| format!("{{ name: p{index}, in: query, schema: {{ pattern: '^[a-z]{{1,{index}}}$' }} }}");
+            (1..=count).map(of).collect::<Vec<_>>().join(", ")
+        };
+        let definition = |of_a: usize, of_b: usize| {
+            let path = |count| format!("{{ get: {{ parameters: [{}] }} }}", parameters(count));
+            format!("openapi: 3.1.0\npaths: {{ /a: {}, /b: {} }}", path(of_a), path(of_b))
+        };
+        let compiled = |text: String| compile(text, false).map(|_| ());
+        assert_eq!(compiled(definition(5, 5)), Ok(()));
+        let told = compiled(definition(200, 57)).expect_err("one too many");
+        assert!(told.starts_with("its regular expressions take more than 268435456 bytes"), "{told}");
     }
 }
