@@ -50,7 +50,9 @@ use crate::rate_limited_log::RateLimitedLog;
 ///
 /// A definition has at most 5,000 operations with 256 parameters each and 50,000 in all, 20 base paths of servers, 100,000 schemas and 100
 /// levels, and 1,000 levels of schemas that lead into each other, counted once for each level of a value where they lead back to
-/// themselves. Where such schemas have alternatives (`oneOf`, `anyOf`), a fault is told without its place.
+/// themselves. Responses, media types and the fields in `encoding` are 50,000 at most, and properties of parameters and forms 1,000,000;
+/// what several operations refer to counts for each. Names of parameters and media types have at most 256 bytes. Where schemas that lead
+/// back to themselves have alternatives (`oneOf`, `anyOf`), a fault is told without its place.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OasValidator {
@@ -60,7 +62,8 @@ pub(crate) struct OasValidator {
     /// The `http` or `https` URL of the definition, in place of `spec`. It is read when the first request needs it, and again when it is
     /// older than `spec_url_ttl`, while requests are judged by the last one; so they are if it cannot be read again, or what is read has
     /// a fault. As long as it could never be read, requests are answered with 503. After a failure, the next attempt is made at the
-    /// earliest 5 seconds later. Redirects are not followed.
+    /// earliest 5 seconds later. Redirects are not followed. The regular expressions in it take at most 256 MiB when they are compiled, two
+    /// such definitions are compiled at a time, and requests wait 10 seconds longer than `timeout` at most.
     #[schemars(length(min = 1))]
     #[schemars(extend("x-weir-reaches" = "server"))]
     spec_url: Option<String>,

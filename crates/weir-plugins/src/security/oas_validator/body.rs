@@ -9,7 +9,7 @@ use super::document::{OasDocument, SpecFaults, below};
 use super::faults::{RequestFaults, quoted};
 use super::parameter::{JsonReader, check_read};
 use super::schemas::{OasSchemas, SchemaCollection, SchemaNumber};
-use super::shape::{OBJECT, ShapeFinder, ValueShape};
+use super::shape::{OBJECT, ValueShape};
 use super::style::{Notation, ParameterStyle, TextPairs};
 use crate::content::content_type;
 use crate::security::request_validation::{BodyBounds, Fault};
@@ -40,6 +40,9 @@ fn essence(media_type: &str) -> String {
     media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
+/// The longest media type, in bytes.
+const MOST_MEDIA_TYPE: usize = 256;
+
 impl DeclaredBody {
     /// Reads the body that stands, or is referred to, at a place.
     pub(super) fn read(
@@ -54,14 +57,22 @@ impl DeclaredBody {
             return None;
         };
         let at_content = below(&at, "content");
+        let of_forms = kinds.values().filter_map(|declared| declared["encoding"].as_object());
+        if !schemas.count_contents(kinds.len() + of_forms.map(Map::len).sum::<usize>(), &at_content, faults) {
+            return None;
+        }
+        if kinds.keys().any(|kind| kind.len() > MOST_MEDIA_TYPE) {
+            faults.add(&at_content, format!("has a media type of more than {MOST_MEDIA_TYPE} bytes"));
+            return None;
+        }
         let read = |(kind, declared): (&String, &Value)| {
             let schema_at = below(&below(&at_content, kind), "schema");
             let schema = document.at(&schema_at).map(|_| schemas.add(&schema_at, faults));
             let media_type = essence(kind);
             // JSON says itself what its texts are.
             let shape = schema.filter(|_| !is_json(&media_type));
-            let shape = shape.map(|number| ShapeFinder::of(&schemas.converted).find(number)).unwrap_or_default();
-            let fields = fields(&shape, &declared["encoding"]);
+            let shape = shape.map(|number| schemas.shape(number, faults)).unwrap_or_default();
+            let fields = fields(&shape, &declared["encoding"], &mut |shape| schemas.count_shape(shape, faults));
             DeclaredContent { media_type, schema, shape, fields }
         };
         Some(DeclaredBody { required: declared["required"] == true, content: kinds.iter().map(read).collect() })
@@ -141,14 +152,19 @@ fn is_text(media_type: &str) -> bool {
 }
 
 /// The fields of a form whose `encoding` has a style.
-fn fields(shape: &ValueShape, encoding: &Value) -> Vec<(String, Notation)> {
+fn fields(
+    shape: &ValueShape,
+    encoding: &Value,
+    may_keep: &mut dyn FnMut(&ValueShape) -> bool,
+) -> Vec<(String, Notation)> {
     let styled = encoding.as_object().into_iter().flatten();
     styled
         .filter_map(|(name, encoding)| {
             let style = encoding["style"].as_str().map_or(Some(ParameterStyle::Form), ParameterStyle::named)?;
             let explode = encoding["explode"].as_bool().unwrap_or(style == ParameterStyle::Form);
             let is_styled = encoding.get("style").or(encoding.get("explode")).is_some();
-            let shape = shape.of_property(name).cloned().unwrap_or_default();
+            let shape =
+                shape.of_property(name).filter(|shape| is_styled && may_keep(shape)).cloned().unwrap_or_default();
             is_styled.then(|| (name.clone(), Notation { style, explode, shape }))
         })
         .collect()

@@ -7,10 +7,13 @@ use serde_json::Value;
 use super::document::{OasDocument, SpecFaults, below};
 use super::faults::RequestFaults;
 use super::schemas::{OasSchemas, SchemaCollection, SchemaNumber};
-use super::shape::{STRING, ShapeFinder, ValueShape};
+use super::shape::{STRING, ValueShape};
 use super::style::{Notation, ParameterStyle, TextPairs};
 use crate::content::content_type;
 use crate::security::request_validation::{BodyBounds, Fault};
+
+/// The longest name of a parameter, in bytes.
+const MOST_NAME: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParameterPlace {
@@ -114,6 +117,10 @@ impl DeclaredParameter {
             faults.add(&at, "is a parameter without `name`");
             return None;
         };
+        if name.len() > MOST_NAME {
+            faults.add(&at, format!("has a name of more than {MOST_NAME} bytes"));
+            return None;
+        }
         let Some(place) = declared["in"].as_str().and_then(ParameterPlace::named) else {
             faults.add(&at, "`in` must be path, query, header or cookie");
             return None;
@@ -139,7 +146,7 @@ impl DeclaredParameter {
             None => below(&at, "schema"),
         };
         let schema = document.at(&schema_at).map(|_| schemas.add(&schema_at, faults));
-        let shape = schema.filter(|_| content.is_none()).map(|number| ShapeFinder::of(&schemas.converted).find(number));
+        let shape = schema.filter(|_| content.is_none()).map(|number| schemas.shape(number, faults));
         let explode = declared["explode"].as_bool().unwrap_or(style == ParameterStyle::Form);
         Some(DeclaredParameter {
             place: format!("{}.{}", place.name(), super::faults::quoted(&name)),

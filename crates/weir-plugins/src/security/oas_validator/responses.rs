@@ -52,6 +52,9 @@ impl DeclaredResponses {
             faults.add(&at, format!("has more than {MOST_RESPONSES} responses"));
             return responses;
         }
+        if !schemas.count_contents(declared.len(), &at, faults) {
+            return responses;
+        }
         for name in declared.keys().filter(|name| !name.starts_with("x-")) {
             let at = below(&at, name);
             let Some(status) = DeclaredStatus::parse(name) else {

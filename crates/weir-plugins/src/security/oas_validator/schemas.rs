@@ -8,10 +8,14 @@ use serde_json::{Map, Value, json};
 use super::depth::{deepest_cycle, deepest_way, levels};
 use super::document::{OasDocument, SpecFaults, below};
 use super::faults::{READ_ONLY, RequestFaults, WRITE_ONLY, told};
+use super::shape::{ShapeFinder, ValueShape};
 use crate::options::json_schema;
 
 /// The most schemas of a definition, with those within others.
 const MOST_SCHEMAS: usize = 100_000;
+/// The most responses, media types and fields of forms, and the most shapes, of all operations.
+const MOST_CONTENTS: usize = 50_000;
+const MOST_SHAPES: usize = 1_000_000;
 /// The most levels of schemas that refer to each other, one after the other.
 const MOST_LEVELS: usize = 1_000;
 /// The most schemas that a value is composed of, of which the read-only properties count together.
@@ -51,6 +55,9 @@ pub(super) struct SchemaCollection<'a> {
     /// The schemas that each refers to.
     references: Vec<Vec<SchemaNumber>>,
     count: usize,
+    /// What messages are of, over all operations: what several refer to counts for each.
+    contents: usize,
+    shapes: usize,
 }
 
 type ReadOnlyNames = BTreeSet<String>;
@@ -59,7 +66,49 @@ impl<'a> SchemaCollection<'a> {
     pub(super) fn of(document: &'a OasDocument) -> SchemaCollection<'a> {
         let (converted, places, numbers) = (Vec::new(), Vec::new(), HashMap::new());
         let side = SchemaSide::Request;
-        SchemaCollection { document, converted, places, numbers, side, references: Vec::new(), count: 0 }
+        SchemaCollection {
+            document,
+            converted,
+            places,
+            numbers,
+            side,
+            references: Vec::new(),
+            count: 0,
+            contents: 0,
+            shapes: 0,
+        }
+    }
+
+    /// Counts responses, media types and fields of forms at a place. Returns whether that many are possible.
+    pub(super) fn count_contents(&mut self, count: usize, place: &str, faults: &mut SpecFaults) -> bool {
+        self.contents += count;
+        if self.contents > MOST_CONTENTS {
+            let what = "responses, media types and fields of forms";
+            faults
+                .add(place, format!("has one too many: all operations together have more than {MOST_CONTENTS} {what}"));
+        }
+        self.contents <= MOST_CONTENTS
+    }
+
+    /// The shape of a schema.
+    pub(super) fn shape(&mut self, number: SchemaNumber, faults: &mut SpecFaults) -> ValueShape {
+        if self.shapes > MOST_SHAPES {
+            return ValueShape::default();
+        }
+        let shape = ShapeFinder::of(&self.converted).find(number);
+        self.count_shape(&shape, faults);
+        shape
+    }
+
+    /// Counts a shape that is kept. Returns whether that many are possible.
+    pub(super) fn count_shape(&mut self, shape: &ValueShape, faults: &mut SpecFaults) -> bool {
+        self.shapes += shape.size();
+        if self.shapes > MOST_SHAPES {
+            let problem =
+                format!("the parameters and forms of all operations together have more than {MOST_SHAPES} properties");
+            faults.add("", problem);
+        }
+        self.shapes <= MOST_SHAPES
     }
 
     /// Adds schemas for messages of a side.

@@ -7,6 +7,8 @@ const MOST_DEPTH: usize = 6;
 /// The most schemas, one within the other or by reference, that say something about the same value.
 const MOST_HOPS: usize = 64;
 const MOST_SHAPES: usize = 2_000;
+/// As many bytes of a name count as a shape.
+const NAME_OF_A_SHAPE: usize = 64;
 
 /// Types of JSON, as bits.
 pub(super) const NULL: u8 = 1;
@@ -29,6 +31,13 @@ pub(super) struct ValueShape {
 }
 
 impl ValueShape {
+    /// How much it takes, in shapes.
+    pub(super) fn size(&self) -> usize {
+        let named = self.properties.iter().map(|(name, shape)| name.len() / NAME_OF_A_SHAPE + shape.size());
+        let others = [&self.items, &self.others].into_iter().flatten().map(|shape| shape.size());
+        1 + named.chain(others).sum::<usize>()
+    }
+
     pub(super) fn has(&self, kind: u8) -> bool {
         self.kinds & kind != 0
     }

@@ -334,6 +334,60 @@ fn the_parameters_of_an_operation_are_bounded() {
 }
 
 #[test]
+fn contents_that_many_operations_refer_to_are_bounded_over_all() {
+    let kinds = |count: usize| (0..count).map(|index| (format!("text/x{index}"), json!({}))).collect::<Map<_, _>>();
+    let encodings =
+        |count: usize| (0..count).map(|index| (format!("f{index}"), json!({ "style": "form" }))).collect::<Map<_, _>>();
+    let form = json!({ "application/x-www-form-urlencoded": { "schema": {}, "encoding": encodings(600) } });
+    let statuses = |count: usize| {
+        (200..200 + count)
+            .map(|status| (status.to_string(), json!({ "$ref": "#/components/responses/R" })))
+            .collect::<Map<_, _>>()
+    };
+    let body = json!({ "requestBody": { "$ref": "#/components/requestBodies/B" } });
+    let properties = (0..1_500).map(|index| (format!("p{index}"), json!({}))).collect::<Map<_, _>>();
+    let wide = json!({ "text/plain": { "schema": { "properties": properties } } });
+    for (operation, of_body, of_response, validates, told) in [
+        (&body, json!(kinds(600)), json!({}), json!(null), "more than 50000 responses, media types"),
+        (&body, form, json!({}), json!(null), "more than 50000 responses, media types"),
+        (&body, wide, json!({}), json!(null), "more than 1000000 properties"),
+        (
+            &json!({ "responses": statuses(60) }),
+            json!({}),
+            json!(kinds(20)),
+            json!("log"),
+            "more than 50000 responses, media types",
+        ),
+        (&json!({ "responses": statuses(60) }), json!({}), json!(kinds(20)), json!(null), ""),
+    ] {
+        let paths = (0..700).map(|index| (format!("/{index}"), json!({ "post": operation }))).collect::<Map<_, _>>();
+        let definition = json!({ "openapi": "3.1.0", "paths": paths, "components": {
+            "requestBodies": { "B": { "content": of_body } }, "responses": { "R": { "content": of_response } } } });
+        let mut options = json!({ "spec": definition.to_string() });
+        if !validates.is_null() {
+            options["validate_responses"] = validates;
+        }
+        match told {
+            "" => _ = build::<OasValidator>(options),
+            told => {
+                let refusal = refused::<OasValidator>(options);
+                assert!(refusal.contains(told), "{refusal}");
+            }
+        }
+    }
+}
+
+#[test]
+fn names_that_many_operations_refer_to_are_bounded_in_length() {
+    let long = "x".repeat(300);
+    let definition = |operation: Value| json!({ "spec": json!({ "openapi": "3.1.0", "paths": { "/": { "post": operation } } }).to_string() });
+    let told = refused::<OasValidator>(definition(json!({ "parameters": [{ "name": long, "in": "query" }] })));
+    assert!(told.contains("a name of more than 256 bytes"), "{told}");
+    let told = refused::<OasValidator>(definition(json!({ "requestBody": { "content": { long: {} } } })));
+    assert!(told.contains("a media type of more than 256 bytes"), "{told}");
+}
+
+#[test]
 fn u01_alternatives_that_lead_back_to_themselves_cost_no_more_than_the_value() {
     let filter = |name: &str| {
         json!({ "type": "object", "required": ["op", "f"], "properties": {
