@@ -299,12 +299,17 @@ fn a_service_that_fails_is_an_error_of_its_plugin_whatever_becomes_of_the_reques
 #[test]
 fn errors_of_every_plugin_that_reaches_a_server_are_counted() {
     let cases = failing_services(([127, 0, 0, 1], 1).into());
+    let metrics = include_str!("../../docs/reference/metrics.md");
     for entry in weir_plugins::REGISTRY.entries() {
         let schemas = [Some(entry.schema), entry.metadata.map(|metadata| metadata.schema)];
         let mut rows = schemas.into_iter().flatten().flat_map(|schema| weir_plugin::options::rows(&schema()));
         let reaches = rows.any(|row| row.reaches.as_deref() == Some("server"));
         let is_tried = cases.iter().any(|(_, plugin, ..)| name_of(plugin) == entry.name);
-        let is_elsewhere = COUNTED_ELSEWHERE.iter().any(|(name, _)| *name == entry.name);
+        let elsewhere = COUNTED_ELSEWHERE.iter().find(|(name, _)| *name == entry.name);
+        let is_elsewhere = elsewhere.is_some();
+        if let Some((name, metric)) = elsewhere {
+            assert!(metrics.contains(&format!("`{metric}`")), "{name}: {metric} is not on the page of metrics");
+        }
         let advice = "add a case to `failing_services`, or the metric that counts its failures to COUNTED_ELSEWHERE";
         assert_eq!(reaches, is_tried != is_elsewhere, "{}: {advice}", entry.name);
     }
