@@ -317,6 +317,34 @@ fn send_metadata(mut service: Service) {
     assert_eq!(lines, ["200 7 5 [true] none", "200 7 5 [true] none", "403 8 - - none"]);
 }
 
+#[test]
+fn ext_proc_tells_of_an_exchange_that_the_client_cuts() {
+    let Some(mut service) = start() else { return };
+    let origin = Origin::serving(|_| Answer::raw("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"));
+    let gateway = Gateway::with_binary(env!("CARGO_BIN_EXE_weir")).start(&format!(
+        "enable_access_log: {{ path: access.log, format: \"$ext_proc_late\" }}
+routes:
+  - uri: /*
+    plugins:
+      ext-proc:
+        grpc_service: {{ uri: \"http://{}\", timeout: 10s }}
+        message_timeout: 20000
+        metadata_options: {{ receiving_namespaces: {{ untyped: [shop] }} }}
+    upstream: {{ nodes: {{ \"{}\": 1 }} }}
+",
+        service.address,
+        origin.addr()
+    ));
+    let response = json!({"responseHeaders": {}, "dynamicMetadata": {"shop": {"late": 5}}});
+    service.order(&json!({"answers": {"response_headers": response}}));
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert_eq!(client.response_head("GET").expect("a head").status, 200);
+    client.reset();
+    let written = || std::fs::read_to_string(gateway.directory().path().join("access.log")).unwrap_or_default();
+    eventually("it is written", DEADLINE, || written() == "5\n");
+}
+
 fn camel(kind: &str) -> String {
     let (first, second) = kind.split_once('_').expect("two words");
     format!("{first}{}{}", second[..1].to_uppercase(), &second[1..])

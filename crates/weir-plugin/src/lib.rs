@@ -69,7 +69,7 @@ pub use plugin::{AnswersInPlace, Flow, Phases, Plugin, Waiting};
 pub use protos::{ProtoDefinitions, ProtoFault};
 pub use publishing::{DeliveryQuota, PublishQuota, PublishRefusal};
 pub use reply_head::{ReplyField, ReplyHead};
-pub use responder::{Content, Reply, Responder, ResponderRequest, Responding};
+pub use responder::{Content, Reply, ReplyNotes, Responder, ResponderRequest, Responding};
 pub use route_upstream::{AnswerWriter, ContentReader, ContentWriter, ForwardedContent, RouteUpstream, UpstreamAnswer};
 pub use state::PerWorker;
 pub use stop::{EndedBy, Ending, Retry, Stop};

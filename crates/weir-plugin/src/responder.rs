@@ -296,20 +296,29 @@ impl Reply {
         .await
     }
 
-    /// Says that the service that answers for this plugin has failed. This counts as an error of the plugin, whatever becomes of the
-    /// response.
-    pub fn note_service_failure(&mut self, plugin: &'static str) {
-        self.0.borrow_mut().failed = Some(plugin);
-    }
-
-    /// Sets the values of variables `ext_proc_NAME`, which are known once the response is complete.
-    pub fn add_processor_metadata(&mut self, metadata: Vec<(String, Vec<u8>)>) {
-        self.0.borrow_mut().metadata.extend(metadata);
+    /// For what the responder says of its service.
+    pub fn notes(&self) -> ReplyNotes {
+        ReplyNotes(Rc::clone(&self.0))
     }
 
     /// Sets the trailers, which follow the content of a response without a `Content-Length`.
     pub fn set_trailers(&mut self, trailers: Trailers) {
         self.0.borrow_mut().trailers = trailers;
+    }
+}
+
+/// What a responder says of its service, whatever becomes of the response.
+pub struct ReplyNotes(Rc<RefCell<Channel>>);
+
+impl ReplyNotes {
+    /// Says that the service that answers for this plugin has failed. This counts as an error of the plugin.
+    pub fn note_service_failure(&self, plugin: &'static str) {
+        self.0.borrow_mut().failed = Some(plugin);
+    }
+
+    /// Sets the values of variables `ext_proc_NAME`, which are known once the exchange has ended.
+    pub fn add_processor_metadata(&self, metadata: Vec<(String, Vec<u8>)>) {
+        self.0.borrow_mut().metadata.extend(metadata);
     }
 }
 
@@ -345,6 +354,11 @@ impl ResponderCall {
         self.end = Some(Err(stop));
     }
 
+    /// Drops the responder's work if it has not ended. It may say something of its service then.
+    pub fn cut(&mut self) {
+        self.work = None;
+    }
+
     /// The trailers of the response, once the responder has ended.
     pub fn take_trailers(&mut self) -> Trailers {
         std::mem::take(&mut self.channel.borrow_mut().trailers)
@@ -355,7 +369,7 @@ impl ResponderCall {
         self.channel.borrow().failed
     }
 
-    /// What the responder has said by [`Reply::add_processor_metadata`].
+    /// What the responder has said by [`ReplyNotes::add_processor_metadata`].
     pub fn take_processor_metadata(&mut self) -> Vec<(String, Vec<u8>)> {
         std::mem::take(&mut self.channel.borrow_mut().metadata)
     }

@@ -103,8 +103,9 @@ pub(crate) async fn answer(
     }
 }
 
-/// What a responder has said of its service.
+/// What a responder has said of its service, also where the exchange is cut.
 fn note_told(call: &mut ResponderCall, plugins: Plugins<'_>, exchange: &mut ServedExchange) {
+    call.cut();
     if let Some(plugin) = call.failed_plugin() {
         plugins.count_failure_of(plugin, exchange);
     }

@@ -397,7 +397,7 @@ impl<K: FunctionKind> CloudFunction<K> {
     }
 
     fn failed(&self, failure: &CallError, stop: Stop, reply: &mut Reply) -> Stop {
-        reply.note_service_failure(K::NAME);
+        reply.notes().note_service_failure(K::NAME);
         self.failures.error(format_args!("{}: {failure}", K::NAME));
         stop
     }

@@ -11,8 +11,8 @@ use std::task::Poll;
 use tokio::sync::oneshot;
 use weir_plugin::proto::{Framing, Method, RequestHead, Trailers};
 use weir_plugin::{
-    Content, ContentWriter, Definition, ForwardedContent, Held, Reply, ReplyHead, Responder, ResponderRequest,
-    Responding, RouteUpstream, Stop, UpstreamAnswer,
+    Content, ContentWriter, Definition, ForwardedContent, Held, Reply, ReplyHead, ReplyNotes, Responder,
+    ResponderRequest, Responding, RouteUpstream, Stop, UpstreamAnswer,
 };
 
 use super::ExtProc;
@@ -66,12 +66,8 @@ impl Responder for ProcessorResponder {
                 held: RefCell::default(),
                 has_begun: Cell::new(false),
             };
+            let _told = ToldAtEnd { session: &session, notes: reply.notes() };
             let end = exchange.run(request.head, (head, replaced), (content, upstream), &mut reply).await;
-            if session.take_failure() {
-                reply.note_service_failure(ExtProc::NAME);
-            }
-            let metadata = session.take_metadata();
-            reply.add_processor_metadata(variables(&metadata).map(|(name, value)| (name, value.to_vec())).collect());
             match end {
                 Ok(()) => {
                     session.finish();
@@ -84,12 +80,28 @@ impl Responder for ProcessorResponder {
                     let sent = immediate::send(*answer, &terms.mutations, &mut reply).await;
                     session.finish();
                     sent.or_else(|failure| {
-                        reply.note_service_failure(ExtProc::NAME);
+                        reply.notes().note_service_failure(ExtProc::NAME);
                         terms.fail(&failure).and(Err(terms.refusal()))
                     })
                 }
             }
         })
+    }
+}
+
+/// Says at the end what has come of the service, also if the exchange is cut.
+struct ToldAtEnd<'a> {
+    session: &'a ProcessorSession,
+    notes: ReplyNotes,
+}
+
+impl Drop for ToldAtEnd<'_> {
+    fn drop(&mut self) {
+        if self.session.take_failure() {
+            self.notes.note_service_failure(ExtProc::NAME);
+        }
+        let metadata = self.session.take_metadata();
+        self.notes.add_processor_metadata(variables(&metadata).map(|(name, value)| (name, value.to_vec())).collect());
     }
 }
 
