@@ -70,7 +70,7 @@ pub(crate) struct OasValidator {
     /// Header fields of the request for `spec_url`.
     #[serde(default)]
     spec_url_request_headers: BTreeMap<String, String>,
-    /// Whether the certificate of an `https` server is verified, against the CA certificates of the system.
+    /// Whether the certificate of an `https` server is verified, against the CA certificates of the system. APISIX's default is `false`.
     #[serde(default = "default_true")]
     ssl_verify: bool,
     /// Time-out for reading `spec_url`, in milliseconds, including the time to connect.
@@ -113,10 +113,11 @@ pub(crate) struct OasValidator {
     /// that the definition does not forbid; one that is `writeOnly` is refused, and never required. The upstream is asked for content
     /// without a coding. Not in APISIX.
     validate_responses: Option<ResponseValidation>,
-    /// The largest body of a response that is validated, in bytes, both as received and after decoding. A larger one does not fit; if its
-    /// size is not known in advance, it is replaced by a 502 with `log`, too.
+    /// The largest body of a response that is validated, in bytes, both as received and after decoding, at most 16 KiB: responses are
+    /// validated where exchanges are served, which wait meanwhile. A larger one does not fit. With `log`, a body whose size is not known
+    /// in advance is not validated.
     #[serde(default = "default_max_resp_body_size")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = MOST_AT_ONCE))]
     #[schemars(extend("x-weir-unit" = "bytes"))]
     max_resp_body_size: u64,
 }
@@ -149,7 +150,7 @@ fn default_max_req_body_size() -> u64 {
 }
 
 fn default_max_resp_body_size() -> u64 {
-    1 << 20
+    MOST_AT_ONCE as u64
 }
 
 /// Options in `plugin_metadata`, for every use of the plugin.

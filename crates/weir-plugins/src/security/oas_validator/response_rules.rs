@@ -87,6 +87,9 @@ impl ResponseRules {
         // Only where it is not refused is it still here.
         match exchange.response.framing {
             Framing::Sized(length) if length > self.bounds.max_bytes => Ok(None),
+            Framing::Sized(_) => StreamHandling::Pass.whole(plugin, exchange, self.bounds.max_bytes),
+            // If there is more than is held, it is replaced, and this changes no response.
+            _ if !self.refuses => Ok(None),
             _ => StreamHandling::Pass.whole(plugin, exchange, self.bounds.max_bytes),
         }
     }
@@ -102,7 +105,11 @@ impl ResponseRules {
         match self.add_faults_of_body(definition, exchange, content, &mut faults) {
             // Without the memory for it, the response could only be judged in part.
             Err(stop) if self.refuses => return Err(stop),
-            _ => {}
+            Err(_) => {
+                exchange.note_service_failure();
+                faults.add("body", "cannot be judged, since it takes more memory than is left");
+            }
+            Ok(()) => {}
         }
         self.answer(exchange, &faults)
     }
