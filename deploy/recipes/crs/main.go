@@ -21,8 +21,11 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// The namespace of the metadata that Weir makes variables of: `$ext_proc_rule`.
+// The namespace of the metadata that Weir makes variables of: `$ext_proc_rules`.
 const namespace = "crs"
+
+// The most arguments of a request: those of the query, and those of its body, each value of JSON being one.
+const mostArguments = 500
 
 type firewall struct {
 	extproc.UnimplementedExternalProcessorServer
@@ -41,11 +44,18 @@ func rules(paranoia, threshold int, methods string, refuses bool) string {
 		"SecRuleEngine " + engine,
 		"SecResponseBodyAccess Off",
 		"SecAuditEngine Off",
+		// What is not read is not judged: further arguments would pass, and so would a target that cannot be read.
+		"SecArgumentsLimit " + strconv.Itoa(mostArguments),
+		`SecRule ARGUMENTS_LIMIT_REACHED "@eq 1" "id:101,phase:1,t:none,log,deny,status:400,msg:'Too many arguments in the query.'"`,
+		`SecRule ARGUMENTS_LIMIT_REACHED "@eq 1" "id:102,phase:2,t:none,log,deny,status:400,msg:'Too many arguments.'"`,
+		`SecRule URI_PARSE_ERROR "@eq 1" "id:103,phase:1,t:none,log,deny,status:400,msg:'The target cannot be read.'"`,
 		"Include @crs-setup.conf.example",
 		`SecAction "id:900000,phase:1,pass,nolog,setvar:tx.blocking_paranoia_level=` + strconv.Itoa(paranoia) + `"`,
 		`SecAction "id:900110,phase:1,pass,nolog,setvar:tx.inbound_anomaly_score_threshold=` + strconv.Itoa(threshold) + `"`,
 		`SecAction "id:900200,phase:1,pass,nolog,setvar:'tx.allowed_methods=` + methods + `'"`,
 		"Include @owasp_crs/*.conf",
+		// Requests that Apache httpd makes to itself, without any rule: none of them comes by way of Weir.
+		"SecRuleRemoveById 905100 905110",
 	}, "\n")
 }
 
@@ -59,8 +69,8 @@ type judged struct {
 func (one *judged) verdict(stopped *types.Interruption, goOn *extproc.ProcessingResponse) *extproc.ProcessingResponse {
 	rules := []string{}
 	for _, matched := range one.tx.MatchedRules() {
-		// Those below are bookkeeping: they set variables, and match every request.
-		if rule := matched.Rule(); rule.ID() >= 911000 && matched.Message() != "" {
+		// Those between are bookkeeping: they set variables, and match every request.
+		if rule := matched.Rule(); (rule.ID() < 900000 || rule.ID() >= 911000) && matched.Message() != "" {
 			rules = append(rules, strconv.Itoa(rule.ID()))
 		}
 	}
@@ -105,8 +115,9 @@ func (one *judged) head(message *extproc.HttpHeaders) (*types.Interruption, erro
 			one.tx.AddRequestHeader("host", text)
 		case ":scheme":
 		default:
-			if header.Key == "x-real-ip" {
-				client = text
+			// What stands before the last comma can come from the client; Weir adds the address that it knows.
+			if header.Key == "x-forwarded-for" {
+				client = strings.TrimSpace(text[strings.LastIndexByte(text, ',')+1:])
 			}
 			one.tx.AddRequestHeader(header.Key, text)
 		}
