@@ -2,14 +2,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"net"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	crs "github.com/corazawaf/coraza-coreruleset/v4"
 	"github.com/corazawaf/coraza/v3"
@@ -27,10 +30,60 @@ const namespace = "crs"
 // The most arguments of a request: those of the query, and those of its body, each value of JSON being one.
 const mostArguments = 500
 
+// The most bytes of a body: the time that the rules take grows with it.
+const mostBody = 64 << 10
+
 type firewall struct {
 	extproc.UnimplementedExternalProcessorServer
 	waf    coraza.WAF
 	server string
+	turns  turns
+}
+
+// How many requests are judged at a time: as many as there are processors, of one client half of these, so that others are still judged.
+// The rules cannot be stopped once they run.
+type turns struct {
+	all     chan struct{}
+	lock    sync.Mutex
+	clients map[string]*share
+}
+
+type share struct {
+	turns chan struct{}
+	users int
+}
+
+// Waits for a turn, as long as Weir does for the answer. Returns what ends it.
+func (t *turns) take(ctx context.Context, client string) (func(), error) {
+	t.lock.Lock()
+	own := t.clients[client]
+	if own == nil {
+		own = &share{turns: make(chan struct{}, max(1, cap(t.all)/2))}
+		t.clients[client] = own
+	}
+	own.users++
+	t.lock.Unlock()
+	leave := func() {
+		t.lock.Lock()
+		defer t.lock.Unlock()
+		if own.users--; own.users == 0 {
+			delete(t.clients, client)
+		}
+	}
+	select {
+	case own.turns <- struct{}{}:
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+	select {
+	case t.all <- struct{}{}:
+	case <-ctx.Done():
+		<-own.turns
+		leave()
+		return nil, ctx.Err()
+	}
+	return func() { <-t.all; <-own.turns; leave() }, nil
 }
 
 // The rules that decide come last: those that set the levels stand before them.
@@ -43,6 +96,9 @@ func rules(paranoia, threshold int, methods string, refuses bool) string {
 		"Include @coraza.conf-recommended",
 		"SecRuleEngine " + engine,
 		"SecResponseBodyAccess Off",
+		"SecRequestBodyLimit " + strconv.Itoa(mostBody),
+		"SecRequestBodyInMemoryLimit " + strconv.Itoa(mostBody),
+		"SecRequestBodyLimitAction Reject",
 		"SecAuditEngine Off",
 		// What is not read is not judged: further arguments would pass, and so would a target that cannot be read.
 		"SecArgumentsLimit " + strconv.Itoa(mostArguments),
@@ -63,6 +119,8 @@ func rules(paranoia, threshold int, methods string, refuses bool) string {
 type judged struct {
 	firewall *firewall
 	tx       types.Transaction
+	context  context.Context
+	client   string
 }
 
 // The answer to a message: to go on, or in place of the upstream.
@@ -99,7 +157,7 @@ func value(header *core.HeaderValue) string {
 }
 
 func (one *judged) head(message *extproc.HttpHeaders) (*types.Interruption, error) {
-	var method, path, client string
+	var method, path string
 	for _, header := range message.GetHeaders().GetHeaders() {
 		switch text := value(header); header.Key {
 		case ":method":
@@ -117,12 +175,17 @@ func (one *judged) head(message *extproc.HttpHeaders) (*types.Interruption, erro
 		default:
 			// What stands before the last comma can come from the client; Weir adds the address that it knows.
 			if header.Key == "x-forwarded-for" {
-				client = strings.TrimSpace(text[strings.LastIndexByte(text, ',')+1:])
+				one.client = strings.TrimSpace(text[strings.LastIndexByte(text, ',')+1:])
 			}
 			one.tx.AddRequestHeader(header.Key, text)
 		}
 	}
-	one.tx.ProcessConnection(client, 0, one.firewall.server, 0)
+	end, err := one.firewall.turns.take(one.context, one.client)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	one.tx.ProcessConnection(one.client, 0, one.firewall.server, 0)
 	one.tx.ProcessURI(path, method, "HTTP/1.1")
 	if stopped := one.tx.ProcessRequestHeaders(); stopped != nil {
 		return stopped, nil
@@ -134,6 +197,11 @@ func (one *judged) head(message *extproc.HttpHeaders) (*types.Interruption, erro
 }
 
 func (one *judged) body(message *extproc.HttpBody) (*types.Interruption, error) {
+	end, err := one.firewall.turns.take(one.context, one.client)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	if stopped, _, err := one.tx.WriteRequestBody(message.GetBody()); stopped != nil || err != nil {
 		return stopped, err
 	}
@@ -141,7 +209,7 @@ func (one *judged) body(message *extproc.HttpBody) (*types.Interruption, error) 
 }
 
 func (f *firewall) Process(stream extproc.ExternalProcessor_ProcessServer) error {
-	one := &judged{firewall: f, tx: f.waf.NewTransaction()}
+	one := &judged{firewall: f, tx: f.waf.NewTransaction(), context: stream.Context()}
 	defer func() {
 		one.tx.ProcessLogging()
 		if err := one.tx.Close(); err != nil {
@@ -197,7 +265,11 @@ func main() {
 	}
 	host, _, _ := net.SplitHostPort(listener.Addr().String())
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(4 << 20))
-	extproc.RegisterExternalProcessorServer(server, &firewall{waf: waf, server: host})
+	extproc.RegisterExternalProcessorServer(server, &firewall{
+		waf:    waf,
+		server: host,
+		turns:  turns{all: make(chan struct{}, runtime.GOMAXPROCS(0)), clients: map[string]*share{}},
+	})
 	// The port may be one that the system has chosen.
 	fmt.Printf("listening on %s\n", listener.Addr())
 	log.Fatal(server.Serve(listener))
