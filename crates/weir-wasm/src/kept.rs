@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::SystemTime;
@@ -24,6 +25,9 @@ use crate::engine::engine;
 const MOST_FILES: usize = 32;
 const MOST_FILE_BYTES: u64 = 64 << 20;
 const MOST_BYTES: u64 = 256 << 20;
+
+/// How many files were begun, so that each thread has its own.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 static KEPT: Mutex<Option<KeptCode>> = Mutex::new(None);
 
@@ -59,11 +63,12 @@ fn find_all(folder: &Path) -> io::Result<HashMap<PathBuf, Module>> {
         return Ok(found);
     }
     let suffix = suffix();
-    for entry in fs::read_dir(folder)?.take(MOST_FILES + 1) {
+    let entries = fs::read_dir(folder)?.filter(|entry| {
+        let name = entry.as_ref().map(|entry| entry.file_name());
+        name.is_ok_and(|name| name.to_str().is_some_and(|name| is_kept_name(name) && name.ends_with(&suffix)))
+    });
+    for entry in entries.take(MOST_FILES + 1) {
         let entry = entry?;
-        if !entry.file_name().to_string_lossy().ends_with(&suffix) {
-            continue;
-        }
         match read(&entry.path()) {
             Ok(module) => _ = found.insert(entry.path(), module),
             Err(problem) => tracing::warn!("{}: {problem}; the plugin is compiled again", entry.path().display()),
@@ -77,6 +82,22 @@ fn suffix() -> String {
     let mut hasher = DefaultHasher::new();
     engine().precompile_compatibility_hash().hash(&mut hasher);
     format!("-{:016x}.compiled", hasher.finish())
+}
+
+/// Whether a file is one that a node has made here, of whatever version: `SUM-HASH.compiled`, or `SUM-HASH.PROCESS-NUMBER.part` before it
+/// was finished.
+fn is_kept_name(name: &str) -> bool {
+    let is_hex = |text: &str, digits: usize| {
+        text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((stem, kind)) = name.split_once('.') else { return false };
+    let is_stem = stem.split_once('-').is_some_and(|(sum, hash)| is_hex(sum, 64) && is_hex(hash, 16));
+    let is_part = || {
+        let numbers = kind.strip_suffix(".part").and_then(|numbers| numbers.split_once('-'));
+        numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
+    };
+    is_stem && (kind == "compiled" || is_part())
 }
 
 fn path_of(folder: &Path, sum: &[u8]) -> PathBuf {
@@ -162,27 +183,42 @@ fn write(folder: &Path, sum: &[u8], module: &Module) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     check_folder(folder)?;
     let path = path_of(folder, sum);
-    let unfinished = path.with_extension(format!("{}.part", std::process::id()));
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
-    let written = made.and_then(|mut file: File| {
-        file.write_all(digest::digest(&digest::SHA256, &code).as_ref())?;
-        file.write_all(&code)?;
-        fs::rename(&unfinished, &path)
-    });
+    let (mut file, unfinished) = begin(&path)?;
+    let digest = digest::digest(&digest::SHA256, &code);
+    let written = file.write_all(digest.as_ref()).and_then(|()| file.write_all(&code));
+    let written = written.and_then(|()| fs::rename(&unfinished, &path));
     if written.is_err() {
-        // It may not have been made.
+        // It is this thread's own. Later ones remove it if this cannot.
         let _ = fs::remove_file(&unfinished);
     }
     written?;
     make_room(folder)
 }
 
-/// Removes the files that were used longest ago, those that were never finished included.
+/// Makes a file that no other thread has made, beside the one at `path`. A process before this one may have had its number, and have left
+/// files unfinished, of which there are only so many.
+fn begin(path: &Path) -> io::Result<(File, PathBuf)> {
+    for left in (0..=MOST_FILES).rev() {
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let unfinished = path.with_extension(format!("{}-{number}.part", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && left > 0 => {}
+            made => return Ok((made?, unfinished)),
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// Removes the files of nodes that were used longest ago, those that were never finished included. Others are left alone.
 fn make_room(folder: &Path) -> io::Result<()> {
     let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let facts = entry.metadata()?;
+        if !entry.file_name().to_str().is_some_and(is_kept_name) {
+            continue;
+        }
+        // Another thread may have removed or renamed it.
+        let Some(facts) = unless_gone(entry.metadata())? else { continue };
         if facts.is_file() {
             files.push((facts.modified()?, facts.len(), entry.path()));
         }
@@ -192,8 +228,51 @@ fn make_room(folder: &Path) -> io::Result<()> {
     for (index, (_, length, path)) in files.iter().enumerate() {
         bytes += length;
         if index >= MOST_FILES || bytes > MOST_BYTES {
-            fs::remove_file(path)?;
+            unless_gone(fs::remove_file(path))?;
         }
     }
     Ok(())
+}
+
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_made_among_files_of_nodes_alone() {
+        let folder = std::env::temp_dir().join(format!("weir-wasm-room-{}", std::process::id()));
+        fs::create_dir(&folder).expect("it can be made");
+        let sum = "0123456789abcdef".repeat(4);
+        let others = ["notes.txt", "a.compiled", "a.part", &format!("{sum}.compiled"), &format!("{sum}-0123.1-1.part")];
+        let own = (0..40).map(|number| match number % 2 {
+            0 => format!("{sum}-{number:016x}.compiled"),
+            _ => format!("{sum}-{number:016x}.7-{number}.part"),
+        });
+        let own: Vec<String> = own.collect();
+        for name in own.iter().map(String::as_str).chain(others) {
+            fs::write(folder.join(name), "").expect("it can be written");
+        }
+        let made = make_room(&folder);
+        let left = |names: &[&str]| names.iter().filter(|name| folder.join(name).exists()).count();
+        let counted = (left(&own.iter().map(String::as_str).collect::<Vec<_>>()), left(&others));
+        fs::remove_dir_all(&folder).expect("it is ours");
+        made.expect("there is room");
+        assert_eq!(counted, (MOST_FILES, others.len()));
+    }
+
+    #[test]
+    fn names_of_kept_files_are_their_sum_and_the_compiler() {
+        let folder = Path::new("/");
+        let path = path_of(folder, &[0xab; 32]);
+        assert!(path.file_name().and_then(|name| name.to_str()).is_some_and(is_kept_name), "{path:?}");
+        let part = path.with_extension("12-3.part");
+        assert!(part.file_name().and_then(|name| name.to_str()).is_some_and(is_kept_name), "{part:?}");
+    }
 }
