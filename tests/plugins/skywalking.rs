@@ -1,7 +1,7 @@
 //! `skywalking`: the context that upstreams get, and the segments that the OAP server gets.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -96,6 +96,7 @@ fn trace_of_a_caller_goes_on_and_each_attempt_has_a_span() {
     let mut told: Vec<_> = origins.iter().flat_map(Origin::requests).map(|request| context(&request)).collect();
     told.sort();
     let id = segment["traceSegmentId"].as_str().expect("an id");
+    assert_eq!(told.len(), 2, "both attempts were told");
     for (span, told) in ["1", "2"].into_iter().zip(told) {
         assert_eq!(told, ["1", "a.b.c", id, span, "front", "front-1", "/a/*", "upstream of traced"]);
     }
@@ -130,4 +131,30 @@ fn a_trace_begins_here_by_either_protocol_unless_the_caller_decides_otherwise() 
     found.sort();
     expected.sort();
     assert_eq!(found, expected);
+}
+
+/// The server answers with 500 to a list with one segment that it cannot read, and takes none of the list.
+#[test]
+fn one_segment_that_the_server_refuses_does_not_stop_the_others() {
+    let origin = Origin::serving(|_| Answer::ok("ok"));
+    let (refused, taken) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (seen, kept) = (Arc::clone(&refused), Arc::clone(&taken));
+    let server = Origin::serving(move |request| {
+        let ids: Vec<_> = segments(std::slice::from_ref(request)).iter().map(|own| own["traceId"].clone()).collect();
+        if ids.contains(&json!("a.b.c")) {
+            seen.fetch_add(1, Ordering::SeqCst);
+            return Answer::with(500, "", "not an int32");
+        }
+        kept.lock().expect("no panic").extend(ids);
+        Answer::with(200, "Content-Type: application/json\r\n", "[]")
+    });
+    let gateway = gateway(&format!("\"{}\": 1", origin.addr()), &server, "");
+    let mut client = gateway.client();
+    for field in ["", "", CALLER, ""] {
+        let field = if field.is_empty() { String::new() } else { format!("sw8: {field}\r\n") };
+        let request = format!("GET /a/b HTTP/1.1\r\nHost: t\r\n{field}\r\n");
+        assert_eq!(client.ask(request).expect("an answer").status, 200);
+    }
+    eventually("the server has the other segments", DEADLINE, || taken.lock().expect("no panic").len() == 3);
+    assert!(refused.load(Ordering::SeqCst) > 0, "it has refused the one");
 }

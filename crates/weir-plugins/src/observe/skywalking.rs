@@ -3,14 +3,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_client::IdleConnections;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
-use weir_records::{Batching, Destination, Record, RecordSending, Retries, SendOutcome, SinkOptions};
+use weir_records::{Batching, Destination, Record, RecordSending, RejectReason, Retries, SendOutcome, SinkOptions};
 use weir_services::http_answer;
 use weir_services::http_service::HttpService;
 
@@ -116,6 +116,10 @@ impl Destination for OapServer {
         Box::pin(async move {
             match self.service.ask(request, http_answer::MOST_BYTES).await {
                 Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
+                // What the server answers to a list with a segment that it cannot read: the others are sent without it.
+                Ok(answer) if answer.status() == StatusCode::INTERNAL_SERVER_ERROR => {
+                    SendOutcome::Invalid { reason: RejectReason::Invalid, error: http_answer::quoted(&answer) }
+                }
                 Ok(answer) => http_answer::strict_failure(&answer),
                 Err(error) => http_answer::no_answer(&error, bytes),
             }
