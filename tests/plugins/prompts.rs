@@ -58,7 +58,7 @@ fn prompts_are_made_completed_and_checked_in_this_order() {
         let denied = asked(&mut client, &json!({"template_name": "code", "what": "BAD things"}));
         assert_eq!(denied, (400, "Request contains prohibited content".to_owned()));
         let unknown = asked(&mut client, &json!({"template_name": "other"}));
-        assert_eq!(unknown, (400, "ai-prompt-template: There is no template \"other\"".to_owned()));
+        assert_eq!(unknown, (400, "ai-prompt-template: There is no template `other`".to_owned()));
         assert_eq!(client.get("/").expect("an answer").status, 400);
         assert_eq!(rig.origin.requests().len(), 1);
     }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::content::json::{Container, JsonError, JsonToken, Scanner};
 
 /// The deepest nesting of a body.
+use crate::content::quoted;
 const MOST_DEPTH: usize = 100;
 /// The most tokens in a body: each takes about a hundred bytes as a value, however short it is.
 const MOST_TOKENS: usize = 200_000;
@@ -129,6 +130,7 @@ impl<'a> ChatBody<'a> {
                     if open.last_mut().and_then(Option::as_mut).is_some_and(|names| !names.insert(name)) {
                         return Err(ChatFault::Unclear(format!("The body has the member `{told}` twice in an object")));
                     }
+                        let told = quoted(&told);
                 }
                 JsonToken::Text(_) | JsonToken::Plain(_) if open.is_empty() => return Err(ChatFault::NotJson),
                 JsonToken::Text(_) | JsonToken::Plain(_) => {}
@@ -225,7 +227,7 @@ fn folded(name: &str) -> String {
 /// Refuses names that some readers take for one of these: they do not tell upper and lower case apart.
 fn not_like<'n>(mut names: impl Iterator<Item = &'n str>, members: &[&str]) -> Result<(), String> {
     match names.find(|name| !members.contains(name) && members.contains(&folded(name).as_str())) {
-        Some(name) => Err(format!("The member `{name}` is not allowed")),
+        Some(name) => Err(format!("The member `{}` is not allowed", quoted(name))),
         None => Ok(()),
     }
 }
@@ -311,6 +313,9 @@ mod tests {
         assert_eq!(with(r#"{"messages":[4]}"#, "", "2").as_deref(), Some(r#"{"messages":[4, 2]}"#));
         assert_eq!(with("{}", "1", "2"), None);
         let own = PromptMessage { role: PromptRole::System, content: "say \"hi\"".to_owned() };
+        let long = "é".repeat(1000);
+        let twice = texts(&format!("{{\"{long}\": 1, \"{long}\": 2}}")).expect_err("twice");
+        assert_eq!(twice, format!("The body has the member `{}` twice in an object", "é".repeat(30)));
         assert_eq!(written(&[own.clone(), own]).matches(r#"{"role":"system","content":"say \"hi\""}"#).count(), 2);
     }
 }

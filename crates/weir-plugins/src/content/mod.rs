@@ -13,6 +13,14 @@ use weir_plugin::{Exchange, Stop};
 
 pub(crate) use weir_plugin::DIGESTS;
 
+/// The most bytes of a text of a client in what is said about it.
+const MOST_QUOTED: usize = 60;
+
+/// The beginning of a text that a client has sent.
+pub(crate) fn quoted(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MOST_QUOTED)]
+}
+
 /// Replaces the content of a response. The plugin that does so returns the result as an error.
 pub(crate) fn replace_response_content(exchange: &mut Exchange, content: &[u8]) -> Stop {
     exchange.forget_response_content();

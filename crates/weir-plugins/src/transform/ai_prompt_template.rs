@@ -7,7 +7,7 @@ use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, F
 
 use crate::answer::RefusalResponse;
 use crate::content::chat::{self, ChatBody, PromptMessage, PromptRole};
-use crate::content::{DIGESTS, coding};
+use crate::content::{DIGESTS, coding, quoted};
 use crate::transform::body_transformer::{BodyTemplate, Scene};
 
 /// Makes requests to a language model, in OpenAI's chat format, of a template that the request names and of its values.
@@ -138,8 +138,9 @@ impl PromptTemplates {
         let told = |fault: chat::ChatFault| fault.text().to_owned();
         let root = ChatBody::read(plain).and_then(|chat| chat.value()).map_err(told)?;
         let name = root.get("template_name").ok_or("The body has no `template_name`")?;
-        let known = self.templates.iter().find(|(own, _)| name.as_str() == Some(own));
-        let (_, template) = known.ok_or_else(|| format!("There is no template {name}"))?;
+        let name = name.as_str().ok_or("The member `template_name` is not a text")?;
+        let known = self.templates.iter().find(|(own, _)| name == &**own);
+        let (_, template) = known.ok_or_else(|| format!("There is no template `{}`", quoted(name)))?;
         template.render(exchange, &root, usize::try_from(self.limit).unwrap_or(usize::MAX))
     }
 }
@@ -222,8 +223,8 @@ mod tests {
         for (content, want) in [
             ("", "The body is not an object in JSON"),
             ("{}", "The body has no `template_name`"),
-            (r#"{"template_name": "three"}"#, "There is no template \\\"three\\\""),
-            (r#"{"template_name": ["one"]}"#, "There is no template [\\\"one\\\"]"),
+            (r#"{"template_name": "three"}"#, "There is no template `three`"),
+            (r#"{"template_name": ["one"]}"#, "The member `template_name` is not a text"),
             (r#"{"template_name": "one", "template_name": "two"}"#, "The body has the member `template_name` twice"),
             (r#"{"template_name": "one", "a": []}"#, "line 1 of the template: a table is no text"),
             (
@@ -239,6 +240,9 @@ mod tests {
             let start = format!("{{\"message\":\"ai-prompt-template: {want}");
             assert!(told.starts_with(&start), "{content}: {told}");
         }
+        let told = made(&options, &format!("{{\"template_name\": \"{}\"}}", "x".repeat(90))).expect_err("unknown");
+        let want = format!("{{\"message\":\"ai-prompt-template: There is no template `{}`\"}}\n", "x".repeat(60));
+        assert_eq!(told, want);
         let step = build::<AiPromptTemplate>(options);
         assert_eq!(on_request(&step, &mut get("/")), Err(Stop::Answered));
         assert_eq!(step.whole_request(&mut get("/")), Ok(Some(120)));

@@ -6,12 +6,13 @@ use serde_json::{Map, Value};
 use weir_plugin::{Stop, form};
 
 use super::document::{OasDocument, SpecFaults, below};
-use super::faults::{RequestFaults, quoted};
+use super::faults::RequestFaults;
 use super::parameter::{JsonReader, check_read};
 use super::schemas::{OasSchemas, SchemaCollection, SchemaNumber};
 use super::shape::{OBJECT, ValueShape};
 use super::style::{Notation, ParameterStyle, TextPairs};
 use crate::content::content_type;
+use crate::content::quoted;
 use crate::security::request_validation::{BodyBounds, Fault};
 
 /// The body of an operation.

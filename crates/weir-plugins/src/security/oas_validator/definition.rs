@@ -8,11 +8,11 @@ use weir_plugin::{Exchange, Interner};
 
 use super::body::DeclaredBody;
 use super::document::{OasDocument, SpecFaults, below};
-use super::faults::quoted;
 use super::parameter::{DeclaredParameter, ParameterPlace};
 use super::responses::DeclaredResponses;
 use super::schemas::{OasSchemas, SchemaCollection};
 use super::template::{PathTemplate, segments};
+use crate::content::quoted;
 
 /// The most operations of a definition, at all its servers.
 const MOST_OPERATIONS: usize = 5_000;

@@ -4,11 +4,12 @@ use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::paths::LocationSegment;
 
+use crate::content::quoted;
+
 /// The most faults of a request that are told.
 const MOST_TOLD: usize = 20;
-/// The most bytes of one message, and of a name in it.
+/// The most bytes of one message.
 const MAX_MESSAGE: usize = 300;
-const MOST_QUOTED: usize = 60;
 
 /// The faults of one request, in the order in which they were found.
 #[derive(Debug)]
@@ -34,11 +35,6 @@ impl RequestFaults {
             self.told.push(told);
         }
     }
-}
-
-/// The beginning of a text that a client has sent.
-pub(super) fn quoted(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MOST_QUOTED)]
 }
 
 /// What makes a property read-only, in the form that [`told`] knows again.

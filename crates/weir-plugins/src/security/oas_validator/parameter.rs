@@ -149,7 +149,7 @@ impl DeclaredParameter {
         let shape = schema.filter(|_| content.is_none()).map(|number| schemas.shape(number, faults));
         let explode = declared["explode"].as_bool().unwrap_or(style == ParameterStyle::Form);
         Some(DeclaredParameter {
-            place: format!("{}.{}", place.name(), super::faults::quoted(&name)),
+            place: format!("{}.{}", place.name(), crate::content::quoted(&name)),
             name,
             at: place,
             required: declared["required"] == true || place == ParameterPlace::Path,

@@ -87,7 +87,7 @@ impl ValueShape {
         for (name, text) in pairs {
             let value = self.of_property(name).map_or_else(|| Value::from(text), |shape| shape.read(text));
             if object.insert(name.to_owned(), value).is_some() {
-                return Err(format!("has `{}` twice", super::faults::quoted(name)));
+                return Err(format!("has `{}` twice", crate::content::quoted(name)));
             }
         }
         Ok(Value::Object(object))

@@ -181,7 +181,7 @@ impl Notation {
             let value = if is_list { shape.of_item().read(text) } else { shape.read(text) };
             match object.get_mut(property) {
                 Some(Value::Array(items)) if is_list => items.push(value),
-                Some(_) => return Some(Err(format!("has `{}` twice", super::faults::quoted(property)))),
+                Some(_) => return Some(Err(format!("has `{}` twice", crate::content::quoted(property)))),
                 None if is_list => _ = object.insert(property.to_owned(), Value::Array(vec![value])),
                 None => _ = object.insert(property.to_owned(), value),
             }
