@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::proto::field;
 use weir_plugin::{
-    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Filter, Flow, Phases, Plugin, Stage, Stop,
+    AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Filter, Flow, NoteKey, Phases, Plugin, Stage, Stop,
 };
 
 use crate::content::{coding, replace_response_content};
@@ -13,9 +13,9 @@ use crate::options::headers::{Scalar, header_name};
 
 /// Puts texts before and after the body of responses, or replaces it, and sets header fields of them, to try things out.
 ///
-/// It applies to every response of the route, including those that the gateway or another plugin generates. To put texts around a body,
-/// it asks the upstream for complete content without compression; a response that is compressed all the same (`Content-Encoding`) or
-/// is a part (206) gets no texts. `response-rewrite` has variables, conditions and replacements.
+/// It applies to every response of the route, including those that the gateway or another plugin generates. It asks the upstream for
+/// complete content without compression; a response that is compressed all the same (`Content-Encoding`) or is a part (206) gets no
+/// texts around it. Where the body is replaced, the status 206 becomes 200. `response-rewrite` has variables, conditions and replacements.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Echo {
@@ -55,7 +55,8 @@ impl Definition for Echo {
         let bytes = |text: Option<String>| text.map(String::into_bytes).unwrap_or_default();
         let (before, after) = (bytes(self.before_body), bytes(self.after_body));
         let whole = self.body.map(|body| [&before, body.as_bytes(), &after].concat());
-        Ok(Arc::new(EchoedTexts { before: before.into(), after: after.into(), whole, headers }))
+        let around = NoteKey::unique();
+        Ok(Arc::new(EchoedTexts { before: before.into(), after: after.into(), whole, headers, around }))
     }
 }
 
@@ -68,12 +69,20 @@ struct EchoedTexts {
     /// The body with the texts around it, if it is replaced.
     whole: Option<Vec<u8>>,
     headers: Box<[EchoField]>,
+    /// Under which an exchange keeps whether its response gets the texts around it: the head that decides about it is changed before the
+    /// content comes.
+    around: NoteKey,
+}
+
+/// Whether texts can be put around the content of a response.
+fn is_whole_and_plain(exchange: &Exchange) -> bool {
+    !matches!(exchange.response.status, 204 | 206 | 304) && exchange.response.head.value(b"content-encoding").is_none()
 }
 
 impl Plugin for EchoedTexts {
     fn phases(&self) -> Phases {
         match self.whole {
-            Some(_) => Phases::RESPONSE,
+            Some(_) => Phases::REQUEST.and(Phases::RESPONSE),
             // Before `gzip` and `brotli`, which compress the texts as well.
             None => Phases::REQUEST.and(Phases::RESPONSE_FIRST),
         }
@@ -85,7 +94,17 @@ impl Plugin for EchoedTexts {
     }
 
     fn on_response(&self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let end = self.whole.as_ref().map(|whole| replace_response_content(exchange, whole));
+        let end = self.whole.as_ref().map(|whole| {
+            if exchange.response.status == 206 {
+                exchange.response.set_status(200);
+            }
+            replace_response_content(exchange, whole)
+        });
+        let is_around = end.is_none() && is_whole_and_plain(exchange);
+        exchange.notes.write(self.around, [is_around.into(), 0, 0]);
+        if is_around {
+            exchange.forget_response_content();
+        }
         for (name, value) in &self.headers {
             exchange.response.head.remove(name);
             exchange.response.head.add(name, value).map_err(|_| Stop::Internal)?;
@@ -94,10 +113,10 @@ impl Plugin for EchoedTexts {
     }
 
     fn response_filter(&self, exchange: &mut Exchange) -> Result<Option<Box<dyn Filter>>, Stop> {
-        if exchange.response.status == 206 || exchange.response.head.value(b"content-encoding").is_some() {
+        if exchange.notes.read(self.around).is_none_or(|[is_around, ..]| is_around == 0) {
             return Ok(None);
         }
-        exchange.forget_response_content();
+        exchange.response.head.remove(b"Content-Length");
         Ok(Some(Box::new(EchoFilter { before: Some(Arc::clone(&self.before)), after: Arc::clone(&self.after) })))
     }
 }
@@ -165,12 +184,43 @@ mod tests {
     }
 
     #[test]
-    fn upstream_is_asked_for_complete_plain_content_only_for_texts_around_it() {
-        let head = "GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip\nRange: bytes=0-1";
-        let mut asked = exchange(head);
-        on_request(&build::<Echo>(json!({"after_body": ">"})), &mut asked).expect("it passes");
-        assert_eq!((asked.request.head.value(b"accept-encoding"), asked.request.head.value(b"range")), (None, None));
-        assert!(!build::<Echo>(json!({"body": ""})).phases().request);
+    fn upstream_is_asked_for_complete_plain_content() {
+        for options in [json!({"after_body": ">"}), json!({"body": ""})] {
+            let mut asked = exchange("GET / HTTP/1.1\nHost: h\nAccept-Encoding: gzip\nRange: bytes=0-1");
+            let step = build::<Echo>(options);
+            assert!(step.phases().request);
+            on_request(&step, &mut asked).expect("it passes");
+            assert_eq!(
+                (asked.request.head.value(b"accept-encoding"), asked.request.head.value(b"range")),
+                (None, None)
+            );
+        }
+    }
+
+    #[test]
+    fn fields_of_the_options_are_kept_and_those_of_the_replaced_content_are_not() {
+        let fields = json!({"ETag": "\"new\"", "Content-Encoding": "own"});
+        for (text, want) in [("after_body", Some("abcd>")), ("body", None)] {
+            let old: [(&[u8], &[u8]); 3] =
+                [(b"ETag", b"\"old\""), (b"Last-Modified", b"then"), (b"Content-Length", b"4")];
+            let mut exchange = answered(&old);
+            let options = json!({text: ">", "headers": fields});
+            match want {
+                Some(_) => assert_eq!(filtered(options, &mut exchange, &["abcd"]).as_deref(), want),
+                None => assert_eq!(build::<Echo>(options).on_response(&mut exchange), Err(Stop::Answered)),
+            }
+            let told =
+                ["etag", "content-encoding", "last-modified", "content-length"].map(|name| sent(&exchange, name));
+            assert_eq!(told, [Some("\"new\""), Some("own"), None, None], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_in_the_place_of_a_part_is_the_whole_content() {
+        let mut part = answered(&[(b"Content-Range", b"bytes 0-3/9")]);
+        part.response.set_status(206);
+        assert_eq!(build::<Echo>(json!({"body": "new"})).on_response(&mut part), Err(Stop::Answered));
+        assert_eq!((part.response.status, sent(&part, "content-range")), (200, None));
     }
 
     #[test]
