@@ -91,6 +91,26 @@ fn added_messages_leave_the_rest_of_a_body_as_it_is() {
 }
 
 #[test]
+fn last_message_of_a_client_is_checked_though_others_are_added() {
+    let messages = |text: &str| json!([{"role": "user", "content": text}, {"role": "user", "content": text}]);
+    let rig = rig(&json!({
+        "ai-prompt-guard": {"allow_patterns": ["please"], "deny_patterns": ["secret"]},
+        "ai-prompt-decorator": {"prepend": messages("please"), "append": messages("please")},
+    }));
+    for mut client in clients(&rig.gateway) {
+        rig.origin.forget();
+        assert_eq!(asked(&mut client, &user(&json!("please"))).0, 200);
+        let denied = asked(&mut client, &user(&json!("please, my secret")));
+        assert_eq!(denied, (400, "Request contains prohibited content".to_owned()));
+        for messages in [user(&json!("now")), json!({"messages": []})] {
+            let not_allowed = asked(&mut client, &messages);
+            assert_eq!(not_allowed, (400, "Request doesn't match allow patterns".to_owned()));
+        }
+        assert_eq!(rig.origin.requests().len(), 1);
+    }
+}
+
+#[test]
 fn prompts_in_parts_are_checked_and_unclear_ones_never_pass() {
     let rig = rig(&json!({"ai-prompt-guard": {"deny_patterns": ["secret"], "max_req_body_size": 2000}}));
     for mut client in clients(&rig.gateway) {

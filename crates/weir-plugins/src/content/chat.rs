@@ -4,15 +4,17 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_plugin::{Exchange, NoteKey};
 
 use crate::content::json::{Container, JsonError, JsonToken, Scanner};
+use crate::content::quoted;
 
 /// The deepest nesting of a body.
-use crate::content::quoted;
 const MOST_DEPTH: usize = 100;
 /// The most tokens in a body: each takes about a hundred bytes as a value, however short it is.
 const MOST_TOKENS: usize = 200_000;
@@ -128,9 +130,9 @@ impl<'a> ChatBody<'a> {
                     }
                     let told = name.clone();
                     if open.last_mut().and_then(Option::as_mut).is_some_and(|names| !names.insert(name)) {
+                        let told = quoted(&told);
                         return Err(ChatFault::Unclear(format!("The body has the member `{told}` twice in an object")));
                     }
-                        let told = quoted(&told);
                 }
                 JsonToken::Text(_) | JsonToken::Plain(_) if open.is_empty() => return Err(ChatFault::NotJson),
                 JsonToken::Text(_) | JsonToken::Plain(_) => {}
@@ -182,6 +184,23 @@ impl<'a> ChatBody<'a> {
 pub(crate) fn written(messages: &[PromptMessage]) -> String {
     let json = |message| serde_json::to_string(message).expect("two texts are JSON");
     messages.iter().map(json).collect::<Vec<_>>().join(", ")
+}
+
+/// How many messages the gateway has put before and after those of a request.
+static ADDED: LazyLock<NoteKey> = LazyLock::new(NoteKey::unique);
+
+/// Notes that so many messages were put before and after those of a request.
+pub(crate) fn note_added(exchange: &mut Exchange, before: usize, after: usize) {
+    let [sum_before, sum_after, _] = exchange.notes.read(*ADDED).unwrap_or_default();
+    exchange.notes.write(*ADDED, [sum_before + before as u64, sum_after + after as u64, 0]);
+}
+
+/// The messages without those that the gateway has put before and after them.
+pub(crate) fn without_added<'m>(exchange: &Exchange, messages: &'m [ChatMessage]) -> &'m [ChatMessage] {
+    let [before, after, _] = exchange.notes.read(*ADDED).unwrap_or_default();
+    let end = messages.len().saturating_sub(after as usize);
+    // If another plugin has removed messages since, none can be told from the others.
+    messages.get(before as usize..end).unwrap_or(messages)
 }
 
 impl ChatMessage {
@@ -294,6 +313,9 @@ mod tests {
             let told = texts(body).expect_err(body);
             assert!(told.starts_with(want), "{body}: {told}");
         }
+        let long = "é".repeat(1000);
+        let twice = texts(&format!("{{\"{long}\": 1, \"{long}\": 2}}")).expect_err("twice");
+        assert_eq!(twice, format!("The body has the member `{}` twice in an object", "é".repeat(30)));
         let deep = format!("{{\"a\": {}", "[".repeat(MOST_DEPTH));
         assert_eq!(texts(&deep), Err("The body is nested too deep".to_owned()));
         let long = format!("{{\"a\": [{}1]}}", "1,".repeat(MOST_TOKENS));
@@ -313,9 +335,6 @@ mod tests {
         assert_eq!(with(r#"{"messages":[4]}"#, "", "2").as_deref(), Some(r#"{"messages":[4, 2]}"#));
         assert_eq!(with("{}", "1", "2"), None);
         let own = PromptMessage { role: PromptRole::System, content: "say \"hi\"".to_owned() };
-        let long = "é".repeat(1000);
-        let twice = texts(&format!("{{\"{long}\": 1, \"{long}\": 2}}")).expect_err("twice");
-        assert_eq!(twice, format!("The body has the member `{}` twice in an object", "é".repeat(30)));
         assert_eq!(written(&[own.clone(), own]).matches(r#"{"role":"system","content":"say \"hi\""}"#).count(), 2);
     }
 }

@@ -13,7 +13,7 @@ use crate::rate_limited_log::RateLimitedLog;
 
 /// Checks the messages of requests to a language model, in OpenAI's chat format, against patterns.
 ///
-/// It checks the last message of a user, or as `match_all_roles` and `match_all_conversation_history` say. Several messages are checked as
+/// It checks the last message of a user in the request, before `ai-prompt-decorator` has appended others, or as `match_all_roles` and `match_all_conversation_history` say. Several messages are checked as
 /// one text, with a space between them, and so are the parts of a content that is a list. Images, sound and files have no text and are
 /// not checked. A message whose role or text cannot be told for certain (an unknown role, a part of an unknown type, a member twice) is
 /// answered with 400, whatever the other options say. `ai-prompt-template` and `ai-prompt-decorator` run before it.
@@ -23,7 +23,7 @@ pub(crate) struct AiPromptGuard {
     /// Checks the messages of all roles. Otherwise only those of the role `user`.
     #[serde(default)]
     match_all_roles: bool,
-    /// Checks all messages. Otherwise only the last one.
+    /// Checks all messages, also those that `ai-prompt-decorator` has added. Otherwise only the last one of the request.
     #[serde(default)]
     match_all_conversation_history: bool,
     /// Regular expressions, one of which must match: otherwise, the request is answered with 400.
@@ -101,7 +101,7 @@ enum Judgement {
 }
 
 impl PromptChecks {
-    fn judge(&self, is_json: bool, plain: &[u8]) -> Result<(), Judgement> {
+    fn judge(&self, exchange: &Exchange, is_json: bool, plain: &[u8]) -> Result<(), Judgement> {
         let refused = |fault: ChatFault| Judgement::Refused(fault.text().to_owned());
         let chat = match ChatBody::read(plain) {
             // Readers of JSON differ in what they still take for JSON.
@@ -111,7 +111,8 @@ impl PromptChecks {
         let Some(messages) = chat.messages().map_err(refused)? else {
             return Err(Judgement::NotChecked("its body has no `messages`"));
         };
-        self.check(&messages).map_err(|problem| Judgement::Refused(problem.to_owned()))?;
+        let messages = if self.all_messages { &messages[..] } else { chat::without_added(exchange, &messages) };
+        self.check(messages).map_err(|problem| Judgement::Refused(problem.to_owned()))?;
         match OTHER_PROMPTS.iter().any(|name| chat.has(name)) {
             true => Err(Judgement::NotChecked("its body has prompts beside its `messages`")),
             false => Ok(()),
@@ -174,7 +175,7 @@ impl Plugin for PromptChecks {
         let is_json = content_type::of_request(exchange)?.is_none_or(content_type::is_json);
         let plain = coding::plain(&exchange.request.head, body, self.limit);
         let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-        match self.judge(is_json, &plain) {
+        match self.judge(exchange, is_json, &plain) {
             Ok(()) => {}
             Err(Judgement::NotChecked(reason)) => self.not_checked(exchange, reason)?,
             Err(Judgement::Refused(text)) => return Err(RefusalResponse::new(400, "message", &text).send(exchange)),
@@ -246,7 +247,9 @@ mod tests {
             let content = json!({"messages": [{"role": "user", "content": parts}]}).to_string();
             message(&step, "application/json", &content)
         };
-        assert_eq!(with(json!({"type": "text", "text": "b\u{61}d"})).as_deref(), DENIED);
+        assert_eq!(with(json!({"type": "text", "text": "bad"})).as_deref(), DENIED);
+        let escaped = r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "b\u0061d"}]}]}"#;
+        assert_eq!(message(&step, "application/json", escaped).as_deref(), DENIED);
         assert_eq!(with(json!({"type": "input_text", "text": "bad"})).as_deref(), DENIED);
         assert_eq!(with(json!({"type": "image_url", "image_url": {"url": "https://bad.example"}})), None);
         let unknown = with(json!({"type": "poem", "text": "fine", "verses": ["bad"]})).expect("refused");

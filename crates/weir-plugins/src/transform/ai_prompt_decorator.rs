@@ -11,7 +11,8 @@ use crate::content::{DIGESTS, coding};
 /// Puts messages before and after those of requests to a language model, in OpenAI's chat format.
 ///
 /// The rest of the body stays as it is. A request whose body has no list `messages` is answered with 400: bind the plugin to routes that
-/// have only such requests. It runs after `ai-prompt-template` and before `ai-prompt-guard`, which sees the added messages.
+/// have only such requests. It runs after `ai-prompt-template` and before `ai-prompt-guard`, for which
+/// an added message is never the last one of a user.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AiPromptDecorator {
@@ -42,6 +43,7 @@ impl Definition for AiPromptDecorator {
         Ok(Arc::new(AddedMessages {
             before: chat::written(&self.prepend),
             after: chat::written(&self.append),
+            counts: (self.prepend.len(), self.append.len()),
             limit: self.max_req_body_size,
         }))
     }
@@ -51,6 +53,8 @@ impl Definition for AiPromptDecorator {
 struct AddedMessages {
     before: String,
     after: String,
+    /// How many are before and after those of a request.
+    counts: (usize, usize),
     limit: u64,
 }
 
@@ -83,6 +87,7 @@ impl Plugin for AddedMessages {
             chat.and_then(|chat| chat.with_messages(&self.before, &self.after).ok_or_else(no_list))
         };
         *body = made.map_err(|problem| refuse(exchange, &problem))?;
+        chat::note_added(exchange, self.counts.0, self.counts.1);
         for name in std::iter::once(&b"Content-Encoding"[..]).chain(DIGESTS) {
             exchange.request.head.remove(name);
         }
