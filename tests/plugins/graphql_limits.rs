@@ -103,6 +103,26 @@ fn gateways_with_one_server_add_up_costs_together() {
 }
 
 #[test]
+fn query_that_one_rule_refuses_costs_nothing_by_the_others_on_a_server() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    for window in ["window_type: fixed", "window_type: sliding", "sync_interval: 5"] {
+        let limit = format!(
+            "{{ graphql-limit-count: {{ {window}, policy: redis, redis_host: 127.0.0.1, redis_port: {}, rules: [\
+             {{ count: 9, time_window: 600, key: a }}, {{ count: 4, time_window: 300, key: b }}] }} }}",
+            redis.port
+        );
+        let rig = Rig::with(&limit);
+        let wanted = [(5, (503, "9", "4")), (3, (200, "6", "1"))];
+        for (mut client, (depth, want)) in clients(&rig.gateway).into_iter().zip(wanted) {
+            let query = format!("{}{}", "{a ".repeat(depth), "}".repeat(depth));
+            let answer = post(&mut client, "application/graphql", &query);
+            let left = |rule: u8| answer.headers.get(&format!("x-{rule}-ratelimit-remaining")).unwrap_or_default();
+            assert_eq!((answer.status, left(1), left(2)), want, "{window}");
+        }
+    }
+}
+
+#[test]
 fn wrong_costs_are_refused_with_their_place() {
     let said = refused(
         "{ graphql-limit-count: { count: 1, time_window: 1, cost_strategy: width, score_factor: 0, unknown: 1 } }",

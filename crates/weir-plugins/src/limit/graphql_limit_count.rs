@@ -23,7 +23,7 @@ pub(crate) struct GraphqlLimitCount {
 /// Limits the sum of the costs of GraphQL queries in a time window, for each client, key or tenant.
 ///
 /// It has the options of `limit-count`, and counts the cost of a query where that plugin counts 1. A query is refused if its cost is more
-/// than what is left, and then costs nothing. Of several operations in a document, the most expensive one counts. Only POST is accepted,
+/// than what is left of one limit, and then costs nothing: with `rules`, all are checked before one counts. Of several operations in a document, the most expensive one counts. Only POST is accepted,
 /// with the query in the body, as JSON or `application/graphql`: other methods are answered with 405, other types with 415, and what is no
 /// GraphQL request with 400. The schema is not known: lengths of lists are known by the names of arguments, in place of APISIX's cost
 /// decorations. `graphql-threat-protection` bounds each query alone.
@@ -249,6 +249,24 @@ mod tests {
         ] {
             let (found, exchange) = posted(&step, query);
             assert_eq!((found, sent(&exchange, "x-ratelimit-remaining")), (end, Some(left)), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_query_that_one_rule_refuses_costs_nothing_by_the_others() {
+        for window_type in ["fixed", "sliding"] {
+            let step = build::<GraphqlLimitCount>(json!({"window_type": window_type, "rejected_code": 429, "rules": [
+                {"count": 5, "time_window": 600, "key": "a"}, {"count": 2, "time_window": 60, "key": "b"},
+            ]}));
+            for (query, end, left) in [
+                ("{a {b {c}}}", Err(Stop::Respond(429)), ["5", "2"]),
+                ("{a {b}}", Ok(()), ["3", "0"]),
+                ("{a}", Err(Stop::Respond(429)), ["3", "0"]),
+            ] {
+                let (found, exchange) = posted(&step, query);
+                let told = ["x-1-ratelimit-remaining", "x-2-ratelimit-remaining"].map(|name| sent(&exchange, name));
+                assert_eq!((found, told), (end, left.map(Some)), "{window_type} {query}");
+            }
         }
     }
 

@@ -28,7 +28,7 @@ mod tests;
 use delayed::DelayedSync;
 #[cfg(test)]
 pub(super) use local::Fixed;
-use local::Windows;
+use local::{CountedAmount, Windows};
 use quota::{CountQuota, LimitHeaders, MAX_COUNT, MAX_PAIRED_COUNT};
 use remote::RedisCountLimiter;
 
@@ -350,11 +350,21 @@ impl CountedLimits {
         self.limiter().start()
     }
 
-    /// Counts a request that costs as much as `cost` requests.
+    /// Counts a request that costs as much as `cost` requests. It costs nothing if one of several rules refuses it.
     pub(super) fn take<'a>(&'a self, exchange: &'a mut Exchange, cost: u64) -> Result<Flow<'a>, Stop> {
+        let is_checked = self.limiter().quotas.len() > 1;
+        let check = is_checked.then(|| CountedAmount::none_of(cost));
+        let mut steps = check.into_iter().chain([CountedAmount::whole(cost)]);
         match self {
-            CountedLimits::Here(limiter) => limiter.take(exchange, cost).map(|()| Flow::Continue),
-            CountedLimits::Server(limiter) => Ok(Flow::wait(limiter.take(exchange, cost))),
+            CountedLimits::Here(limiter) => {
+                steps.try_for_each(|step| limiter.take(exchange, step)).map(|()| Flow::Continue)
+            }
+            CountedLimits::Server(limiter) => Ok(Flow::wait(async move {
+                for step in steps {
+                    limiter.take(exchange, step).await?;
+                }
+                Ok(())
+            })),
         }
     }
 
@@ -376,7 +386,7 @@ pub(super) struct CountLimiter {
 }
 
 impl CountLimiter {
-    fn take(&self, exchange: &mut Exchange, cost: u64) -> Result<(), Stop> {
+    fn take(&self, exchange: &mut Exchange, cost: CountedAmount) -> Result<(), Stop> {
         let now = clock::now();
         for quota in &self.quotas {
             let Some(asked) = quota.ask(exchange, self.allow_degradation)? else { continue };
@@ -404,7 +414,7 @@ impl Plugin for CountLimiter {
         if self.replaceable.is_replaced(exchange) {
             return Ok(Flow::Continue);
         }
-        self.take(exchange, 1)?;
+        self.take(exchange, CountedAmount::whole(1))?;
         Ok(Flow::Continue)
     }
 
@@ -420,7 +430,7 @@ pub(super) struct RedisLimitCount {
 }
 
 impl RedisLimitCount {
-    async fn take(&self, exchange: &mut Exchange, cost: u64) -> Result<(), Stop> {
+    async fn take(&self, exchange: &mut Exchange, cost: CountedAmount) -> Result<(), Stop> {
         let CountLimiter { quotas, refusal, allow_degradation, .. } = &self.limiter;
         for quota in quotas {
             let Some(asked) = quota.ask(exchange, *allow_degradation)? else { continue };
@@ -447,7 +457,7 @@ impl Plugin for RedisLimitCount {
     fn on_request<'a>(&'a self, exchange: &'a mut Exchange) -> Result<Flow<'a>, Stop> {
         match self.limiter.replaceable.is_replaced(exchange) {
             true => Ok(Flow::Continue),
-            false => Ok(Flow::wait(self.take(exchange, 1))),
+            false => Ok(Flow::wait(self.take(exchange, CountedAmount::whole(1)))),
         }
     }
 

@@ -6,19 +6,19 @@ use std::sync::LazyLock;
 use redis::Script;
 
 /// Counts a request in a window that begins with the first request:
-/// `limit, length of the window in ms, how many requests it costs` → `1 if accepted, remaining, ms until the window ends`.
+/// `limit, length of the window in ms, how much is counted, how much must be left` → `1 if accepted, remaining, ms until the window ends`.
 pub(crate) static COUNT_IN_FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-local limit, window, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local limit, window, cost, least = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local ends = redis.call('PTTL', KEYS[1])
 if ends <= 0 then
-  if cost > limit then return {0, limit, window} end
+  if least > limit then return {0, limit, window} end
   redis.call('SET', KEYS[1], ARGV[3], 'PX', window)
   return {1, limit - cost, window}
 end
 local free = math.max(limit - tonumber(redis.call('GET', KEYS[1])), 0)
-if cost > free then return {0, free, ends} end
+if least > free then return {0, free, ends} end
 redis.call('INCRBY', KEYS[1], ARGV[3])
 return {1, free - cost, ends}
 ",
@@ -30,7 +30,7 @@ return {1, free - cost, ends}
 pub(crate) static COUNT_IN_SLIDING_WINDOW: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         r"
-local limit, window, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local limit, window, cost, least = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local number = math.floor(now / window)
@@ -43,7 +43,7 @@ elseif tonumber(kept[1]) == number - 1 then
   previous = tonumber(kept[2])
 end
 local free = math.max(math.floor(limit - current - previous * ends / window), 0)
-if cost > free then return {0, free, ends} end
+if least > free then return {0, free, ends} end
 redis.call('HSET', KEYS[1], 'number', number, 'current', current + cost, 'previous', previous)
 redis.call('PEXPIRE', KEYS[1], 2 * window)
 return {1, free - cost, ends}

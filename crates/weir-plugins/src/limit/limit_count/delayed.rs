@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use weir_plugin::{Build, PerWorker};
 
+use super::local::CountedAmount;
 use super::quota::{EffectiveLimit, LimitDecision};
 use crate::clock;
 use crate::store::counters::{self, CounterKey, CounterTable, PackedCounter};
@@ -103,13 +104,13 @@ impl DelayedSync {
         self.table.key(self.name, key)
     }
 
-    /// Counts a request that costs as much as `cost` requests; `None` if the server has to be asked.
+    /// Counts what a request costs; `None` if the server has to be asked.
     pub(super) fn take(
         &self,
         server: &Arc<RedisServer>,
         key: &[u8],
         asked: EffectiveLimit,
-        cost: u64,
+        CountedAmount { amount, least }: CountedAmount,
         now: Duration,
     ) -> Option<LimitDecision> {
         let now_tenths = tenths(now);
@@ -122,12 +123,13 @@ impl DelayedSync {
             }
             let reset_ms = (share.until - now_tenths) * 100;
             let free = asked.limit.saturating_sub(share.total);
-            if free < cost {
+            if free < least {
                 return (None, (Some(LimitDecision { accepted: false, remaining: free, reset_ms }), false));
             }
-            let taken = WindowShare { total: share.total + cost, unreported: share.unreported + cost, ..share };
-            let verdict = LimitDecision { accepted: true, remaining: asked.limit - taken.total, reset_ms };
-            (Some(taken), (Some(verdict), share.unreported == 0))
+            let taken = WindowShare { total: share.total + amount, unreported: share.unreported + amount, ..share };
+            let verdict =
+                LimitDecision { accepted: true, remaining: asked.limit.saturating_sub(taken.total), reset_ms };
+            (Some(taken), (Some(verdict), share.unreported == 0 && amount > 0))
         });
         if is_first {
             self.tell_later(server, key, asked);
@@ -277,7 +279,8 @@ mod tests {
         let decision = |accepted, remaining, reset_ms| LimitDecision { accepted, remaining, reset_ms };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            let take = |seconds| sync.take(&server, KEY, asked, 1, at(seconds));
+            let cost = |cost, seconds| sync.take(&server, KEY, asked, cost, at(seconds));
+            let take = |seconds| cost(CountedAmount::whole(1), seconds);
             assert_eq!(take(0), None, "the server is asked about the first request");
             sync.learn(KEY, asked, decision(true, 3, 60_000), at(0));
             assert_eq!(take(10), Some(decision(true, 2, 50_000)));
@@ -286,6 +289,13 @@ mod tests {
             assert_eq!(take(20), Some(decision(true, 0, 40_000)));
             assert_eq!(take(20), Some(decision(false, 0, 40_000)));
             assert_eq!(take(60), None, "the window has ended");
+            sync.learn(KEY, asked, decision(true, 5, 60_000), at(60));
+            assert_eq!(cost(CountedAmount::none_of(6), 60), Some(decision(false, 5, 60_000)));
+            assert_eq!(cost(CountedAmount::none_of(5), 60), Some(decision(true, 5, 60_000)), "nothing is counted");
+            assert_eq!(cost(CountedAmount::whole(3), 60), Some(decision(true, 2, 60_000)));
+            assert_eq!(cost(CountedAmount::whole(3), 60), Some(decision(false, 2, 60_000)));
+            assert_eq!(cost(CountedAmount::whole(u64::MAX), 60), Some(decision(false, 2, 60_000)));
+            assert_eq!(cost(CountedAmount::whole(2), 60), Some(decision(true, 0, 60_000)));
             let count = |seconds| sync.count(&server, b"b", asked, 3, at(seconds));
             assert_eq!(count(0), decision(true, 2, 60_000), "an amount needs no answer");
             assert_eq!(count(15), decision(true, 0, 45_000));

@@ -48,17 +48,17 @@ impl Windows {
         })
     }
 
-    /// Counts a request that costs as much as `cost` requests. It is accepted if all of it is left.
+    /// Counts what a request costs.
     pub(super) fn take(
         &self,
         quota: &CountQuota,
         asked: EffectiveLimit,
         exchange: &Exchange,
-        cost: u64,
+        cost: CountedAmount,
         now: Duration,
     ) -> LimitDecision {
         let key = self.key(&quota.key, quota.name, exchange);
-        self.take_counted(key, asked, CountedAmount::whole(cost), now)
+        self.take_counted(key, asked, cost, now)
     }
 
     /// The key under which an exchange is counted, for the limit `name`.
@@ -104,16 +104,21 @@ impl Windows {
 
 /// What is counted at once.
 #[derive(Clone, Copy, Debug)]
-struct CountedAmount {
-    amount: u64,
+pub(super) struct CountedAmount {
+    pub(super) amount: u64,
     /// How much must be left for it to be accepted.
-    least: u64,
+    pub(super) least: u64,
 }
 
 impl CountedAmount {
     /// It is accepted if all of it is left.
-    fn whole(amount: u64) -> CountedAmount {
+    pub(super) fn whole(amount: u64) -> CountedAmount {
         CountedAmount { amount, least: amount }
+    }
+
+    /// Nothing is counted: whether all of `amount` is left.
+    pub(super) fn none_of(amount: u64) -> CountedAmount {
+        CountedAmount { amount: 0, least: amount }
     }
 
     /// It is accepted if anything is left.

@@ -7,6 +7,7 @@ use weir_plugin::Exchange;
 
 use super::WindowType;
 use super::delayed::DelayedSync;
+use super::local::CountedAmount;
 use super::quota::{CountQuota, EffectiveLimit, LimitDecision};
 use crate::store::redis_server::{NoRedisAnswer, RedisServer};
 use crate::store::scripts;
@@ -20,13 +21,13 @@ pub(super) struct RedisCountLimiter {
 }
 
 impl RedisCountLimiter {
-    /// Counts a request that costs as much as `cost` requests.
+    /// Counts what a request costs.
     pub(super) async fn take(
         &self,
         quota: &CountQuota,
         asked: EffectiveLimit,
         exchange: &Exchange,
-        cost: u64,
+        cost: CountedAmount,
         now: Duration,
     ) -> Result<LimitDecision, NoRedisAnswer> {
         let key = quota.key.in_redis(&quota.title, exchange);
@@ -39,15 +40,20 @@ impl RedisCountLimiter {
         Ok(verdict)
     }
 
-    async fn ask(&self, key: &[u8], asked: EffectiveLimit, cost: u64) -> Result<LimitDecision, NoRedisAnswer> {
+    async fn ask(
+        &self,
+        key: &[u8],
+        asked: EffectiveLimit,
+        cost: CountedAmount,
+    ) -> Result<LimitDecision, NoRedisAnswer> {
         let script = match self.window {
             WindowType::Fixed => &*scripts::COUNT_IN_FIXED_WINDOW,
             WindowType::Sliding => &*scripts::COUNT_IN_SLIDING_WINDOW,
         };
         // A larger cost is as much too large, and numbers of the server have 53 bits.
-        let cost = cost.min(asked.limit + 1);
+        let [amount, least] = [cost.amount, cost.least].map(|cost| cost.min(asked.limit + 1));
         let [accepted, remaining, reset_ms] =
-            self.server.ask(script, key, &[asked.limit, asked.window_s * 1000, cost]).await?;
+            self.server.ask(script, key, &[asked.limit, asked.window_s * 1000, amount, least]).await?;
         Ok(LimitDecision {
             accepted: accepted != 0,
             remaining: remaining.max(0).unsigned_abs(),
