@@ -179,8 +179,13 @@ impl Plugin for SegmentTracer {
             return Ok(Flow::Continue);
         }
         let span = rand::random::<NonZeroU64>().get();
-        let note = TraceNote { trace, span, parent: 0, is_sampled: caller.is_none(), is_short: false, is_debug: false };
-        self.key.write(exchange, note);
+        let shown = caller.as_ref().map_or(Some(trace), Sw8Context::trace_number);
+        let trace = shown.unwrap_or(trace);
+        let note = TraceNote { trace, span, parent: 0, is_sampled: true, is_short: false, is_debug: false };
+        match shown {
+            Some(_) => self.key.write(exchange, note),
+            None => self.key.write_unshown(exchange, note),
+        }
         let sent = self.sent(exchange, &note, caller).field();
         exchange.request.head.set(SW8, sent.as_bytes()).map_err(|_| Stop::Internal)?;
         exchange.before_retry(rewrite_context);
@@ -196,6 +201,8 @@ impl Plugin for SegmentTracer {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
     use serde_json::json;
 
     use super::*;
@@ -227,6 +234,30 @@ mod tests {
             let told = told(&exchange).expect("a context");
             assert_eq!((&*told.trace, told.span), ("a", span), "{field}");
         }
+    }
+
+    #[test]
+    fn variables_show_the_trace_of_a_caller_if_its_id_is_a_number() {
+        let plugin = build::<Skywalking>(json!({}));
+        let number = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
+        for (trace, want) in [
+            ("0af7651916cd43dd8448eb211c80319c", Some(number)),
+            ("0af76519-16cd-43dd-8448-eb211c80319c", Some(number)),
+            ("0af7651916cd43dd8448eb211c80319c.1.2", None),
+            ("+af7651916cd43dd8448eb211c80319c", None),
+            ("00000000000000000000000000000000", None),
+        ] {
+            let parts = ["YQ=="; 4].join("-");
+            let field = format!("1-{}-Yg==-3-{parts}", STANDARD.encode(trace));
+            let mut exchange = exchange(&format!("GET / HTTP/1.1\nHost: h\nsw8: {field}"));
+            on_request(&plugin, &mut exchange).expect("it passes");
+            assert_eq!(exchange.sampled_trace().map(|(trace, _)| trace), want, "{trace}");
+            assert_eq!(told(&exchange).expect("a context").trace, trace);
+        }
+        let mut first = exchange("GET / HTTP/1.1\nHost: h");
+        on_request(&plugin, &mut first).expect("it passes");
+        let (trace, _) = first.sampled_trace().expect("a trace of its own");
+        assert_eq!(told(&first).expect("a context").trace, format!("{trace:032x}"));
     }
 
     #[test]

@@ -29,12 +29,17 @@ impl TraceNoteKey {
     }
 
     pub(crate) fn write(self, exchange: &mut Exchange, note: TraceNote) {
+        self.write_unshown(exchange, note);
+        if note.is_sampled {
+            exchange.set_sampled_trace(note.trace, note.span);
+        }
+    }
+
+    /// The same for a trace that the collector knows by another id: the exchange's variables do not show this one.
+    pub(crate) fn write_unshown(self, exchange: &mut Exchange, note: TraceNote) {
         let TraceNote { trace, span, parent, is_sampled, is_short, is_debug } = note;
         exchange.notes.write(self.ids, [(trace >> 64) as u64, trace as u64, span]);
         exchange.notes.write(self.rest, [parent, is_sampled.into(), u64::from(is_short) | u64::from(is_debug) << 1]);
-        if is_sampled {
-            exchange.set_sampled_trace(trace, span);
-        }
     }
 
     pub(crate) fn read(self, exchange: &Exchange) -> Option<TraceNote> {

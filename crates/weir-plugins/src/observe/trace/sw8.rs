@@ -51,6 +51,13 @@ impl Sw8Context {
         })
     }
 
+    /// The id of the trace as a number, if it is a UUID, with or without hyphens.
+    pub fn trace_number(&self) -> Option<u128> {
+        let digits = self.trace.replace('-', "");
+        let is_uuid = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_uuid.then(|| u128::from_str_radix(&digits, 16).ok()).flatten().filter(|number| *number != 0)
+    }
+
     /// The value of the field `sw8`.
     pub fn field(&self) -> String {
         let text = |text: &str| STANDARD.encode(text);
