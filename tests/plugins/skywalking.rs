@@ -98,7 +98,7 @@ fn trace_of_a_caller_goes_on_and_each_attempt_has_a_span() {
     let id = segment["traceSegmentId"].as_str().expect("an id");
     assert_eq!(told.len(), 2, "both attempts were told");
     for (span, told) in ["1", "2"].into_iter().zip(told) {
-        assert_eq!(told, ["1", "a.b.c", id, span, "front", "front-1", "/a/*", "upstream of traced"]);
+        assert_eq!(told, ["1", "a.b.c", id, span, "front", "front-1", "GET /a/*", "upstream of traced"]);
     }
     assert_eq!(spans[1]["peer"], json!("upstream of traced"));
 }

@@ -17,7 +17,7 @@ use weir_services::http_service::HttpService;
 use crate::observe::trace::exchange_spans::ExtraAttributes;
 use crate::observe::trace::note::{TraceNote, TraceNoteKey};
 use crate::observe::trace::sampler::{SampleRatio, new_trace};
-use crate::observe::trace::segment_json::{self, SW8, SegmentWriter, received};
+use crate::observe::trace::segment_json::{self, MOST_NAME, SW8, SegmentWriter, received};
 use crate::observe::trace::span_sink::{self, SpanSink};
 use crate::observe::trace::sw8::Sw8Context;
 
@@ -40,11 +40,11 @@ pub(crate) struct Skywalking {
     sample_ratio: f64,
     /// The name of the gateway in traces.
     #[serde(default = "default_service_name")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 50))]
     service_name: String,
     /// The name of this node in traces; `$hostname` is the name of its host.
     #[serde(default = "default_service_instance_name")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 50))]
     service_instance_name: String,
 }
 
@@ -91,7 +91,7 @@ impl Definition for Skywalking {
         let identity = format!("skywalking {url}");
         let open = Box::new(move || Ok(Box::new(OapServer { service }) as Box<dyn Destination>));
         let instance = match &*self.service_instance_name {
-            "$hostname" => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            "$hostname" => segment_json::cut(&rustix::system::uname().nodename().to_string_lossy(), MOST_NAME),
             _ => self.service_instance_name,
         };
         let names = (self.service_name.clone(), instance.clone());
@@ -157,7 +157,7 @@ impl SegmentTracer {
             span: 1,
             service,
             instance,
-            endpoint: exchange.route.as_ref().map_or_else(String::new, |route| route.uri().to_owned()),
+            endpoint: segment_json::operation(exchange),
             address: segment_json::upstream_name(exchange),
         }
     }
@@ -266,6 +266,8 @@ mod tests {
             (json!({"endpoint_addr": "a"}), "endpoint_addr: `a/v3/segments` is not a URL"),
             (json!({"sample_ratio": 0}), "sample_ratio: "),
             (json!({"service_name": ""}), "service_name: "),
+            (json!({"service_name": "a".repeat(MOST_NAME + 1)}), "service_name: "),
+            (json!({"service_instance_name": "a".repeat(MOST_NAME + 1)}), "service_instance_name: "),
             (json!({"report_interval": 3}), "report_interval: "),
         ] {
             let error = refused::<Skywalking>(options);

@@ -141,6 +141,15 @@ fn text<'a>(text: impl Into<Cow<'a, [u8]>>) -> AttributeValue<'a> {
     AttributeValue::Text(text.into())
 }
 
+/// The name of the span of an exchange: the method and the URI of the route.
+pub(crate) fn server_span_name(exchange: &Exchange) -> Cow<'_, [u8]> {
+    let word = method_word(exchange.request.client_method());
+    match exchange.route.as_deref().map_or("", |route| route.uri()) {
+        "" => Cow::Borrowed(word),
+        uri => Cow::Owned([word, b" ", uri.as_bytes()].concat()),
+    }
+}
+
 fn server_span<'a>(
     exchange: &'a Exchange,
     logged: &'a LoggedExchange<'a>,
@@ -154,11 +163,6 @@ fn server_span<'a>(
         attributes.push(("error.type".into(), text(error.to_string().into_bytes())));
     }
     extra.add(exchange, logged, &mut attributes);
-    let word = method_word(exchange.request.client_method());
-    let name = match exchange.route.as_deref().map_or("", |route| route.uri()) {
-        "" => Cow::Borrowed(word),
-        uri => Cow::Owned([word, b" ", uri.as_bytes()].concat()),
-    };
     TraceSpan {
         trace: note.trace,
         id: note.span,
@@ -166,7 +170,7 @@ fn server_span<'a>(
         is_parent_remote: note.parent != 0,
         is_sampled: note.is_sampled,
         kind: SpanKind::Server,
-        name,
+        name: server_span_name(exchange),
         start_ns: clocks.since_1970(exchange.started_ns),
         end_ns: clocks.wall_end_ns,
         local: Some(exchange.client.local),

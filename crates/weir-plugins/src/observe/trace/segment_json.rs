@@ -4,6 +4,7 @@ use serde_json::json;
 use weir_otlp::span::{AttributeValue, SpanKind, TraceSpan};
 use weir_plugin::Exchange;
 
+use super::exchange_spans::server_span_name;
 use super::note::{TraceNote, next_id};
 use super::span_sink::SpanFormat;
 use super::sw8::Sw8Context;
@@ -35,6 +36,20 @@ pub(crate) fn trace_id(note: &TraceNote) -> String {
 /// service it is.
 pub(crate) fn upstream_name(exchange: &Exchange) -> String {
     format!("upstream of {}", exchange.route.as_ref().map_or("", |route| &route.route_id))
+}
+
+/// The most bytes of the name of an operation, and of a service or an instance: SkyWalking has no room for more.
+const MOST_OPERATION: usize = 149;
+pub(crate) const MOST_NAME: usize = 50;
+
+/// The name of the operation of a server's span, which is the endpoint of the caller in the context for the upstream.
+pub(crate) fn operation(exchange: &Exchange) -> String {
+    cut(&String::from_utf8_lossy(&server_span_name(exchange)), MOST_OPERATION)
+}
+
+/// The beginning of a text, with at most so many bytes.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
 }
 
 /// The context that the client has sent, if it is part of this trace.
@@ -86,7 +101,10 @@ impl SpanFormat for SegmentWriter {
         let is_server = span.kind == SpanKind::Server;
         {
             let mut object = JsonObjectWriter::begin(out);
-            object.text(known!("operationName"), &span.name);
+            match is_server {
+                true => object.text(known!("operationName"), operation(exchange).as_bytes()),
+                false => object.text(known!("operationName"), &span.name),
+            }
             object.number(known!("startTime"), milliseconds(span.start_ns));
             object.number(known!("endTime"), milliseconds(span.end_ns));
             object.text(known!("spanType"), if is_server { b"Entry" } else { b"Exit" });
@@ -145,4 +163,16 @@ fn tags(out: &mut Vec<u8>, span: &TraceSpan<'_>) {
         out.pop();
     }
     out.push(b']');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_cut_between_its_letters() {
+        assert_eq!(cut(&"a".repeat(200), MOST_OPERATION), "a".repeat(149));
+        assert_eq!(cut(&"é".repeat(100), MOST_OPERATION), "é".repeat(74));
+        assert_eq!(cut("GET /a", MOST_OPERATION), "GET /a");
+    }
 }
