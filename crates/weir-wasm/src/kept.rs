@@ -2,7 +2,7 @@
 //! written by threads of their own: to compile a configuration waits for no disk.
 //!
 //! What is read is run as it is, so it must be what this node has written: the folder and the file belong to the user of the process, and
-//! no other user may write them. Whoever could write as this user could also change the node's configuration. A sum in front shows damage.
+//! no other user may write them. What could write as this user could also change the node's configuration. A sum in front shows damage.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
