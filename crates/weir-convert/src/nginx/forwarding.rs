@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_forge_is_read_from_trusted_peers_only_and_this_is_told() {
+    fn fields_that_clients_forge_are_read_from_trusted_peers_only_and_this_is_told() {
         for name in ["http_x_forwarded_proto", "http_x_forwarded_port", "http_x_forwarded_host", "http_x_original_url"]
         {
             let server = format!(

@@ -86,21 +86,21 @@ fn zone<'a>(conversion: &Conversion<'a>, kind: &str, name: &str) -> Option<&'a D
 }
 
 /// What the requests of a limit are counted by.
-struct LimitKey {
+struct ConvertedKey {
     /// The options `key_type` and `key`.
     options: [(&'static str, Yaml); 2],
     /// The limit holds for requests that meet this; nginx does not limit one whose key is empty.
     filter: Option<Yaml>,
 }
 
-impl LimitKey {
+impl ConvertedKey {
     fn meta(self) -> Option<(&'static str, Yaml)> {
         self.filter.map(|filter| ("_meta", Yaml::map([("filter", Yaml::List(vec![filter]))])))
     }
 }
 
 /// The key of a limit with this zone, which one more route has.
-fn key(conversion: &mut Conversion, zone: &Directive) -> LimitKey {
+fn key(conversion: &mut Conversion, zone: &Directive) -> ConvertedKey {
     if conversion.limited.contains(&zone.place) {
         let text =
             format!("`{}`: the limit holds for each route that has it; the routes do not count together", zone.head());
@@ -125,7 +125,7 @@ fn key(conversion: &mut Conversion, zone: &Directive) -> LimitKey {
         Some(name) => [("key_type", Yaml::text("var")), ("key", Yaml::text(name))],
         None => [("key_type", Yaml::text("var_combination")), ("key", Yaml::text(text))],
     };
-    LimitKey { options, filter }
+    ConvertedKey { options, filter }
 }
 
 /// The rule that a text with variables is not empty; `None` if it never is.

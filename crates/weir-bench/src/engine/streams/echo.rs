@@ -32,7 +32,7 @@ pub(super) async fn run<C: Carrier>(job: Job, message_bytes: usize) {
     let lobby = PreparedStreams::new(job.prepared.clone());
     let clients = job.clients.clone();
     let keeps = job.plan().keep_alive;
-    let echo = Rc::new(Echo::<C> {
+    let echo = Rc::new(EchoStream::<C> {
         lobby: lobby.clone(),
         first_client: clients.start,
         message: filler(message_bytes),
@@ -55,7 +55,7 @@ pub(super) async fn run<C: Carrier>(job: Job, message_bytes: usize) {
     shared.conclude(tasks).await;
 }
 
-struct Echo<C> {
+struct EchoStream<C> {
     lobby: Rc<PreparedStreams>,
     first_client: usize,
     message: Vec<u8>,
@@ -87,7 +87,7 @@ impl<C> Drop for OpenCarrier<C> {
     }
 }
 
-impl<C: Carrier> Echo<C> {
+impl<C: Carrier> EchoStream<C> {
     async fn open(&self, slot: usize, request: usize) -> Result<OpenCarrier<C>, Cause> {
         let _turn = self.lobby.dialing.acquire().await;
         let since = now_ns();
@@ -98,7 +98,7 @@ impl<C: Carrier> Echo<C> {
     }
 }
 
-impl<C: Carrier> Exchanges for Echo<C> {
+impl<C: Carrier> Exchanges for EchoStream<C> {
     async fn exchange(&self, slot: usize, exchange: StreamExchange) -> Result<Answered, Cause> {
         let mut place = self.slots[slot].lock().await;
         let place = &mut *place;
