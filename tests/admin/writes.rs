@@ -345,8 +345,11 @@ fn a_dry_run_tells_which_requests_are_handled_differently() {
     assert_eq!(nothing, json!({"compared": 2, "changed": [], "malformed": []}));
     let told =
         tried(&mut api, "PUT", "routes/new", &json!({"uri": "/orders/1", "upstream_id": "v", "plugins": {"cors": {}}}));
-    let before = json!({"route": "orders", "plugins": ["cors from service/s"], "upstream": "upstreams/u"});
-    let after = json!({"route": "new", "plugins": ["cors from route/new"], "upstream": "upstreams/v"});
+    let handled = |route: Value, plugins: &[&str], upstream: Value| {
+        json!({"route": route, "plugins": plugins, "upstream": upstream, "upstreams_of_plugins": []})
+    };
+    let before = handled(json!("orders"), &["cors from service/s"], json!("upstreams/u"));
+    let after = handled(json!("new"), &["cors from route/new"], json!("upstreams/v"));
     let differs = json!(["route", "plugins", "upstream"]);
     let expected = json!([{"request": "GET http://a/orders/1", "differs": differs, "before": before, "after": after}]);
     assert_eq!(told["changed"], expected);
@@ -360,7 +363,7 @@ fn a_dry_run_tells_which_requests_are_handled_differently() {
     let told = tried(&mut api, "PUT", "global_rules/g", &json!({"plugins": {"request-id": {}}}));
     assert_eq!(told["changed"].as_array().map(Vec::len), Some(2), "it is for requests without a route, too: {told}");
     let told = tried(&mut api, "DELETE", "routes/orders", &Value::Null);
-    assert_eq!(told["changed"][0]["after"], json!({"route": null, "plugins": [], "upstream": null}));
+    assert_eq!(told["changed"][0]["after"], handled(Value::Null, &[], Value::Null));
     let told = tried(&mut api, "POST", "history/3/rollback", &Value::Null);
     assert_eq!(told["changed"][0]["differs"], json!(["route", "plugins", "upstream"]));
 
