@@ -43,6 +43,7 @@ fn candidates_and_why_each_lost_then_the_plugins_and_whose_they_are() {
         "route/orders shop.example/orders/* chosen",
         "route/all /* outranked: the host is less specific",
         "route/other other.example/orders/1 no match: the host is different",
+        "Upstream: none; a request that no plugin answers gets 503 (`no_upstream`)",
         "Plugins in the order in which they run:",
         "rewrite 100 mark-early from service/s",
         "rewrite 75 door from route/orders",

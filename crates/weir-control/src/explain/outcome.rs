@@ -58,8 +58,7 @@ impl RoutingComparison {
         let RoutingComparison { before, after, .. } = self;
         let named = |name: Option<&str>| name.map(|name| without_position(name).to_owned());
         let route = |of: &RoutingOutcome| (named(of.route.as_deref()), of.settings.clone());
-        let upstream =
-            |of: &RoutingOutcome| (named(of.upstream.as_deref()), of.upstream_content, of.upstreams_of_plugins.clone());
+        let upstream = |of: &RoutingOutcome| (named(of.upstream.as_deref()), of.upstream_content);
         let plugin = |of: &OutcomePlugin| (of.name.clone(), named(Some(&of.source)), of.content);
         let plugins = |of: &RoutingOutcome| of.plugins.iter().map(plugin).collect::<Vec<_>>();
         let all = [

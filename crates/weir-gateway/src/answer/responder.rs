@@ -91,16 +91,18 @@ pub(crate) async fn answer(
         ResponderSide { responder, upstream, gateway, call: None, ends: false, accept, method, invites, stop: None };
     let outcome = relay::both_ways(worker, client, &mut side, exchange, &terms).await;
     exchange.upstream.ended_ns = worker.now_ns();
-    if let Some(call) = &mut side.call {
-        note_told(call, terms.plugins, exchange);
-    }
     if let Some(attempt) = forwarded.and_then(|forwarded| forwarded.get()) {
         note_attempt(exchange, attempt);
     }
-    match outcome? {
-        RelayOutcome::Complete { client, .. } => Ok(client),
-        RelayOutcome::Tunnel => Ok(tunneled(worker, client, &mut side, exchange).await),
+    let after = match outcome {
+        Ok(RelayOutcome::Complete { client, .. }) => Ok(client),
+        Ok(RelayOutcome::Tunnel) => Ok(tunneled(worker, client, &mut side, exchange).await),
+        Err(stop) => Err(stop),
+    };
+    if let Some(call) = &mut side.call {
+        note_told(call, terms.plugins, exchange);
     }
+    after
 }
 
 /// What a responder has said of its service, also where the exchange is cut.

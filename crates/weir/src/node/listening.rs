@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a UDP port that is not free yet is tried again.
 const HTTP3_RETRY: Duration = Duration::from_millis(500);
+/// How many other ports are tried where the system chooses one.
+const OTHER_PORTS: usize = 15;
 
 /// The listeners for clients of this process.
 pub(super) struct ClientListeners {
@@ -313,7 +315,16 @@ impl ListenersState {
             let (id, address, settings) = (self.newest, listen.address, listen.settings);
             Ok(OpenListener { id, address, settings, bound, http3, sockets, is_inherited })
         };
-        open().map_err(|error| CannotListen { addr, error })
+        let mut opened: io::Result<OpenListener> = open();
+        // A port that the system has chosen for TCP can be taken for UDP.
+        let others = if listen.http3 && addr.port() == 0 { OTHER_PORTS } else { 0 };
+        for _ in 0..others {
+            match &opened {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => opened = open(),
+                _ => break,
+            }
+        }
+        opened.map_err(|error| CannotListen { addr, error })
     }
 }
 
