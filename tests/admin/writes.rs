@@ -345,9 +345,7 @@ fn a_dry_run_tells_which_requests_are_handled_differently() {
     assert_eq!(nothing, json!({"compared": 2, "changed": [], "malformed": []}));
     let told =
         tried(&mut api, "PUT", "routes/new", &json!({"uri": "/orders/1", "upstream_id": "v", "plugins": {"cors": {}}}));
-    let handled = |route: Value, plugins: &[&str], upstream: Value| {
-        json!({"route": route, "plugins": plugins, "upstream": upstream, "upstreams_of_plugins": []})
-    };
+    let handled = |route: Value, plugins: &[&str], upstream: Value| json!({"route": route, "plugins": plugins, "upstream": upstream, "upstreams_of_plugins": []});
     let before = handled(json!("orders"), &["cors from service/s"], json!("upstreams/u"));
     let after = handled(json!("new"), &["cors from route/new"], json!("upstreams/v"));
     let differs = json!(["route", "plugins", "upstream"]);

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The pause between two checks of a condition: a part of the time that it has taken already, as a check can cost much more than
-/// a look at a variable, such as a scrape of the metrics.
+/// a look at a variable, such as a scrape of the metrics. Others, such as requests, are what makes it true: these may not become rare.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 const PAUSES_IN_A_WAIT: u32 = 32;
 
 /// Waits until `fact` is true; panics with `what` after `deadline`.
