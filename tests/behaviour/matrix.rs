@@ -15,7 +15,7 @@ fn before<C: ClientSide, U: UpstreamSide>(origin: &Origin) -> Gateway {
 
 /// How many bytes a test of flat memory sends; with `WEIR_TEST_FULL` as many as a large file has.
 fn large() -> u64 {
-    if is_full() { 4 << 30 } else { 64 << 20 }
+    if is_full() { 4 << 30 } else { 128 << 20 }
 }
 
 /// What a transfer of any size may add to the gateway's resident memory.
