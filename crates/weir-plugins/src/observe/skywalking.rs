@@ -1,24 +1,20 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, StatusCode};
-use http_body_util::Full;
+use http::{Response, StatusCode};
 use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_client::IdleConnections;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
-use weir_records::{Batching, Destination, Record, RecordSending, RejectReason, Retries, SendOutcome, SinkOptions};
+use weir_records::{RejectReason, SendOutcome};
 use weir_services::http_answer;
-use weir_services::http_service::HttpService;
 
 use crate::observe::trace::exchange_spans::ExtraAttributes;
+use crate::observe::trace::json_collector::JsonCollector;
 use crate::observe::trace::note::{TraceNote, TraceNoteKey};
 use crate::observe::trace::sampler::{SampleRatio, new_trace};
 use crate::observe::trace::segment_json::{self, MOST_NAME, SW8, SegmentWriter, received};
-use crate::observe::trace::span_sink::{self, SpanSink};
+use crate::observe::trace::span_sink::SpanSink;
 use crate::observe::trace::sw8::Sw8Context;
 
 /// Traces requests, and sends the spans to the OAP server of SkyWalking, as JSON over HTTP.
@@ -64,10 +60,6 @@ fn default_service_instance_name() -> String {
     "APISIX Instance Name".to_owned()
 }
 
-/// The time-out of a batch, and how long an idle connection is kept for the next one.
-const TIMEOUT: Duration = Duration::from_secs(3);
-const IDLE: Duration = Duration::from_secs(60);
-
 impl Definition for Skywalking {
     const NAME: &'static str = "skywalking";
     const PRIORITY: i32 = 12010;
@@ -77,53 +69,26 @@ impl Definition for Skywalking {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let ratio = SampleRatio::new(self.sample_ratio);
-        let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
         let url = format!("{}/v3/segments", self.endpoint_addr.trim_end_matches('/'));
-        let service = HttpService::parse(build.http(), &url, true, TIMEOUT, idle, "endpoint_addr")?;
-        let options = SinkOptions {
-            name: format!("skywalking {}", service.name()),
-            batching: Batching::default(),
-            retries: Retries::Always,
-            max_pending: None,
-            spool: None,
-            rejected: None,
-        };
-        let identity = format!("skywalking {url}");
-        let open = Box::new(move || Ok(Box::new(OapServer { service }) as Box<dyn Destination>));
+        let server = JsonCollector::parse(build, &url, "endpoint_addr", refused)?;
         let instance = match &*self.service_instance_name {
             "$hostname" => segment_json::cut(&rustix::system::uname().nodename().to_string_lossy(), MOST_NAME),
             _ => self.service_instance_name,
         };
         let names = (self.service_name.clone(), instance.clone());
-        let sink =
-            SpanSink::build(build, &identity, options, SegmentWriter { service: self.service_name, instance }, open);
+        let sink = server.sink(build, Self::NAME, &url, SegmentWriter { service: self.service_name, instance });
         let extra = ExtraAttributes::compile(&[], &[], build)?;
         Ok(Arc::new(SegmentTracer { ratio, extra, sink, names, key: TraceNoteKey::unique() }))
     }
 }
 
-struct OapServer {
-    service: HttpService,
-}
-
-impl Destination for OapServer {
-    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let body = span_sink::json_list(batch.iter().map(|record| &*record.payload));
-        let bytes = body.len();
-        let mut request = Request::new(Full::new(Bytes::from(body)));
-        *request.method_mut() = Method::POST;
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Box::pin(async move {
-            match self.service.ask(request, http_answer::MOST_BYTES).await {
-                Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
-                // What the server answers to a list with a segment that it cannot read: the others are sent without it.
-                Ok(answer) if answer.status() == StatusCode::INTERNAL_SERVER_ERROR => {
-                    SendOutcome::Invalid { reason: RejectReason::Invalid, error: http_answer::quoted(&answer) }
-                }
-                Ok(answer) => http_answer::strict_failure(&answer),
-                Err(error) => http_answer::no_answer(&error, bytes),
-            }
-        })
+/// The server answers 500 to a list with a segment that it cannot read: the others are sent without it.
+fn refused(answer: &Response<Bytes>) -> SendOutcome {
+    match answer.status() {
+        StatusCode::INTERNAL_SERVER_ERROR => {
+            SendOutcome::Invalid { reason: RejectReason::Invalid, error: http_answer::quoted(answer) }
+        }
+        _ => http_answer::strict_failure(answer),
     }
 }
 

@@ -1,28 +1,21 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Method, Request};
-use http_body_util::Full;
-use hyper::body::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use weir_client::IdleConnections;
 use weir_otlp::span::TraceSpan;
 use weir_plugin::proto::Head;
 use weir_plugin::proto::head::BadField;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
-use weir_records::{Batching, Destination, Record, RecordSending, Retries, SendOutcome, SinkOptions};
 use weir_services::http_answer;
-use weir_services::http_service::HttpService;
 
 use crate::observe::trace::b3::{B3Context, B3Fields, B3Sampling, B3Span};
 use crate::observe::trace::exchange_spans::ExtraAttributes;
+use crate::observe::trace::json_collector::JsonCollector;
 use crate::observe::trace::note::{TraceNote, TraceNoteKey, next_id};
 use crate::observe::trace::sampler::{SampleRatio, new_trace};
-use crate::observe::trace::span_sink::{self, SpanFormat, SpanSink};
+use crate::observe::trace::span_sink::{SpanFormat, SpanSink};
 use crate::observe::trace::zipkin_json::ZipkinWriter;
 
 /// Traces requests, and sends the spans to Zipkin, as JSON of its API v2.
@@ -59,10 +52,6 @@ fn default_span_version() -> u8 {
     2
 }
 
-/// The time-out of a batch, and how long an idle connection is kept for the next one.
-const TIMEOUT: Duration = Duration::from_secs(3);
-const IDLE: Duration = Duration::from_secs(60);
-
 impl Definition for Zipkin {
     const NAME: &'static str = "zipkin";
     const PRIORITY: i32 = 12011;
@@ -72,20 +61,9 @@ impl Definition for Zipkin {
 
     fn build(self, build: &mut Build) -> Result<Arc<dyn Plugin>, ConfigError> {
         let ratio = SampleRatio::new(self.sample_ratio);
-        let idle = IdleConnections { max_per_origin: 1, timeout: IDLE };
-        let service = HttpService::parse(build.http(), &self.endpoint, true, TIMEOUT, idle, "endpoint")?;
-        let options = SinkOptions {
-            name: format!("zipkin {}", service.name()),
-            batching: Batching::default(),
-            retries: Retries::Always,
-            max_pending: None,
-            spool: None,
-            rejected: None,
-        };
-        let identity = format!("zipkin {}", self.endpoint);
-        let open = Box::new(move || Ok(Box::new(ZipkinServer { service }) as Box<dyn Destination>));
+        let server = JsonCollector::parse(build, &self.endpoint, "endpoint", http_answer::strict_failure)?;
         let writer = ZipkinWriter { service: self.service_name, local: self.server_addr.map(IpAddr::from) };
-        let sink = SpanSink::build(build, &identity, options, writer, open);
+        let sink = server.sink(build, Self::NAME, &self.endpoint, writer);
         let extra = ExtraAttributes::compile(&[], &[], build)?;
         Ok(Arc::new(ZipkinTracer { ratio, extra, sink, key: TraceNoteKey::unique() }))
     }
@@ -94,27 +72,6 @@ impl Definition for Zipkin {
 impl SpanFormat for ZipkinWriter {
     fn span(&self, span: &TraceSpan<'_>, _: &Exchange, note: &TraceNote, out: &mut Vec<u8>) {
         self.write(out, span, note);
-    }
-}
-
-struct ZipkinServer {
-    service: HttpService,
-}
-
-impl Destination for ZipkinServer {
-    fn send<'a>(&'a mut self, batch: &'a [Record]) -> RecordSending<'a> {
-        let body = span_sink::json_list(batch.iter().map(|record| &*record.payload));
-        let bytes = body.len();
-        let mut request = Request::new(Full::new(Bytes::from(body)));
-        *request.method_mut() = Method::POST;
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Box::pin(async move {
-            match self.service.ask(request, http_answer::MOST_BYTES).await {
-                Ok(answer) if answer.status().is_success() => SendOutcome::Taken,
-                Ok(answer) => http_answer::strict_failure(&answer),
-                Err(error) => http_answer::no_answer(&error, bytes),
-            }
-        })
     }
 }
 

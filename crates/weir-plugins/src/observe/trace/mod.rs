@@ -4,6 +4,7 @@
 pub mod b3;
 pub(crate) mod exchange_spans;
 pub(crate) mod hex;
+pub(crate) mod json_collector;
 pub(crate) mod note;
 pub(crate) mod sampler;
 pub(crate) mod segment_json;

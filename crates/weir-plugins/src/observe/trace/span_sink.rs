@@ -24,18 +24,6 @@ pub(crate) trait SpanFormat: Send + Sync {
     }
 }
 
-/// The JSON list of a request, from records that are JSON values with a comma behind each.
-pub(crate) fn json_list<'a>(records: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut body = vec![b'['];
-    records.for_each(|record| body.extend_from_slice(record));
-    // Removes the last comma; restores the bracket if the list is empty.
-    if body.pop() == Some(b'[') {
-        body.push(b'[');
-    }
-    body.push(b']');
-    body
-}
-
 /// A sink for spans, which plugins with the same identity share.
 pub(crate) struct SpanSink<F> {
     sink: Arc<RecordSink>,
