@@ -9,10 +9,11 @@ use std::sync::LazyLock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_plugin::{Exchange, NoteKey};
+use weir_plugin::{Exchange, Flow, NoteKey, Stop};
 
+use crate::answer::RefusalResponse;
 use crate::content::json::{Container, JsonError, JsonToken, Scanner};
-use crate::content::quoted;
+use crate::content::{coding, forget_request_content, quoted};
 
 /// The deepest nesting of a body.
 const MOST_DEPTH: usize = 100;
@@ -22,6 +23,36 @@ const MOST_TOKENS: usize = 200_000;
 /// The default of `max_req_body_size`.
 pub(crate) fn default_max_req_body_size() -> u64 {
     64 << 20
+}
+
+/// Refuses a request for what is wrong with it.
+pub(crate) fn refuse(exchange: &mut Exchange, plugin: &str, problem: &str) -> Stop {
+    RefusalResponse::new(400, "message", &format!("{plugin}: {problem}")).send(exchange)
+}
+
+/// Refuses a request without a body.
+pub(crate) fn need_body(exchange: &mut Exchange, plugin: &str) -> Result<Flow<'static>, Stop> {
+    match exchange.request.framing.has_body() || exchange.request_body().is_some() {
+        true => Ok(Flow::Continue),
+        false => Err(refuse(exchange, plugin, "The request has no body")),
+    }
+}
+
+/// Puts what `made` makes of a body, without its coding, in its place, or refuses the request for what `made` finds wrong.
+pub(crate) fn replace(
+    exchange: &mut Exchange,
+    plugin: &str,
+    limit: u64,
+    body: &mut Vec<u8>,
+    made: impl FnOnce(&Exchange, &[u8]) -> Result<Vec<u8>, String>,
+) -> Result<(), Stop> {
+    let made = {
+        let plain = coding::plain(&exchange.request.head, body, limit);
+        made(exchange, &plain.map_err(|opaque| Stop::Respond(opaque.status()))?)
+    };
+    *body = made.map_err(|problem| refuse(exchange, plugin, &problem))?;
+    forget_request_content(exchange);
+    Ok(())
 }
 
 /// A message that the gateway writes.

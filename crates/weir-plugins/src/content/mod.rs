@@ -21,6 +21,13 @@ pub(crate) fn quoted(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST_QUOTED)]
 }
 
+/// Removes what describes the content of a request that a plugin has replaced.
+pub(crate) fn forget_request_content(exchange: &mut Exchange) {
+    for name in std::iter::once(&b"Content-Encoding"[..]).chain(DIGESTS) {
+        exchange.request.head.remove(name);
+    }
+}
+
 /// Replaces the content of a response. The plugin that does so returns the result as an error.
 pub(crate) fn replace_response_content(exchange: &mut Exchange, content: &[u8]) -> Stop {
     exchange.forget_response_content();

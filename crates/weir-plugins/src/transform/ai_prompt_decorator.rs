@@ -4,9 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
-use crate::answer::RefusalResponse;
 use crate::content::chat::{self, ChatBody, PromptMessage};
-use crate::content::{DIGESTS, coding};
 
 /// Puts messages before and after those of requests to a language model, in OpenAI's chat format.
 ///
@@ -58,20 +56,13 @@ struct AddedMessages {
     limit: u64,
 }
 
-fn refuse(exchange: &mut Exchange, problem: &str) -> Stop {
-    RefusalResponse::new(400, "message", &format!("ai-prompt-decorator: {problem}")).send(exchange)
-}
-
 impl Plugin for AddedMessages {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY)
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        match exchange.request.framing.has_body() || exchange.request_body().is_some() {
-            true => Ok(Flow::Continue),
-            false => Err(refuse(exchange, "The request has no body")),
-        }
+        chat::need_body(exchange, AiPromptDecorator::NAME)
     }
 
     fn whole_request(&self, _: &mut Exchange) -> Result<Option<u64>, Stop> {
@@ -79,18 +70,12 @@ impl Plugin for AddedMessages {
     }
 
     fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
-        let made = {
-            let plain = coding::plain(&exchange.request.head, body, self.limit);
-            let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-            let chat = ChatBody::read(&plain).map_err(|fault| fault.text().to_owned());
+        chat::replace(exchange, AiPromptDecorator::NAME, self.limit, body, |_, plain| {
+            let chat = ChatBody::read(plain).map_err(|fault| fault.text().to_owned())?;
             let no_list = || "The body has no list `messages`".to_owned();
-            chat.and_then(|chat| chat.with_messages(&self.before, &self.after).ok_or_else(no_list))
-        };
-        *body = made.map_err(|problem| refuse(exchange, &problem))?;
+            chat.with_messages(&self.before, &self.after).ok_or_else(no_list)
+        })?;
         chat::note_added(exchange, self.counts.0, self.counts.1);
-        for name in std::iter::once(&b"Content-Encoding"[..]).chain(DIGESTS) {
-            exchange.request.head.remove(name);
-        }
         Ok(Flow::Continue)
     }
 }

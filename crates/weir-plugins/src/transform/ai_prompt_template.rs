@@ -5,9 +5,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_plugin::{AllOf, Build, CollectAll, ConfigError, Definition, Exchange, Flow, Phases, Plugin, Stage, Stop};
 
-use crate::answer::RefusalResponse;
 use crate::content::chat::{self, ChatBody, PromptMessage, PromptRole};
-use crate::content::{DIGESTS, coding, quoted};
+use crate::content::quoted;
 use crate::transform::body_transformer::{BodyTemplate, Scene};
 
 /// Makes requests to a language model, in OpenAI's chat format, of a template that the request names and of its values.
@@ -145,20 +144,13 @@ impl PromptTemplates {
     }
 }
 
-fn refuse(exchange: &mut Exchange, problem: &str) -> Stop {
-    RefusalResponse::new(400, "message", &format!("ai-prompt-template: {problem}")).send(exchange)
-}
-
 impl Plugin for PromptTemplates {
     fn phases(&self) -> Phases {
         Phases::REQUEST.and(Phases::REQUEST_BODY)
     }
 
     fn on_request(&self, exchange: &mut Exchange) -> Result<Flow<'static>, Stop> {
-        match exchange.request.framing.has_body() || exchange.request_body().is_some() {
-            true => Ok(Flow::Continue),
-            false => Err(refuse(exchange, "The request has no body")),
-        }
+        chat::need_body(exchange, AiPromptTemplate::NAME)
     }
 
     fn whole_request(&self, _: &mut Exchange) -> Result<Option<u64>, Stop> {
@@ -166,15 +158,9 @@ impl Plugin for PromptTemplates {
     }
 
     fn on_request_body(&self, exchange: &mut Exchange, body: &mut Vec<u8>) -> Result<Flow<'static>, Stop> {
-        let made = {
-            let plain = coding::plain(&exchange.request.head, body, self.limit);
-            let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
-            self.made(exchange, &plain)
-        };
-        *body = made.map_err(|problem| refuse(exchange, &problem))?;
-        for name in std::iter::once(&b"Content-Encoding"[..]).chain(DIGESTS) {
-            exchange.request.head.remove(name);
-        }
+        chat::replace(exchange, AiPromptTemplate::NAME, self.limit, body, |exchange, plain| {
+            self.made(exchange, plain)
+        })?;
         Ok(Flow::Continue)
     }
 }

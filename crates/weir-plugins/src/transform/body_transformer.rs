@@ -12,7 +12,7 @@ use weir_plugin::{AllOf, Build, ConfigError, Definition, Exchange, Flow, Phases,
 use crate::answer::RefusalResponse;
 use crate::content::coding::{self, Opaque};
 use crate::content::streams::StreamHandling;
-use crate::content::{DIGESTS, content_type};
+use crate::content::{content_type, forget_request_content};
 use crate::rate_limited_log::RateLimitedLog;
 
 pub(crate) mod decoding;
@@ -231,12 +231,9 @@ impl Plugin for Transformers {
                 return Err(RefusalResponse::new(400, "message", &text).send(exchange));
             }
         };
-        let head = &mut exchange.request.head;
-        for name in std::iter::once(&b"Content-Encoding"[..]).chain(DIGESTS) {
-            head.remove(name);
-        }
+        forget_request_content(exchange);
         if let Some(kind) = &own.content_type {
-            head.set(b"Content-Type", kind.as_bytes()).map_err(|_| Stop::Internal)?;
+            exchange.request.head.set(b"Content-Type", kind.as_bytes()).map_err(|_| Stop::Internal)?;
         }
         Ok(Flow::Continue)
     }

@@ -9,7 +9,7 @@ use weir_plugin::{Build, ConfigError, Definition, Exchange, Flow, Phases, Plugin
 
 use crate::answer::RefusalResponse;
 use crate::content::graphql::{GraphqlDocument, GraphqlOperation};
-use crate::content::{DIGESTS, coding};
+use crate::content::{coding, forget_request_content};
 
 /// Turns requests of a REST API into queries of a GraphQL upstream.
 ///
@@ -201,11 +201,8 @@ impl GraphqlRequests {
 
 /// Describes a body that the plugin has made.
 fn describe_body(exchange: &mut Exchange) -> Result<(), Stop> {
-    let head = &mut exchange.request.head;
-    for name in std::iter::once(&b"Content-Encoding"[..]).chain(DIGESTS) {
-        head.remove(name);
-    }
-    head.set(b"Content-Type", b"application/json").map_err(|_| Stop::Internal)
+    forget_request_content(exchange);
+    exchange.request.head.set(b"Content-Type", b"application/json").map_err(|_| Stop::Internal)
 }
 
 impl Plugin for GraphqlRequests {
