@@ -23,9 +23,9 @@ pub(crate) struct GraphqlLimitCount {
 /// Limits the sum of the costs of GraphQL queries in a time window, for each client, key or tenant.
 ///
 /// It has the options of `limit-count`, and counts the cost of a query where that plugin counts 1. A query is refused if its cost is more
-/// than what is left of one limit, and then costs nothing: with `rules`, all are checked before one counts. Of several operations in a document, the most expensive one counts. Only POST is accepted,
-/// with the query in the body, as JSON or `application/graphql`: other methods are answered with 405, other types with 415, and what is no
-/// GraphQL request with 400. The schema is not known: lengths of lists are known by the names of arguments, in place of APISIX's cost
+/// than what is left of one limit, and then costs nothing: with `rules`, all are checked before one counts. Of several operations in a
+/// document, the most expensive one counts. Only POST is accepted, with the query in the body, as JSON or `application/graphql`: other
+/// methods are answered with 405, other types with 415, and what is no GraphQL request with 400. The schema is not known: lengths of lists are known by the names of arguments, in place of APISIX's cost
 /// decorations. `graphql-threat-protection` bounds each query alone.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -35,7 +35,8 @@ struct QueryCostOptions {
     cost_strategy: CostStrategy,
     /// Queries that cost more are refused with 403, before `score_factor`; 0 is no limit.
     #[serde(default)]
-    max_cost: u64,
+    #[schemars(range(min = 0))]
+    max_cost: f64,
     /// The cost is multiplied by it before it is counted, rounded up, and counts as 1 at least.
     #[serde(default = "default_score_factor")]
     #[schemars(extend("exclusiveMinimum" = 0))]
@@ -163,11 +164,15 @@ impl QueryCostLimiter {
     }
 }
 
+/// The part of a product of two floats that is no more than their rounding.
+const ROUNDING: f64 = 1e-12;
+
 impl QueryCostOptions {
     /// What is counted for a cost.
     fn score(&self, cost: u64) -> u64 {
-        // A float beyond the largest integer becomes the largest one.
-        ((cost as f64 * self.score_factor).ceil() as u64).max(1)
+        let product = cost as f64 * self.score_factor;
+        // 50 times 1.1 is a little more than 55 as a float. One beyond the largest integer becomes the largest one.
+        ((product - product * ROUNDING).ceil() as u64).max(1)
     }
 }
 
@@ -210,7 +215,7 @@ impl Plugin for QueryCostLimiter {
         let plain = plain.map_err(|opaque| Stop::Respond(opaque.status()))?;
         let cost = self.cost(is_json, &plain).map_err(|problem| refuse(exchange, 400, &problem))?;
         let most = self.own.max_cost;
-        if most > 0 && cost > most {
+        if most > 0.0 && cost as f64 > most {
             let problem = format!("The cost of the query is {cost}, and at most {most} is allowed");
             return Err(refuse(exchange, 403, &problem));
         }
@@ -272,9 +277,9 @@ mod tests {
 
     #[test]
     fn a_query_that_costs_too_much_or_is_none_is_refused_and_not_counted() {
-        let step = build::<GraphqlLimitCount>(json!({"count": 5, "time_window": 60, "max_cost": 2}));
+        let step = build::<GraphqlLimitCount>(json!({"count": 5, "time_window": 60, "max_cost": 2.5}));
         let (end, exchange) = posted(&step, "{a {b {c}}}");
-        let want = "{\"message\":\"The cost of the query is 3, and at most 2 is allowed\"}\n";
+        let want = "{\"message\":\"The cost of the query is 3, and at most 2.5 is allowed\"}\n";
         assert_eq!((end, exchange.response.status, body(&exchange)), (Err(Stop::Answered), 403, want));
         let (end, exchange) = posted(&step, "{a");
         assert_eq!((end, exchange.response.status), (Err(Stop::Answered), 400));
@@ -286,7 +291,9 @@ mod tests {
     fn costs_are_multiplied_and_rounded_up() {
         let with =
             |factor: f64| serde_json::from_value::<QueryCostOptions>(json!({ "score_factor": factor })).expect("valid");
-        for (factor, cost, want) in [(1.0, 7, 7), (0.1, 7, 1), (0.1, 0, 1), (1.5, 3, 5), (1e300, 1, u64::MAX)] {
+        for (factor, cost, want) in
+            [(1.0, 7, 7), (0.1, 7, 1), (0.1, 0, 1), (1.5, 3, 5), (1.1, 50, 55), (1.1, 51, 57), (1e300, 1, u64::MAX)]
+        {
             assert_eq!(with(factor).score(cost), want, "{factor} {cost}");
         }
     }
