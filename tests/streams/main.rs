@@ -3,11 +3,13 @@
 mod lifecycle;
 mod limits;
 mod peers;
+mod protocols;
 mod records;
 #[path = "../plugins/redis.rs"]
 #[expect(dead_code, reason = "the tests of limits use more of it")]
 mod redis;
 mod refusals;
+mod servers;
 mod tcp;
 mod tls;
 mod udp;

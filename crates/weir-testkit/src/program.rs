@@ -22,7 +22,7 @@ impl Program {
     pub fn find(name: &str) -> Option<Command> {
         let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache");
         let root = cache.join("debian");
-        let unpacked = ["usr/bin", "usr/sbin"].map(|folder| root.join(folder).join(name));
+        let unpacked = ["usr/bin", "usr/sbin", "usr/lib/postgresql/15/bin"].map(|folder| root.join(folder).join(name));
         let Some(path) = unpacked.into_iter().find(|path| path.exists()) else {
             let folders = env::var_os("PATH").unwrap_or_default();
             let others = [PathBuf::from("/usr/sbin"), cache.join("bin")];
