@@ -37,7 +37,7 @@ pub(crate) fn python(module: &str) -> Option<Command> {
 
 impl Http3Program {
     /// `None`, with a line that reports the test as skipped, if it is not installed.
-    fn command(self) -> Option<Command> {
+    pub(crate) fn command(self) -> Option<Command> {
         let script = |module, path| {
             let mut python = python(module)?;
             python.arg(file(path));

@@ -1,4 +1,4 @@
-// A client of HTTP/3 by quic-go: see tests/clients/README.md.
+// A client, and a server, of HTTP/3 by quic-go: see tests/clients/README.md.
 package main
 
 import (
@@ -31,6 +31,10 @@ type client struct {
 }
 
 func main() {
+	if os.Args[1] == "serve" {
+		serve(os.Args[2], os.Args[3])
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	authority, err := os.ReadFile(os.Args[2])
@@ -55,6 +59,21 @@ func main() {
 		log.Fatalf("unknown order %q", os.Args[3])
 	}
 	check(json.NewEncoder(os.Stdout).Encode(said))
+}
+
+// Serves /content/LENGTH, and says at which port.
+func serve(certificate, key string) {
+	pair, err := tls.LoadX509KeyPair(certificate, key)
+	check(err)
+	content := http.NewServeMux()
+	content.HandleFunc("/content/{length}", func(response http.ResponseWriter, request *http.Request) {
+		response.Write(make([]byte, number(request.PathValue("length"))))
+	})
+	at, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	check(err)
+	fmt.Println(at.LocalAddr().(*net.UDPAddr).Port)
+	server := http3.Server{Handler: content, TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}}}
+	check(server.Serve(at))
 }
 
 func check(err error) {
